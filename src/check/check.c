@@ -6,6 +6,7 @@
 #include "check/report.h"
 #include "check/warnings/idle.h"
 #include "check/warnings/warnings.h"
+#include "core/options.h"
 
 /* Halves of scratch come again after two runs; one more tells the others from the first. */
 #define RUNS 3
@@ -154,12 +155,7 @@ static banyan_status check_all(checker *by)
 static banyan_status read_options(const banyan_check_options *given, banyan_check_options *options)
 {
     *options = (banyan_check_options)BANYAN_CHECK_OPTIONS_INIT;
-    if (given && given->size != sizeof *given)
-        return error_set(BANYAN_ERR_INVALID,
-                         "check options have %zu bytes; use BANYAN_CHECK_OPTIONS_INIT",
-                         given->size);
-    if (given)
-        *options = *given;
+    RETURN_IF_FAILED(options_take(given, "BANYAN_CHECK_OPTIONS_INIT", options, sizeof *options));
     if (options->max_findings == 0 || (options->message_bytes && options->message_count == 0))
         return error_set(BANYAN_ERR_INVALID,
                          "check options ask for %zu findings of a rule and %zu message sizes",

@@ -58,6 +58,23 @@ static void a_plan_without_a_size_within_the_bound_is_refused(void **state)
     banyan_plan_destroy(plan);
 }
 
+static void options_of_older_callers_are_taken(void **state)
+{
+    (void)state;
+    banyan_check_options options = BANYAN_CHECK_OPTIONS_INIT;
+    banyan_plan *plan;
+    banyan_check_report *report;
+    CHECK_OK(banyan_plan_parse(two_units, strlen(two_units), "text", &plan));
+    options.max_steps = 3;
+    options.size = offsetof(banyan_check_options, max_steps);
+    CHECK_OK(banyan_plan_check(plan, &options, &report));
+    banyan_check_report_destroy(report);
+    options.size = 0;
+    CHECK_FAILS(banyan_plan_check(plan, &options, &report), BANYAN_ERR_INVALID,
+                "BANYAN_CHECK_OPTIONS_INIT sets it");
+    banyan_plan_destroy(plan);
+}
+
 static void plans_that_cut_short_elements_say_so(void **state)
 {
     (void)state;
@@ -82,6 +99,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loops_are_played_up_to_a_bound_that_is_told),
         cmocka_unit_test(a_plan_without_a_size_within_the_bound_is_refused),
+        cmocka_unit_test(options_of_older_callers_are_taken),
         cmocka_unit_test(plans_that_cut_short_elements_say_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -183,11 +183,10 @@ int mixed_command(int argc, char **argv)
         "Run the collectives of a tensor-parallel by data-parallel grid between processes of\n"
         "this machine, or between its GPUs. Check every element of every output, and time each\n"
         "operation, mode and number of rows. A star marks the fastest mode of a line, a plus the\n"
-        "mode that autotuning, or the default, chose instead. Inputs are integers derived from "
-        "rank and\n"
-        "position, so that sums are exact. Outputs are poisoned before each run. A time is that\n"
-        "of one call on the slowest rank, in the fastest of several batches; on a GPU it is the\n"
-        "median of several graph launches.\n",
+        "mode that autotuning, or the default, chose instead. Inputs are integers derived from\n"
+        "rank and position, so that sums are exact. Outputs are poisoned before each run. A time\n"
+        "is that of one call on the slowest rank, in the fastest of several batches; on a GPU it\n"
+        "is the median of several graph launches.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
     options_result result = options_parse_only(&table, argc, argv);
     if (result != OPTIONS_OK)

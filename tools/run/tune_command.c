@@ -292,7 +292,7 @@ int tune_command(int argc, char **argv)
         "in ordinary and in registered memory, and record which is the fastest for each size.\n"
         "Print the rows of the table for this number of ranks, and the times of each size: that\n"
         "of the fastest algorithm and of the next one; with --json, of all. A time is that of a\n"
-        "run on the slowest rank, the median of several batches.\n"
+        "run on the slowest rank, the median of several batches.\n\n"
         "Rows of an existing table for other numbers of ranks or types are kept. A communicator\n"
         "reads the table that its options or the environment variable BANYAN_TUNING name.\n",
         entries, sizeof(entries) / sizeof(entries[0])};

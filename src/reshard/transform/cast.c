@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "core/error.h"
+#include "core/options.h"
 #include "reshard/run/convert.h"
 #include "reshard/transform/object.h"
 
@@ -82,7 +83,7 @@ static void cast_destroy(transform_object *object)
 banyan_status banyan_cast_create(const banyan_cast_options *options, banyan_transform **transform)
 {
     banyan_cast_options taken = BANYAN_CAST_OPTIONS_INIT;
-    TRANSFORM_TAKE_OPTIONS(taken, options);
+    RETURN_IF_FAILED(options_take(options, "BANYAN_CAST_OPTIONS_INIT", &taken, sizeof taken));
     struct cast_transform *cast = calloc(1, sizeof *cast);
     if (!cast)
         return error_no_memory(sizeof *cast, "a casting transform");

@@ -1,5 +1,7 @@
 #include "reshard/transform/device.h"
 
+#include <string.h>
+
 #include "core/error.h"
 #include "reshard/transform/mxfp8_task.h"
 #include "reshard/transform/object.h"

@@ -2,10 +2,12 @@
  * of the other end's local tensor; otherwise two do, elements and scales, whose blocks are counted
  * from the box's start. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/containers/array.h"
 #include "core/containers/map.h"
 #include "core/error.h"
+#include "core/options.h"
 #include "reshard/run/convert.h"
 #include "reshard/transform/mxfp8_pending.h"
 #include "reshard/transform/mxfp8_task.h"
@@ -472,7 +474,7 @@ static void mxfp8_destroy(transform_object *object)
 banyan_status banyan_mxfp8_create(const banyan_mxfp8_options *options, banyan_transform **transform)
 {
     banyan_mxfp8_options taken = BANYAN_MXFP8_OPTIONS_INIT;
-    TRANSFORM_TAKE_OPTIONS(taken, options);
+    RETURN_IF_FAILED(options_take(options, "BANYAN_MXFP8_OPTIONS_INIT", &taken, sizeof taken));
     struct mxfp8_transform *mxfp8 = calloc(1, sizeof *mxfp8);
     if (!mxfp8)
         return error_no_memory(sizeof *mxfp8, "an MXFP8 transform");

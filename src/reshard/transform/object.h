@@ -2,8 +2,6 @@
 #ifndef RESHARD_TRANSFORM_OBJECT_H
 #define RESHARD_TRANSFORM_OBJECT_H
 
-#include <string.h>
-
 #include <banyan/transform.h>
 
 /* The table comes first, so that its address is the object's. */
@@ -11,14 +9,6 @@ typedef struct transform_object {
     banyan_transform table;
     void (*destroy)(struct transform_object *object);
 } transform_object;
-
-/* The caller's options over the defaults, as far as the caller's version of the struct reaches. */
-#define TRANSFORM_TAKE_OPTIONS(taken, options)                                                     \
-    do {                                                                                           \
-        if (options)                                                                               \
-            memcpy(&(taken), (options),                                                            \
-                   (options)->size < sizeof(taken) ? (options)->size : sizeof(taken));             \
-    } while (0)
 
 /* Did banyan_cast_create, or banyan_mxfp8_create, make it? */
 bool transform_is_cast(const banyan_transform *transform);

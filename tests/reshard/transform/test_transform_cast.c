@@ -93,6 +93,10 @@ static void only_named_tensors_with_different_types_are_cast(void **state)
     options.names = names;
     options.name_count = 2;
     banyan_transform *cast;
+    options.size = 0;
+    CHECK_FAILS(banyan_cast_create(&options, &cast), BANYAN_ERR_INVALID,
+                "BANYAN_CAST_OPTIONS_INIT sets it");
+    options.size = sizeof options;
     CHECK_OK(banyan_cast_create(&options, &cast));
     banyan_transfer transfer = {.name = "layers.1.norm.weight",
                                 .source_dtype = BANYAN_F32,
