@@ -129,12 +129,11 @@ static banyan_status serve_job(const struct identity *identity, struct rendezvou
 
 static banyan_status check_descriptors(const struct identity *identity, struct member *self)
 {
-    bool hosts = rank_0_hosts(identity) && identity->rank == 0;
     if (identity->world_size == 1)
         return BANYAN_OK;
     self->descriptors = descriptors_count(identity->world_size);
     return descriptors_check_meeting(&self->descriptors, identity->rank, identity->world_size,
-                                     hosts);
+                                     rank_0_hosts(identity));
 }
 
 static banyan_status find_place(const struct identity *identity, const char *node,

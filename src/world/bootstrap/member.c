@@ -47,6 +47,7 @@ void member_write(bytes_writer *writer, const struct member *member)
     bytes_write(writer, &member->tcp.socket, member->tcp.bytes);
     bytes_write_u32(writer, (uint32_t)member->descriptors.limit);
     bytes_write_u32(writer, (uint32_t)member->descriptors.free);
+    bytes_write_u32(writer, (uint32_t)member->descriptors.above);
 }
 
 static void member_read(bytes_reader *reader, struct member *member)
@@ -65,6 +66,7 @@ static void member_read(bytes_reader *reader, struct member *member)
     bytes_read(reader, &member->tcp.socket, bytes);
     member->descriptors.limit = read_count(reader);
     member->descriptors.free = read_count(reader);
+    member->descriptors.above = read_count(reader);
 }
 
 void join_write(bytes_writer *writer, const struct join_request *request)

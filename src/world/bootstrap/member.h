@@ -11,7 +11,8 @@
 /* Of a process: open files and sockets. */
 struct descriptors {
     int limit;
-    int free; /* counted up to what a world takes at most */
+    int free;  /* counted up to what a world takes at most */
+    int above; /* open from the limit on, where a higher limit would not free them; as far */
 };
 
 struct member {

@@ -50,7 +50,7 @@ static int taken_by_world(int rank, int world_size, int near, bool hosts)
 struct descriptors descriptors_count(int world_size)
 {
     struct rlimit limit;
-    struct descriptors found = {UNLIMITED, UNLIMITED};
+    struct descriptors found = {UNLIMITED, UNLIMITED, 0};
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
         return found;
     if (limit.rlim_cur < UNLIMITED)
@@ -59,27 +59,40 @@ struct descriptors descriptors_count(int world_size)
     found.free = 0;
     for (int fd = 0; fd < found.limit && found.free < enough; fd++)
         found.free += fcntl(fd, F_GETFD) < 0;
+    for (int i = 0; i < enough && found.free < enough; i++)
+        found.above += fcntl(found.limit + i, F_GETFD) >= 0;
     return found;
 }
 
+/* The limit that suffices, beside those that are open. */
+static int sufficient_limit(const struct descriptors *of, int taken)
+{
+    return of->limit - of->free + of->above + taken;
+}
+
+/* `near` 0: the ranks of its node are not known yet, and `taken` is a bound. `limit` suffices on
+ * every rank. */
 static banyan_status say_too_few(const struct descriptors *of, int rank, int world_size, int near,
-                                 int taken)
+                                 int taken, int limit)
 {
     char place[64] = "";
     if (near > 0)
         snprintf(place, sizeof place, ", %d of them on its node,", near);
     return error_set(BANYAN_ERR_SYSTEM,
                      "rank %d has a limit of %d open files and %d of them open, and a world of %d "
-                     "ranks%s takes %d more: raise the limit, for example by \"ulimit -n %d\"",
-                     rank, of->limit, of->limit - of->free, world_size, place, taken,
-                     of->limit - of->free + taken);
+                     "ranks%s takes %s%d more: raise the limit, for example by \"ulimit -n %d\"",
+                     rank, of->limit, of->limit - of->free, world_size, place,
+                     near > 0 ? "" : "up to ", taken, limit);
 }
 
 banyan_status descriptors_check_meeting(const struct descriptors *mine, int rank, int world_size,
-                                        bool hosts)
+                                        bool rank_0_hosts)
 {
-    int taken = taken_by_meeting(world_size, hosts);
-    return mine->free >= taken ? BANYAN_OK : say_too_few(mine, rank, world_size, 0, taken);
+    if (mine->free >= taken_by_meeting(world_size, rank_0_hosts && rank == 0))
+        return BANYAN_OK;
+    /* No rank takes more than rank 0 with all others on its node. */
+    int most = taken_by_world(0, world_size, world_size, rank_0_hosts);
+    return say_too_few(mine, rank, world_size, 0, most, sufficient_limit(mine, most));
 }
 
 /* Is there room for so many here, where ranks meet? */
@@ -92,12 +105,12 @@ static banyan_status check_host(int taken, int world_size, const char *doing)
     return error_set(BANYAN_ERR_SYSTEM,
                      "the process where the ranks meet has a limit of %d open files and %d of them "
                      "open, and %s takes %d more: raise the limit, for example by \"ulimit -n %d\"",
-                     mine.limit, open, doing, taken, open + taken);
+                     mine.limit, open, doing, taken, sufficient_limit(&mine, taken));
 }
 
 banyan_status descriptors_check_id(void)
 {
-    return check_host(HOST + 1, 1, "making a unique id");
+    return check_host(HOST + 1, 1, "making a unique id, besides one for each rank,");
 }
 
 banyan_status descriptors_check_hosting(int world_size, int missing)
@@ -126,14 +139,21 @@ banyan_status descriptors_check_members(const struct member *members, const int 
         return error_no_memory((size_t)world_size * sizeof *near, "the ranks of nodes");
     for (int rank = 0; rank < world_size; rank++)
         near[nodes[rank]]++;
-    banyan_status status = BANYAN_OK;
-    for (int rank = 0; rank < world_size && status == BANYAN_OK; rank++) {
+    int lacking = -1, lacks = 0, limit = 0;
+    for (int rank = world_size - 1; rank >= 0; rank--) {
         const struct descriptors *its = &members[rank].descriptors;
-        int there = near[nodes[rank]];
-        int taken = taken_by_world(rank, world_size, there, rank == 0 && rank_0_hosts);
-        if (its->free < taken)
-            status = say_too_few(its, rank, world_size, there, taken);
+        int taken = taken_by_world(rank, world_size, near[nodes[rank]], rank == 0 && rank_0_hosts);
+        if (its->free >= taken)
+            continue;
+        lacking = rank;
+        lacks = taken;
+        int sufficient = sufficient_limit(its, taken);
+        limit = sufficient > limit ? sufficient : limit;
     }
+    banyan_status status = BANYAN_OK;
+    if (lacking >= 0)
+        status = say_too_few(&members[lacking].descriptors, lacking, world_size,
+                             near[nodes[lacking]], lacks, limit);
     free(near);
     return status;
 }

@@ -14,10 +14,10 @@
  * rank of such a world takes more. */
 struct descriptors descriptors_count(int world_size);
 
-/* Has this rank those that it takes to meet the others? `hosts`: the others meet at this rank.
- * SYSTEM: it has not. */
+/* Has this rank those that it takes to meet the others? SYSTEM: it has not. The message has a limit
+ * that suffices for the world. */
 banyan_status descriptors_check_meeting(const struct descriptors *mine, int rank, int world_size,
-                                        bool hosts);
+                                        bool rank_0_hosts);
 
 /* Can this process make a unique id; and where it has made one, answer all ranks, of which so many
  * are not connected yet? SYSTEM: no. */
@@ -29,7 +29,8 @@ banyan_status descriptors_check_hosting(int world_size, int missing);
 bool descriptors_raise_limit(int count, struct rlimit *before);
 
 /* Have all ranks those that a world takes? `nodes` has each rank's, from 0 on. Alike on all ranks.
- * SYSTEM: one has not, and is named. */
+ * SYSTEM: one has not, and is named; the message has a limit that suffices for all that have not.
+ */
 banyan_status descriptors_check_members(const struct member *members, const int *nodes,
                                         int world_size, bool rank_0_hosts);
 

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define WIRE_MAGIC UINT64_C(0x314e41594e4142f5)
-#define WIRE_VERSION 3U
+#define WIRE_VERSION 4U
 #define WIRE_KEY_BYTES 32
 #define WIRE_NONCE_BYTES 32
 #define WIRE_PROOF_BYTES 32
