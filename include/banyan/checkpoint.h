@@ -31,6 +31,7 @@ typedef struct banyan_checkpoint_options {
      * join. docs/checkpoints.md defines "small"; a warning in the log names the files that are left
      * out. */
     const char *small_files_from;
+    uint64_t timeout_ns; /* of every wait of a save (world.h); 0: the world's */
 } banyan_checkpoint_options;
 
 #define BANYAN_CHECKPOINT_OPTIONS_INIT BANYAN_INIT(banyan_checkpoint_options)

@@ -40,8 +40,9 @@ typedef struct banyan_comm_options {
      * variable BANYAN_TUNING names, else the built-in table. Rank 0's choice and file are used by
      * all ranks. */
     const char *tuning;
-    int workers;     /* as in banyan_executor_options */
-    DLDevice device; /* GPU of all buffers of this rank; zero-initialized: the host */
+    int workers;         /* as in banyan_executor_options */
+    DLDevice device;     /* GPU of all buffers of this rank; zero-initialized: the host */
+    uint64_t timeout_ns; /* of every wait of its calls (world.h); 0: the world's */
 } banyan_comm_options;
 
 #define BANYAN_COMM_OPTIONS_INIT BANYAN_INIT_WITH(banyan_comm_options, BANYAN_MEMBER(workers, 1))

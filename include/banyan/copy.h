@@ -97,6 +97,7 @@ typedef struct banyan_copy_options {
     size_t slot_bytes;   /* pipeline: bytes of a staging slot; 0: the backend's default */
     bool optimal_rounds; /* pipeline: fewest rounds, by edge colouring; false: by rotation */
     DLDevice device;     /* GPU of all tensors of this rank; zero-initialized: the host */
+    uint64_t timeout_ns; /* of every wait of its calls (world.h); 0: the world's */
 } banyan_copy_options;
 
 #define BANYAN_COPY_OPTIONS_INIT BANYAN_INIT(banyan_copy_options)

@@ -38,6 +38,7 @@ typedef struct banyan_executor_options {
     /* GPU of this rank (BANYAN_CUDA); `workers` has no effect then. Zero-initialized: the host. All
      * ranks use GPUs, or all use the host. */
     DLDevice device;
+    uint64_t timeout_ns; /* of every wait of its plans' calls (world.h); 0: the world's */
 } banyan_executor_options;
 
 #define BANYAN_EXECUTOR_OPTIONS_INIT                                                               \

@@ -120,6 +120,7 @@ typedef struct banyan_mixed_options {
     bool should_init_nvshmem; /* false: the program has initialized NVSHMEM for these ranks */
     bool use_autotune;        /* let banyan_mixed_open autotune, unless `autotune` is given */
     const char *autotune;     /* file of banyan_mixed_save_autotune; rank 0's counts; NULL: none */
+    uint64_t timeout_ns;      /* of every wait of its calls (world.h); 0: the world's */
 } banyan_mixed_options;
 
 #define BANYAN_MIXED_OPTIONS_INIT                                                                  \

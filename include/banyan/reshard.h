@@ -52,6 +52,9 @@ typedef struct banyan_reshard_options {
     bool require_whole_source;
     const char *const *skip;
     size_t skip_count;
+    /* Timeout of every wait, here and in runs of the plan (world.h). 0: the world's. Waits on GPUs
+     * have the timeout of the copy service. */
+    uint64_t timeout_ns;
 } banyan_reshard_options;
 
 #define BANYAN_RESHARD_OPTIONS_INIT BANYAN_INIT(banyan_reshard_options)

@@ -19,6 +19,13 @@
  * call fails with the message of the rank that waited for it. Runs of plans and communicators on
  * the host have no gate, and time out so.
  *
+ * Timeouts of objects. The options of communicators, executors, copy services, reshard plans, mixed
+ * collectives and checkpoints have a `timeout_ns`, too. It bounds every wait of the object's calls
+ * at this rank, from the call that creates the object on. 0 means the world's timeout, and
+ * BANYAN_FOREVER_NS no bound. Ranks may have different timeouts. If an object's call uses other
+ * objects, the bound of the outermost call that has one counts. Waits on a GPU keep the bound that
+ * held when their object was opened.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef BANYAN_WORLD_H
@@ -120,11 +127,13 @@ BANYAN_API int banyan_world_local_size(const banyan_world *world);
 BANYAN_API int banyan_world_local_peer(const banyan_world *world, int local_rank);
 
 /* Return the timeout of every wait, in nanoseconds from its start or its last progress, or
- * BANYAN_FOREVER_NS if there is none. Any thread. */
+ * BANYAN_FOREVER_NS if there is none. During a call of an object with a timeout of its own, return
+ * the object's. Any thread. */
 BANYAN_API uint64_t banyan_world_timeout_ns(const banyan_world *world);
 
 /* Set the timeout of later calls, in this world and at this rank alone. 0 means the timeout of the
- * options. Objects on GPUs that are already open keep theirs. Local. */
+ * options. Objects on GPUs that are already open keep theirs, and so do objects with a timeout of
+ * their own. Local. */
 BANYAN_API banyan_status banyan_world_set_timeout(banyan_world *world, uint64_t timeout_ns);
 
 /* Open a world of some ranks of `parent`. The rank `ranks[i]` of the parent becomes rank i. Exactly

@@ -172,7 +172,7 @@ banyan_status banyan_comm_allreduce(banyan_comm *comm, const void *input, void *
                                     size_t count, DLDataType dtype, banyan_reduce_op op,
                                     void *stream)
 {
-    CONTROL_CALL(comm->world, __func__);
+    CONTROL_CALL_WITHIN(comm->world, __func__, comm->timeout);
     call wanted = {.kind = BANYAN_ALLREDUCE, .op = op, .dtype = dtype};
     buffers given = {.input = input, .output = output};
     return call_run(comm, &wanted, &given, count, 1, 1, stream);
@@ -181,7 +181,7 @@ banyan_status banyan_comm_allreduce(banyan_comm *comm, const void *input, void *
 banyan_status banyan_comm_allgather(banyan_comm *comm, const void *input, void *output,
                                     size_t count, DLDataType dtype, void *stream)
 {
-    CONTROL_CALL(comm->world, __func__);
+    CONTROL_CALL_WITHIN(comm->world, __func__, comm->timeout);
     call wanted = {.kind = BANYAN_ALLGATHER, .dtype = dtype};
     buffers given = {.input = input, .output = output};
     return call_run(comm, &wanted, &given, count, 1, comm->ranks, stream);
@@ -191,7 +191,7 @@ banyan_status banyan_comm_reducescatter(banyan_comm *comm, const void *input, vo
                                         size_t count, DLDataType dtype, banyan_reduce_op op,
                                         void *stream)
 {
-    CONTROL_CALL(comm->world, __func__);
+    CONTROL_CALL_WITHIN(comm->world, __func__, comm->timeout);
     call wanted = {.kind = BANYAN_REDUCESCATTER, .op = op, .dtype = dtype};
     buffers given = {.input = input, .output = output};
     return call_run(comm, &wanted, &given, count, comm->ranks, 1, stream);
@@ -200,7 +200,7 @@ banyan_status banyan_comm_reducescatter(banyan_comm *comm, const void *input, vo
 banyan_status banyan_comm_alltoall(banyan_comm *comm, const void *input, void *output, size_t count,
                                    DLDataType dtype, void *stream)
 {
-    CONTROL_CALL(comm->world, __func__);
+    CONTROL_CALL_WITHIN(comm->world, __func__, comm->timeout);
     call wanted = {.kind = BANYAN_ALLTOALL, .dtype = dtype};
     buffers given = {.input = input, .output = output};
     return call_run(comm, &wanted, &given, count, comm->ranks, comm->ranks, stream);
@@ -228,7 +228,7 @@ static banyan_status rooted_run(banyan_comm *comm, call *wanted, buffers *given,
 banyan_status banyan_comm_broadcast(banyan_comm *comm, const void *input, void *output,
                                     size_t count, DLDataType dtype, int root, void *stream)
 {
-    CONTROL_CALL(comm->world, __func__);
+    CONTROL_CALL_WITHIN(comm->world, __func__, comm->timeout);
     call wanted = {.kind = BANYAN_BROADCAST, .root = root, .dtype = dtype};
     buffers given = {.input = comm->rank == root ? input : output, .output = output};
     return rooted_run(comm, &wanted, &given, count, stream);
@@ -238,7 +238,7 @@ banyan_status banyan_comm_broadcast(banyan_comm *comm, const void *input, void *
 banyan_status banyan_comm_reduce(banyan_comm *comm, const void *input, void *output, size_t count,
                                  DLDataType dtype, banyan_reduce_op op, int root, void *stream)
 {
-    CONTROL_CALL(comm->world, __func__);
+    CONTROL_CALL_WITHIN(comm->world, __func__, comm->timeout);
     call wanted = {.kind = BANYAN_REDUCE, .op = op, .root = root, .dtype = dtype};
     buffers given = {.input = input,
                      .output = comm->rank == root ? output : (void *)(uintptr_t)input};
@@ -248,7 +248,7 @@ banyan_status banyan_comm_reduce(banyan_comm *comm, const void *input, void *out
 banyan_status banyan_comm_sendrecv(banyan_comm *comm, const void *input, void *output, size_t count,
                                    DLDataType dtype, int shift, void *stream)
 {
-    CONTROL_CALL(comm->world, __func__);
+    CONTROL_CALL_WITHIN(comm->world, __func__, comm->timeout);
     call wanted = {.kind = BANYAN_SENDRECV, .dtype = dtype};
     wanted.shift = (int)(((int64_t)shift % comm->ranks + comm->ranks) % comm->ranks);
     buffers given = {.input = input, .output = output};

@@ -85,7 +85,7 @@ static banyan_status open_parts(banyan_comm *comm, const banyan_comm_options *op
 banyan_status banyan_comm_create(banyan_world *world, const banyan_comm_options *options,
                                  banyan_comm **comm)
 {
-    CONTROL_ENTER(world);
+    CONTROL_ENTER_WITHIN(world, CONTROL_TIMEOUT(options, banyan_comm_options));
     banyan_comm_options taken = BANYAN_COMM_OPTIONS_INIT;
     banyan_comm *made = calloc(1, sizeof *made);
     banyan_status status = made ? BANYAN_OK : error_no_memory(sizeof *made, "a communicator");
@@ -100,6 +100,7 @@ banyan_status banyan_comm_create(banyan_world *world, const banyan_comm_options 
         return status;
     }
     made->world = world;
+    made->timeout = control_timeout_now(world);
     made->rank = banyan_world_rank(world);
     made->ranks = banyan_world_size(world);
     made->ranks_per_node = common_ranks_per_node(world);
@@ -116,7 +117,7 @@ banyan_status banyan_comm_destroy(banyan_comm *comm)
 {
     if (!comm)
         return BANYAN_OK;
-    CONTROL_CALL(comm->world, __func__);
+    CONTROL_CALL_WITHIN(comm->world, __func__, comm->timeout);
     banyan_status status = comm_forget(comm, NULL);
     comm_free(comm);
     return status;
@@ -140,7 +141,7 @@ static void forget_uses(banyan_comm *comm)
 
 banyan_status banyan_comm_reset(banyan_comm *comm)
 {
-    CONTROL_ENTER(comm->world);
+    CONTROL_ENTER_WITHIN(comm->world, comm->timeout);
     RETURN_IF_FAILED(control_agree(comm->world, BANYAN_OK));
     for (size_t i = 0; i < comm->ready.count; i++)
         RETURN_IF_FAILED(banyan_loaded_plan_reset(comm->ready.data[i].loaded));
@@ -152,7 +153,7 @@ banyan_status banyan_comm_reset(banyan_comm *comm)
 
 banyan_status banyan_comm_register(banyan_comm *comm, const banyan_memory *memory)
 {
-    CONTROL_ENTER(comm->world);
+    CONTROL_ENTER_WITHIN(comm->world, comm->timeout);
     banyan_status status = BANYAN_OK;
     if (!memory)
         status =
@@ -169,7 +170,7 @@ banyan_status banyan_comm_register(banyan_comm *comm, const banyan_memory *memor
 
 banyan_status banyan_comm_unregister(banyan_comm *comm, const banyan_memory *memory)
 {
-    CONTROL_ENTER(comm->world);
+    CONTROL_ENTER_WITHIN(comm->world, comm->timeout);
     size_t at = 0;
     while (at < comm->registered.count && comm->registered.data[at] != memory)
         at++;
@@ -200,7 +201,7 @@ static banyan_status check_added(const banyan_comm *comm, const banyan_plan *pla
 
 banyan_status banyan_comm_add_plan(banyan_comm *comm, const banyan_plan *plan)
 {
-    CONTROL_ENTER(comm->world);
+    CONTROL_ENTER_WITHIN(comm->world, comm->timeout);
     banyan_status status = check_added(comm, plan);
     if (status == BANYAN_OK && !array_reserve(&comm->added, 1))
         status = BANYAN_ERR_NO_MEMORY;
@@ -230,7 +231,7 @@ banyan_status banyan_comm_choice(banyan_comm *comm, banyan_collective_kind kind,
 
 banyan_status banyan_comm_save_tuning(banyan_comm *comm, const char *path)
 {
-    CONTROL_ENTER(comm->world);
+    CONTROL_ENTER_WITHIN(comm->world, comm->timeout);
     banyan_status status = BANYAN_OK;
     if (comm->rank == 0) {
         char *text = NULL;

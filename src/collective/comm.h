@@ -7,6 +7,7 @@
 #include "collective/algorithms/algorithms.h"
 #include "collective/tuning.h"
 #include "core/containers/array.h"
+#include "world/control.h"
 
 /* All that decides which plan serves a call, equal on all ranks. */
 typedef struct call {
@@ -40,6 +41,7 @@ typedef struct ready {
 
 struct banyan_comm {
     banyan_world *world;
+    control_timeout timeout;
     banyan_executor *executor;
     int rank, ranks;
     int ranks_per_node; /* 0: nodes have different numbers of ranks */

@@ -370,7 +370,7 @@ static banyan_status tune_both(banyan_comm *comm, const banyan_tune_options *how
 
 banyan_status banyan_comm_tune(banyan_comm *comm, const banyan_tune_options *options)
 {
-    CONTROL_ENTER(comm->world);
+    CONTROL_ENTER_WITHIN(comm->world, comm->timeout);
     banyan_tune_options how = BANYAN_TUNE_OPTIONS_INIT;
     banyan_status status = options_take(options, "BANYAN_TUNE_OPTIONS_INIT", &how, sizeof how);
     if (status == BANYAN_OK)

@@ -9,8 +9,16 @@
 #define NS_PER_S UINT64_C(1000000000)
 #define NS_PER_MS UINT64_C(1000000)
 
-/* Every message of a timeout ends with it. */
-#define TIMEOUT_HINT "BANYAN_TIMEOUT or the world's timeout_ns sets how long"
+/* Every message of a timeout ends with the name of its bound and these words. */
+#define TIMEOUT_SETS " sets how long"
+#define TIMEOUT_OF_WORLD "BANYAN_TIMEOUT or the world's timeout_ns"
+#define TIMEOUT_HINT TIMEOUT_OF_WORLD TIMEOUT_SETS
+
+/* The name of a bound; `option` NULL: of the world's. */
+static inline const char *timeout_name(const char *option)
+{
+    return option ? option : TIMEOUT_OF_WORLD;
+}
 
 /* CLOCK_MONOTONIC in nanoseconds. */
 static inline uint64_t time_now_ns(void)

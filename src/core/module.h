@@ -6,7 +6,7 @@
 
 #include "core/deadline.h"
 
-#define MODULE_ABI_VERSION 3
+#define MODULE_ABI_VERSION 4
 #define MODULE_ENTRY "banyan_module_entry"
 
 struct banyan_world;
@@ -64,6 +64,8 @@ BANYAN_API void banyan_module_log(banyan_log_level level, const char *line);
 typedef struct module_wait {
     struct banyan_world *world;
     uint64_t began_ns, ends_ns; /* the deadline */
+    uint64_t timeout_ns;        /* from its begin to the deadline */
+    const char *option;         /* that sets it; NULL: the world's */
     uint64_t ask_ns, log_ns;    /* when to ask who is late, and to log a line */
     uint64_t due_ns;            /* when the next of these is due, once peers know of it */
     int rank;                   /* that is waited for, as they know it */

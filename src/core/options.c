@@ -16,3 +16,14 @@ banyan_status options_take(const void *given, const char *init, void *taken, siz
     memcpy(taken, &bytes, sizeof bytes);
     return BANYAN_OK;
 }
+
+uint64_t options_read_u64(const void *given, size_t offset)
+{
+    size_t size = 0;
+    uint64_t value = 0;
+    if (given)
+        memcpy(&size, given, sizeof size);
+    if (size >= offset + sizeof value)
+        memcpy(&value, (const char *)given + offset, sizeof value);
+    return value;
+}

@@ -9,4 +9,7 @@
  * sets it. */
 banyan_status options_take(const void *given, const char *init, void *taken, size_t bytes);
 
+/* The member at `offset` of a caller's options; 0 where they are NULL or end before it. */
+uint64_t options_read_u64(const void *given, size_t offset);
+
 #endif

@@ -84,6 +84,7 @@ static banyan_status open_alone(banyan_world *world, const banyan_executor_optio
     if (!executor)
         return error_no_memory(sizeof *executor, "an executor");
     executor->world = world;
+    executor->timeout = control_timeout_now(world);
     executor->rank = banyan_world_rank(world);
     executor->ranks = banyan_world_size(world);
     executor->worker_count = threads;
@@ -139,7 +140,7 @@ static banyan_status open_together(banyan_executor *executor)
 banyan_status banyan_executor_open(banyan_world *world, const banyan_executor_options *options,
                                    banyan_executor **executor)
 {
-    CONTROL_ENTER(world);
+    CONTROL_ENTER_WITHIN(world, CONTROL_TIMEOUT(options, banyan_executor_options));
     banyan_executor_options taken = BANYAN_EXECUTOR_OPTIONS_INIT;
     banyan_executor *made = NULL;
     banyan_status status =

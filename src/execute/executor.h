@@ -11,9 +11,11 @@
 #include "execute/host/workers.h"
 #include "memory/device.h"
 #include "memory/space.h"
+#include "world/control.h"
 
 struct banyan_executor {
     banyan_world *world;
+    control_timeout timeout;
     memory_space *space;
     int rank, ranks;
     banyan_memory *bells; /* one a rank; whatever happens for the rank rings it */

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "memory/device.h"
 #include "mixed/engine.h"
+#include "world/control.h"
 
 /* The fastest mode of a size that was measured, of one operation: ascending sizes. */
 typedef struct mixed_choice {
@@ -19,7 +20,8 @@ typedef struct mixed_choice {
 typedef ARRAY(mixed_choice) mixed_choices;
 
 struct banyan_mixed {
-    banyan_world *world;          /* the caller's; NULL: suspended, and it has ended */
+    banyan_world *world; /* the caller's; NULL: suspended, and it has ended */
+    control_timeout timeout;
     banyan_mixed_options options; /* `autotune` is NULL: who opens reads it */
     mixed_engine_setup setup;     /* with the grid, and worlds of its own */
     int rank, ranks;

@@ -173,6 +173,7 @@ static banyan_status create_alone(banyan_world *world, const banyan_mixed_option
     if (!made)
         return error_no_memory(sizeof *made, "mixed collectives");
     made->world = world;
+    made->timeout = control_timeout_now(world);
     made->rank = banyan_world_rank(world);
     made->ranks = banyan_world_size(world);
     made->options = (banyan_mixed_options)BANYAN_MIXED_OPTIONS_INIT;
@@ -193,7 +194,7 @@ banyan_status banyan_mixed_create(banyan_world *world, const banyan_mixed_option
                                   banyan_mixed **mixed)
 {
     RETURN_IF_NULL(world);
-    CONTROL_ENTER(world);
+    CONTROL_ENTER_WITHIN(world, CONTROL_TIMEOUT(options, banyan_mixed_options));
     banyan_mixed *made = NULL;
     banyan_status status =
         mixed ? create_alone(world, options, &made) : error_null(__func__, "mixed");
@@ -255,7 +256,7 @@ banyan_status banyan_mixed_init_virtual_memory(banyan_mixed *mixed)
 {
     RETURN_IF_NULL(mixed);
     RETURN_IF_FAILED(mixed_check_awake(mixed));
-    CONTROL_ENTER(mixed->world);
+    CONTROL_ENTER_WITHIN(mixed->world, mixed->timeout);
     if (mixed->has_memory)
         return error_set(BANYAN_ERR_INVALID,
                          "rank %d: mixed collectives have their virtual memory already",
@@ -270,7 +271,7 @@ banyan_status banyan_mixed_init_nvshmem(banyan_mixed *mixed)
 {
     RETURN_IF_NULL(mixed);
     RETURN_IF_FAILED(mixed_check_awake(mixed));
-    CONTROL_ENTER(mixed->world);
+    CONTROL_ENTER_WITHIN(mixed->world, mixed->timeout);
     if (mixed_is_host(mixed) || mixed->setup.grid.nodes == 1)
         return error_set(
             BANYAN_ERR_INVALID, "rank %d: mixed collectives of %d nodes %s have no use for NVSHMEM",
@@ -313,7 +314,7 @@ static banyan_status open_steps(banyan_mixed *mixed, const char *autotune)
 banyan_status banyan_mixed_open(banyan_world *world, const banyan_mixed_options *options,
                                 banyan_mixed **mixed)
 {
-    CONTROL_ENTER(world);
+    CONTROL_ENTER_WITHIN(world, CONTROL_TIMEOUT(options, banyan_mixed_options));
     banyan_mixed *made;
     RETURN_IF_FAILED(banyan_mixed_create(world, options, mixed ? &made : NULL));
     banyan_status status = open_steps(made, table_of(options));
@@ -336,7 +337,7 @@ banyan_status banyan_mixed_close(banyan_mixed *mixed)
         return error_set(BANYAN_ERR_INVALID,
                          "the mixed collectives at %p are closed already, or never were open",
                          (const void *)mixed);
-    CONTROL_CALL(mixed->world, __func__);
+    CONTROL_CALL_WITHIN(mixed->world, __func__, mixed->timeout);
     /* Nobody takes away what a peer still uses. */
     banyan_status status = BANYAN_OK;
     if (mixed->world)

@@ -252,9 +252,11 @@ static banyan_status fail_late(const banyan_mixed *mixed, const mixed_report *re
     banyan_world *world = mixed->setup.worlds[MIXED_WORLD];
     char own[CONTROL_RANK_BYTES], late[CONTROL_LATE_BYTES];
     control_device_late(world, report->rank, late, sizeof late);
-    return error_set(BANYAN_ERR_TIMEOUT, "%s waited %.1f s for rank %d in %s (%s)%s; " TIMEOUT_HINT,
+    return error_set(BANYAN_ERR_TIMEOUT,
+                     "%s waited %.1f s for rank %d in %s (%s)%s; %s" TIMEOUT_SETS,
                      control_own_name(world, own), (double)report->waited_ns / 1e9, report->rank,
-                     banyan_mixed_op_name(report->op), banyan_mixed_mode_name(report->mode), late);
+                     banyan_mixed_op_name(report->op), banyan_mixed_mode_name(report->mode), late,
+                     timeout_name(mixed->timeout.option));
 }
 
 static void take_report(banyan_mixed *mixed)
@@ -353,7 +355,7 @@ banyan_status banyan_mixed_run(banyan_mixed *mixed, banyan_mixed_op op, const DL
                                const DLTensor *output, banyan_mixed_mode mode, void *stream)
 {
     RETURN_IF_NULL(mixed);
-    CONTROL_CALL(mixed->setup.worlds[MIXED_WORLD], __func__);
+    CONTROL_CALL_WITHIN(mixed->setup.worlds[MIXED_WORLD], __func__, mixed->timeout);
     banyan_status status = run(mixed, op, input, output, mode, stream);
     return mixed_is_of_waits(status) ? mixed_stop_groups(mixed, status) : status;
 }

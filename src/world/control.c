@@ -44,23 +44,36 @@ banyan_status control_receive(banyan_world *world, int source, uint64_t tag, con
 static _Thread_local int calls;
 static _Thread_local bool entered;
 
-control_call control_call_begin(banyan_world *world, const char *name)
+control_call control_call_begin(banyan_world *world, const char *name, control_timeout timeout)
 {
     if (!world)
-        return (control_call){NULL, false};
+        return (control_call){.world = NULL};
+    control_call made = {world, !world->call, timeout.ns > 0 && world->call_timeout_ns == 0};
     calls++;
-    if (world->call)
-        return (control_call){NULL, true};
-    world->call = name;
-    return (control_call){world, true};
+    if (made.names)
+        world->call = name;
+    if (made.bounds) {
+        world->call_option = timeout.option;
+        world->call_timeout_ns = timeout.ns < BANYAN_FOREVER_NS ? timeout.ns : BANYAN_FOREVER_NS;
+    }
+    return made;
 }
 
 void control_call_end(const control_call *call)
 {
-    if (call->world)
+    if (call->bounds) {
+        call->world->call_timeout_ns = 0;
+        call->world->call_option = NULL;
+    }
+    if (call->names)
         call->world->call = NULL;
-    if (call->counts && --calls == 0)
+    if (call->world && --calls == 0)
         entered = false;
+}
+
+control_timeout control_timeout_now(const banyan_world *world)
+{
+    return (control_timeout){world->call_timeout_ns, world->call_option};
 }
 
 bool world_begins_call(void)

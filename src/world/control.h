@@ -2,9 +2,12 @@
 #ifndef WORLD_CONTROL_H
 #define WORLD_CONTROL_H
 
+#include <stddef.h>
+
 #include <banyan/world.h>
 
 #include "core/module.h"
+#include "core/options.h"
 
 /* Messages between two ranks of a world, matched by tag, in order for equal tags. Sending buffers
  * and does not wait for the receiver. Receiving waits until the deadline (the world's timeout).
@@ -89,7 +92,7 @@ uint64_t control_ended_for_ns(banyan_world *world);
 banyan_status control_first_cause(banyan_world *world, banyan_status status);
 
 /* One wait, from its begin or its last progress on. It logs every BANYAN_WAIT_LOG seconds for whom
- * it waits, and ends at the world's timeout. */
+ * it waits, and ends at the timeout of the call in progress (control_timeout), else the world's. */
 typedef module_wait control_wait;
 control_wait control_wait_begin(banyan_world *world);
 /* Something has moved: the time starts anew. */
@@ -121,7 +124,8 @@ void control_name_late(banyan_world *world, int rank, char *text, size_t bytes);
  * 100 ms at least, until it tells otherwise (`rank` -1). This logs lines as other waits do, and
  * peers that ask are told of it. The device ends its wait itself: a wait that has ended in vain
  * stays until it is used for something else. The first of several waits of a world is the one that
- * peers are told of. `wait`: zero, but for the world. */
+ * peers are told of. `wait`: of control_wait_begin, when the device's object is opened; its
+ * deadline is that object's. */
 void control_device_waits(control_wait *wait, int rank, uint64_t waited_ns, const char *text);
 /* As control_name_late, for a wait of the device. It asks, if need be, and takes 100 ms at most. */
 void control_device_late(banyan_world *world, int rank, char *text, size_t bytes);
@@ -132,18 +136,32 @@ void control_device_late(banyan_world *world, int rank, char *text, size_t bytes
  * `status`; BANYAN_OK ends nothing. Any thread. */
 banyan_status control_fail(banyan_world *world, banyan_status status);
 
+/* The bound that an object's option sets on the waits of the object's calls. */
+typedef struct control_timeout {
+    uint64_t ns;        /* 0: the world's */
+    const char *option; /* its name, for messages; static */
+} control_timeout;
+/* From the `timeout_ns` of a caller's options, which may be NULL or of an older program. */
+#define CONTROL_TIMEOUT(options, type)                                                             \
+    ((control_timeout){options_read_u64((options), offsetof(type, timeout_ns)),                    \
+                       "timeout_ns of " #type})
+/* The bound of the call in progress: an object keeps it when it is created. Any thread. */
+control_timeout control_timeout_now(const banyan_world *world);
+
 /* What this rank has called, for the messages of its waits: "rank 0 waited 60.0 s in
  * banyan_memory_alloc for rank 1". `CONTROL_CALL(world, __func__);` opens a collective function,
- * and holds until it returns. The outermost of several counts. `world` may be NULL. */
+ * and holds until it returns. The outermost of several counts, and so does the outermost bound that
+ * CONTROL_CALL_WITHIN sets. `world` may be NULL. */
 typedef struct control_call {
-    banyan_world *world; /* NULL: one further out has named itself */
-    bool counts;
+    banyan_world *world;
+    bool names, bounds; /* it has set the world's call and bound */
 } control_call;
-control_call control_call_begin(banyan_world *world, const char *name);
+control_call control_call_begin(banyan_world *world, const char *name, control_timeout timeout);
 void control_call_end(const control_call *call);
-#define CONTROL_CALL(world, name)                                                                  \
+#define CONTROL_CALL_WITHIN(world, name, timeout)                                                  \
     __attribute__((cleanup(control_call_end), unused)) const control_call control_call_of_this =   \
-        control_call_begin((world), (name))
+        control_call_begin((world), (name), (timeout))
+#define CONTROL_CALL(world, name) CONTROL_CALL_WITHIN(world, name, (control_timeout){0})
 
 /* The gate at which a collective call begins: wait until all ranks have entered, before anything
  * has moved and before this rank has changed anything. After TIMEOUT no rank has gone through, and
@@ -152,9 +170,10 @@ void control_call_end(const control_call *call);
 banyan_status control_enter(banyan_world *world);
 /* A gate that costs nothing where ranks begin with a value of each: *max is the largest of all. */
 banyan_status control_enter_max(banyan_world *world, uint64_t mine, uint64_t *max);
-#define CONTROL_ENTER(world)                                                                       \
-    CONTROL_CALL((world), __func__);                                                               \
+#define CONTROL_ENTER_WITHIN(world, timeout)                                                       \
+    CONTROL_CALL_WITHIN((world), __func__, (timeout));                                             \
     RETURN_IF_FAILED(control_enter(world))
+#define CONTROL_ENTER(world) CONTROL_ENTER_WITHIN(world, (control_timeout){0})
 
 /* A private block of an upper layer, made once a world and destroyed with it, before its memory.
  * Keys are addresses of static variables. NULL when there is none yet. */

@@ -67,11 +67,11 @@ static banyan_status name_late(const banyan_world *world, const control_wait *wa
                                const char *how, const char *what, const char *then)
 {
     char own[CONTROL_RANK_BYTES], name[ENDPOINT_RANK_TEXT_BYTES], call[80];
-    return error_set(BANYAN_ERR_TIMEOUT, "%s waited %.1f s%s for %s, which %s (%s); %s%s",
-                     control_own_name(world, own), (double)(time_now_ns() - wait->began_ns) / 1e9,
-                     in_call(world, call),
-                     endpoint_rank_text(world->endpoint, world->context, late, name), how, what,
-                     then, TIMEOUT_HINT);
+    return error_set(
+        BANYAN_ERR_TIMEOUT, "%s waited %.1f s%s for %s, which %s (%s); %s%s" TIMEOUT_SETS,
+        control_own_name(world, own), (double)(time_now_ns() - wait->began_ns) / 1e9,
+        in_call(world, call), endpoint_rank_text(world->endpoint, world->context, late, name), how,
+        what, then, timeout_name(wait->option));
 }
 
 /* A rank that waited in vain cannot go on in step with the others: the world ends for all of them,

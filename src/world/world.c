@@ -573,7 +573,9 @@ static banyan_status make_sub(banyan_world *parent, const int *ranks, int count,
     split->is_sub = true;
     split->rank = rank;
     split->size = count;
-    split->timeout_ns = banyan_world_timeout_ns(parent);
+    split->timeout_ns = parent->timeout_ns;
+    split->call_timeout_ns = parent->call_timeout_ns;
+    split->call_option = parent->call_option;
     banyan_status status = open_sub(parent, ranks, id, split);
     if (status != BANYAN_OK) {
         leave_sub(split, &(error_kept){.status = BANYAN_OK});
@@ -639,7 +641,8 @@ int banyan_world_local_peer(const banyan_world *world, int local_rank)
 
 uint64_t banyan_world_timeout_ns(const banyan_world *world)
 {
-    return world->timeout_ns;
+    uint64_t of_call = world->call_timeout_ns;
+    return of_call > 0 ? of_call : world->timeout_ns;
 }
 
 banyan_status banyan_world_set_timeout(banyan_world *world, uint64_t timeout_ns)

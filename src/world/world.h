@@ -27,6 +27,10 @@ struct banyan_world {
     int *local_peers; /* the ranks of this node */
     int local_rank, local_size;
     _Atomic uint64_t timeout_ns;
+    /* The bound of the call in progress, from an option of its object (0: none), and the option's
+     * name. A world that is split off in such a call keeps the bound. */
+    _Atomic uint64_t call_timeout_ns;
+    const char *_Atomic call_option;
     uint64_t opens_until_ns; /* the deadline of all waits while it is opened; 0: it is open */
     uint64_t exchanges;      /* so far */
     bool agreeing;           /* a loss does not end the agreement at once */

@@ -20,6 +20,7 @@ typedef struct plan_of_test {
     bool one_gpu; /* for all ranks */
     bool graph;   /* then replayed, too */
     bool optimal_rounds;
+    uint64_t timeout_ns; /* 0: the world's */
 } plan_of_test;
 
 static inline banyan_copy_service *open_on(banyan_world *world, DLDevice device,
@@ -31,6 +32,7 @@ static inline banyan_copy_service *open_on(banyan_world *world, DLDevice device,
     options.transport = test->transport;
     options.slot_bytes = test->slot_bytes;
     options.optimal_rounds = test->optimal_rounds;
+    options.timeout_ns = test->timeout_ns;
     CHECK_OK(banyan_copy_service_open(world, test->backend, &options, &service));
     return service;
 }

@@ -43,12 +43,14 @@ typedef struct pair {
 } pair;
 
 /* Every rank sends to all others, and so receives from all: in many rounds. */
-static inline pair open_pair(banyan_world *world, const char *transport)
+static inline pair open_pair(banyan_world *world, const char *transport, uint64_t timeout_ns)
 {
     static int64_t shape[] = {PAIR_BYTES};
     int rank = banyan_world_rank(world), size = banyan_world_size(world);
-    plan_of_test test = {
-        .backend = "pipeline", .transport = transport, .slot_bytes = PAIR_SLOT_BYTES};
+    plan_of_test test = {.backend = "pipeline",
+                         .transport = transport,
+                         .slot_bytes = PAIR_SLOT_BYTES,
+                         .timeout_ns = timeout_ns};
     pair made = {.device = gpu_device_for(rank)};
     CHECK_OK(banyan_memory_alloc_on(world, made.device, (size_t)size * PAIR_BYTES, &made.memory));
     gpu_poison(banyan_memory_local(made.memory), (size_t)size * PAIR_BYTES);
@@ -81,15 +83,17 @@ typedef struct late_test {
 static inline void be_late(int rank, int count, const banyan_unique_id *id, void *context)
 {
     late_test *test = context;
-    banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(1500000000));
-    pair both = open_pair(world, test->transport);
+    banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(60000000000));
+    pair both = open_pair(world, test->transport, UINT64_C(1500000000));
     if (rank == 0) {
         CHECK_OK(banyan_copy_schedule_run(both.schedule, both.stream));
         CHECK_OK(banyan_copy_service_check(both.service));
         gpu_stream_wait(both.device, both.stream);
         CHECK_FAILS(banyan_copy_service_check(both.service), BANYAN_ERR_TIMEOUT,
                     "pipeline: rank 0 waited ");
-        CHECK(strstr(banyan_last_error(), "; rank 1 (pid "), "%s", banyan_last_error());
+        CHECK(strstr(banyan_last_error(), "; rank 1 (pid ") &&
+                  strstr(banyan_last_error(), "; timeout_ns of banyan_copy_options sets how long"),
+              "%s", banyan_last_error());
         CHECK_FAILS(banyan_copy_schedule_run(both.schedule, both.stream), BANYAN_ERR_TIMEOUT,
                     "rank 1");
         for (int i = 0; i < 3000 && !__atomic_load_n(&test->rank_1_is_done, __ATOMIC_ACQUIRE); i++)
@@ -124,7 +128,7 @@ static inline void gpu_pipeline_test_late(const char *transport)
 static inline void die(int rank, int count, const banyan_unique_id *id, void *context)
 {
     banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(60000000000));
-    pair all = open_pair(world, context);
+    pair all = open_pair(world, context, 0);
     CHECK_OK(banyan_world_barrier(world));
     if (rank == 1) {
         usleep(200000);

@@ -23,6 +23,7 @@ typedef struct device_counters {
 
 typedef struct device_state {
     banyan_world *world;
+    control_timeout timeout;
     const copy_mover_ops *ops;
     void *mover;
     DLDevice device;
@@ -101,6 +102,7 @@ static banyan_status state_open(banyan_world *world, const banyan_copy_options *
     RETURN_IF_FAILED(copy_alloc_on_all(world, sizeof(device_state), "a copy backend", &memory));
     device_state *state = memory;
     state->world = world;
+    state->timeout = control_timeout_now(world);
     state->device = options->device;
     banyan_status status = open_shared(state, options->device);
     if (status == BANYAN_OK)
@@ -201,7 +203,7 @@ static banyan_status check(void *argument)
     state->ops->check(state->mover, &report);
     snprintf(lacks, sizeof lacks, "rank %d to %s", report.peer,
              report.for_data ? "finish its part of a run" : "enter the run");
-    return device_report_status(state->world, "direct", &report, lacks);
+    return device_report_status(state->world, "direct", state->timeout, &report, lacks);
 }
 
 static banyan_status execute(void *argument, void *planned, void *stream)

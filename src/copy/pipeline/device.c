@@ -10,6 +10,7 @@
 
 typedef struct device_state {
     banyan_world *world;
+    control_timeout timeout;
     const copy_courier_ops *ops;
     void *courier;
     courier_slots slots;
@@ -54,6 +55,7 @@ static banyan_status state_open(banyan_world *world, const banyan_copy_options *
     RETURN_IF_FAILED(copy_alloc_on_all(world, sizeof(device_state), "a copy backend", &memory));
     device_state *state = memory;
     state->world = world;
+    state->timeout = control_timeout_now(world);
     state->optimal_rounds = options->optimal_rounds;
     banyan_status status = open_courier(state, options);
     if (status == BANYAN_OK)
@@ -98,7 +100,7 @@ static banyan_status check(void *argument)
     state->ops->check(state->courier, &report);
     snprintf(lacks, sizeof lacks, "a %s rank %d", report.for_data ? "batch from" : "slot of",
              report.peer);
-    return device_report_status(state->world, "pipeline", &report, lacks);
+    return device_report_status(state->world, "pipeline", state->timeout, &report, lacks);
 }
 
 static banyan_status execute(void *argument, void *work, void *stream)

@@ -2,9 +2,8 @@
 
 #include "core/deadline.h"
 #include "core/error.h"
-#include "world/control.h"
 
-banyan_status device_report_status(banyan_world *world, const char *who,
+banyan_status device_report_status(banyan_world *world, const char *who, control_timeout timeout,
                                    const device_report *report, const char *lacks)
 {
     int rank = banyan_world_rank(world);
@@ -14,9 +13,9 @@ banyan_status device_report_status(banyan_world *world, const char *who,
         return BANYAN_OK;
     case DEVICE_LATE:
         control_device_late(world, report->peer, late, sizeof late);
-        return error_set(BANYAN_ERR_TIMEOUT, "%s: %s waited %.1f s for %s%s; " TIMEOUT_HINT, who,
+        return error_set(BANYAN_ERR_TIMEOUT, "%s: %s waited %.1f s for %s%s; %s" TIMEOUT_SETS, who,
                          control_own_name(world, own), (double)report->waited_ns / (double)NS_PER_S,
-                         lacks, late);
+                         lacks, late, timeout_name(timeout.option));
     case DEVICE_SPOILT:
         return error_set(BANYAN_ERR_ABORTED,
                          "%s: rank %d got no batch from rank %d, whose run has failed", who, rank,

@@ -7,6 +7,8 @@
 
 #include <banyan/world.h>
 
+#include "world/control.h"
+
 typedef enum device_verdict {
     DEVICE_FINE,
     DEVICE_LATE,    /* a wait passed its deadline */
@@ -21,8 +23,9 @@ typedef struct device_report {
     uint64_t waited_ns;
 } device_report;
 
-/* `who` is a backend; of a late peer, `lacks` says what it was to do, or give. */
-banyan_status device_report_status(banyan_world *world, const char *who,
+/* `who` is a backend; of a late peer, `lacks` says what it was to do, or give; `timeout` is its
+ * service's. */
+banyan_status device_report_status(banyan_world *world, const char *who, control_timeout timeout,
                                    const device_report *report, const char *lacks);
 
 #endif

@@ -1,5 +1,6 @@
 #include <banyan/copy.h>
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@
 
 struct banyan_copy_service {
     banyan_world *world;
+    control_timeout timeout;
     const banyan_copy_backend *backend;
     banyan_copy_options options;
     char transport[64]; /* what options.transport points to */
@@ -57,7 +59,8 @@ static void take_options(banyan_copy_service *service, const banyan_copy_options
 /* Callers of an older header have no device to name. */
 static bool is_on_device(const banyan_copy_options *options)
 {
-    return options && options->size >= sizeof *options && !device_is_host(options->device);
+    size_t end = offsetof(banyan_copy_options, device) + sizeof options->device;
+    return options && options->size >= end && !device_is_host(options->device);
 }
 
 /* All ranks open the same backend, or none. */
@@ -101,6 +104,7 @@ static banyan_status service_create(banyan_world *world, const banyan_copy_backe
     if (!made)
         return error_no_memory(sizeof *made, "a copy service");
     made->world = world;
+    made->timeout = control_timeout_now(world);
     made->backend = backend;
     take_options(made, options);
     *service = made;
@@ -188,7 +192,7 @@ banyan_status banyan_copy_service_open(banyan_world *world, const char *backend,
                                        const banyan_copy_options *options,
                                        banyan_copy_service **service)
 {
-    CONTROL_ENTER(world);
+    CONTROL_ENTER_WITHIN(world, CONTROL_TIMEOUT(options, banyan_copy_options));
     banyan_copy_service *made = NULL;
     if (!backend)
         backend = getenv("BANYAN_COPY");
@@ -215,7 +219,7 @@ banyan_status banyan_copy_service_open_backend(banyan_world *world,
                                                const banyan_copy_options *options,
                                                banyan_copy_service **service)
 {
-    CONTROL_ENTER(world);
+    CONTROL_ENTER_WITHIN(world, CONTROL_TIMEOUT(options, banyan_copy_options));
     const char *name = backend && backend->name ? backend->name : "";
     return open_backend(world, BANYAN_OK, backend, name, options, service);
 }
@@ -353,7 +357,7 @@ static banyan_status plan_in_backend(banyan_copy_schedule *schedule)
 banyan_status banyan_copy_service_prepare(banyan_copy_service *service,
                                           banyan_copy_schedule **schedule)
 {
-    CONTROL_ENTER(service->world);
+    CONTROL_ENTER_WITHIN(service->world, service->timeout);
     banyan_copy_schedule *made = calloc(1, sizeof *made);
     copy_queue queue = service->queue;
     service->queue = (copy_queue){0};
@@ -439,7 +443,7 @@ banyan_status banyan_copy_schedule_run(banyan_copy_schedule *schedule, void *str
     banyan_copy_service *service = schedule->service;
     if (!service)
         return error_set(BANYAN_ERR_INVALID, "a schedule cannot run after its service is closed");
-    CONTROL_CALL(service->world, __func__);
+    CONTROL_CALL_WITHIN(service->world, __func__, service->timeout);
     if (device_is_host(service->options.device))
         RETURN_IF_FAILED(
             stream_check_none(stream, banyan_world_rank(service->world), "a copy service"));
@@ -450,7 +454,7 @@ banyan_status banyan_copy_schedule_run(banyan_copy_schedule *schedule, void *str
 
 banyan_status banyan_copy_service_run(banyan_copy_service *service, void *stream)
 {
-    CONTROL_ENTER(service->world);
+    CONTROL_ENTER_WITHIN(service->world, service->timeout);
     banyan_copy_schedule *schedule;
     RETURN_IF_FAILED(banyan_copy_service_prepare(service, &schedule));
     banyan_status status = banyan_copy_schedule_run(schedule, stream);

@@ -126,7 +126,7 @@ banyan_status watch_world(const watch_words *words, watch **started)
         return status;
     of->context = of;
     of->words = *words;
-    of->wait.world = words->world;
+    of->wait = banyan_module_wait_begin(words->world);
     return start(of, started);
 }
 

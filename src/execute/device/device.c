@@ -307,9 +307,10 @@ static void explain(banyan_loaded_plan *loaded, const engine_report *report)
         char own[CONTROL_RANK_BYTES], late[CONTROL_LATE_BYTES] = "";
         if (peer >= 0)
             control_device_late(executor->world, peer, late, sizeof late);
-        device_fail(loaded, error_set(BANYAN_ERR_TIMEOUT, "%s waited %.1f s %s%s; " TIMEOUT_HINT,
+        device_fail(loaded, error_set(BANYAN_ERR_TIMEOUT, "%s waited %.1f s %s%s; %s" TIMEOUT_SETS,
                                       control_own_name(executor->world, own),
-                                      (double)report->waited_ns / (double)NS_PER_S, text, late));
+                                      (double)report->waited_ns / (double)NS_PER_S, text, late,
+                                      timeout_name(executor->timeout.option)));
         return;
     }
     banyan_status status = banyan_world_check(executor->world);

@@ -49,7 +49,7 @@ banyan_status banyan_loaded_plan_time(banyan_loaded_plan *loaded, const void *in
 {
     struct timed_run run = {loaded, input, output, message_bytes, dtype};
     banyan_world *world = loaded->executor->world;
-    CONTROL_ENTER(world);
+    CONTROL_ENTER_WITHIN(world, loaded->executor->timeout);
     if (!executor_is_host(loaded->executor))
         return time_on_device(&run, runs, ns);
     RETURN_IF_FAILED(banyan_world_barrier(world));

@@ -318,7 +318,7 @@ static banyan_status reset_host(banyan_loaded_plan *loaded)
 banyan_status banyan_loaded_plan_reset(banyan_loaded_plan *loaded)
 {
     banyan_executor *executor = loaded->executor;
-    CONTROL_ENTER(executor->world);
+    CONTROL_ENTER_WITHIN(executor->world, executor->timeout);
     bool on_host = executor_is_host(executor);
     RETURN_IF_FAILED(control_agree(executor->world, on_host ? BANYAN_OK : device_drain(loaded)));
     return control_agree(executor->world, on_host ? reset_host(loaded) : device_reset(loaded));

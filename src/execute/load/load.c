@@ -256,13 +256,13 @@ banyan_status banyan_loaded_plan_open(banyan_executor *executor, const banyan_pl
                                       const banyan_loaded_plan_options *options,
                                       banyan_loaded_plan **loaded)
 {
-    CONTROL_ENTER(executor->world);
+    CONTROL_ENTER_WITHIN(executor->world, executor->timeout);
     banyan_loaded_plan *made = calloc(1, sizeof *made);
     banyan_status status = made ? BANYAN_OK : error_no_memory(sizeof *made, "a plan");
     banyan_loaded_plan_options taken = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     if (made) {
         made->executor = executor;
-        made->waits.wait.world = executor->world;
+        made->waits.wait = control_wait_begin(executor->world);
         pthread_mutex_init(&made->waits.lock, NULL);
         status = options_take(options, "BANYAN_LOADED_PLAN_OPTIONS_INIT", &taken, sizeof taken);
     }

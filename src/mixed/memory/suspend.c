@@ -105,7 +105,7 @@ banyan_status banyan_mixed_suspend(banyan_mixed *mixed)
 {
     RETURN_IF_NULL(mixed);
     RETURN_IF_FAILED(check_can_suspend(mixed));
-    CONTROL_CALL(mixed->world, __func__);
+    CONTROL_CALL_WITHIN(mixed->world, __func__, mixed->timeout);
     banyan_world *all = mixed->setup.worlds[MIXED_WORLD];
     banyan_status status = control_enter(mixed->world);
     if (status != BANYAN_OK)
@@ -228,7 +228,7 @@ banyan_status banyan_mixed_resume(banyan_mixed *mixed, banyan_world *world)
     RETURN_IF_NULL(mixed);
     RETURN_IF_FAILED(check_can_resume(mixed, world));
     world = world ? world : mixed->world;
-    CONTROL_CALL(world, __func__);
+    CONTROL_CALL_WITHIN(world, __func__, mixed->timeout);
     banyan_status status = control_enter(world);
     if (status != BANYAN_OK)
         return mixed_is_of_waits(status) ? mixed_stop_groups(mixed, status) : status;

@@ -64,7 +64,7 @@ banyan_status banyan_mixed_save_autotune(banyan_mixed *mixed, const char *path)
 {
     RETURN_IF_NULL(mixed);
     RETURN_IF_FAILED(mixed_check_awake(mixed));
-    CONTROL_ENTER(mixed->world);
+    CONTROL_ENTER_WITHIN(mixed->world, mixed->timeout);
     banyan_status status = path ? BANYAN_OK : error_null(__func__, "path");
     if (status == BANYAN_OK && mixed->timings.count == 0)
         status = error_set(BANYAN_ERR_INVALID,
@@ -209,7 +209,7 @@ banyan_status banyan_mixed_load_autotune(banyan_mixed *mixed, const char *path)
 {
     RETURN_IF_NULL(mixed);
     RETURN_IF_FAILED(mixed_check_awake(mixed));
-    CONTROL_ENTER(mixed->world);
+    CONTROL_ENTER_WITHIN(mixed->world, mixed->timeout);
     timings rows = {0};
     banyan_status status = path ? BANYAN_OK : error_null(__func__, "path");
     if (status == BANYAN_OK && mixed->rank == 0)

@@ -103,7 +103,7 @@ banyan_status banyan_mixed_measure(banyan_mixed *mixed, banyan_mixed_op op, cons
                          "(banyan_mixed_init_virtual_memory)",
                          mixed->rank);
     RETURN_IF_FAILED(mixed_check_awake(mixed));
-    CONTROL_CALL(mixed->world, __func__);
+    CONTROL_CALL_WITHIN(mixed->world, __func__, mixed->timeout);
     measurement of = {.mixed = mixed, .op = op, .mode = mode, .input = input, .output = output};
     banyan_status status = control_enter(mixed->world);
     if (status == BANYAN_OK)

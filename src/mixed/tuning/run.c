@@ -184,7 +184,7 @@ banyan_status banyan_mixed_run_autotune(banyan_mixed *mixed)
                          "(banyan_mixed_init_virtual_memory)",
                          mixed->rank);
     RETURN_IF_FAILED(mixed_check_awake(mixed));
-    CONTROL_CALL(mixed->world, __func__);
+    CONTROL_CALL_WITHIN(mixed->world, __func__, mixed->timeout);
     DLDevice device = mixed->setup.device;
     size_t bytes = most_bytes(mixed) * (uint64_t)mixed->setup.grid.dp;
     struct trial trial = {.mixed = mixed};

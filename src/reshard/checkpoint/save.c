@@ -258,7 +258,7 @@ banyan_status banyan_checkpoint_save(const char *folder, const banyan_layout *la
                                      const banyan_tensors *tensors, banyan_world *world,
                                      const banyan_checkpoint_options *options)
 {
-    CONTROL_ENTER(world);
+    CONTROL_ENTER_WITHIN(world, CONTROL_TIMEOUT(options, banyan_checkpoint_options));
     struct save save = {.folder = folder,
                         .layout = layout,
                         .tensors = tensors,

@@ -198,6 +198,7 @@ static banyan_status assemble(const banyan_layout *source, const banyan_layout *
         return error_no_memory(sizeof *made, "a plan");
     }
     made->rank = banyan_world_rank(world);
+    made->timeout = control_timeout_now(world);
     made->world_size = banyan_world_size(world);
     made->max_staging_bytes = options->max_staging_bytes;
     made->checksums = options->checksums;
@@ -222,7 +223,7 @@ banyan_status banyan_reshard_plan_create(const banyan_layout *source,
     if (!world || !plan)
         return error_set(BANYAN_ERR_INVALID, "a reshard plan without a %s",
                          world ? "place to put it" : "world");
-    CONTROL_ENTER(world);
+    CONTROL_ENTER_WITHIN(world, CONTROL_TIMEOUT(options, banyan_reshard_options));
     banyan_reshard_options chosen = BANYAN_RESHARD_OPTIONS_INIT;
     if (options)
         memcpy(&chosen, options, options->size < sizeof chosen ? options->size : sizeof chosen);

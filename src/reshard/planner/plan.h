@@ -3,6 +3,7 @@
 #define RESHARD_PLANNER_PLAN_H
 
 #include "reshard/planner/rank.h"
+#include "world/control.h"
 
 typedef struct plan_padding {
     int tensor;
@@ -25,6 +26,7 @@ typedef struct plan_holding {
 
 struct banyan_reshard_plan {
     int rank, world_size;
+    control_timeout timeout;    /* of runs */
     uint64_t max_staging_bytes; /* 0: no bound */
     bool checksums;
     planner_result transfers;

@@ -143,7 +143,7 @@ static banyan_status move_job(const job *of, banyan_status mine, uint64_t versio
 
 static banyan_status run_job(job *of)
 {
-    CONTROL_CALL(of->world, "a reshard run");
+    CONTROL_CALL_WITHIN(of->world, "a reshard run", of->plan->timeout);
     banyan_status mine = check_job(of);
     uint64_t version = of->destination ? banyan_tensors_version(of->destination) & JOB_VERSION : 0;
     uint64_t newest, most;

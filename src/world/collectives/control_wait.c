@@ -50,7 +50,9 @@ void control_wait_restart(control_wait *wait)
     const banyan_world *world = wait->world;
     uint64_t now = time_now_ns();
     wait->began_ns = now;
-    wait->ends_ns = world->opens_until_ns ? world->opens_until_ns : now + world->timeout_ns;
+    wait->timeout_ns = banyan_world_timeout_ns(world);
+    wait->option = world->call_option;
+    wait->ends_ns = world->opens_until_ns ? world->opens_until_ns : now + wait->timeout_ns;
     if (world->in_vain)
         wait->ends_ns = earlier(wait->ends_ns, now + IN_VAIN_NS);
     wait->log_ns = next_log(now);
@@ -62,7 +64,7 @@ void control_wait_is_idle_for(control_wait *wait, uint64_t idle_ns)
 {
     uint64_t now = time_now_ns();
     wait->began_ns = now > idle_ns ? now - idle_ns : 0;
-    wait->ends_ns = wait->began_ns + wait->world->timeout_ns;
+    wait->ends_ns = wait->began_ns + wait->timeout_ns;
 }
 
 void control_wait_end(control_wait *wait)
@@ -115,15 +117,15 @@ static void write_line(const control_wait *wait, const struct waiting *waiting, 
                                     late_rank(world->endpoint, waiting), name),
                  late_how(waiting));
     }
-    if (world->timeout_ns == BANYAN_FOREVER_NS)
+    if (wait->timeout_ns == BANYAN_FOREVER_NS)
         snprintf(end, sizeof end, "it has no deadline");
     else
         snprintf(end, sizeof end, "the deadline is in %.1f s",
                  wait->ends_ns > now ? (double)(wait->ends_ns - now) / 1e9 : 0.0);
-    snprintf(line, WORLD_LINE_BYTES, "%s has waited %.1f s%s %s%s; %s (BANYAN_TIMEOUT)",
+    snprintf(line, WORLD_LINE_BYTES, "%s has waited %.1f s%s %s%s; %s (%s)",
              control_own_name(world, own), (double)(now - wait->began_ns) / 1e9,
              waiting == &world->context->waiting ? in_call(world, call) : " on its device", text,
-             late, end);
+             late, end, wait->option ? wait->option : "BANYAN_TIMEOUT");
 }
 
 uint64_t world_wait_due(control_wait *wait, uint64_t number, int job_rank, const char *text,
@@ -172,9 +174,9 @@ static banyan_status time_out(const control_wait *wait, int rank, const char *te
     char call[80], own[CONTROL_RANK_BYTES], late[ENDPOINT_RANK_TEXT_BYTES + 64] = "";
     if (rank >= 0)
         control_name_late(world, rank, late, sizeof late);
-    return error_set(BANYAN_ERR_TIMEOUT, "%s waited %.1f s%s %s%s; " TIMEOUT_HINT,
+    return error_set(BANYAN_ERR_TIMEOUT, "%s waited %.1f s%s %s%s; %s" TIMEOUT_SETS,
                      control_own_name(world, own), (double)(time_now_ns() - wait->began_ns) / 1e9,
-                     in_call(world, call), text, late);
+                     in_call(world, call), text, late, timeout_name(wait->option));
 }
 
 banyan_status control_wait_on(control_wait *wait, int rank, const char *text, uint64_t *nap_ns)
@@ -223,7 +225,7 @@ static void end_device_wait(control_wait *wait)
 static void begin_device_wait(control_wait *wait, uint64_t now, uint64_t waited_ns)
 {
     wait->began_ns = now > waited_ns ? now - waited_ns : 0;
-    wait->ends_ns = wait->began_ns + wait->world->timeout_ns;
+    wait->ends_ns = wait->began_ns + wait->timeout_ns;
     wait->log_ns = wait->began_ns + log_wait_period_ns();
     plan_question(wait, now);
     wait->is_known = true;

@@ -170,14 +170,14 @@ typedef struct pair {
 } pair;
 
 /* Two ranks that send to each other. */
-static pair open_pair(banyan_world *world)
+static pair open_pair(banyan_world *world, uint64_t timeout_ns)
 {
     static int64_t shape[] = {PAIR_BYTES};
     int peer = 1 - banyan_world_rank(world);
     pair made = {.device = gpu_device_for(banyan_world_rank(world))};
     CHECK_OK(banyan_memory_alloc_on(world, made.device, 2 * PAIR_BYTES, &made.memory));
     gpu_poison(banyan_memory_local(made.memory), 2 * PAIR_BYTES);
-    made.service = open_direct(world, made.device);
+    made.service = open_on(world, made.device, &(plan_of_test){.timeout_ns = timeout_ns});
     DLTensor tensor = {.device = made.device, .ndim = 1, .dtype = BANYAN_U8, .shape = shape};
     tensor.data = banyan_memory_local(made.memory);
     CHECK_OK(banyan_copy_service_submit_send(made.service, &tensor, peer, 1));
@@ -200,7 +200,8 @@ static void count_line(banyan_log_level level, const char *message, void *contex
 {
     (void)context;
     lines += level == BANYAN_LOG_WARN &&
-             strstr(message, " on its device for rank 1 to enter the run (direct); rank 1 (pid ");
+             strstr(message, " on its device for rank 1 to enter the run (direct); rank 1 (pid ") &&
+             strstr(message, "(timeout_ns of banyan_copy_options)");
 }
 
 static void be_late(int rank, int count, const banyan_unique_id *id, void *context)
@@ -208,8 +209,8 @@ static void be_late(int rank, int count, const banyan_unique_id *id, void *conte
     (void)context;
     setenv("BANYAN_WAIT_LOG", "0.7", 1);
     banyan_log_set(count_line, NULL);
-    banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(1500000000));
-    pair both = open_pair(world);
+    banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(60000000000));
+    pair both = open_pair(world, UINT64_C(1500000000));
     unsigned char *before = gpu_read(banyan_memory_local(both.memory), 2 * PAIR_BYTES);
     if (rank == 0) {
         CHECK_OK(banyan_copy_schedule_run(both.schedule, NULL));
@@ -217,6 +218,8 @@ static void be_late(int rank, int count, const banyan_unique_id *id, void *conte
         gpu_stream_wait(both.device, NULL);
         CHECK_FAILS(banyan_copy_service_check(both.service), BANYAN_ERR_TIMEOUT,
                     " s for rank 1 to enter the run; rank 1 (pid ");
+        CHECK(strstr(banyan_last_error(), "; timeout_ns of banyan_copy_options sets how long"),
+              "%s", banyan_last_error());
         CHECK(lines > 0, "the log has no line about the wait");
         CHECK_FAILS(banyan_copy_schedule_run(both.schedule, NULL), BANYAN_ERR_TIMEOUT, "rank 1");
     } else {
@@ -244,7 +247,7 @@ static void die(int rank, int count, const banyan_unique_id *id, void *context)
 {
     (void)context;
     banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(60000000000));
-    pair both = open_pair(world);
+    pair both = open_pair(world, 0);
     CHECK_OK(banyan_world_barrier(world));
     if (rank == 1) {
         usleep(200000);

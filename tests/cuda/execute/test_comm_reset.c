@@ -26,8 +26,9 @@ static void enter(struct caller *c, int rank, int count, const banyan_unique_id 
     banyan_comm_options options = BANYAN_COMM_OPTIONS_INIT;
     void *taken;
     *c = (struct caller){.rank = rank, .ranks = count, .device = gpu_device_for(rank)};
-    c->world = ranks_open_world(rank, count, id, timeout_ns);
+    c->world = ranks_open_world(rank, count, id, 60 * NS_PER_S);
     options.device = c->device;
+    options.timeout_ns = timeout_ns;
     CHECK_OK(banyan_comm_create(c->world, &options, &c->comm));
     c->stream = gpu_stream_create(c->device);
     CHECK_OK(gpu_memory()->alloc(c->device.device_id, (size_t)(1 + count) * COUNT * 4, &taken));
@@ -115,6 +116,8 @@ static void wait_in_vain(struct caller *c, void *graph)
     gpu_graph_launch(c->device, graph, c->stream);
     gpu_stream_wait(c->device, c->stream);
     CHECK_FAILS(banyan_comm_status(c->comm), BANYAN_ERR_TIMEOUT, "rank 0 waited 1.");
+    CHECK(strstr(banyan_last_error(), "; timeout_ns of banyan_comm_options sets how long"), "%s",
+          banyan_last_error());
     CHECK_FAILS(reduce(c), BANYAN_ERR_TIMEOUT, "rank 0 waited 1.");
 }
 

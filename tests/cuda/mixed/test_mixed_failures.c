@@ -36,7 +36,8 @@ static mixed_case open_case(int rank, int count, const banyan_unique_id *id, uin
     banyan_mixed_options options = options_of(&sizes, BANYAN_F32);
     mixed_case c;
     options.max_bytes = 1 << 20;
-    gpu_case_open(&c, ranks_open_world(rank, count, id, timeout_ns), options, ELEMS_MOST);
+    options.timeout_ns = timeout_ns;
+    gpu_case_open(&c, ranks_open_world(rank, count, id, 60 * NS_PER_S), options, ELEMS_MOST);
     return c;
 }
 
@@ -111,6 +112,9 @@ static void come_late(int rank, int count, const banyan_unique_id *id, void *con
               status == BANYAN_ERR_ABORTED,
           "%s", banyan_last_error());
     CHECK(strstr(banyan_last_error(), "waited"), "%s", banyan_last_error());
+    CHECK(status != BANYAN_ERR_TIMEOUT ||
+              strstr(banyan_last_error(), "; timeout_ns of banyan_mixed_options sets how long"),
+          "%s", banyan_last_error());
     check_sentence(&call);
     (void)banyan_mixed_close(c.mixed);
     banyan_world_close(c.world);

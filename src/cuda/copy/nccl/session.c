@@ -63,8 +63,8 @@ static banyan_status too_late(const nccl_session *session, const char *call, uin
     return banyan_error_set(
         BANYAN_ERR_TIMEOUT,
         "nccl: rank %d waited %.1f s for %s to end (NCCL does not say for which "
-        "rank it waits); " TIMEOUT_HINT,
-        session->rank, (double)waited_ns * 1e-9, call);
+        "rank it waits); %s" TIMEOUT_SETS,
+        session->rank, (double)waited_ns * 1e-9, call, timeout_name(session->waiting.option));
 }
 
 /* The watch's: has the device been between two marks for too long? */
@@ -79,7 +79,7 @@ static banyan_status look_at_marks(nccl_session *session)
         banyan_module_device_waits(&session->waiting, MODULE_SOME_RANK, now - session->seen_ns,
                                    "for NCCL's groups of a run (NCCL does not say for which rank)");
     }
-    if (now - session->seen_ns <= banyan_world_timeout_ns(session->world))
+    if (now - session->seen_ns <= session->waiting.timeout_ns)
         return BANYAN_OK;
     return too_late(session, "NCCL's groups of a run", now - session->seen_ns);
 }
@@ -264,7 +264,7 @@ banyan_status nccl_session_open(banyan_world *world, int device, banyan_copy_ser
 {
     *session = (nccl_session){
         .world = world, .rank = banyan_world_rank(world), .device = device, .direct = direct};
-    session->waiting.world = world;
+    session->waiting = banyan_module_wait_begin(world);
     pthread_mutex_init(&session->lock, NULL);
     banyan_status status = start(session);
     static pthread_once_t once = PTHREAD_ONCE_INIT;
