@@ -301,6 +301,16 @@ class View(unittest.TestCase):
             return sorted((of["steps"][a][:6], of["steps"][b][:6]) for k, a, b in of["arrows"] if k == kind)
         self.assertEqual(arrows_of(data, "signal"), arrows_of(simulated, "signal"))
 
+    def test_operations_have_the_lines_of_their_program(self):
+        plan = json.loads(self.emit("allreduce_ring").read_text())
+        plan["banyan"] = {"lines": [["ring.c", 41], ["a <b> c.c", 42]]}
+        plan["gpus"][0]["threadblocks"][0]["ops"][0]["line"] = 2
+        path = self.folder / "lines.json"
+        path.write_text(json.dumps(plan))
+        operations = self.data_of(self.view(path))["operations"]
+        self.assertTrue(operations["0/0/0/-1"]["about"].endswith("\nin a <b> c.c:42\n"))
+        self.assertNotIn("\nin ", operations["1/0/0/-1"]["about"])
+
     def test_findings_are_listed_and_marked(self):
         plan = self.emit("allreduce_twoshot")
         changed = json.loads(plan.read_text())

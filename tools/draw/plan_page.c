@@ -98,6 +98,17 @@ static void write_operands(FILE *file, const picture *of, const picture_step *st
     }
 }
 
+/* "in ring.c:42", if the plan has the line of the program. */
+static void print_line(FILE *to, const picture *of, const picture_step *step)
+{
+    const json_t *lines = json_object_get(json_object_get(of->root, "banyan"), "lines");
+    uint64_t number = picture_number(json_object_get(picture_op_of(of, step), "line"));
+    const json_t *line = number > 0 ? json_array_get(lines, (size_t)number - 1) : NULL;
+    if (line)
+        fprintf(to, "in %s:%" PRIu64 "\n", json_string_value(json_array_get(line, 0)),
+                picture_number(json_array_get(line, 1)));
+}
+
 static void write_about(FILE *file, const picture *of, const picture_step *step)
 {
     char *text = NULL;
@@ -106,6 +117,7 @@ static void write_about(FILE *file, const picture *of, const picture_step *step)
     if (!lines)
         return;
     picture_op_print_about(lines, of, step);
+    print_line(lines, of, step);
     fclose(lines);
     write_text(file, text);
     free(text);
