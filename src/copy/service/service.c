@@ -10,6 +10,7 @@
 #include "copy/match/match.h"
 #include "copy/service/backends.h"
 #include "copy/service/queue.h"
+#include "core/options.h"
 #include "core/stream.h"
 #include "memory/device.h"
 #include "world/control.h"
@@ -41,19 +42,16 @@ struct banyan_copy_schedule {
 
 /* ---- open and close ---- */
 
-static void take_options(banyan_copy_service *service, const banyan_copy_options *options)
+static banyan_status take_options(banyan_copy_service *service, const banyan_copy_options *options)
 {
     banyan_copy_options taken = BANYAN_COPY_OPTIONS_INIT;
-    if (options) {
-        size_t bytes = options->size < sizeof taken ? options->size : sizeof taken;
-        memcpy(&taken, options, bytes);
-        taken.size = sizeof taken;
-    }
+    RETURN_IF_FAILED(options_take(options, "BANYAN_COPY_OPTIONS_INIT", &taken, sizeof taken));
     if (taken.transport) {
         snprintf(service->transport, sizeof service->transport, "%s", taken.transport);
         taken.transport = service->transport;
     }
     service->options = taken;
+    return BANYAN_OK;
 }
 
 /* Callers of an older header have no device to name. */
@@ -106,7 +104,11 @@ static banyan_status service_create(banyan_world *world, const banyan_copy_backe
     made->world = world;
     made->timeout = control_timeout_now(world);
     made->backend = backend;
-    take_options(made, options);
+    banyan_status status = take_options(made, options);
+    if (status != BANYAN_OK) {
+        free(made);
+        return status;
+    }
     *service = made;
     return BANYAN_OK;
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/options.h"
 #include "reshard/planner/names.h"
 #include "reshard/run/execute.h"
 #include "world/control.h"
@@ -225,16 +226,17 @@ banyan_status banyan_reshard_plan_create(const banyan_layout *source,
                          world ? "place to put it" : "world");
     CONTROL_ENTER_WITHIN(world, CONTROL_TIMEOUT(options, banyan_reshard_options));
     banyan_reshard_options chosen = BANYAN_RESHARD_OPTIONS_INIT;
-    if (options)
-        memcpy(&chosen, options, options->size < sizeof chosen ? options->size : sizeof chosen);
+    banyan_status status =
+        options_take(options, "BANYAN_RESHARD_OPTIONS_INIT", &chosen, sizeof chosen);
     RETURN_IF_FAILED(agree_on_options(world, &chosen));
 
     planner *planning = NULL;
     banyan_directory *directory = NULL;
     planner_result transfers = {0};
     banyan_reshard_plan *made = NULL;
-    banyan_status status =
-        control_agree(world, start_planner(source, destination, world, &chosen, &planning));
+    if (status == BANYAN_OK)
+        status = start_planner(source, destination, world, &chosen, &planning);
+    status = control_agree(world, status);
     if (status != BANYAN_OK)
         goto destroy_planner;
     status = banyan_directory_open(world, &directory);

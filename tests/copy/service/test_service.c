@@ -562,6 +562,11 @@ static void open_in_every_way(banyan_world *world, void *context)
                 BANYAN_ERR_INVALID, "plain has neither");
     CHECK_FAILS(banyan_copy_service_open_backend(world, NULL, NULL, &service), BANYAN_ERR_INVALID,
                 "no copy backend");
+    banyan_copy_options options = BANYAN_COPY_OPTIONS_INIT;
+    if (banyan_world_rank(world) == 1)
+        options.size = 0;
+    CHECK_FAILS(banyan_copy_service_open(world, "direct", &options, &service), BANYAN_ERR_INVALID,
+                "BANYAN_COPY_OPTIONS_INIT sets it");
     banyan_copy_backend dense = plain_backend;
     dense.capabilities = 0;
     CHECK_OK(banyan_copy_service_open_backend(world, &dense, NULL, &service));

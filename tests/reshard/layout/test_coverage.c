@@ -105,6 +105,11 @@ static void plan_with_a_hole(banyan_world *world, void *context)
     banyan_box last = rows_box(ROWS - 1, 1);
     if (rank == 1)
         banyan_layout_leave_alone(destination, tensor, &last);
+    banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
+    if (rank == 1)
+        options.size = 0;
+    CHECK_FAILS(banyan_reshard_plan_create(source, destination, world, &options, &plan),
+                BANYAN_ERR_INVALID, "BANYAN_RESHARD_OPTIONS_INIT sets it");
     CHECK_OK(banyan_reshard_plan_create(source, destination, world, NULL, &plan));
     banyan_reshard_plan_destroy(plan);
     banyan_layout_destroy(source);
