@@ -8,11 +8,12 @@ SEED ?= 1
 JOBS ?= 1
 GENERATE = cmake -G Ninja -S . --log-level=WARNING
 
-.PHONY: help setup setup-tests build test test-models demo bench clang asan tsan fuzz faults mutants soak install format clean
+.PHONY: help setup setup-tests setup-docs build docs test test-models demo bench clang asan tsan fuzz faults mutants soak install format clean
 
 help:
 	@echo 'make demo     install what is missing, build, reshard Qwen3-0.6B between processes'
 	@echo 'make build    everything: library, modules, command line, examples, tests, benchmarks'
+	@echo 'make docs     the reference: HTML and manual pages, in build/docs; make install installs them'
 	@echo 'make test     the same set-up and a browser, then every test'
 	@echo 'make test-models   hold the packings against vLLM and Megatron-Core, which it installs (MODELS="llama3 …")'
 	@echo 'make bench    every speed goal, with its limit and peers, from one run'
@@ -30,12 +31,18 @@ help:
 setup:
 	@scripts/setup packages.txt
 
+setup-docs:
+	@scripts/setup packages-docs.txt
+
 setup-tests: setup
-	@scripts/setup packages-test.txt
+	@scripts/setup packages-test.txt packages-docs.txt
 
 build: setup
 	@$(GENERATE) -B $(BUILD)
 	@cmake --build $(BUILD)
+
+docs: setup-docs
+	@scripts/reference $(BUILD)/docs
 
 test: setup-tests build
 	@ctest --test-dir $(BUILD) --output-on-failure

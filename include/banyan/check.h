@@ -45,7 +45,7 @@ BANYAN_API bool banyan_check_rule_is_warning(banyan_check_rule rule);
 /* An operation of a plan. `thread_block` and `operation` are -1 for an access by the rank's caller,
  * and for a finding about a whole rank. */
 typedef struct banyan_check_place {
-    int rank;
+    int rank; /* that executes the operation */
     int thread_block;
     int operation;      /* index in the thread block */
     int loop_operation; /* index in the loop body if `operation` is a loop; otherwise -1 */
@@ -53,16 +53,18 @@ typedef struct banyan_check_place {
     /* Source line of the builder call that asked for the operation (banyan_program_here). `file` is
      * NULL if the plan does not have it; it lives as long as the report. */
     const char *file;
-    int line;
+    int line; /* in `file` */
 } banyan_check_place;
 
+/* Violation of a rule. */
 typedef struct banyan_check_finding {
-    banyan_check_rule rule;
-    /* caller_only: one of the accesses is by a rank's caller, before a run or after the rank's part
-     * of it. The finding does not occur if the callers synchronize all ranks between runs.
-     * relaxed_only: only a relaxed signal and wait, or packets, lie between the accesses. A full
-     * signal and wait would order them. */
-    bool caller_only, relaxed_only;
+    banyan_check_rule rule; /* that is violated */
+    /* One of the accesses is by a rank's caller, before a run or after the rank's part of it. The
+     * finding does not occur if the callers synchronize all ranks between runs. */
+    bool caller_only;
+    /* Only a relaxed signal and wait, or packets, lie between the accesses. A full signal and wait
+     * would order them. */
+    bool relaxed_only;
     uint64_t message_bytes;           /* smallest examined size with this finding */
     const banyan_check_place *places; /* the operations involved, the first one first */
     size_t place_count;
@@ -75,6 +77,7 @@ typedef struct banyan_check_finding {
     size_t cause;
 } banyan_check_finding;
 
+/* Options of banyan_plan_check. */
 typedef struct banyan_check_options {
     size_t size;                   /* of this struct; BANYAN_CHECK_OPTIONS_INIT sets it */
     const uint64_t *message_bytes; /* examine these sizes; NULL: one size of every class */
@@ -95,6 +98,7 @@ typedef struct banyan_check_options {
                      BANYAN_MEMBER(max_memory_bytes, UINT64_C(2) << 30),                           \
                      BANYAN_MEMBER(max_steps, UINT64_C(1) << 20))
 
+/* Findings of a check. */
 typedef struct banyan_check_report banyan_check_report;
 
 /* Check a plan. `options` NULL means the defaults. BANYAN_OK means that the check is complete, with

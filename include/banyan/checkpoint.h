@@ -18,13 +18,14 @@
 extern "C" {
 #endif
 
+/* Options of reading, saving and joining. */
 typedef struct banyan_checkpoint_options {
     size_t size;              /* of this struct; BANYAN_CHECKPOINT_OPTIONS_INIT sets it */
     uint64_t max_shard_bytes; /* data in one file of a joined model; 0: 5 GB */
     /* If not NULL: called from time to time, by the working thread, with the bytes that this
      * process has finished and their total. */
     void (*progress)(void *progress_context, uint64_t done_bytes, uint64_t total_bytes);
-    void *progress_context;
+    void *progress_context; /* passed to `progress` */
     /* Folder of a model whose small files (config.json, generation_config.json, tokenizer, chat
      * templates, code) are copied, unchanged, into a new saved or joined folder. In a save, rank
      * 0's value counts, and rank 0 copies. NULL: none in a save; those of the saved folder in a

@@ -32,8 +32,10 @@
 extern "C" {
 #endif
 
+/* A communicator: plans, tuning table and registered memory for the ranks of a world. */
 typedef struct banyan_comm banyan_comm;
 
+/* Options of banyan_comm_create. */
 typedef struct banyan_comm_options {
     size_t size; /* of this struct; BANYAN_COMM_OPTIONS_INIT sets it */
     /* Tuning file (banyan_comm_save_tuning or `banyan tune`). NULL: the file that the environment
@@ -137,12 +139,13 @@ BANYAN_API banyan_status banyan_comm_sendrecv(banyan_comm *comm, const void *inp
 
 /* Parameters that an algorithm is compiled for. */
 typedef struct banyan_algorithm_params {
-    size_t size; /* of this struct; BANYAN_ALGORITHM_PARAMS_INIT sets it */
-    int ranks;
-    int ranks_per_node; /* 0: all ranks are on one node */
-    bool in_place;
-    banyan_reduce_op op;
-    int root, shift;
+    size_t size;         /* of this struct; BANYAN_ALGORITHM_PARAMS_INIT sets it */
+    int ranks;           /* number of ranks, at least 2 */
+    int ranks_per_node;  /* 0: all ranks are on one node */
+    bool in_place;       /* input and output share memory */
+    banyan_reduce_op op; /* of a collective that reduces */
+    int root;            /* broadcast, reduce */
+    int shift;           /* send-recv: rank r sends to rank r + shift, modulo the ranks */
     int instances;       /* 0: the algorithm's default */
     uint64_t unit_bytes; /* unit of the loops of pipelined algorithms; 0: the algorithm's default */
 } banyan_algorithm_params;
@@ -152,9 +155,9 @@ typedef struct banyan_algorithm_params {
 
 /* A built-in algorithm. The strings are static. */
 typedef struct banyan_algorithm_info {
-    const char *name; /* for example "allreduce_ring" */
-    banyan_collective_kind collective;
-    const char *about;          /* one sentence */
+    const char *name;                  /* for example "allreduce_ring" */
+    banyan_collective_kind collective; /* that it implements */
+    const char *about;                 /* one sentence */
     bool reaches_peers_buffers; /* accesses peers' buffers, so ordinary memory must be staged */
 } banyan_algorithm_info;
 
@@ -201,14 +204,15 @@ BANYAN_API banyan_status banyan_comm_choice(banyan_comm *comm, banyan_collective
 
 /* Time of an algorithm at one message size. */
 typedef struct banyan_tune_time {
-    banyan_collective_kind kind;
-    bool registered;        /* the buffers are in registered memory */
-    uint64_t message_bytes; /* a rank's input */
-    const char *algorithm;
-    int instances; /* 0: the algorithm's default */
-    double ns;     /* of one run, on the slowest rank: median of several batches */
+    banyan_collective_kind kind; /* of the algorithm */
+    bool registered;             /* the buffers are in registered memory */
+    uint64_t message_bytes;      /* a rank's input */
+    const char *algorithm;       /* its name */
+    int instances;               /* 0: the algorithm's default */
+    double ns;                   /* of one run, on the slowest rank: median of several batches */
 } banyan_tune_time;
 
+/* Options of banyan_comm_tune. */
 typedef struct banyan_tune_options {
     size_t size;                   /* of this struct; BANYAN_TUNE_OPTIONS_INIT sets it */
     uint64_t min_bytes, max_bytes; /* of a rank's longer buffer; each size is 4 × the last */
@@ -216,7 +220,7 @@ typedef struct banyan_tune_options {
     /* NULL, or called on rank 0 before each measurement. `what` describes the measurement and is
      * valid during the call. `share` is the fraction of `seconds` that has passed. */
     void (*progress)(void *context, const char *what, double share);
-    void *context;
+    void *context; /* passed to `progress` */
     /* Measure with this type, and use the result for this type alone. Zero-initialized: measure
      * with f32, and use the result for all types without their own table. */
     DLDataType dtype;

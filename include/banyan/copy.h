@@ -24,6 +24,7 @@
 extern "C" {
 #endif
 
+/* Maximum number of dimensions of a tensor. */
 #define BANYAN_MAX_DIMS 8
 
 /* A task without an id. If the backend supports it (BANYAN_COPY_MATCH_BY_ORDER), the n-th send
@@ -33,11 +34,11 @@ extern "C" {
 /* One side of a task. The tensor's shape and strides must outlive the use of the operation. Strides
  * NULL means row-major and dense. `ndim` is at most BANYAN_MAX_DIMS. */
 typedef struct banyan_copy_op {
-    DLTensor tensor;
-    int peer; /* destination of a send, source of a receive */
-    uint64_t task_id;
-    uint32_t part;  /* for a task of several tensors: data 0, scales 1 */
-    uint32_t flags; /* BANYAN_COPY_OP_… */
+    DLTensor tensor;  /* the elements to send, or their place */
+    int peer;         /* destination of a send, source of a receive */
+    uint64_t task_id; /* equal on both sides; BANYAN_TASK_ID_NONE: none */
+    uint32_t part;    /* for a task of several tensors: data 0, scales 1 */
+    uint32_t flags;   /* BANYAN_COPY_OP_… */
 } banyan_copy_op;
 
 enum {
@@ -55,13 +56,14 @@ enum {
     BANYAN_COPY_OP_OCP = 1 << 3 /* with MXFP8: the OCP rule for scales, instead of rounding up */
 };
 
+/* The sender's side of a task, and the receiver's. */
 typedef banyan_copy_op banyan_send_op;
 typedef banyan_copy_op banyan_recv_op;
 
-/* A send of a rank to itself and its receive, as indices into the two lists. */
+/* A send of a rank to itself and its receive. */
 typedef struct banyan_copy_pair {
-    size_t send;
-    size_t recv;
+    size_t send; /* index in the list of sends */
+    size_t recv; /* index in the list of receives */
 } banyan_copy_pair;
 
 /* Pair the sends and receives that `rank` has with itself, by id. `pairs` must have space for the
@@ -89,6 +91,7 @@ enum {
     BANYAN_COPY_CASTS = 1 << 3            /* accepts BANYAN_COPY_OP_CAST and _MXFP8 */
 };
 
+/* Options of banyan_copy_service_open. A backend receives them in its `open`. */
 typedef struct banyan_copy_options {
     size_t size; /* of this struct; BANYAN_COPY_OPTIONS_INIT sets it */
     /* NULL: the default of banyan_transport_open. On a device: "peer" or "nvshmem", for the
@@ -106,9 +109,9 @@ typedef struct banyan_copy_options {
  * Tensors are well formed. The rank's moves to itself are paired. `sends` and `recvs` include these
  * moves. */
 typedef struct banyan_copy_batch {
-    const banyan_send_op *sends;
+    const banyan_send_op *sends; /* in the order of submission */
     size_t send_count;
-    const banyan_recv_op *recvs;
+    const banyan_recv_op *recvs; /* in the order of submission */
     size_t recv_count;
     const banyan_copy_pair *local; /* moves of the rank to itself */
     size_t local_count;
@@ -121,14 +124,17 @@ typedef struct banyan_copy_batch {
  * the backend in every run. With the second group, the backend keeps schedules and also performs
  * the moves of the rank to itself. open, run, prepare and execute are collective. */
 typedef struct banyan_copy_backend {
-    size_t size; /* of this struct */
-    const char *name;
+    size_t size;           /* of this struct */
+    const char *name;      /* for banyan_copy_service_name and messages */
     uint64_t capabilities; /* BANYAN_COPY_… */
+    /* Open the backend. `*state` is passed to all other operations. */
     banyan_status (*open)(banyan_world *world, const banyan_copy_options *options, void **state);
+    /* Close the backend and free its state. */
     void (*close)(void *state);
 
-    /* Queue one side of a task for the next run. */
+    /* Queue a send for the next run. */
     banyan_status (*submit_send)(void *state, const banyan_send_op *op);
+    /* Queue a receive for the next run. */
     banyan_status (*submit_recv)(void *state, const banyan_recv_op *op);
     /* Move everything that is queued. */
     banyan_status (*run)(void *state, void *stream);
@@ -141,6 +147,7 @@ typedef struct banyan_copy_backend {
      * when this rank's receives are complete and its sends may be overwritten; on a device, when
      * this is enqueued in the stream. */
     banyan_status (*execute)(void *state, void *schedule, void *stream);
+    /* Free a schedule. */
     void (*release)(void *state, void *schedule);
     /* Return the error of the queued runs that have ended, or BANYAN_OK. Do not wait. May be NULL.
      */
@@ -168,6 +175,7 @@ BANYAN_API banyan_status banyan_copy_backend_find_on(const char *name, DLDevice 
 
 /* ---- service ---- */
 
+/* Sends and receives of tensors between the ranks of a world, through one backend. */
 typedef struct banyan_copy_service banyan_copy_service;
 
 /* A prepared batch. */

@@ -14,6 +14,18 @@
  *   "Local": the function involves this rank alone. Only the thread that drives the world makes
  *   collective and local calls. "Any thread": the function may be called from any thread,
  *   concurrently with other calls.
+ * - Options. An option struct begins with its size. Initialize it with its BANYAN_…_INIT macro,
+ *   which sets the size and the defaults, in C99 and later and in C++11 and later:
+ *
+ *       banyan_comm_options options = BANYAN_COMM_OPTIONS_INIT;
+ *       options.workers = 4;
+ *
+ *   Members that an _INIT macro does not name are 0. Calls that take options keep no pointer to the
+ *   struct. The size lets a struct grow: for a program compiled with an older header, the library
+ *   uses the defaults for the members that the program does not know.
+ * - Streams. Calls that run work take a stream. On the host, pass NULL; the call returns when this
+ *   rank's part is done. On a GPU, pass a CUDA stream (cudaStream_t; NULL: the default stream). The
+ *   call enqueues the work in stream order and returns. The stream may be in CUDA graph capture.
  * - Units. `_bytes`, `_ns` and `_elems` in a name are its unit. A rank is a number from 0.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -31,10 +43,12 @@
 extern "C" {
 #endif
 
+/* Version of the headers. banyan_version returns that of the library. */
 #define BANYAN_VERSION_MAJOR 0
 #define BANYAN_VERSION_MINOR 1
 #define BANYAN_VERSION_PATCH 0
 
+/* Marks a function of the library. */
 #define BANYAN_API __attribute__((visibility("default")))
 
 /* Result of a call. banyan_last_error() has the message for people. */
@@ -76,6 +90,7 @@ BANYAN_API const char *banyan_version(void);
 
 /* ---- log ---- */
 
+/* Importance of a line of the log, the most important first. */
 typedef enum banyan_log_level {
     BANYAN_LOG_ERROR = 0,
     BANYAN_LOG_WARN,
@@ -95,18 +110,8 @@ BANYAN_API void banyan_log_set(banyan_log_fn fn, void *context);
 
 /* ---- option structs ---- */
 
-/* An option struct begins with its size. Initialize it with its BANYAN_…_INIT macro, which sets the
- * size and the defaults, in C99 and later and in C++11 and later:
- *
- *     banyan_comm_options options = BANYAN_COMM_OPTIONS_INIT;
- *     options.workers = 4;
- *
- * Members that an _INIT macro does not name are 0. Calls that take options keep no pointer to the
- * struct. The size lets a struct grow: for a program compiled with an older header, the library
- * uses the defaults for the members that the program does not know.
- *
- * C++ has no compound literals and, before C++20, no designated initializers. There an _INIT macro
- * is an expression that sets the members one by one. */
+/* For the _INIT macros. C++ has no compound literals and, before C++20, no designated initializers.
+ * There an _INIT macro is an expression that sets the members one by one. */
 #ifdef __cplusplus
 #define BANYAN_VALUE(type) type
 #define BANYAN_MEMBER(name, ...) banyan_init.name = __VA_ARGS__
@@ -137,6 +142,7 @@ BANYAN_API void banyan_log_set(banyan_log_fn fn, void *context);
 #define BANYAN_DL_FLOAT8_E5M2 12U
 #define BANYAN_DL_FLOAT8_E8M0FNU 14U
 
+/* Element types as values of DLDataType. */
 #define BANYAN_F32 (BANYAN_VALUE(DLDataType){kDLFloat, 32, 1})
 #define BANYAN_F16 (BANYAN_VALUE(DLDataType){kDLFloat, 16, 1})
 #define BANYAN_BF16 (BANYAN_VALUE(DLDataType){kDLBfloat, 16, 1})
@@ -173,21 +179,19 @@ BANYAN_API const char *banyan_reduce_op_name(banyan_reduce_op op);
  * name). Any thread. */
 BANYAN_API banyan_status banyan_reduce_op_parse(const char *name, banyan_reduce_op *op);
 
-/* ---- devices and streams ---- */
+/* ---- devices ---- */
 
-/* Device where memory lies and work runs. A zero-initialized device (type 0) means the host. */
+/* Device where memory lies and work runs: the host, or the GPU that has the number `id` in this
+ * process. A zero-initialized device (type 0) means the host. */
 #define BANYAN_HOST (BANYAN_VALUE(DLDevice){kDLCPU, 0})
 #define BANYAN_CUDA(id) (BANYAN_VALUE(DLDevice){kDLCUDA, (id)})
-
-/* Calls that run work take a stream. On the host, pass NULL; the call returns when this rank's part
- * is done. On a GPU, pass a CUDA stream (cudaStream_t; NULL is the default stream). The call
- * enqueues the work in stream order and returns. The stream may be in CUDA graph capture. */
 
 /* ---- sets of ranks ---- */
 
 /* Maximum number of ranks in a world. */
 #define BANYAN_MAX_RANKS 1048576
 
+/* Number of levels of a rank set. */
 #define BANYAN_RANK_SET_LEVELS 4
 
 /* The ranks first + Σ i[k]·stride[k] for 0 ≤ i[k] < count[k]. One or several axes of a device mesh

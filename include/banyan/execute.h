@@ -28,6 +28,7 @@ typedef struct banyan_executor banyan_executor;
  */
 typedef struct banyan_loaded_plan banyan_loaded_plan;
 
+/* Options of banyan_executor_open. */
 typedef struct banyan_executor_options {
     size_t size; /* of this struct; BANYAN_EXECUTOR_OPTIONS_INIT sets it */
     int workers; /* threads that run thread blocks, from 1 to 1,024; 1: only the calling thread */
@@ -58,6 +59,7 @@ BANYAN_API banyan_status banyan_executor_open(banyan_world *world,
  * Local. */
 BANYAN_API void banyan_executor_close(banyan_executor *executor);
 
+/* Options of banyan_loaded_plan_open. */
 typedef struct banyan_loaded_plan_options {
     size_t size;                /* of this struct; BANYAN_LOADED_PLAN_OPTIONS_INIT sets it */
     uint64_t max_message_bytes; /* longest message of a run (see banyan_plan_sizes) */

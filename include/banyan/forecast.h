@@ -39,7 +39,7 @@ BANYAN_API void banyan_traffic_destroy(banyan_traffic *traffic);
 
 /* Sums over all ranks, unless stated otherwise. */
 typedef struct banyan_traffic_info {
-    int ranks;
+    int ranks;                         /* number of ranks */
     uint64_t transfers;                /* between two ranks */
     uint64_t bytes;                    /* of these transfers */
     uint64_t local_bytes;              /* that ranks copy within their own memory */
@@ -50,14 +50,16 @@ typedef struct banyan_traffic_info {
 /* Return the properties of the traffic. Any thread. */
 BANYAN_API banyan_traffic_info banyan_traffic_describe(const banyan_traffic *traffic);
 
+/* Service that carries the traffic, as in copy.h. */
 typedef enum banyan_service_kind {
     BANYAN_SERVICE_DIRECT,  /* every transfer goes straight to its destination, all at once */
     BANYAN_SERVICE_PIPELINE /* transfers are packed into slots, sent and unpacked, in rounds */
 } banyan_service_kind;
 
+/* Options of banyan_traffic_simulate. */
 typedef struct banyan_forecast_options {
-    size_t size; /* of this struct; BANYAN_FORECAST_OPTIONS_INIT sets it */
-    banyan_service_kind service;
+    size_t size;                 /* of this struct; BANYAN_FORECAST_OPTIONS_INIT sets it */
+    banyan_service_kind service; /* that carries the traffic */
     /* PIPELINE: bytes of a slot. 0: 16 MiB, which suits GPUs and their networks. The default of the
      * service for host memory is smaller and would only slow down the simulation of a large world.
      */
@@ -68,8 +70,9 @@ typedef struct banyan_forecast_options {
 
 #define BANYAN_FORECAST_OPTIONS_INIT BANYAN_INIT(banyan_forecast_options)
 
+/* Predicted time of the traffic, and what determines it. */
 typedef struct banyan_forecast {
-    double seconds;
+    double seconds;      /* from the start of all ranks to the end of the last one */
     int critical_rank;   /* the rank that finishes last */
     uint64_t batches;    /* PIPELINE: sent by all ranks; DIRECT: 0 */
     uint64_t rounds;     /* PIPELINE: of one rank, at least its batches; the maximum */

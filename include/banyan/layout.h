@@ -24,16 +24,18 @@
 extern "C" {
 #endif
 
-/* The elements with start[d] ≤ i[d] < start[d] + extent[d] in every dimension. A box of zero
- * dimensions is a scalar and has one element. */
-typedef struct banyan_box {
-    int ndim;
-    int64_t start[BANYAN_MAX_DIMS];
-    int64_t extent[BANYAN_MAX_DIMS];
-} banyan_box;
+/* ---- boxes ---- */
 
 /* The operations on boxes cannot fail. Any thread may call them. Two boxes that are intersected or
  * subtracted have the same number of dimensions. */
+
+/* The elements with start[d] ≤ i[d] < start[d] + extent[d] in every dimension. A box of zero
+ * dimensions is a scalar and has one element. */
+typedef struct banyan_box {
+    int ndim; /* number of dimensions */
+    int64_t start[BANYAN_MAX_DIMS];
+    int64_t extent[BANYAN_MAX_DIMS];
+} banyan_box;
 
 /* Return the number of elements. The box must lie in a tensor that fits in memory, so the number
  * does not overflow. */
@@ -53,6 +55,8 @@ BANYAN_API int banyan_box_subtract(const banyan_box *a, const banyan_box *b,
 
 /* Write a box as "[0:48, 16:32]" to `text`, cut to `bytes` bytes, and return `text`. */
 BANYAN_API const char *banyan_box_format(const banyan_box *box, char *text, size_t bytes);
+
+/* ---- layouts ---- */
 
 enum {
     /* The type of the source counts. A destination declares a persistent buffer (a running mean, an
@@ -80,9 +84,9 @@ typedef struct banyan_piece {
      * has `name`. For example, the embedding fills an output layer that is tied to it. NULL: none.
      * Copied. */
     const char *fallback_name;
-    int ndim;                       /* of the global tensor */
-    int64_t shape[BANYAN_MAX_DIMS]; /* of the global tensor */
-    banyan_box box;
+    int ndim;                             /* of the global tensor */
+    int64_t shape[BANYAN_MAX_DIMS];       /* of the global tensor */
+    banyan_box box;                       /* elements of the global tensor */
     int64_t local_start[BANYAN_MAX_DIMS]; /* one for each dimension of the local tensor */
     int dim_map[BANYAN_MAX_DIMS];         /* local dimension of each global one, or BANYAN_NO_DIM */
     uint32_t flags;                       /* BANYAN_PIECE_… */
@@ -92,13 +96,15 @@ typedef struct banyan_piece {
     banyan_rank_set replicas;
 } banyan_piece;
 
+/* A tensor in a rank's memory. */
 typedef struct banyan_local_tensor {
-    const char *name;
-    DLDataType dtype;
-    int ndim;
-    int64_t shape[BANYAN_MAX_DIMS];
+    const char *name;               /* unique in the layout */
+    DLDataType dtype;               /* of its elements */
+    int ndim;                       /* number of dimensions */
+    int64_t shape[BANYAN_MAX_DIMS]; /* in elements */
 } banyan_local_tensor;
 
+/* The local tensors of a rank and their pieces. */
 typedef struct banyan_layout banyan_layout;
 
 /* Create an empty layout. Errors: NO_MEMORY. */
@@ -136,6 +142,7 @@ BANYAN_API void banyan_layout_leave_alone(banyan_layout *layout, int tensor, con
  * alone that overlap in a local tensor; pieces that give a global tensor two shapes), NO_MEMORY. */
 BANYAN_API banyan_status banyan_layout_check(const banyan_layout *layout);
 
+/* Side of a reshard. */
 typedef enum banyan_side { BANYAN_SOURCE = 0, BANYAN_DESTINATION } banyan_side;
 
 /* Check a layout as one side of a reshard: as banyan_layout_check does, and for a destination also
@@ -143,6 +150,8 @@ typedef enum banyan_side { BANYAN_SOURCE = 0, BANYAN_DESTINATION } banyan_side;
  * INVALID names the tensor and a box of such elements. A source may have such elements. The time is
  * n log n in the number of pieces. */
 BANYAN_API banyan_status banyan_layout_check_as(const banyan_layout *layout, banyan_side side);
+
+/* ---- reading a layout ---- */
 
 /* The functions below return the additions in their order, even if the layout has an error.
  * Pointers are valid until the next addition. */
@@ -184,12 +193,13 @@ BANYAN_API uint64_t banyan_layout_bytes(const banyan_layout *layout);
 /* The ranks first_rank + Σ i[k]·stride[k] for 0 ≤ i[k] < extent[k]. If all strides are 0, the mesh
  * is row-major over consecutive ranks. */
 typedef struct banyan_mesh {
-    int ndim;
+    int ndim; /* number of axes */
     int extent[BANYAN_RANK_SET_LEVELS];
     int stride[BANYAN_RANK_SET_LEVELS];
     int first_rank;
 } banyan_mesh;
 
+/* Placement of a tensor along one mesh axis. */
 typedef enum banyan_placement_kind {
     BANYAN_REPLICATE = 0,
     BANYAN_SHARD,
@@ -199,9 +209,10 @@ typedef enum banyan_placement_kind {
     BANYAN_SHARD_STRIDED
 } banyan_placement_kind;
 
+/* How one mesh axis divides a tensor. */
 typedef struct banyan_placement {
-    banyan_placement_kind kind;
-    int dim; /* dimension of the tensor to split; not for BANYAN_REPLICATE */
+    banyan_placement_kind kind; /* split, or replicated */
+    int dim;                    /* dimension of the tensor to split; not for BANYAN_REPLICATE */
 } banyan_placement;
 
 /* Add the shard of a global tensor that `rank` holds. There is one placement for each mesh axis.
@@ -218,13 +229,13 @@ BANYAN_API void banyan_layout_add_sharded(banyan_layout *layout, const char *nam
 /* One local parameter as Megatron-Core describes it (ParameterMetadata of its resharding planner).
  * Ranks are the job's. */
 typedef struct banyan_megatron_tensor {
-    const char *name;          /* local */
-    const char *resolved_name; /* in the whole model: with global layer and expert numbers */
-    DLDataType dtype;
-    int ndim;
+    const char *name;               /* local */
+    const char *resolved_name;      /* in the whole model: with global layer and expert numbers */
+    DLDataType dtype;               /* of its elements */
+    int ndim;                       /* number of dimensions */
     int64_t shape[BANYAN_MAX_DIMS]; /* local */
     bool is_tp;                     /* sharded over the tensor-parallel group along partition_dim */
-    int partition_dim;
+    int partition_dim;              /* with is_tp: the dimension that is sharded */
     int partition_stride; /* s segments; segment k of rank t of T is global segment k·T + t */
     /* Sizes of the local blocks that are packed along partition_dim. Each block is sharded by
      * itself. */
@@ -238,7 +249,7 @@ typedef struct banyan_megatron_tensor {
     /* The tensor belongs to one expert. Its replicas are not its data-parallel group; the planner
      * finds them. */
     bool is_ep;
-    bool persistent_buffer;
+    bool persistent_buffer; /* as BANYAN_PIECE_PERSISTENT_BUFFER */
 } banyan_megatron_tensor;
 
 /* Add a tensor as `rank` holds it, under its local name. It has one piece of the global tensor
@@ -254,9 +265,10 @@ BANYAN_API void banyan_layout_add_megatron(banyan_layout *layout,
  * the transfers of Megatron-Core's planner. docs/layouts.md describes the JSON format. */
 typedef struct banyan_megatron_case banyan_megatron_case;
 
+/* A transfer of Megatron-Core's planner. */
 typedef struct banyan_megatron_transfer {
-    uint64_t task_id;
-    int source_rank, destination_rank;
+    uint64_t task_id;                           /* as Megatron-Core numbers the transfer */
+    int source_rank, destination_rank;          /* in the case's world */
     const char *source_name, *destination_name; /* local tensors */
     banyan_box source_slice, destination_slice; /* of the local tensors; equally many elements */
 } banyan_megatron_transfer;
@@ -269,6 +281,8 @@ BANYAN_API banyan_status banyan_megatron_case_load(const char *path, banyan_mega
 
 /* Destroy a case. NULL is ignored. */
 BANYAN_API void banyan_megatron_case_destroy(banyan_megatron_case *loaded);
+
+/* ---- reading a case ---- */
 
 /* The results of the functions below live as long as the case. */
 

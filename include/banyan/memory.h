@@ -29,16 +29,17 @@ typedef struct banyan_memory_handle {
     uint32_t kind;    /* enum banyan_memory_kind */
     uint64_t id;      /* of the symmetric buffer or registration */
     uint64_t address; /* in the owner's address space */
-    uint64_t bytes;
+    uint64_t bytes;   /* length of the memory */
 } banyan_memory_handle;
 
 /* One piece of a transfer between remote and local memory. */
 typedef struct banyan_iovec {
     uint64_t offset; /* bytes into the remote memory, added to that of banyan_remote */
-    void *local;
-    size_t bytes;
+    void *local;     /* address in this process */
+    size_t bytes;    /* length of the piece */
 } banyan_iovec;
 
+/* Kind of memory that a handle names. */
 typedef enum banyan_memory_kind {
     BANYAN_MEMORY_SYMMETRIC = 1, /* every rank of the node maps it */
     BANYAN_MEMORY_USER = 2,      /* registered ordinary memory */
@@ -47,8 +48,8 @@ typedef enum banyan_memory_kind {
 
 /* Path by which peers access registered ordinary memory. */
 typedef enum banyan_user_memory_path {
-    BANYAN_USER_MEMORY_CMA = 1,
-    BANYAN_USER_MEMORY_STAGING = 2
+    BANYAN_USER_MEMORY_CMA = 1,    /* the kernel copies between the processes (CMA) */
+    BANYAN_USER_MEMORY_STAGING = 2 /* through staging slots in shared memory */
 } banyan_user_memory_path;
 
 /* Allocate a symmetric buffer in host memory, with `bytes` for this rank. Ranks may pass different

@@ -108,11 +108,10 @@ typedef struct banyan_mixed_options {
     int nodes;        /* 0: the world's; else the ranks form so many nodes, in rank order */
     DLDataType dtype; /* f16, bf16 or f32 */
     DLDevice device;  /* GPU of all inputs and outputs; zero-initialized: the host */
-    /* Bounds on the kernels of the fused modes. */
-    int grid_size;      /* thread blocks; 0: one for each multiprocessor, which is the maximum */
-    int max_block_size; /* threads in a block; 0: the device's maximum */
-    int min_block_size; /* threads in a block: a multiple of 32, at most 1,024 */
-    int min_num_steps;  /* 16-byte units of each thread before a thread block is added */
+    int grid_size;    /* fused modes: thread blocks; 0: one for each multiprocessor, the maximum */
+    int max_block_size; /* fused modes: threads in a block; 0: the device's maximum */
+    int min_block_size; /* fused modes: threads in a block: a multiple of 32, at most 1,024 */
+    int min_num_steps;  /* fused modes: 16-byte units of a thread before a thread block is added */
     /* Bytes of b rows in one launch on a GPU; longer messages take several launches. Autotuning
      * measures up to it. 0: 64 MiB. At most 4 GiB. */
     uint64_t max_bytes;
@@ -192,11 +191,13 @@ BANYAN_API banyan_status banyan_mixed_valid_modes(const banyan_mixed *mixed, ban
 
 /* The resolved grid. */
 typedef struct banyan_mixed_grid {
-    int local_tp, local_dp, inter_tp, inter_dp;
-    int nodes, local_size, tp, dp;
-    int node, local_rank; /* of this rank */
-    int local_tp_rank, local_dp_rank, inter_tp_rank, inter_dp_rank;
-    int tp_index, dp_index;
+    int local_tp, local_dp, inter_tp, inter_dp; /* sizes of the grid */
+    int nodes, local_size;                      /* number of nodes, and of ranks in each */
+    int tp, dp;                                 /* sizes of this rank's two groups */
+    int node, local_rank;                       /* of this rank */
+    int local_tp_rank, local_dp_rank;           /* coordinates of this rank inside its node */
+    int inter_tp_rank, inter_dp_rank;           /* coordinates of its node */
+    int tp_index, dp_index;                     /* of this rank in its two groups */
 } banyan_mixed_grid;
 
 /* Return the grid of a context; all members are 0 if `mixed` is NULL. Any thread. */
@@ -248,12 +249,13 @@ BANYAN_API banyan_status banyan_mixed_select_autotune_mode(const banyan_mixed *m
                                                            banyan_mixed_op op, uint64_t bytes,
                                                            banyan_mixed_mode *mode);
 
+/* A measurement of the autotuned table. */
 typedef struct banyan_mixed_timing {
-    banyan_mixed_op op;
-    uint64_t bytes; /* of b rows */
-    banyan_mixed_mode mode;
-    uint64_t ns;
-    bool is_best; /* AUTO chooses this mode for this operation and size */
+    banyan_mixed_op op;     /* that was measured */
+    uint64_t bytes;         /* of b rows */
+    banyan_mixed_mode mode; /* that was measured */
+    uint64_t ns;            /* time of a call on the slowest rank */
+    bool is_best;           /* AUTO chooses this mode for this operation and size */
 } banyan_mixed_timing;
 
 /* Set `*timing` to the measurement at `index`. Local. Errors: NOT_FOUND (`index` is not below the

@@ -27,12 +27,13 @@
 extern "C" {
 #endif
 
+/* Slots in each direction. */
 #define BANYAN_PIPELINE_SLOTS 2
 
 /* Elements [first_elem, first_elem + elem_count) of a tensor, in row-major order, and their place
  * in a slot. */
 typedef struct banyan_segment {
-    DLTensor tensor;
+    DLTensor tensor; /* of this rank */
     uint64_t first_elem;
     uint64_t elem_count;
     uint64_t slot_offset; /* bytes */
@@ -40,15 +41,16 @@ typedef struct banyan_segment {
 
 /* Content of one slot that travels between two ranks. */
 typedef struct banyan_slot_batch {
-    int peer; /* -1: no batch in this direction */
-    const banyan_segment *segments;
+    int peer;                       /* -1: no batch in this direction */
+    const banyan_segment *segments; /* of the tensors of this rank */
     size_t segment_count;
     uint64_t bytes; /* used bytes of the slot */
 } banyan_slot_batch;
 
+/* One step of a rank: at most one batch in each direction. */
 typedef struct banyan_iteration {
-    banyan_slot_batch send;
-    banyan_slot_batch recv;
+    banyan_slot_batch send; /* batch to send */
+    banyan_slot_batch recv; /* batch to receive */
 } banyan_iteration;
 
 /* Streams and events of the launcher, such as cudaStream_t and cudaEvent_t. An operation with a
@@ -60,8 +62,8 @@ typedef void *banyan_event;
 /* Operations that move elements between tensors and slots. The last four are called only if streams
  * are set (banyan_pipeline_set_streams); otherwise they may be NULL. */
 typedef struct banyan_pipeline_launcher {
-    size_t size; /* of this struct */
-    void *context;
+    size_t size;   /* of this struct */
+    void *context; /* passed to every operation */
     /* Copy segments of tensors into a slot. */
     banyan_status (*pack)(void *context, banyan_stream stream, void *slot,
                           const banyan_segment *segments, size_t count);
@@ -91,15 +93,15 @@ typedef struct banyan_pipeline_stall {
 
 /* The slots, numbered 0 and 1 in each direction, and operations that move them between ranks. */
 typedef struct banyan_pipeline_buffers {
-    size_t size; /* of this struct */
-    void *context;
+    size_t size;       /* of this struct */
+    void *context;     /* passed to every operation */
     int ranks;         /* peers are 0 to ranks - 1 */
     size_t slot_bytes; /* equal on all ranks */
     /* True: grant and send enqueue their work in a stream. False: they are called after the work
      * that they follow has completed, and return when they are done. */
     bool stream_ordered;
-    void *send_slot[BANYAN_PIPELINE_SLOTS];
-    void *recv_slot[BANYAN_PIPELINE_SLOTS];
+    void *send_slot[BANYAN_PIPELINE_SLOTS]; /* addresses of the send slots */
+    void *recv_slot[BANYAN_PIPELINE_SLOTS]; /* addresses of the receive slots */
     /* Begin an execution. Grants and arrivals of earlier executions, which may have failed, no
      * longer count. */
     banyan_status (*begin)(void *context);
@@ -143,6 +145,7 @@ BANYAN_API banyan_status banyan_pipeline_buffers_open(banyan_world *world,
 /* Close the buffers, before their transport. NULL is ignored. Local. */
 BANYAN_API void banyan_pipeline_buffers_close(banyan_pipeline_buffers *buffers);
 
+/* Executor of iterations over two slots in each direction. */
 typedef struct banyan_pipeline banyan_pipeline;
 
 /* Create a pipeline. Both tables must outlive it; they are not copied. `rank` is this rank's number

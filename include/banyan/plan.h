@@ -20,8 +20,10 @@
 extern "C" {
 #endif
 
+/* A compiled collective algorithm: the operations of all ranks. It does not change. */
 typedef struct banyan_plan banyan_plan;
 
+/* Collective that a plan implements. */
 typedef enum banyan_collective_kind {
     BANYAN_CUSTOM = 0, /* the author gives the sizes and, optionally, the expected result */
     BANYAN_ALLREDUCE,
@@ -45,18 +47,19 @@ BANYAN_API banyan_status banyan_collective_parse(const char *name, banyan_collec
  * flag with each few bytes of data and take twice the data's bytes (NCCL's LL protocol). */
 typedef enum banyan_protocol { BANYAN_SIMPLE = 0, BANYAN_LL } banyan_protocol;
 
+/* Properties of a plan. */
 typedef struct banyan_plan_info {
-    const char *name;
-    banyan_collective_kind collective;
-    const char *collective_name; /* as in the JSON; a custom collective has its own name */
-    int ranks;
-    int root;  /* broadcast and reduce */
-    int shift; /* send-recv */
-    banyan_protocol protocol;
+    const char *name;                  /* of the plan */
+    banyan_collective_kind collective; /* that the plan implements */
+    const char *collective_name;       /* as in the JSON; a custom collective has its own name */
+    int ranks;                         /* number of ranks */
+    int root;                          /* broadcast and reduce */
+    int shift;                         /* send-recv */
+    banyan_protocol protocol;          /* as the author recorded it */
     bool in_place; /* input and output share memory (see banyan_loaded_plan_run in execute.h) */
-    bool reuse_resources; /* scratch has a fixed size, whatever the message */
-    bool double_scratch;  /* consecutive runs alternate between two halves of scratch */
-    int threads_per_block;
+    bool reuse_resources;      /* scratch has a fixed size, whatever the message */
+    bool double_scratch;       /* consecutive runs alternate between two halves of scratch */
+    int threads_per_block;     /* of a thread block on a GPU */
     uint64_t buffer_alignment; /* bytes */
     /* Message sizes that the author meant the plan for, both included: bytes of a rank's input, but
      * of the output for all-gather, as the format defines. */
@@ -98,7 +101,7 @@ typedef struct banyan_plan_source {
  * bytes of each source, or a copy if there is only one source. */
 typedef struct banyan_plan_result {
     uint64_t offset, bytes;
-    const banyan_plan_source *sources;
+    const banyan_plan_source *sources; /* input bytes of the same length */
     size_t source_count;
 } banyan_plan_result;
 
@@ -152,10 +155,11 @@ BANYAN_API banyan_status banyan_plan_diff(const banyan_plan *a, const banyan_pla
 
 /* Traffic from rank `source` to rank `destination`, by puts of the one or gets of the other. */
 typedef struct banyan_plan_link {
-    int source, destination;
-    uint64_t bytes; /* packets count with their flags */
+    int source, destination; /* ranks */
+    uint64_t bytes;          /* packets count with their flags */
 } banyan_plan_link;
 
+/* Traffic of a run. */
 typedef struct banyan_plan_stats {
     uint64_t input_bytes, output_bytes, scratch_bytes; /* of a rank: maximum over the ranks */
     uint64_t local_bytes; /* that ranks write to their own buffers; sum over the ranks */

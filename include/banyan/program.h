@@ -29,14 +29,15 @@
 extern "C" {
 #endif
 
+/* A collective algorithm under construction. */
 typedef struct banyan_program banyan_program;
 
 /* ---- the collective ---- */
 
 /* An input chunk of a rank that contributes to an output chunk. */
 typedef struct banyan_contribution {
-    int rank;
-    uint64_t chunk;
+    int rank;       /* whose input it is */
+    uint64_t chunk; /* index in the input */
 } banyan_contribution;
 
 /* Expected content of output chunk `chunk` of `rank`: the reduction of the contributions, or a copy
@@ -45,7 +46,7 @@ typedef struct banyan_expected_chunk {
     int rank;
     uint64_t chunk;
     const banyan_contribution *contributions;
-    size_t count;
+    size_t count; /* number of contributions */
 } banyan_expected_chunk;
 
 /* The collective that a program implements. For n ranks and chunk_factor k, each rank has these
@@ -58,23 +59,23 @@ typedef struct banyan_expected_chunk {
  *     send-recv, broadcast, reduce   k        k
  */
 typedef struct banyan_collective {
-    banyan_collective_kind kind;
-    int chunk_factor; /* k; 0: 1 */
+    banyan_collective_kind kind; /* which collective */
+    int chunk_factor;            /* k; 0: 1 */
     /* Input and output share memory. An all-gather's input is the rank's block of its output. A
      * reduce-scatter's output is the rank's block of its input. Otherwise both are the same. */
     bool in_place;
-    int root;  /* broadcast, reduce */
-    int shift; /* send-recv: rank r sends to rank r + shift, modulo n; 0: 1 */
-
-    /* The members below are for BANYAN_CUSTOM. */
-    const char *name;                     /* NULL: "custom" */
-    uint64_t input_chunks, output_chunks; /* of each rank */
-    /* Chunks in a block. All blocks have the same number of bytes. If a block does not divide into
-     * equal aligned chunks, its last chunks are shorter. 0: 1, so all chunks are equal. */
+    int root;         /* broadcast, reduce */
+    int shift;        /* send-recv: rank r sends to rank r + shift, modulo n; 0: 1 */
+    const char *name; /* of BANYAN_CUSTOM; NULL: "custom" */
+    uint64_t input_chunks, output_chunks; /* BANYAN_CUSTOM: of each rank */
+    /* BANYAN_CUSTOM: chunks in a block. All blocks have the same number of bytes. If a block does
+     * not divide into equal aligned chunks, its last chunks are shorter. 0: 1, so all chunks are
+     * equal. */
     uint64_t block_chunks;
-    const banyan_expected_chunk *expected; /* NULL: the checker does not verify the result */
+    /* BANYAN_CUSTOM: the expected output. NULL: the checker does not verify the result. */
+    const banyan_expected_chunk *expected;
     size_t expected_count;
-    banyan_reduce_op expected_op; /* reduction of the contributions */
+    banyan_reduce_op expected_op; /* BANYAN_CUSTOM: reduction of the contributions */
 } banyan_collective;
 
 /* Chunks that instance i of an operation uses, for an operation on `size` chunks at `index`. */
@@ -84,6 +85,7 @@ typedef enum banyan_replication {
     BANYAN_NOT_REPLICATED   /* all instances use the same chunks */
 } banyan_replication;
 
+/* Options of banyan_program_create. */
 typedef struct banyan_program_options {
     size_t size;   /* of this struct; BANYAN_PROGRAM_OPTIONS_INIT sets it */
     int instances; /* copies of the program, on thread blocks and channels of their own */
@@ -97,7 +99,7 @@ typedef struct banyan_program_options {
      * semaphores request. If false, these arguments have no effect. */
     bool requested_sync;
     bool auto_sync; /* insert the nops that data dependencies inside a thread block need */
-    banyan_replication replication;
+    banyan_replication replication; /* chunks of the instances */
     bool reuse_resources; /* scratch has a fixed size; offsets of loops wrap around in it */
     /* With reuse_resources: bytes of a rank's scratch. 0: 64 MiB, as in MSCCL++. A smaller scratch
      * stays in the caches. */
@@ -111,7 +113,7 @@ typedef struct banyan_program_options {
     /* If not NULL: receive the program as it was written (pass "program"), and then its state after
      * each compiler pass (docs/language.md). `plan` is valid during the call. */
     void (*dump)(void *context, const char *pass, const banyan_plan *plan);
-    void *dump_context;
+    void *dump_context; /* passed to `dump` */
 } banyan_program_options;
 
 #define BANYAN_PROGRAM_OPTIONS_INIT                                                                \
@@ -147,13 +149,14 @@ BANYAN_API banyan_status banyan_program_compile(banyan_program *program, banyan_
 
 /* ---- chunks ---- */
 
+/* Buffer of a rank. */
 typedef enum banyan_buffer { BANYAN_INPUT = 0, BANYAN_OUTPUT, BANYAN_SCRATCH } banyan_buffer;
 
 /* Chunks [index, index + size) of a buffer of a rank. */
 typedef struct banyan_chunk {
-    int rank;
-    banyan_buffer buffer;
-    uint64_t index, size;
+    int rank;             /* that has the buffer; -1 after a program error */
+    banyan_buffer buffer; /* of the rank */
+    uint64_t index, size; /* in chunks */
 } banyan_chunk;
 
 /* As the destination of a reduction: write the result to its first local source. */
@@ -192,10 +195,11 @@ BANYAN_API banyan_program_group *banyan_program_group_create(banyan_program *pro
 
 /* The executor of an operation: one thread block, or a group. */
 typedef struct banyan_program_by {
-    int thread_block; /* -1: a group */
-    const banyan_program_group *group;
+    int thread_block;                  /* -1: a group */
+    const banyan_program_group *group; /* with thread_block -1 */
 } banyan_program_by;
 
+/* The executor that is one thread block, and the executor that is a group. */
 #define BANYAN_TB(number) (BANYAN_VALUE(banyan_program_by){(number), NULL})
 #define BANYAN_TB_GROUP(group) (BANYAN_VALUE(banyan_program_by){-1, (group)})
 
@@ -217,6 +221,8 @@ typedef enum banyan_sync {
 /* Copy `source` to `destination`. */
 BANYAN_API void banyan_program_copy(banyan_program *program, int rank, banyan_chunk destination,
                                     banyan_chunk source, banyan_program_by by);
+
+/* ---- packets inside a rank ---- */
 
 /* Packets store data together with a flag for each few bytes (NCCL's LL protocol). A reader waits
  * for the flags, so packets need no signal. Packets lie in scratch and take twice the bytes of
@@ -376,6 +382,7 @@ BANYAN_API void banyan_program_port_read_put_packets(banyan_program_port_channel
 
 /* ---- switch channels: one multicast address for a buffer of several ranks ---- */
 
+/* A channel to a buffer of several ranks, by the switch that connects them. */
 typedef struct banyan_program_switch_channel banyan_program_switch_channel;
 
 /* Create a switch channel over one buffer of `count` different ranks. */

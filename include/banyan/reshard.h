@@ -20,23 +20,25 @@ extern "C" {
 
 /* A box that one rank sends and another receives, as one of these ranks sees it. */
 typedef struct banyan_transfer {
-    const char *name; /* of the global tensor */
-    banyan_box box;   /* in global coordinates */
-    int source_rank;
-    int destination_rank;
+    const char *name;     /* of the global tensor */
+    banyan_box box;       /* in global coordinates */
+    int source_rank;      /* that sends the box */
+    int destination_rank; /* that receives it */
     uint64_t task_id;    /* both ranks derive it alone, from tensor, destination, box and ordinal */
     uint64_t bytes;      /* in the source's type */
     size_t source_piece; /* in this rank's source layout, if this rank sends */
-    size_t destination_piece; /* in this rank's destination layout, if this rank receives */
-    DLDataType source_dtype;
-    DLDataType destination_dtype;
+    size_t destination_piece;     /* in this rank's destination layout, if this rank receives */
+    DLDataType source_dtype;      /* of the source's tensor */
+    DLDataType destination_dtype; /* of the destination's tensor */
     /* The value map that the run computes at the receiver (BANYAN_PIECE_NEGATIVE_EXP), with or
      * without a transform. 0: none. */
     uint32_t value_map;
 } banyan_transfer;
 
+/* Change of tensor formats during a run; see its struct below. */
 typedef struct banyan_transform banyan_transform;
 
+/* Options of banyan_reshard_plan_create. */
 typedef struct banyan_reshard_options {
     size_t size;              /* of this struct; BANYAN_RESHARD_OPTIONS_INIT sets it */
     uint64_t min_split_bytes; /* smallest share of a box that replicas split; 0: 256 KiB */
@@ -50,7 +52,7 @@ typedef struct banyan_reshard_options {
      * destination's layout skip, and names that match one of `skip_count` patterns. In a pattern,
      * `*` matches any characters except a dot, and `**` any characters. */
     bool require_whole_source;
-    const char *const *skip;
+    const char *const *skip; /* patterns of names; NULL: none */
     size_t skip_count;
     /* Timeout of every wait, here and in runs of the plan (world.h). 0: the world's. Waits on GPUs
      * have the timeout of the copy service. */
@@ -59,6 +61,7 @@ typedef struct banyan_reshard_options {
 
 #define BANYAN_RESHARD_OPTIONS_INIT BANYAN_INIT(banyan_reshard_options)
 
+/* The transfers of this rank in a reshard. */
 typedef struct banyan_reshard_plan banyan_reshard_plan;
 
 /* Plan the transfers from the `source` layouts of all ranks to their `destination` layouts. Pass
@@ -113,6 +116,8 @@ BANYAN_API void banyan_reshard_plan_destroy(banyan_reshard_plan *plan);
  * service, if the plan is used again. Local. */
 BANYAN_API void banyan_reshard_plan_release(banyan_reshard_plan *plan);
 
+/* ---- transfers of a plan ---- */
+
 /* The results of the functions below live as long as the plan. Any thread. */
 
 /* Return the number of transfers that this rank sends to other ranks. */
@@ -139,6 +144,7 @@ BANYAN_API const banyan_local_tensor *banyan_reshard_plan_tensor(const banyan_re
 
 /* ---- proving a plan ---- */
 
+/* Rule that a finding violates. */
 typedef enum banyan_reshard_rule {
     BANYAN_RESHARD_UNWRITTEN = 0, /* no transfer fills some destination elements */
     BANYAN_RESHARD_TWICE,         /* two transfers fill the same destination elements */
@@ -155,12 +161,14 @@ typedef enum banyan_reshard_rule {
 /* Return the rule's name, for example "unwritten". The string is static. Any thread. */
 BANYAN_API const char *banyan_reshard_rule_name(banyan_reshard_rule rule);
 
+/* Violation of a rule. */
 typedef struct banyan_reshard_finding {
-    banyan_reshard_rule rule;
-    int rank;
-    const char *message; /* with tensor, box and ranks */
+    banyan_reshard_rule rule; /* that is violated */
+    int rank;                 /* at which it is violated */
+    const char *message;      /* with tensor, box and ranks */
 } banyan_reshard_finding;
 
+/* Findings of a check. */
 typedef struct banyan_reshard_report banyan_reshard_report;
 
 /* Check two plans of one case: the transfers of the case, and Banyan's plan of its layouts with
@@ -195,7 +203,7 @@ BANYAN_API banyan_status banyan_reshard_report_print(const banyan_reshard_report
 
 /* Cost of planning at one rank. */
 typedef struct banyan_reshard_plan_cost {
-    int rank;
+    int rank;             /* in the sampled world */
     double seconds;       /* processor time of the rank, without its layouts */
     double owner_seconds; /* part of `seconds`: the directory entries that the rank owns */
     double prove_seconds; /* in addition: banyan_reshard_plan_prove */
@@ -207,14 +215,14 @@ typedef struct banyan_reshard_plan_cost {
 
 /* Description of a world to plan. */
 typedef struct banyan_reshard_sample_world {
-    int world_size;
+    int world_size; /* number of ranks */
     /* Add everything that `rank` holds to two empty layouts. It may be called several times for a
      * rank. */
     banyan_status (*layouts)(void *context, int rank, banyan_layout *source,
                              banyan_layout *destination);
     /* If not NULL: receive the progress, `done` of `total` steps. */
     void (*progress)(void *context, uint64_t done, uint64_t total);
-    void *context;
+    void *context; /* passed to both functions */
 } banyan_reshard_sample_world;
 
 /* Plan a world of any size in this process, with the planner of a real world. Every rank describes
@@ -230,6 +238,7 @@ BANYAN_API banyan_status banyan_reshard_plan_sample(const banyan_reshard_sample_
 
 /* ---- tensor sets ---- */
 
+/* State of the data in a tensor set. */
 typedef enum banyan_tensors_state {
     BANYAN_TENSORS_EMPTY = 0, /* no run has filled the set */
     BANYAN_TENSORS_TORN,      /* a run is active, or the last run failed */
@@ -339,7 +348,7 @@ BANYAN_API banyan_status banyan_reshard_start(banyan_reshard_plan *plan, banyan_
 
 /* A transfer that a transform may convert, as one of its ends sees it. */
 typedef struct banyan_transform_task {
-    const banyan_transfer *transfer;
+    const banyan_transfer *transfer; /* that is converted */
     const DLTensor *local;  /* view of the box, in the order of the global tensor's dimensions */
     const DLTensor *whole;  /* the local tensor that contains the view */
     const char *local_name; /* name of `whole` in its layout */
@@ -349,7 +358,10 @@ typedef struct banyan_transform_task {
     const int *dim_map;
 } banyan_transform_task;
 
+/* Maximum number of tensors that a transform sends for one transfer. */
 #define BANYAN_TRANSFORM_MAX_PARTS 4
+
+/* ---- transforms of your own ---- */
 
 /* A transform changes the format of tensors during a run. should_transform selects transfers;
  * sender and receiver both call it and must obtain the same answer. For each of these transfers,
@@ -382,9 +394,9 @@ BANYAN_API banyan_status banyan_transform_scratch_keep(banyan_transform_scratch 
 
 /* A transform. transform.h has built-in ones. */
 struct banyan_transform {
-    size_t size; /* of this struct */
-    const char *name;
-    void *context;
+    size_t size;      /* of this struct */
+    const char *name; /* for messages */
+    void *context;    /* passed to every function */
     /* True if the transform converts this transfer. */
     bool (*should_transform)(void *context, const banyan_transfer *transfer);
     /* Begin a run, before its first prepare call, on every rank. May be NULL. */

@@ -43,6 +43,7 @@ BANYAN_API const char *banyan_rules_packing_release(const banyan_rules *rules, s
 
 /* ---- the tensors of a model ---- */
 
+/* Treatment of a tensor by the rules. */
 typedef enum banyan_rules_verdict {
     BANYAN_RULES_MATCHED = 0,
     BANYAN_RULES_SKIPPED,   /* the packing does not have the tensor */

@@ -38,11 +38,12 @@ BANYAN_API banyan_status banyan_topology_print(const banyan_topology *topology, 
 /* Free a topology. NULL is ignored. */
 BANYAN_API void banyan_topology_destroy(banyan_topology *topology);
 
+/* Properties of a topology. */
 typedef struct banyan_topology_info {
     const char *name, *about; /* live as long as the topology */
-    int processors, switches;
-    size_t links;      /* each direction counts */
-    int thread_blocks; /* that a processor runs at their full rate at once */
+    int processors, switches; /* their numbers */
+    size_t links;             /* each direction counts */
+    int thread_blocks;        /* that a processor runs at their full rate at once */
 } banyan_topology_info;
 
 /* Return the properties of a topology. Any thread. */
@@ -55,6 +56,7 @@ BANYAN_API const char *banyan_topology_shipped(size_t index);
 /* Result of a simulation. It does not change. */
 typedef struct banyan_simulation banyan_simulation;
 
+/* Options of banyan_plan_simulate. */
 typedef struct banyan_simulate_options {
     size_t size;            /* of this struct; BANYAN_SIMULATE_OPTIONS_INIT sets it */
     uint64_t message_bytes; /* as in banyan_plan_sizes */
@@ -99,8 +101,8 @@ BANYAN_API double banyan_simulation_rank_seconds(const banyan_simulation *simula
 /* Utilization of a link, or of the memory of a rank. */
 typedef struct banyan_link_use {
     const char *source, *destination; /* "gpu0", "nvswitch"; destination is NULL for a memory */
-    uint64_t bytes;
-    double busy; /* fraction of the time with any traffic, from 0 to 1 */
+    uint64_t bytes;                   /* transferred in the run */
+    double busy;                      /* fraction of the time with any traffic, from 0 to 1 */
     double full; /* bytes as a fraction of the capacity over the whole time, from 0 to 1 */
 } banyan_link_use;
 
@@ -112,14 +114,14 @@ BANYAN_API bool banyan_simulation_link(const banyan_simulation *simulation, size
 
 /* One operation, recorded with options.steps. */
 typedef struct banyan_simulation_step {
-    int rank, thread_block;
-    int operation;      /* index in the thread block; -1: the kernel launch */
-    int loop_operation; /* index in the loop body; -1: outside of loops */
-    uint64_t iteration; /* of the loop */
-    bool proxy;         /* the rank's proxy works, for that operation */
-    const char *what;   /* name of the operation in the format, such as "put"; static */
-    double began_s, ended_s;
-    size_t after; /* index of the step that delayed this one last; SIZE_MAX: none */
+    int rank, thread_block;  /* that execute the operation */
+    int operation;           /* index in the thread block; -1: the kernel launch */
+    int loop_operation;      /* index in the loop body; -1: outside of loops */
+    uint64_t iteration;      /* of the loop */
+    bool proxy;              /* the rank's proxy works, for that operation */
+    const char *what;        /* name of the operation in the format, such as "put"; static */
+    double began_s, ended_s; /* seconds from the start of all ranks */
+    size_t after;            /* index of the step that delayed this one last; SIZE_MAX: none */
 } banyan_simulation_step;
 
 /* Set `*step` to the step at `index`, in the order of their ends. An operation that waits for its
@@ -142,6 +144,7 @@ typedef enum banyan_mover {
     BANYAN_BY_PROXY   /* the rank's proxy, as for a port channel */
 } banyan_mover;
 
+/* In a move's `after`: no move. */
 #define BANYAN_NO_MOVE SIZE_MAX
 
 /* A transfer of `bytes` from the memory of `rank` to that of `peer`, which may be the same rank.
@@ -151,13 +154,14 @@ typedef enum banyan_mover {
  * order. */
 typedef struct banyan_move {
     int rank, peer;
-    int lane; /* of the rank, from 0 */
-    banyan_mover by;
+    int lane;         /* of the rank, from 0 */
+    banyan_mover by;  /* engine that carries it */
     const char *what; /* name in steps and traces; must outlive the result */
     uint64_t bytes;
     size_t after[2]; /* indices of moves; BANYAN_NO_MOVE: none */
 } banyan_move;
 
+/* Options of banyan_moves_simulate. */
 typedef struct banyan_moves_options {
     size_t size; /* of this struct; BANYAN_MOVES_OPTIONS_INIT sets it */
     bool steps;  /* record the start and end of every move, for the critical path and traces */

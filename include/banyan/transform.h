@@ -28,6 +28,7 @@ typedef enum banyan_transform_side {
 
 /* ---- casts between F32, F16 and BF16 ---- */
 
+/* Options of banyan_cast_create. */
 typedef struct banyan_cast_options {
     size_t size;                /* of this struct; BANYAN_CAST_OPTIONS_INIT sets it */
     banyan_transform_side side; /* default: the side that sends fewer bytes */
@@ -71,19 +72,20 @@ BANYAN_API banyan_status banyan_mxfp8_scales_shape(banyan_mxfp8_layout layout, i
                                                    const int64_t *shape, int *scales_ndim,
                                                    int64_t *scales_shape);
 
+/* Options of banyan_mxfp8_create. */
 typedef struct banyan_mxfp8_options {
     size_t size; /* of this struct; BANYAN_MXFP8_OPTIONS_INIT sets it */
     /* Default: quantize at the receiver, and dequantize at the sender. This accepts slices of any
      * kind. The other side halves the bytes that are sent, and requires slices of whole blocks. */
     banyan_transform_side side;
-    banyan_mxfp8_rule rule;
+    banyan_mxfp8_rule rule;     /* for the scales */
     banyan_mxfp8_layout layout; /* of the scales given to banyan_mxfp8_bind_scales */
     const char *const *names;   /* globs; convert only global tensors with a matching name */
     size_t name_count;          /* 0: all tensors */
     /* NULL, or: return true for the transfers to convert, among those that `names` selects. Sender
      * and receiver both call it and must obtain the same answer. */
     bool (*accepts)(void *accepts_context, const banyan_transfer *transfer);
-    void *accepts_context;
+    void *accepts_context; /* passed to `accepts` */
 } banyan_mxfp8_options;
 
 #define BANYAN_MXFP8_OPTIONS_INIT BANYAN_INIT(banyan_mxfp8_options)

@@ -24,12 +24,13 @@
 extern "C" {
 #endif
 
+/* An open transport: this rank's connection to the others, through one table. */
 typedef struct banyan_transport banyan_transport;
 
 /* Memory of a rank, from byte `offset` of the memory that `handle` names. */
 typedef struct banyan_remote {
-    banyan_memory_handle handle;
-    uint64_t offset;
+    banyan_memory_handle handle; /* names the memory and its owner */
+    uint64_t offset;             /* bytes from the start of the memory */
 } banyan_remote;
 
 /* Capabilities between this rank and a peer. */
@@ -42,11 +43,12 @@ enum {
 /* A transport. All operations are required. Banyan checks their arguments before it calls them. The
  * thread that drives the world calls them. */
 typedef struct banyan_transport_ops {
-    size_t size; /* of this struct; a smaller one, from an older header, is refused */
-    const char *name;
+    size_t size;      /* of this struct; a smaller one, from an older header, is refused */
+    const char *name; /* for banyan_transport_find and messages */
 
     /* Open the transport on all ranks (collective). `*state` is passed to all other operations. */
     banyan_status (*open)(banyan_world *world, void **state);
+    /* Close the transport and free its state. */
     void (*close)(void *state);
     /* Return the capabilities, or 0 if this rank cannot reach `peer`. */
     uint64_t (*capabilities)(void *state, int peer);
@@ -57,9 +59,10 @@ typedef struct banyan_transport_ops {
                          size_t bytes);
     /* Read `bytes` bytes of remote memory. Return when they are in `destination`. */
     banyan_status (*get)(void *state, void *destination, const banyan_remote *source, size_t bytes);
-    /* Put, or get, `count` pieces of one remote memory. */
+    /* Put `count` pieces to one remote memory. */
     banyan_status (*put_many)(void *state, const banyan_remote *destination,
                               const banyan_iovec *pieces, size_t count);
+    /* Get `count` pieces from one remote memory. */
     banyan_status (*get_many)(void *state, const banyan_remote *source, const banyan_iovec *pieces,
                               size_t count);
     /* Put, then signal the owner of the destination. */
@@ -73,10 +76,11 @@ typedef struct banyan_transport_ops {
     banyan_status (*wait)(void *state, uint32_t signal, uint64_t value, int peer, const char *what);
     /* Return the value of this rank's counter, with acquire semantics. */
     uint64_t (*read)(void *state, uint32_t signal);
-    /* To wait for any of several counters: read `epoch`, read the counters, then call `idle` with
-     * that epoch. `idle` returns when a counter of this rank has changed since, or after a short
-     * time. It fails if the world has failed. */
+    /* Return a number that changes when any counter of this rank changes. To wait for one of
+     * several counters: read `epoch`, read the counters, then call `idle` with that epoch. */
     uint64_t (*epoch)(void *state);
+    /* Return when the epoch differs from `seen`, or after a short time. Fail if the world has
+     * failed. */
     banyan_status (*idle)(void *state, uint64_t seen);
     /* Wait until all earlier puts to `peer` are visible there. */
     banyan_status (*flush)(void *state, int peer);

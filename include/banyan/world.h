@@ -37,19 +37,22 @@
 extern "C" {
 #endif
 
+/* The ranks of a job, as this rank sees them. */
 typedef struct banyan_world banyan_world;
 
 /* A timeout that never passes. */
 #define BANYAN_FOREVER_NS (UINT64_MAX / 2)
 
+/* Size of a unique id. */
 #define BANYAN_UNIQUE_ID_BYTES 256
 
 /* Addresses and the secret of a job, with which its processes find and trust each other. Protect it
  * like a password. It is plain bytes of the same length on every machine: send it by any means. */
 typedef struct banyan_unique_id {
-    unsigned char bytes[BANYAN_UNIQUE_ID_BYTES];
+    unsigned char bytes[BANYAN_UNIQUE_ID_BYTES]; /* of no meaning to a program */
 } banyan_unique_id;
 
+/* Options of banyan_world_open. */
 typedef struct banyan_world_options {
     size_t size;                       /* of this struct; BANYAN_WORLD_OPTIONS_INIT sets it */
     int rank;                          /* -1: from the environment */
@@ -181,11 +184,12 @@ BANYAN_API banyan_status banyan_world_allgatherv(banyan_world *world, const void
  * selects the rank that owns its entry. No rank has or receives all entries. */
 typedef struct banyan_directory banyan_directory;
 
+/* A value under a key, and the ranks that hold it. */
 typedef struct banyan_directory_value {
-    const void *data;
-    size_t bytes;
+    const void *data;             /* the value */
+    size_t bytes;                 /* length of the value */
     const banyan_rank_set *ranks; /* disjoint sets, ascending by first rank */
-    size_t rank_set_count;
+    size_t rank_set_count;        /* number of sets in `ranks` */
 } banyan_directory_value;
 
 /* Receive the values of one requested key, sorted by their bytes: the same on every rank. A key

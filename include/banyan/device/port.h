@@ -10,6 +10,7 @@
 
 #include <stdint.h>
 
+/* Kind of a request. */
 typedef enum banyan_port_kind {
     BANYAN_PORT_PUT,   /* copy `bytes` from `source` to `destination` */
     BANYAN_PORT_SIGNAL /* add 1 to `signal`, once the puts before it are done */
@@ -17,13 +18,14 @@ typedef enum banyan_port_kind {
 
 /* `number` is written last, with release: request n, counted from 0, is there once it is n + 1. */
 typedef struct banyan_port_request {
-    const void *source;
-    void *destination;
-    uint64_t bytes;
-    uint64_t *signal;
-    uint64_t run; /* of the plan that posted it, from 0 on; a kernel of one's own: what it likes */
-    uint32_t kind, unused;
-    uint64_t unused_too;
+    const void *source; /* put: first byte to read */
+    void *destination;  /* put: first byte to write */
+    uint64_t bytes;     /* put: length */
+    uint64_t *signal;   /* signal: counter of the peer */
+    uint64_t run;  /* of the plan that posted it, from 0 on; a kernel of one's own: what it likes */
+    uint32_t kind; /* enum banyan_port_kind */
+    uint32_t unused;     /* padding */
+    uint64_t unused_too; /* padding */
     uint64_t number;
 } banyan_port_request;
 
