@@ -1,5 +1,6 @@
 #include "simulate/simulation.h"
 
+#include "core/options.h"
 #include "simulate/engine/engine.h"
 
 typedef struct used_resource {
@@ -65,21 +66,13 @@ banyan_status simulation_make(const banyan_topology *topology, int ranks, const 
     return BANYAN_OK;
 }
 
-static banyan_simulate_options read_options(const banyan_simulate_options *given)
-{
-    banyan_simulate_options options = BANYAN_SIMULATE_OPTIONS_INIT;
-    size_t bytes = given && given->size < sizeof options ? given->size : sizeof options;
-    for (size_t i = 0; given && i < bytes; i++)
-        ((unsigned char *)&options)[i] = ((const unsigned char *)given)[i];
-    return options;
-}
-
 banyan_status banyan_plan_simulate(const banyan_plan *plan, const banyan_topology *topology,
                                    const banyan_simulate_options *given,
                                    banyan_simulation **simulation)
 {
-    banyan_simulate_options options = read_options(given);
+    banyan_simulate_options options = BANYAN_SIMULATE_OPTIONS_INIT;
     engine at;
+    RETURN_IF_FAILED(options_take(given, "BANYAN_SIMULATE_OPTIONS_INIT", &options, sizeof options));
     banyan_status status = engine_make(plan, topology, &options, &at);
     if (status == BANYAN_OK)
         status = engine_run(&at);

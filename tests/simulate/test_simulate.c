@@ -207,6 +207,9 @@ static void check_hangs(const char *text, const char *sentence)
     options.message_bytes = 64;
     CHECK_FAILS(banyan_plan_simulate(plan, topology, &options, &simulation), BANYAN_ERR_MISMATCH,
                 sentence);
+    options.size = 0;
+    CHECK_FAILS(banyan_plan_simulate(plan, topology, &options, &simulation), BANYAN_ERR_INVALID,
+                "BANYAN_SIMULATE_OPTIONS_INIT sets it");
     banyan_topology_destroy(topology);
     banyan_plan_destroy(plan);
 }
