@@ -142,6 +142,7 @@ static banyan_status read_block(reader *from, const json_t *object, processor_ki
     kind->rates = arena_take(&from->topology->memory, kind->rate_count * sizeof *kind->rates);
     if (!kind->rates)
         return BANYAN_ERR_NO_MEMORY;
+    kind->rates[0].working_set_bytes = 0; /* a single entry serves every working set */
     RETURN_IF_FAILED(listed ? read_levels(from, block, kind)
                             : read_rates(from, block, false, &kind->rates[0].rates));
     json_path_pop(&from->path, mark);
