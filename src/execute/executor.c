@@ -41,7 +41,8 @@ static banyan_status find_large_bytes(int ranks, uint64_t *bytes)
     return BANYAN_OK;
 }
 
-/* Processors that the node's ranks may run on, together, when nobody has counted them yet. */
+/* Count the processors that the node's ranks may run on together, unless they are counted
+ * already. */
 static banyan_status count_processors(banyan_executor *executor)
 {
     if (executor->space->processors > 0)
@@ -50,7 +51,7 @@ static banyan_status count_processors(banyan_executor *executor)
     CPU_ZERO(&mine);
     CPU_ZERO(&all);
     if (sched_getaffinity(0, sizeof mine, &mine) != 0)
-        CPU_ZERO(&mine); /* more than the set has room for */
+        CPU_ZERO(&mine); /* the set is too small for the machine */
     void *sets;
     RETURN_IF_FAILED(control_gather(executor->world, BANYAN_OK, &mine, sizeof mine,
                                     "sets of processors", &sets));
@@ -102,7 +103,7 @@ static banyan_status open_alone(banyan_world *world, const banyan_executor_optio
     return BANYAN_OK;
 }
 
-/* A plan runs on the host on all ranks, or on their devices. */
+/* Check that a plan runs on the host on all ranks, or on their devices on all ranks. */
 static banyan_status agree_on_device(banyan_executor *executor)
 {
     int32_t mine = executor->device.device_type;
@@ -181,13 +182,14 @@ banyan_status executor_copy(const banyan_executor *executor, void *to, const voi
     return BANYAN_OK;
 }
 
-/* What a rank tells of its device. */
+/* A rank's description of its device, for the other ranks. */
 typedef struct room {
     int32_t process, device;
-    uint32_t blocks; /* that run there at once */
+    uint32_t blocks; /* thread blocks that run there at once */
 } room;
 
-/* A rank's part, when all that are threads of one process and share a device are to fit. */
+/* Return a rank's share of the device, if all ranks that are threads of one process and use the
+ * device must fit. */
 static uint32_t share_of(const banyan_world *world, const room *all, int rank)
 {
     uint32_t sharers = 0;

@@ -1,4 +1,4 @@
-/* What the plans of a world share while they run. */
+/* State that the plans of a world share while they run. */
 #ifndef EXECUTE_EXECUTOR_H
 #define EXECUTE_EXECUTOR_H
 
@@ -18,21 +18,21 @@ struct banyan_executor {
     control_timeout timeout;
     memory_space *space;
     int rank, ranks;
-    banyan_memory *bells; /* one a rank; whatever happens for the rank rings it */
+    banyan_memory *bells; /* one for each rank; every event for the rank rings it */
     port_proxy *proxy;    /* NULL until a plan has port channels */
     worker_pool *pool;    /* NULL when the calling thread does everything */
     int worker_count;
-    bool crowded;          /* ranks and their workers share processors */
+    bool crowded;          /* the node's ranks and workers outnumber its processors */
     uint64_t shuffle_seed; /* 0: thread blocks run in their own order */
-    uint64_t large_bytes;  /* input and output together are gone from caches when used again */
+    uint64_t large_bytes;  /* larger inputs and outputs leave the caches before their next use */
     trace *trace;          /* NULL while nothing is recorded */
 
     DLDevice device;
     const execute_engine_ops *engine_ops; /* NULL: plans run on the host */
     void *engine;
     const memory_device_ops *device_memory;
-    bool multicast;                        /* switch channels may use it: on all ranks, or none */
-    ARRAY(banyan_loaded_plan *) on_device; /* all that are loaded there */
+    bool multicast;                        /* switch channels may use it: on all ranks or on none */
+    ARRAY(banyan_loaded_plan *) on_device; /* all plans loaded there */
 };
 
 static inline bool executor_is_host(const banyan_executor *executor)
@@ -40,13 +40,13 @@ static inline bool executor_is_host(const banyan_executor *executor)
     return !executor->engine_ops;
 }
 
-/* Thread blocks that a rank's plan may have beside those of the world's other ranks that share its
- * device: the least of all ranks. Collective over that world; executors are all on the host, or on
- * devices. */
+/* Return the number of thread blocks that a rank's plan may have, given that other ranks of the
+ * world may share its device: the smallest of all ranks. Collective over that world. The executors
+ * must be all on the host, or all on devices. */
 banyan_status executor_blocks_most(const banyan_executor *executor, banyan_world *world,
                                    uint32_t *blocks);
 
-/* Copy inside the memory where plans run: at once on the host, in the stream on a device. */
+/* Copy within the memory where plans run: at once on the host, in the stream on a device. */
 banyan_status executor_copy(const banyan_executor *executor, void *to, const void *from,
                             uint64_t bytes, void *stream);
 

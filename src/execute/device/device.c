@@ -14,8 +14,6 @@
 #include "execute/load/spmd.h"
 #include "world/control.h"
 
-/* ---- executors ---- */
-
 static banyan_status find_engine(DLDevice device, const execute_engine_ops **ops)
 {
     if (device.device_type != kDLCUDA)
@@ -52,8 +50,6 @@ void device_close(banyan_executor *executor)
         executor->engine_ops->close(executor->engine);
 }
 
-/* ---- waits ---- */
-
 static const plan_cut *cut_of(const banyan_loaded_plan *loaded, const void *uploaded)
 {
     for (size_t i = 0; i < loaded->cuts.count; i++) {
@@ -64,7 +60,7 @@ static const plan_cut *cut_of(const banyan_loaded_plan *loaded, const void *uplo
     return NULL;
 }
 
-/* Returns the rank that is waited for; -1: it is not known. */
+/* Return the rank that the step waits for, or -1 if it is not known. */
 static int describe_wait(const banyan_loaded_plan *loaded, const engine_report *report,
                          char text[WAIT_TEXT_BYTES])
 {
@@ -99,8 +95,8 @@ static bool is_told(const device_wait *known, const engine_report *report)
            known->told.iteration == report->iteration;
 }
 
-/* In the engine's thread; a report of which parts belong to different waits describes one that
- * there is or none. */
+/* Runs in the engine's thread. The fields of a report may stem from different waits: then the text
+ * describes an existing wait, or none. */
 static void take_wait(void *owner, const engine_report *report)
 {
     banyan_loaded_plan *loaded = owner;
@@ -116,8 +112,6 @@ static void take_wait(void *owner, const engine_report *report)
                          known->text);
     pthread_mutex_unlock(&known->lock);
 }
-
-/* ---- loading ---- */
 
 static void find_twins(const banyan_loaded_plan *loaded, engine_end *ends)
 {
@@ -209,8 +203,6 @@ void device_unload(banyan_loaded_plan *loaded)
     }
 }
 
-/* ---- runs ---- */
-
 static banyan_status upload(const banyan_loaded_plan *loaded, plan_cut *cut, uint32_t multicast)
 {
     engine_arrays arrays;
@@ -223,8 +215,8 @@ static banyan_status upload(const banyan_loaded_plan *loaded, plan_cut *cut, uin
     return status;
 }
 
-/* The program that runs with these bases: where some differ from what the one with multicast uses,
- * the one without. */
+/* Return the program for these bases. If some bases differ from those of the program with
+ * multicast, use the program without. */
 static banyan_status find_program(const banyan_loaded_plan *loaded, plan_cut *cut, void **found)
 {
     uint32_t multicast = loaded->placements[0].multicast;
@@ -286,8 +278,6 @@ void device_drop_cut(banyan_loaded_plan *loaded, plan_cut *cut)
     }
 }
 
-/* ---- how runs went ---- */
-
 void device_fail(banyan_loaded_plan *loaded, banyan_status status)
 {
     loaded->failed = error_keep(status);
@@ -344,8 +334,6 @@ banyan_status device_reset(banyan_loaded_plan *loaded)
     loaded->failed.status = BANYAN_OK;
     return BANYAN_OK;
 }
-
-/* ---- traces ---- */
 
 static const banyan_loaded_plan *loaded_of(const banyan_executor *executor, const void *on_device)
 {

@@ -5,13 +5,12 @@ struct fuser {
     engine_arrays *all;
 };
 
-/* Four steps in a row: own data to own packets, packets to the output, a meeting, a reduction. */
+/* Four consecutive steps: own data to own packets, packets to the output, a barrier, a
+ * reduction. */
 struct chain {
     engine_step *pack, *unpack, *combine;
-    uint32_t own; /* the reduction's source that has the own packets */
+    uint32_t own; /* the reduction's source with the own packets */
 };
-
-/* ---- operands ---- */
 
 static uint32_t operand_count(const engine_step *s)
 {
@@ -23,7 +22,7 @@ static uint32_t *device_fuse_operands(const struct fuser *fuser, const engine_st
     return fuser->all->operands.data + s->operands;
 }
 
-/* Of a step outside of loops: the piece's bytes, then an offset an operand. */
+/* Return a piece of a step outside of loops: its bytes, then one offset for each operand. */
 static uint64_t *device_fuse_piece(const struct fuser *fuser, const engine_step *s, uint64_t i)
 {
     return fuser->all->words.data + s->words + i * (1 + operand_count(s));
@@ -35,7 +34,7 @@ static uint64_t room_of(uint32_t operand, uint64_t bytes)
     return operand & ENGINE_PACKETS ? (bytes + 3) / 4 * 8 : bytes;
 }
 
-/* Operand a of s and operand b of t lie in the same place, piece by piece. */
+/* True if operand a of s and operand b of t lie in the same place, piece by piece. */
 static bool device_fuse_same_place(const struct fuser *fuser, const engine_step *s, uint32_t a,
                                    const engine_step *t, uint32_t b)
 {
@@ -49,8 +48,6 @@ static bool device_fuse_same_place(const struct fuser *fuser, const engine_step 
     }
     return true;
 }
-
-/* ---- who else reads the own packets ---- */
 
 static bool device_fuse_overlap(const struct fuser *fuser, const engine_step *s, uint32_t a,
                                 const engine_step *t, uint32_t b)
@@ -120,14 +117,13 @@ static bool peers_read_scratch(const struct fuser *fuser)
     return false;
 }
 
-/* ---- chains ---- */
-
 static bool device_fuse_is_single(const engine_step *s, step_kind kind)
 {
     return s->kind == kind && !s->in_loop && s->source_count == 1 && s->destination_count == 1;
 }
 
-/* The reduction goes to where its first source was unpacked, so that nobody misses that. */
+/* The reduction's target must be the place where its first source was unpacked: then no step
+ * misses the unpacked data. */
 static bool find_chain(const struct fuser *fuser, engine_step *first, struct chain *chain)
 {
     *chain = (struct chain){.pack = first, .unpack = first + 1, .combine = first + 3};

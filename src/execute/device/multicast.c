@@ -6,13 +6,12 @@
 #include "memory/symmetric/multicast.h"
 #include "world/control.h"
 
-/* Groups that a plan gets addresses for; the channels of others go to each rank's memory. */
+/* Groups of a plan that get a multicast address. Channels of further groups access each rank's
+ * memory. */
 #define GROUPS_MOST 4
 
-/* What a multimem instruction accesses. */
+/* Bytes that one multimem instruction accesses. */
 #define WORD_BYTES 16
-
-/* ---- groups ---- */
 
 static uint32_t members_of(const plan_switch *group)
 {
@@ -22,7 +21,7 @@ static uint32_t members_of(const plan_switch *group)
     return members;
 }
 
-/* Different ones of the plan, in an order that all ranks find. */
+/* Find the plan's distinct groups, in an order that is equal on all ranks. */
 static uint32_t device_multicast_find_groups(const banyan_plan *plan, uint32_t found[GROUPS_MOST])
 {
     uint32_t count = 0;
@@ -39,13 +38,13 @@ static uint32_t device_multicast_find_groups(const banyan_plan *plan, uint32_t f
     return count;
 }
 
-/* Memory that buffers of a plan lie in: what its inputs and outputs were promised to, its block. */
+/* The memories of a plan's buffers: those given for its input and output, then its block. */
 static const banyan_memory *memory_at(const banyan_loaded_plan *loaded, int i)
 {
     return i < 2 ? loaded->memories[i] : loaded->block;
 }
 
-/* In place one buffer's memory stands for both. */
+/* In an in-place plan, one buffer's memory stands for both. */
 static bool names_memory(const banyan_loaded_plan *loaded, const plan_switch *group, int i)
 {
     const banyan_plan *plan = loaded->plan;
@@ -107,8 +106,6 @@ banyan_status multicast_load(banyan_loaded_plan *loaded)
     return control_check(executor->world);
 }
 
-/* ---- bases ---- */
-
 static const memory_part *device_multicast_part_of(const banyan_loaded_plan *loaded,
                                                    const banyan_memory *memory, int rank)
 {
@@ -123,8 +120,8 @@ static uint64_t device_multicast_bytes_of(const banyan_loaded_plan *loaded, cons
     return plan_geometry_bytes(&cut->geometry, loaded->plan, rank, buffer);
 }
 
-/* Do the buffers of all members begin at the same offset of that memory, and end within what the
- * address is of? */
+/* True if the buffers of all members begin at the same offset of that memory, and end within the
+ * bytes that the address covers. */
 static bool lies_in(const banyan_loaded_plan *loaded, const plan_cut *cut, const placement *placed,
                     const plan_multicast *group, plan_buffer buffer, int i, uint64_t *offset)
 {
@@ -175,8 +172,6 @@ void multicast_place(const banyan_loaded_plan *loaded, const plan_cut *cut, plac
     }
 }
 
-/* ---- steps ---- */
-
 struct user {
     const banyan_loaded_plan *loaded;
     const plan_cut *cut;
@@ -190,7 +185,7 @@ static bool is_of_group(const step *s, uint32_t i)
     return cut_operand(s->op, i)->place == PLAN_GROUP;
 }
 
-/* The base of an operand's group; false: it has none. */
+/* Find the base of an operand's group. False: the operand has none. */
 static bool find_base(const struct user *user, const step *s, uint32_t i, uint32_t *base)
 {
     const plan_switch *group = step_group(user->loaded->plan, user->loaded->executor->rank,
@@ -216,7 +211,7 @@ static bool is_added_up(DLDataType dtype)
     return false;
 }
 
-/* A copy to a group, or the sum of one. */
+/* True for a copy to a group and for the sum of a group. */
 static bool has_form(const struct user *user, const step *s)
 {
     if ((s->kind != STEP_COPY && s->kind != STEP_COMBINE) || s->op->source_count != 1 ||
@@ -232,7 +227,7 @@ static uint64_t iterations_of(const struct user *user, const step *s)
     return s->loop ? plan_geometry_iterations(&user->cut->geometry, s->loop) : 1;
 }
 
-/* The words of an iteration's pieces. */
+/* Find the first and last word of an iteration's pieces. */
 static void find_words(const struct user *user, const engine_step *made, uint64_t iteration,
                        uint64_t *begin, uint64_t *end)
 {
@@ -256,8 +251,8 @@ static bool is_whole(const struct user *user, const step *s, const engine_step *
     return true;
 }
 
-/* All members of a group have the same offset: one of them stays. Pieces move forward, and none is
- * written over before it is read. */
+/* Keep one offset for each group, since all members have the same. Pieces move towards the front,
+ * so none is overwritten before it is read. */
 static void write_words(const struct user *user, const step *s, const engine_step *made)
 {
     uint64_t *words = user->arrays->words.data;

@@ -5,11 +5,11 @@
 
 #include "execute/load/binding.h"
 
-/* A thread block, as far as it has been followed. */
+/* A traversal of a thread block. */
 struct follower {
     engine_arrays *all;
     engine_step *steps;
-    bool *pending; /* by channel end: there is something that it has not published */
+    bool *pending; /* by channel end: the block has writes that it has not published there */
     uint32_t end_count;
 };
 
@@ -18,7 +18,7 @@ static void set_all(struct follower *at, bool pending)
     memset(at->pending, pending, at->end_count * sizeof *at->pending);
 }
 
-/* Packets publish themselves. */
+/* Packets publish themselves, so they do not count. */
 static bool writes_data(const struct follower *at, const engine_step *s)
 {
     if (!s->in_loop && s->piece_count == 0)
@@ -68,8 +68,8 @@ static void order_follow(struct follower *at, uint32_t begin, uint32_t end)
     }
 }
 
-/* What the last steps of a loop bring stands before its first signals the next time around.
- * Whatever comes later is as the second time. */
+/* Follow the body of a loop twice: its last steps precede its first signals of the next iteration.
+ * Later iterations have the effect of the second. */
 static void follow_block(struct follower *at, uint32_t step_count)
 {
     for (uint32_t i = 0; i < step_count; i++) {

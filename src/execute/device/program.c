@@ -6,7 +6,7 @@
 #include "execute/device/multicast.h"
 #include "execute/device/order.h"
 
-/* Iterations of a loop that are listed. */
+/* Largest number of listed iterations of a loop. */
 #define ITERATIONS_MOST (UINT64_C(1) << 20)
 
 struct maker {
@@ -14,7 +14,7 @@ struct maker {
     const plan_cut *cut;
     const plan_thread_block *block;
     engine_arrays *to;
-    piece_words iteration; /* the pieces of one */
+    piece_words iteration; /* the pieces of one iteration */
 };
 
 uint32_t engine_end_number(const banyan_loaded_plan *loaded, plan_channel_type type,
@@ -24,8 +24,6 @@ uint32_t engine_end_number(const banyan_loaded_plan *loaded, plan_channel_type t
     uint32_t before = type == PLAN_PORT ? rank->channel_count[PLAN_MEMORY] : 0;
     return before + (uint32_t)(end - loaded->ends[type]);
 }
-
-/* ---- pieces ---- */
 
 static banyan_status add_words(struct maker *maker, const uint64_t *words, uint64_t count)
 {
@@ -80,8 +78,6 @@ static banyan_status device_program_add_pieces(struct maker *maker, const step *
     maker->to->words.data[made->words + iterations] = maker->to->words.count;
     return BANYAN_OK;
 }
-
-/* ---- steps ---- */
 
 static banyan_status device_program_add_operands(struct maker *maker, const step *s,
                                                  engine_step *made)
@@ -142,8 +138,6 @@ static banyan_status device_program_add_step(struct maker *maker, const step *s)
     RETURN_IF_FAILED(device_program_add_ends(maker, s, &made));
     return array_push(&maker->to->steps, made) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
-
-/* ---- the whole ---- */
 
 static banyan_status device_program_add_block(struct maker *maker, const cut_block *block)
 {

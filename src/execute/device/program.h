@@ -1,11 +1,11 @@
-/* A cut as a device's module gets it: plain arrays. */
+/* A specialized plan as a device's module receives it: plain arrays. */
 #ifndef EXECUTE_DEVICE_PROGRAM_H
 #define EXECUTE_DEVICE_PROGRAM_H
 
 #include "execute/device/engine.h"
 #include "execute/load/loaded.h"
 
-/* What the pointers of an engine_program point to. */
+/* The arrays that the pointers of an engine_program point to. */
 typedef struct engine_arrays {
     ARRAY(engine_block) blocks;
     ARRAY(engine_step) steps;
@@ -15,15 +15,15 @@ typedef struct engine_arrays {
     ARRAY(engine_span) spans;
 } engine_arrays;
 
-/* The i-th step of a block is the cut's i-th step of that block. `multicast`: the groups' bases
- * that its runs have, a bit each. `program` points into `arrays`, which are to be freed in any
- * case. INVALID for loops that are too long to be listed. */
+/* The i-th step of a block is the i-th step of that block in the specialized plan. `multicast`:
+ * the groups' bases that its runs have, one bit each. `program` points into `arrays`; the caller
+ * frees them also after an error. INVALID if a loop has too many iterations to list. */
 banyan_status engine_program_make(const banyan_loaded_plan *loaded, const plan_cut *cut,
                                   uint32_t multicast, engine_arrays *arrays,
                                   engine_program *program);
 void engine_arrays_free(engine_arrays *arrays);
 
-/* The place of a channel's end among engine_plan's. */
+/* The index of a channel's end in engine_plan's list. */
 uint32_t engine_end_number(const banyan_loaded_plan *loaded, plan_channel_type type,
                            const channel_end *end);
 

@@ -1,4 +1,4 @@
-/* Waiting for runs, and timing them. */
+/* Waits for runs, and times them. */
 #include "core/deadline.h"
 #include "core/error.h"
 #include "execute/device/device.h"
@@ -11,8 +11,6 @@ banyan_status banyan_loaded_plan_wait(banyan_loaded_plan *loaded)
         RETURN_IF_FAILED(device_drain(loaded));
     return banyan_loaded_plan_status(loaded);
 }
-
-/* ---- timing ---- */
 
 struct timed_run {
     banyan_loaded_plan *loaded;
@@ -29,7 +27,7 @@ static banyan_status queue_run(void *context, void *stream)
                                   run->dtype, stream);
 }
 
-/* Nothing of the host's is between two runs on a device. */
+/* Use one graph of runs, so that no host time lies between two runs on a device. */
 static banyan_status time_on_device(struct timed_run *run, uint32_t runs, uint64_t *ns)
 {
     const banyan_executor *executor = run->loaded->executor;

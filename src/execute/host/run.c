@@ -1,4 +1,3 @@
-/* Running a loaded plan. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,10 +11,8 @@
 #include "execute/shuffle/shuffle.h"
 #include "world/control.h"
 
-/* Cuts that are kept. */
+/* Largest number of specialized plans that are kept. */
 #define CUTS_MOST 16
-
-/* ---- cuts ---- */
 
 static bool cut_fits(const plan_cut *of, uint64_t message_bytes, DLDataType dtype)
 {
@@ -38,7 +35,7 @@ static void drop_cut(banyan_loaded_plan *loaded, size_t at)
     cut_free(old);
 }
 
-/* What graphs refer to stays. */
+/* Graphs refer to captured specialized plans, so these stay. */
 static void make_room(banyan_loaded_plan *loaded)
 {
     size_t oldest = 0;
@@ -80,7 +77,7 @@ static banyan_status add_cut(banyan_loaded_plan *loaded, uint64_t message_bytes,
     return added ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-/* The latest cuts are last. */
+/* The list is in order of use, the latest last. */
 static banyan_status find_cut(banyan_loaded_plan *loaded, uint64_t message_bytes, DLDataType dtype,
                               plan_cut **found)
 {
@@ -102,11 +99,9 @@ static banyan_status find_cut(banyan_loaded_plan *loaded, uint64_t message_bytes
     return BANYAN_OK;
 }
 
-/* ---- one run ---- */
-
-/* Stale packets are told from new ones by their flag. Once flags begin anew, those of four thousand
- * million runs ago would be taken for new: nobody may be left in an earlier run, and no old packet,
- * when that happens. */
+/* Flags distinguish new packets from stale ones. When the flag wraps, stale packets of 2^32 runs
+ * ago would match. So no rank may still be in an earlier run at that moment, and old packets must
+ * be cleared. */
 static banyan_status begin_flags_anew(banyan_loaded_plan *loaded)
 {
     banyan_executor *executor = loaded->executor;
@@ -141,7 +136,7 @@ static void begin_tasks(banyan_loaded_plan *loaded, const plan_run *of)
 
 struct shared_run {
     plan_run *of;
-    error_kept failed; /* the worker that did first */
+    error_kept failed; /* the worker that failed first */
 };
 
 static trace_ring *ring_of(const banyan_executor *executor, int worker)
@@ -172,8 +167,8 @@ static banyan_status run_tasks(plan_run *of)
     return error_again(&shared.failed);
 }
 
-/* The proxy goes on by itself: what it still reads is the caller's input, and scratch of the next
- * run, also when this one has failed. It waits for nobody. */
+/* Wait until the proxy is done, also after a failed run: it still reads the caller's input, and
+ * scratch that the next run uses. The proxy waits for no peer, so this ends. */
 static void drain_ports(const banyan_loaded_plan *loaded)
 {
     const banyan_executor *executor = loaded->executor;
@@ -219,9 +214,9 @@ static banyan_status execute(banyan_loaded_plan *loaded, const plan_cut *cut,
     return BANYAN_OK;
 }
 
-/* On a device the run is queued then. No run at all without bytes: where data themselves tell of
- * their arrival, it would have this rank go on to the other half of scratch without having heard
- * from anybody. */
+/* On a device, `begin` only queues the run. A call with zero bytes makes no run: in plans whose
+ * data signal their own arrival, such a run would switch this rank to the other half of scratch
+ * without synchronizing with any peer. */
 static banyan_status begin(banyan_loaded_plan *loaded, const void *input, void *output,
                            uint64_t message_bytes, DLDataType dtype, void *stream, plan_cut **cut)
 {
@@ -236,9 +231,10 @@ static banyan_status begin(banyan_loaded_plan *loaded, const void *input, void *
     return placement_make(loaded, *cut, input, output, placed);
 }
 
-/* Others make a run that this rank has no memory for, or could not queue, and its next one would
- * meet theirs of before. On the host, where they would end the world once they have waited long
- * enough, it ends now; on a device this rank makes no more runs until they are reset. */
+/* Handle a run that this rank could not start, for lack of memory or because it could not queue
+ * it. Its peers make that run, so this rank's next run would meet their previous one. On the host
+ * the world ends now; otherwise the peers would end it after their timeout. On a device this rank
+ * makes no more runs until a reset. */
 static banyan_status fall_behind(banyan_loaded_plan *loaded, banyan_status status)
 {
     const banyan_executor *executor = loaded->executor;
@@ -255,7 +251,7 @@ static banyan_status fall_behind(banyan_loaded_plan *loaded, banyan_status statu
     return status;
 }
 
-/* Runs have no gate: a rank that is later than the others' timeout finds the world ended. */
+/* Runs have no gate: a rank that comes later than the others' timeout finds the world ended. */
 static banyan_status check_world(const banyan_loaded_plan *loaded)
 {
     banyan_world *world = loaded->executor->world;
@@ -286,8 +282,6 @@ banyan_status banyan_loaded_plan_run(banyan_loaded_plan *loaded, const void *inp
     return execute(loaded, cut, placed);
 }
 
-/* ---- how runs went ---- */
-
 banyan_status banyan_loaded_plan_status(banyan_loaded_plan *loaded)
 {
     if (!executor_is_host(loaded->executor))
@@ -313,8 +307,8 @@ static banyan_status reset_host(banyan_loaded_plan *loaded)
     return BANYAN_OK;
 }
 
-/* Nobody's memory is cleared while a peer's run still writes there, and nobody runs while a peer's
- * is. */
+/* All ranks synchronize before and after the reset: no memory is cleared while a peer's run still
+ * writes there, and no rank starts a run while a peer clears its memory. */
 banyan_status banyan_loaded_plan_reset(banyan_loaded_plan *loaded)
 {
     banyan_executor *executor = loaded->executor;
@@ -323,8 +317,6 @@ banyan_status banyan_loaded_plan_reset(banyan_loaded_plan *loaded)
     RETURN_IF_FAILED(control_agree(executor->world, on_host ? BANYAN_OK : device_drain(loaded)));
     return control_agree(executor->world, on_host ? reset_host(loaded) : device_reset(loaded));
 }
-
-/* ---- on a thread of its own ---- */
 
 struct started_run {
     banyan_loaded_plan *loaded;

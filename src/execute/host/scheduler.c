@@ -8,14 +8,14 @@
 #include "execute/shuffle/shuffle.h"
 #include "world/control.h"
 
-/* Looks at everything that is waited for before the thread sleeps. Where ranks have a processor
- * each, about as long as falling asleep and waking take. Where they share processors each look
- * gives the processor away, to those who are waited for. */
+/* Polls of all waits before the thread sleeps. If each rank has a processor, they take about as
+ * long as falling asleep and waking up. If ranks share processors, each poll yields the processor
+ * to the ranks that the thread waits for. */
 #define LOOKS 400
 #define LOOKS_CROWDED 40
 
-/* Thread blocks that wait for each other let those who wait for a peer speak first, even when their
- * thread has to wait for a processor. */
+/* A wait among a rank's own thread blocks reports its timeout this much later, so that a wait for
+ * a peer reports first even if its thread must wait for a processor. */
 #define INSIDE_GRACE_NS NS_PER_S
 
 struct turn {
@@ -23,10 +23,10 @@ struct turn {
     uint32_t first, stride;
     trace_ring *ring;
     bell *own;
-    uint32_t looks; /* in vain, since something moved */
-    bool waits;     /* the wait has begun since something moved */
+    uint32_t looks; /* polls without progress */
+    bool waits;     /* the wait has begun since the last progress */
     control_wait wait;
-    int peer; /* that is waited for; -1: not yet looked for, or none */
+    int peer; /* the rank waited for; -1: not determined yet, or none */
 };
 
 enum pass { PASS_DONE, PASS_MOVED, PASS_STUCK, PASS_FAILED };
@@ -50,7 +50,7 @@ static enum pass pass_over(const struct turn *turn)
     return !left ? PASS_DONE : moved ? PASS_MOVED : PASS_STUCK;
 }
 
-/* A thread block to blame: one that waits for a peer, if any does. */
+/* Return a waiting thread block for the error message, if possible one that waits for a peer. */
 static const task *find_waiting(const struct turn *turn)
 {
     const banyan_loaded_plan *loaded = turn->of->loaded;
@@ -71,8 +71,8 @@ static banyan_status explain_end(const struct turn *turn, banyan_status status)
                      control_own_name(turn->of->loaded->executor->world, own), text);
 }
 
-/* A rank that waited in vain is out of step with the others: the late one must not begin the run.
- */
+/* After a timeout this rank is out of step with the others: end the world, so that the late rank
+ * does not begin the run. */
 static banyan_status end_in_vain(const banyan_executor *executor, banyan_status status)
 {
     return control_fail(executor->world,
@@ -97,7 +97,8 @@ static banyan_status scheduler_wait_longer(struct turn *turn, uint64_t *nap_ns)
     return status;
 }
 
-/* Nothing has moved for a while, and nothing has now that peers are told that this rank sleeps. */
+/* Nothing has moved for a while. Peers know that this rank is about to sleep; one more poll found
+ * nothing. */
 static banyan_status sleep_on_bell(struct turn *turn, uint32_t seen)
 {
     banyan_world *world = turn->of->loaded->executor->world;
@@ -135,7 +136,7 @@ static banyan_status scheduler_rest(struct turn *turn, enum pass *pass)
     return status;
 }
 
-/* False: it is time to sleep. */
+/* False: go to sleep. */
 static bool look_again(struct turn *turn)
 {
     bool crowded = turn->of->loaded->executor->crowded;

@@ -8,8 +8,6 @@
 #include "execute/shuffle/shuffle.h"
 #include "execute/specialize/move.h"
 
-/* ---- telling and waiting ---- */
-
 static void ring_own(const plan_run *of)
 {
     const banyan_executor *executor = of->loaded->executor;
@@ -17,8 +15,9 @@ static void ring_own(const plan_run *of)
         bell_knock(executor_bell(executor, executor->rank));
 }
 
-/* A relaxed signal publishes as much as any other here, at no cost: it stands for all that the
- * caller wrote before the run, which peers may read once they have it. */
+/* Every signal is a release, also a relaxed one: that costs nothing on the host. A relaxed signal
+ * may stand for everything the caller wrote before the run, which peers may read once they receive
+ * it. */
 static bool step_signal(const step *s)
 {
     for (uint32_t i = 0; i < s->end_count; i++) {
@@ -40,7 +39,8 @@ static bool step_post_signal(const plan_run *of, task *t, const step *s)
     return true;
 }
 
-/* Several thread blocks may wait on one channel: each takes a signal of its own. */
+/* Take one signal atomically: several thread blocks may wait on one channel, and each takes its
+ * own. */
 static bool take_signal(channel_end *end)
 {
     uint64_t consumed = atomic_load_explicit(&end->consumed, memory_order_relaxed);
@@ -100,7 +100,7 @@ static bool step_release(const plan_run *of, const step *s)
     return true;
 }
 
-/* Arrivals are counted for ever: the n-th meeting is complete when n times the members came. */
+/* Arrivals are never reset: the n-th barrier is complete after n arrivals of each member. */
 static bool step_barrier(const plan_run *of, task *t, const step *s)
 {
     _Atomic uint64_t *arrivals = &of->loaded->barriers[s->barrier].value;
@@ -114,8 +114,6 @@ static bool step_barrier(const plan_run *of, task *t, const step *s)
     }
     return atomic_load_explicit(arrivals, memory_order_acquire) >= t->target;
 }
-
-/* ---- going through the steps ---- */
 
 banyan_status task_find_pieces(const plan_run *of, task *t, const step *s)
 {
@@ -262,8 +260,6 @@ task_state task_advance(const plan_run *of, task *t, trace_ring *ring)
         state = task_take_step(of, t, ring);
     return state;
 }
-
-/* ---- beginning and ending ---- */
 
 void task_reset(task *t, const plan_run *of, uint32_t block)
 {

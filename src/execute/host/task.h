@@ -1,4 +1,4 @@
-/* A thread block that is being run: where it stands, so that it can give way and go on later. */
+/* A running thread block with its position, so that it can yield and continue later. */
 #ifndef EXECUTE_HOST_TASK_H
 #define EXECUTE_HOST_TASK_H
 
@@ -12,32 +12,32 @@ typedef struct task {
     uint32_t step_count;
     uint32_t at;
     bool entered; /* the step at hand has begun */
-    bool moved;   /* something was done; whoever looks at it clears it */
+    bool moved;   /* made progress; the reader clears it */
     uint64_t iteration;
     const plan_thread_block *block;
 
-    /* In the step at hand. */
-    const uint64_t *piece; /* the current one */
+    /* State of the current step. */
+    const uint64_t *piece; /* the current piece */
     uint64_t pieces_left;
-    uint64_t done;   /* bytes of the piece */
-    uint64_t got;    /* bytes of the block, of the packets of one source */
+    uint64_t done;   /* bytes of the piece that are done */
+    uint64_t got;    /* packet bytes of one source that are in the block */
     uint32_t index;  /* source, channel end or semaphore */
-    uint64_t target; /* that a counter is to reach; 0: none yet */
-    bool quiet;      /* packets were written, and nobody has knocked */
+    uint64_t target; /* value that a counter must reach; 0: none yet */
+    bool quiet;      /* packets were written, and no peer was woken yet */
 
     /* Kept from run to run. */
     char *room; /* see cut_block */
     size_t room_bytes;
     const void **sources;
     uint32_t most_sources;
-    piece_words words; /* of an iteration that was not cut beforehand */
+    piece_words words; /* of an iteration that was not prepared in advance */
 
     trace_record record;
-    uint64_t waiting_since_ns; /* 0: it does not wait */
-    bool is_lane;              /* it does a share of each step that moves bytes: shuffle.h */
+    uint64_t waiting_since_ns; /* 0: the task does not wait */
+    bool is_lane;              /* performs a share of each step that moves bytes: shuffle.h */
 } task;
 
-/* What the tasks of a run have in common. */
+/* State that the tasks of a run share. */
 typedef struct plan_run {
     struct banyan_loaded_plan *loaded;
     const plan_cut *cut;
@@ -45,27 +45,27 @@ typedef struct plan_run {
     uint32_t flag;
     bool shared; /* several threads run the rank's thread blocks */
     bool traces;
-    _Atomic bool stopped; /* one of them has failed */
+    _Atomic bool stopped; /* one of these threads has failed */
 } plan_run;
 
 typedef enum task_state {
     TASK_DONE,
     TASK_WAITS,
-    TASK_FAILED /* the error is set */
+    TASK_FAILED /* banyan_last_error() has the message */
 } task_state;
 
-/* Room for a cut's blocks. */
+/* Allocate memory for the specialized plan's blocks. */
 banyan_status task_prepare(task *t, const cut_block *block);
 void task_free(task *t);
 
-/* Make the task begin anew. */
+/* Return the task to its beginning. */
 void task_reset(task *t, const plan_run *of, uint32_t block);
 
-/* The step at hand only: TASK_DONE when that is done. */
+/* Run the current step only. TASK_DONE: the step is done. */
 task_state task_take_step(const plan_run *of, task *t, trace_ring *ring);
-/* To the step after this one, which may be at the beginning of a loop's next iteration. */
+/* Go to the step after this one, which may be the first of a loop's next iteration. */
 void task_go_past(task *t, const step *s);
-/* Of a step that moves bytes, in this iteration. */
+/* Find the pieces of a step that moves bytes, in this iteration. */
 banyan_status task_find_pieces(const plan_run *of, task *t, const step *s);
 
 /* Run the task until it waits or is done. */

@@ -56,14 +56,12 @@ banyan_status banyan_executor_trace_begin(banyan_executor *executor)
     return BANYAN_OK;
 }
 
-/* ---- writing ---- */
-
 static uint64_t kept_records(const trace_ring *ring)
 {
     return ring->count < TRACE_RING_RECORDS ? ring->count : TRACE_RING_RECORDS;
 }
 
-/* This rank's records, one ring after another, the oldest first. */
+/* List this rank's records, ring after ring, the oldest first. */
 static banyan_status host_trace_flatten(const trace *of, trace_record **records, uint64_t *count)
 {
     uint64_t total = 0, at = 0;
@@ -109,7 +107,7 @@ static void host_trace_write_rank(FILE *file, int rank, const trace_record *reco
         write_record(file, rank, &records[i]);
 }
 
-#define TRACE_TAG UINT64_C(0x7472616365) /* of the messages that carry records to rank 0 */
+#define TRACE_TAG UINT64_C(0x7472616365) /* tag of the messages that carry records to rank 0 */
 
 static banyan_status host_trace_write_all(const banyan_executor *executor, FILE *file,
                                           const trace_record *mine, uint64_t count)
@@ -143,7 +141,7 @@ static banyan_status host_trace_write_stream(const banyan_executor *executor, co
     return status;
 }
 
-/* Rank 0's part: the file has its name only when it is whole. */
+/* Write the file, on rank 0. It gets its final name only when it is complete. */
 static banyan_status host_trace_write_file(const banyan_executor *executor, const char *path,
                                            new_file *file, const trace_record *mine, uint64_t count)
 {
@@ -153,7 +151,7 @@ static banyan_status host_trace_write_file(const banyan_executor *executor, cons
     return status;
 }
 
-/* Records are sent only once there is somewhere to write them. */
+/* Ranks send their records only after rank 0 has opened the file. */
 static banyan_status write_together(const banyan_executor *executor, const char *path,
                                     const trace_record *records, uint64_t count)
 {

@@ -1,4 +1,4 @@
-/* What the operations of this rank did, and when. */
+/* Records each operation of this rank with its times. */
 #ifndef EXECUTE_HOST_TRACE_H
 #define EXECUTE_HOST_TRACE_H
 
@@ -8,19 +8,19 @@
 
 typedef struct trace_record {
     uint64_t begin_ns, end_ns, waited_ns;
-    uint64_t run; /* of the loaded plan, from 1 on */
+    uint64_t run; /* the loaded plan's run, from 1 on */
     uint64_t iteration;
-    uint32_t block;      /* its id */
-    uint32_t number;     /* of the operation in it */
-    int32_t loop_number; /* of the operation in the loop at `number`; -1: in none */
+    uint32_t block;      /* id of the thread block */
+    uint32_t number;     /* number of the operation in the block */
+    int32_t loop_number; /* number of the enclosing loop; -1: none */
     uint32_t kind;       /* plan_op_kind */
     int32_t peer;        /* -1: none, or several */
 } trace_record;
 
-/* One a worker: nobody else writes it. When it is full the oldest records go. */
+/* One for each worker, its only writer. A full ring drops its oldest records. */
 typedef struct trace_ring {
     trace_record *records;
-    uint64_t count; /* ever written */
+    uint64_t count; /* number of records ever written */
 } trace_ring;
 
 typedef struct trace {

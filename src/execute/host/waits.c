@@ -16,14 +16,12 @@ bool wait_is_inside(const task *t)
     return kind == STEP_ACQUIRE || kind == STEP_BARRIER;
 }
 
-/* ---- who writes packets ---- */
-
 struct packet_search {
     const banyan_plan *plan;
     int reader, actor;
     const plan_thread_block *block;
     const plan_operand *wanted;
-    int found; /* -1: nobody yet */
+    int found; /* -1: no rank yet */
 };
 
 static bool chunks_overlap(const plan_operand *a, const plan_operand *b)
@@ -59,7 +57,7 @@ static void search_ops(struct packet_search *search, const plan_op *ops, uint32_
     }
 }
 
-/* The rank that writes the packets of a source; -1: none does. */
+/* Return the rank that writes the packets of a source; -1: none does. */
 static int packet_writer(const banyan_plan *plan, int reader, const plan_operand *source)
 {
     struct packet_search search = {.plan = plan, .reader = reader, .wanted = source, .found = -1};
@@ -72,8 +70,6 @@ static int packet_writer(const banyan_plan *plan, int reader, const plan_operand
     }
     return search.found;
 }
-
-/* ---- sentences ---- */
 
 static void describe_end(const step *s, const task *t, char *who, char *where, size_t bytes)
 {

@@ -21,12 +21,12 @@ struct worker_pool {
     void (*work)(void *context, int worker);
     void *context;
     bell begin, end;
-    _Alignas(64) _Atomic uint32_t generation; /* of the work at hand */
+    _Alignas(64) _Atomic uint32_t generation; /* increases with each work item */
     _Atomic bool leaving;
     _Alignas(64) _Atomic int busy;
 };
 
-/* Long enough that runs that follow each other closely find everybody awake. */
+/* Spin long enough that the next of closely following runs finds all workers awake. */
 static void wait_while_equal(_Atomic uint32_t *word, uint32_t value, bell *rung, uint32_t spins)
 {
     for (uint32_t i = 0; i < spins; i++) {

@@ -1,4 +1,4 @@
-/* Threads that work on one thing at a time together with the thread that calls them. */
+/* Threads that work together with their caller on one work item at a time. */
 #ifndef EXECUTE_HOST_WORKERS_H
 #define EXECUTE_HOST_WORKERS_H
 
@@ -6,13 +6,13 @@
 
 typedef struct worker_pool worker_pool;
 
-/* `count` ≥ 2 in all, the calling thread among them. */
+/* `count` ≥ 2 is the total, with the calling thread. */
 banyan_status workers_create(int count, bool crowded, worker_pool **made);
-/* NULL is ignored. */
+/* Ignores NULL. */
 void workers_destroy(worker_pool *all);
 
-/* work(context, i) for every i below the count, each on its thread, 0 on the calling one; returns
- * when all have. */
+/* Call work(context, i) for every i below the count, each on its thread, 0 on the calling thread.
+ * Returns when all calls have returned. */
 void workers_run(worker_pool *all, void (*work)(void *context, int worker), void *context);
 
 #endif

@@ -7,15 +7,14 @@
 #include "execute/load/fingerprint.h"
 #include "world/control.h"
 
-/* What must be equal on all ranks. */
+/* Values that must be equal on all ranks. */
 struct load_record {
     uint64_t fingerprint, max_message_bytes;
     uint64_t memories[2]; /* number + 1 of a symmetric buffer; 0: none */
 };
 
-/* ---- plans that differ ---- */
-
-/* At the rank whose plan is another: in which operation, or what else. */
+/* Describe the first different operation, or other difference. Called on the rank with the
+ * different plan. */
 static banyan_status describe_difference(const banyan_loaded_plan *loaded, const char *text,
                                          uint64_t bytes)
 {
@@ -34,7 +33,7 @@ static banyan_status describe_difference(const banyan_loaded_plan *loaded, const
     return status;
 }
 
-/* Rank 0's plan goes to all, since all know that the other rank's is another. */
+/* Rank 0 sends its plan to all ranks, since all know which other rank's plan differs. */
 static banyan_status compare_plans(const banyan_loaded_plan *loaded, int other)
 {
     const banyan_executor *executor = loaded->executor;
@@ -57,8 +56,6 @@ static banyan_status compare_plans(const banyan_loaded_plan *loaded, int other)
     free(text);
     return control_agree(executor->world, status);
 }
-
-/* ---- everything ---- */
 
 static banyan_status compare_records(const banyan_loaded_plan *loaded,
                                      const struct load_record *all)

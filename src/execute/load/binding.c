@@ -8,7 +8,7 @@
 
 static const char *const buffer_names[] = {"input", "output"};
 
-/* Is no rank's `shorter` buffer longer than its `longer` one? */
+/* True if no rank's `shorter` buffer is longer than its `longer` one. */
 static bool is_no_longer(const banyan_plan *plan, plan_buffer shorter, plan_buffer longer)
 {
     for (int r = 0; r < plan->rank_count; r++) {
@@ -45,8 +45,8 @@ static bool peers_reach(const banyan_loaded_plan *loaded, int rank, plan_buffer 
                                         binding_reach_of(loaded, rank, PLAN_OUTPUT)->peers);
 }
 
-/* A plan that is in place and works in its input, as reduce-scatter does, must leave it as it is
- * when the output lies apart. */
+/* An in-place plan that overwrites its input, as reduce-scatter does, must preserve the input if
+ * the caller's output lies elsewhere. */
 static bool may_work_apart(const banyan_loaded_plan *loaded)
 {
     return loaded->plan->in_place && loaded->longer == PLAN_INPUT;
@@ -64,13 +64,11 @@ bool placement_copies_output(const banyan_loaded_plan *loaded)
            may_work_apart(loaded);
 }
 
-/* ---- what the caller brought ---- */
-
 struct brought {
     banyan_loaded_plan *loaded;
     const plan_cut *cut;
     int rank;
-    char *buffers[2]; /* NULL: this rank has no use for it */
+    char *buffers[2]; /* NULL: this rank does not use it */
     bool apart;       /* in place, but the caller's buffers are not */
 };
 
@@ -145,7 +143,7 @@ static banyan_status binding_check_overlap(struct brought *with)
                      cut->bytes[PLAN_OUTPUT], plan->in_place ? "an in-place" : "this");
 }
 
-/* Where the caller's buffer begins in the symmetric memory that was promised for it. */
+/* Find the offset of the caller's buffer in the symmetric memory that was given for it. */
 static banyan_status find_in_memory(const struct brought *with, plan_buffer buffer,
                                     uint64_t *offset)
 {
@@ -190,8 +188,6 @@ static banyan_status private_buffer(banyan_loaded_plan *loaded, plan_buffer buff
     return BANYAN_OK;
 }
 
-/* ---- bases ---- */
-
 static char *binding_part_of(const banyan_loaded_plan *loaded, const banyan_memory *memory,
                              int rank)
 {
@@ -203,7 +199,7 @@ static char *staging_of(const banyan_loaded_plan *loaded, int rank, plan_buffer 
     return binding_part_of(loaded, loaded->block, rank) + loaded->layouts[rank].staging[buffer];
 }
 
-/* Everybody's buffer, when they all lie in symmetric memory at the offset of this rank's. */
+/* Find every rank's buffer, if all lie in symmetric memory at this rank's offset. */
 static banyan_status place_in_memory(const struct brought *with, plan_buffer buffer, char **bases)
 {
     const banyan_loaded_plan *loaded = with->loaded;
@@ -251,7 +247,7 @@ static void plan_copy_in(const struct brought *with, placement *made, char *to)
     }
 }
 
-/* A buffer of a plan that is not in place. */
+/* Bind a buffer of a plan that is not in place. */
 static banyan_status place_buffer(const struct brought *with, plan_buffer buffer, placement *made)
 {
     banyan_loaded_plan *loaded = with->loaded;
@@ -260,7 +256,7 @@ static banyan_status place_buffer(const struct brought *with, plan_buffer buffer
     if (loaded->memories[buffer])
         return place_in_memory(with, buffer, made->bases);
     place_in_staging(with, buffer, made->bases);
-    /* The caller's input is only read. */
+    /* Never write to the caller's input. */
     bool kept = buffer == PLAN_INPUT && of->written;
     if (!*mine && of->used && (kept || !with->buffers[buffer]))
         RETURN_IF_FAILED(private_buffer(loaded, buffer, mine));
@@ -273,7 +269,7 @@ static banyan_status place_buffer(const struct brought *with, plan_buffer buffer
     return BANYAN_OK;
 }
 
-/* Both bases of every rank, from that of the buffer that stands for both. */
+/* Set both bases of every rank from the base of the buffer that stands for both. */
 static void spread_longer(const struct brought *with, char **bases)
 {
     const banyan_plan *plan = with->loaded->plan;
@@ -337,10 +333,8 @@ banyan_status placement_make(banyan_loaded_plan *loaded, const plan_cut *cut, co
     return BANYAN_OK;
 }
 
-/* ---- copies ---- */
-
-/* What is staged is read by peers soon: only when it is longer than their caches is it kept out of
- * them. The output is the caller's, whenever that comes to it. */
+/* Peers read staged data soon, so it bypasses the caches only if it is larger than they are. The
+ * output is for the caller, whose next access is not known. */
 #define STAGED_PAST_CACHE ((uint64_t)8 << 20)
 
 static void binding_copy_bytes(char *to, const char *from, uint64_t bytes, bool past_cache)

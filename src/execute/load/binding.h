@@ -1,26 +1,27 @@
-/* Where the buffers of a run lie: the caller's, the peers', and what stands in for them. */
+/* Bindings of a run's buffers: the caller's, the peers', and their staging. */
 #ifndef EXECUTE_LOAD_BINDING_H
 #define EXECUTE_LOAD_BINDING_H
 
 #include "execute/load/loaded.h"
 
-/* The buffer that stands for both of an in-place plan: the longer one. INVALID: there is none. */
+/* Find the longer buffer of an in-place plan, which stands for both. INVALID: neither is the
+ * longer on all ranks. */
 banyan_status placement_find_longer(const banyan_plan *plan, plan_buffer *longer);
 
-/* Must this buffer of a rank be staged when runs bring ordinary memory for it: do peers reach it?
- */
+/* True if peers access this buffer of a rank, so that runs must stage it when it is ordinary
+ * memory. */
 bool placement_is_staged(const banyan_loaded_plan *loaded, int rank, plan_buffer buffer);
 
-/* May runs have to copy their output to where it belongs? */
+/* True if a run may need to copy its output out of staging. */
 bool placement_copies_output(const banyan_loaded_plan *loaded);
 
-/* INVALID: memory at `address`, which lies on `device`, is none for this executor's plans. `what`
- * is it: "input". */
+/* INVALID if this executor's plans cannot use the memory at `address`, which lies on `device`.
+ * `what` names it in the message: "input". */
 banyan_status placement_check_device(const banyan_executor *executor, DLDevice device,
                                      const void *address, const char *what);
 
-/* Find bases and copies for a run of `cut` between these buffers. INVALID, with nothing changed,
- * when they cannot be used. */
+/* Find bases and copies for a run of the specialized plan between these buffers. INVALID, with
+ * nothing changed, if it cannot use them. */
 banyan_status placement_make(banyan_loaded_plan *loaded, const plan_cut *cut, const void *input,
                              void *output, placement *made);
 

@@ -2,7 +2,8 @@
 
 #include "core/containers/map.h"
 
-/* Values are folded one after another, so that a list's length keeps it apart from what follows. */
+/* Fold values one after another. A list's length precedes it, which separates it from the next
+ * list. */
 static uint64_t fingerprint_fold(uint64_t seed, uint64_t value)
 {
     return hash_bytes(&value, sizeof value, seed);

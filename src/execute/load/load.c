@@ -1,4 +1,4 @@
-/* Loading plans: agreeing on one, and taking the memory that it needs. */
+/* Loads plans: reaches agreement on one, and allocates its memory. */
 #include <string.h>
 
 #include "core/options.h"
@@ -15,8 +15,6 @@ static uint64_t round_to(uint64_t bytes, uint64_t multiple)
 {
     return (bytes + multiple - 1) / multiple * multiple;
 }
-
-/* ---- what this rank can do alone ---- */
 
 static banyan_status check_arguments(const banyan_executor *executor, const banyan_plan *plan,
                                      const banyan_loaded_plan_options *options)
@@ -49,7 +47,7 @@ static uint64_t counter_count(const plan_rank *rank)
     return (uint64_t)rank->channel_count[PLAN_MEMORY] + rank->channel_count[PLAN_PORT];
 }
 
-/* What a rank's part must hold. */
+/* Compute the sizes in a rank's part of the block. */
 static void measure(const banyan_loaded_plan *loaded, int rank, struct needs *needs)
 {
     uint64_t counters = counter_count(&loaded->plan->ranks[rank]);
@@ -59,7 +57,7 @@ static void measure(const banyan_loaded_plan *loaded, int rank, struct needs *ne
         needs->staging[buffer] |= placement_is_staged(loaded, rank, (plan_buffer)buffer);
 }
 
-/* A multicast address is one for all ranks' parts: then they are all laid out alike. */
+/* A multicast address is valid for all ranks' parts, so all parts have one layout. */
 static void lay_out(banyan_loaded_plan *loaded, int rank)
 {
     block_layout *layout = &loaded->layouts[rank];
@@ -83,7 +81,7 @@ static void lay_out(banyan_loaded_plan *loaded, int rank)
     layout->bytes = at;
 }
 
-/* A plan may number its barriers as it likes. */
+/* A plan may use any barrier numbers; map them to consecutive ones. */
 static banyan_status number_barriers(banyan_loaded_plan *loaded, const plan_op *ops, uint32_t count)
 {
     map *places = &loaded->barrier_places;
@@ -162,8 +160,6 @@ static banyan_status prepare(banyan_loaded_plan *loaded, const banyan_plan *plan
     return BANYAN_OK;
 }
 
-/* ---- what all ranks do together ---- */
-
 static counter *counters_of(const banyan_loaded_plan *loaded, int rank, plan_channel_type type)
 {
     const banyan_executor *executor = loaded->executor;
@@ -180,7 +176,7 @@ static banyan_status connect_end(banyan_loaded_plan *loaded, plan_channel_type t
     end->number = i;
     end->peer = loaded->plan->ranks[executor->rank].peers[type][i];
     end->incoming = &counters_of(loaded, executor->rank, type)[i];
-    /* A channel without another end carries data at most: the plan was checked. */
+    /* A channel without a peer end carries only data: the plan's check ensures that. */
     if (plan_channel_pair(loaded->plan, executor->rank, type, i, &end->peer, &peer_channel))
         end->outgoing = &counters_of(loaded, end->peer, type)[peer_channel];
     end->bell = executor_bell(executor, end->peer);

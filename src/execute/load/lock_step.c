@@ -5,11 +5,11 @@
 #include "core/error.h"
 #include "plan/pairs.h"
 
-/* Signals that have come and that nobody has taken yet. */
+/* Signals that have arrived and that no wait has taken. */
 typedef struct arrivals {
     const banyan_plan *plan;
     plan_pairs pairs;
-    uint64_t *first; /* of each rank among all channels: the memory ones, then the port ones */
+    uint64_t *first; /* each rank's first channel among all: memory channels, then port channels */
     uint64_t *count; /* by channel */
 } arrivals;
 
@@ -61,7 +61,7 @@ static void lock_step_signal_all(arrivals *all, int rank, const plan_thread_bloc
     }
 }
 
-/* The operation of this place in all thread blocks, which are of one kind. */
+/* Perform the operation of this position in all thread blocks. They are of one kind. */
 static bool go_through(arrivals *all, uint32_t at)
 {
     for (int r = 0; r < all->plan->rank_count; r++) {

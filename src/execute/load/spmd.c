@@ -6,7 +6,7 @@ static bool spmd_is_put(const plan_op *op)
            op->kind != PLAN_RELAXED_WAIT && op->kind != PLAN_FLUSH;
 }
 
-/* The place of the thread block's first put, or signal, through the port channel of a later one. */
+/* The position of a thread block's first put or signal through a port channel. */
 typedef struct place {
     uint32_t op, channel;
 } place;
@@ -23,7 +23,7 @@ static place first_use(const plan_thread_block *block, uint32_t number)
     return (place){block->op_count, 0};
 }
 
-/* Do both turn to their channels in the same order? */
+/* True if both thread blocks use their channels in the same order. */
 static bool channels_alike(const plan_thread_block *a, const plan_thread_block *b)
 {
     for (uint32_t i = 0; i < a->op_count; i++) {
@@ -68,7 +68,7 @@ bool plan_is_alike(const banyan_plan *plan)
     return true;
 }
 
-/* The number of a port channel in a thread block that puts through it. */
+/* Find the number of a port channel in a thread block that puts through it. */
 static bool find_number(const plan_thread_block *block, uint32_t channel, uint32_t *number)
 {
     for (uint32_t i = 0; i < block->channel_count[PLAN_PORT]; i++) {
@@ -87,7 +87,8 @@ static uint32_t spmd_count_blocks(const plan_rank *rank, uint32_t channel)
     return count;
 }
 
-/* The channel that a thread block uses first where its counterpart uses one first. */
+/* Return the channel that a thread block first uses at the position where its counterpart first
+ * uses the given one. */
 static uint32_t spmd_counterpart(const plan_thread_block *block, const plan_thread_block *of,
                                  uint32_t number)
 {

@@ -13,8 +13,8 @@ static void shuffle_ports_unlock(channel_end *end)
     atomic_flag_clear_explicit(&end->posting, memory_order_release);
 }
 
-/* How many of the first may change places with the first: puts up to a signal. Signals, and
- * packets, which tell of what was posted before them, go only when they are the first. */
+/* Return how many requests at the front may be reordered: the puts up to a signal. Signals and
+ * packets announce earlier requests, so they leave only from the front. */
 static uint32_t count_able(const held_port *port)
 {
     uint32_t able = 0;
@@ -53,7 +53,7 @@ bool held_port_pass_on(held_port *port, channel_end *end)
     return passed;
 }
 
-/* How many were posted up to the last that is no put. */
+/* Return the number of requests up to the last one that is not a put. */
 static uint32_t count_awaited(const held_port *port)
 {
     uint32_t awaited = port->count;

@@ -1,28 +1,28 @@
-/* What a shuffled run gives its port channels, held back: puts reach the proxy at any moment before
- * a flush is over or a signal that was posted behind them is sent, in any order between those. */
+/* The port channels of a shuffled run, with delayed requests. Puts reach the proxy at any moment
+ * before the end of a flush, or before a later signal leaves, in any order among themselves. */
 #ifndef EXECUTE_SHUFFLE_PORTS_H
 #define EXECUTE_SHUFFLE_PORTS_H
 
 #include "execute/shuffle/random.h"
 #include "execute/specialize/step.h"
 
-/* Of a channel; more are passed on. */
+/* Requests held for a channel; further ones are posted. */
 #define HELD_MOST 32
 
 typedef struct held_port {
     shuffle_random random;
     uint32_t count;
-    port_request requests[HELD_MOST]; /* in the order that they were posted in */
+    port_request requests[HELD_MOST]; /* in posting order */
 } held_port;
 
-/* False: neither held nor posted, as the queue is full. Any thread. */
+/* False: neither held nor posted, since the queue is full. Any thread. */
 bool held_port_take(held_port *port, channel_end *end, const port_request *request);
-/* Pass on one that may go next. False: there is none, or the queue is full. Any thread. */
+/* Post one request that may go next. False: there is none, or the queue is full. Any thread. */
 bool held_port_pass_on(held_port *port, channel_end *end);
-/* False: some are left, as the queue is full. Any thread. */
+/* Post all held requests. False: some remain, since the queue is full. Any thread. */
 bool held_port_drain(held_port *port, channel_end *end);
-/* A run ends: the same, but that puts which nothing was posted behind may be left for later runs.
- */
+/* Like held_port_drain, for the end of a run, except that puts without a later request may remain
+ * for later runs. */
 bool held_port_end(held_port *port, channel_end *end);
 
 #endif

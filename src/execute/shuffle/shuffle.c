@@ -9,50 +9,51 @@
 #include "execute/load/loaded.h"
 #include "execute/shuffle/ports.h"
 
-/* The first lane synchronises, the others move bytes. */
+/* The first lane synchronizes, the others move bytes. */
 #define MOVERS 3
 #define LANES (MOVERS + 1)
 
-/* Shares of a piece begin where packets and elements of any type do. */
+/* Shares of a piece begin at a multiple of this: a boundary of packets and of elements of every
+ * type. */
 #define SHARE_BYTES 64
 
 #define NAP_MOST_NS 200000
 
-/* Times that a thread block which lags sees all others wait before it goes on. */
+/* A lagging thread block continues after it has seen all others wait this often. */
 #define LAG_LOOKS 3
 
 /* A copy whose source has been read and whose destinations are yet to be written. */
 typedef struct late_store {
     char *to;
-    char *bytes; /* owned */
+    char *bytes; /* owned copy */
     uint64_t count;
 } late_store;
 
 typedef struct lane {
-    task task; /* first, so that a lane's task is its lane */
+    task task; /* first, so that a task pointer is also a lane pointer */
     uint32_t share, turn;
     piece_words words;
 } lane;
 
 /* A thread block. */
 typedef struct shuffled_block {
-    shuffle_random seeds; /* of the sequences, one for every time the lanes part */
+    shuffle_random seeds; /* seeds of the sequences, one for each time the lanes diverge */
     shuffle_random random;
     lane lanes[LANES];
-    bool open;        /* lanes are between two meetings */
-    bool rested;      /* the late lanes have let the world go on once */
-    bool stores_late; /* a relaxed signal comes next, and is to overtake the copies */
-    bool got_on;      /* since it last gave way */
-    bool lags;        /* it goes on only when no other can */
-    uint64_t moves;   /* of all, when it was looked at last */
-    uint32_t looks;   /* since then */
-    uint32_t late;    /* lanes that go on only when no other can, a bit each */
+    bool open;        /* lanes are between two barriers */
+    bool rested;      /* the late lanes have yielded once */
+    bool stores_late; /* the next step is a relaxed signal that must overtake the copies */
+    bool got_on;      /* steps since it last yielded */
+    bool lags;        /* continues only when no other block can */
+    uint64_t moves;   /* of all blocks, at the last check */
+    uint32_t looks;   /* since that check */
+    uint32_t late;    /* lanes that continue only when no other can, one bit each */
     ARRAY(late_store) stores;
 } shuffled_block;
 
 struct shuffle {
     uint32_t port_count;
-    held_port *ports; /* by the number of a port channel */
+    held_port *ports; /* indexed by port channel number */
     _Atomic uint64_t moves;
     uint32_t block_count;
     shuffled_block blocks[];
@@ -62,8 +63,6 @@ static shuffled_block *shuffle_block_of(const plan_run *of, const task *t)
 {
     return &of->loaded->shuffle->blocks[t - of->loaded->tasks];
 }
-
-/* ---- the seed ---- */
 
 banyan_status shuffle_find_seed(uint64_t asked, uint64_t *seed)
 {
@@ -87,10 +86,8 @@ static void shuffle_nap(shuffle_random *random)
     nanosleep(&time, NULL);
 }
 
-/* ---- shares ---- */
-
-/* Lane i has the i-th bytes of every operand of an operation, and others of the next operation. A
- * pad has one owner. */
+/* Lane i takes the i-th share of every operand of an operation, and another share of the next
+ * operation. A pad has one owner. */
 banyan_status shuffle_deal(task *t, const step *s)
 {
     lane *l = (lane *)t;
@@ -119,8 +116,6 @@ banyan_status shuffle_deal(task *t, const step *s)
     return BANYAN_OK;
 }
 
-/* ---- stores that a relaxed signal overtakes ---- */
-
 static bool is_relaxed(const step *s)
 {
     return s->kind == STEP_SIGNAL && s->whole->kind == PLAN_RELAXED_SIGNAL;
@@ -145,7 +140,8 @@ static banyan_status keep_store(shuffled_block *b, char *to, const char *from, u
     return BANYAN_OK;
 }
 
-/* Parts of a reduction may go on from where others have stored. */
+/* A reduction of several parts may read what an earlier part stored, so its stores are not
+ * delayed. */
 static bool can_store_late(const step *s)
 {
     bool packets = false;
@@ -172,7 +168,7 @@ static banyan_status shuffle_read_piece(const plan_run *of, shuffled_block *b, t
     return BANYAN_OK;
 }
 
-/* Read a lane's share, and have what becomes of it stored later. */
+/* Read a lane's share now and store the result later. */
 static banyan_status shuffle_read_sources(const plan_run *of, shuffled_block *b, task *t,
                                           const step *s)
 {
@@ -197,7 +193,7 @@ static void store_all(shuffled_block *b)
     b->stores.count = 0;
 }
 
-/* The lanes have met: the signals first, then what comes before them. */
+/* All lanes are at the barrier: perform the signals first, then the copies that precede them. */
 static task_state signal_then_store(const plan_run *of, shuffled_block *b, task *t,
                                     trace_ring *ring)
 {
@@ -212,14 +208,13 @@ static task_state signal_then_store(const plan_run *of, shuffled_block *b, task 
     return TASK_DONE;
 }
 
-/* ---- port channels ---- */
-
 bool shuffle_post(const plan_run *of, channel_end *end, const port_request *request)
 {
     return held_port_take(&of->loaded->shuffle->ports[end->number], end, request);
 }
 
-/* Beginning with any. False: nothing is held back, or its queue is full. */
+/* Post a held request, beginning with a random channel. False: nothing is held, or its queue is
+ * full. */
 static bool pass_on_any(const plan_run *of, shuffled_block *b)
 {
     shuffle *all = of->loaded->shuffle;
@@ -249,9 +244,7 @@ void shuffle_end(banyan_loaded_plan *loaded)
     }
 }
 
-/* ---- lanes ---- */
-
-/* Where all lanes of a thread block meet. */
+/* True for steps at which all lanes of a thread block synchronize. */
 static bool is_meeting(const step *s)
 {
     return s->kind == STEP_NOP || s->kind == STEP_BARRIER;
@@ -268,7 +261,7 @@ static bool shuffle_moves(const step *s)
            s->kind == STEP_FORWARD || s->kind == STEP_COMBINE;
 }
 
-/* Where the stretch ends that begins at the step at hand. */
+/* Return the end of the stretch that begins at the current step. */
 static uint32_t shuffle_find_meeting(const task *t)
 {
     task ahead = {
@@ -278,7 +271,8 @@ static uint32_t shuffle_find_meeting(const task *t)
     return ahead.at;
 }
 
-/* With a new sequence, so that how often a wait was looked at decides nothing later. */
+/* Start a new random sequence, so that the number of polls of a wait has no influence on later
+ * choices. */
 static void open_lanes(const task *t, shuffled_block *b)
 {
     b->random = shuffle_random_from(shuffle_next(&b->seeds));
@@ -301,7 +295,7 @@ static void open_lanes(const task *t, shuffled_block *b)
     }
 }
 
-/* Go over steps that other lanes do, and round loops. False: the lane is where all meet. */
+/* Skip steps of other lanes, and follow loops. False: the lane is at the barrier. */
 static bool find_step(uint32_t i, task *l)
 {
     while (l->at < l->step_count && !is_meeting(&l->steps[l->at])) {
@@ -313,7 +307,7 @@ static bool find_step(uint32_t i, task *l)
     return false;
 }
 
-/* LANES: nobody can go on. */
+/* Return a lane that can continue; LANES: none can. */
 static uint32_t pick_lane(shuffled_block *b, uint32_t waiting)
 {
     uint32_t able = 0;
@@ -343,7 +337,7 @@ static task_state take_lane_step(const plan_run *of, shuffled_block *b, task *l,
     return TASK_DONE;
 }
 
-/* Whoever looks at the thread block finds it where the lane waits. */
+/* Copy the lane's wait into the thread block, for those who report it. */
 static void show_wait(task *t, const task *l)
 {
     t->at = l->at;
@@ -356,7 +350,7 @@ static void show_wait(task *t, const task *l)
     t->got = l->got;
 }
 
-/* TASK_WAITS with t->moved: somebody else's turn. */
+/* TASK_WAITS with t->moved: the turn of another block. */
 static task_state play_lanes(const plan_run *of, shuffled_block *b, task *t, trace_ring *ring)
 {
     uint32_t waiting = 0, done = 0;
@@ -401,7 +395,7 @@ static task_state close_lanes(const plan_run *of, shuffled_block *b, task *t, tr
     return b->stores_late ? signal_then_store(of, b, t, ring) : TASK_DONE;
 }
 
-/* A thread block that has got on lets others go first, every now and then. */
+/* Decide at random whether a thread block that made progress yields. */
 static bool gives_way(shuffled_block *b, task *t)
 {
     if (!b->got_on || shuffle_below(&b->random, 3) != 0)
@@ -455,8 +449,6 @@ task_state shuffle_advance(const plan_run *of, task *t, trace_ring *ring)
         atomic_fetch_add_explicit(&of->loaded->shuffle->moves, 1, memory_order_relaxed);
     return state;
 }
-
-/* ---- runs ---- */
 
 static banyan_status shuffle_make(banyan_loaded_plan *loaded)
 {

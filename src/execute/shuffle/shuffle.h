@@ -1,9 +1,9 @@
-/* Running thread blocks in orders that the memory model allows and that hardly ever happen, drawn
- * from a seed: for showing what is wrong with a plan, and that nothing is.
+/* Runs thread blocks in orders that the memory model allows and that rarely occur, drawn from a
+ * seed. Such runs expose faults of a plan, and show that a sound plan has none.
  *
- * A thread block is a few lanes, as it is many threads on a GPU. Every operation's bytes are dealt
- * out among the lanes; one more lane signals, waits and posts. Lanes meet at nops and barriers, and
- * between two meetings each of them goes on by itself. */
+ * A thread block has a few lanes, in place of the many threads on a GPU. Each operation's bytes
+ * are divided among the lanes; one more lane signals, waits and posts. Lanes synchronize at nops
+ * and barriers, and run independently between them. */
 #ifndef EXECUTE_SHUFFLE_SHUFFLE_H
 #define EXECUTE_SHUFFLE_SHUFFLE_H
 
@@ -11,23 +11,24 @@
 
 typedef struct shuffle shuffle;
 
-/* What the caller asks for, else BANYAN_SHUFFLE; 0: none. INVALID when that is no number. */
+/* Return the caller's seed, else BANYAN_SHUFFLE; 0: none. INVALID if that is not a number. */
 banyan_status shuffle_find_seed(uint64_t asked, uint64_t *seed);
 
-/* Before a run of `loaded`, whose tasks have been reset; the first one makes `loaded->shuffle`. */
+/* Call it before a run of `loaded`, after its tasks were reset. The first call creates
+ * `loaded->shuffle`. */
 banyan_status shuffle_begin(struct banyan_loaded_plan *loaded, const plan_run *of);
-/* After a run: post what is held back still. */
+/* Call it after a run: it posts the requests still held. */
 void shuffle_end(struct banyan_loaded_plan *loaded);
-/* NULL is ignored. */
+/* Ignores NULL. */
 void shuffle_free(shuffle *old);
 
-/* What task_advance does, in another order. */
+/* Like task_advance, in another order. */
 task_state shuffle_advance(const plan_run *of, task *t, trace_ring *ring);
 
-/* Hold a request to the proxy back. False: the queue is full. */
+/* Hold back a request to the proxy. False: the queue is full. */
 bool shuffle_post(const plan_run *of, channel_end *end, const port_request *request);
 
-/* Of a lane that enters a step: leave it with its share of the pieces. */
+/* Reduce a step that a lane enters to the lane's share of the pieces. */
 banyan_status shuffle_deal(task *lane, const step *s);
 
 #endif

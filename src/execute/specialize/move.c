@@ -27,10 +27,11 @@ static void next_piece(task *t, const step *s)
     t->moved = true;
 }
 
-/* Destinations that are written in one pass over the source. */
+/* Destinations that one pass over the source writes. */
 #define TOGETHER 16
 
-/* A chunk that stays where it is is not copied: in place, input and output are the same. */
+/* In place, input and output are the same memory: a chunk whose destination is its source is not
+ * copied. */
 bool move_copy(const plan_run *of, task *t, const step *s)
 {
     for (; t->pieces_left > 0; next_piece(t, s)) {
@@ -46,8 +47,6 @@ bool move_copy(const plan_run *of, task *t, const step *s)
     return true;
 }
 
-/* ---- packets ---- */
-
 void move_knock(task *t, const step *s)
 {
     if (!t->quiet)
@@ -56,8 +55,6 @@ void move_knock(task *t, const step *s)
     for (uint32_t i = 0; i < s->knock_count; i++)
         bell_knock(s->knocks[i]);
 }
-
-/* ---- what goes on behind the end of the message ---- */
 
 static const char zeros[4096];
 
@@ -92,7 +89,7 @@ static void write_pads(const plan_run *of, task *t, const step *s, uint32_t flag
     }
 }
 
-/* True when they are done with. */
+/* True when the pads are done. */
 static bool pads_pass(const plan_run *of, task *t, const step *s, uint32_t flag)
 {
     if (!pads_have_come(of, t, s, flag))
@@ -119,7 +116,7 @@ bool move_pack(const plan_run *of, task *t, const step *s)
     return true;
 }
 
-/* Takes what has come; true when that is all of the piece. */
+/* Record `bytes` of progress. True when the piece is complete. */
 static bool got_on(task *t, uint64_t bytes, uint64_t whole)
 {
     t->done += bytes;
@@ -164,15 +161,14 @@ bool move_forward(const plan_run *of, task *t, const step *s)
     return true;
 }
 
-/* ---- reductions ---- */
-
 static uint64_t specialize_move_block_of(const task *t, const step *s)
 {
     uint64_t left = t->piece[0] - t->done;
     return left < s->block_bytes ? left : s->block_bytes;
 }
 
-/* Have the block of every source at hand: packets are read into the task's room as they come. */
+/* Make the block of every source available: packets are read into the task's buffer as they
+ * arrive. */
 static bool gather_sources(const plan_run *of, task *t, const step *s, uint32_t flag,
                            uint64_t bytes, char **room)
 {
@@ -249,9 +245,7 @@ bool move_combine(const plan_run *of, task *t, const step *s)
     return true;
 }
 
-/* ---- through the proxy ---- */
-
-/* The proxy must not wait for packets, so that they are waited for here. */
+/* Wait for packets here, since the proxy must not wait for them. */
 static bool packets_have_come(task *t, const char *packets, uint64_t bytes, uint32_t flag)
 {
     while (t->done < bytes) {
@@ -265,7 +259,7 @@ static bool packets_have_come(task *t, const char *packets, uint64_t bytes, uint
     return true;
 }
 
-/* Thread blocks of several workers may use one channel. */
+/* Lock the channel: thread blocks of several workers may use it. */
 bool move_request(const plan_run *of, channel_end *end, const port_request *request)
 {
     if (of->loaded->shuffle)
@@ -279,7 +273,7 @@ bool move_request(const plan_run *of, channel_end *end, const port_request *requ
     return posted;
 }
 
-/* Pads are posted a few zeros at a time. */
+/* Post a pad as a few zeros at a time. */
 static bool post_pads(const plan_run *of, task *t, const step *s, port_request *request)
 {
     uint64_t bytes = t->piece[0] & ~STEP_PAD;

@@ -4,7 +4,7 @@
 
 #include "execute/host/task.h"
 
-/* True when the step is done; else it waits, and t->moved says whether it got on. */
+/* True when the step is done. False: it waits, and t->moved says whether it made progress. */
 bool move_copy(const plan_run *of, task *t, const step *s);
 bool move_pack(const plan_run *of, task *t, const step *s);
 bool move_unpack(const plan_run *of, task *t, const step *s);
@@ -15,7 +15,7 @@ bool move_post(const plan_run *of, task *t, const step *s);
 /* Post to the proxy. False: the queue is full. */
 bool move_request(const plan_run *of, channel_end *end, const port_request *request);
 
-/* Wake those who wait for the packets that the step has written. */
+/* Wake the waiters for the packets that the step has written. */
 void move_knock(task *t, const step *s);
 
 #endif

@@ -1,4 +1,4 @@
-/* Where the operands of a step lie, in bytes. */
+/* Positions of a step's operands, in bytes. */
 #include <inttypes.h>
 
 #include "channel/packet.h"
@@ -76,7 +76,7 @@ static banyan_status write_piece(void *context, const plan_piece *piece)
     return specialize_pieces_append(writer, piece, 0);
 }
 
-/* The first packet of a pad may hold the last bytes of data. A pad is no longer than a chunk. */
+/* A pad's first packet may contain the last bytes of data. A pad is no longer than a chunk. */
 static banyan_status write_pad(void *context, const plan_piece *piece)
 {
     struct piece_writer *writer = context;

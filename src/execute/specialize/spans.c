@@ -1,4 +1,4 @@
-/* Which bytes of a rank's output a run leaves something in. */
+/* Finds the bytes of a rank's output that a run writes. */
 #include <stdlib.h>
 
 #include "execute/specialize/specialize.h"
@@ -6,11 +6,11 @@
 struct span_finder {
     plan_cut *of;
     const banyan_plan *plan;
-    int rank; /* whose output */
+    int rank; /* the output's rank */
     int actor;
     const plan_thread_block *block;
-    uint64_t at;          /* where the buffer at hand begins in the one that stands for both */
-    uint32_t destination; /* of the part at hand */
+    uint64_t at;          /* offset of the current buffer in the buffer that stands for both */
+    uint32_t destination; /* index among the destinations of the current part */
     uint32_t source_count;
 };
 
@@ -28,7 +28,7 @@ static banyan_status specialize_spans_visit(void *context, const plan_piece *pie
     return add_span(find->of, find->at + offset, piece->bytes);
 }
 
-/* Does the operand lie in this rank's output, or, in place, its input? */
+/* True if the operand lies in this rank's output or, in place, its input. */
 static bool lies_there(const struct span_finder *find, const plan_op *op,
                        const plan_operand *operand, plan_buffer *buffer)
 {
@@ -62,7 +62,7 @@ static banyan_status find_in_part(struct span_finder *find, const plan_op *part)
     return BANYAN_OK;
 }
 
-/* What a loop writes, iteration by iteration, is what its operations would write outside of it. */
+/* A loop's iterations write the same bytes as its operations would outside of it. */
 static banyan_status find_in_ops(struct span_finder *find, const plan_op *ops, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -97,7 +97,7 @@ static void merge_spans(plan_cut *of)
     of->spans.count = kept;
 }
 
-/* From places in the buffer that stands for both to places in the output. */
+/* Convert offsets in the buffer that stands for both to offsets in the output. */
 static void clip_spans(plan_cut *of, uint64_t begin, uint64_t bytes)
 {
     size_t kept = 0;

@@ -5,11 +5,11 @@
 
 #include "execute/load/loaded.h"
 
-/* Iterations of a loop that are cut beforehand. */
+/* Largest number of iterations whose pieces are prepared in advance. */
 #define TABLE_MOST 65536
 
-/* Bytes that a reduction works on at a time: what it reads from packets, and what it has written
- * once and stores again, stays in the first-level cache. */
+/* Bytes that a reduction processes at a time, so that packet data, and results that are stored
+ * again, stay in the first-level cache. */
 #define BLOCK_BYTES 8192
 
 struct builder {
@@ -19,9 +19,9 @@ struct builder {
     plan_cut *made;
     const plan_thread_block *block;
     cut_block *steps;
-    const plan_op *whole; /* the operation at hand */
-    const plan_op *loop;  /* that it is in */
-    uint32_t number;      /* of it, or of its loop, in the thread block */
+    const plan_op *whole; /* the current operation */
+    const plan_op *loop;  /* its loop */
+    uint32_t number;      /* number of the operation, or of its loop, in the thread block */
 };
 
 uint64_t cut_place(const plan_cut *of, const banyan_plan *plan, int rank, plan_buffer buffer)
@@ -55,8 +55,6 @@ static banyan_status specialize_add_pieces(struct builder *build, step *s)
     s->iteration_at[iterations] = made->words.count;
     return BANYAN_OK;
 }
-
-/* ---- operations and their parts ---- */
 
 static step *specialize_add_step(struct builder *build, step_kind kind)
 {
@@ -111,7 +109,7 @@ static banyan_status specialize_add_operands(struct builder *build, step *s)
     return BANYAN_OK;
 }
 
-/* Whoever shares this rank's thread alone needs no bell: it looks before it sleeps. */
+/* A waiter on this rank's only thread needs no wake-up: the thread polls it before it sleeps. */
 static banyan_status add_knocks(struct builder *build, step *s)
 {
     const banyan_executor *executor = build->loaded->executor;
@@ -130,7 +128,8 @@ static banyan_status add_knocks(struct builder *build, step *s)
     return BANYAN_OK;
 }
 
-/* Scratch that is gone round in must not pass old packets for new ones. */
+/* True if the operation reuses scratch in a loop: then it must not take old packets for new
+ * ones. */
 static bool goes_round(const plan_geometry *geometry)
 {
     return geometry->scratch_stride < geometry->chunk_bytes;
@@ -147,7 +146,7 @@ static bool specialize_is_large(const struct builder *build, const step_operand 
     return large && operand->base % PLAN_BUFFERS != PLAN_SCRATCH;
 }
 
-/* Scratch is read again soon, by whoever waits for it, and so are outputs that the plan reads. */
+/* Keep scratch, and outputs that the plan reads, in the caches: they are read again soon. */
 static void choose_way(const struct builder *build, step *s)
 {
     bool into_cache = true, past_cache = true;
@@ -162,8 +161,9 @@ static void choose_way(const struct builder *build, step *s)
     s->way = past_cache ? SPREAD_PAST_CACHE : into_cache ? SPREAD_INTO_CACHE : SPREAD_PLAIN;
 }
 
-/* A reduction writes each block once to its target, best its own memory, and from there to the
- * others. What goes past the caches comes from the task's room. */
+/* A reduction writes each block once to its target, preferably local memory, and copies it from
+ * there to the other destinations. Destinations that bypass the caches are copied from the task's
+ * buffer. */
 static void choose_target(const struct builder *build, step *s)
 {
     s->target = STEP_NO_TARGET;
@@ -193,7 +193,7 @@ static banyan_status finish_combine(struct builder *build, step *s)
     return BANYAN_OK;
 }
 
-/* A step that moves bytes: the i-th part of the operation. */
+/* Add a step that moves bytes: the i-th part of the operation. */
 static banyan_status specialize_add_move(struct builder *build, step_kind kind, uint32_t i)
 {
     plan_op *part = arena_take(&build->made->memory, sizeof *part);
@@ -213,7 +213,7 @@ static banyan_status specialize_add_move(struct builder *build, step_kind kind, 
     return specialize_add_pieces(build, s);
 }
 
-/* A step that tells or waits: on channels [first, first + count) of the operation. */
+/* Add a step that signals or waits on channels [first, first + count) of the operation. */
 static banyan_status specialize_add_ends(struct builder *build, step_kind kind, uint32_t first,
                                          uint32_t count)
 {
@@ -397,9 +397,7 @@ static banyan_status specialize_add_blocks(struct builder *build)
     return BANYAN_OK;
 }
 
-/* ---- flags ---- */
-
-/* Every rank counts for all, so that all come to the same number. */
+/* Count all ranks' flags on every rank, so that all get the same number. */
 static uint64_t count_flags(const struct builder *build)
 {
     const plan_geometry *geometry = &build->made->geometry;
@@ -417,8 +415,6 @@ static uint64_t count_flags(const struct builder *build)
     return most;
 }
 
-/* ---- the whole ---- */
-
 static banyan_status cut_for_size(struct builder *build)
 {
     const banyan_loaded_plan *loaded = build->loaded;
@@ -430,9 +426,9 @@ static banyan_status cut_for_size(struct builder *build)
                          build->rank);
     RETURN_IF_FAILED(
         plan_geometry_make(build->plan, made->message_bytes, made->elem_bytes, &made->geometry));
-    /* Scratch chunks lie where the longest message has them, so that what an operation leaves for
-     * a peer lies in the same place whatever the size, and consecutive runs of different sizes are
-     * as safe as those of one size. */
+    /* Scratch chunks keep the positions of the longest message. Data for a peer then lies in one
+     * place for every size, and consecutive runs of different sizes are as safe as runs of one
+     * size. */
     made->geometry.scratch_stride = loaded->largest.scratch_stride;
     made->geometry.scratch_half_bytes = loaded->largest.scratch_half_bytes;
     for (int buffer = PLAN_INPUT; buffer <= PLAN_OUTPUT; buffer++)
@@ -460,8 +456,8 @@ static const plan_op *find_impossible(const plan_op *ops, uint32_t count, DLData
     return NULL;
 }
 
-/* Look at the operations of all ranks: a rank that only sends would wait for those that cannot
- * reduce. */
+/* Check the operations of all ranks: otherwise a rank that only sends would wait for peers that
+ * cannot reduce. */
 static banyan_status check_reductions(const banyan_plan *plan, DLDataType dtype)
 {
     if (reduce_find(dtype, BANYAN_SUM))

@@ -1,4 +1,5 @@
-/* A plan cut for messages of one size and element type: the steps of this rank's thread blocks. */
+/* A plan specialized for messages of one size and element type: the steps of this rank's thread
+ * blocks. */
 #ifndef EXECUTE_SPECIALIZE_SPECIALIZE_H
 #define EXECUTE_SPECIALIZE_SPECIALIZE_H
 
@@ -8,8 +9,8 @@ struct banyan_loaded_plan;
 
 typedef struct cut_block {
     ARRAY(step) steps;
-    size_t room_bytes;     /* for packets that have come, while others have not */
-    uint32_t most_sources; /* of a reduction */
+    size_t room_bytes;     /* buffer for packets that arrive before those of other sources */
+    uint32_t most_sources; /* largest number of sources of a reduction */
 } cut_block;
 
 typedef struct cut_span {
@@ -26,12 +27,12 @@ typedef struct plan_cut {
     cut_block *blocks;
     uint32_t block_count;
     piece_words words;
-    ARRAY(cut_span) spans; /* ascending, apart; when outputs of the plan may have to be copied */
-    uint32_t flags;        /* that packets of a run use up */
-    /* As the device has it, without multicast and with it; NULL: not yet, or on the host. */
+    ARRAY(cut_span) spans; /* ascending and disjoint; only if the plan's outputs may be copied */
+    uint32_t flags;        /* number of flags that a run's packets use */
+    /* On the device, without and with multicast. NULL: not uploaded yet, or on the host. */
     void *uploaded[2];
-    uint32_t multicast; /* the bases that the second uses, as a placement has them */
-    bool captured;      /* graphs refer to what is uploaded: it stays */
+    uint32_t multicast; /* the bases of the second program, as in a placement */
+    bool captured;      /* graphs refer to the uploaded program, so it stays */
 } plan_cut;
 
 /* INVALID: the plan cannot run on such messages. */
@@ -44,17 +45,17 @@ banyan_status cut_pieces(const plan_cut *of, const banyan_plan *plan, int rank,
                          const plan_thread_block *block, const step *s, uint64_t iteration,
                          piece_words *words);
 
-/* Which bytes of this rank's output hold something when the plan has run: those that anybody writes
- * and, in place, those that the input lies in. For outputs that are copied to where they belong. */
+/* Find the bytes of this rank's output that hold data after a run: bytes that some rank writes
+ * and, in place, those of the input. Used for outputs that are copied out of staging. */
 banyan_status cut_find_spans(plan_cut *of, const banyan_plan *plan, int rank);
 
-/* Operand i of an operation, sources first; and how many operands of a step it is: a group's
- * members are one each. */
+/* Operand i of an operation, sources first. The width is its number of operands in the step: one
+ * for each member of a group. */
 const plan_operand *cut_operand(const plan_op *op, uint32_t i);
 uint32_t cut_operand_width(const banyan_plan *plan, int rank, const plan_thread_block *block,
                            const plan_operand *operand);
 
-/* Where a rank's input, or output, begins in the longer of the two when the plan is in place. */
+/* The offset of a rank's input or output in the longer of the two, for an in-place plan. */
 uint64_t cut_place(const plan_cut *of, const banyan_plan *plan, int rank, plan_buffer buffer);
 
 #endif

@@ -1,4 +1,5 @@
-/* What a thread block runs: a plan's operations, cut for one message size and element type. */
+/* The steps of a thread block: a plan's operations, specialized for one message size and element
+ * type. */
 #ifndef EXECUTE_SPECIALIZE_STEP_H
 #define EXECUTE_SPECIALIZE_STEP_H
 
@@ -12,58 +13,61 @@
 
 /* This rank's end of a memory or port channel. */
 typedef struct channel_end {
-    counter *incoming;         /* here; the peer adds to it */
+    counter *incoming;         /* at this rank; the peer adds to it */
     counter *outgoing;         /* at the peer */
-    bell *bell;                /* the peer's */
+    bell *bell;                /* wakes the peer */
     port_queue *queue;         /* PORT */
-    _Atomic uint64_t consumed; /* signals that waits here have taken */
-    atomic_flag posting;       /* one thread at a time */
+    _Atomic uint64_t consumed; /* signals that waits on this rank have taken */
+    atomic_flag posting;       /* lock: one thread posts at a time */
     int peer;
-    uint32_t number; /* among the rank's channels of the type */
+    uint32_t number; /* index among the rank's channels of the type */
 } channel_end;
 
-/* Sources, then destinations; a group's members are operands of their own. */
+/* Sources, then destinations; each member of a group is an operand. */
 typedef struct step_operand {
     uint32_t base; /* rank × PLAN_BUFFERS + buffer */
     bool packets;
-    bool past_cache; /* written, and not used again before it has left the caches */
+    bool past_cache; /* a destination that is used again only after it has left the caches */
 } step_operand;
 
-/* Where a step's operands lie, piece by piece: bytes, then an offset an operand (of packets as they
- * lie, twice the data's). */
+/* Positions of a step's operands, piece by piece: bytes, then one offset for each operand. Offsets
+ * of packets count packet bytes, twice the data's. */
 typedef ARRAY(uint64_t) piece_words;
 
-/* Of a piece's bytes: they are none of the message, but packets that are waited for and passed on
- * all the same, so that nobody gets ahead of what he would wait for in a longer one. */
+/* Marks a piece's bytes as a pad. A pad is not part of the message, but its packets are waited for
+ * and passed on all the same. A rank thus cannot run ahead of a peer that it would wait for in a
+ * longer message. */
 #define STEP_PAD (UINT64_C(1) << 63)
 
 typedef struct step {
     step_kind kind;
-    uint32_t number;      /* of the operation in its thread block */
-    const plan_op *op;    /* the operation, or what is done of it, for its pieces */
-    const plan_op *whole; /* the operation as the plan has it */
-    const plan_op *loop;  /* that it is in; NULL */
+    uint32_t number;      /* the operation's number in its thread block */
+    const plan_op *op;    /* the operation, or the part of it that defines the pieces */
+    const plan_op *whole; /* the operation as in the plan */
+    const plan_op *loop;  /* the enclosing loop, or NULL */
 
     step_operand *operands;
     uint32_t source_count, destination_count;
-    spread_way way;       /* COPY */
-    bool streams;         /* some destinations go past the caches */
-    uint32_t target;      /* COMBINE: the operand that is reduced to; STEP_NO_TARGET: to room */
+    spread_way way;  /* COPY */
+    bool streams;    /* some destinations bypass the caches */
+    uint32_t target; /* COMBINE: the operand that receives the result first; STEP_NO_TARGET: the
+                        buffer */
     uint64_t block_bytes; /* COMBINE: bytes at a time */
     reduce_fn reduce;
-    uint64_t first_word, piece_count; /* outside of loops: in the cut's words */
-    /* In a loop of `iterations`, those of iteration i lie at [iteration_at[i], iteration_at[i + 1])
-     * in the cut's words; NULL: there are too many, and each is cut when it runs. */
+    uint64_t first_word, piece_count; /* outside of loops: in the specialized plan's words */
+    /* In a loop of `iterations`, the words of iteration i lie at [iteration_at[i], iteration_at[i
+     * + 1]). NULL: there are too many iterations, and each one's pieces are computed when it
+     * runs. */
     uint64_t *iteration_at;
-    bool new_flags; /* every iteration's packets have a flag of their own */
-    bell **knocks;  /* of those who may sleep until the packets come */
+    bool new_flags; /* each iteration's packets have a flag of their own */
+    bell **knocks;  /* of ranks that may sleep until the packets arrive */
     uint32_t knock_count;
 
     channel_end **ends;
     uint32_t end_count;
-    uint32_t barrier;    /* BARRIER: its place among the rank's */
+    uint32_t barrier;    /* BARRIER: its index among the rank's barriers */
     uint64_t iterations; /* LOOP */
-    uint32_t first;      /* LOOP_END: the step to go back to; LOOP: the one behind its end */
+    uint32_t first;      /* LOOP_END: the step to return to; LOOP: the step after its end */
 } step;
 
 static inline uint32_t step_base(int rank, plan_buffer buffer)
@@ -84,7 +88,7 @@ static inline uint32_t step_operand_count(const step *s)
     return s->source_count + s->destination_count;
 }
 
-/* Words from one piece to the next. */
+/* Number of words of a piece. */
 static inline uint32_t step_piece_words(const step *s)
 {
     return 1 + step_operand_count(s);
@@ -92,7 +96,7 @@ static inline uint32_t step_piece_words(const step *s)
 
 #define STEP_NO_TARGET UINT32_MAX
 
-/* Who a trace says that the step is for: -1 for nobody, or several. */
+/* The peer of the step in a trace: -1 for none, or several. */
 static inline int step_peer(const step *s)
 {
     return s->end_count == 1 ? s->ends[0]->peer : -1;
