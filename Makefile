@@ -41,8 +41,11 @@ build: setup
 	@$(GENERATE) -B $(BUILD)
 	@cmake --build $(BUILD)
 
-docs: setup-docs
+docs: setup setup-docs
+	@$(GENERATE) -B $(BUILD)
+	@cmake --build $(BUILD) --target banyan_cli
 	@scripts/reference $(BUILD)/docs
+	@scripts/command-pages $(BUILD)/bin/banyan $(BUILD)/docs/man/man1
 
 test: setup-tests build
 	@ctest --test-dir $(BUILD) --output-on-failure

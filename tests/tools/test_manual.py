@@ -1,0 +1,51 @@
+"""Every command and command of a command has a manual page, with its usage and each of its options."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BANYAN = pathlib.Path(os.environ.get("BANYAN_BUILD", ROOT / "build")) / "bin/banyan"
+problems = []
+
+
+def help_of(*command):
+    return subprocess.run([BANYAN, *command, "--help"], capture_output=True, text=True, check=True).stdout
+
+
+def commands():
+    """Every command, with the commands that the usage of one names: "banyan plan show|diff ..."."""
+    yield ()
+    names = re.findall(r"(?m)^  ([a-z][a-z-]*) ", help_of().split("\n\n")[1])
+    for name in names:
+        yield (name,)
+        inner = re.match(rf"usage: banyan {name} ([a-z|]+\|[a-z|]+) \.\.\.\n", help_of(name))
+        for sub in inner[1].split("|") if inner else ():
+            yield (name, sub)
+
+
+if not shutil.which("help2man"):
+    print("skipped: help2man is not installed")
+    sys.exit(77)
+with tempfile.TemporaryDirectory() as folder:
+    subprocess.run([ROOT / "scripts/command-pages", BANYAN, folder], check=True)
+    found = list(commands())
+    for command in found:
+        name = "-".join(("banyan", *command))
+        path = pathlib.Path(folder) / f"{name}.1"
+        if not path.exists():
+            problems.append(f"{name} has no manual page")
+            continue
+        text = re.sub(r"\\f[A-Z]|\\&|\\", "", path.read_text())
+        if not re.search(rf"(?m)^{name} - [a-z]", text):
+            problems.append(f"{name}.1 has another name, or no summary")
+        options = re.findall(r"(?m)^  (?:-\w, |    )(--[a-z-]+)", help_of(*command))
+        problems.extend(f"{name}.1 lacks {option}" for option in options if option not in text)
+if len(found) < 28:
+    problems.append(f"only {len(found)} commands were found")
+print("\n".join(problems) or f"{len(found)} commands have manual pages")
+sys.exit(1 if problems else 0)
