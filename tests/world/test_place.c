@@ -26,20 +26,25 @@ struct play {
     const char *secret;
     _Atomic bool taken;
     struct outcome outcomes[RANKS];
+    _Atomic int pid; /* of rank 0 */
 };
 
 static struct play *play;
 static char port[16]; /* of a store that is not there: part of the job's name */
 
+static void set_number(const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    setenv(name, text, 1);
+}
+
 static void be_of_torchrun(int rank)
 {
-    char number[16];
-    snprintf(number, sizeof number, "%d", rank);
-    setenv("RANK", number, 1);
-    setenv("LOCAL_RANK", number, 1);
-    snprintf(number, sizeof number, "%d", RANKS);
-    setenv("WORLD_SIZE", number, 1);
-    setenv("LOCAL_WORLD_SIZE", number, 1);
+    set_number("RANK", rank);
+    set_number("LOCAL_RANK", rank);
+    set_number("WORLD_SIZE", RANKS);
+    set_number("LOCAL_WORLD_SIZE", RANKS);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", port, 1);
 }
@@ -154,6 +159,68 @@ static void a_job_without_a_secret_says_who_has_its_name(void **state)
     printf("%s\n%s\n", play->outcomes[0].message, play->outcomes[1].message);
 }
 
+/* ---- ranks with different secrets ---- */
+
+static const char *const secrets[] = {SECRET, "ff112233445566778899aabbccddeeff", NULL};
+static int lines; /* of the log that name the cause */
+
+static void check_text(const char *message)
+{
+    char expected[160];
+    snprintf(expected, sizeof expected,
+             "pid %d of user %u waits for ranks of this job with another secret: BANYAN_SECRET",
+             play->pid, (unsigned)geteuid());
+    CHECK(strstr(message, expected), "%s", message);
+    for (size_t i = 0; i < 2; i++)
+        CHECK(!strstr(message, secrets[i]), "a secret in a message");
+}
+
+static void check_line(banyan_log_level level, const char *message, void *context)
+{
+    (void)context;
+    if (level == BANYAN_LOG_WARN && strstr(message, " has waited ")) {
+        check_text(message);
+        lines++;
+    }
+}
+
+/* Rank 0 has the first of two secrets, rank 1 the second. */
+static void open_with_own_secret(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    const int *of = context;
+    banyan_world_options options = BANYAN_WORLD_OPTIONS_INIT;
+    banyan_world *world;
+    (void)id;
+    be_of_torchrun(rank);
+    set_number("WORLD_SIZE", count);
+    set_number("LOCAL_WORLD_SIZE", count);
+    options.secret = secrets[of[rank]];
+    options.timeout_ns = (rank == 0 ? 4 : 2) * NS_PER_S;
+    if (rank == 0) {
+        play->pid = getpid();
+        CHECK_FAILS(banyan_world_open(&options, &world), BANYAN_ERR_TIMEOUT, "rank 1");
+        return;
+    }
+    setenv("BANYAN_WAIT_LOG", "1", 1);
+    banyan_log_set(check_line, NULL);
+    usleep(500000);
+    CHECK_FAILS(banyan_world_open(&options, &world), BANYAN_ERR_TIMEOUT, "for rank 0: ");
+    check_text(banyan_last_error());
+    CHECK(lines > 0, "no line of the log names the cause");
+}
+
+static void ranks_with_different_secrets_hear_so(void **state)
+{
+    (void)state;
+    static const int pairs[][2] = {{0, 1}, {0, 2}, {2, 1}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        int statuses[2], of[2] = {pairs[i][0], pairs[i][1]};
+        ranks_fork(2, open_with_own_secret, of, statuses);
+        assert_int_equal(statuses[0], 0);
+        assert_int_equal(statuses[1], 0);
+    }
+}
+
 int main(void)
 {
     play = mmap(NULL, sizeof *play, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -164,6 +231,7 @@ int main(void)
         cmocka_unit_test(names_with_a_secret_cannot_be_worked_out),
         cmocka_unit_test(a_job_with_a_secret_opens_whatever_others_have_taken),
         cmocka_unit_test(a_job_without_a_secret_says_who_has_its_name),
+        cmocka_unit_test(ranks_with_different_secrets_hear_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

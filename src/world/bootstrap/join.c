@@ -201,17 +201,33 @@ static void complete_addresses(const struct joiner *joiner)
     }
 }
 
-/* Rank 0, which is the rendezvous, is not there yet, or not any more. */
-static void tell_of_search(const struct joiner *joiner, banyan_status status, uint64_t began_ns,
-                           uint64_t *log_ns)
+#define OTHER_BYTES (ADDRESS_TEXT_BYTES + 128)
+
+/* Empty, or why rank 0 may be there and yet not be found. Returns `text`. */
+static const char *other_text(const struct rendezvous_place *place, char text[OTHER_BYTES])
 {
+    char who[ADDRESS_TEXT_BYTES];
+    text[0] = '\0';
+    if (rendezvous_has_other_secret(place, who))
+        snprintf(text, OTHER_BYTES,
+                 "; %s waits for ranks of this job with another secret: BANYAN_SECRET, or the "
+                 "world's secret, differs or is missing",
+                 who);
+    return text;
+}
+
+/* Rank 0, which is the rendezvous, is not there yet, or not any more. */
+static void tell_of_search(const struct joiner *joiner, const struct rendezvous_place *place,
+                           banyan_status status, uint64_t began_ns, uint64_t *log_ns)
+{
+    char other[OTHER_BYTES];
     uint64_t now = time_now_ns();
     if (status != BANYAN_ERR_PEER_LOST && now < *log_ns)
         return;
     *log_ns = now + log_wait_period_ns();
-    log_warn("rank %d of %d has waited %.1f s for rank 0, which may come until the deadline: %s",
+    log_warn("rank %d of %d has waited %.1f s for rank 0, which may come until the deadline: %s%s",
              joiner->request.rank, joiner->request.world_size, (double)(now - began_ns) / 1e9,
-             banyan_last_error());
+             banyan_last_error(), other_text(place, other));
 }
 
 static banyan_status open_joiner(struct joiner *joiner, const struct rendezvous_place *place,
@@ -235,18 +251,20 @@ banyan_status joiner_join(struct joiner *joiner, const struct rendezvous_place *
     joiner->ends_ns = deadline_ns > UINT64_MAX - GRACE_NS ? UINT64_MAX : deadline_ns + GRACE_NS;
     uint64_t began_ns = time_now_ns(), log_ns = began_ns + log_wait_period_ns();
     banyan_status status;
+    char other[OTHER_BYTES];
     for (;;) {
         joiner->request.timeout_ns = deadline_left_ns(deadline_ns);
         status = ask_everywhere(joiner, place, joiner->ends_ns);
         if (!place->patient || !may_try_again(joiner, status) || deadline_left_ns(deadline_ns) == 0)
             break;
-        tell_of_search(joiner, status, began_ns, &log_ns);
+        tell_of_search(joiner, place, status, began_ns, &log_ns);
         pause_a_little();
     }
     if (place->patient && may_try_again(joiner, status))
         status = error_set(BANYAN_ERR_TIMEOUT,
-                           "rank %d of %d waited %.1f s for rank 0: %s; " TIMEOUT_HINT, rank,
-                           world_size, (double)request->timeout_ns / 1e9, banyan_last_error());
+                           "rank %d of %d waited %.1f s for rank 0: %s%s; " TIMEOUT_HINT, rank,
+                           world_size, (double)request->timeout_ns / 1e9, banyan_last_error(),
+                           other_text(place, other));
     if (!place->patient)
         joiner->host[0] = '\0';
     if (status == BANYAN_OK)

@@ -155,19 +155,59 @@ static banyan_status bootstrap_place_resolve(const char *host, int port,
     return BANYAN_OK;
 }
 
-/* The same on every rank of one user's job on one machine. Names are for all users to see and to
- * take: where there is a secret nobody else can work the name out beforehand. */
+#define TAG_BYTES 7
+#define DIGEST_BYTES 12
+
+/* "banyan-", the job's tag, and "-": a digest follows. */
+#define PREFIX_CHARACTERS (7 + 2 * TAG_BYTES + 1)
+static_assert(PREFIX_CHARACTERS + 2 * DIGEST_BYTES < ADDRESS_NAME_BYTES, "a name holds both");
+
+/* Equal on every rank of one user's job on one machine. All users see the names and can take them.
+ * The tag shows that two names are of one job. Where there is a secret, it is the digest's key, so
+ * that nobody else can work the name out beforehand. */
 static void name_of_job(const char *job, const unsigned char *secret_key,
                         char name[ADDRESS_NAME_BYTES])
 {
     char text[320];
-    unsigned char digest[16];
-    char hex[2 * sizeof digest + 1];
+    unsigned char tag[16], digest[16];
+    char tag_hex[2 * TAG_BYTES + 1], digest_hex[2 * DIGEST_BYTES + 1];
     int length = snprintf(text, sizeof text, "%s\n%u", job, (unsigned)geteuid());
+    crypto_generichash(tag, sizeof tag, (const unsigned char *)text, (size_t)length, NULL, 0);
     crypto_generichash(digest, sizeof digest, (const unsigned char *)text, (size_t)length,
                        secret_key, secret_key ? WIRE_KEY_BYTES : 0);
-    snprintf(name, ADDRESS_NAME_BYTES, "banyan-%s",
-             sodium_bin2hex(hex, sizeof hex, digest, sizeof digest));
+    snprintf(name, ADDRESS_NAME_BYTES, "banyan-%s-%s",
+             sodium_bin2hex(tag_hex, sizeof tag_hex, tag, TAG_BYTES),
+             sodium_bin2hex(digest_hex, sizeof digest_hex, digest, DIGEST_BYTES));
+}
+
+/* Does a process of this user listen at the name? */
+static bool listens(const char *name, char who[ADDRESS_TEXT_BYTES])
+{
+    struct address address = address_unix(name);
+    int fd, error;
+    address_connect(&address, &fd, &error);
+    if (fd < 0)
+        return false;
+    bool is_own = address_peer_allowed(fd, who);
+    close(fd);
+    return is_own;
+}
+
+bool rendezvous_has_other_secret(const struct rendezvous_place *place, char who[ADDRESS_TEXT_BYTES])
+{
+    char line[256], name[ADDRESS_NAME_BYTES];
+    bool found = false;
+    FILE *sockets = place->local && place->patient ? fopen("/proc/net/unix", "re") : NULL;
+    while (sockets && !found && fgets(line, sizeof line, sockets)) {
+        const char *at = strchr(line, '@');
+        if (!at || strncmp(at + 1, place->name, PREFIX_CHARACTERS) != 0)
+            continue;
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(at + 1, "\n"), at + 1);
+        found = strcmp(name, place->name) != 0 && listens(name, who);
+    }
+    if (sockets)
+        fclose(sockets);
+    return found;
 }
 
 banyan_status rendezvous_place_of_job(const struct identity *identity,
