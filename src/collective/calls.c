@@ -1,4 +1,4 @@
-/* The collectives that users call: arguments checked, the plan found, and run. */
+/* The collectives of the public interface: check the arguments, find the plan, run it. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,15 +8,13 @@
 #include "execute/executor.h"
 #include "world/control.h"
 
-/* ---- checking ---- */
-
-/* A call's buffers on this rank, and which blocks of them are the other in place. */
+/* A call's buffers on this rank, and for calls in place the block of one that is the other. */
 typedef struct buffers {
     const void *input;
     void *output;
     uint64_t input_bytes, output_bytes;
-    uint64_t input_at, output_at; /* bytes: in place, the one lies there in the other */
-    const void *copied;           /* to the output, before a run in place; NULL: nothing is */
+    uint64_t input_at, output_at; /* bytes: in place, the offset of the buffer in the other */
+    const void *copied; /* input that is copied to the output before a run in place; NULL: none */
 } buffers;
 
 static banyan_status check_element(const banyan_comm *comm, const char *name, const call *wanted)
@@ -69,7 +67,7 @@ static banyan_status check_buffers(const banyan_comm *comm, const char *name, co
     return BANYAN_OK;
 }
 
-/* The registered buffer that holds all of it; NULL: ordinary memory. */
+/* Return the registered buffer that holds the whole buffer; NULL: ordinary memory. */
 static const banyan_memory *registered_holder(const banyan_comm *comm, const void *address,
                                               uint64_t bytes)
 {
@@ -83,7 +81,7 @@ static const banyan_memory *registered_holder(const banyan_comm *comm, const voi
     return NULL;
 }
 
-/* In place, of the whole buffer that holds the rank's block. */
+/* Return the offset of the whole buffer. In place, `address` may be a block of it. */
 static uint64_t offset_in(const banyan_memory *memory, const void *address, uint64_t block_at)
 {
     return memory
@@ -91,11 +89,9 @@ static uint64_t offset_in(const banyan_memory *memory, const void *address, uint
                : 0;
 }
 
-/* ---- running ---- */
-
 static banyan_status run(banyan_comm *comm, call *wanted, const buffers *given, void *stream)
 {
-    /* Where reduce's output lies is known at the root alone. */
+    /* Only the root knows where reduce's output lies. */
     if (comm->registered.count > 0 && wanted->kind != BANYAN_REDUCE) {
         wanted->input = registered_holder(comm, given->input, given->input_bytes);
         wanted->output = registered_holder(comm, given->output, given->output_bytes);
@@ -121,7 +117,7 @@ static banyan_status run(banyan_comm *comm, call *wanted, const buffers *given, 
                                   wanted->dtype, stream);
 }
 
-/* `input_blocks` and `output_blocks`: of `count` elements each. */
+/* `input_blocks` and `output_blocks`: numbers of blocks of `count` elements. */
 static banyan_status call_check(const banyan_comm *comm, call *wanted, buffers *given, size_t count,
                                 int input_blocks, int output_blocks)
 {
@@ -153,7 +149,7 @@ banyan_status comm_call_of(const banyan_comm *comm, banyan_collective_kind kind,
                       kind == BANYAN_ALLGATHER ? comm->ranks : 1);
 }
 
-/* A call with a wrong argument. The others, which compare theirs, receive the error. */
+/* Fail a call with a wrong argument. If calls are compared, the other ranks receive the error. */
 static banyan_status refuse(banyan_comm *comm, const call *wanted, banyan_status status)
 {
     return comm->check_calls ? comm_check_call(comm, wanted, status) : status;
@@ -206,8 +202,8 @@ banyan_status banyan_comm_alltoall(banyan_comm *comm, const void *input, void *o
     return call_run(comm, &wanted, &given, count, comm->ranks, comm->ranks, stream);
 }
 
-/* Broadcast and reduce. Whether the root's buffers are one is not known to the others, so that the
- * plan is always one in place; on the others the buffer that is used stands for both. */
+/* Broadcast and reduce. Only the root knows whether its buffers are in place, so the plan is
+ * always an in-place one. On the other ranks, the buffer in use stands for both. */
 static banyan_status rooted_run(banyan_comm *comm, call *wanted, buffers *given, size_t count,
                                 void *stream)
 {
@@ -234,7 +230,7 @@ banyan_status banyan_comm_broadcast(banyan_comm *comm, const void *input, void *
     return rooted_run(comm, &wanted, &given, count, stream);
 }
 
-/* Plans for reduce leave the input of other ranks than the root alone. */
+/* Plans for reduce do not modify the input of ranks other than the root. */
 banyan_status banyan_comm_reduce(banyan_comm *comm, const void *input, void *output, size_t count,
                                  DLDataType dtype, banyan_reduce_op op, int root, void *stream)
 {

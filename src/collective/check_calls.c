@@ -1,4 +1,4 @@
-/* BANYAN_CHECK_CALLS=1: every call is compared before anything moves. */
+/* BANYAN_CHECK_CALLS=1: compare every call on all ranks before anything moves. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,10 +8,10 @@
 #include "core/error.h"
 #include "world/control.h"
 
-/* A call as it travels. */
+/* A call in the form that ranks exchange. */
 typedef struct signature {
     uint64_t message_bytes;
-    uint64_t input_offset, output_offset; /* into registered buffers */
+    uint64_t input_offset, output_offset; /* offsets in registered buffers */
     uint32_t kind, op, root, shift, in_place, dtype;
     uint32_t input, output; /* 1 + the registered buffer's number; 0: ordinary memory */
 } signature;

@@ -11,9 +11,7 @@
 #include "execute/load/binding.h"
 #include "world/control.h"
 
-/* ---- making ---- */
-
-/* Rank 0's file, for everybody: files on different machines may differ. */
+/* All ranks use rank 0's file, since files on different machines may differ. */
 static banyan_status share_tuning(banyan_comm *comm, const char *path)
 {
     char *text = NULL;
@@ -36,7 +34,7 @@ static banyan_status share_tuning(banyan_comm *comm, const char *path)
     return control_agree(comm->world, status);
 }
 
-/* Ranks may have different environments: rank 0's decides. */
+/* Rank 0's environment decides, since ranks may have different environments. */
 static banyan_status load_tuning(banyan_comm *comm, const banyan_comm_options *options)
 {
     RETURN_IF_FAILED(control_agree(comm->world, tuning_default(&comm->table)));
@@ -56,7 +54,7 @@ static void comm_free(banyan_comm *comm)
     free(comm);
 }
 
-/* The same on every node, or 0. */
+/* Return the number of ranks per node if it is equal on all nodes, else 0. */
 static int common_ranks_per_node(const banyan_world *world)
 {
     int ranks = banyan_world_size(world), nodes = banyan_world_node_count(world);
@@ -130,8 +128,8 @@ banyan_status banyan_comm_status(banyan_comm *comm)
     return control_check(comm->world);
 }
 
-/* Ranks may have made different numbers of calls until one failed: what was used longest ago, and
- * makes room, is decided anew. */
+/* Restart the order of use, which decides which plan is unloaded: after a failure, ranks may have
+ * made different numbers of calls. */
 static void forget_uses(banyan_comm *comm)
 {
     comm->uses = 0;
@@ -148,8 +146,6 @@ banyan_status banyan_comm_reset(banyan_comm *comm)
     forget_uses(comm);
     return BANYAN_OK;
 }
-
-/* ---- what the user adds ---- */
 
 banyan_status banyan_comm_register(banyan_comm *comm, const banyan_memory *memory)
 {

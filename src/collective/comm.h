@@ -1,4 +1,4 @@
-/* What a communicator is made of. */
+/* The parts of a communicator. */
 #ifndef COLLECTIVE_COMM_H
 #define COLLECTIVE_COMM_H
 
@@ -9,29 +9,31 @@
 #include "core/containers/array.h"
 #include "world/control.h"
 
-/* All that decides which plan serves a call, equal on all ranks. */
+/* The parameters that select a call's plan; equal on all ranks. */
 typedef struct call {
     banyan_collective_kind kind;
     banyan_reduce_op op;
     int root, shift;
     bool in_place;
-    uint64_t message_bytes; /* a rank's input */
+    uint64_t message_bytes; /* bytes of a rank's input */
     DLDataType dtype;
-    const banyan_memory *input, *output;  /* registered; NULL: ordinary memory */
-    uint64_t input_offset, output_offset; /* into these; they do not decide, but must be equal */
+    const banyan_memory *input, *output; /* registered; NULL: ordinary memory */
+    uint64_t input_offset,
+        output_offset; /* offsets in these; they select nothing, but must be equal */
 } call;
 
-/* A plan that serves calls. The communicator's own are compiled from an algorithm. */
+/* A plan that serves calls: an added one, or one that the communicator compiles from an
+ * algorithm. */
 typedef struct choice {
-    const banyan_plan *added; /* NULL: an algorithm */
+    const banyan_plan *added; /* NULL: the plan of an algorithm */
     const algorithm_entry *entry;
-    tuning_row row; /* that named it */
+    tuning_row row; /* the row that named the algorithm */
 } choice;
 
-/* A loaded plan, kept for calls like the one that it was loaded for. */
+/* A loaded plan, kept for calls like the one it was loaded for. */
 typedef struct ready {
-    call
-        for_call; /* message_bytes: the most it serves; the dtype has chosen, and matters no more */
+    call for_call; /* message_bytes: the largest message; the dtype selected the plan and is not
+                      used any more */
     choice chosen;
     banyan_loaded_plan *loaded;
     uint64_t last_use;
@@ -46,50 +48,52 @@ struct banyan_comm {
     int rank, ranks;
     int ranks_per_node; /* 0: nodes have different numbers of ranks */
     bool check_calls;
-    uint32_t blocks_most; /* thread blocks of a rank that its device has room for */
+    uint32_t blocks_most; /* most thread blocks of a rank that fit on its device */
     tuning table;
     ARRAY(const banyan_plan *) added;
     ARRAY(const banyan_memory *) registered;
-    /* At most COMM_READY_MAX and those that graphs hold; what was used longest ago makes room. */
+    /* At most COMM_READY_MAX, not counting those that graphs hold. The least recently used one is
+     * unloaded first. */
     ARRAY(ready) ready;
     uint64_t uses;
-    /* The latest call of each kind, to find its plan by one comparison. */
+    /* The latest call of each kind, so that an equal call finds its plan by one comparison. */
     struct {
         call last;
-        size_t ready; /* 1 + its place in `ready`; 0: none */
+        size_t ready; /* 1 + its index in `ready`; 0: none */
     } latest[BANYAN_REDUCE + 1];
 };
 
-/* What serves the call. NOT_FOUND when nothing does. Local, and the same on every rank. */
+/* Choose the plan for a call. NOT_FOUND if there is none. Local, with one result on all ranks. */
 banyan_status comm_choose(const banyan_comm *comm, const call *wanted, choice *chosen);
 
-/* The loaded plan for the call: collective when it is not there yet. */
+/* Return the loaded plan for the call. Collective if it must be loaded first. */
 banyan_status comm_prepare(banyan_comm *comm, const call *wanted, banyan_loaded_plan **loaded);
 
-/* Is it there? */
+/* True if the call's plan is loaded. */
 bool comm_is_ready(const banyan_comm *comm, const call *wanted);
 
-/* Unload it again, where it is there. Collective. */
+/* Unload the call's plan if it is loaded. Collective. */
 banyan_status comm_unprepare(banyan_comm *comm, const call *wanted);
 
-/* The call, whose arguments are right, that a sum by banyan_comm_allreduce or
- * banyan_comm_reducescatter or a banyan_comm_allgather of these arguments makes, in ordinary
- * memory. Local. */
+/* Return the call that banyan_comm_allreduce, banyan_comm_reducescatter (with a sum) or
+ * banyan_comm_allgather makes for these arguments in ordinary memory. The arguments must be valid.
+ * Local. */
 banyan_status comm_call_of(const banyan_comm *comm, banyan_collective_kind kind, const void *input,
                            void *output, size_t count, DLDataType dtype, call *wanted);
 
-/* Load what is chosen for messages up to the call's. Collective. */
+/* Load the choice for messages up to the call's size. Collective. */
 banyan_status comm_load(banyan_comm *comm, const call *wanted, const choice *chosen,
                         banyan_loaded_plan **loaded);
 
-/* Forget loaded plans, all of them or those that use `memory`. Collective. */
+/* Unload all plans, or those that use `memory`. Collective. */
 banyan_status comm_forget(banyan_comm *comm, const banyan_memory *memory);
 
-/* Do graphs hold runs of its plans? */
+/* True if graphs hold runs of its plans. */
 bool comm_is_captured(const banyan_comm *comm);
 
-/* BANYAN_CHECK_CALLS: do all ranks make this call? MISMATCH says what differs. All receive the
- * error of a rank whose `status`, of its own arguments, is one. Collective. */
+/* BANYAN_CHECK_CALLS: check that all ranks make this call. MISMATCH, with the difference in the
+ * message. If `status`, the result of a rank's own argument check, is an error, all ranks receive
+ * it. Collective. */
 banyan_status comm_check_call(banyan_comm *comm, const call *mine, banyan_status status);
 
 #endif

@@ -1,4 +1,4 @@
-/* Plans that are compiled and loaded when a call first needs them, and kept. */
+/* Plans are compiled and loaded when a call first needs them, and then kept. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -7,8 +7,6 @@
 #include "execute/load/loaded.h"
 #include "plan/plan.h"
 #include "world/control.h"
-
-/* ---- choosing ---- */
 
 static bool all_reduce_with(const plan_op *ops, uint32_t count, banyan_reduce_op op)
 {
@@ -33,7 +31,7 @@ static bool plan_reduces_with(const banyan_plan *plan, banyan_reduce_op op)
     return true;
 }
 
-/* The longest message that a plan is meant for; the format counts all-gather's output. */
+/* Return the longest message that a plan is meant for. The format counts all-gather's output. */
 static uint64_t longest_message(const banyan_plan *plan)
 {
     uint64_t ranks = plan->collective == BANYAN_ALLGATHER ? (uint64_t)plan->rank_count : 1;
@@ -90,8 +88,6 @@ banyan_status comm_choose(const banyan_comm *comm, const call *wanted, choice *c
     return BANYAN_OK;
 }
 
-/* ---- loading ---- */
-
 static uint32_t most_blocks(const banyan_plan *plan)
 {
     uint32_t most = 0;
@@ -116,7 +112,7 @@ static banyan_status ready_compile(const banyan_comm *comm, const call *wanted,
     RETURN_IF_FAILED(banyan_algorithm_compile(row->algorithm, &params, &made));
     uint32_t blocks = most_blocks(made);
     if (blocks > comm->blocks_most && params.instances > 1) {
-        /* A table for larger devices. */
+        /* The table was measured on larger devices. */
         uint64_t fewer = (uint64_t)params.instances * comm->blocks_most / blocks;
         params.instances = fewer > 1 ? (int)fewer : 1;
         banyan_plan_destroy(made);
@@ -143,8 +139,6 @@ banyan_status comm_load(banyan_comm *comm, const call *wanted, const choice *cho
     banyan_plan_destroy(compiled);
     return status;
 }
-
-/* ---- keeping ---- */
 
 static bool same_choice(const choice *a, const choice *b)
 {
@@ -189,7 +183,7 @@ bool comm_is_captured(const banyan_comm *comm)
     return false;
 }
 
-/* What graphs hold is left to them: all ranks capture the same. */
+/* Plans held by graphs stay; all ranks capture equal graphs. */
 static bool find_oldest(const banyan_comm *comm, size_t *place)
 {
     bool found = false;
@@ -204,8 +198,8 @@ static bool find_oldest(const banyan_comm *comm, size_t *place)
     return found;
 }
 
-/* Room for longer messages than this one, so that a program whose messages grow does not load again
- * for each; but not for those that another plan will serve. */
+/* Load for longer messages than this one, so that a program with growing messages does not reload
+ * for each. Stop at sizes that another plan serves. */
 static uint64_t capacity_for(const choice *chosen, uint64_t message_bytes)
 {
     uint64_t bound = chosen->added ? longest_message(chosen->added) : chosen->row.up_to_bytes;
@@ -224,8 +218,8 @@ static bool same_call(const call *a, const call *b)
            a->output == b->output && a->kind == b->kind && banyan_dtype_equal(a->dtype, b->dtype);
 }
 
-/* A plan that is kept for such calls: one that is long enough, or one in whose place a longer one
- * comes. What graphs hold stays. */
+/* Find a kept plan for such calls: one that is large enough, or one that a larger plan replaces.
+ * Plans held by graphs stay. */
 static bool find_kept(const banyan_comm *comm, const call *wanted, const choice *chosen,
                       size_t *place)
 {
@@ -271,7 +265,7 @@ banyan_status comm_unprepare(banyan_comm *comm, const call *wanted)
     return find_ready(comm, wanted, &place) ? ready_drop(comm, place) : BANYAN_OK;
 }
 
-/* All ranks make the same calls, and so come to the same decisions here. */
+/* All ranks make equal calls, and therefore equal decisions here. */
 static banyan_status find_or_load(banyan_comm *comm, const call *wanted, size_t *place)
 {
     choice chosen;
@@ -298,7 +292,7 @@ static banyan_status find_or_load(banyan_comm *comm, const call *wanted, size_t 
     return BANYAN_OK;
 }
 
-/* A call like the latest of its kind needs one comparison. */
+/* A call equal to the latest of its kind needs one comparison. */
 banyan_status comm_prepare(banyan_comm *comm, const call *wanted, banyan_loaded_plan **loaded)
 {
     size_t place = comm->latest[wanted->kind].ready - 1;

@@ -1,4 +1,4 @@
-/* Finding the best algorithms by trying them all. */
+/* Measures all algorithms to find the fastest. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,32 +12,30 @@
 #include "execute/executor.h"
 #include "world/control.h"
 
-#define SIZE_STEP 4          /* between the sizes that are measured */
-#define BATCHES 5            /* the median of so many is taken */
-#define BATCH_NS (NS_PER_MS) /* a batch lasts about so long, but at least one run */
+#define SIZE_STEP 4          /* ratio of consecutive measured sizes */
+#define BATCHES 5            /* the median of this many batches counts */
+#define BATCH_NS (NS_PER_MS) /* duration of a batch, which has at least one run */
 #define RUNS_MAX 1000
 #define INSTANCES_MOST 128
 #define INSTANCES_FIRST 32
-#define INSTANCE_USUAL (UINT64_C(32) << 10) /* bytes of a message for each */
+#define INSTANCE_USUAL (UINT64_C(32) << 10) /* message bytes for each instance */
 #define INSTANCE_LEAST 256
 #define HOPELESS 2.5
 #define KINDS (BANYAN_REDUCE - BANYAN_ALLREDUCE + 1)
-#define FIELDS (2 * KINDS - 1) /* each on two kinds of memory, but reduce */
+#define FIELDS (2 * KINDS - 1) /* each collective on two kinds of memory, reduce on one */
 
-/* One side of tuning: a collective, on one kind of memory. */
+/* One field of tuning: a collective on one kind of memory. */
 struct field {
     banyan_comm *comm;
     const banyan_tune_options *options;
-    uint64_t begin_ns; /* of all that are tuned */
-    uint64_t end_ns;   /* of this one */
+    uint64_t begin_ns; /* of the whole tuning */
+    uint64_t end_ns;   /* of this field */
     banyan_collective_kind kind;
     DLDataType dtype;
-    const banyan_memory *memory; /* NULL: ordinary */
+    const banyan_memory *memory; /* NULL: ordinary memory */
     char *input, *output;
     ARRAY(tuning_row) rows;
 };
-
-/* ---- one algorithm, one size ---- */
 
 static banyan_status run_many(const struct field *field, banyan_loaded_plan *loaded,
                               uint64_t message_bytes, uint64_t runs, uint64_t *ns)
@@ -52,7 +50,7 @@ static int by_value(const void *a, const void *b)
     return (first > second) - (first < second);
 }
 
-/* Nanoseconds a run of the slowest rank, the median of several batches. */
+/* Return nanoseconds per run on the slowest rank, the median of several batches. */
 static banyan_status measure(const struct field *field, banyan_loaded_plan *loaded,
                              uint64_t message_bytes, double *run_ns)
 {
@@ -102,9 +100,7 @@ static banyan_status try_algorithm(const struct field *field, const tuning_row *
     return status == BANYAN_OK ? unloaded : status;
 }
 
-/* ---- one size ---- */
-
-/* Rank 0's clock decides for all. */
+/* Rank 0's clock decides for all ranks. */
 static banyan_status time_is_up(const struct field *field, bool *up)
 {
     uint32_t over = time_now_ns() >= field->end_ns;
@@ -113,7 +109,7 @@ static banyan_status time_is_up(const struct field *field, bool *up)
     return BANYAN_OK;
 }
 
-/* Twice, or half, as many instances as long as that gains something. */
+/* Double or halve the number of instances while that is faster. */
 static banyan_status climb(const struct field *field, tuning_row *row, uint64_t message_bytes,
                            bool up, double *run_ns, bool *gained)
 {
@@ -132,9 +128,9 @@ static banyan_status climb(const struct field *field, tuning_row *row, uint64_t 
     }
 }
 
-/* Thread blocks cost nothing on a device that has room for them, and more of them move more, up to
- * some number; what is much slower than the best so far to begin with is left. On the host the
- * thread of a rank runs them all. */
+/* Thread blocks are free on a device where they fit, and more of them are faster up to some
+ * number. Algorithms that begin much slower than the best so far are not tried further. On the
+ * host, one thread of a rank runs all thread blocks. */
 static banyan_status try_instances(const struct field *field, tuning_row *row,
                                    uint64_t message_bytes, double best_ns, double *run_ns)
 {
@@ -152,7 +148,7 @@ static banyan_status try_instances(const struct field *field, tuning_row *row,
     return gained ? BANYAN_OK : climb(field, row, message_bytes, false, run_ns, &gained);
 }
 
-/* `*whole`: all algorithms have been tried in time, and `best` is the best of all. */
+/* `*whole`: all algorithms were tried in time, and `best` is the fastest of all. */
 static banyan_status best_for(const struct field *field, uint64_t message_bytes, tuning_row *best,
                               bool *whole)
 {
@@ -187,10 +183,8 @@ static banyan_status best_for(const struct field *field, uint64_t message_bytes,
     return BANYAN_OK;
 }
 
-/* ---- a collective ---- */
-
-/* Between two sizes that were measured the border lies at their geometric mean. Messages above the
- * last keep what the table had for them, unless all sizes were measured. */
+/* Place the border between two measured sizes at their geometric mean. Messages above the last
+ * measured size keep their rows, unless all sizes were measured. */
 static void place_borders(struct field *field, bool all_sizes)
 {
     size_t kept = 0;
@@ -219,7 +213,7 @@ static void tell(const struct field *field, uint64_t bytes)
     field->options->progress(field->options->context, what, passed_s / field->options->seconds);
 }
 
-/* A rank's message when the longer of its buffers has `bytes`; 0: too few. */
+/* Return a rank's message size if the longer of its buffers has `bytes`; 0: too few. */
 static uint64_t message_for(const struct field *field, uint64_t bytes)
 {
     uint64_t ranks = (uint64_t)field->comm->ranks, elem = banyan_dtype_bytes(field->dtype);
@@ -230,7 +224,7 @@ static uint64_t message_for(const struct field *field, uint64_t bytes)
     return bytes / elem * elem;
 }
 
-/* What the table says of sizes for which there was no time stays. */
+/* Rows of sizes that were not measured in time stay in the table. */
 static void tell_of_lack_of_time(const struct field *field)
 {
     const char *kind = banyan_collective_name(field->kind);
@@ -266,8 +260,6 @@ static banyan_status tune_field(struct field *field)
     return tuning_replace(&field->comm->table, field->rows.data, field->rows.count);
 }
 
-/* ---- all ---- */
-
 static banyan_status check_options(const banyan_comm *comm, const banyan_tune_options *options)
 {
     if (options->min_bytes == 0 || options->min_bytes > options->max_bytes ||
@@ -289,8 +281,8 @@ static banyan_status check_options(const banyan_comm *comm, const banyan_tune_op
     return BANYAN_OK;
 }
 
-/* When one ends of `left` that are still to come: what is left of the time is shared equally, so
- * that one that took too long takes a little of all, and not everything of the next. */
+/* Return the end time of the next of `left` fields. They share the remaining time equally, so a
+ * field that exceeds its share delays all others a little. */
 static uint64_t end_of_share(const banyan_tune_options *options, uint64_t begin_ns, int left)
 {
     uint64_t now_ns = time_now_ns();
@@ -298,7 +290,7 @@ static uint64_t end_of_share(const banyan_tune_options *options, uint64_t begin_
     return now_ns < end_ns ? now_ns + (end_ns - now_ns) / (uint64_t)left : end_ns;
 }
 
-/* Every collective, on each kind of memory. */
+/* Tune every collective on each kind of memory. */
 static banyan_status tune_all(banyan_comm *comm, const banyan_tune_options *options,
                               uint64_t begin_ns, const banyan_memory *memory, char *input,
                               char *output)
@@ -308,7 +300,7 @@ static banyan_status tune_all(banyan_comm *comm, const banyan_tune_options *opti
     for (int kind = BANYAN_ALLREDUCE; kind <= BANYAN_REDUCE; kind++) {
         bool in_place = kind == BANYAN_BROADCAST || kind == BANYAN_REDUCE;
         if (memory && kind == BANYAN_REDUCE)
-            continue; /* is never served from registered memory */
+            continue; /* calls never use registered memory */
         if (one && (int)options->kind != kind)
             continue;
         int number = one ? memory != NULL : (memory ? KINDS : 0) + kind - BANYAN_ALLREDUCE;
@@ -330,7 +322,7 @@ static banyan_status tune_all(banyan_comm *comm, const banyan_tune_options *opti
     return BANYAN_OK;
 }
 
-/* Two buffers of `bytes` each, of this rank alone, where the plans run. */
+/* Allocate two buffers of `bytes` each, of this rank alone, where the plans run. */
 static banyan_status take_ordinary(const banyan_comm *comm, size_t bytes, char **taken)
 {
     const banyan_executor *executor = comm->executor;

@@ -1,4 +1,4 @@
-/* The numbers that a tuning table has for an algorithm, without a communicator. */
+/* Look up an algorithm's parameters in a tuning table, without a communicator. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -9,11 +9,11 @@
 #include "core/error.h"
 #include "core/files/file.h"
 
-/* Rows for any number of ranks were measured with few: a plan of many instances between many ranks
- * is too large to compile. */
+/* Rows for any number of ranks were measured with few. A plan with their many instances for more
+ * ranks than this is too large to compile. */
 #define ANY_RANKS_MOST 16
 
-/* The built-in table and, over it, that of a file. */
+/* Load the built-in table, then a file's rows over it. */
 static banyan_status load_tuning(const char *path, tuning *table)
 {
     char *text;
@@ -48,7 +48,7 @@ banyan_status banyan_algorithm_tuned(const char *name, const char *tuning_path, 
     const tuning_row *row = NULL;
     if (status == BANYAN_OK)
         row = tuning_find_algorithm(&table, &wanted, ANY_RANKS_MOST);
-    /* What needs no registered memory may be tuned for it alone. */
+    /* Algorithms that need no registered memory may have rows for registered memory only. */
     wanted.registered = true;
     if (status == BANYAN_OK && !row)
         row = tuning_find_algorithm(&table, &wanted, ANY_RANKS_MOST);

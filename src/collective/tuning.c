@@ -39,7 +39,7 @@ banyan_status tuning_replace(tuning *table, const tuning_row *rows, size_t count
     return BANYAN_OK;
 }
 
-/* Is `row` meant for this call more than `other`, or as much and for shorter messages? */
+/* True if `row` matches the call better than `other`, or equally well with shorter messages. */
 static bool comes_before(const tuning_row *row, const tuning_row *other)
 {
     if (row->ranks != other->ranks)
@@ -91,8 +91,6 @@ const tuning_row *tuning_find_algorithm(const tuning *table, const tuning_row *w
     }
     return best;
 }
-
-/* ---- text ---- */
 
 static json_t *row_json(const tuning_row *row)
 {
@@ -157,7 +155,7 @@ static banyan_status dtype_parse(json_path *path, const json_t *object, tuning_r
     return BANYAN_OK;
 }
 
-/* "host", which tables of earlier versions mean, or "cuda". */
+/* "host" (the default, for tables of earlier versions) or "cuda". */
 static banyan_status device_parse(json_path *path, const json_t *object, tuning_row *row)
 {
     const char *name = "host";
@@ -194,7 +192,7 @@ static banyan_status row_parse(json_path *path, const json_t *object, tuning_row
     return BANYAN_OK;
 }
 
-/* Rows of one group stand together, in ascending order. */
+/* The rows of a group are adjacent, in ascending order. */
 static banyan_status rows_parse(json_path *path, const json_t *array, tuning *parsed)
 {
     for (size_t i = 0; i < json_array_size(array); i++) {

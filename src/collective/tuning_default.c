@@ -1,5 +1,5 @@
-/* The table that is built in, meant to be replaced by `banyan tune` where it matters. On the host
- * it was measured on one machine of 2 cores with 2, 4 and 8 ranks. */
+/* The built-in table. Use `banyan tune` for a table of your own machine. Rows for the host were
+ * measured on one machine of 2 cores with 2, 4 and 8 ranks. */
 #include "collective/tuning.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #define ALL UINT64_MAX
 #define KIB(count) (UINT64_C(count) << 10)
 
-/* For so many ranks; 0: any that has no rows of its own. */
+/* `ranks` 0: any number without rows of its own. */
 struct entry {
     banyan_collective_kind kind;
     int ranks;
@@ -72,12 +72,13 @@ static const struct entry entries[] = {
     {BANYAN_REDUCE, 0, true, ALL, "reduce_direct"},
 };
 
-/* On GPUs of one machine: all-reduce, all-gather, reduce-scatter and all-to-all as measured on four
- * H200, all joined by NVLink; the others by what their plans do. An instance is one thread block of
- * most algorithms, and two or three of a pipeline; a device with less room takes fewer. */
+/* On GPUs of one machine. All-reduce, all-gather, reduce-scatter and all-to-all were measured on
+ * four H200 joined by NVLink; the others follow from their plans' operations. An instance is one
+ * thread block of most algorithms, and two or three of a pipeline; on a smaller device fewer are
+ * used. */
 struct gpu_entry {
     banyan_collective_kind kind;
-    int ranks; /* as above */
+    int ranks; /* as in struct entry */
     bool registered;
     uint64_t up_to_bytes;
     const char *algorithm;

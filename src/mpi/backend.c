@@ -1,6 +1,6 @@
-/* The copy backend "mpi": one MPI message a task (more for tasks above 256 MiB), for comparison and
- * for clusters where only MPI works. Tensors that are not dense travel through dense buffers that
- * the schedule keeps. */
+/* The copy backend "mpi": one MPI message for each task (more for tasks above 256 MiB). It serves
+ * comparisons, and clusters where only MPI works. Tensors that are not dense travel through dense
+ * buffers of the schedule. */
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 #define MESSAGE_BYTES_MAX ((uint64_t)256 << 20)
 
-/* Requests tested at a time: MPI_Testsome looks at all that it is given. */
+/* Requests tested at a time, since MPI_Testsome examines all that it is given. */
 #define TEST_WINDOW 16
 
 #define TESTS_BEFORE_YIELD 16
@@ -22,16 +22,16 @@
 
 typedef struct mpi_state {
     mpi_session session;
-    bool broken; /* a run ended with messages under way */
+    bool broken; /* a run ended with unfinished messages */
 } mpi_state;
 
-/* One task with another rank, in the order that both ends know. */
+/* A task with another rank. Both ranks list their tasks in one order. */
 typedef struct mpi_task {
     banyan_copy_op op; /* with the schedule's own shape and strides */
     int64_t shape[BANYAN_MAX_DIMS], strides[BANYAN_MAX_DIMS];
-    size_t order; /* of submission */
+    size_t order; /* index at submission */
     uint64_t bytes;
-    char *dense; /* what travels: the tensor's own memory or a buffer */
+    char *dense; /* the bytes on the wire: the tensor's own memory or a buffer */
     bool is_packed;
     size_t first_message, message_count;
 } mpi_task;
@@ -45,9 +45,9 @@ typedef struct mpi_schedule {
     mpi_tasks sends, recvs;
     mpi_task *local_to, *local_from;
     size_t local_count;
-    MPI_Request *requests; /* of the receives, then of the sends */
-    size_t *recv_of;       /* the task of each receive message */
-    size_t *missing;       /* messages that each receive waits for */
+    MPI_Request *requests; /* receives, then sends */
+    size_t *recv_of;       /* index of the task of each receive message */
+    size_t *missing;       /* messages that each receive still waits for */
 } mpi_schedule;
 
 static banyan_status mpi_backend_no_memory(size_t bytes)
@@ -55,8 +55,6 @@ static banyan_status mpi_backend_no_memory(size_t bytes)
     return banyan_error_set(BANYAN_ERR_NO_MEMORY, "mpi: out of memory: %zu bytes for a schedule",
                             bytes);
 }
-
-/* ---- tasks ---- */
 
 static void task_set(mpi_task *task, const banyan_copy_op *op, size_t order)
 {
@@ -75,7 +73,7 @@ static void task_set(mpi_task *task, const banyan_copy_op *op, size_t order)
     task->message_count = (size_t)((task->bytes + MESSAGE_BYTES_MAX - 1) / MESSAGE_BYTES_MAX);
 }
 
-/* Tasks do not move any more: their tensors may point into them. */
+/* Call it once tasks have their final place in memory: their tensors may point into them. */
 static void point_into_task(mpi_task *task)
 {
     task->op.tensor.shape = task->shape;
@@ -137,8 +135,6 @@ static void tasks_close(mpi_tasks *list)
             free(list->tasks[i].dense);
     free(list->tasks);
 }
-
-/* ---- schedules ---- */
 
 static void schedule_free(mpi_schedule *schedule)
 {
@@ -215,8 +211,6 @@ static void mpi_backend_release(void *argument, void *planned)
     schedule_free(planned);
 }
 
-/* ---- a run ---- */
-
 static banyan_status post_message(const mpi_session *session, const mpi_task *task, size_t k,
                                   bool is_send, int tag, MPI_Request *request)
 {
@@ -231,8 +225,8 @@ static banyan_status post_message(const mpi_session *session, const mpi_task *ta
                      "MPI_Irecv");
 }
 
-/* Both ends number the messages between them alike, since they list the same tasks in the same
- * order; where tags run out MPI's own order of equal tags goes on. */
+/* Both ranks list their tasks in one order, so both give a message one number. If tags run out,
+ * MPI's order of equal tags applies. */
 static banyan_status mpi_backend_post(const mpi_session *session, mpi_tasks *list, bool is_send,
                                       MPI_Request *requests)
 {
@@ -258,7 +252,7 @@ static banyan_status mpi_backend_post(const mpi_session *session, mpi_tasks *lis
     return BANYAN_OK;
 }
 
-/* The task of a receive message that has come; unpacked when it was the last of its task. */
+/* Record a received message; unpack the task with its last message. */
 static banyan_status mpi_backend_take_message(mpi_schedule *schedule, size_t message)
 {
     size_t i = schedule->recv_of[message];
@@ -269,7 +263,7 @@ static banyan_status mpi_backend_take_message(mpi_schedule *schedule, size_t mes
     return banyan_tensor_copy(&task->op.tensor, &dense);
 }
 
-/* The rank at the other end of the oldest message that has not been moved. */
+/* Describe the oldest unfinished message; returns its peer's rank. */
 static int describe_message(const mpi_schedule *schedule, size_t first, char *text, size_t bytes)
 {
     size_t recvs = schedule->recvs.message_count;
@@ -286,8 +280,8 @@ static int describe_message(const mpi_schedule *schedule, size_t first, char *te
     return peer;
 }
 
-/* What a rank does between two tests that found nothing. MPI moves messages only inside its calls,
- * so there is no sleeping; but others may want the core. Is it time for a look at the wait? */
+/* Pause after a test without progress. MPI moves messages only inside its calls, so the rank must
+ * not sleep, but it may yield the core. Returns true if it is time to check the wait. */
 static bool mpi_backend_rest(unsigned *idle)
 {
     if (++*idle > TESTS_BEFORE_YIELD)
@@ -295,7 +289,7 @@ static bool mpi_backend_rest(unsigned *idle)
     return *idle % TESTS_BEFORE_CHECK == 0;
 }
 
-/* Test a window of requests, the oldest first, until none is left. */
+/* Test windows of requests, the oldest first, until none is left. */
 static banyan_status wait_all(mpi_state *state, mpi_schedule *schedule)
 {
     size_t recvs = schedule->recvs.message_count, all = recvs + schedule->sends.message_count;
@@ -327,8 +321,8 @@ static banyan_status wait_all(mpi_state *state, mpi_schedule *schedule)
     return status;
 }
 
-/* A send may be complete with its bytes still in a queue of this process, which only calls of MPI
- * drain. So nobody leaves before all have all. */
+/* A complete send may still have bytes in a queue of this process, which only MPI calls drain. So
+ * no rank leaves before all ranks have received everything. */
 static banyan_status leave_together(mpi_state *state)
 {
     MPI_Request request;
@@ -347,7 +341,7 @@ static banyan_status leave_together(mpi_state *state)
     return status;
 }
 
-/* After a failure nobody may write into buffers that are about to be freed. */
+/* After a failure, cancel receives: no peer may write into buffers that are about to be freed. */
 static void drop_requests(mpi_schedule *schedule)
 {
     size_t recvs = schedule->recvs.message_count, all = recvs + schedule->sends.message_count;
@@ -398,8 +392,6 @@ static banyan_status mpi_backend_execute(void *argument, void *planned, void *st
     }
     return status;
 }
-
-/* ---- the table ---- */
 
 static banyan_status mpi_backend_state_open(banyan_world *world, const banyan_copy_options *options,
                                             void **opened)

@@ -10,14 +10,14 @@
 
 #define JOB_BYTES 128
 
-/* How a rank of the world presents itself to the others. */
+/* The identity that a rank sends to the others. */
 typedef struct mpi_identity {
     int32_t rank, size;
     char job[JOB_BYTES];
 } mpi_identity;
 
 static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
-static pid_t started_by; /* 0: MPI is not ours to end */
+static pid_t started_by; /* 0: this code did not start MPI and must not end it */
 static volatile bool end_at_exit = true;
 
 banyan_status mpi_check(const mpi_session *session, int error, const char *call)
@@ -31,9 +31,8 @@ banyan_status mpi_check(const mpi_session *session, int error, const char *call)
                             banyan_world_rank(session->world), call, text);
 }
 
-/* ---- starting and ending ---- */
-
-/* Without a job manager MPI_Init makes a world of one process, which is never what is meant. */
+/* False without a job manager: there MPI_Init creates a world of one process, which is never
+ * intended. */
 static bool is_started_by_mpi(void)
 {
     static const char *const signs[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK",
@@ -54,7 +53,7 @@ static void end_mpi(void)
         MPI_Finalize();
 }
 
-/* With the lock held. */
+/* Call it with the lock held. */
 static banyan_status start_mpi(int rank)
 {
     int initialized = 0, finalized = 0, provided = 0;
@@ -83,8 +82,6 @@ static banyan_status start_once(int rank)
     pthread_mutex_unlock(&start_lock);
     return status;
 }
-
-/* ---- who is who ---- */
 
 static void mpi_session_identify(mpi_identity *own)
 {
@@ -133,7 +130,8 @@ static banyan_status check_distinct(const mpi_identity *all, int count)
     return status;
 }
 
-/* `ranks` of MPI_COMM_WORLD. Collective, without an end when one of them stays away. */
+/* Create the communicator of the given ranks of MPI_COMM_WORLD. Collective; it hangs if a rank
+ * does not take part. */
 static banyan_status make_communicator(mpi_session *session, const int *ranks, int count)
 {
     MPI_Group everyone, members;
@@ -152,7 +150,7 @@ static banyan_status make_communicator(mpi_session *session, const int *ranks, i
     return BANYAN_OK;
 }
 
-/* Who is who, by world rank. Ranks fail alike. */
+/* Exchange identities, indexed by world rank. All ranks fail or none does. */
 static banyan_status mpi_session_introduce(banyan_world *world, mpi_identity *all, int *ranks)
 {
     int rank = banyan_world_rank(world), count = banyan_world_size(world);

@@ -1,4 +1,4 @@
-/* Who am I, from PMIx: what mpirun and srun offer to the processes that they start. */
+/* The process's rank and job from PMIx, which mpirun and srun offer to processes they start. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,10 +13,10 @@
 #define DEFAULT_TIMEOUT_S 600
 #define FOREVER_S 1000000000
 
-static pid_t initialized_by; /* 0: not yet */
+static pid_t initialized_by; /* 0: not initialized yet */
 static pmix_proc_t self;
-/* How often bytes were passed on; every time under a key of its own. Equal on all ranks, since
- * passing on is collective. */
+/* Number of broadcasts so far; each has its own key. Equal on all ranks, since a broadcast is
+ * collective. */
 static unsigned broadcast_count;
 
 static banyan_status pmix_failed(pmix_status_t status, const char *call)
@@ -36,7 +36,7 @@ static int timeout_s(void)
     return seconds >= 1 ? (int)seconds : 1;
 }
 
-/* A number that the job manager knows of a process, or of the whole job. */
+/* Query a number about a process, or about the whole job. */
 static banyan_status get_number(const pmix_proc_t *of, const char *key, int *number)
 {
     pmix_value_t *value = NULL;
@@ -64,8 +64,8 @@ static void leave_at_exit(void)
         PMIx_Finalize(NULL, 0);
 }
 
-/* PMIx cannot be initialized again once it was finalized, and a process that ends without
- * finalizing counts as failed: it stays until the process exits. */
+/* PMIx stays initialized until the process exits: it cannot be initialized again after it was
+ * finalized, and a process that ends without finalizing counts as failed. */
 static banyan_status initialize_once(void)
 {
     if (initialized_by != 0)
@@ -98,8 +98,8 @@ static banyan_status identity_open(module_identity *identity)
     return result;
 }
 
-/* A fence that is waited for with a deadline of our own: not every server has one. When it passes,
- * the fence may still end later, so that what it writes to is never freed. */
+/* A fence with our own deadline, since not every server supports one. The fence may complete after
+ * the deadline, so its memory is never freed. */
 struct fence {
     pthread_mutex_t lock;
     pthread_cond_t ended;
@@ -131,7 +131,7 @@ static bool fence_wait(struct fence *fence, int seconds)
     return done;
 }
 
-/* Wait until every rank of the job is here and has what the others put. */
+/* Wait until every rank of the job has arrived and has the data that the others put. */
 static banyan_status fence_all(void)
 {
     struct fence *fence = malloc(sizeof *fence);

@@ -6,12 +6,12 @@
 #include "core/nearest.h"
 #include "core/options.h"
 
-/* Measured: shorter units cost more in waiting; longer ones gain nothing, and keep messages that
- * they divide into few from overlapping. */
+/* Measured: shorter units spend more time waiting. Longer ones gain nothing, and messages of only
+ * a few units do not overlap. */
 #define PIPELINE_UNIT (UINT64_C(128) << 10)
 #define UNIT_MULTIPLE 64
 
-/* The tables of channels grow with the square of the ranks. */
+/* Limit: the tables of channels grow with the square of the number of ranks. */
 #define MOST_RANKS 1024
 #define MOST_UNIT (UINT64_C(1) << 30)
 
@@ -75,7 +75,7 @@ static bool is_pipeline(const algorithm_entry *entry)
     return entry->ring_per_rank || entry->ring_once;
 }
 
-/* Scratch chunks of a rank. */
+/* Return the number of a rank's scratch chunks with rings. */
 static uint64_t algorithms_rings_of(const algorithm_entry *entry, int ranks)
 {
     return (uint64_t)entry->ring_per_rank * (uint64_t)ranks + (uint64_t)entry->ring_once;
@@ -124,7 +124,7 @@ static banyan_collective collective_for(const algorithm_entry *entry,
     return collective;
 }
 
-/* Of a rank, in chunks. */
+/* Return the number of a rank's input chunks. */
 static uint64_t input_chunks_of(const banyan_collective *collective, int ranks)
 {
     bool has_blocks = collective->kind == BANYAN_ALLREDUCE ||
@@ -133,7 +133,7 @@ static uint64_t input_chunks_of(const banyan_collective *collective, int ranks)
     return (uint64_t)collective->chunk_factor * (has_blocks ? (uint64_t)ranks : 1);
 }
 
-/* One rank, or a message to oneself. */
+/* Write the program for one rank, or for a message to oneself. */
 static void keep_all(algorithm *a)
 {
     for (int rank = 0; rank < a->ranks; rank++)
@@ -160,7 +160,7 @@ banyan_status algorithm_take_tables(algorithm *a, arena *memory)
     return BANYAN_OK;
 }
 
-/* Whether nobody has anything to say to another. */
+/* True if no rank sends to another. */
 static bool is_alone(const algorithm *a, banyan_collective_kind kind)
 {
     return a->ranks == 1 || (kind == BANYAN_SENDRECV && a->shift == 0);

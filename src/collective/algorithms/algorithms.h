@@ -1,4 +1,4 @@
-/* The built-in algorithms: their table, and how one is compiled. */
+/* The table of built-in algorithms, and their compilation. */
 #ifndef COLLECTIVE_ALGORITHMS_ALGORITHMS_H
 #define COLLECTIVE_ALGORITHMS_ALGORITHMS_H
 
@@ -7,10 +7,10 @@
 extern const algorithm_entry algorithm_table[];
 extern const size_t algorithm_table_count;
 
-/* NOT_FOUND for a name that is none of them. */
+/* NOT_FOUND if no algorithm has this name. */
 banyan_status algorithm_find(const char *name, const algorithm_entry **entry);
 
-/* Can it be built for these parameters? INVALID with the reason when not. */
+/* Check that it can be built for these parameters. INVALID, with the reason, if not. */
 banyan_status algorithm_check(const algorithm_entry *entry, const banyan_algorithm_params *params);
 
 #endif

@@ -1,11 +1,11 @@
-/* All pairs: in every step each rank deals with every other, through scratch. The fewest steps, and
- * so what small and middling messages want. */
+/* All pairs: in every step each rank exchanges with every other, through scratch. This takes the
+ * fewest steps, which suits small and medium messages. */
 #include "collective/algorithms/algorithm.h"
 
 enum { MESH_ARRIVED, MESH_GATHER, MESH_BEGUN };
 
-/* Every rank's whole input goes to everybody, who reduce it alone. In rank order, so that all get
- * the same bits. */
+/* Every rank sends its whole input to all others, and each reduces all inputs by itself, in rank
+ * order for equal bits on all ranks. */
 void allreduce_oneshot(algorithm *a)
 {
     int size = (int)a->input_chunks;
@@ -22,7 +22,7 @@ void allreduce_oneshot(algorithm *a)
     }
 }
 
-/* Block r of every rank's input to rank r. */
+/* Put block r of every rank's input into rank r's scratch. */
 static void exchange_blocks(algorithm *a, int rank, uint64_t slots)
 {
     EACH_PEER(a, rank, peer)
@@ -50,8 +50,9 @@ void reducescatter_allpairs(algorithm *a)
     }
 }
 
-/* All inputs go to the root. It says that it has begun, and so has done with the run before; the
- * others end only when they know, and so are never two runs ahead. */
+/* All inputs go to the root. The root signals that it has begun, which implies that its previous
+ * run is over. The others wait for that signal before they end, so they are never two runs
+ * ahead. */
 void reduce_oneshot(algorithm *a)
 {
     uint64_t slots = slots_take(a, a->ranks);
@@ -70,8 +71,8 @@ void reduce_oneshot(algorithm *a)
     local_reduce_parts(a, a->ranks, output_at(a, root, 0), 0);
 }
 
-/* Reduce-scatter, then the root gathers. Everybody hears from everybody, though only the root has
- * a result: that is what lets the next runs reuse scratch. */
+/* Reduce-scatter, then the root gathers. All ranks exchange signals, though only the root has a
+ * result: these signals allow later runs to reuse scratch. */
 void reduce_twoshot(algorithm *a)
 {
     uint64_t slots = slots_take(a, a->ranks);
@@ -123,8 +124,8 @@ static void allpairs_take_block(algorithm *a, int rank, int source, uint64_t slo
     local_copy(a, output_at(a, rank, source), slot_at(a, rank, slots + (uint64_t)source), 0);
 }
 
-/* Round s: to the rank s further on, from the rank s before (pairwise exchange). In place
- * nothing may be taken before all is sent. */
+/* Round s: send to the rank s further on, receive from the rank s before (pairwise exchange). In
+ * place, a rank writes its output only after it has sent everything. */
 void alltoall_pairwise(algorithm *a)
 {
     uint64_t slots = slots_take(a, a->ranks);
@@ -142,9 +143,9 @@ void alltoall_pairwise(algorithm *a)
     }
 }
 
-/* The others tell the root that they have begun, and so have done with the run before; the root
- * ends only when all have. So it is never two runs ahead, which is all that two halves of scratch
- * ask. */
+/* The others signal the root that they have begun, which implies that their previous run is over.
+ * The root waits for all of these before it ends. So it is never two runs ahead, as the two halves
+ * of scratch require. */
 void broadcast_allpairs(algorithm *a)
 {
     uint64_t slot = slots_take(a, 1);
@@ -161,7 +162,7 @@ void broadcast_allpairs(algorithm *a)
     }
 }
 
-/* The root deals out a block to each, and all gather them. (van de Geijn.) */
+/* The root scatters the blocks, and all ranks gather them (van de Geijn). */
 void broadcast_scatter_allgather(algorithm *a)
 {
     uint64_t slot = slots_take(a, 1);

@@ -1,14 +1,14 @@
-/* Without copies between: ranks read and write each other's input and output where they lie. For
- * memory that peers reach.
+/* No staging copies: ranks read and write each other's input and output directly. Requires memory
+ * that peers reach.
  *
- * Who is read or written by peers says first that it has begun, and ends only when they have done
- * with it. */
+ * A rank whose memory peers read or write signals first that it has begun, and ends only after
+ * they have finished. */
 #include "collective/algorithms/algorithm.h"
 
 enum { MESH_BEGUN, MESH_DONE };
 
-/* For those whose output is written, and nothing else; with something to do until all have begun:
- * the rank's own block is kept. */
+/* Begin a run in which peers only write this rank's output. The rank copies its own block while it
+ * waits until all have begun. */
 static void begin_relaxed(algorithm *a, int rank, banyan_chunk destination, banyan_chunk own)
 {
     EACH_PEER(a, rank, peer)
@@ -18,8 +18,8 @@ static void begin_relaxed(algorithm *a, int rank, banyan_chunk destination, bany
     mesh_wait_relaxed(a, MESH_BEGUN, rank, peer, 0);
 }
 
-/* Everybody reads all inputs, and reduces them in rank order and one operation, for the same bits
- * everywhere. In place a result may overwrite its input only when all have read. */
+/* Every rank reads all inputs and reduces them in rank order in one operation, for equal bits on
+ * all ranks. In place, a result may overwrite its input only after all ranks have read it. */
 void allreduce_oneshot_direct(algorithm *a)
 {
     int size = (int)a->input_chunks;
@@ -47,7 +47,7 @@ static void reduce_block(algorithm *a, int rank, int block, banyan_chunk destina
     }
 }
 
-/* Rank r alone reads block r, and alone writes it. */
+/* Only rank r reads block r, and only it writes that block. */
 void allreduce_twoshot_direct(algorithm *a)
 {
     for (int rank = 0; rank < a->ranks; rank++) {
@@ -59,9 +59,9 @@ void allreduce_twoshot_direct(algorithm *a)
     }
 }
 
-/* The same by writing alone, which GPUs do faster than reading: inputs come to their owners'
- * scratch, of which runs use the halves in turn. Who hears that a peer's input has come knows that
- * the peer has begun, and may be written. */
+/* allreduce_twoshot_direct with writes only, which GPUs do faster than reads. Inputs go to their
+ * owners' scratch, whose halves alternate between runs. The arrival of a peer's input shows that
+ * the peer has begun and may be written. */
 void allreduce_push_direct(algorithm *a)
 {
     uint64_t slots = slots_take(a, a->ranks);
@@ -84,7 +84,7 @@ int factor_push(int ranks)
     return PUSH_PARTS;
 }
 
-/* The same in parts: while ranks wait for one, the next is under way. */
+/* allreduce_push_direct in parts: while ranks wait for one part, the next is on its way. */
 void allreduce_push_parts_direct(algorithm *a)
 {
     uint64_t slots = slots_take(a, a->ranks * PUSH_PARTS);
@@ -118,7 +118,7 @@ void reducescatter_direct(algorithm *a)
     }
 }
 
-/* Each rank reduces a block, into scratch, and puts it into the root's output. */
+/* Each rank reduces a block into scratch and puts it into the root's output. */
 void reduce_direct(algorithm *a)
 {
     uint64_t slot = slots_take(a, 1);
@@ -154,7 +154,7 @@ void alltoall_direct(algorithm *a)
     }
 }
 
-/* All read the root's input at once, and the root waits for them. */
+/* All ranks read the root's input at once, and the root waits for them. */
 void broadcast_direct(algorithm *a)
 {
     banyan_chunk source = input_at(a, a->root, 0);

@@ -1,13 +1,13 @@
-/* Exchanges over distances that halve or double: log2(ranks) steps. (Thakur, Rabenseifner and
- * Gropp 2005; Bruck et al. 1997 for the all-gather.)
+/* Exchanges over distances that halve or double: log2(ranks) steps (Thakur, Rabenseifner and Gropp
+ * 2005; Bruck et al. 1997 for the all-gather).
  *
- * Where the ranks are no power of two, the last ones hand their input to a proxy among the first
- * `core` ranks, which exchange, and get their result from it. */
+ * If the number of ranks is no power of two, each of the last ranks sends its input to a proxy
+ * among the first `core` ranks. The core ranks exchange, and the proxy returns the result. */
 #include "collective/algorithms/algorithm.h"
 
 enum { MESH_EXCHANGE, MESH_EXTRA };
 
-#define MOST_STEPS 32 /* ranks are an int */
+#define MOST_STEPS 32 /* the number of ranks is an int */
 
 static int core_of(int ranks)
 {
@@ -17,7 +17,7 @@ static int core_of(int ranks)
     return core;
 }
 
-/* Chunks a rank in all-reduce, so that the vector divides into `core` equal blocks. */
+/* Chunks for each rank in an all-reduce, so that the vector divides into `core` equal blocks. */
 int factor_halving(int ranks)
 {
     int core = core_of(ranks), common = core;
@@ -26,7 +26,7 @@ int factor_halving(int ranks)
     return core / common;
 }
 
-/* Data into a peer's slot, and word of it. */
+/* Put data into a peer's slot and signal it. */
 static void doubling_send(algorithm *a, int mesh, banyan_chunk slot, banyan_chunk data)
 {
     remote_put(a, slot, data, 0);
@@ -38,7 +38,7 @@ static int extra_of(const algorithm *a, int rank, int core)
     return rank + core < a->ranks ? rank + core : -1;
 }
 
-/* What an extra rank does in an all-reduce: all but the exchange. */
+/* Write an extra rank's program in an all-reduce: it sends to its proxy and receives the result. */
 static void lean_on_proxy(algorithm *a, int rank, int proxy, uint64_t slot)
 {
     int size = (int)a->input_chunks;
@@ -47,7 +47,7 @@ static void lean_on_proxy(algorithm *a, int rank, int proxy, uint64_t slot)
     local_copy(a, output_range(a, rank, 0, size), slot_range(a, rank, slot, size), 0);
 }
 
-/* The proxy's two parts; the first gives where the data to exchange lie. */
+/* Add the extra rank's input to the proxy's. Returns the data that the proxy exchanges. */
 static banyan_chunk take_in_extra(algorithm *a, int rank, int extra, uint64_t slot)
 {
     int size = (int)a->input_chunks;
@@ -67,7 +67,7 @@ static void serve_extra(algorithm *a, int rank, int extra, uint64_t slot)
                       output_range(a, rank, 0, size));
 }
 
-/* Whole vectors are exchanged, log2(ranks) times. */
+/* Exchange whole vectors log2(ranks) times. */
 void allreduce_doubling(algorithm *a)
 {
     int size = (int)a->input_chunks, core = core_of(a->ranks);
@@ -92,7 +92,7 @@ void allreduce_doubling(algorithm *a)
         lean_on_proxy(a, rank, rank - core, extra_slot);
 }
 
-/* Blocks of `size` chunks, of a buffer that begins at `base`. */
+/* Return `count` blocks of `size` chunks from block `first` of a buffer that begins at `base`. */
 static banyan_chunk doubling_blocks(banyan_chunk base, int size, int first, int count)
 {
     base.index += (uint64_t)(first * size);
@@ -100,8 +100,8 @@ static banyan_chunk doubling_blocks(banyan_chunk base, int size, int first, int 
     return base;
 }
 
-/* Halves of what is left are exchanged and reduced, until each rank has its own block; then the
- * same way back. */
+/* Exchange and reduce halves of the remaining vector until each rank has its own block, then
+ * gather in reverse order. */
 void allreduce_halving_doubling(algorithm *a)
 {
     int core = core_of(a->ranks), total = (int)a->input_chunks, size = total / core;
@@ -140,8 +140,8 @@ void allreduce_halving_doubling(algorithm *a)
         lean_on_proxy(a, rank, rank - core, extra_slot);
 }
 
-/* Before the step with distance d a rank holds the d blocks from its own on, and sends them, or as
- * many as are missing, to the rank d before it. Powers of two or not. */
+/* Before the step with distance d, a rank holds the d blocks from its own on. It sends them, or as
+ * many as are missing, to the rank d before it. Works for any number of ranks. */
 void allgather_bruck(algorithm *a)
 {
     int n = a->ranks;
@@ -164,8 +164,9 @@ void allgather_bruck(algorithm *a)
     }
 }
 
-/* The blocks of `count` core ranks from `first` on, and of their extras, which lie `core` further:
- * two runs, the second one perhaps empty. Slots lie as the blocks of the input. */
+/* List the blocks of `count` core ranks from `first` on, and those of their extras, which lie
+ * `core` further on. That makes two ranges; the second may be empty. Slots have the input's order
+ * of blocks. */
 static int extra_blocks(const algorithm *a, int core, int first, int count)
 {
     int end = first + count < a->ranks - core ? first + count : a->ranks - core;
@@ -196,8 +197,8 @@ static void reduce_halves(algorithm *a, int core, banyan_chunk held, banyan_chun
                      doubling_blocks(result, 1, first + core, more), 0);
 }
 
-/* Partial sums are kept in scratch, since the output has room for one block only. A step's half is
- * told from another's by the distance, so that each step has slots of its own. */
+/* Partial sums are in scratch, since the output holds only one block. Each step has its own slots:
+ * the distance tells its half from those of other steps. */
 void reducescatter_halving(algorithm *a)
 {
     int n = a->ranks, core = core_of(n);

@@ -1,12 +1,12 @@
-/* Over nodes: memory channels inside of them, port channels between. Rank = node × ranks_per_node +
- * its place in the node; the ranks of one place in all nodes deal with one block. */
+/* Over nodes: memory channels within a node, port channels between nodes. Rank = node ×
+ * ranks_per_node + local rank. The ranks with one local rank on all nodes process one block. */
 #include "collective/algorithms/algorithm.h"
 
 enum { MESH_ARRIVED, MESH_WHOLE };
 
 typedef struct place {
-    int rank, node, local; /* which rank, in which node, and which rank there */
-    int nodes, locals;     /* of all, of each node */
+    int rank, node, local; /* the rank, its node, and its local rank */
+    int nodes, locals;     /* number of nodes, and of ranks on each node */
 } place;
 
 static place hierarchical_place_of(const algorithm *a, int rank)
@@ -23,7 +23,8 @@ static int hierarchical_rank_at(const place *p, int node, int local)
     return node * p->locals + local;
 }
 
-/* The others of the node; the ranks of the same place in the others nodes. */
+/* EACH_LOCAL: the other ranks of the node. EACH_NODE: the ranks with this local rank on other
+ * nodes. */
 #define EACH_LOCAL(p, local_)                                                                      \
     for (int local_##_step = 1, local_ = ((p)->local + 1) % (p)->locals;                           \
          local_##_step < (p)->locals; local_ = ((p)->local + ++local_##_step) % (p)->locals)
@@ -60,7 +61,7 @@ static void flush_nodes(algorithm *a, const place *p)
                               BANYAN_SYNC_BOTH);
 }
 
-/* The block of the rank's place, which has a chunk a node, reduced over the node. */
+/* Reduce the block of the local rank over the node. The block has one chunk for each node. */
 static void reduce_in_node(algorithm *a, const place *p, uint64_t arrived, banyan_chunk destination)
 {
     int size = p->nodes;
@@ -75,8 +76,8 @@ static void reduce_in_node(algorithm *a, const place *p, uint64_t arrived, banya
     local_reduce_parts(a, p->locals, destination, 0);
 }
 
-/* Each node reduces its own chunk of the block, and all get all. `sums` has the node's, `arrived`
- * receives the others', `whole` the result. */
+/* Each node reduces its own chunk of the block, and all nodes receive all chunks. `sums` holds the
+ * node's sums, `arrived` receives the other nodes', `whole` receives the result. */
 static void allreduce_nodes(algorithm *a, const place *p, uint64_t sums, uint64_t arrived,
                             uint64_t whole)
 {
@@ -94,7 +95,7 @@ static void allreduce_nodes(algorithm *a, const place *p, uint64_t sums, uint64_
     flush_nodes(a, p);
 }
 
-/* Reduce-scatter in the nodes, all-reduce between them, all-gather in the nodes. */
+/* Reduce-scatter within the nodes, all-reduce between them, all-gather within the nodes. */
 void allreduce_hierarchical(algorithm *a)
 {
     int size = a->ranks / a->ranks_per_node;
@@ -113,7 +114,7 @@ void allreduce_hierarchical(algorithm *a)
     }
 }
 
-/* Between the nodes first, so that each byte crosses once for a whole node; then inside of them. */
+/* Gather between the nodes first, so that each byte enters a node once, then within the nodes. */
 void allgather_hierarchical(algorithm *a)
 {
     int nodes = a->ranks / a->ranks_per_node;
@@ -139,8 +140,8 @@ void allgather_hierarchical(algorithm *a)
     }
 }
 
-/* The receiver says first that it has begun, and so has done with the run before; the sender ends
- * when it knows, and so is never two runs ahead. */
+/* The receiver signals first that it has begun, which implies that its previous run is over. The
+ * sender waits for that signal before it ends, so it is never two runs ahead. */
 void sendrecv_port(algorithm *a)
 {
     uint64_t slot = slots_take(a, 1);

@@ -1,5 +1,6 @@
-/* Packets: data that carries its own flag, so that nobody signals (NCCL's LL protocol). Twice the
- * bytes, for the smallest messages. Slots lie in scratch, a half for alternate runs. */
+/* Packets: data with its own arrival flag, so that no signals are needed (NCCL's LL protocol).
+ * They take twice the bytes, for the smallest messages. Slots lie in scratch, whose halves
+ * alternate between runs. */
 #include "collective/algorithms/algorithm.h"
 
 enum { MESH_BEGUN };
@@ -16,7 +17,7 @@ static void reduce_with_packets(algorithm *a, banyan_chunk source, const banyan_
                                   a->op, BANYAN_TB(0));
 }
 
-/* destination = own block ⊕ everybody else's packets in `slots`. */
+/* destination = own block ⊕ the packets of all peers in `slots`. */
 static void reduce_with_peers(algorithm *a, banyan_chunk own, uint64_t slots,
                               banyan_chunk destination)
 {
@@ -26,14 +27,15 @@ static void reduce_with_peers(algorithm *a, banyan_chunk own, uint64_t slots,
     reduce_with_packets(a, own, a->parts, count, destination);
 }
 
-/* Slots of whole inputs, in the order of ranks. */
+/* Return the slot for the whole input of `source`; slots are in rank order. */
 static banyan_chunk whole_slot(const algorithm *a, int rank, uint64_t slots, int source)
 {
     return slot_range(a, rank, slots + (uint64_t)source * a->input_chunks, (int)a->input_chunks);
 }
 
-/* One-shot. Every rank adds up in rank order, for the same bits everywhere: the first two ranks
- * begin with their own data, since two may be exchanged; the others with what came from rank 0. */
+/* One-shot. Every rank adds in rank order, for equal bits on all ranks. The first two ranks begin
+ * with their own data, since the order of two summands does not matter; the others begin with rank
+ * 0's packets. */
 void allreduce_packets(algorithm *a)
 {
     int size = (int)a->input_chunks;
@@ -57,7 +59,7 @@ void allreduce_packets(algorithm *a)
     }
 }
 
-/* Block r of every rank's input as packets to rank r. */
+/* Put block r of every rank's input as packets to rank r. */
 static void put_blocks(algorithm *a, int rank, uint64_t slots)
 {
     EACH_PEER(a, rank, peer)
@@ -119,8 +121,9 @@ void alltoall_packets(algorithm *a)
     }
 }
 
-/* Where data flows one way only, the receiver tells the sender that it has begun, and so has done
- * with the run before; the sender ends when it knows. So it is never two runs ahead. */
+/* Data flow in one direction only, so the receiver signals the sender that it has begun, which
+ * implies that its previous run is over. The sender waits for that signal before it ends, so it is
+ * never two runs ahead. */
 void broadcast_packets(algorithm *a)
 {
     uint64_t slot = slots_take(a, 1);

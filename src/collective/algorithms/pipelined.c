@@ -1,8 +1,8 @@
 /* All pairs in units that stay in the caches: large messages flow through a small ring of scratch.
  *
- * The phases of a unit are thread blocks of their own, so that one unit's waiting overlaps with
- * another's work. A semaphore holds the units that the filling block may be ahead of the emptying
- * one: PIPELINE_AHEAD, or what the ring holds where that is enough. docs/algorithms.md says why
+ * The phases of a unit are separate thread blocks, so that one unit's waits overlap with another's
+ * work. A semaphore counts the units that the filling block may be ahead of the emptying one:
+ * PIPELINE_AHEAD, or the size of the ring where that is enough. docs/algorithms.md explains why
  * the ring is never overwritten too soon. */
 #include "collective/algorithms/algorithm.h"
 
@@ -24,7 +24,7 @@ static void pipelined_release(banyan_program_semaphore *semaphore, int thread_bl
     banyan_program_semaphore_release(semaphore, thread_block, BANYAN_SYNC_BOTH);
 }
 
-/* A unit of each block to its owner. */
+/* Put a unit of each block to its owner. */
 static void fill_peers(algorithm *a, int rank, uint64_t slots)
 {
     EACH_PEER(a, rank, peer)
@@ -38,8 +38,8 @@ static void reduce_unit(algorithm *a, int rank, uint64_t slots, banyan_chunk des
     reduce_block_into(a, rank, slots, destination, REDUCE);
 }
 
-/* Two-shot. That all have reduced unit i says that their slots for it are free; that all have sent
- * unit i says that they have gathered unit i - PIPELINE_UNITS. */
+/* Two-shot. When all ranks have reduced unit i, their slots for it are free. When all ranks have
+ * sent unit i, they have gathered unit i - PIPELINE_UNITS. */
 void allreduce_pipelined(algorithm *a)
 {
     uint64_t slots = slots_take(a, a->ranks);
@@ -70,7 +70,8 @@ void reducescatter_pipelined(algorithm *a)
     banyan_program_loop_end(a->program);
 }
 
-/* Reduce-scatter, from which the root gathers; it tells all when it has, and has itself reduced. */
+/* Reduce-scatter, then the root gathers. The root signals all ranks when it has gathered and has
+ * reduced its own block. */
 void reduce_pipelined(algorithm *a)
 {
     uint64_t slots = slots_take(a, a->ranks);
@@ -118,7 +119,7 @@ void allgather_pipelined(algorithm *a)
     banyan_program_loop_end(a->program);
 }
 
-/* In place a unit may be taken only when the rank's own has been sent. */
+/* In place, a rank overwrites a unit only after it has sent its own. */
 void alltoall_pipelined(algorithm *a)
 {
     uint64_t slots = slots_take(a, a->ranks);
@@ -139,7 +140,7 @@ void alltoall_pipelined(algorithm *a)
     banyan_program_loop_end(a->program);
 }
 
-/* The root shows unit by unit and gets room back when all have read one. */
+/* The root publishes unit after unit, and reuses the space when all ranks have read a unit. */
 void broadcast_pipelined(algorithm *a)
 {
     uint64_t slot = slots_take(a, 1);
@@ -161,8 +162,8 @@ void broadcast_pipelined(algorithm *a)
     banyan_program_loop_end(a->program);
 }
 
-/* Each rank is a sender and a receiver; its third thread block hears what its receiver has taken.
- */
+/* Each rank is a sender and a receiver. Its third thread block waits for its receiver's signals
+ * about units it has read. */
 void sendrecv_pipelined(algorithm *a)
 {
     enum { MESH_SENT, MESH_TAKEN };

@@ -1,21 +1,21 @@
-/* By port channels: proxies carry the bytes, on GPUs the copy engines, which do it faster than
- * thread blocks and leave these alone. For messages of many megabytes.
+/* By port channels: proxies move the bytes. On GPUs, copy engines do this faster than thread
+ * blocks, and leave these free. For messages of many megabytes.
  *
- * All puts of a channel go in order, so that the k-th signal says that its k-th put is there. Every
- * rank says first that it has begun: then its scratch and its output may be written. It ends when
- * what it has put has left. */
+ * Puts of a channel complete in order, so the k-th signal shows that the k-th put has arrived.
+ * Every rank signals first that it has begun: then its scratch and its output may be written. It
+ * ends when its own puts have left. */
 #include "collective/algorithms/algorithm.h"
 
 enum { MESH_BEGUN, MESH_REDUCED };
 
-/* Blocks have so many chunks; instances have channels of their own, and divide every chunk. */
+/* Number of chunks of a block. Each instance has its own channels and a part of every chunk. */
 #define CHUNKS 8
 
-/* Each rank turns to one peer after the other, as rarely as may be: when two write to a third at
- * once, which happens whenever one of them is late, all get much less. Only the block of the last
- * peer is put in parts: what has come is reduced, or copied to where it belongs, while the rest is
- * under way. Little should be left to do when all has come, so that the last part of what is copied
- * is small; what is reduced takes longer, and must not pile up before it. */
+/* Each rank exchanges with one peer after another. Two ranks should rarely write to a third at
+ * once, which happens whenever one is late: then all lose much bandwidth. Only the last peer's
+ * block is put in parts: arrived parts are reduced, or copied into place, while the rest is on its
+ * way. Little work should remain when the last part arrives. So the last part of a copied block is
+ * small; a reduction takes longer and must not build up a backlog before it. */
 typedef struct part {
     int begin, end;
 } part;
@@ -68,7 +68,7 @@ static void algorithms_ports_end(algorithm *a, int rank)
     banyan_program_port_flush(port_between(a, rank, peer), 0, BANYAN_SYNC_BOTH);
 }
 
-/* What a rank has for a peer, or for itself. */
+/* Return the index of a rank's block for a peer, or for itself. */
 static int block_for(const algorithm *a, int peer)
 {
     return a->collective == BANYAN_ALLGATHER ? 0 : peer;
@@ -97,8 +97,6 @@ void alltoall_ports(algorithm *a)
     put_into_outputs(a);
 }
 
-/* ---- blocks, named by their first chunks ---- */
-
 static banyan_chunk algorithms_ports_further(banyan_chunk first, int chunks)
 {
     first.index += (uint64_t)chunks;
@@ -115,7 +113,7 @@ static banyan_chunk input_block(const algorithm *a, int rank, int peer)
     return input_at(a, rank, block_for(a, peer) * CHUNKS);
 }
 
-/* Where it comes to in the scratch of the peer. */
+/* Return the place in the peer's scratch where the owner's block arrives. */
 static banyan_chunk algorithms_ports_arrived(const algorithm *a, int owner, uint64_t slots,
                                              int peer)
 {
@@ -123,7 +121,7 @@ static banyan_chunk algorithms_ports_arrived(const algorithm *a, int owner, uint
     return slot_at(a, owner, slots + (uint64_t)(place * CHUNKS));
 }
 
-/* With a signal behind the last chunk. */
+/* Put a part, and signal after its last chunk. */
 static void algorithms_ports_put(algorithm *a, banyan_chunk to, banyan_chunk from, const part *of)
 {
     banyan_program_port_channel *channel = port_between(a, from.rank, to.rank);
@@ -144,7 +142,7 @@ static void algorithms_ports_copy(algorithm *a, banyan_chunk to, banyan_chunk fr
                    0);
 }
 
-/* What the peer puts next has come to `slot`. */
+/* Wait for the peer's next put, into `slot`, and process it. */
 static void algorithms_ports_take(algorithm *a, int rank, int peer, banyan_chunk slot,
                                   const part *of)
 {
@@ -152,8 +150,8 @@ static void algorithms_ports_take(algorithm *a, int rank, int peer, banyan_chunk
     algorithms_ports_copy(a, output_block(a, rank, peer), slot, of);
 }
 
-/* The block that comes last. With its end the rank's own puts have left, so that no kernel is left
- * to wait for nothing but these. */
+/* Process the last block. After it the rank's own puts have left, so that no kernel remains only
+ * to wait for them. */
 static void take_last(algorithm *a, int rank, int peer, banyan_chunk slot, const part *parts)
 {
     EACH_PART(of, parts)
@@ -165,14 +163,12 @@ static void take_last(algorithm *a, int rank, int peer, banyan_chunk slot, const
     }
 }
 
-/* ---- all ranks' blocks to all others' scratch ---- */
-
 static int last_peer(const algorithm *a, int rank)
 {
     return algorithm_rank(a, rank - 1);
 }
 
-/* Of those that put to the rank. */
+/* Return the last rank that puts to this rank. */
 static int last_source(const algorithm *a, int rank)
 {
     return algorithm_rank(a, rank + 1);
@@ -192,7 +188,7 @@ static void put_inputs(algorithm *a, int rank, uint64_t slots, const part *parts
                          input_block(a, rank, last), of);
 }
 
-/* With the first part of the last source's block come the others'. */
+/* Wait for the first part of the last source's block, and for the blocks of all others. */
 static void wait_for_inputs(algorithm *a, int rank, const part *of)
 {
     if (algorithms_ports_is_first(of))
@@ -201,8 +197,8 @@ static void wait_for_inputs(algorithm *a, int rank, const part *of)
         algorithms_ports_wait(a, rank, last_source(a, rank));
 }
 
-/* Blocks are taken as they come, each while the next ones are under way: in an all-to-all in place
- * when what they lie over has left. */
+/* Blocks are processed in order of arrival, each while the next ones are on their way. In an
+ * all-to-all in place, a block is copied only after the block that it overwrites has left. */
 static void put_into_scratch(algorithm *a)
 {
     uint64_t slots = slots_take(a, (a->ranks - 1) * CHUNKS);
@@ -234,8 +230,6 @@ void alltoall_ports_scratch(algorithm *a)
     put_into_scratch(a);
 }
 
-/* ---- reductions ---- */
-
 static void reduce_part(algorithm *a, int rank, uint64_t slots, const part *of, banyan_chunk output)
 {
     for (int chunk = of->begin; chunk < of->end; chunk++) {
@@ -263,8 +257,8 @@ void reducescatter_ports(algorithm *a)
     }
 }
 
-/* In place a peer's sums may come to where an input lay only when that has been read: they are of
- * that input. */
+/* In place, a peer's sums overwrite an input only after it has been read: the sums include that
+ * input. */
 void allreduce_ports(algorithm *a)
 {
     uint64_t slots = slots_take(a, (a->ranks - 1) * CHUNKS);
@@ -290,10 +284,9 @@ void allreduce_ports(algorithm *a)
     }
 }
 
-/* ---- all-reduce by way of scratch alone ---- */
-
-/* Sums leave for the last peer as soon as they are made, for room of their own; for the others when
- * these have reduced everything, to where the input came that they are of. */
+/* Sums leave for the last peer as soon as they exist, into slots of their own. They leave for
+ * another peer after it has reduced all inputs, and overwrite the slot of the input that they
+ * include. */
 static banyan_chunk sums_arrived(const algorithm *a, int owner, uint64_t slots, int peer)
 {
     if (peer == last_source(a, owner))
@@ -324,7 +317,7 @@ static void wait_for_others_room(algorithm *a, int rank)
     }
 }
 
-/* To all but the last peer, to the next one in parts. */
+/* Put to all peers but the last; to the next one in parts. */
 static void put_to_others(algorithm *a, int rank, uint64_t slots)
 {
     wait_for_others_room(a, rank);
@@ -334,7 +327,7 @@ static void put_to_others(algorithm *a, int rank, uint64_t slots)
     put_sums(a, rank, algorithm_rank(a, rank + 1), slots, of);
 }
 
-/* In the order in which they come. */
+/* Process sums in order of arrival. */
 static void take_sums(algorithm *a, int rank, uint64_t slots)
 {
     int first = last_source(a, rank), last = algorithm_rank(a, rank - 1);

@@ -1,7 +1,8 @@
-/* Rings: every rank deals with its two neighbours alone, and each link carries no byte twice.
+/* Rings: every rank communicates with its two neighbours only, and no link carries a byte twice.
  *
- * Block b is reduced on its way from rank b + 1 around to rank b, where it is complete, and goes
- * around once more (Patarasuk and Yuan 2009). In step s rank r works on block r - 1 - s. */
+ * Block b is reduced on its way from rank b + 1 around the ring to rank b, where it is complete.
+ * Then it goes around once more (Patarasuk and Yuan 2009). In step s rank r works on block r - 1 -
+ * s. */
 #include "collective/algorithms/algorithm.h"
 
 enum { MESH_RIGHT, MESH_LEFT };
@@ -15,7 +16,7 @@ static int right_of(const algorithm *a, int rank)
     return algorithm_rank(a, rank + 1);
 }
 
-/* Leaves the rank's own block, reduced, in `destination`. */
+/* Reduce around the ring; `destination` receives the rank's own block. */
 static void reduce_around(algorithm *a, int rank, uint64_t slots, banyan_chunk destination)
 {
     int left = left_of(a, rank), right = right_of(a, rank);
@@ -33,7 +34,7 @@ static void reduce_around(algorithm *a, int rank, uint64_t slots, banyan_chunk d
     }
 }
 
-/* The rank's own block lies in its slot and output; the others' come past. */
+/* Gather around the ring, from slots and outputs that hold the rank's own block. */
 static void gather_around(algorithm *a, int rank, uint64_t slots)
 {
     int left = left_of(a, rank), right = right_of(a, rank);
@@ -79,15 +80,15 @@ void allreduce_ring(algorithm *a)
     }
 }
 
-/* A rank that has read all it needs tells its left neighbour, who waits for that. */
+/* A rank that has finished reading signals its left neighbour, which waits for that. */
 static void end_ring(algorithm *a, int rank)
 {
     mesh_signal(a, MESH_LEFT, rank, left_of(a, rank), 0);
     mesh_wait(a, MESH_LEFT, rank, right_of(a, rank), 0);
 }
 
-/* Outputs serve as slots: a block that comes back complete has passed whoever still needed what
- * it overwrites. */
+/* Gather with outputs as slots. A complete block that returns has passed every rank that still
+ * needed the bytes it overwrites. */
 static void gather_outputs(algorithm *a, int rank)
 {
     int left = left_of(a, rank), right = right_of(a, rank);

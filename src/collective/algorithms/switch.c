@@ -1,5 +1,5 @@
-/* Over a switch channel: one load reduces, one store reaches, the same region of all ranks. Rank r
- * alone reads and writes block r. (NVLink SHARP's idea; the host has it in software.) */
+/* Over a switch channel: one load reduces a region of all ranks, and one store reaches all ranks.
+ * Only rank r reads and writes block r. (NVLink SHARP's idea; the host does it in software.) */
 #include "collective/algorithms/algorithm.h"
 
 enum { MESH_READY, MESH_DONE, MESH_BEGUN };
@@ -9,7 +9,7 @@ static banyan_program_switch_channel *switch_of(algorithm *a, banyan_buffer buff
     return banyan_program_switch_channel_create(a->program, a->everyone, a->ranks, buffer);
 }
 
-/* Inputs are shown in scratch, where their sum replaces them. */
+/* Inputs are copied to scratch, where their sum replaces them. */
 void allreduce_switch(algorithm *a)
 {
     int size = a->ranks;
@@ -84,8 +84,8 @@ void reducescatter_switch_direct(algorithm *a)
     }
 }
 
-/* The others say that they have begun; the root ends when it knows, so that it is never two runs
- * ahead. */
+/* The others signal that they have begun. The root waits for that before it ends, so that it is
+ * never two runs ahead. */
 void broadcast_switch(algorithm *a)
 {
     uint64_t slot = slots_take(a, 1);

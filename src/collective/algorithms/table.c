@@ -1,15 +1,15 @@
 #include "collective/algorithms/algorithms.h"
 
-/* Peers see scratch only, or each other's input and output. */
+/* SCRATCH: peers access scratch only. DIRECT: they access each other's input and output. */
 #define SCRATCH(name, kind, about) .info = {#name, kind, about, false}, .write = name
 #define DIRECT(name, kind, about) .info = {#name, kind, about, true}, .write = name
 #define AS_PACKETS .protocol = BANYAN_LL, .double_scratch = true
 
-/* Handing a put to a proxy takes longer than all of a short message. */
+/* Handing a put to a proxy takes longer than a whole short message. */
 #define PORTS_LEAST (UINT64_C(16) << 20)
 
-/* In the order in which they are listed: for each collective those through scratch, about from the
- * shortest messages to the longest, and then those that reach their peers' buffers. */
+/* The order of listings. For each collective, algorithms through scratch come first, roughly from
+ * the shortest messages to the longest; then those that access their peers' buffers. */
 const algorithm_entry algorithm_table[] = {
     {SCRATCH(allreduce_packets, BANYAN_ALLREDUCE, "All to all as packets; everybody reduces"),
      AS_PACKETS},

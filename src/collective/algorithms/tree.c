@@ -1,5 +1,5 @@
-/* Binary trees, in units: each rank deals with its parent and its two children. Rank v, counted
- * from the root, has the children 2v + 1 and 2v + 2. */
+/* Binary trees, in units: each rank communicates with its parent and its two children. Rank v,
+ * counted from the root, has the children 2v + 1 and 2v + 2. */
 #include "collective/algorithms/algorithm.h"
 
 enum { UP, DOWN };
@@ -8,9 +8,9 @@ enum { WORK, HEAR };
 
 typedef struct node {
     int rank;
-    int parent; /* -1 */
+    int parent; /* -1: the root */
     int children[2], child_count;
-    int place; /* which child of its parent */
+    int place; /* its index among its parent's children */
 } node;
 
 static node tree_node_of(const algorithm *a, int rank)
@@ -36,13 +36,13 @@ static void signal_children(algorithm *a, const node *at, int mesh, int thread_b
         mesh_signal(a, mesh, at->rank, at->children[i], thread_block);
 }
 
-/* Where a vector passes through a rank: from its children, on its way up, and down again. */
+/* The places of a vector in a rank: slots from its children, its way up, and its way down. */
 typedef struct stations {
     int size;
     uint64_t from_child[2], sum, down;
 } stations;
 
-/* The rank's input with what its children sent, to `destination`. */
+/* Reduce the rank's input with its children's data into `destination`. */
 static void reduce_children(algorithm *a, const node *at, const stations *s,
                             banyan_chunk destination)
 {
@@ -53,7 +53,7 @@ static void reduce_children(algorithm *a, const node *at, const stations *s,
                           destination, a->op, BANYAN_TB(UP));
 }
 
-/* A leaf's input goes up as it is. */
+/* A leaf sends its input unchanged. */
 static void send_up(algorithm *a, const node *at, const stations *s)
 {
     banyan_chunk sum =
@@ -78,9 +78,9 @@ static void take_from_parent(algorithm *a, const node *at, const stations *s, in
                slot_range(a, at->parent, s->down, s->size), thread_block);
 }
 
-/* That a unit comes down says that it was used everywhere on its way up, so a rank may send as many
- * further units as the ring holds. A result's ring is free, too: who sends unit i up has taken
- * unit i - PIPELINE_UNITS. */
+/* A unit that comes down was read everywhere on its way up, so a rank may send as many further
+ * units as the ring holds. The ring for results is free as well: a rank that sends unit i up has
+ * read unit i - PIPELINE_UNITS. */
 void allreduce_tree(algorithm *a)
 {
     stations s = {.size = (int)a->input_chunks};
@@ -112,7 +112,7 @@ void allreduce_tree(algorithm *a)
     banyan_program_loop_end(a->program);
 }
 
-/* Children tell that they have taken a unit, which makes room for another. */
+/* Children signal that they have read a unit, which frees its space. */
 void broadcast_tree(algorithm *a)
 {
     stations s = {.size = 1, .down = slots_take(a, 1)};
@@ -139,7 +139,7 @@ void broadcast_tree(algorithm *a)
     banyan_program_loop_end(a->program);
 }
 
-/* Parents tell that they have used a unit. */
+/* Parents signal that they have read a unit. */
 void reduce_tree(algorithm *a)
 {
     stations s = {.size = 1};

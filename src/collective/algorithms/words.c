@@ -1,6 +1,6 @@
 #include "collective/algorithms/algorithm.h"
 
-/* In place, one memory has one name, so that the compiler sees what depends on what. */
+/* In place, give one memory one name, so that the compiler sees all dependencies. */
 banyan_chunk input_range(const algorithm *a, int rank, int start, int stop)
 {
     int own = rank * (int)a->input_chunks;
@@ -55,13 +55,13 @@ banyan_chunk slot_at(const algorithm *a, int rank, uint64_t index)
     return slot_range(a, rank, index, 1);
 }
 
-/* Chunks are of no rank once the program has failed. */
+/* After the program has failed, chunks have no valid rank. */
 static bool are_ranks(int from, int to)
 {
     return from >= 0 && to >= 0;
 }
 
-/* Both ends are made at once, so that the k-th channel one way is the k-th the other way. */
+/* Create both directions at once, so that the k-th channel of one is the k-th of the other. */
 static banyan_program_memory_channel *mesh_channel(algorithm *a, int mesh, int from, int to)
 {
     banyan_program_memory_channel **channels = a->meshes[mesh];
@@ -129,8 +129,8 @@ banyan_program_port_channel *port_between(algorithm *a, int from, int to)
     return a->ports[there];
 }
 
-/* What to do in one operation, or chunk by chunk: instances divide an operation's chunks among them
- * by its size, so that all operations on a chunk must have the same. */
+/* Return the number of operations: one, or one for each chunk. Instances divide an operation's
+ * chunks among them by its size, so all operations on a chunk must have equal sizes. */
 static int words_pieces(const algorithm *a, banyan_chunk all)
 {
     return a->split ? (int)all.size : 1;
