@@ -8,8 +8,8 @@
 #include "world/control.h"
 
 #define WARP 32
-#define BLOCK_MOST 1024 /* threads, on every device */
-/* Buffers and tables of sizes are computed from it without a check. */
+#define BLOCK_MOST 1024 /* threads; every device supports this many */
+/* Largest max_bytes: buffers and tables of sizes are computed from it without overflow checks. */
 #define MAX_BYTES_MOST (UINT64_C(4) << 30)
 
 static banyan_status check_kernels(const banyan_mixed_options *options, int rank)
@@ -58,8 +58,6 @@ banyan_status options_check(const banyan_mixed_options *options, int rank)
     return check_kernels(options, rank);
 }
 
-/* ---- the same on all ranks ---- */
-
 enum {
     LOCAL_TP,
     LOCAL_DP,
@@ -88,7 +86,7 @@ static const char *const option_names[OPTIONS] = {"local_tp",        "local_dp",
                                                   "ib_enable_ibgda", "should_init_nvshmem",
                                                   "use_autotune"};
 
-/* By an option's number. */
+/* Indexed by the option's number. */
 typedef struct option_values {
     uint64_t of[OPTIONS];
 } option_values;

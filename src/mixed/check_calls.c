@@ -8,11 +8,11 @@
 #include "core/error.h"
 #include "world/control.h"
 
-/* A call as it travels. */
+/* A call in the form that ranks exchange. */
 typedef struct signature {
     uint64_t elems;
     uint32_t op, mode, in_place;
-    uint32_t unused; /* no bytes between that nobody sets */
+    uint32_t unused; /* explicit padding, so that all bytes are set */
 } signature;
 
 banyan_status check_calls_begin(banyan_mixed *mixed)

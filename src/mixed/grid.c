@@ -19,7 +19,7 @@ static void grid_place(banyan_mixed_grid *grid, int rank)
     grid->dp_index = grid->local_dp_rank + grid->inter_dp_rank * grid->local_dp;
 }
 
-/* The machine's nodes: equally many consecutive ranks each. */
+/* Count the machine's nodes, which must have equal numbers of consecutive ranks. */
 static banyan_status count_nodes(int ranks, int (*node_of)(void *, int), void *context, int *nodes)
 {
     int last = 0;
@@ -36,7 +36,7 @@ static banyan_status count_nodes(int ranks, int (*node_of)(void *, int), void *c
     return BANYAN_OK;
 }
 
-/* What is not set takes what is left, the tensor-parallel side first. */
+/* Dimensions that are not set fill the size; the tensor-parallel one is filled first. */
 static banyan_status grid_fill(const char *where, int size, int *tp, int *dp)
 {
     int asked_tp = *tp, asked_dp = *dp;

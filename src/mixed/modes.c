@@ -29,7 +29,7 @@ static const char *const mode_names[BANYAN_MIXED_MODES] = {
     [BANYAN_MIXED_SEPARATE_NCCL] = "separate_nccl",
 };
 
-/* Names of earlier releases, which saved tables may hold. */
+/* Names of earlier releases, which saved tables may contain. */
 static const struct {
     const char *name;
     banyan_mixed_mode mode;
@@ -130,8 +130,6 @@ bool op_is_pair(banyan_mixed_op op)
 {
     return op == BANYAN_MIXED_ALLREDUCE_ALLGATHER || op == BANYAN_MIXED_REDUCESCATTER_ALLREDUCE;
 }
-
-/* ---- what is valid ---- */
 
 typedef struct why {
     char *text;
@@ -281,9 +279,7 @@ banyan_status mode_check(const banyan_mixed *mixed, banyan_mixed_op op, banyan_m
                      grid->local_tp, grid->inter_tp, grid->local_dp, grid->inter_dp, reason);
 }
 
-/* ---- without measurements ---- */
-
-/* Up to so many bytes of b rows one wait is worth more than the bytes it costs. */
+/* Up to this many bytes of b rows, one wait costs more than the additional bytes. */
 #define HOST_SHORT (UINT64_C(16) << 10)
 #define GPU_SHORT (UINT64_C(128) << 10)
 

@@ -1,4 +1,4 @@
-/* Opening and closing, step by step. */
+/* Opens and closes contexts, step by step. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,8 +21,6 @@
 #include "world/control.h"
 
 #define DEFAULT_MAX_BYTES (UINT64_C(64) << 20)
-
-/* ---- create ---- */
 
 static banyan_status find_engine(banyan_mixed *mixed)
 {
@@ -58,7 +56,7 @@ static void fill_setup(banyan_mixed *mixed)
     setup->should_init_nvshmem = options->should_init_nvshmem;
 }
 
-/* A lower rank whose GPU is this one's, and NCCL cannot start on it; -1: there is none. */
+/* Return a lower rank with this rank's GPU, if NCCL cannot start on shared GPUs; -1: none. */
 static int find_sharer(const mixed_nccl *all, int rank)
 {
     for (int other = 0; other < rank; other++) {
@@ -84,7 +82,7 @@ static void explain_nccl(banyan_mixed *mixed, const mixed_nccl *all, int without
                  find_sharer(all, sharer), sharer);
 }
 
-/* The library's collectives are there when all ranks have found it, and it can start. */
+/* The library's collectives are available if all ranks have found it and it can start. */
 static banyan_status find_nccl(banyan_mixed *mixed)
 {
     mixed_nccl mine = {.is_here = 0}, *all;
@@ -125,7 +123,7 @@ static banyan_status create_together(banyan_mixed *mixed)
 {
     banyan_world *world = mixed->world;
     RETURN_IF_FAILED(options_agree(world, &mixed->options));
-    if (device_is_host(mixed->options.device)) /* the engine is not there yet */
+    if (device_is_host(mixed->options.device)) /* the engine does not exist yet */
         RETURN_IF_FAILED(control_fail_together(
             world, control_require_one_node(
                        world, "mixed collectives on the host run",
@@ -156,7 +154,7 @@ static void mixed_free(banyan_mixed *mixed)
     free(mixed);
 }
 
-/* It is not open after all, for the latest reason. */
+/* Undo a partial open; the latest error is the reason. */
 static banyan_status give_up(banyan_mixed *mixed, banyan_status status)
 {
     error_kept kept = error_keep(status);
@@ -209,9 +207,7 @@ banyan_status banyan_mixed_create(banyan_world *world, const banyan_mixed_option
     return BANYAN_OK;
 }
 
-/* ---- the other steps ---- */
-
-/* Where the node's ranks have theirs, by local rank. */
+/* Find the memory of the node's ranks, by local rank. */
 static banyan_status find_parts(const banyan_mixed *mixed, char **parts)
 {
     for (int local = 0; local < mixed->setup.grid.local_size; local++) {
@@ -286,7 +282,7 @@ banyan_status banyan_mixed_init_nvshmem(banyan_mixed *mixed)
     return BANYAN_OK;
 }
 
-/* Rank 0's file, or none, is everybody's. */
+/* All ranks use rank 0's file, or none. */
 static banyan_status open_table(banyan_mixed *mixed, const char *path)
 {
     int has_path = path != NULL;
@@ -296,7 +292,7 @@ static banyan_status open_table(banyan_mixed *mixed, const char *path)
     return mixed->options.use_autotune ? banyan_mixed_run_autotune(mixed) : BANYAN_OK;
 }
 
-/* Options of an older program may end before it. */
+/* An older program's options may end before this field. */
 static const char *table_of(const banyan_mixed_options *options)
 {
     size_t end = offsetof(banyan_mixed_options, autotune) + sizeof options->autotune;
@@ -329,8 +325,6 @@ banyan_mixed_grid banyan_mixed_describe(const banyan_mixed *mixed)
     return mixed ? mixed->setup.grid : (banyan_mixed_grid){0};
 }
 
-/* ---- close ---- */
-
 banyan_status banyan_mixed_close(banyan_mixed *mixed)
 {
     if (!live_remove(mixed))
@@ -338,7 +332,7 @@ banyan_status banyan_mixed_close(banyan_mixed *mixed)
                          "the mixed collectives at %p are closed already, or never were open",
                          (const void *)mixed);
     CONTROL_CALL_WITHIN(mixed->world, __func__, mixed->timeout);
-    /* Nobody takes away what a peer still uses. */
+    /* All ranks synchronize before closing, so that no memory disappears while a peer uses it. */
     banyan_status status = BANYAN_OK;
     if (mixed->world)
         status = banyan_world_barrier(mixed->setup.worlds[MIXED_WORLD]);

@@ -1,4 +1,4 @@
-/* Running: arguments checked, the mode chosen, and handed over. */
+/* Runs a call: checks the arguments, chooses the mode, and queues it. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,10 +12,8 @@
 #include "mixed/worlds.h"
 #include "world/control.h"
 
-/* No buffer is longer: sums and multiples of a few are computed without a check. */
+/* Limit for buffers, so that sums and small multiples cannot overflow. */
 #define BYTES_MAX (UINT64_C(1) << 60)
-
-/* ---- tensors ---- */
 
 /* One of the two tensors of a call. */
 typedef struct side {
@@ -25,7 +23,7 @@ typedef struct side {
     const DLTensor *tensor;
 } side;
 
-/* "rank 2: allreduce_allgather's input": what its errors begin with. */
+/* "rank 2: allreduce_allgather's input": the start of a message. */
 typedef struct subject {
     char text[96];
 } subject;
@@ -67,7 +65,7 @@ static bool is_same_device(DLDevice a, DLDevice b)
            (a.device_type == b.device_type && a.device_id == b.device_id);
 }
 
-/* Page-locked host memory is as good as ordinary. */
+/* Page-locked host memory counts as ordinary memory. */
 static DLDevice as_host(DLDevice device)
 {
     return device.device_type == kDLCUDAHost ? BANYAN_HOST : device;
@@ -96,7 +94,7 @@ static banyan_status check_device(const side *of)
     return BANYAN_OK;
 }
 
-/* Rows behind each other without gaps; where an extent is 1 its stride means nothing. */
+/* Check that rows are contiguous. The stride of an extent of 1 is ignored. */
 static banyan_status check_dense(const side *of)
 {
     const DLTensor *tensor = of->tensor;
@@ -142,7 +140,7 @@ static char *start_of(const DLTensor *tensor)
     return (char *)tensor->data + tensor->byte_offset;
 }
 
-/* Of its own type's size: a device faults on others. */
+/* Check the alignment to the element's size: a device faults on other addresses. */
 static banyan_status check_aligned(const side *of)
 {
     size_t elem_bytes = banyan_dtype_bytes(of->mixed->setup.dtype);
@@ -160,13 +158,11 @@ static banyan_status check_side(const side *of, uint64_t *row_elems)
     RETURN_IF_FAILED(check_shape(of, row_elems));
     RETURN_IF_FAILED(check_type(of));
     if (*row_elems == 0)
-        return BANYAN_OK; /* nothing lies anywhere */
+        return BANYAN_OK; /* an empty tensor has no address */
     RETURN_IF_FAILED(check_dense(of));
     RETURN_IF_FAILED(check_device(of));
     return check_aligned(of);
 }
-
-/* ---- the two together ---- */
 
 static banyan_status check_rows(const side *input, const side *output, uint64_t *rows)
 {
@@ -245,8 +241,6 @@ banyan_status mixed_check_call(banyan_mixed *mixed, banyan_mixed_op op, const DL
     return check_tensors(&from, &to, call);
 }
 
-/* ---- how runs went ---- */
-
 static banyan_status fail_late(const banyan_mixed *mixed, const mixed_report *report)
 {
     banyan_world *world = mixed->setup.worlds[MIXED_WORLD];
@@ -288,11 +282,11 @@ banyan_status banyan_mixed_status(banyan_mixed *mixed)
     if (mixed->failed.status != BANYAN_OK)
         return error_again(&mixed->failed);
     RETURN_IF_FAILED(collectives_status(mixed));
-    /* The world may have ended while they are suspended. */
+    /* The world may have ended while the context was suspended. */
     return mixed->world ? control_check(mixed->setup.worlds[MIXED_WORLD]) : BANYAN_OK;
 }
 
-/* What all ranks were told of comes before what only passes it on. */
+/* An error that all ranks received takes precedence over one that only repeats it. */
 banyan_status mixed_stop_groups(banyan_mixed *mixed, banyan_status status)
 {
     error_kept kept = error_keep(status);
@@ -305,15 +299,13 @@ banyan_status mixed_stop_groups(banyan_mixed *mixed, banyan_status status)
     return error_again(&kept);
 }
 
-/* ---- running ---- */
-
 static banyan_status check_state(banyan_mixed *mixed)
 {
     RETURN_IF_FAILED(mixed_check_awake(mixed));
     return banyan_mixed_status(mixed);
 }
 
-/* For AUTO. An NCCL that does not start leaves the choice to the others. */
+/* Resolve AUTO. If NCCL does not start, choose among the other modes. */
 static banyan_status choose_mode(banyan_mixed *mixed, mixed_call *call)
 {
     uint64_t bytes = call->elems * banyan_dtype_bytes(mixed->setup.dtype);

@@ -13,7 +13,7 @@
 #include "mixed/tuning/autotune.h"
 #include "world/control.h"
 
-/* One call, and what it goes through. */
+/* One call, and the collectives it uses. */
 typedef struct way {
     banyan_mixed *mixed;
     const mixed_call *call;
@@ -21,9 +21,7 @@ typedef struct way {
     void *stream;
 } way;
 
-/* ---- failures ---- */
-
-/* ", among the ranks 0, 2 of its dp group": those that a group's sentence counts. */
+/* ", among the ranks 0, 2 of its dp group": the ranks that a group's message counts. */
 static void name_members(const banyan_mixed *mixed, mixed_group group, char *names, size_t bytes)
 {
     const banyan_mixed_grid *grid = &mixed->setup.grid;
@@ -37,8 +35,8 @@ static void name_members(const banyan_mixed *mixed, mixed_group group, char *nam
         snprintf(names + at, bytes - at, " of its %s group", tp ? "tp" : "dp");
 }
 
-/* What the world knows of a peer's end counts: there ranks have their own numbers, and it is no
- * echo of a group's. */
+/* The world's message about a lost peer takes precedence: its rank numbers are world ranks, and it
+ * is the cause, not a consequence in a group. */
 static banyan_status through_collectives_explain(const banyan_mixed *mixed, mixed_group group,
                                                  const char *what, banyan_status status)
 {
@@ -76,7 +74,7 @@ static banyan_status through_collectives_tell(const way *with, mixed_group group
     return through_collectives_explain(mixed, group, what, status);
 }
 
-/* Who waited in vain in its own group says so, and the others that they hear it. */
+/* A rank whose own group timed out reports that; the others report its message. */
 static banyan_status through_collectives_agree(const way *with, banyan_status mine)
 {
     error_kept kept = error_keep(mine);
@@ -86,10 +84,8 @@ static banyan_status through_collectives_agree(const way *with, banyan_status mi
     return mixed_is_of_waits(mine) ? error_again(&kept) : status;
 }
 
-/* ---- what is needed first ---- */
-
-/* A group's communicator counts the group's ranks alone, but the others work beside it: they are
- * waited for with all of them in mind, and have their share of devices. Collective. */
+/* Adjust a group's communicator, which knows only the group's ranks: processors and devices are
+ * shared with ranks of other groups. Collective. */
 static banyan_status mind_other_groups(const banyan_mixed *mixed, banyan_comm *comm)
 {
     banyan_world *all = mixed->setup.worlds[MIXED_WORLD];
@@ -100,7 +96,7 @@ static banyan_status mind_other_groups(const banyan_mixed *mixed, banyan_comm *c
     return executor_blocks_most(comm->executor, all, &comm->blocks_most);
 }
 
-/* Ranks agree, so that it is open on all of them or on none: in the groups of others, too. */
+/* All ranks agree, so that the communicator is open on all or on none, also in other groups. */
 static banyan_status open_comm(const way *with, mixed_group group)
 {
     banyan_mixed *mixed = with->mixed;
@@ -122,7 +118,7 @@ static banyan_status open_comm(const way *with, mixed_group group)
     return BANYAN_OK;
 }
 
-/* The same. */
+/* As open_comm. */
 static banyan_status open_nccl(banyan_mixed *mixed, mixed_group group)
 {
     if (mixed->nccl_is_open[group])
@@ -158,9 +154,7 @@ banyan_status collectives_start_nccl(banyan_mixed *mixed, banyan_mixed_mode mode
     return explain_mode(mixed, MIXED_WORLD, mode, BANYAN_ERR_SYSTEM);
 }
 
-/* ---- single collectives ---- */
-
-/* `elems` as nccl_run has them. */
+/* `elems` as in nccl_run. */
 typedef struct single {
     mixed_group group;
     banyan_mixed_op op;
@@ -176,8 +170,8 @@ static banyan_collective_kind through_collectives_kind_of(banyan_mixed_op op)
                                           : BANYAN_REDUCESCATTER;
 }
 
-/* What a call needs that is not there yet: on all ranks or on none, in the groups of others, too,
- * so that all go on or none. They have made the same calls before, and lack the same. */
+/* Open everything that a call lacks, on all ranks or on none, including those of other groups:
+ * either all continue or none. All made equal calls before, so all lack the same parts. */
 static banyan_status through_collectives_prepare(const way *with, const single *of)
 {
     banyan_mixed *mixed = with->mixed;
@@ -218,7 +212,8 @@ static banyan_status run_comm(const way *with, const single *of)
     }
 }
 
-/* Of a device's communicator for all, all ranks hear what fails; other groups go on. */
+/* End the world after this rank's error, so that no rank waits for it. Not needed for a device's
+ * communicator of all ranks, where all receive the error. */
 static banyan_status end_others(const way *with, mixed_group group, banyan_status status)
 {
     const banyan_mixed *mixed = with->mixed;
@@ -244,8 +239,6 @@ static banyan_status collective(const way *with, const single *of)
     return through_collectives_run(with, of);
 }
 
-/* ---- how runs went ---- */
-
 static banyan_status group_status(const banyan_mixed *mixed, mixed_group group, bool by_nccl)
 {
     if (by_nccl)
@@ -266,8 +259,8 @@ static banyan_status mode_status(const banyan_mixed *mixed, banyan_mixed_mode mo
     return BANYAN_OK;
 }
 
-/* A peer's death ends idle communicators, too, also of groups without it: the latest call counts
- * first. */
+/* The latest call's communicators come first: a lost peer also ends idle communicators, even of
+ * groups without it. */
 banyan_status collectives_status(const banyan_mixed *mixed)
 {
     if (mixed->latest >= BANYAN_MIXED_SINGLE) {
@@ -281,14 +274,12 @@ banyan_status collectives_status(const banyan_mixed *mixed)
     return BANYAN_OK;
 }
 
-/* ---- one for the world ---- */
-
 static char *block_at(const way *with, void *buffer, int index)
 {
     return (char *)buffer + (uint64_t)index * with->call->elems * with->elem_bytes;
 }
 
-/* Zeros add nothing to the other data-parallel ranks' rows. */
+/* Zeros add nothing to the rows of the other data-parallel ranks. */
 static banyan_status place_rows(const way *with)
 {
     const banyan_mixed *mixed = with->mixed;
@@ -341,9 +332,7 @@ static banyan_status by_world(const way *with)
     }
 }
 
-/* ---- two ---- */
-
-/* What either lacks is told before the first one moves anything. */
+/* Report what either collective lacks before the first one moves anything. */
 static banyan_status one_by_one(const way *with, const single *first, const single *second)
 {
     RETURN_IF_FAILED(through_collectives_prepare(with, first));

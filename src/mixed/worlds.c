@@ -21,7 +21,7 @@ static int group_size(const banyan_mixed_grid *grid, mixed_group group)
     }
 }
 
-/* The world rank of the group's index-th member; `grid` is of one of them. */
+/* Return the world rank of the group's index-th member; `grid` belongs to one of the members. */
 static int member_at(const banyan_mixed_grid *grid, mixed_group group, int index)
 {
     switch (group) {
@@ -36,7 +36,7 @@ static int member_at(const banyan_mixed_grid *grid, mixed_group group, int index
     }
 }
 
-/* Closing `half` would wait for members that do not have it. */
+/* Abandon `half`: closing it would wait for members that do not have it. */
 static banyan_status worlds_give_up(banyan_world *worlds[MIXED_GROUPS], banyan_world *half,
                                     banyan_status status)
 {
@@ -77,7 +77,8 @@ bool worlds_end_together(banyan_world *parent, banyan_world *worlds[MIXED_GROUPS
         ended = worlds[group] ? control_check(worlds[group]) : BANYAN_OK;
     error_kept kept = why ? *why : error_keep(ended);
     for (int group = 0; group < MIXED_GROUPS && ended != BANYAN_OK; group++) {
-        if (worlds[group] && kept.status == BANYAN_ERR_PEER_LOST) /* not of every group */
+        if (worlds[group] &&
+            kept.status == BANYAN_ERR_PEER_LOST) /* the lost peer is not in every group */
             (void)banyan_world_abort(worlds[group], kept.sentence);
         else if (worlds[group])
             (void)control_fail(worlds[group], error_again(&kept));

@@ -1,25 +1,26 @@
-/* The worlds of a context's own, by group. */
+/* A context's own worlds, by group. */
 #ifndef MIXED_WORLDS_H
 #define MIXED_WORLDS_H
 
 #include "core/status.h"
 #include "mixed/engine.h"
 
-/* Split them off the caller's world, so that nothing in them meets what the caller does there.
- * Collective. After a failure nothing is left open. */
+/* Split them from the caller's world, so that their messages are separate from the caller's.
+ * Collective. After a failure nothing remains open. */
 banyan_status worlds_open(banyan_world *world, const banyan_mixed_grid *grid,
                           banyan_world *worlds[MIXED_GROUPS]);
 
-/* A group's world ends for its members alone, and who waits for one of them elsewhere would do so
- * until its deadline: if one has ended, or `parent` has, all of them end, for `why` (NULL: the
- * first one's). Returns whether they did. NULL ones are ignored. */
+/* End all worlds if one of them or `parent` has ended. A group's world ends for its members only;
+ * without this, a rank that waits for one of them elsewhere would wait until its deadline. They
+ * end with `why` (NULL: the error of the first). Returns true if they ended. NULL entries are
+ * ignored. */
 bool worlds_end_together(banyan_world *parent, banyan_world *worlds[MIXED_GROUPS],
                          const error_kept *why);
 
-/* Collective while they are healthy. NULL ones are ignored. */
+/* Collective while they are healthy. NULL entries are ignored. */
 void worlds_close(banyan_world *worlds[MIXED_GROUPS]);
 
-/* Is every rank's group of this kind on one machine? Local, and the same on all ranks. */
+/* True if every group of this kind is on one machine. Local, and equal on all ranks. */
 bool worlds_are_near(const banyan_world *world, const banyan_mixed_grid *grid, mixed_group group);
 
 #endif

@@ -5,13 +5,11 @@
 #include "core/error.h"
 #include "mixed/grid.h"
 
-/* Measured: as for the communicator's pipelines. Many ranks have shorter ones, so that their rings
- * of scratch, with both halves, stay below RINGS_MOST. */
+/* Measured, as for the communicator's pipelines. With many ranks units are shorter, so that their
+ * rings of scratch, with both halves, stay below RINGS_MOST. */
 #define UNIT_MOST (UINT64_C(128) << 10)
 #define UNIT_LEAST (UINT64_C(4) << 10)
 #define RINGS_MOST (UINT64_C(64) << 20)
-
-/* ---- who is who ---- */
 
 void fused_turn_to(fused *f, int rank)
 {
@@ -56,8 +54,6 @@ int fused_rows(const fused *f)
     return f->grid.inter_dp * f->shares;
 }
 
-/* ---- chunks ---- */
-
 static int chunk_of(const fused *f, int block, int part, int share)
 {
     return block * f->chunks + part * f->shares + share;
@@ -78,8 +74,6 @@ banyan_chunk fused_slot(const fused *f, int rank, uint64_t region, int index)
     return slot_at(&f->a, rank, region + (uint64_t)index);
 }
 
-/* ---- scratch ---- */
-
 static uint64_t fused_take(fused_layout *at, int chunks)
 {
     uint64_t first = at->chunks;
@@ -87,7 +81,7 @@ static uint64_t fused_take(fused_layout *at, int chunks)
     return first;
 }
 
-/* A slot for each rank, or where nothing is summed one for the rank's own to be seen. */
+/* One slot for each rank; if nothing is summed, one slot in which peers read this rank's data. */
 static int slots_at_once(const fused *f)
 {
     int ranks = fused_ranks(f);
@@ -96,7 +90,8 @@ static int slots_at_once(const fused *f)
     return f->gathers && f->grid.tp == 1 && !f->kind.packets ? 1 : ranks;
 }
 
-/* A gathering rank has sums of all nodes to show, a scattering one takes part in those of all. */
+/* A gathering rank publishes sums for all nodes; a scattering one takes part in the sums of all
+ * nodes. */
 static void fused_lay_out(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
@@ -115,7 +110,7 @@ static void fused_lay_out(fused *f)
     at->gathered = fused_take(at, f->kind.packets ? grid->local_size * shown_rows : shown_rows);
 }
 
-/* Units of scratch. */
+/* Return the number of rings of units in scratch. */
 static uint64_t fused_rings_of(const fused *f)
 {
     return f->at.chunks * PIPELINE_UNITS * 2;
@@ -129,9 +124,7 @@ static uint64_t fused_unit_for(const fused *f)
     return unit;
 }
 
-/* ---- what comes out ---- */
-
-/* Output chunk `chunk` of the rank: who adds to it. */
+/* List the contributions to output chunk `chunk` of the rank. */
 static size_t list_sources(const fused *f, int chunk, banyan_contribution *sources)
 {
     const banyan_mixed_grid *grid = &f->grid;
@@ -167,8 +160,6 @@ static banyan_status fused_expect(fused *f, arena *memory, banyan_collective *co
     }
     return BANYAN_OK;
 }
-
-/* ---- compiling ---- */
 
 static banyan_status set_up(const banyan_mixed_grid *grid, const fused_kind *kind, fused *f)
 {

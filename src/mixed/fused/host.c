@@ -11,16 +11,16 @@
 #include "mixed/modes.h"
 #include "world/control.h"
 
-/* Up to so many bytes of b rows packets are faster than signals. Measured. */
+/* Packets are faster than signals up to this many bytes of b rows. Measured. */
 #define PACKETS_MOST (UINT64_C(1) << 10)
-/* What programs of units are loaded for at least: their scratch hardly depends on it. */
+/* Programs of units are loaded for at least this size: their scratch hardly depends on it. */
 #define UNITS_LEAST (UINT64_C(4) << 20)
 
 enum { FORM_UNITS, FORM_PACKETS, FORMS };
 enum { APART, IN_PLACE, PLACES };
 #define FUSED_MODES (BANYAN_MIXED_TWO_SHOT_NODES - BANYAN_MIXED_ONE_SHOT + 1)
 
-/* A program that is loaded when it is first needed, and again when a message is too long for it. */
+/* A program that is loaded at its first use, and again for a longer message than before. */
 typedef struct ready {
     banyan_loaded_plan *loaded;
     uint64_t most_bytes; /* of b rows */
@@ -31,8 +31,6 @@ typedef struct host_engine {
     banyan_executor *executor; /* NULL: the ranks are on several machines */
     ready ready[BANYAN_MIXED_OPS][FUSED_MODES][FORMS][PLACES];
 } host_engine;
-
-/* ---- opening ---- */
 
 static banyan_status host_open(const mixed_engine_setup *setup, void **engine)
 {
@@ -67,7 +65,7 @@ static void host_close(void *given)
     free(engine);
 }
 
-/* Programs bring their own. */
+/* No memory: programs bring their own. */
 static uint64_t host_room(const void *engine)
 {
     (void)engine;
@@ -105,8 +103,6 @@ static bool host_has(const void *given, banyan_mixed_op op, banyan_mixed_mode mo
     return false;
 }
 
-/* ---- running ---- */
-
 static uint64_t power_of_two(uint64_t least, uint64_t bytes)
 {
     while (least < bytes)
@@ -114,7 +110,7 @@ static uint64_t power_of_two(uint64_t least, uint64_t bytes)
     return least;
 }
 
-/* The longest input of a rank for so many bytes of b rows. */
+/* Return the largest input of a rank for this many bytes of b rows. */
 static uint64_t message_of(const host_engine *engine, banyan_mixed_op op, uint64_t bytes)
 {
     return mixed_input_elems(op, bytes, engine->setup->grid.dp);
@@ -146,7 +142,7 @@ static banyan_status fused_host_prepare(host_engine *engine, const fused_kind *k
     return banyan_loaded_plan_close(before);
 }
 
-/* What the executor says is about the program: of which call it is. */
+/* Add the call to the executor's message, which names only the program. */
 static banyan_status name_call(const mixed_call *call, banyan_status status)
 {
     if (status == BANYAN_OK)
@@ -173,7 +169,7 @@ static banyan_status host_run(void *given, const mixed_call *call, void *stream)
     return name_call(call, status);
 }
 
-/* Runs tell themselves. */
+/* Nothing to report: each run returns its own status. */
 static void host_check(void *engine, mixed_report *report)
 {
     (void)engine;

@@ -1,4 +1,4 @@
-/* The fused modes on the host: plans that one executor runs over the context's world. */
+/* The fused modes on the host: plans that an executor runs over the context's world. */
 #ifndef MIXED_FUSED_HOST_H
 #define MIXED_FUSED_HOST_H
 

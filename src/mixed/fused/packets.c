@@ -1,4 +1,5 @@
-/* Packets: data that carries its own flag, so that nobody signals. One thread block a rank. */
+/* Packets: data with its own arrival flag, so that no signals are needed. One thread block for
+ * each rank. */
 #include "mixed/fused/program.h"
 
 static void fused_packets_put(fused *f, banyan_chunk slot, banyan_chunk data)
@@ -19,8 +20,8 @@ static void fused_packets_reduce(fused *f, banyan_chunk first, const banyan_chun
                                   BANYAN_TB(0));
 }
 
-/* The operation begins with data: with the rank's own where it is first, or second, since two may
- * be exchanged. */
+/* The operation begins with data: the rank's own if it is first, or second, since the order of two
+ * summands does not matter. */
 static void fused_packets_sum(fused *f, const fused_sum *of, banyan_chunk destination)
 {
     banyan_chunk *slots = f->a.parts;
@@ -41,16 +42,14 @@ static void fused_packets_sum(fused *f, const fused_sum *of, banyan_chunk destin
     }
 }
 
-/* Results are the output's. */
+/* Results go to the output. */
 static banyan_chunk fused_packets_result(const fused *f, int row)
 {
     return fused_output(f, fused_block(f, f->grid.local_dp_rank, row / f->shares),
                         f->grid.local_tp_rank, row % f->shares);
 }
 
-/* ---- gathering ---- */
-
-/* To all ranks of the node. */
+/* Put the results to all ranks of the node. */
 static void fused_packets_hand_out(fused *f, int row)
 {
     const banyan_mixed_grid *grid = &f->grid;
@@ -64,7 +63,7 @@ static void fused_packets_hand_out(fused *f, int row)
 static void fused_packets_gather_shares(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
-    /* A node's share is the row of its number. */
+    /* the row of a node's share is the node's number */
     EACH_OTHER(grid->nodes, grid->node, node)
     fused_packets_put(f, fused_slot(f, fused_rank_on(f, node), f->at.across, grid->node),
                       fused_packets_result(f, grid->node));
@@ -89,8 +88,6 @@ static void take_in(fused *f)
         }
     }
 }
-
-/* ---- scattering ---- */
 
 static void fused_packets_share_between_nodes(fused *f)
 {

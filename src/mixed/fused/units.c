@@ -1,11 +1,12 @@
-/* Units: long messages flow through a small ring of scratch, and what peers wait for is signalled.
+/* Units: long messages flow through a small ring of scratch, with signals for arrived data.
  *
- * The steps of a mode are stages, a thread block each, so that one unit's waiting overlaps with
- * another's work. A unit goes from stage to stage of a rank by semaphores, and the first takes it
- * up only when the last has done with the unit PIPELINE_AHEAD before. A result has something of
- * every rank in it: who has done with unit i - PIPELINE_AHEAD knows that all ranks have taken it
- * up, and so that all have done with unit i - 2 · PIPELINE_AHEAD, whose place in the ring unit i
- * takes. The same holds for consecutive runs and the halves of scratch, packets' as well. */
+ * The steps of a mode are stages, one thread block each, so that one unit's waits overlap with
+ * another's work. Semaphores pass a unit from stage to stage of a rank. The first stage begins a
+ * unit only after the last has finished the unit PIPELINE_AHEAD before. A result contains data
+ * from every rank. So a rank that has finished unit i - PIPELINE_AHEAD knows that all ranks have
+ * begun it, and that all have therefore finished unit i - 2 · PIPELINE_AHEAD, whose place in the
+ * ring unit i takes. The argument also holds for consecutive runs and the halves of scratch, with
+ * packets as well. */
 #include "mixed/fused/program.h"
 #include "mixed/grid.h"
 
@@ -55,15 +56,13 @@ static void units_sum(fused *f, const fused_sum *of, banyan_chunk destination)
     local_reduce_parts(&f->a, of->count, destination, f->stage);
 }
 
-/* Results are shown to the node's ranks. */
+/* Results go to scratch, where the node's ranks read them. */
 static banyan_chunk units_result(const fused *f, int row)
 {
     return units_mine(f, f->at.gathered, row);
 }
 
-/* ---- telling groups ---- */
-
-/* The circle's ranks but this one, beginning with the next. */
+/* List the circle's ranks except this one, beginning with the next. */
 static int list_others(const fused *f, fused_circle of, int *ranks)
 {
     const banyan_mixed_grid *grid = &f->grid;
@@ -107,7 +106,7 @@ static void units_hear(fused *f, int mesh, fused_circle who)
         mesh_wait(&f->a, mesh, f->rank, others[i], f->stage);
 }
 
-/* In the next stage. */
+/* Synchronize in the next stage. */
 static void units_meet(fused *f, int mesh, fused_circle who)
 {
     units_tell(f, mesh, who);
@@ -117,9 +116,7 @@ static void units_meet(fused *f, int mesh, fused_circle who)
     units_hear(f, mesh, who);
 }
 
-/* ---- gathering ---- */
-
-/* Nothing is summed: blocks are read where their ranks show them. */
+/* Nothing is summed: read blocks where their ranks publish them. */
 static void gather_shown(fused *f)
 {
     units_keep(f, units_mine(f, f->at.first, 0), fused_input(f, 0, 0, 0));
@@ -135,14 +132,14 @@ static void gather_shown(fused *f)
 static void units_gather_shares(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
-    /* A node's share is the row of its number. */
+    /* the row of a node's share is the node's number */
     EACH_OTHER(grid->nodes, grid->node, node)
     units_put(f, fused_slot(f, fused_rank_on(f, node), f->at.gathered, grid->node),
               units_result(f, grid->node));
     units_meet(f, MESH_NODES_LAST, AMONG_NODES);
 }
 
-/* What the ranks of the node show goes into all their outputs. */
+/* Copy the data that the node's ranks publish into all their outputs. */
 static void gather_in_node(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
@@ -166,8 +163,6 @@ static void gather_in_node(fused *f)
                        fused_slot(f, fused_local(f, tp, dp), f->at.gathered, row), f->stage);
     }
 }
-
-/* ---- scattering ---- */
 
 static void units_share_between_nodes(fused *f)
 {
@@ -207,8 +202,6 @@ static const fused_form units = {
     .share_between_nodes = units_share_between_nodes,
     .share_in_node = units_share_in_node,
 };
-
-/* ---- programs ---- */
 
 static void units_write_rank(fused *f)
 {

@@ -1,4 +1,4 @@
-/* Who sends what to whom and adds it up: the steps of every mode, in either form. */
+/* The transfers and sums of every mode, in either form. */
 #include "mixed/fused/program.h"
 #include "mixed/grid.h"
 
@@ -18,7 +18,7 @@ static banyan_chunk fused_walk_mine(const fused *f, uint64_t region, int index)
     return fused_slot(f, f->rank, region, index);
 }
 
-/* What a sum is made of, in its order, which is that of all who add the same. */
+/* Add a summand. All ranks that compute one sum use one order. */
 static void fused_walk_add(fused *f, fused_sum *sum, uint64_t region, int index)
 {
     f->a.parts[sum->count++] = fused_walk_mine(f, region, index);
@@ -31,13 +31,13 @@ static void add_own(fused *f, fused_sum *sum, banyan_chunk own, uint64_t region,
     fused_walk_add(f, sum, region, index);
 }
 
-/* `count` places of a region, `step` apart. */
+/* `count` places of a region, at a distance of `step`. */
 typedef struct places {
     uint64_t region;
     int first, step, count;
 } places;
 
-/* The own_at-th place is the rank's own; -1: none is. */
+/* Sum the places. The own_at-th is the rank's own; -1: none is. */
 static void fused_walk_add_up(fused *f, places of, int own_at, banyan_chunk own,
                               banyan_chunk destination)
 {
@@ -50,8 +50,6 @@ static void fused_walk_add_up(fused *f, places of, int own_at, banyan_chunk own,
     }
     f->form->sum(f, &sum, destination);
 }
-
-/* ---- one shot ---- */
 
 static void gather_at_once(fused *f)
 {
@@ -82,8 +80,6 @@ static void scatter_at_once(fused *f)
                       fused_input(f, f->grid.dp_index, 0, 0), fused_output(f, 0, 0, 0));
 }
 
-/* ---- inside the node, first ---- */
-
 static void put_parts(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
@@ -94,7 +90,7 @@ static void put_parts(fused *f)
     fused_walk_meet(f, MESH_LOCAL_FIRST, IN_TP);
 }
 
-/* The sum over the node's tensor-parallel ranks of one share of the rank's part: where it is, which
+/* Sum one share of the rank's part over the node's tensor-parallel ranks. Returns its place, which
  * is `destination` if there is anything to add. */
 static banyan_chunk fused_walk_sum_part(fused *f, int share, banyan_chunk destination)
 {
@@ -122,7 +118,7 @@ static void put_rows(fused *f)
     fused_walk_meet(f, MESH_LOCAL_FIRST, IN_NODE);
 }
 
-/* The same over all ranks of the node, of a row of theirs. */
+/* Sum a row over all ranks of the node. */
 static banyan_chunk sum_row(fused *f, int row, banyan_chunk destination)
 {
     const banyan_mixed_grid *grid = &f->grid;
@@ -135,9 +131,7 @@ static banyan_chunk sum_row(fused *f, int row, banyan_chunk destination)
     return destination;
 }
 
-/* ---- gathering ---- */
-
-/* The sums of a tensor-parallel group of nodes, of which `own` is this one's. */
+/* Sum over a tensor-parallel group of nodes; `own` is this node's sum. */
 static void sum_group(fused *f, int inter_dp, banyan_chunk own, banyan_chunk destination)
 {
     const banyan_mixed_grid *grid = &f->grid;
@@ -152,7 +146,7 @@ static void fused_walk_show(fused *f, int row)
         f->form->show(f, row);
 }
 
-/* Every node's sums to all nodes, which add them up alike. */
+/* Send every node's sums to all nodes, which add them in one order. */
 static void gather_between_nodes(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
@@ -166,8 +160,8 @@ static void gather_between_nodes(fused *f)
     }
 }
 
-/* Node `inter_tp` of a tensor-parallel group of nodes adds up its share of the group's sums, which
- * goes to all nodes. */
+/* Node `inter_tp` of a tensor-parallel group of nodes adds its share of the group's sums and sends
+ * it to all nodes. */
 static void gather_in_shares(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
@@ -195,10 +189,7 @@ static void gather_by_parts(fused *f)
     f->form->gather_in_node(f);
 }
 
-/* ---- scattering ---- */
-
-/* The node's sum of a row goes to the nodes whose it is: all of them, or the one whose share it is.
- */
+/* Send the node's sum of a row to its nodes: all of them, or the one that owns the share. */
 static banyan_chunk send_row(fused *f, int row)
 {
     const banyan_mixed_grid *grid = &f->grid;
@@ -212,7 +203,7 @@ static banyan_chunk send_row(fused *f, int row)
     return sum;
 }
 
-/* Who gets a row from all nodes adds it up. */
+/* The rank that receives a row from all nodes adds it. */
 static void scatter_between_nodes(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;

@@ -15,11 +15,11 @@ static banyan_status memory_multicast_refuse(banyan_mixed *mixed, const char *wh
     return BANYAN_OK;
 }
 
-/* It is there where all nodes have it. */
+/* Multicast is available only if all nodes have it. */
 static banyan_status agree_of_nodes(banyan_mixed *mixed)
 {
     mixed_multicast *multicast = &mixed->setup.multicast;
-    uint64_t lacking; /* a node's number and 1 */
+    uint64_t lacking; /* number of a node without it, plus 1 */
     RETURN_IF_FAILED(control_max(mixed->setup.worlds[MIXED_WORLD],
                                  multicast->is_expected ? 0 : (uint64_t)mixed->setup.grid.node + 1,
                                  &lacking));
@@ -44,7 +44,7 @@ banyan_status multicast_agree(banyan_mixed *mixed)
     return agree_of_nodes(mixed);
 }
 
-/* `ranks`: room for those of the node. */
+/* `ranks`: space for the node's ranks. */
 static banyan_status make_addresses(const banyan_mixed *mixed, int *ranks, char **node, char **tp)
 {
     const banyan_mixed_grid *grid = &mixed->setup.grid;

@@ -32,7 +32,7 @@ static banyan_status memory_staging_make(const banyan_mixed *mixed, uint64_t byt
     return BANYAN_OK;
 }
 
-/* On all ranks or on none: later calls grow on all of them together. Collective. */
+/* Grow on all ranks or on none, so that all grow together in later calls, too. Collective. */
 static banyan_status memory_staging_grow(banyan_mixed *mixed, uint64_t bytes)
 {
     pages made;
@@ -49,12 +49,13 @@ static banyan_status memory_staging_grow(banyan_mixed *mixed, uint64_t bytes)
         return status;
     }
     if (mixed_is_host(mixed) && mixed->staging.count > 0)
-        drop_last(mixed); /* no graph has it */
+        drop_last(mixed); /* no graph uses it */
     mixed->staging.data[mixed->staging.count++] = made;
     return BANYAN_OK;
 }
 
-/* At least twice as much as before, so that what graphs keep is never more than the last. */
+/* Grow to at least twice the size, so that the total kept for graphs never exceeds the last
+ * buffer. */
 banyan_status staging_take(banyan_mixed *mixed, uint64_t bytes, void **staging)
 {
     size_t count = mixed->staging.count;

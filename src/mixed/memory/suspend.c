@@ -9,17 +9,15 @@
 #include "mixed/worlds.h"
 #include "world/control.h"
 
-/* ---- when the world ends meanwhile ---- */
-
-/* The contexts that are suspended in a world: its end takes theirs with it. */
+/* Contexts that are suspended in a world: when it ends, their `world` becomes NULL. */
 typedef struct suspended {
     ARRAY(banyan_mixed *) contexts;
 } suspended;
 
 static const char suspended_key;
 
-/* Communicators go with their worlds; the memory waits for another one. Collective while the worlds
- * are healthy. */
+/* Close communicators with their worlds; the memory waits for another world. Collective while the
+ * worlds are healthy. */
 static void leave_world(banyan_mixed *mixed)
 {
     mixed->ops->leave_worlds(mixed->engine);
@@ -74,9 +72,7 @@ void suspension_forget(banyan_mixed *mixed)
     }
 }
 
-/* ---- suspending ---- */
-
-/* The world of all comes last: when all have come to it, all is free. */
+/* Synchronize over the world of all ranks last: when all have arrived, all memory is released. */
 static banyan_status release(banyan_mixed *mixed)
 {
     staging_suspend(mixed);
@@ -129,8 +125,6 @@ banyan_status mixed_check_awake(const banyan_mixed *mixed)
         "rank %d: the mixed collectives are suspended; banyan_mixed_resume comes first",
         mixed->rank);
 }
-
-/* ---- another world ---- */
 
 static banyan_status check_shape(const banyan_mixed *mixed, const banyan_world *world)
 {
@@ -185,9 +179,7 @@ static banyan_status enter_world(banyan_mixed *mixed, banyan_world *world)
     return status;
 }
 
-/* ---- resuming ---- */
-
-/* Groups of a kind may fare differently: all hear of the first that fails. */
+/* Groups of one kind may succeed or fail separately, so all ranks agree on the first failure. */
 static banyan_status take_back(banyan_mixed *mixed)
 {
     banyan_world *all = mixed->setup.worlds[MIXED_WORLD];
@@ -196,7 +188,7 @@ static banyan_status take_back(banyan_mixed *mixed)
     return control_agree(all, staging_resume(mixed));
 }
 
-/* What kernels remember from run to run began with other memory. */
+/* Clear the state that kernels keep between runs: it belongs to other memory. */
 static banyan_status begin_anew(banyan_mixed *mixed)
 {
     banyan_world *all = mixed->setup.worlds[MIXED_WORLD];
@@ -238,7 +230,7 @@ banyan_status banyan_mixed_resume(banyan_mixed *mixed, banyan_world *world)
     if (status == BANYAN_OK)
         status = begin_anew(mixed);
     if (status != BANYAN_OK) {
-        if (mixed_is_of_waits(status)) /* nobody waits in a group for who has given up */
+        if (mixed_is_of_waits(status)) /* peers in a group must not wait for a rank that gave up */
             status = mixed_stop_groups(mixed, status);
         error_kept kept = error_keep(status);
         (void)release(mixed);

@@ -6,9 +6,7 @@
 #include "mixed/modes.h"
 #include "world/control.h"
 
-/* ---- choices ---- */
-
-/* By ratio: is `bytes` nearer to `high` than to `low`, both powers of two or not? */
+/* True if `bytes` is nearer, by ratio, to `high` than to `low`; none need be a power of two. */
 static bool is_nearer_to_higher(uint64_t bytes, uint64_t low, uint64_t high)
 {
     return (double)bytes * (double)bytes > (double)low * (double)high;
@@ -34,10 +32,9 @@ banyan_status banyan_mixed_select_autotune_mode(const banyan_mixed *mixed, banya
     return BANYAN_OK;
 }
 
-/* ---- measurements ---- */
-
-/* On the host times of the same short call differ by a tenth from turn to turn: collectives, which
- * a caller would use otherwise, are left for what is faster by more. */
+/* On the host, repeated measurements of one short call vary by a tenth. The single or separate
+ * mode, which callers would use otherwise, therefore wins unless another mode is faster by more
+ * than this. */
 #define HOST_DOUBT 8
 #define HOST_DOUBT_MOST_NS 40000
 
@@ -50,7 +47,8 @@ static uint64_t rated_ns(const banyan_mixed *mixed, const banyan_mixed_timing *o
     return one->ns + (doubt_ns < HOST_DOUBT_MOST_NS ? doubt_ns : HOST_DOUBT_MOST_NS);
 }
 
-/* Of one operation and size: [begin, end). Those that are not valid here are passed over. */
+/* Choose among measurements [begin, end), of one operation and size. Modes that are not valid here
+ * are skipped. */
 static void choose_of_size(banyan_mixed *mixed, banyan_mixed_timing *timings, size_t begin,
                            size_t end)
 {
@@ -91,7 +89,7 @@ void autotune_choose(banyan_mixed *mixed)
     }
 }
 
-/* Beside what there is, which stays when memory runs out. */
+/* Allocate new arrays beside the existing ones, which stay if memory runs out. */
 static banyan_status autotune_take_room(banyan_mixed *mixed, size_t count)
 {
     bool fits = array_reserve(&mixed->timings, count);
@@ -129,8 +127,6 @@ banyan_status banyan_mixed_timing_at(const banyan_mixed *mixed, size_t index,
     return BANYAN_OK;
 }
 
-/* ---- for people ---- */
-
 #define COLUMN_LEAST 12
 
 static bool autotune_is_timed(const banyan_mixed *mixed, banyan_mixed_mode mode)
@@ -142,7 +138,7 @@ static bool autotune_is_timed(const banyan_mixed *mixed, banyan_mixed_mode mode)
     return false;
 }
 
-/* Room for the name, and for seconds. */
+/* Wide enough for the name, and for times. */
 static int column_width(banyan_mixed_mode mode)
 {
     int width = (int)strlen(banyan_mixed_mode_name(mode)) + 2;
@@ -160,7 +156,7 @@ static void print_head(const banyan_mixed *mixed, FILE *file)
     fputc('\n', file);
 }
 
-/* The best has a star. */
+/* Print a star after the fastest mode. */
 static void print_cell(const banyan_mixed_timing *row, size_t count, banyan_mixed_mode mode,
                        FILE *file)
 {

@@ -1,15 +1,15 @@
-/* Which mode is fastest for which size: measured, read, selected. */
+/* The fastest mode for each size: measure, read, select. */
 #ifndef MIXED_TUNING_AUTOTUNE_H
 #define MIXED_TUNING_AUTOTUNE_H
 
 #include "mixed/mixed.h"
 
-/* Take these measurements, sorted by operation, size and mode, for the context's; the fastest of
- * those modes that are valid here is chosen for each size. When a rank has no memory for them all
- * keep those that they have. Collective. */
+/* Replace the context's measurements by these, sorted by operation, size and mode, and choose the
+ * fastest valid mode for each size. If a rank is out of memory, all ranks keep their old
+ * measurements. Collective. */
 banyan_status autotune_take(banyan_mixed *mixed, const banyan_mixed_timing *timings, size_t count);
 
-/* Choose anew among the measurements: other modes are valid now. */
+/* Choose again among the measurements, after the set of valid modes has changed. */
 void autotune_choose(banyan_mixed *mixed);
 
 void autotune_free(banyan_mixed *mixed);

@@ -1,4 +1,4 @@
-/* The autotuned table as a file. */
+/* The file of an autotuned table. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -20,8 +20,6 @@ static const char *device_name(const banyan_mixed *mixed)
 {
     return mixed->ops->name;
 }
-
-/* ---- writing ---- */
 
 static json_t *timing_json(const banyan_mixed_timing *one)
 {
@@ -75,8 +73,6 @@ banyan_status banyan_mixed_save_autotune(banyan_mixed *mixed, const char *path)
         status = write_table(mixed, path);
     return control_agree(mixed->world, status);
 }
-
-/* ---- reading ---- */
 
 static banyan_status check_number(json_path *path, const json_t *root, const char *key, int mine)
 {
@@ -141,7 +137,7 @@ static banyan_status read_row(const banyan_mixed *mixed, json_path *path, const 
     return BANYAN_OK;
 }
 
-/* By operation, size and mode. */
+/* Compare by operation, size and mode. */
 static int compare(const banyan_mixed_timing *a, const banyan_mixed_timing *b)
 {
     if (a->op != b->op)
@@ -191,7 +187,7 @@ static banyan_status read_table(const banyan_mixed *mixed, const char *name, tim
     return status;
 }
 
-/* Rank 0's rows become everybody's. */
+/* Send rank 0's rows to all ranks. */
 static banyan_status share(const banyan_mixed *mixed, timings *rows)
 {
     uint64_t count = rows->count;

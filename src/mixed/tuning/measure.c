@@ -6,16 +6,15 @@
 #include "mixed/through_collectives.h"
 #include "world/control.h"
 
-/* The fastest of several batches counts. On the host what else a machine does only adds, and short
- * ones often fit in between. A device repeats a batch by itself and takes the median, but a graph
- * of short calls may be slower than the next one of the same calls, by a tenth, as often as it is
- * played. */
-#define BATCH_NS 500000 /* of so long, about */
-#define TIMES_MOST 40   /* calls a batch */
+/* The fastest of several batches counts. On the host, other load only adds time, and short batches
+ * often avoid it. A device repeats a batch and takes the median; but a graph of short calls may be
+ * slower than another graph of equal calls, by a tenth, in every repetition. */
+#define BATCH_NS 500000 /* approximate duration of a batch */
+#define TIMES_MOST 40   /* calls in a batch */
 #define BATCHES_LEAST 5
 #define BATCHES_MOST 10
-#define ALL_NS 10000000 /* of all batches, where that is more than the least */
-#define GRAPHS_MOST 3   /* batches on a device, of calls that take less than */
+#define ALL_NS 10000000 /* duration of all batches, unless the least number takes longer */
+#define GRAPHS_MOST 3   /* batches on a device, for calls shorter than GRAPHS_NS */
 #define GRAPHS_NS 20000
 
 static banyan_status queue(void *context, void *stream)
@@ -24,7 +23,7 @@ static banyan_status queue(void *context, void *stream)
     return banyan_mixed_run(of->mixed, of->op, of->input, of->output, of->mode, stream);
 }
 
-/* Where calls are done when they return. */
+/* Time calls that are complete when they return. */
 static banyan_status measure_here(measurement *of, uint32_t times, uint64_t *ns)
 {
     RETURN_IF_FAILED(queue(of, NULL));
@@ -35,7 +34,7 @@ static banyan_status measure_here(measurement *of, uint32_t times, uint64_t *ns)
     return BANYAN_OK;
 }
 
-/* Of the slowest rank. */
+/* The time of the slowest rank. */
 static banyan_status time_batch(measurement *of, uint32_t times, uint64_t *ns)
 {
     banyan_mixed *mixed = of->mixed;
@@ -52,7 +51,7 @@ static uint64_t between(uint64_t number, uint64_t least, uint64_t most)
     return number < least ? least : number > most ? most : number;
 }
 
-/* Nothing takes no time. */
+/* Record a batch; no call takes 0 ns. */
 static void take_time(measurement *of, uint64_t ns)
 {
     of->least_ns = between(ns, 1, of->least_ns);
@@ -80,10 +79,10 @@ banyan_status measure_begin(measurement *of)
     mixed_call checked;
     RETURN_IF_FAILED(control_agree(
         mixed->world, mixed_check_call(mixed, of->op, of->input, of->output, of->mode, &checked)));
-    if (mode_is_nccl(of->mode)) /* what is captured opens nothing */
+    if (mode_is_nccl(of->mode)) /* nothing can be opened during a capture */
         RETURN_IF_FAILED(collectives_start_nccl(mixed, of->mode));
-    /* The first calls open and load things and find peers asleep: a second look says how long one
-     * takes. */
+    /* The first calls open and load things and find peers asleep, so a second batch measures the
+     * time. */
     of->times = 1;
     of->least_ns = UINT64_MAX;
     for (int i = 0; i < (mixed->ops->measure ? 1 : 2); i++)

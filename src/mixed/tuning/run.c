@@ -1,4 +1,4 @@
-/* Measuring: every valid mode of every valid operation, size by size. */
+/* Measures every valid mode of every valid operation, size by size. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,13 +12,13 @@
 #include "world/control.h"
 
 #define LEAST_BYTES (UINT64_C(1) << 10)
-/* On the host longer messages take their time, and the modes keep their order. */
+/* On the host, longer messages take long, and the order of the modes does not change. */
 #define HOST_MOST_BYTES (UINT64_C(4) << 20)
 
-/* Of all bytes: an ordinary number in every type, in pages that are really there. */
+/* Value of every byte: an ordinary number in every type. Writing it allocates the pages. */
 #define FILLING 0x3c
 
-/* What is measured now. */
+/* The current measurement. */
 struct trial {
     banyan_mixed *mixed;
     banyan_mixed_op op;
@@ -27,9 +27,7 @@ struct trial {
 
 typedef ARRAY(banyan_mixed_timing) timings;
 
-/* ---- sizes ---- */
-
-/* The tensors of one size, and what is measured with them: each valid mode. */
+/* The tensors of one size, and the measurements with them, one for each valid mode. */
 struct size_trial {
     int64_t in[2], out[2];
     DLTensor input, output;
@@ -37,7 +35,7 @@ struct size_trial {
     int count;
 };
 
-/* With b rows of `bytes` in all. */
+/* Make tensors of b rows with `bytes` in total. */
 static void make_tensors(const struct trial *trial, uint64_t bytes, struct size_trial *size)
 {
     const mixed_engine_setup *setup = &trial->mixed->setup;
@@ -91,7 +89,7 @@ static int most_batches(const struct size_trial *size)
     return most;
 }
 
-/* One size in all modes, by turns. */
+/* Measure one size in all modes, in turn. */
 static banyan_status measure_size(const struct trial *trial, uint64_t bytes, timings *made)
 {
     struct size_trial size;
@@ -121,7 +119,8 @@ static banyan_status measure_op(const struct trial *trial, timings *made)
     return BANYAN_OK;
 }
 
-/* A library that is there and does not start has no valid modes; the others are measured. */
+/* If NCCL is present but does not start, its modes become invalid, and the other modes are
+ * measured. */
 static banyan_status try_nccl(banyan_mixed *mixed)
 {
     const banyan_mixed_grid *grid = &mixed->setup.grid;
@@ -148,8 +147,6 @@ static banyan_status measure_all(struct trial *trial)
     array_free(&made);
     return status;
 }
-
-/* ---- buffers ---- */
 
 static banyan_status buffer_alloc(DLDevice device, size_t bytes, void **buffer)
 {
