@@ -234,7 +234,7 @@ static void measure_packets(void)
 
 /* ---- ports ---- */
 
-static bell own;
+static wake_up own;
 static port_queue *queue;
 
 static void post(const port_request *request)

@@ -2,7 +2,8 @@
  * both sides have mapped, each waited for by one side.
  *
  * A counter only grows. The waiter keeps how far it has consumed it. Whoever adds to a counter
- * knocks on the bell of the rank that waits, which costs next to nothing while that rank is awake.
+ * knocks on the wake-up of the rank that waits, which costs next to nothing while that rank is
+ * awake.
  */
 #ifndef CHANNEL_COUNTER_H
 #define CHANNEL_COUNTER_H

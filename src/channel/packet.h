@@ -19,7 +19,7 @@ static inline uint64_t packets_room(uint64_t data_bytes)
 }
 
 /* Write data as packets. The flag is not 0, which fresh memory has. The writer knocks on the
- * reader's bell afterwards, if it may sleep. */
+ * reader's wake-up afterwards, if it may sleep. */
 void packets_write(void *packets, const void *data, size_t bytes, uint32_t flag);
 
 /* Read data from the packets that have come, without a gap, from the first one on; returns how many

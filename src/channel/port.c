@@ -34,8 +34,8 @@ struct port_queue {
 };
 
 struct port_proxy {
-    bell door; /* knocked on for the thread */
-    bell *own;
+    wake_up door; /* knocked on for the thread */
+    wake_up *own;
     uint32_t spins;
     bool running;
     pthread_t thread;
@@ -55,12 +55,12 @@ static uint64_t move_slice(const port_request *request, uint64_t moved, uint64_t
     switch (request->kind) {
     case PORT_PUT_PACKETS:
         packets_write(to + packets_moved, from + moved, bytes, request->flag);
-        bell_knock(request->peer);
+        wake_up_doorbell(request->peer);
         break;
     case PORT_FORWARD_PACKETS:
         bytes = packets_forward(to + packets_moved, request->flag, from + packets_moved, bytes,
                                 request->flag);
-        bell_knock(request->peer);
+        wake_up_doorbell(request->peer);
         break;
     default:
         if (stream_is_worthwhile(request->bytes))
@@ -83,7 +83,7 @@ static bool serve_request(port_queue *queue, const port_request *request, uint64
 {
     if (request->kind == PORT_SIGNAL) {
         counter_add(request->signal, 1);
-        bell_knock(request->peer);
+        wake_up_doorbell(request->peer);
         return true;
     }
     uint64_t rest = request->bytes - queue->moved, some = slice_bytes(rest, *turn);
@@ -106,7 +106,7 @@ static bool serve_queue(port_proxy *proxy, port_queue *queue)
     while (done != posted && serve_request(queue, &queue->requests[done % REQUESTS], &turn))
         atomic_store_explicit(&queue->done, ++done, memory_order_release);
     if (done != first)
-        bell_knock(proxy->own);
+        wake_up_doorbell(proxy->own);
     return first != posted;
 }
 
@@ -140,7 +140,7 @@ static bool serve_queues(port_proxy *proxy)
         if (closed && !worked) {
             *at = queue->next;
             atomic_store_explicit(&queue->left, true, memory_order_release);
-            bell_knock(proxy->own);
+            wake_up_doorbell(proxy->own);
         } else {
             at = &queue->next;
         }
@@ -169,10 +169,10 @@ static void *channel_port_serve(void *argument)
         } else if (idle++ < proxy->spins) {
             spin_pause();
         } else {
-            uint32_t seen = bell_announce(&proxy->door);
+            uint32_t seen = wake_up_announce(&proxy->door);
             if (!has_reason_to_go_on(proxy))
-                bell_sleep_announced(&proxy->door, seen, NS_PER_S);
-            bell_withdraw(&proxy->door);
+                wake_up_sleep_announced(&proxy->door, seen, NS_PER_S);
+            wake_up_withdraw(&proxy->door);
         }
     }
     return NULL;
@@ -180,14 +180,14 @@ static void *channel_port_serve(void *argument)
 
 /* ---- proxies and queues ---- */
 
-banyan_status port_proxy_create(bell *own, bool crowded, port_proxy **proxy)
+banyan_status port_proxy_create(wake_up *own, bool crowded, port_proxy **proxy)
 {
     port_proxy *made = aligned_alloc(_Alignof(port_proxy), sizeof *made);
     if (!made)
         return error_no_memory(sizeof *made, "a proxy for port channels");
     memset(made, 0, sizeof *made);
     made->own = own;
-    made->spins = bell_spins(crowded);
+    made->spins = wake_up_spins(crowded);
     *proxy = made;
     return BANYAN_OK;
 }
@@ -198,7 +198,7 @@ void port_proxy_destroy(port_proxy *proxy)
         return;
     if (proxy->running) {
         atomic_store_explicit(&proxy->stop, true, memory_order_release);
-        bell_knock(&proxy->door);
+        wake_up_doorbell(&proxy->door);
         pthread_join(proxy->thread, NULL);
     }
     free(proxy);
@@ -223,7 +223,7 @@ banyan_status port_queue_create(port_proxy *proxy, port_queue **queue)
     while (!atomic_compare_exchange_weak_explicit(&proxy->inbox, &made->next, made,
                                                   memory_order_release, memory_order_relaxed))
         continue;
-    bell_knock(&proxy->door);
+    wake_up_doorbell(&proxy->door);
     *queue = made;
     return BANYAN_OK;
 }
@@ -232,14 +232,14 @@ void port_queue_destroy(port_queue *queue)
 {
     if (!queue)
         return;
-    bell *own = queue->proxy->own;
+    wake_up *own = queue->proxy->own;
     atomic_store_explicit(&queue->closed, true, memory_order_release);
-    bell_knock(&queue->proxy->door);
+    wake_up_doorbell(&queue->proxy->door);
     while (!atomic_load_explicit(&queue->left, memory_order_acquire)) {
-        uint32_t seen = bell_announce(own);
+        uint32_t seen = wake_up_announce(own);
         if (!atomic_load_explicit(&queue->left, memory_order_acquire))
-            bell_sleep_announced(own, seen, BELL_NAP_NS);
-        bell_withdraw(own);
+            wake_up_sleep_announced(own, seen, WAKE_UP_NAP_NS);
+        wake_up_withdraw(own);
     }
     free(queue);
 }
@@ -256,7 +256,7 @@ bool port_post(port_queue *queue, const port_request *request)
     }
     queue->requests[posted % REQUESTS] = *request;
     atomic_store_explicit(&queue->posted, posted + 1, memory_order_release);
-    bell_knock(&queue->proxy->door);
+    wake_up_doorbell(&queue->proxy->door);
     return true;
 }
 

@@ -27,13 +27,13 @@ typedef struct port_request {
     uint64_t bytes;
     uint32_t flag;
     counter *signal;
-    bell *peer; /* of the rank that waits for the signal, or the packets */
+    wake_up *peer; /* of the rank that waits for the signal, or the packets */
 } port_request;
 
 /* Local. The thread starts with the first queue, and sleeps when there is nothing to do; after
  * fewer spins when the ranks' threads are `crowded` on their processors. `own` is knocked on
  * (memory/staging/wake_up.h) when requests are done, for whoever waits for them or for room. */
-banyan_status port_proxy_create(bell *own, bool crowded, port_proxy **proxy);
+banyan_status port_proxy_create(wake_up *own, bool crowded, port_proxy **proxy);
 void port_proxy_destroy(port_proxy *proxy); /* after its queues; NULL is ignored */
 
 /* Queues go on side by side: a long put in one does not keep the others waiting. */
@@ -41,7 +41,7 @@ banyan_status port_queue_create(port_proxy *proxy, port_queue **queue);
 /* What was posted is done first. NULL is ignored. */
 void port_queue_destroy(port_queue *queue);
 
-/* Any thread, one at a time. False: the queue is full, come back when the bell has rung. */
+/* Any thread, one at a time. False: the queue is full, come back when the wake-up has rung. */
 bool port_post(port_queue *queue, const port_request *request);
 /* Requests posted, and done, since the queue was made. All that is done has left its source, and
  * whoever learns of it through port_done, or through a signal posted behind it, finds it at its

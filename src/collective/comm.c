@@ -155,8 +155,8 @@ banyan_status banyan_comm_register(banyan_comm *comm, const banyan_memory *memor
         status =
             error_set(BANYAN_ERR_INVALID, "rank %d: there is no memory to register", comm->rank);
     else
-        status = placement_check_device(comm->executor, banyan_memory_device(memory),
-                                        banyan_memory_local(memory), "memory to register");
+        status = binding_check_device(comm->executor, banyan_memory_device(memory),
+                                      banyan_memory_local(memory), "memory to register");
     if (status == BANYAN_OK && !array_reserve(&comm->registered, 1))
         status = BANYAN_ERR_NO_MEMORY;
     RETURN_IF_FAILED(control_agree(comm->world, status));

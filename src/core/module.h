@@ -14,8 +14,8 @@ struct banyan_copy_backend;
 struct banyan_transport_ops;
 struct memory_device_ops;
 struct execute_engine_ops;
-struct copy_mover_ops;
-struct copy_courier_ops;
+struct copy_gpu_copy_ops;
+struct copy_gpu_pipeline_ops;
 struct mixed_engine_ops;
 
 /* Who the calling process is, from a job manager; filled in by a module such as PMIx. */
@@ -46,8 +46,8 @@ typedef struct module_tables {
      * collectives. */
     const struct memory_device_ops *device_memory;
     const struct execute_engine_ops *engine;
-    const struct copy_mover_ops *mover;
-    const struct copy_courier_ops *courier;
+    const struct copy_gpu_copy_ops *gpu_copy;
+    const struct copy_gpu_pipeline_ops *gpu_pipeline;
     const struct banyan_copy_backend *const *device_copy_backends;
     const struct mixed_engine_ops *mixed;
 } module_tables;

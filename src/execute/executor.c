@@ -130,7 +130,7 @@ static banyan_status open_together(banyan_executor *executor)
         RETURN_IF_FAILED(memory_multicast_agree(executor->world, executor->device,
                                                 &executor->multicast, NULL, 0));
     RETURN_IF_FAILED(count_processors(executor));
-    RETURN_IF_FAILED(banyan_memory_alloc(executor->world, sizeof(bell), &executor->bells));
+    RETURN_IF_FAILED(banyan_memory_alloc(executor->world, sizeof(wake_up), &executor->wake_ups));
     executor->crowded = memory_space_is_crowded(executor->space, executor->worker_count);
     banyan_status status = BANYAN_OK;
     if (executor->worker_count > 1 && executor_is_host(executor))
@@ -168,7 +168,7 @@ void banyan_executor_close(banyan_executor *executor)
     workers_destroy(executor->pool);
     if (executor->proxy)
         port_proxy_destroy(executor->proxy);
-    banyan_memory_free(executor->bells);
+    banyan_memory_free(executor->wake_ups);
     trace_free(executor->trace);
     free(executor);
 }

@@ -18,9 +18,9 @@ struct banyan_executor {
     control_timeout timeout;
     memory_space *space;
     int rank, ranks;
-    banyan_memory *bells; /* one for each rank; every event for the rank rings it */
-    port_proxy *proxy;    /* NULL until a plan has port channels */
-    worker_pool *pool;    /* NULL when the calling thread does everything */
+    banyan_memory *wake_ups; /* one for each rank; every event for the rank rings it */
+    port_proxy *proxy;       /* NULL until a plan has port channels */
+    worker_pool *pool;       /* NULL when the calling thread does everything */
     int worker_count;
     bool crowded;          /* the node's ranks and workers outnumber its processors */
     uint64_t shuffle_seed; /* 0: thread blocks run in their own order */
@@ -50,9 +50,9 @@ banyan_status executor_blocks_most(const banyan_executor *executor, banyan_world
 banyan_status executor_copy(const banyan_executor *executor, void *to, const void *from,
                             uint64_t bytes, void *stream);
 
-static inline bell *executor_bell(const banyan_executor *executor, int rank)
+static inline wake_up *executor_wake_up(const banyan_executor *executor, int rank)
 {
-    return (bell *)memory_part_of(executor->bells, memory_space_local(executor->space, rank));
+    return (wake_up *)memory_part_of(executor->wake_ups, memory_space_local(executor->space, rank));
 }
 
 #endif

@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-bool plan_meetings_find(plan_meetings *all, int rank, const plan_op *op, size_t *number)
+bool plan_barrier_numbers_find(plan_barrier_numbers *all, int rank, const plan_op *op,
+                               size_t *number)
 {
     uint32_t key[2] = {(uint32_t)rank, op->barrier};
     uint64_t place = all->numbers.count;
@@ -18,7 +19,7 @@ bool plan_meetings_find(plan_meetings *all, int rank, const plan_op *op, size_t 
     return true;
 }
 
-void plan_meetings_free(plan_meetings *old)
+void plan_barrier_numbers_free(plan_barrier_numbers *old)
 {
     map_free(&old->numbers);
     arena_free(&old->memory);

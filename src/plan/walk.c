@@ -42,7 +42,7 @@ typedef struct walk {
     arena memory;
     tokens *(*signals)[PLAN_CHANNEL_TYPES]; /* of each rank's channels: what has come in */
     tokens **semaphores;                    /* of each rank's */
-    plan_meetings meetings;                 /* places in the list */
+    plan_barrier_numbers meetings;          /* places in the list */
     ARRAY(meeting) meeting_list;
     packet_writers packets;
     walker *walkers;
@@ -115,19 +115,19 @@ static outcome plan_walk_release(walk *all, const walker *by, const plan_op *op)
     return result;
 }
 
-static meeting *plan_walk_find_meeting(walk *all, int rank, const plan_op *op)
+static meeting *plan_walk_find_barrier(walk *all, int rank, const plan_op *op)
 {
     size_t place;
-    if (!plan_meetings_find(&all->meetings, rank, op, &place))
+    if (!plan_barrier_numbers_find(&all->meetings, rank, op, &place))
         return NULL;
     if (place == all->meeting_list.count && !array_push(&all->meeting_list, (meeting){0}))
         return NULL;
     return &all->meeting_list.data[place];
 }
 
-static outcome plan_walk_meet(walk *all, walker *by, const plan_op *op)
+static outcome plan_walk_barrier(walk *all, walker *by, const plan_op *op)
 {
-    meeting *at = plan_walk_find_meeting(all, by->rank, op);
+    meeting *at = plan_walk_find_barrier(all, by->rank, op);
     if (!at)
         return FAILED;
     if (!by->arrived) {
@@ -186,7 +186,7 @@ static outcome plan_walk_take_step(walk *all, walker *by, const plan_op *op, uin
     case PLAN_SEM_RELEASE:
         return plan_walk_release(all, by, op);
     case PLAN_BARRIER:
-        return plan_walk_meet(all, by, op);
+        return plan_walk_barrier(all, by, op);
     default:
         return plan_walk_move(all, by, op, iterations);
     }
@@ -332,7 +332,7 @@ static void free_walk(walk *all)
     }
     packet_writers_free(&all->packets);
     plan_pairs_free(&all->pairs);
-    plan_meetings_free(&all->meetings);
+    plan_barrier_numbers_free(&all->meetings);
     array_free(&all->meeting_list);
     arena_free(&all->memory);
 }

@@ -26,7 +26,7 @@ struct range {
 struct signals {
     banyan_world *world;
     memory_space *space;
-    banyan_memory *bells;            /* one a rank; every signal to the rank rings it */
+    banyan_memory *wake_ups;         /* one a rank; every signal to the rank rings it */
     ARRAY(banyan_memory *) segments; /* SEGMENT_SIGNALS counters each */
     ARRAY(struct range) unused;      /* below `end`, ascending, apart from each other */
     uint32_t end;                    /* behind the highest number ever given out */
@@ -39,9 +39,9 @@ static counter *counter_of(const signals *set, uint32_t signal, int local)
     return &((counter *)segment)[signal & (SEGMENT_SIGNALS - 1)];
 }
 
-static bell *bell_of(const signals *set, int local)
+static wake_up *wake_up_of(const signals *set, int local)
 {
-    return (bell *)memory_part_of(set->bells, local);
+    return (wake_up *)memory_part_of(set->wake_ups, local);
 }
 
 banyan_status signals_open(banyan_world *world, signals **opened)
@@ -51,13 +51,13 @@ banyan_status signals_open(banyan_world *world, signals **opened)
         made ? memory_space_of(world, &made->space) : error_no_memory(sizeof *made, "signals");
     status = control_agree(world, status);
     if (status == BANYAN_OK)
-        status = memory_alloc(world, sizeof(bell), true, &made->bells);
+        status = memory_alloc(world, sizeof(wake_up), true, &made->wake_ups);
     if (status != BANYAN_OK) {
         free(made);
         return status;
     }
     made->world = world;
-    made->spins = bell_spins(memory_space_is_crowded(made->space, 1));
+    made->spins = wake_up_spins(memory_space_is_crowded(made->space, 1));
     *opened = made;
     return BANYAN_OK;
 }
@@ -68,7 +68,7 @@ void signals_close(signals *set)
         banyan_memory_free(set->segments.data[i]);
     array_free(&set->segments);
     array_free(&set->unused);
-    banyan_memory_free(set->bells);
+    banyan_memory_free(set->wake_ups);
     free(set);
 }
 
@@ -199,7 +199,7 @@ void signals_add(signals *set, int peer, uint32_t signal, uint64_t add)
 {
     int local = memory_space_local(set->space, peer);
     atomic_fetch_add_explicit(&counter_of(set, signal, local)->value, add, memory_order_release);
-    bell_ring(bell_of(set, local));
+    wake_up_notify(wake_up_of(set, local));
 }
 
 uint64_t signals_read(signals *set, uint32_t signal)
@@ -229,18 +229,18 @@ banyan_status signals_wait(signals *set, uint32_t signal, uint64_t value, int pe
             return BANYAN_OK;
         spin_pause();
     }
-    bell *mine = bell_of(set, set->space->local_rank);
+    wake_up *mine = wake_up_of(set, set->space->local_rank);
     control_wait wait = control_wait_begin(set->world);
     banyan_status status = BANYAN_OK;
     for (;;) {
         uint64_t nap_ns;
-        uint32_t seen = bell_read(mine);
+        uint32_t seen = wake_up_read(mine);
         if (signals_read(set, signal) >= value)
             break;
         status = signals_wait_longer(set, &wait, signal, value, peer, what, &nap_ns);
         if (status != BANYAN_OK)
             break;
-        bell_sleep(mine, seen, nap_ns);
+        wake_up_sleep(mine, seen, nap_ns);
     }
     control_wait_end(&wait);
     return status;
@@ -248,18 +248,18 @@ banyan_status signals_wait(signals *set, uint32_t signal, uint64_t value, int pe
 
 uint64_t signals_epoch(signals *set)
 {
-    return bell_read(bell_of(set, set->space->local_rank));
+    return wake_up_read(wake_up_of(set, set->space->local_rank));
 }
 
 banyan_status signals_idle(signals *set, uint64_t seen)
 {
-    bell *mine = bell_of(set, set->space->local_rank);
+    wake_up *mine = wake_up_of(set, set->space->local_rank);
     for (uint32_t i = 0; i < set->spins; i++) {
-        if (bell_read(mine) != (uint32_t)seen)
+        if (wake_up_read(mine) != (uint32_t)seen)
             return BANYAN_OK;
         spin_pause();
     }
     RETURN_IF_FAILED(control_check(set->world));
-    bell_sleep(mine, (uint32_t)seen, BELL_NAP_NS);
+    wake_up_sleep(mine, (uint32_t)seen, WAKE_UP_NAP_NS);
     return BANYAN_OK;
 }

@@ -1,4 +1,4 @@
-/* Signals between the ranks of a node: counters in symmetric memory, and a bell a rank. */
+/* Signals between the ranks of a node: counters in symmetric memory, and a wake-up a rank. */
 #ifndef TRANSPORT_SIGNALS_H
 #define TRANSPORT_SIGNALS_H
 

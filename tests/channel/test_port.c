@@ -9,33 +9,33 @@
 #include "core/deadline.h"
 
 /* Waits as a rank does. */
-static void await_counter(bell *own, const counter *c, uint64_t least)
+static void await_counter(wake_up *own, const counter *c, uint64_t least)
 {
     uint64_t deadline_ns = deadline_after(60 * NS_PER_S);
     for (int i = 0; counter_read(c) < least; i++) {
         CHECK(deadline_left_ns(deadline_ns) > 0, "%llu of %llu signals",
               (unsigned long long)counter_read(c), (unsigned long long)least);
-        uint32_t seen = bell_announce(own);
+        uint32_t seen = wake_up_announce(own);
         if (i > 50 && counter_read(c) < least)
-            bell_sleep_announced(own, seen, BELL_NAP_NS);
-        bell_withdraw(own);
+            wake_up_sleep_announced(own, seen, WAKE_UP_NAP_NS);
+        wake_up_withdraw(own);
     }
 }
 
-static void await_done(bell *own, const port_queue *queue, uint64_t least)
+static void await_done(wake_up *own, const port_queue *queue, uint64_t least)
 {
     uint64_t deadline_ns = deadline_after(60 * NS_PER_S);
     while (port_done(queue) < least) {
         CHECK(deadline_left_ns(deadline_ns) > 0, "%llu of %llu requests",
               (unsigned long long)port_done(queue), (unsigned long long)least);
-        uint32_t seen = bell_announce(own);
+        uint32_t seen = wake_up_announce(own);
         if (port_done(queue) < least)
-            bell_sleep_announced(own, seen, BELL_NAP_NS);
-        bell_withdraw(own);
+            wake_up_sleep_announced(own, seen, WAKE_UP_NAP_NS);
+        wake_up_withdraw(own);
     }
 }
 
-static void post(bell *own, port_queue *queue, const port_request *request)
+static void post(wake_up *own, port_queue *queue, const port_request *request)
 {
     while (!port_post(queue, request)) {
         uint64_t done = port_done(queue);
@@ -56,7 +56,7 @@ static void fill(char *bytes, size_t count, uint64_t seed)
 #define LARGEST 3000
 
 struct lane {
-    bell sender, receiver;
+    wake_up sender, receiver;
     counter filled, emptied;
     char to[LARGEST];
     _Alignas(8) char packets[2 * LARGEST], forwarded[2 * LARGEST];
@@ -86,7 +86,7 @@ static void *receive_rounds(void *argument)
                   (unsigned long long)round);
         }
         counter_add(&lane->emptied, 1);
-        bell_knock(&lane->sender);
+        wake_up_doorbell(&lane->sender);
     }
     return NULL;
 }
@@ -134,7 +134,7 @@ static void a_full_queue_says_so_and_loses_nothing(void **state)
 {
     (void)state;
     const size_t bytes = (size_t)64 << 20;
-    static bell own;
+    static wake_up own;
     static counter counted;
     char *from = malloc(bytes), *to = calloc(1, bytes);
     fill(from, 4096, 1);
@@ -165,7 +165,7 @@ static void a_full_queue_says_so_and_loses_nothing(void **state)
 static void packets_are_whole_wherever_a_long_put_is_cut(void **state)
 {
     (void)state;
-    static bell own;
+    static wake_up own;
     const size_t bytes = ((size_t)5 << 20) / 2 + 3;
     char *from = malloc(bytes), *to = malloc(bytes), *packets = malloc(packets_room(bytes));
     char *forwarded = malloc(packets_room(bytes));
@@ -202,7 +202,7 @@ static void a_queue_does_its_work_before_it_is_destroyed(void **state)
     char *from = malloc(bytes), *to = malloc(bytes);
     fill(from, bytes, 2);
     for (int run = 0; run < 20; run++) {
-        static bell own;
+        static wake_up own;
         counter counted = {0};
         port_proxy *proxy;
         port_queue *queues[3];
@@ -228,7 +228,7 @@ static void a_queue_does_its_work_before_it_is_destroyed(void **state)
 static void nothing_need_be_posted(void **state)
 {
     (void)state;
-    static bell own;
+    static wake_up own;
     port_proxy *proxy;
     port_queue *queue;
     CHECK_OK(port_proxy_create(&own, false, &proxy));
@@ -249,7 +249,7 @@ static void nothing_need_be_posted(void **state)
 
 struct poster {
     pthread_t thread;
-    bell *own;
+    wake_up *own;
     port_queue *queue;
     counter counted;
     uint64_t from[16], to[16];
@@ -276,7 +276,7 @@ static void *post_many(void *argument)
 static void many_queues_are_served_side_by_side(void **state)
 {
     (void)state;
-    static bell own;
+    static wake_up own;
     static struct poster posters[QUEUES];
     static counter whole;
     const size_t bytes = (size_t)32 << 20;
@@ -322,7 +322,7 @@ static uint64_t process_cpu_ns(void)
 static void a_proxy_without_work_sleeps_and_wakes(void **state)
 {
     (void)state;
-    static bell own;
+    static wake_up own;
     static counter counted;
     port_proxy *proxy;
     port_queue *queue;

@@ -13,7 +13,7 @@ static bool is_alike(const char *name, int ranks, int instances)
     params.ranks = ranks;
     params.instances = instances;
     assert_int_equal(banyan_algorithm_compile(name, &params, &plan), BANYAN_OK);
-    bool alike = plan_is_alike(plan);
+    bool alike = plan_is_spmd(plan);
     banyan_plan_destroy(plan);
     return alike;
 }
@@ -63,7 +63,7 @@ static void ranks_with_more_thread_blocks_are_told(void **state)
     banyan_program_destroy(program);
     assert_int_equal(plan->ranks[0].block_count, 2);
     assert_int_equal(plan->ranks[1].block_count, 1);
-    assert_false(plan_is_alike(plan));
+    assert_false(plan_is_spmd(plan));
     banyan_plan_destroy(plan);
 }
 
@@ -99,7 +99,7 @@ static void channels_in_another_order_are_told(void **state)
     (void)state;
     for (int turned = 0; turned < 2; turned++) {
         banyan_plan *plan = make_puts(turned);
-        assert_int_equal(plan_is_alike(plan), !turned);
+        assert_int_equal(plan_is_spmd(plan), !turned);
         banyan_plan_destroy(plan);
     }
 }

@@ -23,7 +23,7 @@ static banyan_loaded_plan *load(banyan_executor *executor, const char *name, int
     return loaded;
 }
 
-static const plan_cut *cut(banyan_loaded_plan *loaded)
+static const specialized_plan *cut(banyan_loaded_plan *loaded)
 {
     static _Thread_local float input[BYTES / 4], output[BYTES];
     CHECK_OK(banyan_loaded_plan_run(loaded, input, output, BYTES, BANYAN_F32, NULL));
@@ -78,7 +78,7 @@ static void check_all(banyan_world *world, void *context)
     CHECK_OK(banyan_executor_open(world, NULL, &executor));
     for (size_t n = 0; banyan_algorithm_at(n, &info) == BANYAN_OK; n++) {
         banyan_loaded_plan *loaded = load(executor, info.name, banyan_world_size(world), 2);
-        const plan_cut *of = cut(loaded);
+        const specialized_plan *of = cut(loaded);
         engine_arrays arrays;
         engine_program program;
         CHECK_OK(engine_program_make(loaded, of, 0, &arrays, &program));

@@ -10,8 +10,8 @@
 static bool is_in_step(banyan_plan *plan)
 {
     bool in_step;
-    assert_true(plan_is_alike(plan));
-    assert_int_equal(plan_goes_in_step(plan, &in_step), BANYAN_OK);
+    assert_true(plan_is_spmd(plan));
+    assert_int_equal(plan_runs_in_lock_step(plan, &in_step), BANYAN_OK);
     banyan_plan_destroy(plan);
     return in_step;
 }

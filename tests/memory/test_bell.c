@@ -14,7 +14,7 @@
 #define LONG_NS (20 * NS_PER_S)
 
 struct place {
-    bell there, back;
+    wake_up there, back;
     _Alignas(64) _Atomic uint64_t asked;
     _Alignas(64) _Atomic uint64_t answered[WAITERS];
     uint64_t rounds;
@@ -22,23 +22,23 @@ struct place {
     bool ring; /* rather than knock */
 };
 
-static void tell(bell *b, bool ring)
+static void tell(wake_up *b, bool ring)
 {
     if (ring)
-        bell_ring(b);
+        wake_up_notify(b);
     else
-        bell_knock(b);
+        wake_up_doorbell(b);
 }
 
 /* Never looks twice before it sleeps; a lost wake-up takes LONG_NS. */
-static void await(bell *b, _Atomic uint64_t *value, uint64_t least)
+static void await(wake_up *b, _Atomic uint64_t *value, uint64_t least)
 {
     while (atomic_load_explicit(value, memory_order_acquire) < least) {
         uint64_t start_ns = time_now_ns();
-        uint32_t seen = bell_announce(b);
+        uint32_t seen = wake_up_announce(b);
         if (atomic_load_explicit(value, memory_order_acquire) < least)
-            bell_sleep_announced(b, seen, LONG_NS);
-        bell_withdraw(b);
+            wake_up_sleep_announced(b, seen, LONG_NS);
+        wake_up_withdraw(b);
         CHECK(time_now_ns() - start_ns < LONG_NS / 2, "slept through change %llu",
               (unsigned long long)least);
     }
@@ -127,7 +127,7 @@ static void play_with_processes(int waiters, uint64_t rounds, bool ring)
 /* One changes and knocks, the other announces itself and looks, both as near to one moment as can
  * be; nobody sleeps, so that there are many such moments. */
 struct meeting {
-    bell door;
+    wake_up door;
     _Alignas(64) _Atomic uint64_t change;
     _Alignas(64) _Atomic uint64_t ready;
     _Alignas(64) _Atomic uint64_t seen;
@@ -148,15 +148,15 @@ static void *announce_and_look(void *argument)
         atomic_store_explicit(&meeting->ready, round, memory_order_release);
         for (volatile uint64_t pause = round % 256; pause > 0; pause--)
             ;
-        uint32_t seen = bell_announce(&meeting->door);
+        uint32_t seen = wake_up_announce(&meeting->door);
         bool changed = atomic_load_explicit(&meeting->change, memory_order_relaxed) == round;
-        for (uint64_t i = 1; !changed && bell_read(&meeting->door) == seen; i++) {
+        for (uint64_t i = 1; !changed && wake_up_read(&meeting->door) == seen; i++) {
             CHECK(i < UINT64_C(100000000), "round %llu: would sleep through the change",
                   (unsigned long long)round);
             if (i % 1024 == 0)
                 sched_yield();
         }
-        bell_withdraw(&meeting->door);
+        wake_up_withdraw(&meeting->door);
         atomic_store_explicit(&meeting->seen, round, memory_order_release);
     }
     return NULL;
@@ -171,7 +171,7 @@ static void who_looks_too_early_is_rung_for(void **state)
     for (uint64_t round = 1; round <= LOOKS; round++) {
         wait_until(&meeting.ready, round);
         atomic_store_explicit(&meeting.change, round, memory_order_relaxed);
-        bell_knock(&meeting.door);
+        wake_up_doorbell(&meeting.door);
         wait_until(&meeting.seen, round);
     }
     pthread_join(thread, NULL);
@@ -198,27 +198,27 @@ static void a_ring_wakes_who_listens_for_knocks(void **state)
     play_with_processes(WAITERS, 3000, true);
 }
 
-static void a_knock_leaves_the_bell_alone_while_nobody_sleeps(void **state)
+static void a_knock_leaves_the_wake_up_alone_while_nobody_sleeps(void **state)
 {
     (void)state;
-    bell quiet = {0};
-    bell_knock(&quiet);
-    CHECK(bell_read(&quiet) == 0);
-    uint32_t seen = bell_announce(&quiet);
-    bell_knock(&quiet);
-    CHECK(bell_read(&quiet) == seen + 1);
+    wake_up quiet = {0};
+    wake_up_doorbell(&quiet);
+    CHECK(wake_up_read(&quiet) == 0);
+    uint32_t seen = wake_up_announce(&quiet);
+    wake_up_doorbell(&quiet);
+    CHECK(wake_up_read(&quiet) == seen + 1);
     uint64_t start_ns = time_now_ns();
-    bell_sleep_announced(&quiet, seen, LONG_NS);
+    wake_up_sleep_announced(&quiet, seen, LONG_NS);
     CHECK(time_now_ns() - start_ns < LONG_NS / 2, "slept after the knock");
-    bell_withdraw(&quiet);
-    bell_knock(&quiet);
-    CHECK(bell_read(&quiet) == seen + 1);
+    wake_up_withdraw(&quiet);
+    wake_up_doorbell(&quiet);
+    CHECK(wake_up_read(&quiet) == seen + 1);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_knock_leaves_the_bell_alone_while_nobody_sleeps),
+        cmocka_unit_test(a_knock_leaves_the_wake_up_alone_while_nobody_sleeps),
         cmocka_unit_test(who_looks_too_early_is_rung_for),
         cmocka_unit_test(a_knock_wakes_a_thread),
         cmocka_unit_test(a_knock_wakes_a_process),

@@ -10,7 +10,7 @@
 
 struct stage {
     memory_space *space;
-    banyan_memory *boards;
+    banyan_memory *mailboxes;
     staging_service *service;
     unsigned char *block;
     banyan_memory_handle mine, theirs;
@@ -29,8 +29,8 @@ static struct stage stage_open(banyan_world *world)
     for (size_t i = 0; i < BYTES; i++)
         s.block[i] = pattern_byte(rank, i);
     CHECK_OK(memory_space_of(world, &s.space));
-    CHECK_OK(memory_alloc(world, sizeof(board), true, &s.boards));
-    CHECK_OK(staging_service_start(s.space, s.boards, &s.service));
+    CHECK_OK(memory_alloc(world, sizeof(mailbox), true, &s.mailboxes));
+    CHECK_OK(staging_service_start(s.space, s.mailboxes, &s.service));
     CHECK_OK(banyan_memory_register(world, s.block, BYTES, &s.mine));
     CHECK_OK(banyan_world_allgather(world, &s.mine, sizeof s.mine, both));
     s.theirs = both[1 - rank];
@@ -41,7 +41,7 @@ static void stage_close(struct stage *s, banyan_world *world)
 {
     CHECK_OK(banyan_world_barrier(world));
     staging_service_stop(s->service);
-    banyan_memory_free(s->boards);
+    banyan_memory_free(s->mailboxes);
     free(s->block);
 }
 
@@ -101,9 +101,9 @@ static void try_all_set_ups(banyan_world *world, void *context)
 {
     random_state random = random_from(*(uint64_t *)context + (uint64_t)banyan_world_rank(world));
     struct stage s = stage_open(world);
-    const size_t slot_bytes[] = {4096, 16 << 10, 100000, BOARD_SLOT_BYTES};
+    const size_t slot_bytes[] = {4096, 16 << 10, 100000, MAILBOX_SLOT_BYTES};
     for (size_t i = 0; i < 16; i++) {
-        staging_requester requester = staging_requester_of(s.space, s.boards);
+        staging_requester requester = staging_requester_of(s.space, s.mailboxes);
         requester.slot_bytes = slot_bytes[i % 4];
         requester.refill = 1 + i / 4;
         requester.share_a_core = i % 2 == 0;
@@ -124,9 +124,9 @@ static void every_set_up_of_slots_moves_the_same(void **state)
 static slot_verdict ask(struct stage *s, const banyan_memory_handle *handle, bool write,
                         uint32_t count, const slot_piece *pieces, uint32_t given)
 {
-    board *own = (board *)memory_part_of(s->boards, s->space->local_rank);
-    board *owner = (board *)memory_part_of(s->boards, 1 - s->space->local_rank);
-    board_slot *slot = &own->slots[2];
+    mailbox *own = (mailbox *)memory_part_of(s->mailboxes, s->space->local_rank);
+    mailbox *owner = (mailbox *)memory_part_of(s->mailboxes, 1 - s->space->local_rank);
+    mailbox_slot *slot = &own->slots[2];
     slot->owner = 1 - (uint32_t)s->space->local_rank;
     slot->write = write;
     slot->handle = *handle;
@@ -135,9 +135,9 @@ static slot_verdict ask(struct stage *s, const banyan_memory_handle *handle, boo
     memcpy(slot->pieces, pieces, given * sizeof *pieces);
     memset(slot->data, 0x99, sizeof slot->data);
     atomic_store(&slot->state, SLOT_POSTED);
-    board_desk *desk = board_desk_for(owner, s->space->local_rank);
-    atomic_fetch_or(&desk->requesters[0], UINT64_C(1) << s->space->local_rank);
-    bell_ring(&desk->requested);
+    mailbox_queue *queue = mailbox_queue_for(owner, s->space->local_rank);
+    atomic_fetch_or(&queue->requesters[0], UINT64_C(1) << s->space->local_rank);
+    wake_up_notify(&queue->requested);
     uint64_t deadline_ns = deadline_after(10 * NS_PER_S);
     while (atomic_load(&slot->state) != SLOT_DONE) {
         CHECK(deadline_left_ns(deadline_ns) > 0, "the owner does not answer");
@@ -153,8 +153,8 @@ static void lie_to_the_owner(banyan_world *world, void *context)
     if (banyan_world_rank(world) == 0) {
         banyan_memory_handle wrong = s.theirs;
         slot_piece none = {0, 0}, behind = {BYTES - 4, 5}, far = {UINT64_MAX, 2};
-        slot_piece large = {0, BOARD_SLOT_BYTES + 1};
-        slot_piece two[2] = {{BYTES - BOARD_SLOT_BYTES, BOARD_SLOT_BYTES}, {0, 1}};
+        slot_piece large = {0, MAILBOX_SLOT_BYTES + 1};
+        slot_piece two[2] = {{BYTES - MAILBOX_SLOT_BYTES, MAILBOX_SLOT_BYTES}, {0, 1}};
         slot_piece rows[3] = {{BYTES - 20, 8}, {BYTES - 12, 8}, {BYTES - 4, 8}};
         slot_piece backwards[3] = {{8, 8}, {0, 8}, {(uint64_t)-8, 8}};
         CHECK(ask(&s, &s.theirs, true, 1, &none, 1) == SLOT_GRANTED);
@@ -164,7 +164,7 @@ static void lie_to_the_owner(banyan_world *world, void *context)
         CHECK(ask(&s, &s.theirs, false, 2, two, 2) == SLOT_MALFORMED);
         CHECK(ask(&s, &s.theirs, true, 3, rows, 3) == SLOT_OUT_OF_RANGE);
         CHECK(ask(&s, &s.theirs, true, 3, backwards, 3) == SLOT_OUT_OF_RANGE);
-        CHECK(ask(&s, &s.theirs, true, BOARD_SLOT_PIECES + 1, &none, 1) == SLOT_MALFORMED);
+        CHECK(ask(&s, &s.theirs, true, MAILBOX_SLOT_PIECES + 1, &none, 1) == SLOT_MALFORMED);
         CHECK(ask(&s, &s.theirs, true, UINT32_MAX, &none, 1) == SLOT_MALFORMED);
         wrong.rank = 0;
         CHECK(ask(&s, &wrong, true, 1, &none, 1) == SLOT_NOT_REGISTERED);

@@ -260,7 +260,7 @@ BANYAN_DEVICE uint64_t banyan_device_take(uint64_t *counter, uint64_t value)
 }
 
 /* The same, acquire and release. */
-BANYAN_DEVICE uint64_t banyan_device_meet(uint64_t *counter, uint64_t value)
+BANYAN_DEVICE uint64_t banyan_device_barrier(uint64_t *counter, uint64_t value)
 {
     uint64_t before;
     asm volatile("atom.acq_rel.sys.global.add.u64 %0, [%1], %2;"
@@ -342,7 +342,7 @@ BANYAN_DEVICE uint64_t banyan_device_take(uint64_t *counter, uint64_t value)
     return __atomic_fetch_add(counter, value, __ATOMIC_RELAXED);
 }
 
-BANYAN_DEVICE uint64_t banyan_device_meet(uint64_t *counter, uint64_t value)
+BANYAN_DEVICE uint64_t banyan_device_barrier(uint64_t *counter, uint64_t value)
 {
     emulated_release();
     return __atomic_fetch_add(counter, value, __ATOMIC_ACQ_REL);

@@ -31,7 +31,7 @@ typedef struct cell {
     value_ref value;
     uint32_t origin;     /* how it came to be: a place in the history */
     uint32_t generation; /* of packets: which flag they have; 0: none yet */
-    knowledge *told;     /* with packets */
+    vector_clock *told;  /* with packets */
     trace_list traces;
     bool read, lost; /* since it was written; a race about it has been told */
     bool pad;        /* zeros behind data, which nobody needs */
@@ -39,7 +39,7 @@ typedef struct cell {
 
 typedef struct cell_list {
     ARRAY(cell) list;
-    knowledge_store *store;
+    vector_clock_store *store;
     uint64_t list_bytes; /* of readers, traces and edges */
 } cell_list;
 

@@ -4,12 +4,12 @@
 
 static size_t bytes_of(uint32_t count)
 {
-    return sizeof(knowledge) + count * sizeof(knowledge_entry);
+    return sizeof(vector_clock) + count * sizeof(vector_clock_entry);
 }
 
-static knowledge *make(knowledge_store *store, uint32_t count)
+static vector_clock *make(vector_clock_store *store, uint32_t count)
 {
-    knowledge *made = malloc(bytes_of(count));
+    vector_clock *made = malloc(bytes_of(count));
     if (!made) {
         error_no_memory(bytes_of(count), "what thread blocks know of each other");
         return NULL;
@@ -20,7 +20,7 @@ static knowledge *make(knowledge_store *store, uint32_t count)
     return made;
 }
 
-void knowledge_drop(knowledge_store *store, knowledge *known)
+void vector_clock_drop(vector_clock_store *store, vector_clock *known)
 {
     if (!known || --known->users > 0)
         return;
@@ -33,19 +33,19 @@ static uint32_t greater(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-static knowledge_entry join(knowledge_entry a, knowledge_entry b)
+static vector_clock_entry join(vector_clock_entry a, vector_clock_entry b)
 {
-    return (knowledge_entry){a.chain, greater(a.order, b.order), greater(a.seen, b.seen)};
+    return (vector_clock_entry){a.chain, greater(a.order, b.order), greater(a.seen, b.seen)};
 }
 
 /* Calls `put` for what both know, ascending, without what the callers' times imply. */
 typedef struct merger {
     const chain_list *chains;
     uint32_t caller, caller_runs; /* the last caller's */
-    knowledge_entry *to;
+    vector_clock_entry *to;
     uint32_t count;
     bool same; /* as `like`, so far */
-    const knowledge *like;
+    const vector_clock *like;
 } merger;
 
 /* Who waits for a rank's part to end has waited for these. */
@@ -54,7 +54,7 @@ static bool ends_with_run(const chain_owner *of)
     return of->kind == CHAIN_BLOCK || of->kind == CHAIN_PART;
 }
 
-static void merge_one(merger *to, knowledge_entry one)
+static void merge_one(merger *to, vector_clock_entry one)
 {
     const chain_owner *of = &to->chains->list[one.chain];
     if (of->kind == CHAIN_CALLER) {
@@ -71,7 +71,7 @@ static void merge_one(merger *to, knowledge_entry one)
     to->count++;
 }
 
-static void merge(merger *to, const knowledge *a, const knowledge_entry *b, uint32_t b_count)
+static void merge(merger *to, const vector_clock *a, const vector_clock_entry *b, uint32_t b_count)
 {
     uint32_t i = 0, k = 0, a_count = a ? a->count : 0;
     while (i < a_count || k < b_count) {
@@ -85,40 +85,40 @@ static void merge(merger *to, const knowledge *a, const knowledge_entry *b, uint
     to->same = to->same && to->like && to->count == to->like->count;
 }
 
-static bool add_entries(knowledge_store *store, knowledge **into, const knowledge_entry *more,
-                        uint32_t count)
+static bool add_entries(vector_clock_store *store, vector_clock **into,
+                        const vector_clock_entry *more, uint32_t count)
 {
     merger look = {.chains = store->chains, .caller = UINT32_MAX, .same = true, .like = *into};
     merge(&look, *into, more, count);
     if (look.same)
         return true;
-    knowledge *made = make(store, look.count);
+    vector_clock *made = make(store, look.count);
     if (!made)
         return false;
     merger fill = {.chains = store->chains, .caller = UINT32_MAX, .to = made->entries};
     merge(&fill, *into, more, count);
     made->count = fill.count;
-    knowledge_drop(store, *into);
+    vector_clock_drop(store, *into);
     *into = made;
     return true;
 }
 
-bool knowledge_add(knowledge_store *store, knowledge **into, const knowledge *more)
+bool vector_clock_add(vector_clock_store *store, vector_clock **into, const vector_clock *more)
 {
     if (!more || more == *into)
         return true;
     return add_entries(store, into, more->entries, more->count);
 }
 
-bool knowledge_add_one(knowledge_store *store, knowledge **into, knowledge_entry one)
+bool vector_clock_add_one(vector_clock_store *store, vector_clock **into, vector_clock_entry one)
 {
     return add_entries(store, into, &one, 1);
 }
 
-knowledge *knowledge_relax(knowledge_store *store, const knowledge *known, int rank)
+vector_clock *vector_clock_relax(vector_clock_store *store, const vector_clock *known, int rank)
 {
     uint32_t count = known ? known->count : 0;
-    knowledge *made = make(store, count);
+    vector_clock *made = make(store, count);
     if (!made)
         return NULL;
     if (count > 0)
@@ -132,7 +132,7 @@ knowledge *knowledge_relax(knowledge_store *store, const knowledge *known, int r
     return made;
 }
 
-static const knowledge_entry *find(const knowledge *known, uint32_t chain)
+static const vector_clock_entry *find(const vector_clock *known, uint32_t chain)
 {
     uint32_t low = 0, high = known ? known->count : 0;
     while (low < high) {
@@ -146,10 +146,10 @@ static const knowledge_entry *find(const knowledge *known, uint32_t chain)
                                                                              : NULL;
 }
 
-bool knowledge_orders(const knowledge *known, const chain_list *all, uint32_t chain, uint32_t time,
-                      bool seen)
+bool vector_clock_orders(const vector_clock *known, const chain_list *all, uint32_t chain,
+                         uint32_t time, bool seen)
 {
-    const knowledge_entry *one;
+    const vector_clock_entry *one;
     if (ends_with_run(&all->list[chain])) {
         one = find(known, all->list[chain].caller);
         if (one && one->order >= block_time_run(time) + 2)

@@ -10,41 +10,41 @@
 #include "check/replay/chains.h"
 
 /* Whatever the chain did up to `order` is over; what it wrote up to `seen` can be seen, too. */
-typedef struct knowledge_entry {
+typedef struct vector_clock_entry {
     uint32_t chain, order, seen;
-} knowledge_entry;
+} vector_clock_entry;
 
 /* Does not change once it is made, and is shared: `users` counts. NULL is knowing nothing. */
-typedef struct knowledge {
+typedef struct vector_clock {
     uint32_t users, count;
-    knowledge_entry entries[]; /* ascending by chain */
-} knowledge;
+    vector_clock_entry entries[]; /* ascending by chain */
+} vector_clock;
 
 /* What all of it takes, and what it may take. */
-typedef struct knowledge_store {
+typedef struct vector_clock_store {
     const chain_list *chains;
     uint64_t bytes;
-} knowledge_store;
+} vector_clock_store;
 
-static inline knowledge *knowledge_keep(knowledge *known)
+static inline vector_clock *vector_clock_keep(vector_clock *known)
 {
     if (known)
         known->users++;
     return known;
 }
-void knowledge_drop(knowledge_store *store, knowledge *known);
+void vector_clock_drop(vector_clock_store *store, vector_clock *known);
 
 /* `*into` becomes all that either knows. False, with the error set, when memory ran out. */
-bool knowledge_add(knowledge_store *store, knowledge **into, const knowledge *more);
+bool vector_clock_add(vector_clock_store *store, vector_clock **into, const vector_clock *more);
 /* And this of one chain. */
-bool knowledge_add_one(knowledge_store *store, knowledge **into, knowledge_entry one);
+bool vector_clock_add_one(vector_clock_store *store, vector_clock **into, vector_clock_entry one);
 
 /* The same, but that nothing can be seen of what `rank`'s thread blocks wrote in this run. NULL
  * when memory ran out. */
-knowledge *knowledge_relax(knowledge_store *store, const knowledge *known, int rank);
+vector_clock *vector_clock_relax(vector_clock_store *store, const vector_clock *known, int rank);
 
 /* Is the chain known to have done what it did at `time`; can that be seen, too? */
-bool knowledge_orders(const knowledge *known, const chain_list *all, uint32_t chain, uint32_t time,
-                      bool seen);
+bool vector_clock_orders(const vector_clock *known, const chain_list *all, uint32_t chain,
+                         uint32_t time, bool seen);
 
 #endif

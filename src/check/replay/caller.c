@@ -58,16 +58,16 @@ bool replay_begin_run(replay *all, int rank)
 {
     rank_state *of = &all->ranks[rank];
     uint32_t now = caller_time(of->run);
-    knowledge_entry own = {all->chains.callers[rank], now, now};
-    if (!knowledge_add_one(&all->store, &of->caller, own) || !write_input(all, rank))
+    vector_clock_entry own = {all->chains.callers[rank], now, now};
+    if (!vector_clock_add_one(&all->store, &of->caller, own) || !write_input(all, rank))
         return false;
     for (uint32_t b = 0; b < all->plan->ranks[rank].block_count; b++) {
         walker *by = &of->walkers[b];
-        knowledge_drop(&all->store, by->start);
-        knowledge_drop(&all->store, by->pending);
+        vector_clock_drop(&all->store, by->start);
+        vector_clock_drop(&all->store, by->pending);
         by->pending = NULL;
         by->counts.count = 0;
-        by->start = knowledge_keep(of->caller);
+        by->start = vector_clock_keep(of->caller);
         by->time = block_time(of->run, 0);
         by->at = by->inner = 0;
         by->iteration = 0;
@@ -196,12 +196,12 @@ bool replay_end_run(replay *all, int rank)
 {
     rank_state *of = &all->ranks[rank];
     uint32_t next = caller_time(of->run + 1);
-    knowledge_entry own = {all->chains.callers[rank], next, next};
-    if (!knowledge_add_one(&all->store, &of->caller, own))
+    vector_clock_entry own = {all->chains.callers[rank], next, next};
+    if (!vector_clock_add_one(&all->store, &of->caller, own))
         return false;
     for (uint32_t b = 0; b < all->plan->ranks[rank].block_count; b++) {
-        if (!knowledge_add(&all->store, &of->caller, of->walkers[b].start) ||
-            !knowledge_add(&all->store, &of->caller, of->walkers[b].pending))
+        if (!vector_clock_add(&all->store, &of->caller, of->walkers[b].start) ||
+            !vector_clock_add(&all->store, &of->caller, of->walkers[b].pending))
             return false;
     }
     if (!read_output(all, rank))

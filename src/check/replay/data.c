@@ -6,16 +6,16 @@
 /* Bytes that what comes with packets is known of, at most: to forget some is to order less. */
 #define TRACES_MOST 256
 
-typedef struct mover {
+typedef struct gpu_copy {
     motion motion;
-    knowledge *known; /* of the thread block, without packets at hand */
+    vector_clock *known; /* of the thread block, without packets at hand */
     const plan_op *loop;
     lane *lanes; /* those of sources, then those of destinations */
     uint32_t source_lanes, lane_count;
     value_ref *values; /* of the sources */
     bool pads, missing;
     trace_list traces; /* of the packets at hand */
-} mover;
+} gpu_copy;
 
 /* ---- lanes ---- */
 
@@ -30,7 +30,7 @@ static uint32_t width_of(const replay *all, const walker *by, const plan_operand
     return operand->place == PLAN_GROUP ? (uint32_t)group_of(all, by, operand)->rank_count : 1;
 }
 
-static void add_lanes(mover *m, const plan_operand *operand, uint32_t number, bool packets)
+static void add_lanes(gpu_copy *m, const plan_operand *operand, uint32_t number, bool packets)
 {
     replay *all = m->motion.all;
     const walker *by = m->motion.by;
@@ -43,7 +43,7 @@ static void add_lanes(mover *m, const plan_operand *operand, uint32_t number, bo
     }
 }
 
-static bool make_lanes(mover *m)
+static bool make_lanes(gpu_copy *m)
 {
     const plan_op *op = m->motion.op;
     uint32_t count = 0;
@@ -66,7 +66,7 @@ static bool make_lanes(mover *m)
     return true;
 }
 
-static void free_lanes(mover *m)
+static void free_lanes(gpu_copy *m)
 {
     free(m->lanes);
     free(m->values);
@@ -82,7 +82,7 @@ static uint64_t lesser(uint64_t a, uint64_t b)
 
 /* Lay a cell under every lane, from `first` on, that begin at `at` of the piece; all are as long as
  * the shortest. */
-static bool lay_cells(mover *m, const plan_piece *piece, uint64_t at, uint32_t first,
+static bool lay_cells(gpu_copy *m, const plan_piece *piece, uint64_t at, uint32_t first,
                       uint64_t *bytes)
 {
     cell_list *cells = &m->motion.all->cells;
@@ -101,7 +101,8 @@ static bool lay_cells(mover *m, const plan_piece *piece, uint64_t at, uint32_t f
     return true;
 }
 
-static void look_at(mover *m, const plan_piece *piece, const lane *l, uint64_t at, uint64_t bytes)
+static void look_at(gpu_copy *m, const plan_piece *piece, const lane *l, uint64_t at,
+                    uint64_t bytes)
 {
     m->motion.at = piece->offsets[l->operand] + at;
     m->motion.bytes = bytes;
@@ -111,7 +112,7 @@ static void look_at(mover *m, const plan_piece *piece, const lane *l, uint64_t a
 
 static banyan_status look_for_packets(void *context, const plan_piece *piece)
 {
-    mover *m = context;
+    gpu_copy *m = context;
     for (uint32_t i = 0; i < m->source_lanes && !m->missing; i++) {
         lane *l = &m->lanes[i];
         uint64_t at = l->place + piece->offsets[l->operand], end = at + piece->bytes;
@@ -130,7 +131,7 @@ static banyan_status look_for_packets(void *context, const plan_piece *piece)
 
 /* ---- moving ---- */
 
-static bool add_origin(mover *m, uint32_t *made)
+static bool add_origin(gpu_copy *m, uint32_t *made)
 {
     replay *all = m->motion.all;
     origin_link new = {.instance = m->motion.instance};
@@ -147,7 +148,7 @@ static bool add_origin(mover *m, uint32_t *made)
     return true;
 }
 
-static bool combine(mover *m, value_ref *value)
+static bool combine(gpu_copy *m, value_ref *value)
 {
     uint32_t count = m->source_lanes;
     *value = count > 0 ? m->values[0] : (value_ref){VALUE_ZERO, 0};
@@ -161,7 +162,7 @@ static bool combine(mover *m, value_ref *value)
            values_reduce(&m->motion.all->values, m->values, count, m->motion.op->reduce_op, value);
 }
 
-static bool add_traces(mover *m, const cell *from)
+static bool add_traces(gpu_copy *m, const cell *from)
 {
     for (size_t i = 0; i < from->traces.count && m->traces.count < TRACES_MOST; i++) {
         trace one = from->traces.data[i];
@@ -177,7 +178,7 @@ static bool add_traces(mover *m, const cell *from)
 
 /* What the packets told that these bytes come from: who writes them, and who gets them as packets,
  * is after all that. */
-static bool hear_packets(mover *m, knowledge **known, knowledge **told)
+static bool hear_packets(gpu_copy *m, vector_clock **known, vector_clock **told)
 {
     replay *all = m->motion.all;
     m->traces.count = 0;
@@ -185,14 +186,14 @@ static bool hear_packets(mover *m, knowledge **known, knowledge **told)
         const cell *from = &all->cells.list.data[m->lanes[i].cell];
         if (!m->lanes[i].packets)
             continue;
-        if (!knowledge_add(&all->store, known, from->told) ||
-            (*told && !knowledge_add(&all->store, told, from->told)) || !add_traces(m, from))
+        if (!vector_clock_add(&all->store, known, from->told) ||
+            (*told && !vector_clock_add(&all->store, told, from->told)) || !add_traces(m, from))
             return false;
     }
     return true;
 }
 
-static bool read_all(mover *m, const plan_piece *piece, uint64_t at, uint64_t bytes)
+static bool read_all(gpu_copy *m, const plan_piece *piece, uint64_t at, uint64_t bytes)
 {
     for (uint32_t i = 0; i < m->source_lanes; i++) {
         look_at(m, piece, &m->lanes[i], at, bytes);
@@ -202,7 +203,7 @@ static bool read_all(mover *m, const plan_piece *piece, uint64_t at, uint64_t by
     return true;
 }
 
-static bool write_all(mover *m, const plan_piece *piece, uint64_t at, uint64_t bytes,
+static bool write_all(gpu_copy *m, const plan_piece *piece, uint64_t at, uint64_t bytes,
                       value_ref value, uint32_t made)
 {
     for (uint32_t i = m->source_lanes; i < m->lane_count; i++) {
@@ -217,24 +218,24 @@ static bool write_all(mover *m, const plan_piece *piece, uint64_t at, uint64_t b
     return true;
 }
 
-static bool write_after_packets(mover *m, const plan_piece *piece, uint64_t at, uint64_t bytes,
+static bool write_after_packets(gpu_copy *m, const plan_piece *piece, uint64_t at, uint64_t bytes,
                                 value_ref value, uint32_t made)
 {
-    knowledge_store *store = &m->motion.all->store;
+    vector_clock_store *store = &m->motion.all->store;
     motion before = m->motion;
-    knowledge *known = knowledge_keep(m->known), *told = knowledge_keep(m->motion.told);
+    vector_clock *known = vector_clock_keep(m->known), *told = vector_clock_keep(m->motion.told);
     bool written = hear_packets(m, &known, &told);
     m->motion.known = known;
     m->motion.told = told;
     m->motion.traces = &m->traces;
     written = written && write_all(m, piece, at, bytes, value, made);
-    knowledge_drop(store, known);
-    knowledge_drop(store, told);
+    vector_clock_drop(store, known);
+    vector_clock_drop(store, told);
     m->motion = before;
     return written;
 }
 
-static bool move_cells(mover *m, const plan_piece *piece, uint64_t at, uint64_t bytes)
+static bool move_cells(gpu_copy *m, const plan_piece *piece, uint64_t at, uint64_t bytes)
 {
     value_ref value = {VALUE_ZERO, 0};
     uint32_t made = 0;
@@ -247,7 +248,7 @@ static bool move_cells(mover *m, const plan_piece *piece, uint64_t at, uint64_t 
 
 static banyan_status move_piece(void *context, const plan_piece *piece)
 {
-    mover *m = context;
+    gpu_copy *m = context;
     uint64_t bytes;
     for (uint64_t at = 0; at < piece->bytes; at += bytes) {
         bytes = piece->bytes - at;
@@ -261,7 +262,7 @@ static banyan_status move_piece(void *context, const plan_piece *piece)
     return BANYAN_OK;
 }
 
-static banyan_status cut(mover *m, const plan_op *one, plan_piece_visit visit)
+static banyan_status cut(gpu_copy *m, const plan_op *one, plan_piece_visit visit)
 {
     replay *all = m->motion.all;
     walker *by = m->motion.by;
@@ -269,7 +270,7 @@ static banyan_status cut(mover *m, const plan_op *one, plan_piece_visit visit)
                              by->iteration, visit, m);
 }
 
-static banyan_status pad(mover *m, const plan_op *one)
+static banyan_status pad(gpu_copy *m, const plan_op *one)
 {
     replay *all = m->motion.all;
     walker *by = m->motion.by;
@@ -288,7 +289,7 @@ static uint32_t generation_of(const replay *all, const walker *by, const plan_op
 }
 
 /* Packets by a port tell how far the port is; those that the block writes tell it of themselves. */
-static bool begin_part(mover *m, const plan_op *op, uint32_t number)
+static bool begin_part(gpu_copy *m, const plan_op *op, uint32_t number)
 {
     replay *all = m->motion.all;
     const walker *by = m->motion.by;
@@ -310,7 +311,7 @@ static uint32_t channel_number(const plan_op *op, uint32_t number)
 }
 
 /* A port channel carries it out, some time later. */
-static void leave_to_port(mover *m, const plan_op *op, uint32_t number, uint32_t *channel)
+static void leave_to_port(gpu_copy *m, const plan_op *op, uint32_t number, uint32_t *channel)
 {
     replay *all = m->motion.all;
     const walker *by = m->motion.by;
@@ -323,20 +324,20 @@ static void leave_to_port(mover *m, const plan_op *op, uint32_t number, uint32_t
 }
 
 /* What packets tell: all that a relaxed signal would. Those of a port tell how far it is, too. */
-static bool tell_with_packets(mover *m, const plan_op *op, uint32_t channel)
+static bool tell_with_packets(gpu_copy *m, const plan_op *op, uint32_t channel)
 {
     replay *all = m->motion.all;
-    knowledge *told;
+    vector_clock *told;
     if (!plan_op_writes_packets(op->kind))
         return true;
     if (!walker_tell(all, m->motion.by, true, &told))
         return false;
-    m->motion.told = knowledge_keep(told);
+    m->motion.told = vector_clock_keep(told);
     if (op->channel_type != PLAN_PORT)
         return true;
     uint32_t time = all->ranks[m->motion.by->rank].port_times[channel]++;
-    return knowledge_add_one(&all->store, &m->motion.told,
-                             (knowledge_entry){m->motion.chain, time, time});
+    return vector_clock_add_one(&all->store, &m->motion.told,
+                                (vector_clock_entry){m->motion.chain, time, time});
 }
 
 static outcome play_part(replay *all, walker *by, const plan_op *op, const plan_op *loop,
@@ -344,25 +345,25 @@ static outcome play_part(replay *all, walker *by, const plan_op *op, const plan_
 {
     plan_op one = plan_op_part(op, number);
     uint32_t channel = 0;
-    knowledge *known;
+    vector_clock *known;
     if (!walker_begin(all, by) || !walker_tell(all, by, false, &known))
         return FAILED;
-    mover m = {.loop = loop,
-               .known = known,
-               .motion = {.all = all,
-                          .by = by,
-                          .op = &one,
-                          .chain = by->chain,
-                          .time = by->time,
-                          .instance = by->instance,
-                          .generation = generation_of(all, by, loop),
-                          .known = known}};
+    gpu_copy m = {.loop = loop,
+                  .known = known,
+                  .motion = {.all = all,
+                             .by = by,
+                             .op = &one,
+                             .chain = by->chain,
+                             .time = by->time,
+                             .instance = by->instance,
+                             .generation = generation_of(all, by, loop),
+                             .known = known}};
     if (op->channel_type == PLAN_PORT)
         leave_to_port(&m, op, number, &channel);
     bool played = begin_part(&m, op, number) && tell_with_packets(&m, op, channel) &&
                   make_lanes(&m) && cut(&m, &one, move_piece) == BANYAN_OK &&
                   pad(&m, &one) == BANYAN_OK;
-    knowledge_drop(&all->store, m.motion.told);
+    vector_clock_drop(&all->store, m.motion.told);
     free_lanes(&m);
     return played ? DONE : FAILED;
 }
@@ -372,7 +373,7 @@ static outcome wait_for_packets(replay *all, walker *by, const plan_op *op, cons
     bool missing = false;
     for (uint32_t i = 0; i < plan_op_part_count(op) && !missing; i++) {
         plan_op one = plan_op_part(op, i);
-        mover m = {
+        gpu_copy m = {
             .loop = loop,
             .motion = {
                 .all = all, .by = by, .op = &one, .generation = generation_of(all, by, loop)}};

@@ -30,7 +30,7 @@ static bool is_traced(const motion *by, const touch *other)
             return true;
     }
     const part *of = &by->all->parts.data[other->part];
-    return knowledge_orders(by->known, &by->all->chains, of->chain, of->time, false);
+    return vector_clock_orders(by->known, &by->all->chains, of->chain, of->time, false);
 }
 
 static bool is_ordered(const motion *by, const touch *other, bool seen)
@@ -44,7 +44,7 @@ static bool is_ordered(const motion *by, const touch *other, bool seen)
         return true;
     if (other->chain == by->chain)
         return other->time < by->time || chains->list[by->chain].kind == CHAIN_CALLER;
-    return knowledge_orders(by->known, chains, other->chain, other->time, seen);
+    return vector_clock_orders(by->known, chains, other->chain, other->time, seen);
 }
 
 /* ---- telling ---- */
@@ -178,7 +178,7 @@ static bool hear_packets(motion *by, const cell *of)
     replay *all = by->all;
     walker *reader = by->by;
     if (!replay_note_packets(all, reader, of->writer.instance) ||
-        !knowledge_add(&all->store, &reader->pending, of->told))
+        !vector_clock_add(&all->store, &reader->pending, of->told))
         return false;
     if (of->writer.part == NOBODY || of->pad)
         return true;
@@ -193,8 +193,8 @@ static bool hear_packets(motion *by, const cell *of)
     if (count->bytes < whole->bytes)
         return true;
     *count = reader->counts.data[--reader->counts.count];
-    return knowledge_add_one(&all->store, &reader->pending,
-                             (knowledge_entry){whole->chain, whole->time, 0});
+    return vector_clock_add_one(&all->store, &reader->pending,
+                                (vector_clock_entry){whole->chain, whole->time, 0});
 }
 
 bool motion_read(motion *by, const lane *from, value_ref *value)
@@ -284,8 +284,8 @@ bool motion_write(motion *by, const lane *to, value_ref value, uint32_t origin)
     of->lost = lost;
     of->read = of->pad = false;
     if (to->packets) {
-        knowledge_drop(&by->all->store, of->told);
-        of->told = knowledge_keep(by->told);
+        vector_clock_drop(&by->all->store, of->told);
+        of->told = vector_clock_keep(by->told);
         of->generation = by->generation;
         if (!leave_traces(by, of))
             return false;

@@ -21,8 +21,8 @@ typedef struct motion {
     walker *by; /* NULL: a caller */
     const plan_op *op;
     uint32_t chain, time, instance, generation, part;
-    const knowledge *known;
-    knowledge *told;          /* with packets that it writes; NULL without */
+    const vector_clock *known;
+    vector_clock *told;       /* with packets that it writes; NULL without */
     const trace_list *traces; /* of the packets that it has read for these bytes; or NULL */
     uint64_t position;
     uint64_t at, bytes; /* of the lane's buffer at hand, for those who are told */

@@ -90,7 +90,7 @@ void replay_note_round(meeting *at)
     at->arrivals.count = 0;
 }
 
-bool replay_note_meeting(replay *all, walker *by, const meeting *at)
+bool replay_note_barrier(replay *all, walker *by, const meeting *at)
 {
     for (size_t i = 0; i < at->over.count; i++) {
         if (!order_net_need(&all->net, lane_of(all, by), at->over.data[i]))

@@ -177,7 +177,7 @@ static void free_counters(replay *all, counter *list, uint32_t count)
 {
     for (uint32_t i = 0; list && i < count; i++) {
         for (size_t k = 0; k < list[i].tokens.count; k++)
-            knowledge_drop(&all->store, list[i].tokens.data[k].known);
+            vector_clock_drop(&all->store, list[i].tokens.data[k].known);
         array_free(&list[i].tokens);
         array_free(&list[i].givers);
         array_free(&list[i].takers);
@@ -195,24 +195,24 @@ static void free_rank(replay *all, int r)
         array_free(&rank->spaces[kind][0].edges);
         array_free(&rank->spaces[kind][1].edges);
     }
-    knowledge_drop(&all->store, rank->caller);
+    vector_clock_drop(&all->store, rank->caller);
 }
 
 void replay_free(replay *all)
 {
     for (size_t i = 0; i < all->walker_count; i++) {
         walker *by = &all->walkers[i];
-        knowledge_drop(&all->store, by->start);
-        knowledge_drop(&all->store, by->pending);
-        knowledge_drop(&all->store, by->told);
-        knowledge_drop(&all->store, by->told_relaxed);
+        vector_clock_drop(&all->store, by->start);
+        vector_clock_drop(&all->store, by->pending);
+        vector_clock_drop(&all->store, by->told);
+        vector_clock_drop(&all->store, by->told_relaxed);
         array_free(&by->counts);
     }
     for (int r = 0; all->ranks && r < all->plan->rank_count; r++)
         free_rank(all, r);
     for (size_t i = 0; i < all->meeting_list.count; i++) {
-        knowledge_drop(&all->store, all->meeting_list.data[i].known);
-        knowledge_drop(&all->store, all->meeting_list.data[i].next);
+        vector_clock_drop(&all->store, all->meeting_list.data[i].known);
+        vector_clock_drop(&all->store, all->meeting_list.data[i].next);
         array_free(&all->meeting_list.data[i].over);
         array_free(&all->meeting_list.data[i].arrivals);
     }

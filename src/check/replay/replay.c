@@ -136,21 +136,21 @@ bool walker_begin(replay *all, walker *by)
 
 static void forget_told(replay *all, walker *by)
 {
-    knowledge_drop(&all->store, by->told);
-    knowledge_drop(&all->store, by->told_relaxed);
+    vector_clock_drop(&all->store, by->told);
+    vector_clock_drop(&all->store, by->told_relaxed);
     by->told = by->told_relaxed = NULL;
 }
 
-bool walker_tell(replay *all, walker *by, bool relaxed, knowledge **told)
+bool walker_tell(replay *all, walker *by, bool relaxed, vector_clock **told)
 {
     if (!by->told) {
-        by->told = knowledge_keep(by->start);
-        knowledge_entry own = {by->chain, by->time - 1, by->time - 1};
-        if (!knowledge_add_one(&all->store, &by->told, own))
+        by->told = vector_clock_keep(by->start);
+        vector_clock_entry own = {by->chain, by->time - 1, by->time - 1};
+        if (!vector_clock_add_one(&all->store, &by->told, own))
             return false;
     }
     if (relaxed && !by->told_relaxed) {
-        by->told_relaxed = knowledge_relax(&all->store, by->told, by->rank);
+        by->told_relaxed = vector_clock_relax(&all->store, by->told, by->rank);
         if (!by->told_relaxed)
             return false;
     }
@@ -160,9 +160,9 @@ bool walker_tell(replay *all, walker *by, bool relaxed, knowledge **told)
 
 bool walker_join(replay *all, walker *by)
 {
-    if (!knowledge_add(&all->store, &by->start, by->pending))
+    if (!vector_clock_add(&all->store, &by->start, by->pending))
         return false;
-    knowledge_drop(&all->store, by->pending);
+    vector_clock_drop(&all->store, by->pending);
     by->pending = NULL;
     by->time++;
     forget_told(all, by);

@@ -2,7 +2,7 @@
  *
  * Signals, semaphores and packets only ever let others go on, so that who can go on once can go on
  * for good: an order in which as many operations run as can is enough to find out what never runs.
- * Who may have seen what is kept as knowledge, so that accesses that nothing orders are found in
+ * Who may have seen what is kept as vector clock, so that accesses that nothing orders are found in
  * this one order, whatever order they come in. docs/check.md has the memory model. */
 #ifndef CHECK_REPLAY_REPLAY_H
 #define CHECK_REPLAY_REPLAY_H
@@ -42,7 +42,7 @@ typedef struct part_count {
 } part_count;
 
 typedef struct token {
-    knowledge *known;
+    vector_clock *known;
     uint32_t chain;   /* of who signalled */
     uint64_t ordinal; /* among that chain's */
     order_need given; /* where in the net */
@@ -71,13 +71,13 @@ typedef struct walker {
     uint32_t chain, time;
     uint32_t at, inner; /* operation, and operation in its loop */
     uint64_t iteration;
-    uint32_t taken;             /* signals that the operation at hand has */
-    uint32_t instance;          /* of the operation at hand; NOBODY: not begun */
-    bool arrived;               /* at a barrier */
-    bool followed;              /* when nobody could go on, and it was asked who waits for whom */
-    uint64_t rounds;            /* of it that were over by then */
-    knowledge *start, *pending; /* at the segment's beginning, and since */
-    knowledge *told, *told_relaxed; /* what it tells others, when somebody has asked */
+    uint32_t taken;    /* signals that the operation at hand has */
+    uint32_t instance; /* of the operation at hand; NOBODY: not begun */
+    bool arrived;      /* at a barrier */
+    bool followed;     /* when nobody could go on, and it was asked who waits for whom */
+    uint64_t rounds;   /* of it that were over by then */
+    vector_clock *start, *pending;     /* at the segment's beginning, and since */
+    vector_clock *told, *told_relaxed; /* what it tells others, when somebody has asked */
     ARRAY(part_count) counts;
 } walker;
 
@@ -85,7 +85,7 @@ typedef struct meeting {
     int rank;
     uint32_t barrier, members, arrived;
     uint64_t rounds;
-    knowledge *known, *next; /* of the last round that is over; of those who have arrived */
+    vector_clock *known, *next; /* of the last round that is over; of those who have arrived */
     ARRAY(order_need) over, arrivals; /* the same, in the net */
 } meeting;
 
@@ -106,7 +106,7 @@ typedef struct rank_state {
     walker *walkers;
     uint32_t run;
     bool running;
-    knowledge *caller;
+    vector_clock *caller;
 } rank_state;
 
 typedef struct replay {
@@ -117,7 +117,7 @@ typedef struct replay {
     uint64_t max_memory_bytes;
     arena memory;
     chain_list chains;
-    knowledge_store store;
+    vector_clock_store store;
     plan_pairs pairs;
     values values;
     cell_list cells;
@@ -164,7 +164,7 @@ bool replay_note_give(replay *all, walker *by, const counter *to, order_need *at
 bool replay_note_take(replay *all, walker *by, const counter *from, const token *one);
 bool replay_note_arrival(replay *all, walker *by, meeting *at);
 void replay_note_round(meeting *at);
-bool replay_note_meeting(replay *all, walker *by, const meeting *at);
+bool replay_note_barrier(replay *all, walker *by, const meeting *at);
 /* Packets that the operation at hand waits for, and that it is done. */
 bool replay_note_packets(replay *all, walker *by, uint32_t writer);
 bool replay_note_data(replay *all, walker *by);
@@ -177,7 +177,7 @@ banyan_check_place walker_place(const replay *all, const walker *by);
 /* An instance of the operation at hand, the same until the walker goes on. False: no memory. */
 bool walker_begin(replay *all, walker *by);
 /* What it may tell others: what all its threads did before this segment, and knew. */
-bool walker_tell(replay *all, walker *by, bool relaxed, knowledge **told);
+bool walker_tell(replay *all, walker *by, bool relaxed, vector_clock **told);
 /* Its threads meet. */
 bool walker_join(replay *all, walker *by);
 

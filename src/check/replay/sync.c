@@ -40,13 +40,13 @@ static counter_user *user_of(counter_user *users, size_t count, uint32_t chain)
 }
 
 /* `told` is the token's from here on. */
-static outcome give(replay *all, walker *by, counter *to, knowledge *told)
+static outcome give(replay *all, walker *by, counter *to, vector_clock *told)
 {
     counter_user *giver = user_of(to->givers.data, to->givers.count, by->chain);
     token new = {.known = told, .chain = by->chain, .ordinal = ++giver->so_far};
     if (replay_note_give(all, by, to, &new.given) && array_push(&to->tokens, new))
         return DONE;
-    knowledge_drop(&all->store, told);
+    vector_clock_drop(&all->store, told);
     return FAILED;
 }
 
@@ -65,11 +65,11 @@ static bool is_needed(const counter *at, const token *one, uint32_t run, uint64_
 static outcome hear(replay *all, walker *by, const token *one, bool relaxed)
 {
     if (!relaxed)
-        return knowledge_add(&all->store, &by->pending, one->known) ? DONE : FAILED;
+        return vector_clock_add(&all->store, &by->pending, one->known) ? DONE : FAILED;
     int rank = all->chains.list[one->chain].rank;
-    knowledge *less = knowledge_relax(&all->store, one->known, rank);
-    bool heard = less && knowledge_add(&all->store, &by->pending, less);
-    knowledge_drop(&all->store, less);
+    vector_clock *less = vector_clock_relax(&all->store, one->known, rank);
+    bool heard = less && vector_clock_add(&all->store, &by->pending, less);
+    vector_clock_drop(&all->store, less);
     return heard ? DONE : FAILED;
 }
 
@@ -79,7 +79,7 @@ static outcome hear_in_order(replay *all, walker *by, counter *at, token *one, b
     if (!one || at->drifts)
         return DONE;
     outcome result = hear(all, by, one, relaxed);
-    knowledge_drop(&all->store, one->known);
+    vector_clock_drop(&all->store, one->known);
     one->known = NULL;
     return result;
 }
@@ -148,27 +148,28 @@ static outcome take_all(replay *all, walker *by, const plan_op *op)
 
 /* A port channel tells that all it has been given before is done. */
 static outcome give_by_port(replay *all, walker *by, const plan_op *op, uint32_t k,
-                            knowledge **told)
+                            vector_clock **told)
 {
     uint32_t channel = plan_channel_of(by->block, op, op->channels[k]);
     uint32_t time = all->ranks[by->rank].port_times[channel]++;
     uint32_t chain =
         all->chains.callers[by->rank] + 1 + all->plan->ranks[by->rank].block_count + channel;
-    return knowledge_add_one(&all->store, told, (knowledge_entry){chain, time, time}) ? DONE
-                                                                                      : FAILED;
+    return vector_clock_add_one(&all->store, told, (vector_clock_entry){chain, time, time})
+               ? DONE
+               : FAILED;
 }
 
 outcome replay_signal(replay *all, walker *by, const plan_op *op, uint32_t k, bool relaxed)
 {
     counter *to = replay_given(all, by->rank, by->block, op, k);
-    knowledge *told;
+    vector_clock *told;
     if (!to)
         return DONE;
     if (!walker_tell(all, by, relaxed, &told))
         return FAILED;
-    knowledge_keep(told);
+    vector_clock_keep(told);
     if (op->channel_type == PLAN_PORT && give_by_port(all, by, op, k, &told) == FAILED) {
-        knowledge_drop(&all->store, told);
+        vector_clock_drop(&all->store, told);
         return FAILED;
     }
     return give(all, by, to, told);
@@ -185,11 +186,11 @@ static outcome signal_all(replay *all, walker *by, const plan_op *op)
 
 static outcome release_all(replay *all, walker *by, const plan_op *op)
 {
-    knowledge *told;
+    vector_clock *told;
     for (uint32_t k = 0; k < op->semaphore_count; k++) {
         counter *to = replay_given(all, by->rank, by->block, op, k);
         if (!walker_tell(all, by, false, &told) ||
-            give(all, by, to, knowledge_keep(told)) == FAILED)
+            give(all, by, to, vector_clock_keep(told)) == FAILED)
             return FAILED;
     }
     return DONE;
@@ -208,16 +209,16 @@ outcome replay_flush(replay *all, walker *by, const plan_op *op)
 
 static outcome arrive(replay *all, walker *by, meeting *at)
 {
-    knowledge_entry own = {by->chain, by->time, by->time};
+    vector_clock_entry own = {by->chain, by->time, by->time};
     by->arrived = true;
     by->rounds = at->rounds;
-    if (!replay_note_arrival(all, by, at) || !knowledge_add(&all->store, &at->next, by->start) ||
-        !knowledge_add(&all->store, &at->next, by->pending) ||
-        !knowledge_add_one(&all->store, &at->next, own))
+    if (!replay_note_arrival(all, by, at) || !vector_clock_add(&all->store, &at->next, by->start) ||
+        !vector_clock_add(&all->store, &at->next, by->pending) ||
+        !vector_clock_add_one(&all->store, &at->next, own))
         return FAILED;
     if (++at->arrived < at->members)
         return DONE;
-    knowledge_drop(&all->store, at->known);
+    vector_clock_drop(&all->store, at->known);
     at->known = at->next;
     at->next = NULL;
     at->arrived = 0;
@@ -237,7 +238,8 @@ static outcome meet(replay *all, walker *by, const plan_op *op)
     if (at->rounds == by->rounds)
         return WAITS;
     by->arrived = false;
-    if (!replay_note_meeting(all, by, at) || !knowledge_add(&all->store, &by->pending, at->known))
+    if (!replay_note_barrier(all, by, at) ||
+        !vector_clock_add(&all->store, &by->pending, at->known))
         return FAILED;
     return walker_join(all, by) ? DONE : FAILED;
 }

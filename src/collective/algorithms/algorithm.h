@@ -77,7 +77,7 @@ void mesh_signal_all(algorithm *a, int mesh, int rank, int thread_block);
 void mesh_wait_all(algorithm *a, int mesh, int rank, int thread_block);
 
 /* Signal all other ranks, then wait for all. */
-void mesh_meet(algorithm *a, int mesh, int rank, int thread_block);
+void mesh_barrier(algorithm *a, int mesh, int rank, int thread_block);
 
 /* put: from a rank's chunk to a peer's. get: from a peer's chunk to a rank's. reduce: destination
  * = local ⊕ remote. The chunks determine the two ranks. */

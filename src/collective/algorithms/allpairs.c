@@ -14,7 +14,7 @@ void allreduce_oneshot(algorithm *a)
         EACH_PEER(a, rank, peer)
         remote_put(a, slot_range(a, peer, slots + (uint64_t)(rank * size), size),
                    input_all(a, rank), 0);
-        mesh_meet(a, MESH_ARRIVED, rank, 0);
+        mesh_barrier(a, MESH_ARRIVED, rank, 0);
         for (int source = 0; source < a->ranks; source++)
             a->parts[source] = slot_range(a, rank, slots + (uint64_t)(source * size), size);
         a->parts[rank] = input_all(a, rank);
@@ -27,7 +27,7 @@ static void exchange_blocks(algorithm *a, int rank, uint64_t slots)
 {
     EACH_PEER(a, rank, peer)
     remote_put(a, slot_at(a, peer, slots + (uint64_t)rank), input_at(a, rank, peer), 0);
-    mesh_meet(a, MESH_ARRIVED, rank, 0);
+    mesh_barrier(a, MESH_ARRIVED, rank, 0);
 }
 
 /* Reduce-scatter, then all-gather. */

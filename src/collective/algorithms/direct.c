@@ -27,10 +27,10 @@ void allreduce_oneshot_direct(algorithm *a)
     for (int rank = 0; rank < a->ranks; rank++) {
         for (int source = 0; source < a->ranks; source++)
             a->parts[source] = slot_range(a, rank, slots + (uint64_t)(source * size), size);
-        mesh_meet(a, MESH_BEGUN, rank, 0);
+        mesh_barrier(a, MESH_BEGUN, rank, 0);
         EACH_PEER(a, rank, peer)
         remote_get(a, a->parts[peer], input_all(a, peer), 0);
-        mesh_meet(a, MESH_DONE, rank, 0);
+        mesh_barrier(a, MESH_DONE, rank, 0);
         a->parts[rank] = input_all(a, rank);
         local_reduce_parts(a, a->ranks, output_range(a, rank, 0, size), 0);
     }
@@ -51,11 +51,11 @@ static void reduce_block(algorithm *a, int rank, int block, banyan_chunk destina
 void allreduce_twoshot_direct(algorithm *a)
 {
     for (int rank = 0; rank < a->ranks; rank++) {
-        mesh_meet(a, MESH_BEGUN, rank, 0);
+        mesh_barrier(a, MESH_BEGUN, rank, 0);
         reduce_block(a, rank, rank, output_at(a, rank, rank));
         EACH_PEER(a, rank, peer)
         remote_put(a, output_at(a, peer, rank), output_at(a, rank, rank), 0);
-        mesh_meet(a, MESH_DONE, rank, 0);
+        mesh_barrier(a, MESH_DONE, rank, 0);
     }
 }
 
@@ -68,11 +68,11 @@ void allreduce_push_direct(algorithm *a)
     for (int rank = 0; rank < a->ranks; rank++) {
         EACH_PEER(a, rank, peer)
         remote_put(a, slot_at(a, peer, slots + (uint64_t)rank), input_at(a, rank, peer), 0);
-        mesh_meet(a, MESH_BEGUN, rank, 0);
+        mesh_barrier(a, MESH_BEGUN, rank, 0);
         reduce_block_into(a, rank, slots, output_at(a, rank, rank), 0);
         EACH_PEER(a, rank, peer)
         remote_put(a, output_at(a, peer, rank), output_at(a, rank, rank), 0);
-        mesh_meet(a, MESH_DONE, rank, 0);
+        mesh_barrier(a, MESH_DONE, rank, 0);
     }
 }
 
@@ -105,16 +105,16 @@ void allreduce_push_parts_direct(algorithm *a)
             EACH_PEER(a, rank, peer)
             remote_put(a, output_at(a, peer, chunk), output_at(a, rank, chunk), 0);
         }
-        mesh_meet(a, MESH_DONE, rank, 0);
+        mesh_barrier(a, MESH_DONE, rank, 0);
     }
 }
 
 void reducescatter_direct(algorithm *a)
 {
     for (int rank = 0; rank < a->ranks; rank++) {
-        mesh_meet(a, MESH_BEGUN, rank, 0);
+        mesh_barrier(a, MESH_BEGUN, rank, 0);
         reduce_block(a, rank, rank, output_at(a, rank, 0));
-        mesh_meet(a, MESH_DONE, rank, 0);
+        mesh_barrier(a, MESH_DONE, rank, 0);
     }
 }
 
@@ -123,14 +123,14 @@ void reduce_direct(algorithm *a)
 {
     uint64_t slot = slots_take(a, 1);
     for (int rank = 0; rank < a->ranks; rank++) {
-        mesh_meet(a, MESH_BEGUN, rank, 0);
+        mesh_barrier(a, MESH_BEGUN, rank, 0);
         if (rank == a->root) {
             reduce_block(a, rank, rank, output_at(a, rank, rank));
         } else {
             reduce_block(a, rank, rank, slot_at(a, rank, slot));
             remote_put(a, output_at(a, a->root, rank), slot_at(a, rank, slot), 0);
         }
-        mesh_meet(a, MESH_DONE, rank, 0);
+        mesh_barrier(a, MESH_DONE, rank, 0);
     }
 }
 
@@ -140,7 +140,7 @@ void allgather_direct(algorithm *a)
         begin_relaxed(a, rank, output_at(a, rank, rank), input_at(a, rank, 0));
         EACH_PEER(a, rank, peer)
         remote_put(a, output_at(a, peer, rank), input_at(a, rank, 0), 0);
-        mesh_meet(a, MESH_DONE, rank, 0);
+        mesh_barrier(a, MESH_DONE, rank, 0);
     }
 }
 
@@ -150,7 +150,7 @@ void alltoall_direct(algorithm *a)
         begin_relaxed(a, rank, output_at(a, rank, rank), input_at(a, rank, rank));
         EACH_PEER(a, rank, peer)
         remote_put(a, output_at(a, peer, rank), input_at(a, rank, peer), 0);
-        mesh_meet(a, MESH_DONE, rank, 0);
+        mesh_barrier(a, MESH_DONE, rank, 0);
     }
 }
 

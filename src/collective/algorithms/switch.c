@@ -18,10 +18,10 @@ void allreduce_switch(algorithm *a)
     for (int rank = 0; rank < a->ranks; rank++) {
         uint64_t own = shown + (uint64_t)rank;
         local_copy(a, slot_range(a, rank, shown, size), input_all(a, rank), 0);
-        mesh_meet(a, MESH_READY, rank, 0);
+        mesh_barrier(a, MESH_READY, rank, 0);
         banyan_program_switch_reduce(all, rank, own, 1, slot_at(a, rank, own), a->op, 0);
         banyan_program_switch_broadcast(all, rank, slot_at(a, rank, own), own, 1, 0);
-        mesh_meet(a, MESH_DONE, rank, 0);
+        mesh_barrier(a, MESH_DONE, rank, 0);
         local_copy(a, output_range(a, rank, 0, size), slot_range(a, rank, shown, size), 0);
     }
 }
@@ -32,10 +32,10 @@ void allreduce_switch_direct(algorithm *a)
     banyan_program_switch_channel *outputs = switch_of(a, BANYAN_OUTPUT);
     for (int rank = 0; rank < a->ranks; rank++) {
         uint64_t own = (uint64_t)rank;
-        mesh_meet(a, MESH_READY, rank, 0);
+        mesh_barrier(a, MESH_READY, rank, 0);
         banyan_program_switch_reduce(inputs, rank, own, 1, output_at(a, rank, rank), a->op, 0);
         banyan_program_switch_broadcast(outputs, rank, output_at(a, rank, rank), own, 1, 0);
-        mesh_meet(a, MESH_DONE, rank, 0);
+        mesh_barrier(a, MESH_DONE, rank, 0);
     }
 }
 
@@ -46,7 +46,7 @@ void allgather_switch(algorithm *a)
     for (int rank = 0; rank < a->ranks; rank++) {
         banyan_program_switch_broadcast(all, rank, input_at(a, rank, 0), slots + (uint64_t)rank, 1,
                                         0);
-        mesh_meet(a, MESH_DONE, rank, 0);
+        mesh_barrier(a, MESH_DONE, rank, 0);
         local_copy(a, output_range(a, rank, 0, a->ranks), slot_range(a, rank, slots, a->ranks), 0);
     }
 }
@@ -55,9 +55,9 @@ void allgather_switch_direct(algorithm *a)
 {
     banyan_program_switch_channel *outputs = switch_of(a, BANYAN_OUTPUT);
     for (int rank = 0; rank < a->ranks; rank++) {
-        mesh_meet(a, MESH_READY, rank, 0);
+        mesh_barrier(a, MESH_READY, rank, 0);
         banyan_program_switch_broadcast(outputs, rank, input_at(a, rank, 0), (uint64_t)rank, 1, 0);
-        mesh_meet(a, MESH_DONE, rank, 0);
+        mesh_barrier(a, MESH_DONE, rank, 0);
     }
 }
 
@@ -67,7 +67,7 @@ void reducescatter_switch(algorithm *a)
     banyan_program_switch_channel *all = switch_of(a, BANYAN_SCRATCH);
     for (int rank = 0; rank < a->ranks; rank++) {
         local_copy(a, slot_range(a, rank, shown, a->ranks), input_all(a, rank), 0);
-        mesh_meet(a, MESH_READY, rank, 0);
+        mesh_barrier(a, MESH_READY, rank, 0);
         banyan_program_switch_reduce(all, rank, shown + (uint64_t)rank, 1, output_at(a, rank, 0),
                                      a->op, 0);
     }
@@ -77,10 +77,10 @@ void reducescatter_switch_direct(algorithm *a)
 {
     banyan_program_switch_channel *inputs = switch_of(a, BANYAN_INPUT);
     for (int rank = 0; rank < a->ranks; rank++) {
-        mesh_meet(a, MESH_READY, rank, 0);
+        mesh_barrier(a, MESH_READY, rank, 0);
         banyan_program_switch_reduce(inputs, rank, (uint64_t)rank, 1, output_at(a, rank, 0), a->op,
                                      0);
-        mesh_meet(a, MESH_DONE, rank, 0);
+        mesh_barrier(a, MESH_DONE, rank, 0);
     }
 }
 

@@ -110,7 +110,7 @@ void mesh_wait_all(algorithm *a, int mesh, int rank, int thread_block)
     mesh_wait(a, mesh, rank, peer, thread_block);
 }
 
-void mesh_meet(algorithm *a, int mesh, int rank, int thread_block)
+void mesh_barrier(algorithm *a, int mesh, int rank, int thread_block)
 {
     mesh_signal_all(a, mesh, rank, thread_block);
     mesh_wait_all(a, mesh, rank, thread_block);

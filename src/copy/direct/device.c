@@ -24,16 +24,16 @@ typedef struct device_counters {
 typedef struct device_state {
     banyan_world *world;
     control_timeout timeout;
-    const copy_mover_ops *ops;
-    void *mover;
+    const copy_gpu_copy_ops *ops;
+    void *gpu_copy;
     DLDevice device;
     banyan_memory *counters; /* one a local rank, on the device */
 } device_state;
 
 typedef struct device_schedule {
     direct_plan *plan;
-    mover_lane *lanes;
-    mover_lane landed; /* from the landing to where this rank receives */
+    gpu_copy_lane *lanes;
+    gpu_copy_lane landed; /* from the landing to where this rank receives */
     void *work, *landing;
 } device_schedule;
 
@@ -42,23 +42,23 @@ typedef struct device_schedule {
 static void state_close(void *argument)
 {
     device_state *state = argument;
-    if (state->mover)
-        state->ops->close(state->mover);
+    if (state->gpu_copy)
+        state->ops->close(state->gpu_copy);
     banyan_memory_free(state->counters);
     free(state);
 }
 
-static banyan_status find_mover(DLDevice device, const memory_device_ops **memory,
-                                const copy_mover_ops **ops)
+static banyan_status find_gpu_copy(DLDevice device, const memory_device_ops **memory,
+                                   const copy_gpu_copy_ops **ops)
 {
     const module_tables *tables;
     RETURN_IF_FAILED(memory_device_find(device.device_type, memory));
     RETURN_IF_FAILED((*memory)->open(device.device_id));
     RETURN_IF_FAILED(module_load((*memory)->name, &tables));
-    if (!tables->mover)
+    if (!tables->gpu_copy)
         return error_set(BANYAN_ERR_UNSUPPORTED, "module %s cannot move tensors between devices",
                          tables->name);
-    *ops = tables->mover;
+    *ops = tables->gpu_copy;
     return BANYAN_OK;
 }
 
@@ -86,13 +86,13 @@ static banyan_status open_shared(device_state *state, DLDevice device)
 {
     const memory_device_ops *memory = NULL;
     int sharers;
-    RETURN_IF_FAILED(copy_agree(state->world, find_mover(device, &memory, &state->ops)));
+    RETURN_IF_FAILED(copy_agree(state->world, find_gpu_copy(device, &memory, &state->ops)));
     RETURN_IF_FAILED(count_sharers(state->world, memory, device.device_id, &sharers));
     size_t bytes = (size_t)banyan_world_local_size(state->world) * sizeof(device_counters);
     RETURN_IF_FAILED(banyan_memory_alloc_on(state->world, device, bytes, &state->counters));
     return copy_agree(state->world,
                       state->ops->open(state->world, device.device_id, sharers,
-                                       banyan_world_timeout_ns(state->world), &state->mover));
+                                       banyan_world_timeout_ns(state->world), &state->gpu_copy));
 }
 
 static banyan_status state_open(banyan_world *world, const banyan_copy_options *options,
@@ -123,7 +123,7 @@ static int local_rank_of(const banyan_world *world, int rank)
 }
 
 static banyan_status partner_lane(const device_state *state, const direct_partner *partner,
-                                  mover_lane *lane)
+                                  gpu_copy_lane *lane)
 {
     void *far;
     size_t bytes;
@@ -131,7 +131,7 @@ static banyan_status partner_lane(const device_state *state, const direct_partne
     device_counters *mine = banyan_memory_local(state->counters), *theirs = far;
     mine += local_rank_of(state->world, partner->peer);
     theirs += banyan_world_local_rank(state->world);
-    *lane = (mover_lane){
+    *lane = (gpu_copy_lane){
         .peer = partner->peer,
         .receives = partner->in.bytes > 0,
         .moves = &partner->out.own,
@@ -154,13 +154,13 @@ static banyan_status fill_schedule(const device_state *state, device_schedule *s
         RETURN_IF_FAILED(partner_lane(state, &plan->partners[i], &schedule->lanes[i]));
     if (plan->local.bytes > 0)
         schedule->lanes[count++] =
-            (mover_lane){.peer = banyan_world_rank(state->world), .moves = &plan->local};
-    RETURN_IF_FAILED(state->ops->prepare(state->mover, schedule->lanes, count, &schedule->work));
+            (gpu_copy_lane){.peer = banyan_world_rank(state->world), .moves = &plan->local};
+    RETURN_IF_FAILED(state->ops->prepare(state->gpu_copy, schedule->lanes, count, &schedule->work));
     if (plan->places.landed.bytes == 0)
         return BANYAN_OK;
     schedule->landed =
-        (mover_lane){.peer = banyan_world_rank(state->world), .moves = &plan->places.landed};
-    return state->ops->prepare(state->mover, &schedule->landed, 1, &schedule->landing);
+        (gpu_copy_lane){.peer = banyan_world_rank(state->world), .moves = &plan->places.landed};
+    return state->ops->prepare(state->gpu_copy, &schedule->landed, 1, &schedule->landing);
 }
 
 static void release(void *argument, void *planned)
@@ -200,7 +200,7 @@ static banyan_status check(void *argument)
     const device_state *state = argument;
     device_report report;
     char lacks[80];
-    state->ops->check(state->mover, &report);
+    state->ops->check(state->gpu_copy, &report);
     snprintf(lacks, sizeof lacks, "rank %d to %s", report.peer,
              report.for_data ? "finish its part of a run" : "enter the run");
     return device_report_status(state->world, "direct", state->timeout, &report, lacks);

@@ -11,9 +11,9 @@
 typedef struct device_state {
     banyan_world *world;
     control_timeout timeout;
-    const copy_courier_ops *ops;
-    void *courier;
-    courier_slots slots;
+    const copy_gpu_pipeline_ops *ops;
+    void *gpu_pipeline;
+    gpu_pipeline_slots slots;
     bool optimal_rounds;
 } device_state;
 
@@ -22,30 +22,30 @@ typedef struct device_state {
 static void state_close(void *argument)
 {
     device_state *state = argument;
-    if (state->courier)
-        state->ops->close(state->courier);
+    if (state->gpu_pipeline)
+        state->ops->close(state->gpu_pipeline);
     free(state);
 }
 
-static banyan_status find_courier(DLDevice device, const copy_courier_ops **ops)
+static banyan_status find_gpu_pipeline(DLDevice device, const copy_gpu_pipeline_ops **ops)
 {
     const memory_device_ops *memory;
     const module_tables *tables;
     RETURN_IF_FAILED(memory_device_find(device.device_type, &memory));
     RETURN_IF_FAILED(memory->open(device.device_id));
     RETURN_IF_FAILED(module_load(memory->name, &tables));
-    if (!tables->courier)
+    if (!tables->gpu_pipeline)
         return error_set(BANYAN_ERR_UNSUPPORTED, "module %s has no pipeline", tables->name);
-    *ops = tables->courier;
+    *ops = tables->gpu_pipeline;
     return BANYAN_OK;
 }
 
-static banyan_status open_courier(device_state *state, const banyan_copy_options *options)
+static banyan_status open_gpu_pipeline(device_state *state, const banyan_copy_options *options)
 {
-    RETURN_IF_FAILED(copy_agree(state->world, find_courier(options->device, &state->ops)));
+    RETURN_IF_FAILED(copy_agree(state->world, find_gpu_pipeline(options->device, &state->ops)));
     return copy_agree(state->world,
                       state->ops->open(state->world, options->device.device_id, options->transport,
-                                       options->slot_bytes, &state->courier, &state->slots));
+                                       options->slot_bytes, &state->gpu_pipeline, &state->slots));
 }
 
 static banyan_status state_open(banyan_world *world, const banyan_copy_options *options,
@@ -57,7 +57,7 @@ static banyan_status state_open(banyan_world *world, const banyan_copy_options *
     state->world = world;
     state->timeout = control_timeout_now(world);
     state->optimal_rounds = options->optimal_rounds;
-    banyan_status status = open_courier(state, options);
+    banyan_status status = open_gpu_pipeline(state, options);
     if (status == BANYAN_OK)
         *opened = state;
     else
@@ -77,16 +77,16 @@ static banyan_status prepare(void *argument, const banyan_copy_batch *batch, voi
 {
     const device_state *state = argument;
     pipeline_schedule schedule;
-    courier_steps steps;
+    gpu_pipeline_steps steps;
     void *made = NULL;
     RETURN_IF_FAILED(pipeline_plan(state->world, NULL, state->slots.bytes, state->optimal_rounds,
                                    batch, &schedule));
-    banyan_status status = courier_steps_make(state->world, &schedule, &state->slots, &steps);
+    banyan_status status = gpu_pipeline_steps_make(state->world, &schedule, &state->slots, &steps);
     pipeline_schedule_free(&schedule);
     if (status != BANYAN_OK)
         return status;
-    status = state->ops->prepare(state->courier, steps.list, steps.count, &steps.local, &made);
-    courier_steps_free(&steps);
+    status = state->ops->prepare(state->gpu_pipeline, steps.list, steps.count, &steps.local, &made);
+    gpu_pipeline_steps_free(&steps);
     return copy_keep_on_all(state->world, status, made, release, argument, work);
 }
 
@@ -97,7 +97,7 @@ static banyan_status check(void *argument)
     const device_state *state = argument;
     device_report report;
     char lacks[80];
-    state->ops->check(state->courier, &report);
+    state->ops->check(state->gpu_pipeline, &report);
     snprintf(lacks, sizeof lacks, "a %s rank %d", report.for_data ? "batch from" : "slot of",
              report.peer);
     return device_report_status(state->world, "pipeline", state->timeout, &report, lacks);

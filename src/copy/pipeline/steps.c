@@ -34,24 +34,24 @@ static banyan_status add_segment(direct_moves *moves, const banyan_segment *segm
     return BANYAN_OK;
 }
 
-static banyan_status add_batch(courier_steps *steps, const banyan_slot_batch *planned, char *slot,
-                               bool unpacks, courier_batch *batch)
+static banyan_status add_batch(gpu_pipeline_steps *steps, const banyan_slot_batch *planned,
+                               char *slot, bool unpacks, gpu_pipeline_batch *batch)
 {
     direct_moves *moves = &steps->moves[steps->move_count++];
-    *batch =
-        (courier_batch){.peer = planned->peer, .slot = -1, .bytes = planned->bytes, .moves = moves};
+    *batch = (gpu_pipeline_batch){
+        .peer = planned->peer, .slot = -1, .bytes = planned->bytes, .moves = moves};
     for (size_t i = 0; i < planned->segment_count; i++)
         RETURN_IF_FAILED(add_segment(moves, &planned->segments[i], slot, unpacks));
     return BANYAN_OK;
 }
 
 static banyan_status steps_fill_batches(const pipeline_schedule *schedule,
-                                        const courier_slots *slots, courier_steps *steps)
+                                        const gpu_pipeline_slots *slots, gpu_pipeline_steps *steps)
 {
     size_t sent = 0, received = 0;
     for (size_t i = 0; i < schedule->iteration_count; i++) {
         const banyan_iteration *planned = &schedule->iterations[i];
-        courier_step *step = &steps->list[i];
+        gpu_pipeline_step *step = &steps->list[i];
         step->round = schedule->rounds[i];
         step->send.peer = step->recv.peer = -1;
         if (planned->send.peer >= 0)
@@ -67,7 +67,7 @@ static banyan_status steps_fill_batches(const pipeline_schedule *schedule,
     return BANYAN_OK;
 }
 
-static banyan_status steps_fill_local(const pipeline_schedule *schedule, courier_steps *steps)
+static banyan_status steps_fill_local(const pipeline_schedule *schedule, gpu_pipeline_steps *steps)
 {
     for (size_t i = 0; i < schedule->local_count; i++) {
         strided_view to, from;
@@ -79,8 +79,8 @@ static banyan_status steps_fill_local(const pipeline_schedule *schedule, courier
     return BANYAN_OK;
 }
 
-static banyan_status steps_fill(const pipeline_schedule *schedule, const courier_slots *slots,
-                                courier_steps *steps)
+static banyan_status steps_fill(const pipeline_schedule *schedule, const gpu_pipeline_slots *slots,
+                                gpu_pipeline_steps *steps)
 {
     size_t count = schedule->iteration_count;
     steps->list = calloc(count + 1, sizeof *steps->list);
@@ -96,10 +96,10 @@ static banyan_status steps_fill(const pipeline_schedule *schedule, const courier
 /* ---- slots ---- */
 
 /* A byte a batch, by the sender's rank. */
-static banyan_status write_slots(const courier_steps *steps, bytes_writer *by_rank, int ranks)
+static banyan_status write_slots(const gpu_pipeline_steps *steps, bytes_writer *by_rank, int ranks)
 {
     for (size_t i = 0; i < steps->count; i++) {
-        const courier_batch *batch = &steps->list[i].recv;
+        const gpu_pipeline_batch *batch = &steps->list[i].recv;
         unsigned char slot = (unsigned char)batch->slot;
         if (batch->peer >= 0)
             bytes_write(&by_rank[batch->peer], &slot, 1);
@@ -119,13 +119,13 @@ static banyan_status wrong_slots(const banyan_world *world, int peer, const char
 
 /* Both ends list their common batches in the same order. */
 static banyan_status read_slots(const banyan_world *world, const control_message *messages,
-                                size_t count, courier_steps *steps)
+                                size_t count, gpu_pipeline_steps *steps)
 {
     for (size_t m = 0; m < count; m++) {
         const unsigned char *slots = messages[m].data;
         size_t next = 0;
         for (size_t i = 0; i < steps->count && next < messages[m].bytes; i++) {
-            courier_batch *batch = &steps->list[i].send;
+            gpu_pipeline_batch *batch = &steps->list[i].send;
             if (batch->peer == messages[m].rank)
                 batch->slot = slots[next++] % SLOTS;
         }
@@ -133,7 +133,7 @@ static banyan_status read_slots(const banyan_world *world, const control_message
             return wrong_slots(world, messages[m].rank, "more");
     }
     for (size_t i = 0; i < steps->count; i++) {
-        const courier_batch *batch = &steps->list[i].send;
+        const gpu_pipeline_batch *batch = &steps->list[i].send;
         if (batch->peer >= 0 && batch->slot < 0)
             return wrong_slots(world, batch->peer, "fewer");
     }
@@ -141,7 +141,8 @@ static banyan_status read_slots(const banyan_world *world, const control_message
 }
 
 /* A rank that failed takes part all the same, with nothing to say. */
-static banyan_status exchange_slots(banyan_world *world, banyan_status mine, courier_steps *steps)
+static banyan_status exchange_slots(banyan_world *world, banyan_status mine,
+                                    gpu_pipeline_steps *steps)
 {
     int ranks = banyan_world_size(world);
     size_t all = (size_t)ranks, sent = 0, received_count;
@@ -170,20 +171,20 @@ static banyan_status exchange_slots(banyan_world *world, banyan_status mine, cou
 
 /* ---- both ---- */
 
-banyan_status courier_steps_make(banyan_world *world, const pipeline_schedule *schedule,
-                                 const courier_slots *slots, courier_steps *steps)
+banyan_status gpu_pipeline_steps_make(banyan_world *world, const pipeline_schedule *schedule,
+                                      const gpu_pipeline_slots *slots, gpu_pipeline_steps *steps)
 {
-    courier_steps made = {0};
+    gpu_pipeline_steps made = {0};
     banyan_status status = exchange_slots(world, steps_fill(schedule, slots, &made), &made);
     status = copy_agree(world, status);
     if (status == BANYAN_OK)
         *steps = made;
     else
-        courier_steps_free(&made);
+        gpu_pipeline_steps_free(&made);
     return status;
 }
 
-void courier_steps_free(courier_steps *steps)
+void gpu_pipeline_steps_free(gpu_pipeline_steps *steps)
 {
     for (size_t i = 0; i < steps->move_count; i++)
         direct_moves_free(&steps->moves[i]);

@@ -1,4 +1,4 @@
-/* A range of elements as boxes: for movers that know nothing but boxes. */
+/* A range of elements as boxes: for GPU copies that know nothing but boxes. */
 #ifndef COPY_STRIDED_BOXES_H
 #define COPY_STRIDED_BOXES_H
 

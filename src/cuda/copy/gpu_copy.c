@@ -22,7 +22,7 @@
 
 #define BLOCKS_A_MULTIPROCESSOR 2
 
-typedef struct mover {
+typedef struct gpu_copy {
     banyan_world *world;
     int device;
     uint64_t timeout_ns, engine_bytes;
@@ -37,10 +37,10 @@ typedef struct mover {
     watch *watching;
     int peers[COPY_RUNS_MAX]; /* whose runs shared->runs counts */
     int peer_count;
-} mover;
+} gpu_copy;
 
 typedef struct work {
-    mover *mover;
+    gpu_copy *gpu_copy;
     char *memory; /* all arrays of args */
     copy_args args;
     uint32_t blocks; /* 0: there are no tiles */
@@ -54,7 +54,7 @@ typedef struct work {
 
 /* ---- open and close ---- */
 
-static banyan_status gpu_copy_open_streams(mover *made)
+static banyan_status gpu_copy_open_streams(gpu_copy *made)
 {
     banyan_status status =
         DRIVER(made->device, cuEventCreate, &made->fork, CU_EVENT_DISABLE_TIMING);
@@ -66,7 +66,7 @@ static banyan_status gpu_copy_open_streams(mover *made)
     return status;
 }
 
-static banyan_status gpu_copy_open_memory(mover *made)
+static banyan_status gpu_copy_open_memory(gpu_copy *made)
 {
     void *here, *there, *shared;
     banyan_status status = bytes_alloc(made->device, sizeof *made->shared, &shared);
@@ -84,7 +84,7 @@ static banyan_status gpu_copy_open_memory(mover *made)
 }
 
 /* How many of the kernel's thread blocks, of up to *threads, a multiprocessor holds at once. */
-static banyan_status look_at_kernel(const mover *made, CUfunction kernel, int *threads, int *fit)
+static banyan_status look_at_kernel(const gpu_copy *made, CUfunction kernel, int *threads, int *fit)
 {
     int most = 0, holds = 0;
     banyan_status status = DRIVER(made->device, cuFuncGetAttribute, &most,
@@ -100,7 +100,7 @@ static banyan_status look_at_kernel(const mover *made, CUfunction kernel, int *t
 }
 
 /* All thread blocks of all ranks that share the device must fit on it: they wait for each other. */
-static banyan_status gpu_copy_open_kernels(mover *made, int sharers)
+static banyan_status gpu_copy_open_kernels(gpu_copy *made, int sharers)
 {
     int fit = BLOCKS_A_MULTIPROCESSOR, threads = COPY_THREADS_MAX;
     for (int i = 0; i < 2; i++) {
@@ -122,7 +122,7 @@ static banyan_status gpu_copy_open_kernels(mover *made, int sharers)
     return BANYAN_OK;
 }
 
-static void gpu_copy_close_device(mover *closed)
+static void gpu_copy_close_device(gpu_copy *closed)
 {
     for (int i = 0; i < SIDE_STREAMS; i++) {
         if (closed->sides[i])
@@ -136,9 +136,9 @@ static void gpu_copy_close_device(mover *closed)
     shared_words_close(closed->report);
 }
 
-static void mover_close(void *argument)
+static void gpu_copy_close(void *argument)
 {
-    mover *closed = argument;
+    gpu_copy *closed = argument;
     watch_end(closed->watching);
     if (driver_enter(closed->device) == BANYAN_OK) {
         gpu_copy_close_device(closed);
@@ -147,7 +147,7 @@ static void mover_close(void *argument)
     free(closed);
 }
 
-static banyan_status gpu_copy_open_device(mover *made, int sharers)
+static banyan_status gpu_copy_open_device(gpu_copy *made, int sharers)
 {
     banyan_status status = driver_enter(made->device);
     if (status != BANYAN_OK)
@@ -185,7 +185,7 @@ static void gpu_copy_describe_wait(int rank, uint32_t for_data, char *text, size
              for_data ? "finish its part of a run" : "enter the run");
 }
 
-static banyan_status gpu_copy_watch_waits(mover *made)
+static banyan_status gpu_copy_watch_waits(gpu_copy *made)
 {
     watch_words words = {.world = made->world,
                          .stop = &made->report->stop,
@@ -195,17 +195,17 @@ static banyan_status gpu_copy_watch_waits(mover *made)
     return watch_world(&words, &made->watching);
 }
 
-static banyan_status mover_open(banyan_world *world, int device, int sharers, uint64_t timeout_ns,
-                                void **opened)
+static banyan_status gpu_copy_open(banyan_world *world, int device, int sharers,
+                                   uint64_t timeout_ns, void **opened)
 {
     uint64_t engine_bytes;
     banyan_status status = read_engine_bytes(&engine_bytes);
     if (status != BANYAN_OK)
         return status;
-    mover *made = calloc(1, sizeof *made);
+    gpu_copy *made = calloc(1, sizeof *made);
     if (!made)
-        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory: %zu bytes for a mover",
-                                sizeof *made);
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY,
+                                "cuda: out of memory: %zu bytes for a gpu_copy", sizeof *made);
     made->world = world;
     made->device = device;
     made->timeout_ns = timeout_ns;
@@ -216,19 +216,19 @@ static banyan_status mover_open(banyan_world *world, int device, int sharers, ui
     if (status == BANYAN_OK)
         *opened = made;
     else
-        mover_close(made);
+        gpu_copy_close(made);
     return status;
 }
 
 /* ---- work ---- */
 
-static uint32_t gpu_copy_warps_a_block(const mover *of)
+static uint32_t gpu_copy_warps_a_block(const gpu_copy *of)
 {
     return of->threads / COPY_WARP;
 }
 
 /* Where the runs with a peer are counted. */
-static banyan_status gpu_copy_runs_of(mover *of, int peer, uint64_t **runs)
+static banyan_status gpu_copy_runs_of(gpu_copy *of, int peer, uint64_t **runs)
 {
     int i = 0;
     while (i < of->peer_count && of->peers[i] != peer)
@@ -243,10 +243,11 @@ static banyan_status gpu_copy_runs_of(mover *of, int peer, uint64_t **runs)
     return BANYAN_OK;
 }
 
-static banyan_status fill_lanes(work *of, const mover_lane *lanes, size_t count, copy_lane *filled)
+static banyan_status fill_lanes(work *of, const gpu_copy_lane *lanes, size_t count,
+                                copy_lane *filled)
 {
     for (size_t i = 0; i < count; i++) {
-        const mover_lane *lane = &lanes[i];
+        const gpu_copy_lane *lane = &lanes[i];
         filled[i] = (copy_lane){
             .my_entered = lane->my_entered,
             .their_entered = lane->their_entered,
@@ -257,7 +258,7 @@ static banyan_status fill_lanes(work *of, const mover_lane *lanes, size_t count,
         };
         if (!lane->my_entered)
             continue;
-        banyan_status status = gpu_copy_runs_of(of->mover, lane->peer, &filled[i].runs);
+        banyan_status status = gpu_copy_runs_of(of->gpu_copy, lane->peer, &filled[i].runs);
         if (status != BANYAN_OK)
             return status;
     }
@@ -268,7 +269,7 @@ static banyan_status fill_lanes(work *of, const mover_lane *lanes, size_t count,
 
 static banyan_status gpu_copy_alloc_on_device(work *of, size_t bytes)
 {
-    int device = of->mover->device;
+    int device = of->gpu_copy->device;
     void *memory;
     banyan_status status = bytes_alloc(device, bytes, &memory);
     if (status != BANYAN_OK)
@@ -282,10 +283,11 @@ static banyan_status gpu_copy_alloc_on_device(work *of, size_t bytes)
     return status;
 }
 
-static banyan_status gpu_copy_upload(work *of, const mover_lane *lanes, const copy_layout *layout)
+static banyan_status gpu_copy_upload(work *of, const gpu_copy_lane *lanes,
+                                     const copy_layout *layout)
 {
     copy_image image;
-    if (!copy_image_make(layout, of->blocks * gpu_copy_warps_a_block(of->mover), &image))
+    if (!copy_image_make(layout, of->blocks * gpu_copy_warps_a_block(of->gpu_copy), &image))
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory: %zu bytes",
                                 image.bytes);
     banyan_status status = fill_lanes(of, lanes, layout->lane_count, copy_image_lanes(&image));
@@ -295,9 +297,9 @@ static banyan_status gpu_copy_upload(work *of, const mover_lane *lanes, const co
         status = bytes_copy(of->memory, image.data, image.bytes);
     free(image.data);
     of->args = (copy_args){
-        .shared = of->mover->shared,
-        .report = of->mover->device_report,
-        .timeout_ns = of->mover->timeout_ns,
+        .shared = of->gpu_copy->shared,
+        .report = of->gpu_copy->device_report,
+        .timeout_ns = of->gpu_copy->timeout_ns,
         .lane_count = (uint32_t)layout->lane_count,
     };
     copy_image_point(&image, of->memory, &of->args);
@@ -307,7 +309,7 @@ static banyan_status gpu_copy_upload(work *of, const mover_lane *lanes, const co
 static void work_release(void *argument)
 {
     work *of = argument;
-    if (driver_enter(of->mover->device) == BANYAN_OK) {
+    if (driver_enter(of->gpu_copy->device) == BANYAN_OK) {
         driver_capture before = driver_capture_relax();
         if (of->has_run)
             driver.cuEventSynchronize(of->ended);
@@ -316,13 +318,13 @@ static void work_release(void *argument)
         driver_capture_restore(before);
         driver_leave();
     }
-    bytes_free(of->mover->device, of->memory);
+    bytes_free(of->gpu_copy->device, of->memory);
     free(of->engine_moves);
     free(of);
 }
 
 /* Copy engines, if there is enough for them. */
-static banyan_status gpu_copy_lay_out(const mover *of, const mover_lane *lanes, size_t count,
+static banyan_status gpu_copy_lay_out(const gpu_copy *of, const gpu_copy_lane *lanes, size_t count,
                                       copy_layout *layout)
 {
     banyan_status status = copy_layout_make(lanes, count, of->engine_bytes, layout);
@@ -333,15 +335,15 @@ static banyan_status gpu_copy_lay_out(const mover *of, const mover_lane *lanes, 
     return copy_layout_make(lanes, count, 0, layout);
 }
 
-static banyan_status prepare_work(work *made, const mover_lane *lanes, size_t count)
+static banyan_status prepare_work(work *made, const gpu_copy_lane *lanes, size_t count)
 {
     copy_layout layout;
-    banyan_status status = gpu_copy_lay_out(made->mover, lanes, count, &layout);
+    banyan_status status = gpu_copy_lay_out(made->gpu_copy, lanes, count, &layout);
     if (status != BANYAN_OK)
         return status;
-    uint32_t warps = gpu_copy_warps_a_block(made->mover);
+    uint32_t warps = gpu_copy_warps_a_block(made->gpu_copy);
     uint64_t wanted = (layout.tiles + warps - 1) / warps;
-    made->blocks = wanted < made->mover->blocks ? (uint32_t)wanted : made->mover->blocks;
+    made->blocks = wanted < made->gpu_copy->blocks ? (uint32_t)wanted : made->gpu_copy->blocks;
     made->engine_moves = layout.engine_moves;
     made->engine_count = layout.engine_count;
     layout.engine_moves = NULL;
@@ -352,8 +354,8 @@ static banyan_status prepare_work(work *made, const mover_lane *lanes, size_t co
     return status;
 }
 
-static banyan_status mover_prepare(void *argument, const mover_lane *lanes, size_t count,
-                                   void **prepared)
+static banyan_status gpu_copy_prepare(void *argument, const gpu_copy_lane *lanes, size_t count,
+                                      void **prepared)
 {
     if (count > MOVER_LANES_MAX)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
@@ -364,7 +366,7 @@ static banyan_status mover_prepare(void *argument, const mover_lane *lanes, size
     if (!made)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY,
                                 "cuda: out of memory: %zu bytes for a schedule", sizeof *made);
-    made->mover = argument;
+    made->gpu_copy = argument;
     banyan_status status = prepare_work(made, lanes, count);
     if (status == BANYAN_OK)
         *prepared = made;
@@ -381,11 +383,11 @@ static banyan_status gpu_copy_launch(const work *of, uint32_t blocks, uint32_t p
     copy_args args = of->args;
     args.phases = phases;
     void *params[] = {&args};
-    return DRIVER(of->mover->device, cuLaunchKernel, of->mover->kernels[of->converts], blocks, 1, 1,
-                  of->mover->threads, 1, 1, 0, stream, params, NULL);
+    return DRIVER(of->gpu_copy->device, cuLaunchKernel, of->gpu_copy->kernels[of->converts], blocks,
+                  1, 1, of->gpu_copy->threads, 1, 1, 0, stream, params, NULL);
 }
 
-static banyan_status fork_sides(const mover *of, CUstream stream)
+static banyan_status fork_sides(const gpu_copy *of, CUstream stream)
 {
     banyan_status status = DRIVER(of->device, cuEventRecord, of->fork, stream);
     for (int i = 0; i < SIDE_STREAMS && status == BANYAN_OK; i++)
@@ -393,7 +395,7 @@ static banyan_status fork_sides(const mover *of, CUstream stream)
     return status;
 }
 
-static banyan_status join_sides(const mover *of, CUstream stream)
+static banyan_status join_sides(const gpu_copy *of, CUstream stream)
 {
     banyan_status status = BANYAN_OK;
     for (int i = 0; i < SIDE_STREAMS && status == BANYAN_OK; i++) {
@@ -415,9 +417,9 @@ static banyan_status copy_by_engine(const work *of)
     banyan_status status = BANYAN_OK;
     for (size_t i = 0; i < of->engine_count && status == BANYAN_OK; i++) {
         const copy_engine_move *move = &of->engine_moves[i];
-        status = DRIVER(of->mover->device, cuMemcpyAsync, (CUdeviceptr)(uintptr_t)move->to,
+        status = DRIVER(of->gpu_copy->device, cuMemcpyAsync, (CUdeviceptr)(uintptr_t)move->to,
                         (CUdeviceptr)(uintptr_t)move->from, move->bytes,
-                        of->mover->sides[gpu_copy_side_of(of, i)]);
+                        of->gpu_copy->sides[gpu_copy_side_of(of, i)]);
     }
     return status;
 }
@@ -427,13 +429,13 @@ static banyan_status run_with_engines(const work *of, CUstream stream)
 {
     banyan_status status = gpu_copy_launch(of, 1, COPY_ENTER | COPY_MEET, stream);
     if (status == BANYAN_OK)
-        status = fork_sides(of->mover, stream);
+        status = fork_sides(of->gpu_copy, stream);
     if (status == BANYAN_OK)
         status = copy_by_engine(of);
     if (status == BANYAN_OK && of->blocks > 0)
         status = gpu_copy_launch(of, of->blocks, COPY_MOVE, stream);
     if (status == BANYAN_OK)
-        status = join_sides(of->mover, stream);
+        status = join_sides(of->gpu_copy, stream);
     return status == BANYAN_OK ? gpu_copy_launch(of, 1, COPY_FINISH, stream) : status;
 }
 
@@ -450,17 +452,17 @@ static banyan_status gpu_copy_run_here(work *of, CUstream stream)
     else
         return BANYAN_OK;
     if (status == BANYAN_OK)
-        status = DRIVER(of->mover->device, cuStreamIsCapturing, stream, &capture);
+        status = DRIVER(of->gpu_copy->device, cuStreamIsCapturing, stream, &capture);
     if (status != BANYAN_OK || capture != CU_STREAM_CAPTURE_STATUS_NONE)
         return status;
     of->has_run = true;
-    return DRIVER(of->mover->device, cuEventRecord, of->ended, stream);
+    return DRIVER(of->gpu_copy->device, cuEventRecord, of->ended, stream);
 }
 
-static banyan_status mover_run(void *argument, void *stream)
+static banyan_status gpu_copy_run(void *argument, void *stream)
 {
     work *of = argument;
-    banyan_status status = driver_enter(of->mover->device);
+    banyan_status status = driver_enter(of->gpu_copy->device);
     if (status != BANYAN_OK)
         return status;
     status = gpu_copy_run_here(of, stream);
@@ -468,18 +470,18 @@ static banyan_status mover_run(void *argument, void *stream)
     return status;
 }
 
-static void mover_check(void *argument, device_report *report)
+static void gpu_copy_check(void *argument, device_report *report)
 {
-    report_read(((const mover *)argument)->report, report);
+    report_read(((const gpu_copy *)argument)->report, report);
 }
 
-const copy_mover_ops cuda_mover_ops = {
-    .size = sizeof(copy_mover_ops),
+const copy_gpu_copy_ops cuda_gpu_copy_ops = {
+    .size = sizeof(copy_gpu_copy_ops),
     .name = "cuda",
-    .open = mover_open,
-    .close = mover_close,
-    .prepare = mover_prepare,
+    .open = gpu_copy_open,
+    .close = gpu_copy_close,
+    .prepare = gpu_copy_prepare,
     .release = work_release,
-    .run = mover_run,
-    .check = mover_check,
+    .run = gpu_copy_run,
+    .check = gpu_copy_check,
 };

@@ -4,6 +4,6 @@
 
 #include "copy/direct/gpu_copy.h"
 
-extern const copy_mover_ops cuda_mover_ops;
+extern const copy_gpu_copy_ops cuda_gpu_copy_ops;
 
 #endif

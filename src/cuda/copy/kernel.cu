@@ -426,7 +426,7 @@ static __global__ void __launch_bounds__(COPY_THREADS_MAX, 2)
     __syncthreads();
     int is_last = 0;
     if (threadIdx.x == 0)
-        is_last = banyan_device_meet(&run->shared->blocks_done, 1) + 1 == gridDim.x;
+        is_last = banyan_device_barrier(&run->shared->blocks_done, 1) + 1 == gridDim.x;
     if (__syncthreads_or(is_last))
         finish(run);
 }

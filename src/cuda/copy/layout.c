@@ -405,7 +405,7 @@ static banyan_status add_engine_runs(copy_layout *layout, size_t lane, const str
 
 /* ---- lanes ---- */
 
-static banyan_status copy_layout_add_lane(copy_layout *layout, const mover_lane *lane,
+static banyan_status copy_layout_add_lane(copy_layout *layout, const gpu_copy_lane *lane,
                                           size_t number, uint64_t engine_bytes)
 {
     banyan_status status = BANYAN_OK;
@@ -431,7 +431,7 @@ static banyan_status copy_layout_add_lane(copy_layout *layout, const mover_lane 
     return status;
 }
 
-banyan_status copy_layout_make(const mover_lane *lanes, size_t count, uint64_t engine_bytes,
+banyan_status copy_layout_make(const gpu_copy_lane *lanes, size_t count, uint64_t engine_bytes,
                                copy_layout *layout)
 {
     copy_layout made = {.lane_count = count};

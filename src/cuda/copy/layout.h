@@ -35,7 +35,7 @@ typedef struct copy_layout {
 
 /* Contiguous runs of at least `engine_bytes` that leave the device are listed for copy engines, 0:
  * none. Local. NO_MEMORY. */
-banyan_status copy_layout_make(const mover_lane *lanes, size_t count, uint64_t engine_bytes,
+banyan_status copy_layout_make(const gpu_copy_lane *lanes, size_t count, uint64_t engine_bytes,
                                copy_layout *layout);
 void copy_layout_free(copy_layout *layout);
 

@@ -85,7 +85,7 @@ typedef struct copy_span {
     uint32_t unused;
 } copy_span;
 
-/* mover_lane of gpu_copy.h; `runs` counts those that ended, here. */
+/* gpu_copy_lane of gpu_copy.h; `runs` counts those that ended, here. */
 typedef struct copy_lane {
     uint64_t *my_entered, *their_entered, *my_finished, *their_finished, *runs;
     int32_t peer;
@@ -96,7 +96,7 @@ typedef struct copy_lane {
 
 #define COPY_RUNS_MAX 64
 
-/* A mover's, on the device; zero at first. */
+/* A GPU copy's, on the device; zero at first. */
 typedef struct copy_shared {
     uint32_t failed, unused;
     uint64_t blocks_done;

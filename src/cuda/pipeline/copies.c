@@ -6,14 +6,14 @@
 #include "cuda/copy/image.h"
 #include "cuda/memory/memory.h"
 
-static uint32_t copies_warps_a_block(const courier *owner)
+static uint32_t copies_warps_a_block(const gpu_pipeline *owner)
 {
     return owner->threads / COPY_WARP;
 }
 
-static banyan_status copies_alloc_on_device(courier_copies *of, size_t bytes)
+static banyan_status copies_alloc_on_device(gpu_pipeline_copies *of, size_t bytes)
 {
-    int device = of->courier->device;
+    int device = of->gpu_pipeline->device;
     banyan_status status = driver_enter(device);
     if (status != BANYAN_OK)
         return status;
@@ -26,7 +26,7 @@ static banyan_status copies_alloc_on_device(courier_copies *of, size_t bytes)
 
 /* No more thread blocks than the longest list has tiles for: what warps are told of their parts
  * must not be more than the parts. */
-static uint32_t blocks_for(const courier *owner, const copy_layout *layout)
+static uint32_t blocks_for(const gpu_pipeline *owner, const copy_layout *layout)
 {
     uint64_t most = 1;
     for (size_t i = 0; i < layout->lane_count; i++)
@@ -35,12 +35,12 @@ static uint32_t blocks_for(const courier *owner, const copy_layout *layout)
     return blocks < owner->blocks ? (uint32_t)blocks : owner->blocks;
 }
 
-static banyan_status copies_upload(courier_copies *of, const copy_layout *layout)
+static banyan_status copies_upload(gpu_pipeline_copies *of, const copy_layout *layout)
 {
-    const courier *owner = of->courier;
+    const gpu_pipeline *owner = of->gpu_pipeline;
     copy_image image;
     if (!copy_image_make(layout, of->blocks * copies_warps_a_block(owner), &image))
-        return courier_no_memory(image.bytes, "a schedule");
+        return gpu_pipeline_no_memory(image.bytes, "a schedule");
     for (size_t i = 0; i < layout->lane_count; i++)
         copy_image_lanes(&image)[i].peer = owner->rank;
     banyan_status status = copies_alloc_on_device(of, image.bytes);
@@ -59,35 +59,36 @@ static banyan_status copies_upload(courier_copies *of, const copy_layout *layout
     return status;
 }
 
-banyan_status courier_copies_make(const courier *owner, const direct_moves *const *lists,
-                                  size_t count, courier_copies *copies)
+banyan_status gpu_pipeline_copies_make(const gpu_pipeline *owner, const direct_moves *const *lists,
+                                       size_t count, gpu_pipeline_copies *copies)
 {
-    mover_lane *lanes = calloc(count + 1, sizeof *lanes);
+    gpu_copy_lane *lanes = calloc(count + 1, sizeof *lanes);
     if (!lanes)
-        return courier_no_memory((count + 1) * sizeof *lanes, "a schedule");
+        return gpu_pipeline_no_memory((count + 1) * sizeof *lanes, "a schedule");
     for (size_t i = 0; i < count; i++)
-        lanes[i] = (mover_lane){.peer = owner->rank, .moves = lists[i]};
+        lanes[i] = (gpu_copy_lane){.peer = owner->rank, .moves = lists[i]};
     copy_layout layout;
     banyan_status status = copy_layout_make(lanes, count, 0, &layout);
     free(lanes);
     if (status != BANYAN_OK)
         return status;
-    *copies = (courier_copies){.courier = owner, .blocks = blocks_for(owner, &layout)};
+    *copies = (gpu_pipeline_copies){.gpu_pipeline = owner, .blocks = blocks_for(owner, &layout)};
     status = copies_upload(copies, &layout);
     copy_layout_free(&layout);
     return status;
 }
 
-void courier_copies_free(courier_copies *copies)
+void gpu_pipeline_copies_free(gpu_pipeline_copies *copies)
 {
     if (copies->memory)
         driver.cuMemFree(copies->memory);
-    *copies = (courier_copies){0};
+    *copies = (gpu_pipeline_copies){0};
 }
 
-banyan_status courier_copies_launch(const courier_copies *copies, size_t list, CUstream stream)
+banyan_status gpu_pipeline_copies_launch(const gpu_pipeline_copies *copies, size_t list,
+                                         CUstream stream)
 {
-    const courier *owner = copies->courier;
+    const gpu_pipeline *owner = copies->gpu_pipeline;
     copy_args args = copies->args;
     args.lanes += list;
     args.spans += list * copies->blocks * copies_warps_a_block(owner);

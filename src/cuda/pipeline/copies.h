@@ -5,20 +5,21 @@
 #include "cuda/pipeline/pipeline.h"
 
 /* Zeroed is empty. */
-typedef struct courier_copies {
-    const courier *courier;
+typedef struct gpu_pipeline_copies {
+    const gpu_pipeline *gpu_pipeline;
     CUdeviceptr memory; /* all arrays of args */
     copy_args args;     /* of list 0 */
     uint32_t blocks;
-} courier_copies;
+} gpu_pipeline_copies;
 
-/* Nothing that is passed is needed afterwards, but for the courier. Local. */
-banyan_status courier_copies_make(const courier *owner, const direct_moves *const *lists,
-                                  size_t count, courier_copies *copies);
+/* Nothing that is passed is needed afterwards, but for the GPU pipeline. Local. */
+banyan_status gpu_pipeline_copies_make(const gpu_pipeline *owner, const direct_moves *const *lists,
+                                       size_t count, gpu_pipeline_copies *copies);
 /* The device's context is entered, and no launch is under way. */
-void courier_copies_free(courier_copies *copies);
+void gpu_pipeline_copies_free(gpu_pipeline_copies *copies);
 
 /* Queue the moves of one list. The device's context is entered. */
-banyan_status courier_copies_launch(const courier_copies *copies, size_t list, CUstream stream);
+banyan_status gpu_pipeline_copies_launch(const gpu_pipeline_copies *copies, size_t list,
+                                         CUstream stream);
 
 #endif

@@ -3,13 +3,13 @@
 #include "cuda/copy/waiting.cuh"
 #include "cuda/runtime/device.cuh"
 
-static __device__ waiter waiter_of(const courier_args *run)
+static __device__ waiter waiter_of(const gpu_pipeline_args *run)
 {
     return waiter{run->shared, run->report, run->timeout_ns, run->peer,
                   run->task == COURIER_ACCEPT};
 }
 
-static __device__ void seal(const courier_args *run)
+static __device__ void seal(const gpu_pipeline_args *run)
 {
     uint64_t number = *run->count + 1;
     waiter of = waiter_of(run);
@@ -20,7 +20,7 @@ static __device__ void seal(const courier_args *run)
     run->seal->bytes = run->bytes;
 }
 
-static __device__ void accept(const courier_args *run)
+static __device__ void accept(const gpu_pipeline_args *run)
 {
     uint64_t number = *run->count + 1;
     waiter of = waiter_of(run);
@@ -32,14 +32,14 @@ static __device__ void accept(const courier_args *run)
         report_failure(&of, COPY_SPOILT, 0);
 }
 
-static __device__ void tell(const courier_args *run)
+static __device__ void tell(const gpu_pipeline_args *run)
 {
     uint64_t number = *run->count + 1;
     *run->count = number;
     banyan_device_store_release(run->their_word, number);
 }
 
-static __global__ void courier_kernel(const __grid_constant__ courier_args args)
+static __global__ void gpu_pipeline_kernel(const __grid_constant__ gpu_pipeline_args args)
 {
     if (args.task == COURIER_SEAL)
         seal(&args);
@@ -49,7 +49,7 @@ static __global__ void courier_kernel(const __grid_constant__ courier_args args)
         tell(&args);
 }
 
-const void *courier_kernel_symbol(void)
+const void *gpu_pipeline_kernel_symbol(void)
 {
-    return DEVICE_KERNEL(courier_kernel, courier_args);
+    return DEVICE_KERNEL(gpu_pipeline_kernel, gpu_pipeline_args);
 }

@@ -261,10 +261,10 @@ static banyan_status nvshmem_initialise(banyan_world *world, int device, const n
         return status;
     init.rank = banyan_world_rank(world);
     init.ranks = banyan_world_size(world);
-    patience_end end;
-    status = patience_call_together(world, device, "nvshmemx_hostlib_init_attr", nvshmem_call_init,
+    watchdog_end end;
+    status = watchdog_call_together(world, device, "nvshmemx_hostlib_init_attr", nvshmem_call_init,
                                     &init, &end);
-    if (end == PATIENCE_NOT_CALLED)
+    if (end == WATCHDOG_NOT_CALLED)
         return status;
     session.state = SESSION_BROKEN;
     if (status == BANYAN_OK && init.result != 0)
@@ -307,10 +307,10 @@ static banyan_status nvshmem_add_block(banyan_world *world, size_t bytes, int *n
     *number = session.block_count;
     session_block *block = &session.blocks[*number];
     block->bytes = bytes;
-    patience_end end;
+    watchdog_end end;
     banyan_status status =
-        patience_call_together(world, session.device, "nvshmem_malloc", call_malloc, block, &end);
-    if (end == PATIENCE_NOT_CALLED)
+        watchdog_call_together(world, session.device, "nvshmem_malloc", call_malloc, block, &end);
+    if (end == WATCHDOG_NOT_CALLED)
         return status;
     session.block_count++;
     if (status != BANYAN_OK)

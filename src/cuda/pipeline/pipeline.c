@@ -15,7 +15,7 @@
 
 #define WORD_BYTES 64 /* a line for each, since others write it */
 
-banyan_status courier_no_memory(size_t bytes, const char *what)
+banyan_status gpu_pipeline_no_memory(size_t bytes, const char *what)
 {
     return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory: %zu bytes for %s", bytes,
                             what);
@@ -28,33 +28,33 @@ static size_t cuda_pipeline_round_up(size_t bytes, size_t to)
     return (bytes + to - 1) / to * to;
 }
 
-size_t courier_batch_word(const courier *of, int rank)
+size_t gpu_pipeline_batch_word(const gpu_pipeline *of, int rank)
 {
     (void)of;
     return (size_t)rank * WORD_BYTES;
 }
 
-size_t courier_slot_word(const courier *of, int rank)
+size_t gpu_pipeline_slot_word(const gpu_pipeline *of, int rank)
 {
     return (size_t)(of->ranks + rank) * WORD_BYTES;
 }
 
-static size_t words_bytes(const courier *of)
+static size_t words_bytes(const gpu_pipeline *of)
 {
     return cuda_pipeline_round_up((size_t)of->ranks * 2 * WORD_BYTES, 4096);
 }
 
-static size_t slot_stride(const courier *of)
+static size_t slot_stride(const gpu_pipeline *of)
 {
     return COURIER_HEADER_BYTES + cuda_pipeline_round_up(of->slot_bytes, COURIER_HEADER_BYTES);
 }
 
-size_t courier_send_slot(const courier *of, int slot)
+size_t gpu_pipeline_send_slot(const gpu_pipeline *of, int slot)
 {
     return words_bytes(of) + (size_t)slot * slot_stride(of);
 }
 
-size_t courier_recv_slot(const courier *of, int slot)
+size_t gpu_pipeline_recv_slot(const gpu_pipeline *of, int slot)
 {
     return words_bytes(of) + (size_t)(SLOTS + slot) * slot_stride(of);
 }
@@ -68,11 +68,12 @@ typedef struct introduction {
     char wire[16];
 } introduction;
 
-static const courier_wire_ops *const wires[] = {&courier_wire_peer, &courier_wire_nvshmem};
+static const gpu_pipeline_transport_ops *const wires[] = {&gpu_pipeline_wire_peer,
+                                                          &gpu_pipeline_wire_nvshmem};
 
 /* Between machines only NVSHMEM goes. */
 static banyan_status choose_wire(const banyan_world *world, const char *name,
-                                 const courier_wire_ops **wire)
+                                 const gpu_pipeline_transport_ops **wire)
 {
     if (!name || !*name)
         name = getenv("BANYAN_GPU_TRANSPORT");
@@ -89,7 +90,7 @@ static banyan_status choose_wire(const banyan_world *world, const char *name,
                             name);
 }
 
-static banyan_status cuda_pipeline_introduce(const courier *made, introduction *said)
+static banyan_status cuda_pipeline_introduce(const gpu_pipeline *made, introduction *said)
 {
     memset(said, 0, sizeof *said);
     said->slot_bytes = made->slot_bytes;
@@ -97,7 +98,7 @@ static banyan_status cuda_pipeline_introduce(const courier *made, introduction *
     return device_identify(made->device, said->uuid);
 }
 
-static banyan_status cuda_pipeline_compare(courier *made, const introduction *all)
+static banyan_status cuda_pipeline_compare(gpu_pipeline *made, const introduction *all)
 {
     for (int rank = 0; rank < made->ranks; rank++) {
         const introduction *other = &all[rank];
@@ -115,11 +116,12 @@ static banyan_status cuda_pipeline_compare(courier *made, const introduction *al
 }
 
 /* What is wrong comes to every rank. Collective. */
-static banyan_status cuda_pipeline_meet(courier *made, banyan_world *world, banyan_status mine)
+static banyan_status cuda_pipeline_barrier(gpu_pipeline *made, banyan_world *world,
+                                           banyan_status mine)
 {
     introduction said, *all = calloc((size_t)made->ranks, sizeof *all);
     if (mine == BANYAN_OK && !all)
-        mine = courier_no_memory((size_t)made->ranks * sizeof *all, "what ranks say");
+        mine = gpu_pipeline_no_memory((size_t)made->ranks * sizeof *all, "what ranks say");
     if (mine == BANYAN_OK)
         mine = cuda_pipeline_introduce(made, &said);
     banyan_status status = banyan_module_agree(world, mine);
@@ -133,10 +135,10 @@ static banyan_status cuda_pipeline_meet(courier *made, banyan_world *world, bany
 
 /* ---- open and close ---- */
 
-static banyan_status cuda_pipeline_open_kernels(courier *made)
+static banyan_status cuda_pipeline_open_kernels(gpu_pipeline *made)
 {
     int fit = 0, threads = 0;
-    banyan_status status = driver_kernel(courier_kernel_symbol(), made->device, &made->kernel);
+    banyan_status status = driver_kernel(gpu_pipeline_kernel_symbol(), made->device, &made->kernel);
     if (status == BANYAN_OK)
         status = driver_kernel(copy_kernel_symbol(false), made->device, &made->copy_kernel);
     if (status == BANYAN_OK)
@@ -162,7 +164,7 @@ static banyan_status cuda_pipeline_open_kernels(courier *made)
 
 /* Ranks of one process that share a device share its few queues, too: with a stream each nobody's
  * waiting stands in front of what another waits for. */
-static banyan_status cuda_pipeline_open_streams(courier *made)
+static banyan_status cuda_pipeline_open_streams(gpu_pipeline *made)
 {
     banyan_status status = BANYAN_OK;
     for (int i = 0; i < STREAMS && status == BANYAN_OK; i++) {
@@ -182,7 +184,7 @@ static banyan_status cuda_pipeline_open_streams(courier *made)
     return status;
 }
 
-static banyan_status cuda_pipeline_open_memory(courier *made)
+static banyan_status cuda_pipeline_open_memory(gpu_pipeline *made)
 {
     CUdeviceptr shared;
     size_t bytes = sizeof *made->shared + (size_t)made->ranks * COUNTS * sizeof *made->counts;
@@ -202,7 +204,7 @@ static banyan_status cuda_pipeline_open_memory(courier *made)
     return BANYAN_OK;
 }
 
-static banyan_status cuda_pipeline_open_device(courier *made)
+static banyan_status cuda_pipeline_open_device(gpu_pipeline *made)
 {
     banyan_status status = driver_enter(made->device);
     if (status != BANYAN_OK)
@@ -224,7 +226,7 @@ static void destroy_event(CUevent event)
         driver.cuEventDestroy(event);
 }
 
-static void cuda_pipeline_close_device(courier *closed)
+static void cuda_pipeline_close_device(gpu_pipeline *closed)
 {
     int streams = closed->sharers > 1 ? 1 : STREAMS;
     for (int i = 0; i < streams; i++)
@@ -246,9 +248,9 @@ static void cuda_pipeline_close_device(courier *closed)
         driver.cuMemFree((CUdeviceptr)(uintptr_t)closed->shared);
 }
 
-static void courier_close(void *argument)
+static void gpu_pipeline_close(void *argument)
 {
-    courier *closed = argument;
+    gpu_pipeline *closed = argument;
     if (driver_enter(closed->device) == BANYAN_OK) {
         cuda_pipeline_close_device(closed);
         /* Until here it tells the device of a lost peer. */
@@ -266,7 +268,7 @@ static void cuda_pipeline_describe_wait(int rank, uint32_t for_data, char *text,
     snprintf(text, bytes, "for a %s rank %d (pipeline)", for_data ? "batch from" : "slot of", rank);
 }
 
-static banyan_status cuda_pipeline_watch_waits(courier *made, banyan_world *world)
+static banyan_status cuda_pipeline_watch_waits(gpu_pipeline *made, banyan_world *world)
 {
     watch_words words = {.world = world,
                          .stop = &made->report->stop,
@@ -276,28 +278,28 @@ static banyan_status cuda_pipeline_watch_waits(courier *made, banyan_world *worl
     return watch_world(&words, &made->watching);
 }
 
-static banyan_status open_all(courier *made, banyan_world *world, const char *transport)
+static banyan_status open_all(gpu_pipeline *made, banyan_world *world, const char *transport)
 {
     banyan_status status = choose_wire(world, transport, &made->wire_ops);
     if (status == BANYAN_OK && made->slot_bytes > SLOT_BYTES_MAX)
         status =
             banyan_error_set(BANYAN_ERR_INVALID, "pipeline: slots of %zu bytes", made->slot_bytes);
-    status = cuda_pipeline_meet(made, world, status);
+    status = cuda_pipeline_barrier(made, world, status);
     if (status != BANYAN_OK)
         return status;
-    status = made->wire_ops->open(world, made->device, courier_recv_slot(made, SLOTS),
+    status = made->wire_ops->open(world, made->device, gpu_pipeline_recv_slot(made, SLOTS),
                                   words_bytes(made), &made->wire, &made->symmetric);
     if (status == BANYAN_OK)
         status = cuda_pipeline_open_device(made);
     return status == BANYAN_OK ? cuda_pipeline_watch_waits(made, world) : status;
 }
 
-static banyan_status courier_open(banyan_world *world, int device, const char *transport,
-                                  size_t slot_bytes, void **opened, courier_slots *slots)
+static banyan_status gpu_pipeline_open(banyan_world *world, int device, const char *transport,
+                                       size_t slot_bytes, void **opened, gpu_pipeline_slots *slots)
 {
-    courier *made = calloc(1, sizeof *made);
+    gpu_pipeline *made = calloc(1, sizeof *made);
     if (!made) /* which the others hear when they meet */
-        return banyan_module_agree(world, courier_no_memory(sizeof *made, "a pipeline"));
+        return banyan_module_agree(world, gpu_pipeline_no_memory(sizeof *made, "a pipeline"));
     made->device = device;
     made->rank = banyan_world_rank(world);
     made->ranks = banyan_world_size(world);
@@ -305,30 +307,32 @@ static banyan_status courier_open(banyan_world *world, int device, const char *t
     made->slot_bytes = slot_bytes > 0 ? slot_bytes : DEFAULT_SLOT_BYTES;
     banyan_status status = open_all(made, world, transport);
     if (status != BANYAN_OK) {
-        courier_close(made);
+        gpu_pipeline_close(made);
         return status;
     }
-    *slots = (courier_slots){.bytes = made->slot_bytes};
+    *slots = (gpu_pipeline_slots){.bytes = made->slot_bytes};
     for (int slot = 0; slot < SLOTS; slot++) {
-        slots->send[slot] = made->symmetric + courier_send_slot(made, slot) + COURIER_HEADER_BYTES;
-        slots->recv[slot] = made->symmetric + courier_recv_slot(made, slot) + COURIER_HEADER_BYTES;
+        slots->send[slot] =
+            made->symmetric + gpu_pipeline_send_slot(made, slot) + COURIER_HEADER_BYTES;
+        slots->recv[slot] =
+            made->symmetric + gpu_pipeline_recv_slot(made, slot) + COURIER_HEADER_BYTES;
     }
     *opened = made;
     return BANYAN_OK;
 }
 
-static void courier_check(void *argument, device_report *report)
+static void gpu_pipeline_check(void *argument, device_report *report)
 {
-    report_read(((const courier *)argument)->report, report);
+    report_read(((const gpu_pipeline *)argument)->report, report);
 }
 
-const copy_courier_ops cuda_courier_ops = {
-    .size = sizeof(copy_courier_ops),
+const copy_gpu_pipeline_ops cuda_gpu_pipeline_ops = {
+    .size = sizeof(copy_gpu_pipeline_ops),
     .name = "cuda",
-    .open = courier_open,
-    .close = courier_close,
-    .prepare = courier_prepare,
-    .release = courier_release,
-    .run = courier_run,
-    .check = courier_check,
+    .open = gpu_pipeline_open,
+    .close = gpu_pipeline_close,
+    .prepare = gpu_pipeline_prepare,
+    .release = gpu_pipeline_release,
+    .run = gpu_pipeline_run,
+    .check = gpu_pipeline_check,
 };

@@ -1,4 +1,4 @@
-/* A courier inside: what its parts share. */
+/* A GPU pipeline inside: what its parts share. */
 #ifndef CUDA_PIPELINE_PIPELINE_H
 #define CUDA_PIPELINE_PIPELINE_H
 
@@ -24,11 +24,11 @@ enum {
 /* What is counted on the device, of each peer. */
 enum { COUNT_SEALED, COUNT_ACCEPTED, COUNT_TOLD_BATCHES, COUNT_TOLD_SLOTS, COUNTS };
 
-typedef struct courier {
+typedef struct gpu_pipeline {
     int device, rank, ranks;
     int sharers; /* ranks that use the device */
     uint64_t timeout_ns;
-    const courier_wire_ops *wire_ops;
+    const gpu_pipeline_transport_ops *wire_ops;
     void *wire;
     char *symmetric; /* this rank's part: words, send slots, receive slots */
     size_t slot_bytes;
@@ -41,27 +41,28 @@ typedef struct courier {
     copy_report *report;        /* here */
     copy_report *device_report; /* and as the device knows it */
     watch *watching;
-} courier;
+} gpu_pipeline;
 
 /* Where things lie in symmetric memory. A peer counts up the words that have its rank. */
-size_t courier_batch_word(const courier *of, int rank);
-size_t courier_slot_word(const courier *of, int rank);
-size_t courier_send_slot(const courier *of, int slot); /* its seal; its bytes are behind that */
-size_t courier_recv_slot(const courier *of, int slot);
+size_t gpu_pipeline_batch_word(const gpu_pipeline *of, int rank);
+size_t gpu_pipeline_slot_word(const gpu_pipeline *of, int rank);
+size_t gpu_pipeline_send_slot(const gpu_pipeline *of,
+                              int slot); /* its seal; its bytes are behind that */
+size_t gpu_pipeline_recv_slot(const gpu_pipeline *of, int slot);
 
-static inline uint64_t *courier_count(const courier *of, int kind, int peer)
+static inline uint64_t *gpu_pipeline_count(const gpu_pipeline *of, int kind, int peer)
 {
     return of->counts + (size_t)kind * (size_t)of->ranks + peer;
 }
 
-banyan_status courier_no_memory(size_t bytes, const char *what);
+banyan_status gpu_pipeline_no_memory(size_t bytes, const char *what);
 
 /* Of the table: work.c. */
-banyan_status courier_prepare(void *argument, const courier_step *steps, size_t count,
-                              const direct_moves *local, void **work);
-void courier_release(void *work);
-banyan_status courier_run(void *work, void *stream);
+banyan_status gpu_pipeline_prepare(void *argument, const gpu_pipeline_step *steps, size_t count,
+                                   const direct_moves *local, void **work);
+void gpu_pipeline_release(void *work);
+banyan_status gpu_pipeline_run(void *work, void *stream);
 
-extern const copy_courier_ops cuda_courier_ops;
+extern const copy_gpu_pipeline_ops cuda_gpu_pipeline_ops;
 
 #endif

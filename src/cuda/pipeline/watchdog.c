@@ -135,7 +135,7 @@ static void watchdog_drop(patient_call *made)
 }
 
 static banyan_status watchdog_send(patient_call *made, banyan_world *world, const char *name,
-                                   patience_end *end)
+                                   watchdog_end *end)
 {
     pthread_mutex_lock(&made->lock);
     open_gate(made, true);
@@ -143,27 +143,27 @@ static banyan_status watchdog_send(patient_call *made, banyan_world *world, cons
     bool done = made->done;
     made->abandoned = !done;
     pthread_mutex_unlock(&made->lock);
-    *end = done ? PATIENCE_CALLED : PATIENCE_LEFT;
+    *end = done ? WATCHDOG_CALLED : WATCHDOG_LEFT;
     if (done)
         call_free(made);
     return status;
 }
 
-banyan_status patience_call(banyan_world *world, int device, const char *name,
-                            void (*call)(void *argument), void *argument, patience_end *end)
+banyan_status watchdog_call(banyan_world *world, int device, const char *name,
+                            void (*call)(void *argument), void *argument, watchdog_end *end)
 {
     patient_call *made;
-    *end = PATIENCE_NOT_CALLED;
+    *end = WATCHDOG_NOT_CALLED;
     banyan_status status = watchdog_begin(device, name, call, argument, &made);
     return status == BANYAN_OK ? watchdog_send(made, world, name, end) : status;
 }
 
-banyan_status patience_call_together(banyan_world *world, int device, const char *name,
+banyan_status watchdog_call_together(banyan_world *world, int device, const char *name,
                                      void (*call)(void *argument), void *argument,
-                                     patience_end *end)
+                                     watchdog_end *end)
 {
     patient_call *made = NULL;
-    *end = PATIENCE_NOT_CALLED;
+    *end = WATCHDOG_NOT_CALLED;
     banyan_status status =
         banyan_module_agree(world, watchdog_begin(device, name, call, argument, &made));
     if (status == BANYAN_OK)

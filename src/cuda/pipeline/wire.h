@@ -8,7 +8,7 @@
 
 #include "cuda/driver.h"
 
-typedef struct courier_wire_ops {
+typedef struct gpu_pipeline_transport_ops {
     const char *name;
 
     /* `bytes` of symmetric memory; `*local` is this rank's part. Its first `zero_bytes` are zero on
@@ -27,9 +27,9 @@ typedef struct courier_wire_ops {
     banyan_status (*put)(void *wire, CUstream stream, int peer, size_t to, size_t from,
                          size_t bytes, size_t word);
     bool put_tells;
-} courier_wire_ops;
+} gpu_pipeline_transport_ops;
 
-extern const courier_wire_ops courier_wire_peer;
-extern const courier_wire_ops courier_wire_nvshmem;
+extern const gpu_pipeline_transport_ops gpu_pipeline_wire_peer;
+extern const gpu_pipeline_transport_ops gpu_pipeline_wire_nvshmem;
 
 #endif

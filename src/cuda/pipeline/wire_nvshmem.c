@@ -57,7 +57,7 @@ static banyan_status wire_tell(void *argument, CUstream stream, int peer, size_t
     return BANYAN_OK;
 }
 
-const courier_wire_ops courier_wire_nvshmem = {
+const gpu_pipeline_transport_ops gpu_pipeline_wire_nvshmem = {
     .name = "nvshmem",
     .open = wire_open,
     .close = wire_close,

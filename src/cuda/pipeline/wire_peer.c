@@ -38,7 +38,7 @@ static banyan_status wire_peer_find_parts(peer_wire *wire, banyan_world *world)
     banyan_status status = driver_enter(wire->device);
     if (status != BANYAN_OK)
         return status;
-    status = driver_kernel(courier_kernel_symbol(), wire->device, &wire->kernel);
+    status = driver_kernel(gpu_pipeline_kernel_symbol(), wire->device, &wire->kernel);
     driver_leave();
     return status;
 }
@@ -73,7 +73,7 @@ static banyan_status peer_tell(void *argument, CUstream stream, int peer, size_t
                                uint64_t *told)
 {
     const peer_wire *wire = argument;
-    courier_args args = {
+    gpu_pipeline_args args = {
         .task = COURIER_TELL,
         .peer = peer,
         .their_word = (uint64_t *)(void *)(wire->parts[peer] + word),
@@ -94,7 +94,7 @@ static banyan_status peer_put(void *argument, CUstream stream, int peer, size_t 
                   (CUdeviceptr)(uintptr_t)(here + from), bytes, stream);
 }
 
-const courier_wire_ops courier_wire_peer = {
+const gpu_pipeline_transport_ops gpu_pipeline_wire_peer = {
     .name = "peer",
     .open = peer_open,
     .close = peer_close,

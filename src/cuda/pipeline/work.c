@@ -33,10 +33,10 @@ typedef struct work_step {
 } work_step;
 
 typedef struct work {
-    courier *courier;
+    gpu_pipeline *gpu_pipeline;
     work_step *steps;
     size_t step_count;
-    courier_copies batches, local;
+    gpu_pipeline_copies batches, local;
     bool has_local;
     CUevent ended; /* of the last run that is not a graph's */
     bool has_run;
@@ -44,7 +44,8 @@ typedef struct work {
 
 /* ---- prepare and release ---- */
 
-static work_batch take_batch(const courier_batch *batch, const direct_moves **lists, size_t *count)
+static work_batch take_batch(const gpu_pipeline_batch *batch, const direct_moves **lists,
+                             size_t *count)
 {
     work_batch taken = {.peer = batch->peer, .slot = batch->slot, .bytes = batch->bytes};
     if (batch->peer >= 0) {
@@ -54,25 +55,25 @@ static work_batch take_batch(const courier_batch *batch, const direct_moves **li
     return taken;
 }
 
-static banyan_status work_fill_batches(work *of, const courier_step *steps)
+static banyan_status work_fill_batches(work *of, const gpu_pipeline_step *steps)
 {
     const direct_moves **lists = calloc(2 * of->step_count + 1, sizeof *lists);
     size_t count = 0;
     if (!lists)
-        return courier_no_memory((2 * of->step_count + 1) * sizeof *lists, "a schedule");
+        return gpu_pipeline_no_memory((2 * of->step_count + 1) * sizeof *lists, "a schedule");
     for (size_t i = 0; i < of->step_count; i++) {
         of->steps[i].round = steps[i].round;
         of->steps[i].send = take_batch(&steps[i].send, lists, &count);
         of->steps[i].recv = take_batch(&steps[i].recv, lists, &count);
     }
-    banyan_status status = courier_copies_make(of->courier, lists, count, &of->batches);
+    banyan_status status = gpu_pipeline_copies_make(of->gpu_pipeline, lists, count, &of->batches);
     free(lists);
     return status;
 }
 
 static banyan_status work_make_event(work *of)
 {
-    int device = of->courier->device;
+    int device = of->gpu_pipeline->device;
     banyan_status status = driver_enter(device);
     if (status != BANYAN_OK)
         return status;
@@ -81,28 +82,28 @@ static banyan_status work_make_event(work *of)
     return status;
 }
 
-static banyan_status work_fill(work *of, const courier_step *steps, const direct_moves *local)
+static banyan_status work_fill(work *of, const gpu_pipeline_step *steps, const direct_moves *local)
 {
     banyan_status status = work_make_event(of);
     if (status == BANYAN_OK)
         status = work_fill_batches(of, steps);
     of->has_local = local->list.count > 0;
     if (status == BANYAN_OK && of->has_local)
-        status = courier_copies_make(of->courier, &local, 1, &of->local);
+        status = gpu_pipeline_copies_make(of->gpu_pipeline, &local, 1, &of->local);
     return status;
 }
 
-void courier_release(void *argument)
+void gpu_pipeline_release(void *argument)
 {
     work *of = argument;
-    if (driver_enter(of->courier->device) == BANYAN_OK) {
+    if (driver_enter(of->gpu_pipeline->device) == BANYAN_OK) {
         driver_capture before = driver_capture_relax();
         if (of->has_run)
             driver.cuEventSynchronize(of->ended);
         if (of->ended)
             driver.cuEventDestroy(of->ended);
-        courier_copies_free(&of->batches);
-        courier_copies_free(&of->local);
+        gpu_pipeline_copies_free(&of->batches);
+        gpu_pipeline_copies_free(&of->local);
         driver_capture_restore(before);
         driver_leave();
     }
@@ -110,24 +111,24 @@ void courier_release(void *argument)
     free(of);
 }
 
-banyan_status courier_prepare(void *argument, const courier_step *steps, size_t count,
-                              const direct_moves *local, void **prepared)
+banyan_status gpu_pipeline_prepare(void *argument, const gpu_pipeline_step *steps, size_t count,
+                                   const direct_moves *local, void **prepared)
 {
     work *made = calloc(1, sizeof *made);
     work_step *taken = calloc(count + 1, sizeof *taken);
     if (!made || !taken) {
         free(made);
         free(taken);
-        return courier_no_memory((count + 1) * sizeof *taken, "a schedule");
+        return gpu_pipeline_no_memory((count + 1) * sizeof *taken, "a schedule");
     }
-    made->courier = argument;
+    made->gpu_pipeline = argument;
     made->steps = taken;
     made->step_count = count;
     banyan_status status = work_fill(made, steps, local);
     if (status == BANYAN_OK)
         *prepared = made;
     else
-        courier_release(made);
+        gpu_pipeline_release(made);
     return status;
 }
 
@@ -135,24 +136,24 @@ banyan_status courier_prepare(void *argument, const courier_step *steps, size_t 
 
 typedef struct queued {
     const work *of;
-    const courier *courier;
+    const gpu_pipeline *gpu_pipeline;
     size_t sent, received, granted; /* batches so far */
     size_t next_grant;              /* step */
     uint64_t sent_in;               /* the round of what was sent last */
     uint64_t received_in[SLOTS];    /* the round of what came to each slot last */
 } queued;
 
-static banyan_status launch_wait(const courier *of, courier_task task, int peer, size_t slot,
-                                 uint64_t bytes, CUstream stream)
+static banyan_status launch_wait(const gpu_pipeline *of, gpu_pipeline_task task, int peer,
+                                 size_t slot, uint64_t bytes, CUstream stream)
 {
     bool seals = task == COURIER_SEAL;
-    size_t word = seals ? courier_slot_word(of, peer) : courier_batch_word(of, peer);
-    courier_args args = {
+    size_t word = seals ? gpu_pipeline_slot_word(of, peer) : gpu_pipeline_batch_word(of, peer);
+    gpu_pipeline_args args = {
         .task = task,
         .peer = peer,
         .word = (const uint64_t *)(const void *)(of->symmetric + word),
-        .count = courier_count(of, seals ? COUNT_SEALED : COUNT_ACCEPTED, peer),
-        .seal = (courier_seal *)(void *)(of->symmetric + slot),
+        .count = gpu_pipeline_count(of, seals ? COUNT_SEALED : COUNT_ACCEPTED, peer),
+        .seal = (gpu_pipeline_sequence_check *)(void *)(of->symmetric + slot),
         .bytes = bytes,
         .shared = of->shared,
         .report = of->device_report,
@@ -163,7 +164,7 @@ static banyan_status launch_wait(const courier *of, courier_task task, int peer,
                   NULL);
 }
 
-static banyan_status fork_streams(const courier *of, CUstream stream)
+static banyan_status fork_streams(const gpu_pipeline *of, CUstream stream)
 {
     banyan_status status = DRIVER(of->device, cuEventRecord, of->fork, stream);
     for (int i = 0; i < STREAMS && status == BANYAN_OK; i++)
@@ -171,7 +172,7 @@ static banyan_status fork_streams(const courier *of, CUstream stream)
     return status;
 }
 
-static banyan_status join_streams(const courier *of, CUstream stream)
+static banyan_status join_streams(const gpu_pipeline *of, CUstream stream)
 {
     banyan_status status = BANYAN_OK;
     for (int i = 0; i < STREAMS && status == BANYAN_OK; i++) {
@@ -185,7 +186,7 @@ static banyan_status join_streams(const courier *of, CUstream stream)
 /* `stream` waits for all that has been sent and told. */
 static banyan_status after_sends(const queued *run, CUstream stream)
 {
-    const courier *of = run->courier;
+    const gpu_pipeline *of = run->gpu_pipeline;
     if (run->sent == 0)
         return BANYAN_OK;
     return DRIVER(of->device, cuStreamWaitEvent, stream, of->sent[(run->sent - 1) % SLOTS], 0);
@@ -195,7 +196,7 @@ static banyan_status after_sends(const queued *run, CUstream stream)
  * one of the last two, or for those at the beginning. */
 static banyan_status after_grants(const queued *run, uint64_t round, CUstream stream)
 {
-    const courier *of = run->courier;
+    const gpu_pipeline *of = run->gpu_pipeline;
     for (size_t back = 1; back <= SLOTS && back <= run->received; back++) {
         size_t slot = (run->received - back) % SLOTS;
         if (run->received_in[slot] + 1 < round)
@@ -207,14 +208,14 @@ static banyan_status after_grants(const queued *run, uint64_t round, CUstream st
 /* Behind everything that was unpacked: as many slots as are empty then. */
 static banyan_status work_grant_slots(queued *run)
 {
-    const courier *of = run->courier;
+    const gpu_pipeline *of = run->gpu_pipeline;
     while (run->next_grant < run->of->step_count && run->granted - run->received < SLOTS) {
         int peer = run->of->steps[run->next_grant++].recv.peer;
         if (peer < 0)
             continue;
         banyan_status status = of->wire_ops->tell(of->wire, of->streams[STREAM_UNPACK], peer,
-                                                  courier_slot_word(of, of->rank),
-                                                  courier_count(of, COUNT_TOLD_SLOTS, peer));
+                                                  gpu_pipeline_slot_word(of, of->rank),
+                                                  gpu_pipeline_count(of, COUNT_TOLD_SLOTS, peer));
         if (status != BANYAN_OK)
             return status;
         run->granted++;
@@ -224,13 +225,13 @@ static banyan_status work_grant_slots(queued *run)
 
 static banyan_status queue_pack(const queued *run, const work_batch *batch, size_t slot)
 {
-    const courier *of = run->courier;
+    const gpu_pipeline *of = run->gpu_pipeline;
     CUstream stream = of->streams[STREAM_PACK];
     banyan_status status = BANYAN_OK;
     if (run->sent >= SLOTS)
         status = DRIVER(of->device, cuStreamWaitEvent, stream, of->sent[slot], 0);
     if (status == BANYAN_OK)
-        status = courier_copies_launch(&run->of->batches, batch->list, stream);
+        status = gpu_pipeline_copies_launch(&run->of->batches, batch->list, stream);
     return status == BANYAN_OK ? DRIVER(of->device, cuEventRecord, of->packed[slot], stream)
                                : status;
 }
@@ -239,7 +240,7 @@ static banyan_status queue_pack(const queued *run, const work_batch *batch, size
 static banyan_status queue_seal(const queued *run, uint64_t round, const work_batch *batch,
                                 size_t slot)
 {
-    const courier *of = run->courier;
+    const gpu_pipeline *of = run->gpu_pipeline;
     CUstream stream = of->streams[STREAM_SEAL];
     banyan_status status = DRIVER(of->device, cuStreamWaitEvent, stream, of->packed[slot], 0);
     if (status == BANYAN_OK)
@@ -247,7 +248,7 @@ static banyan_status queue_seal(const queued *run, uint64_t round, const work_ba
     if (status == BANYAN_OK && round > run->sent_in + 1)
         status = after_sends(run, stream);
     if (status == BANYAN_OK)
-        status = launch_wait(of, COURIER_SEAL, batch->peer, courier_send_slot(of, (int)slot),
+        status = launch_wait(of, COURIER_SEAL, batch->peer, gpu_pipeline_send_slot(of, (int)slot),
                              batch->bytes, stream);
     return status == BANYAN_OK ? DRIVER(of->device, cuEventRecord, of->sealed[slot], stream)
                                : status;
@@ -257,20 +258,20 @@ static banyan_status queue_seal(const queued *run, uint64_t round, const work_ba
  * are told in their order. */
 static banyan_status queue_put(const queued *run, const work_batch *batch, size_t slot)
 {
-    const courier *of = run->courier;
-    const courier_wire_ops *wire = of->wire_ops;
+    const gpu_pipeline *of = run->gpu_pipeline;
+    const gpu_pipeline_transport_ops *wire = of->wire_ops;
     CUstream stream = of->streams[wire->put_tells ? STREAM_SEND : STREAM_SEND + (int)slot];
-    size_t word = courier_batch_word(of, of->rank);
+    size_t word = gpu_pipeline_batch_word(of, of->rank);
     banyan_status status = DRIVER(of->device, cuStreamWaitEvent, stream, of->sealed[slot], 0);
     if (status == BANYAN_OK)
-        status =
-            wire->put(of->wire, stream, batch->peer, courier_recv_slot(of, batch->slot),
-                      courier_send_slot(of, (int)slot), COURIER_HEADER_BYTES + batch->bytes, word);
+        status = wire->put(of->wire, stream, batch->peer, gpu_pipeline_recv_slot(of, batch->slot),
+                           gpu_pipeline_send_slot(of, (int)slot),
+                           COURIER_HEADER_BYTES + batch->bytes, word);
     if (status == BANYAN_OK && !wire->put_tells)
         status = after_sends(run, stream);
     if (status == BANYAN_OK && !wire->put_tells)
         status = wire->tell(of->wire, stream, batch->peer, word,
-                            courier_count(of, COUNT_TOLD_BATCHES, batch->peer));
+                            gpu_pipeline_count(of, COUNT_TOLD_BATCHES, batch->peer));
     return status == BANYAN_OK ? DRIVER(of->device, cuEventRecord, of->sent[slot], stream) : status;
 }
 
@@ -289,15 +290,15 @@ static banyan_status queue_send(queued *run, uint64_t round, const work_batch *b
 
 static banyan_status queue_receive(queued *run, uint64_t round, const work_batch *batch)
 {
-    const courier *of = run->courier;
+    const gpu_pipeline *of = run->gpu_pipeline;
     size_t slot = run->received % SLOTS;
     CUstream stream = of->streams[STREAM_UNPACK];
     banyan_status status = after_sends(run, stream); /* the first rule */
     if (status == BANYAN_OK)
-        status = launch_wait(of, COURIER_ACCEPT, batch->peer, courier_recv_slot(of, batch->slot),
-                             batch->bytes, stream);
+        status = launch_wait(of, COURIER_ACCEPT, batch->peer,
+                             gpu_pipeline_recv_slot(of, batch->slot), batch->bytes, stream);
     if (status == BANYAN_OK)
-        status = courier_copies_launch(&run->of->batches, batch->list, stream);
+        status = gpu_pipeline_copies_launch(&run->of->batches, batch->list, stream);
     run->received_in[slot] = round;
     run->received++;
     if (status == BANYAN_OK)
@@ -308,11 +309,11 @@ static banyan_status queue_receive(queued *run, uint64_t round, const work_batch
 
 static banyan_status queue_steps(const work *of)
 {
-    queued run = {.of = of, .courier = of->courier};
+    queued run = {.of = of, .gpu_pipeline = of->gpu_pipeline};
     banyan_status status = work_grant_slots(&run);
     if (status == BANYAN_OK)
-        status = DRIVER(of->courier->device, cuEventRecord, of->courier->begun,
-                        of->courier->streams[STREAM_UNPACK]);
+        status = DRIVER(of->gpu_pipeline->device, cuEventRecord, of->gpu_pipeline->begun,
+                        of->gpu_pipeline->streams[STREAM_UNPACK]);
     for (size_t i = 0; i < of->step_count && status == BANYAN_OK; i++) {
         const work_step *step = &of->steps[i];
         if (step->send.peer >= 0)
@@ -325,11 +326,11 @@ static banyan_status queue_steps(const work *of)
 
 static banyan_status work_run_here(work *of, CUstream stream)
 {
-    const courier *owner = of->courier;
+    const gpu_pipeline *owner = of->gpu_pipeline;
     CUstreamCaptureStatus capture;
     banyan_status status = fork_streams(owner, stream);
     if (status == BANYAN_OK && of->has_local)
-        status = courier_copies_launch(&of->local, 0, owner->streams[STREAM_LOCAL]);
+        status = gpu_pipeline_copies_launch(&of->local, 0, owner->streams[STREAM_LOCAL]);
     if (status == BANYAN_OK)
         status = queue_steps(of);
     if (status == BANYAN_OK)
@@ -342,10 +343,10 @@ static banyan_status work_run_here(work *of, CUstream stream)
     return DRIVER(owner->device, cuEventRecord, of->ended, stream);
 }
 
-banyan_status courier_run(void *argument, void *stream)
+banyan_status gpu_pipeline_run(void *argument, void *stream)
 {
     work *of = argument;
-    banyan_status status = driver_enter(of->courier->device);
+    banyan_status status = driver_enter(of->gpu_pipeline->device);
     if (status != BANYAN_OK)
         return status;
     status = work_run_here(of, stream);

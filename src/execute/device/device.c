@@ -50,10 +50,10 @@ void device_close(banyan_executor *executor)
         executor->engine_ops->close(executor->engine);
 }
 
-static const plan_cut *cut_of(const banyan_loaded_plan *loaded, const void *uploaded)
+static const specialized_plan *cut_of(const banyan_loaded_plan *loaded, const void *uploaded)
 {
     for (size_t i = 0; i < loaded->cuts.count; i++) {
-        const plan_cut *cut = loaded->cuts.data[i];
+        const specialized_plan *cut = loaded->cuts.data[i];
         if (cut->uploaded[0] == uploaded || cut->uploaded[1] == uploaded)
             return cut;
     }
@@ -64,7 +64,7 @@ static const plan_cut *cut_of(const banyan_loaded_plan *loaded, const void *uplo
 static int describe_wait(const banyan_loaded_plan *loaded, const engine_report *report,
                          char text[WAIT_TEXT_BYTES])
 {
-    const plan_cut *cut = cut_of(loaded, report->uploaded);
+    const specialized_plan *cut = cut_of(loaded, report->uploaded);
     if (!cut || report->block >= cut->block_count ||
         report->step >= cut->blocks[report->block].steps.count) {
         snprintf(text, WAIT_TEXT_BYTES, "in thread block %" PRIu32 " of a plan", report->block);
@@ -145,9 +145,9 @@ banyan_status device_load(banyan_loaded_plan *loaded)
     const plan_rank *rank = &loaded->plan->ranks[executor->rank];
     const block_layout *layout = &loaded->layouts[executor->rank];
     uint32_t end_count = rank->channel_count[PLAN_MEMORY] + rank->channel_count[PLAN_PORT];
-    bool alike = plan_is_alike(loaded->plan);
+    bool alike = plan_is_spmd(loaded->plan);
     if (alike)
-        RETURN_IF_FAILED(plan_goes_in_step(loaded->plan, &alike));
+        RETURN_IF_FAILED(plan_runs_in_lock_step(loaded->plan, &alike));
     engine_end *ends = calloc(end_count + 1, sizeof *ends);
     if (!ends)
         return error_no_memory((end_count + 1) * sizeof *ends, "a plan's channels");
@@ -186,7 +186,7 @@ void device_unload(banyan_loaded_plan *loaded)
 {
     banyan_executor *executor = loaded->executor;
     for (size_t i = 0; i < loaded->cuts.count && loaded->on_device; i++)
-        device_drop_cut(loaded, loaded->cuts.data[i]);
+        device_drop_specialized(loaded, loaded->cuts.data[i]);
     if (loaded->on_device)
         executor->engine_ops->unload(loaded->on_device);
     control_device_waits(&loaded->waits.wait, -1, 0, NULL);
@@ -203,7 +203,8 @@ void device_unload(banyan_loaded_plan *loaded)
     }
 }
 
-static banyan_status upload(const banyan_loaded_plan *loaded, plan_cut *cut, uint32_t multicast)
+static banyan_status upload(const banyan_loaded_plan *loaded, specialized_plan *cut,
+                            uint32_t multicast)
 {
     engine_arrays arrays;
     engine_program program;
@@ -217,9 +218,10 @@ static banyan_status upload(const banyan_loaded_plan *loaded, plan_cut *cut, uin
 
 /* Return the program for these bases. If some bases differ from those of the program with
  * multicast, use the program without. */
-static banyan_status find_program(const banyan_loaded_plan *loaded, plan_cut *cut, void **found)
+static banyan_status find_program(const banyan_loaded_plan *loaded, specialized_plan *cut,
+                                  void **found)
 {
-    uint32_t multicast = loaded->placements[0].multicast;
+    uint32_t multicast = loaded->bindings[0].multicast;
     if (cut->uploaded[1] && cut->multicast != multicast)
         multicast = 0;
     if (!cut->uploaded[multicast != 0])
@@ -230,18 +232,18 @@ static banyan_status find_program(const banyan_loaded_plan *loaded, plan_cut *cu
     return BANYAN_OK;
 }
 
-static banyan_status place(banyan_loaded_plan *loaded, const plan_cut *cut, const void *input,
-                           void *output, placement *placed)
+static banyan_status place(banyan_loaded_plan *loaded, const specialized_plan *cut,
+                           const void *input, void *output, binding *placed)
 {
-    RETURN_IF_FAILED(placement_make(loaded, cut, input, output, placed));
+    RETURN_IF_FAILED(binding_make(loaded, cut, input, output, placed));
     multicast_place(loaded, cut, placed);
     return BANYAN_OK;
 }
 
-banyan_status device_run(banyan_loaded_plan *loaded, plan_cut *cut, const void *input, void *output,
-                         void *stream)
+banyan_status device_run(banyan_loaded_plan *loaded, specialized_plan *cut, const void *input,
+                         void *output, void *stream)
 {
-    placement *placed = &loaded->placements[0];
+    binding *placed = &loaded->bindings[0];
     if (placed->cut != cut || placed->input != input || placed->output != output)
         RETURN_IF_FAILED(place(loaded, cut, input, output, placed));
     void *program;
@@ -263,7 +265,7 @@ banyan_status device_run(banyan_loaded_plan *loaded, plan_cut *cut, const void *
     return BANYAN_OK;
 }
 
-void device_drop_cut(banyan_loaded_plan *loaded, plan_cut *cut)
+void device_drop_specialized(banyan_loaded_plan *loaded, specialized_plan *cut)
 {
     banyan_executor *executor = loaded->executor;
     if (!cut->uploaded[0] && !cut->uploaded[1])
@@ -348,7 +350,7 @@ static banyan_status take_record(void *context, const engine_trace *one)
 {
     banyan_executor *executor = context;
     const banyan_loaded_plan *loaded = loaded_of(executor, one->loaded);
-    const plan_cut *cut = loaded ? cut_of(loaded, one->uploaded) : NULL;
+    const specialized_plan *cut = loaded ? cut_of(loaded, one->uploaded) : NULL;
     if (!cut || one->block >= cut->block_count || one->step >= cut->blocks[one->block].steps.count)
         return BANYAN_OK;
     const step *s = &cut->blocks[one->block].steps.data[one->step];

@@ -112,8 +112,8 @@ static const memory_part *device_multicast_part_of(const banyan_loaded_plan *loa
     return &memory->parts[memory_space_local(loaded->executor->space, rank)];
 }
 
-static uint64_t device_multicast_bytes_of(const banyan_loaded_plan *loaded, const plan_cut *cut,
-                                          int rank, plan_buffer buffer)
+static uint64_t device_multicast_bytes_of(const banyan_loaded_plan *loaded,
+                                          const specialized_plan *cut, int rank, plan_buffer buffer)
 {
     if (buffer == PLAN_SCRATCH)
         return loaded->layouts[rank].scratch_bytes;
@@ -122,8 +122,9 @@ static uint64_t device_multicast_bytes_of(const banyan_loaded_plan *loaded, cons
 
 /* True if the buffers of all members begin at the same offset of that memory, and end within the
  * bytes that the address covers. */
-static bool lies_in(const banyan_loaded_plan *loaded, const plan_cut *cut, const placement *placed,
-                    const plan_multicast *group, plan_buffer buffer, int i, uint64_t *offset)
+static bool lies_in(const banyan_loaded_plan *loaded, const specialized_plan *cut,
+                    const binding *placed, const plan_multicast *group, plan_buffer buffer, int i,
+                    uint64_t *offset)
 {
     const banyan_memory *memory = memory_at(loaded, i);
     int rank = loaded->executor->rank;
@@ -144,7 +145,7 @@ static bool lies_in(const banyan_loaded_plan *loaded, const plan_cut *cut, const
     return true;
 }
 
-static bool all_are_aligned(const banyan_loaded_plan *loaded, const placement *placed)
+static bool all_are_aligned(const banyan_loaded_plan *loaded, const binding *placed)
 {
     uintptr_t all = 0;
     for (int i = 0; i < loaded->executor->ranks * PLAN_BUFFERS; i++)
@@ -152,7 +153,7 @@ static bool all_are_aligned(const banyan_loaded_plan *loaded, const placement *p
     return all % WORD_BYTES == 0;
 }
 
-void multicast_place(const banyan_loaded_plan *loaded, const plan_cut *cut, placement *placed)
+void multicast_place(const banyan_loaded_plan *loaded, const specialized_plan *cut, binding *placed)
 {
     memset(placed->group_bases, 0, sizeof placed->group_bases);
     placed->multicast = 0;
@@ -174,7 +175,7 @@ void multicast_place(const banyan_loaded_plan *loaded, const plan_cut *cut, plac
 
 struct user {
     const banyan_loaded_plan *loaded;
-    const plan_cut *cut;
+    const specialized_plan *cut;
     const plan_thread_block *block;
     uint32_t bases;
     engine_arrays *arrays;
@@ -182,14 +183,14 @@ struct user {
 
 static bool is_of_group(const step *s, uint32_t i)
 {
-    return cut_operand(s->op, i)->place == PLAN_GROUP;
+    return specialized_operand(s->op, i)->place == PLAN_GROUP;
 }
 
 /* Find the base of an operand's group. False: the operand has none. */
 static bool find_base(const struct user *user, const step *s, uint32_t i, uint32_t *base)
 {
     const plan_switch *group = step_group(user->loaded->plan, user->loaded->executor->rank,
-                                          user->block, cut_operand(s->op, i));
+                                          user->block, specialized_operand(s->op, i));
     uint32_t members = members_of(group);
     for (uint32_t g = 0; g < user->loaded->group_count; g++) {
         uint32_t at = g * PLAN_BUFFERS + (uint32_t)group->buffer;
@@ -289,7 +290,7 @@ static void device_multicast_use(const struct user *user, const step *s, engine_
     made->kind = ENGINE_MULTICAST;
 }
 
-void multicast_use(const banyan_loaded_plan *loaded, const plan_cut *cut, uint32_t bases,
+void multicast_use(const banyan_loaded_plan *loaded, const specialized_plan *cut, uint32_t bases,
                    engine_arrays *arrays)
 {
     struct user user = {.loaded = loaded, .cut = cut, .bases = bases, .arrays = arrays};

@@ -11,12 +11,13 @@
 banyan_status multicast_load(banyan_loaded_plan *loaded);
 
 /* Find the groups' bases for a run of `cut`. Local. */
-void multicast_place(const banyan_loaded_plan *loaded, const plan_cut *cut, placement *placed);
+void multicast_place(const banyan_loaded_plan *loaded, const specialized_plan *cut,
+                     binding *placed);
 
-/* Let steps of switch channels use those bases (one bit each, as in placement's `multicast`) where
+/* Let steps of switch channels use those bases (one bit each, as in binding's `multicast`) where
  * type, sizes and places permit: whole units of 16 bytes; for reductions, sums of f32, f16 and
  * bf16. Steps keep their places. */
-void multicast_use(const banyan_loaded_plan *loaded, const plan_cut *cut, uint32_t bases,
+void multicast_use(const banyan_loaded_plan *loaded, const specialized_plan *cut, uint32_t bases,
                    engine_arrays *arrays);
 
 #endif

@@ -87,7 +87,7 @@ static void follow_block(struct follower *at, uint32_t step_count)
 static bool stages_input(const banyan_loaded_plan *loaded)
 {
     plan_buffer buffer = loaded->plan->in_place ? loaded->longer : PLAN_INPUT;
-    return placement_is_staged(loaded, loaded->executor->rank, buffer);
+    return binding_is_staged(loaded, loaded->executor->rank, buffer);
 }
 
 banyan_status engine_order(const banyan_loaded_plan *loaded, engine_arrays *arrays)

@@ -11,7 +11,7 @@
 
 struct maker {
     const banyan_loaded_plan *loaded;
-    const plan_cut *cut;
+    const specialized_plan *cut;
     const plan_thread_block *block;
     engine_arrays *to;
     piece_words iteration; /* the pieces of one iteration */
@@ -41,8 +41,9 @@ static banyan_status add_iteration(struct maker *maker, const step *s, uint64_t 
         return add_words(maker, words + s->iteration_at[iteration],
                          s->iteration_at[iteration + 1] - s->iteration_at[iteration]);
     maker->iteration.count = 0;
-    RETURN_IF_FAILED(cut_pieces(maker->cut, maker->loaded->plan, maker->loaded->executor->rank,
-                                maker->block, s, iteration, &maker->iteration));
+    RETURN_IF_FAILED(specialize_pieces(maker->cut, maker->loaded->plan,
+                                       maker->loaded->executor->rank, maker->block, s, iteration,
+                                       &maker->iteration));
     return add_words(maker, maker->iteration.data, maker->iteration.count);
 }
 
@@ -139,7 +140,7 @@ static banyan_status device_program_add_step(struct maker *maker, const step *s)
     return array_push(&maker->to->steps, made) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-static banyan_status device_program_add_block(struct maker *maker, const cut_block *block)
+static banyan_status device_program_add_block(struct maker *maker, const specialized_block *block)
 {
     engine_arrays *to = maker->to;
     engine_block made = {
@@ -166,14 +167,14 @@ static banyan_status device_program_add_all(struct maker *maker)
         RETURN_IF_FAILED(device_program_add_block(maker, &maker->cut->blocks[i]));
     }
     for (size_t i = 0; i < maker->cut->spans.count; i++) {
-        const cut_span *one = &maker->cut->spans.data[i];
+        const specialized_span *one = &maker->cut->spans.data[i];
         if (!array_push(&maker->to->spans, (engine_span){one->offset, one->bytes}))
             return BANYAN_ERR_NO_MEMORY;
     }
     return BANYAN_OK;
 }
 
-banyan_status engine_program_make(const banyan_loaded_plan *loaded, const plan_cut *cut,
+banyan_status engine_program_make(const banyan_loaded_plan *loaded, const specialized_plan *cut,
                                   uint32_t multicast, engine_arrays *arrays,
                                   engine_program *program)
 {

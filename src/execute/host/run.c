@@ -14,25 +14,25 @@
 /* Largest number of specialized plans that are kept. */
 #define CUTS_MOST 16
 
-static bool cut_fits(const plan_cut *of, uint64_t message_bytes, DLDataType dtype)
+static bool cut_fits(const specialized_plan *of, uint64_t message_bytes, DLDataType dtype)
 {
     return of->message_bytes == message_bytes && banyan_dtype_equal(of->dtype, dtype);
 }
 
-static void drop_cut(banyan_loaded_plan *loaded, size_t at)
+static void drop_specialized(banyan_loaded_plan *loaded, size_t at)
 {
-    plan_cut *old = loaded->cuts.data[at];
+    specialized_plan *old = loaded->cuts.data[at];
     for (int i = 0; i < 2; i++) {
-        if (loaded->placements[i].cut == old)
-            loaded->placements[i].cut = NULL;
+        if (loaded->bindings[i].cut == old)
+            loaded->bindings[i].cut = NULL;
     }
-    device_drop_cut(loaded, old);
+    device_drop_specialized(loaded, old);
     pthread_mutex_lock(&loaded->waits.lock);
     loaded->cuts.count--;
     for (size_t i = at; i < loaded->cuts.count; i++)
         loaded->cuts.data[i] = loaded->cuts.data[i + 1];
     pthread_mutex_unlock(&loaded->waits.lock);
-    cut_free(old);
+    specialize_free(old);
 }
 
 /* Graphs refer to captured specialized plans, so these stay. */
@@ -42,7 +42,7 @@ static void make_room(banyan_loaded_plan *loaded)
     while (oldest < loaded->cuts.count && loaded->cuts.data[oldest]->captured)
         oldest++;
     if (loaded->cuts.count >= CUTS_MOST && oldest < loaded->cuts.count)
-        drop_cut(loaded, oldest);
+        drop_specialized(loaded, oldest);
 }
 
 static banyan_status check_message(const banyan_loaded_plan *loaded, uint64_t message_bytes)
@@ -55,16 +55,17 @@ static banyan_status check_message(const banyan_loaded_plan *loaded, uint64_t me
                      loaded->executor->rank, message_bytes, loaded->max_message_bytes);
 }
 
-static banyan_status add_cut(banyan_loaded_plan *loaded, uint64_t message_bytes, DLDataType dtype)
+static banyan_status add_specialized(banyan_loaded_plan *loaded, uint64_t message_bytes,
+                                     DLDataType dtype)
 {
     RETURN_IF_FAILED(check_message(loaded, message_bytes));
-    plan_cut *made;
-    RETURN_IF_FAILED(cut_make(loaded, message_bytes, dtype, &made));
+    specialized_plan *made;
+    RETURN_IF_FAILED(specialize_make(loaded, message_bytes, dtype, &made));
     bool on_host = executor_is_host(loaded->executor);
     for (uint32_t i = 0; i < loaded->task_count && on_host; i++) {
         banyan_status status = task_prepare(&loaded->tasks[i], &made->blocks[i]);
         if (status != BANYAN_OK) {
-            cut_free(made);
+            specialize_free(made);
             return status;
         }
     }
@@ -73,23 +74,23 @@ static banyan_status add_cut(banyan_loaded_plan *loaded, uint64_t message_bytes,
     bool added = array_push(&loaded->cuts, made);
     pthread_mutex_unlock(&loaded->waits.lock);
     if (!added)
-        cut_free(made);
+        specialize_free(made);
     return added ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
 /* The list is in order of use, the latest last. */
-static banyan_status find_cut(banyan_loaded_plan *loaded, uint64_t message_bytes, DLDataType dtype,
-                              plan_cut **found)
+static banyan_status find_specialized(banyan_loaded_plan *loaded, uint64_t message_bytes,
+                                      DLDataType dtype, specialized_plan **found)
 {
     size_t at = loaded->cuts.count;
     while (at > 0 && !cut_fits(loaded->cuts.data[at - 1], message_bytes, dtype))
         at--;
     if (at == 0)
-        RETURN_IF_FAILED(add_cut(loaded, message_bytes, dtype));
+        RETURN_IF_FAILED(add_specialized(loaded, message_bytes, dtype));
     if (at > 0 && at < loaded->cuts.count) {
         pthread_mutex_lock(&loaded->waits.lock);
         for (; at < loaded->cuts.count; at++) {
-            plan_cut *later = loaded->cuts.data[at];
+            specialized_plan *later = loaded->cuts.data[at];
             loaded->cuts.data[at] = loaded->cuts.data[at - 1];
             loaded->cuts.data[at - 1] = later;
         }
@@ -115,7 +116,8 @@ static banyan_status begin_flags_anew(banyan_loaded_plan *loaded)
     return BANYAN_OK;
 }
 
-static banyan_status take_flags(banyan_loaded_plan *loaded, const plan_cut *cut, uint32_t *first)
+static banyan_status take_flags(banyan_loaded_plan *loaded, const specialized_plan *cut,
+                                uint32_t *first)
 {
     if (loaded->flag > UINT32_MAX - cut->flags)
         RETURN_IF_FAILED(begin_flags_anew(loaded));
@@ -153,7 +155,7 @@ static void work(void *context, int worker)
     if (status == BANYAN_OK || atomic_exchange(&shared->of->stopped, true))
         return;
     shared->failed = error_keep(status);
-    bell_ring(executor_bell(executor, executor->rank));
+    wake_up_notify(executor_wake_up(executor, executor->rank));
 }
 
 static banyan_status run_tasks(plan_run *of)
@@ -172,33 +174,33 @@ static banyan_status run_tasks(plan_run *of)
 static void drain_ports(const banyan_loaded_plan *loaded)
 {
     const banyan_executor *executor = loaded->executor;
-    bell *own = executor_bell(executor, executor->rank);
+    wake_up *own = executor_wake_up(executor, executor->rank);
     uint32_t count = loaded->plan->ranks[executor->rank].channel_count[PLAN_PORT];
     for (uint32_t i = 0; i < count; i++) {
         const port_queue *queue = loaded->ends[PLAN_PORT][i].queue;
         uint64_t posted = port_posted(queue);
         for (uint32_t looks = 0; port_done(queue) != posted; looks++) {
-            if (looks < bell_spins(executor->crowded)) {
+            if (looks < wake_up_spins(executor->crowded)) {
                 spin_pause();
                 continue;
             }
-            uint32_t seen = bell_announce(own);
+            uint32_t seen = wake_up_announce(own);
             if (port_done(queue) != posted)
-                bell_sleep_announced(own, seen, BELL_NAP_NS);
-            bell_withdraw(own);
+                wake_up_sleep_announced(own, seen, WAKE_UP_NAP_NS);
+            wake_up_withdraw(own);
         }
     }
 }
 
-static banyan_status execute(banyan_loaded_plan *loaded, const plan_cut *cut,
-                             const placement *placed)
+static banyan_status execute(banyan_loaded_plan *loaded, const specialized_plan *cut,
+                             const binding *placed)
 {
     plan_run of = {.loaded = loaded,
                    .cut = cut,
                    .bases = placed->bases,
                    .traces = loaded->executor->trace != NULL};
     RETURN_IF_FAILED(take_flags(loaded, cut, &of.flag));
-    placement_copy_in(placed);
+    binding_copy_in(placed);
     begin_tasks(loaded, &of);
     banyan_status status = BANYAN_OK;
     if (loaded->executor->shuffle_seed != 0)
@@ -210,7 +212,7 @@ static banyan_status execute(banyan_loaded_plan *loaded, const plan_cut *cut,
     drain_ports(loaded);
     if (status != BANYAN_OK)
         return control_fail(loaded->executor->world, status);
-    placement_copy_out(placed);
+    binding_copy_out(placed);
     return BANYAN_OK;
 }
 
@@ -218,17 +220,18 @@ static banyan_status execute(banyan_loaded_plan *loaded, const plan_cut *cut,
  * data signal their own arrival, such a run would switch this rank to the other half of scratch
  * without synchronizing with any peer. */
 static banyan_status begin(banyan_loaded_plan *loaded, const void *input, void *output,
-                           uint64_t message_bytes, DLDataType dtype, void *stream, plan_cut **cut)
+                           uint64_t message_bytes, DLDataType dtype, void *stream,
+                           specialized_plan **cut)
 {
-    placement *placed = &loaded->placements[loaded->runs & 1];
-    RETURN_IF_FAILED(find_cut(loaded, message_bytes, dtype, cut));
+    binding *placed = &loaded->bindings[loaded->runs & 1];
+    RETURN_IF_FAILED(find_specialized(loaded, message_bytes, dtype, cut));
     if (message_bytes == 0)
         return BANYAN_OK;
     if (!executor_is_host(loaded->executor))
         return device_run(loaded, *cut, input, output, stream);
     if (placed->cut == *cut && placed->input == input && placed->output == output)
         return BANYAN_OK;
-    return placement_make(loaded, *cut, input, output, placed);
+    return binding_make(loaded, *cut, input, output, placed);
 }
 
 /* Handle a run that this rank could not start, for lack of memory or because it could not queue
@@ -267,7 +270,7 @@ banyan_status banyan_loaded_plan_run(banyan_loaded_plan *loaded, const void *inp
                                      uint64_t message_bytes, DLDataType dtype, void *stream)
 {
     bool on_host = executor_is_host(loaded->executor);
-    plan_cut *cut = NULL;
+    specialized_plan *cut = NULL;
     if (on_host)
         RETURN_IF_FAILED(stream_check_none(stream, loaded->executor->rank, "a plan"));
     else
@@ -278,7 +281,7 @@ banyan_status banyan_loaded_plan_run(banyan_loaded_plan *loaded, const void *inp
         return fall_behind(loaded, status);
     if (!on_host || message_bytes == 0)
         return BANYAN_OK;
-    placement *placed = &loaded->placements[loaded->runs++ & 1];
+    binding *placed = &loaded->bindings[loaded->runs++ & 1];
     return execute(loaded, cut, placed);
 }
 

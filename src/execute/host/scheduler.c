@@ -22,7 +22,7 @@ struct turn {
     plan_run *of;
     uint32_t first, stride;
     trace_ring *ring;
-    bell *own;
+    wake_up *own;
     uint32_t looks; /* polls without progress */
     bool waits;     /* the wait has begun since the last progress */
     control_wait wait;
@@ -99,7 +99,7 @@ static banyan_status scheduler_wait_longer(struct turn *turn, uint64_t *nap_ns)
 
 /* Nothing has moved for a while. Peers know that this rank is about to sleep; one more poll found
  * nothing. */
-static banyan_status sleep_on_bell(struct turn *turn, uint32_t seen)
+static banyan_status sleep_on_wake_up(struct turn *turn, uint32_t seen)
 {
     banyan_world *world = turn->of->loaded->executor->world;
     banyan_status status = control_check(world);
@@ -114,7 +114,7 @@ static banyan_status sleep_on_bell(struct turn *turn, uint32_t seen)
     }
     uint64_t nap_ns;
     RETURN_IF_FAILED(scheduler_wait_longer(turn, &nap_ns));
-    bell_sleep_announced(turn->own, seen, nap_ns);
+    wake_up_sleep_announced(turn->own, seen, nap_ns);
     return BANYAN_OK;
 }
 
@@ -127,12 +127,12 @@ static void scheduler_end_wait(struct turn *turn)
 
 static banyan_status scheduler_rest(struct turn *turn, enum pass *pass)
 {
-    uint32_t seen = bell_announce(turn->own);
+    uint32_t seen = wake_up_announce(turn->own);
     banyan_status status = BANYAN_OK;
     *pass = pass_over(turn);
     if (*pass == PASS_STUCK && !atomic_load(&turn->of->stopped))
-        status = sleep_on_bell(turn, seen);
-    bell_withdraw(turn->own);
+        status = sleep_on_wake_up(turn, seen);
+    wake_up_withdraw(turn->own);
     return status;
 }
 
@@ -156,7 +156,7 @@ banyan_status scheduler_run(plan_run *of, uint32_t first, uint32_t stride, trace
                         .first = first,
                         .stride = stride,
                         .ring = ring,
-                        .own = executor_bell(executor, executor->rank)};
+                        .own = executor_wake_up(executor, executor->rank)};
     banyan_status status = BANYAN_OK;
     for (;;) {
         enum pass pass = pass_over(&turn);

@@ -12,7 +12,7 @@ static void ring_own(const plan_run *of)
 {
     const banyan_executor *executor = of->loaded->executor;
     if (of->shared)
-        bell_knock(executor_bell(executor, executor->rank));
+        wake_up_doorbell(executor_wake_up(executor, executor->rank));
 }
 
 /* Every signal is a release, also a relaxed one: that costs nothing on the host. A relaxed signal
@@ -22,7 +22,7 @@ static bool step_signal(const step *s)
 {
     for (uint32_t i = 0; i < s->end_count; i++) {
         counter_add(s->ends[i]->outgoing, 1);
-        bell_knock(s->ends[i]->bell);
+        wake_up_doorbell(s->ends[i]->wake_up);
     }
     return true;
 }
@@ -31,7 +31,7 @@ static bool step_post_signal(const plan_run *of, task *t, const step *s)
 {
     for (; t->index < s->end_count; t->index++) {
         channel_end *end = s->ends[t->index];
-        port_request request = {.kind = PORT_SIGNAL, .signal = end->outgoing, .peer = end->bell};
+        port_request request = {.kind = PORT_SIGNAL, .signal = end->outgoing, .peer = end->wake_up};
         if (!move_request(of, end, &request))
             return false;
         t->moved = true;
@@ -117,7 +117,7 @@ static bool step_barrier(const plan_run *of, task *t, const step *s)
 
 banyan_status task_find_pieces(const plan_run *of, task *t, const step *s)
 {
-    const plan_cut *c = of->cut;
+    const specialized_plan *c = of->cut;
     uint64_t from = s->first_word, to = from + s->piece_count * step_piece_words(s);
     const uint64_t *words = c->words.data;
     if (s->iteration_at) {
@@ -125,8 +125,8 @@ banyan_status task_find_pieces(const plan_run *of, task *t, const step *s)
         to = s->iteration_at[t->iteration + 1];
     } else if (s->loop) {
         t->words.count = 0;
-        RETURN_IF_FAILED(cut_pieces(c, of->loaded->plan, of->loaded->executor->rank, t->block, s,
-                                    t->iteration, &t->words));
+        RETURN_IF_FAILED(specialize_pieces(c, of->loaded->plan, of->loaded->executor->rank,
+                                           t->block, s, t->iteration, &t->words));
         words = t->words.data;
         from = 0;
         to = t->words.count;
@@ -242,7 +242,7 @@ task_state task_take_step(const plan_run *of, task *t, trace_ring *ring)
     bool moved_before = t->moved;
     t->moved = false;
     bool done = task_perform(of, t, s);
-    move_knock(t, s);
+    move_doorbell(t, s);
     if (of->traces)
         done ? record_end(of, t, s, ring) : record_wait(t, t->moved);
     if (!done) {
@@ -273,7 +273,7 @@ void task_reset(task *t, const plan_run *of, uint32_t block)
     t->record.waited_ns = 0;
 }
 
-banyan_status task_prepare(task *t, const cut_block *block)
+banyan_status task_prepare(task *t, const specialized_block *block)
 {
     if (block->room_bytes > t->room_bytes) {
         char *room = aligned_alloc(64, block->room_bytes);

@@ -26,7 +26,7 @@ typedef struct task {
     bool quiet;      /* packets were written, and no peer was woken yet */
 
     /* Kept from run to run. */
-    char *room; /* see cut_block */
+    char *room; /* see specialized_block */
     size_t room_bytes;
     const void **sources;
     uint32_t most_sources;
@@ -40,7 +40,7 @@ typedef struct task {
 /* State that the tasks of a run share. */
 typedef struct plan_run {
     struct banyan_loaded_plan *loaded;
-    const plan_cut *cut;
+    const specialized_plan *cut;
     char *const *bases;
     uint32_t flag;
     bool shared; /* several threads run the rank's thread blocks */
@@ -55,7 +55,7 @@ typedef enum task_state {
 } task_state;
 
 /* Allocate memory for the specialized plan's blocks. */
-banyan_status task_prepare(task *t, const cut_block *block);
+banyan_status task_prepare(task *t, const specialized_block *block);
 void task_free(task *t);
 
 /* Return the task to its beginning. */

@@ -20,14 +20,14 @@ struct worker_pool {
     struct member *members; /* from index 1 on */
     void (*work)(void *context, int worker);
     void *context;
-    bell begin, end;
+    wake_up begin, end;
     _Alignas(64) _Atomic uint32_t generation; /* increases with each work item */
     _Atomic bool leaving;
     _Alignas(64) _Atomic int busy;
 };
 
 /* Spin long enough that the next of closely following runs finds all workers awake. */
-static void wait_while_equal(_Atomic uint32_t *word, uint32_t value, bell *rung, uint32_t spins)
+static void wait_while_equal(_Atomic uint32_t *word, uint32_t value, wake_up *rung, uint32_t spins)
 {
     for (uint32_t i = 0; i < spins; i++) {
         if (atomic_load_explicit(word, memory_order_acquire) != value)
@@ -35,10 +35,10 @@ static void wait_while_equal(_Atomic uint32_t *word, uint32_t value, bell *rung,
         spin_pause();
     }
     for (;;) {
-        uint32_t seen = bell_read(rung);
+        uint32_t seen = wake_up_read(rung);
         if (atomic_load_explicit(word, memory_order_acquire) != value)
             return;
-        bell_sleep(rung, seen, BELL_NAP_NS);
+        wake_up_sleep(rung, seen, WAKE_UP_NAP_NS);
     }
 }
 
@@ -52,14 +52,14 @@ static void *member_main(void *argument)
             return NULL;
         all->work(all->context, self->index);
         if (atomic_fetch_sub_explicit(&all->busy, 1, memory_order_acq_rel) == 1)
-            bell_ring(&all->end);
+            wake_up_notify(&all->end);
     }
 }
 
 static void workers_begin(worker_pool *all)
 {
     atomic_fetch_add_explicit(&all->generation, 1, memory_order_release);
-    bell_ring(&all->begin);
+    wake_up_notify(&all->begin);
 }
 
 banyan_status workers_create(int count, bool crowded, worker_pool **made)
@@ -67,7 +67,7 @@ banyan_status workers_create(int count, bool crowded, worker_pool **made)
     worker_pool *all = aligned_alloc(_Alignof(worker_pool), sizeof *all);
     if (!all)
         return error_no_memory(sizeof *all, "worker threads");
-    *all = (worker_pool){.count = count, .started = 1, .spins = bell_spins(crowded)};
+    *all = (worker_pool){.count = count, .started = 1, .spins = wake_up_spins(crowded)};
     all->members = calloc((size_t)count, sizeof *all->members);
     banyan_status status =
         all->members ? BANYAN_OK : error_no_memory((size_t)count * sizeof *all->members, "workers");
@@ -104,12 +104,12 @@ void workers_run(worker_pool *all, void (*work)(void *context, int worker), void
     workers_begin(all);
     work(context, 0);
     for (uint32_t i = 0;; i++) {
-        uint32_t seen = bell_read(&all->end);
+        uint32_t seen = wake_up_read(&all->end);
         if (atomic_load_explicit(&all->busy, memory_order_acquire) == 0)
             return;
         if (i < all->spins)
             spin_pause();
         else
-            bell_sleep(&all->end, seen, BELL_NAP_NS);
+            wake_up_sleep(&all->end, seen, WAKE_UP_NAP_NS);
     }
 }

@@ -18,7 +18,7 @@ static bool is_no_longer(const banyan_plan *plan, plan_buffer shorter, plan_buff
     return true;
 }
 
-banyan_status placement_find_longer(const banyan_plan *plan, plan_buffer *longer)
+banyan_status binding_find_longer(const banyan_plan *plan, plan_buffer *longer)
 {
     if (is_no_longer(plan, PLAN_INPUT, PLAN_OUTPUT))
         *longer = PLAN_OUTPUT;
@@ -52,21 +52,20 @@ static bool may_work_apart(const banyan_loaded_plan *loaded)
     return loaded->plan->in_place && loaded->longer == PLAN_INPUT;
 }
 
-bool placement_is_staged(const banyan_loaded_plan *loaded, int rank, plan_buffer buffer)
+bool binding_is_staged(const banyan_loaded_plan *loaded, int rank, plan_buffer buffer)
 {
     return peers_reach(loaded, rank, buffer) &&
            (!loaded->memories[buffer] || may_work_apart(loaded));
 }
 
-bool placement_copies_output(const banyan_loaded_plan *loaded)
+bool binding_copies_output(const banyan_loaded_plan *loaded)
 {
-    return placement_is_staged(loaded, loaded->executor->rank, PLAN_OUTPUT) ||
-           may_work_apart(loaded);
+    return binding_is_staged(loaded, loaded->executor->rank, PLAN_OUTPUT) || may_work_apart(loaded);
 }
 
 struct brought {
     banyan_loaded_plan *loaded;
-    const plan_cut *cut;
+    const specialized_plan *cut;
     int rank;
     char *buffers[2]; /* NULL: this rank does not use it */
     bool apart;       /* in place, but the caller's buffers are not */
@@ -85,8 +84,8 @@ static banyan_status check_present(const struct brought *with, plan_buffer buffe
                      with->rank, with->cut->bytes[buffer], buffer_names[buffer]);
 }
 
-banyan_status placement_check_device(const banyan_executor *executor, DLDevice device,
-                                     const void *address, const char *what)
+banyan_status binding_check_device(const banyan_executor *executor, DLDevice device,
+                                   const void *address, const char *what)
 {
     bool here = executor_is_host(executor) ? device.device_type != kDLCUDA
                                            : device.device_type == executor->device.device_type &&
@@ -107,14 +106,14 @@ banyan_status placement_check_device(const banyan_executor *executor, DLDevice d
         executor->rank, what, address, lies_on, runs_on);
 }
 
-static banyan_status binding_check_device(const struct brought *with, plan_buffer buffer)
+static banyan_status binding_check_own_device(const struct brought *with, plan_buffer buffer)
 {
     DLDevice device;
     const char *address = with->buffers[buffer];
     if (!address || with->cut->bytes[buffer] == 0)
         return BANYAN_OK;
     RETURN_IF_FAILED(banyan_memory_locate(address, &device));
-    return placement_check_device(with->loaded->executor, device, address, buffer_names[buffer]);
+    return binding_check_device(with->loaded->executor, device, address, buffer_names[buffer]);
 }
 
 static bool binding_overlap(const char *a, uint64_t a_bytes, const char *b, uint64_t b_bytes)
@@ -124,12 +123,12 @@ static bool binding_overlap(const char *a, uint64_t a_bytes, const char *b, uint
 
 static banyan_status binding_check_overlap(struct brought *with)
 {
-    const plan_cut *cut = with->cut;
+    const specialized_plan *cut = with->cut;
     const banyan_plan *plan = with->loaded->plan;
     const char *input = with->buffers[PLAN_INPUT], *output = with->buffers[PLAN_OUTPUT];
     if (plan->in_place && input && output &&
-        input + cut_place(cut, plan, with->rank, PLAN_OUTPUT) ==
-            output + cut_place(cut, plan, with->rank, PLAN_INPUT)) {
+        input + specialized_place(cut, plan, with->rank, PLAN_OUTPUT) ==
+            output + specialized_place(cut, plan, with->rank, PLAN_INPUT)) {
         with->apart = false;
         return BANYAN_OK;
     }
@@ -223,12 +222,12 @@ static void place_in_staging(const struct brought *with, plan_buffer buffer, cha
 {
     const banyan_loaded_plan *loaded = with->loaded;
     for (int r = 0; r < loaded->executor->ranks; r++) {
-        bool staged = placement_is_staged(loaded, r, buffer);
+        bool staged = binding_is_staged(loaded, r, buffer);
         bases[step_base(r, buffer)] = staged ? staging_of(loaded, r, buffer) : NULL;
     }
 }
 
-static void plan_copy_out(const struct brought *with, placement *made, const char *from)
+static void plan_copy_out(const struct brought *with, binding *made, const char *from)
 {
     char *to = with->buffers[PLAN_OUTPUT];
     if (to && to != from) {
@@ -237,7 +236,7 @@ static void plan_copy_out(const struct brought *with, placement *made, const cha
     }
 }
 
-static void plan_copy_in(const struct brought *with, placement *made, char *to)
+static void plan_copy_in(const struct brought *with, binding *made, char *to)
 {
     const char *from = with->buffers[PLAN_INPUT];
     if (from && from != to && with->cut->bytes[PLAN_INPUT] > 0) {
@@ -248,7 +247,7 @@ static void plan_copy_in(const struct brought *with, placement *made, char *to)
 }
 
 /* Bind a buffer of a plan that is not in place. */
-static banyan_status place_buffer(const struct brought *with, plan_buffer buffer, placement *made)
+static banyan_status place_buffer(const struct brought *with, plan_buffer buffer, binding *made)
 {
     banyan_loaded_plan *loaded = with->loaded;
     const reach *of = binding_reach_of(loaded, with->rank, buffer);
@@ -278,11 +277,11 @@ static void spread_longer(const struct brought *with, char **bases)
         char *both = bases[step_base(r, longer)];
         for (int buffer = PLAN_INPUT; buffer <= PLAN_OUTPUT; buffer++)
             bases[step_base(r, (plan_buffer)buffer)] =
-                both ? both + cut_place(with->cut, plan, r, (plan_buffer)buffer) : NULL;
+                both ? both + specialized_place(with->cut, plan, r, (plan_buffer)buffer) : NULL;
     }
 }
 
-static banyan_status place_both(const struct brought *with, placement *made)
+static banyan_status place_both(const struct brought *with, binding *made)
 {
     banyan_loaded_plan *loaded = with->loaded;
     const banyan_plan *plan = loaded->plan;
@@ -301,14 +300,15 @@ static banyan_status place_both(const struct brought *with, placement *made)
     char *own = *mine;
     spread_longer(with, made->bases);
     if (plan->collective != BANYAN_BROADCAST || with->rank == plan->root)
-        plan_copy_in(with, made, own + cut_place(with->cut, plan, with->rank, PLAN_INPUT));
+        plan_copy_in(with, made, own + specialized_place(with->cut, plan, with->rank, PLAN_INPUT));
     if (plan->collective != BANYAN_REDUCE || with->rank == plan->root)
-        plan_copy_out(with, made, own + cut_place(with->cut, plan, with->rank, PLAN_OUTPUT));
+        plan_copy_out(with, made,
+                      own + specialized_place(with->cut, plan, with->rank, PLAN_OUTPUT));
     return BANYAN_OK;
 }
 
-banyan_status placement_make(banyan_loaded_plan *loaded, const plan_cut *cut, const void *input,
-                             void *output, placement *made)
+banyan_status binding_make(banyan_loaded_plan *loaded, const specialized_plan *cut,
+                           const void *input, void *output, binding *made)
 {
     struct brought with = {.loaded = loaded,
                            .cut = cut,
@@ -317,8 +317,8 @@ banyan_status placement_make(banyan_loaded_plan *loaded, const plan_cut *cut, co
     made->cut = NULL;
     RETURN_IF_FAILED(check_present(&with, PLAN_INPUT));
     RETURN_IF_FAILED(check_present(&with, PLAN_OUTPUT));
-    RETURN_IF_FAILED(binding_check_device(&with, PLAN_INPUT));
-    RETURN_IF_FAILED(binding_check_device(&with, PLAN_OUTPUT));
+    RETURN_IF_FAILED(binding_check_own_device(&with, PLAN_INPUT));
+    RETURN_IF_FAILED(binding_check_own_device(&with, PLAN_OUTPUT));
     RETURN_IF_FAILED(binding_check_overlap(&with));
     made->copy_in.to = made->copy_out.to = NULL;
     if (loaded->plan->in_place) {
@@ -347,19 +347,19 @@ static void binding_copy_bytes(char *to, const char *from, uint64_t bytes, bool 
     }
 }
 
-void placement_copy_in(const placement *of)
+void binding_copy_in(const binding *of)
 {
     if (of->copy_in.to)
         binding_copy_bytes(of->copy_in.to, of->copy_in.from, of->copy_in.bytes,
                            of->copy_in.bytes >= STAGED_PAST_CACHE);
 }
 
-void placement_copy_out(const placement *of)
+void binding_copy_out(const binding *of)
 {
     if (!of->copy_out.to)
         return;
     for (size_t i = 0; i < of->cut->spans.count; i++) {
-        const cut_span *one = &of->cut->spans.data[i];
+        const specialized_span *one = &of->cut->spans.data[i];
         binding_copy_bytes(of->copy_out.to + one->offset, of->copy_out.from + one->offset,
                            one->bytes, stream_is_worthwhile(one->bytes));
     }

@@ -6,26 +6,26 @@
 
 /* Find the longer buffer of an in-place plan, which stands for both. INVALID: neither is the
  * longer on all ranks. */
-banyan_status placement_find_longer(const banyan_plan *plan, plan_buffer *longer);
+banyan_status binding_find_longer(const banyan_plan *plan, plan_buffer *longer);
 
 /* True if peers access this buffer of a rank, so that runs must stage it when it is ordinary
  * memory. */
-bool placement_is_staged(const banyan_loaded_plan *loaded, int rank, plan_buffer buffer);
+bool binding_is_staged(const banyan_loaded_plan *loaded, int rank, plan_buffer buffer);
 
 /* True if a run may need to copy its output out of staging. */
-bool placement_copies_output(const banyan_loaded_plan *loaded);
+bool binding_copies_output(const banyan_loaded_plan *loaded);
 
 /* INVALID if this executor's plans cannot use the memory at `address`, which lies on `device`.
  * `what` names it in the message: "input". */
-banyan_status placement_check_device(const banyan_executor *executor, DLDevice device,
-                                     const void *address, const char *what);
+banyan_status binding_check_device(const banyan_executor *executor, DLDevice device,
+                                   const void *address, const char *what);
 
 /* Find bases and copies for a run of the specialized plan between these buffers. INVALID, with
  * nothing changed, if it cannot use them. */
-banyan_status placement_make(banyan_loaded_plan *loaded, const plan_cut *cut, const void *input,
-                             void *output, placement *made);
+banyan_status binding_make(banyan_loaded_plan *loaded, const specialized_plan *cut,
+                           const void *input, void *output, binding *made);
 
-void placement_copy_in(const placement *of);
-void placement_copy_out(const placement *of);
+void binding_copy_in(const binding *of);
+void binding_copy_out(const binding *of);
 
 #endif

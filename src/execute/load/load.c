@@ -30,9 +30,9 @@ static banyan_status check_arguments(const banyan_executor *executor, const bany
                              "rank %d: the %s memory of a plan belongs to another world",
                              executor->rank, i == 0 ? "input" : "output");
         if (memories[i])
-            RETURN_IF_FAILED(placement_check_device(executor, banyan_memory_device(memories[i]),
-                                                    banyan_memory_local(memories[i]),
-                                                    i == 0 ? "input memory" : "output memory"));
+            RETURN_IF_FAILED(binding_check_device(executor, banyan_memory_device(memories[i]),
+                                                  banyan_memory_local(memories[i]),
+                                                  i == 0 ? "input memory" : "output memory"));
     }
     return BANYAN_OK;
 }
@@ -54,7 +54,7 @@ static void measure(const banyan_loaded_plan *loaded, int rank, struct needs *ne
     needs->counters = counters > needs->counters ? counters : needs->counters;
     needs->scratch |= loaded->reaches[step_base(rank, PLAN_SCRATCH)].used;
     for (int buffer = PLAN_INPUT; buffer <= PLAN_OUTPUT; buffer++)
-        needs->staging[buffer] |= placement_is_staged(loaded, rank, (plan_buffer)buffer);
+        needs->staging[buffer] |= binding_is_staged(loaded, rank, (plan_buffer)buffer);
 }
 
 /* A multicast address is valid for all ranks' parts, so all parts have one layout. */
@@ -123,9 +123,9 @@ static banyan_status take_own(banyan_loaded_plan *loaded)
     for (uint32_t i = 0; i < rank->block_count; i++)
         loaded->tasks[i].block = &rank->blocks[i];
     for (int i = 0; i < 2; i++) {
-        loaded->placements[i].bases =
+        loaded->bindings[i].bases =
             take_zeroed(ranks * PLAN_BUFFERS, sizeof(char *), "a plan's bases");
-        if (!loaded->placements[i].bases)
+        if (!loaded->bindings[i].bases)
             return BANYAN_ERR_NO_MEMORY;
     }
     for (int type = PLAN_MEMORY; type <= PLAN_PORT; type++) {
@@ -150,8 +150,8 @@ static banyan_status prepare(banyan_loaded_plan *loaded, const banyan_plan *plan
     if (!loaded->reaches)
         return BANYAN_ERR_NO_MEMORY;
     if (loaded->plan->in_place)
-        RETURN_IF_FAILED(placement_find_longer(loaded->plan, &loaded->longer));
-    loaded->copies_output = placement_copies_output(loaded);
+        RETURN_IF_FAILED(binding_find_longer(loaded->plan, &loaded->longer));
+    loaded->copies_output = binding_copies_output(loaded);
     RETURN_IF_FAILED(
         plan_geometry_largest(loaded->plan, loaded->max_message_bytes, &loaded->largest));
     RETURN_IF_FAILED(take_own(loaded));
@@ -179,11 +179,11 @@ static banyan_status connect_end(banyan_loaded_plan *loaded, plan_channel_type t
     /* A channel without a peer end carries only data: the plan's check ensures that. */
     if (plan_channel_pair(loaded->plan, executor->rank, type, i, &end->peer, &peer_channel))
         end->outgoing = &counters_of(loaded, end->peer, type)[peer_channel];
-    end->bell = executor_bell(executor, end->peer);
+    end->wake_up = executor_wake_up(executor, end->peer);
     if (type != PLAN_PORT || !executor_is_host(executor))
         return BANYAN_OK;
     if (!executor->proxy)
-        RETURN_IF_FAILED(port_proxy_create(executor_bell(executor, executor->rank),
+        RETURN_IF_FAILED(port_proxy_create(executor_wake_up(executor, executor->rank),
                                            executor->crowded, &executor->proxy));
     return port_queue_create(executor->proxy, &end->queue);
 }
@@ -200,7 +200,7 @@ static banyan_status connect(banyan_loaded_plan *loaded)
         for (int r = 0; r < executor->ranks; r++) {
             const block_layout *layout = &loaded->layouts[r];
             uint64_t half = loaded->plan->double_scratch ? layout->scratch_half : 0;
-            loaded->placements[parity].bases[step_base(r, PLAN_SCRATCH)] =
+            loaded->bindings[parity].bases[step_base(r, PLAN_SCRATCH)] =
                 memory_part_of(loaded->block, memory_space_local(executor->space, r)) +
                 layout->scratch + (uint64_t)parity * half;
         }
@@ -220,14 +220,14 @@ static void release(banyan_loaded_plan *loaded)
     for (int type = 0; type < PLAN_CHANNEL_TYPES; type++)
         free(loaded->ends[type]);
     for (size_t i = 0; i < loaded->cuts.count; i++)
-        cut_free(loaded->cuts.data[i]);
+        specialize_free(loaded->cuts.data[i]);
     array_free(&loaded->cuts);
     map_free(&loaded->barrier_places);
     for (uint32_t i = 0; i < loaded->task_count; i++)
         task_free(&loaded->tasks[i]);
     shuffle_free(loaded->shuffle);
     for (int i = 0; i < 2; i++) {
-        free(loaded->placements[i].bases);
+        free(loaded->bindings[i].bases);
         free(loaded->private_buffers[i]);
     }
     free(loaded->tasks);

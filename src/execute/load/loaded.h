@@ -27,8 +27,8 @@ typedef struct rendezvous {
 } rendezvous;
 
 /* Buffer bindings of runs with these arguments; kept from one run to the next. */
-typedef struct placement {
-    const plan_cut *cut; /* NULL: not bound yet */
+typedef struct binding {
+    const specialized_plan *cut; /* NULL: not bound yet */
     const void *input;
     void *output;
     char **bases; /* indexed by step_base */
@@ -43,7 +43,7 @@ typedef struct placement {
     } copy_out;
     char *group_bases[ENGINE_GROUPS_MAX * PLAN_BUFFERS]; /* NULL: none */
     uint32_t multicast;                                  /* existing addresses, one bit each */
-} placement;
+} binding;
 
 /* The ranks of switch channels, and the multicast addresses of their memory. */
 typedef struct plan_multicast {
@@ -80,15 +80,15 @@ struct banyan_loaded_plan {
     uint32_t barrier_count;
     char *private_buffers[2]; /* NULL until the first use */
 
-    ARRAY(plan_cut *) cuts; /* the latest last */
-    task *tasks;            /* one for each thread block */
+    ARRAY(specialized_plan *) cuts; /* the latest last */
+    task *tasks;                    /* one for each thread block */
     uint32_t task_count;
     struct shuffle *shuffle; /* NULL: thread blocks run in their own order */
-    placement placements[2]; /* for even and odd runs, which may use different halves of scratch */
+    binding bindings[2];     /* for even and odd runs, which may use different halves of scratch */
     uint64_t runs;
     uint32_t flag; /* of the next run's packets */
 
-    /* On a device. Even and odd runs share placements[0], since the device chooses the half. */
+    /* On a device. Even and odd runs share bindings[0], since the device chooses the half. */
     plan_multicast groups[ENGINE_GROUPS_MAX]; /* the groups of this rank */
     uint32_t group_count;
     void *on_device;   /* the engine's handle */

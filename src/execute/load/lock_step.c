@@ -94,7 +94,7 @@ static banyan_status lock_step_take_room(arrivals *all)
     return plan_pairs_make(all->plan, &all->pairs);
 }
 
-banyan_status plan_goes_in_step(const banyan_plan *plan, bool *in_step)
+banyan_status plan_runs_in_lock_step(const banyan_plan *plan, bool *in_step)
 {
     arrivals all = {.plan = plan};
     banyan_status status = lock_step_take_room(&all);

@@ -8,6 +8,6 @@
  * operation before all have ended the previous one. Every wait then follows the signals that it
  * takes. The result is false for plans with waits for packets, semaphores or barriers, and for
  * plans with loops. NO_MEMORY. */
-banyan_status plan_goes_in_step(const banyan_plan *plan, bool *in_step);
+banyan_status plan_runs_in_lock_step(const banyan_plan *plan, bool *in_step);
 
 #endif

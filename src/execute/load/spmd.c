@@ -49,7 +49,7 @@ static bool ops_alike(const plan_op *a, const plan_op *b, uint32_t count)
     return true;
 }
 
-bool plan_is_alike(const banyan_plan *plan)
+bool plan_is_spmd(const banyan_plan *plan)
 {
     const plan_thread_block *first = NULL;
     for (int r = 0; r < plan->rank_count; r++) {

@@ -7,7 +7,7 @@
 /* True if all ranks have equally many thread blocks, and all of these do the same operations in
  * the same order. Only operands' places and channels' peers may differ. Puts and signals through
  * port channels must use the channels in the same order, too. */
-bool plan_is_alike(const banyan_plan *plan);
+bool plan_is_spmd(const banyan_plan *plan);
 
 /* For an SPMD plan: find the port channel through which the rank puts and signals at exactly the
  * operations where the peer does so through the other end of `channel`. False: there is none. */

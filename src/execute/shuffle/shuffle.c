@@ -262,7 +262,7 @@ static bool shuffle_moves(const step *s)
 }
 
 /* Return the end of the stretch that begins at the current step. */
-static uint32_t shuffle_find_meeting(const task *t)
+static uint32_t shuffle_find_barrier(const task *t)
 {
     task ahead = {
         .steps = t->steps, .step_count = t->step_count, .at = t->at, .iteration = t->iteration};
@@ -280,7 +280,7 @@ static void open_lanes(const task *t, shuffled_block *b)
     b->rested = false;
     b->late = shuffle_below(&b->random, 2) ? 0 : (uint32_t)shuffle_below(&b->random, 1 << LANES);
     b->stores_late =
-        relaxed_signal_is_next(t, shuffle_find_meeting(t)) && shuffle_below(&b->random, 2);
+        relaxed_signal_is_next(t, shuffle_find_barrier(t)) && shuffle_below(&b->random, 2);
     uint32_t turn = (uint32_t)shuffle_below(&b->random, MOVERS);
     for (uint32_t i = 0; i < LANES; i++) {
         task *l = &b->lanes[i].task;
@@ -469,7 +469,7 @@ static banyan_status shuffle_make(banyan_loaded_plan *loaded)
     return BANYAN_OK;
 }
 
-static banyan_status begin_block(shuffled_block *b, uint64_t seed, const cut_block *cut)
+static banyan_status begin_block(shuffled_block *b, uint64_t seed, const specialized_block *cut)
 {
     b->seeds = b->random = shuffle_random_from(seed);
     b->open = b->got_on = false;

@@ -47,13 +47,13 @@ bool move_copy(const plan_run *of, task *t, const step *s)
     return true;
 }
 
-void move_knock(task *t, const step *s)
+void move_doorbell(task *t, const step *s)
 {
     if (!t->quiet)
         return;
     t->quiet = false;
-    for (uint32_t i = 0; i < s->knock_count; i++)
-        bell_knock(s->knocks[i]);
+    for (uint32_t i = 0; i < s->doorbell_count; i++)
+        wake_up_doorbell(s->doorbells[i]);
 }
 
 static const char zeros[4096];
@@ -297,7 +297,7 @@ bool move_post(const plan_run *of, task *t, const step *s)
                 : s->kind == STEP_POST_PACK ? PORT_PUT_PACKETS
                                             : PORT_FORWARD_PACKETS,
         .flag = flag_of(of, t, s),
-        .peer = end->bell,
+        .peer = end->wake_up,
     };
     for (; t->pieces_left > 0; next_piece(t, s)) {
         if (t->piece[0] & STEP_PAD) {

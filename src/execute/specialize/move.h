@@ -16,6 +16,6 @@ bool move_post(const plan_run *of, task *t, const step *s);
 bool move_request(const plan_run *of, channel_end *end, const port_request *request);
 
 /* Wake the waiters for the packets that the step has written. */
-void move_knock(task *t, const step *s);
+void move_doorbell(task *t, const step *s);
 
 #endif

@@ -13,7 +13,7 @@ struct piece_writer {
     piece_words *words;
 };
 
-const plan_operand *cut_operand(const plan_op *op, uint32_t i)
+const plan_operand *specialized_operand(const plan_op *op, uint32_t i)
 {
     return i < op->source_count ? &op->sources[i] : &op->destinations[i - op->source_count];
 }
@@ -53,8 +53,8 @@ static banyan_status specialize_pieces_append(struct piece_writer *writer, const
     uint32_t written = 0;
     for (uint32_t i = 0; i < s->op->source_count + s->op->destination_count; i++) {
         bool packets = s->operands[written].packets;
-        uint32_t width =
-            cut_operand_width(writer->plan, writer->rank, writer->block, cut_operand(s->op, i));
+        uint32_t width = cut_operand_width(writer->plan, writer->rank, writer->block,
+                                           specialized_operand(s->op, i));
         for (uint32_t k = 0; k < width; k++)
             to[written++] = packets ? packets_room(piece->offsets[i]) : piece->offsets[i];
     }
@@ -92,9 +92,9 @@ static banyan_status write_pad(void *context, const plan_piece *piece)
     return BANYAN_OK;
 }
 
-banyan_status cut_pieces(const plan_cut *of, const banyan_plan *plan, int rank,
-                         const plan_thread_block *block, const step *s, uint64_t iteration,
-                         piece_words *words)
+banyan_status specialize_pieces(const specialized_plan *of, const banyan_plan *plan, int rank,
+                                const plan_thread_block *block, const step *s, uint64_t iteration,
+                                piece_words *words)
 {
     struct piece_writer writer = {plan, rank, block, s, of->elem_bytes, words};
     RETURN_IF_FAILED(plan_geometry_cut(&of->geometry, plan, rank, block, s->op, s->loop, iteration,

@@ -4,7 +4,7 @@
 #include "execute/specialize/specialize.h"
 
 struct span_finder {
-    plan_cut *of;
+    specialized_plan *of;
     const banyan_plan *plan;
     int rank; /* the output's rank */
     int actor;
@@ -14,9 +14,9 @@ struct span_finder {
     uint32_t source_count;
 };
 
-static banyan_status add_span(plan_cut *of, uint64_t offset, uint64_t bytes)
+static banyan_status add_span(specialized_plan *of, uint64_t offset, uint64_t bytes)
 {
-    if (bytes > 0 && !array_push(&of->spans, (cut_span){offset, bytes}))
+    if (bytes > 0 && !array_push(&of->spans, (specialized_span){offset, bytes}))
         return BANYAN_ERR_NO_MEMORY;
     return BANYAN_OK;
 }
@@ -54,7 +54,8 @@ static banyan_status find_in_part(struct span_finder *find, const plan_op *part)
         if (!lies_there(find, part, &part->destinations[i], &buffer))
             continue;
         find->destination = i;
-        find->at = find->plan->in_place ? cut_place(find->of, find->plan, find->rank, buffer) : 0;
+        find->at =
+            find->plan->in_place ? specialized_place(find->of, find->plan, find->rank, buffer) : 0;
         RETURN_IF_FAILED(plan_geometry_cut(&find->of->geometry, find->plan, find->actor,
                                            find->block, part, NULL, 0, specialize_spans_visit,
                                            find));
@@ -77,18 +78,18 @@ static banyan_status find_in_ops(struct span_finder *find, const plan_op *ops, u
 
 static int compare_spans(const void *a, const void *b)
 {
-    const cut_span *left = a, *right = b;
+    const specialized_span *left = a, *right = b;
     return (left->offset > right->offset) - (left->offset < right->offset);
 }
 
-static void merge_spans(plan_cut *of)
+static void merge_spans(specialized_plan *of)
 {
     size_t kept = 0;
     if (of->spans.count > 0)
         qsort(of->spans.data, of->spans.count, sizeof *of->spans.data, compare_spans);
     for (size_t i = 0; i < of->spans.count; i++) {
-        cut_span next = of->spans.data[i];
-        cut_span *last = kept > 0 ? &of->spans.data[kept - 1] : NULL;
+        specialized_span next = of->spans.data[i];
+        specialized_span *last = kept > 0 ? &of->spans.data[kept - 1] : NULL;
         if (!last || next.offset > last->offset + last->bytes)
             of->spans.data[kept++] = next;
         else if (next.offset + next.bytes > last->offset + last->bytes)
@@ -98,7 +99,7 @@ static void merge_spans(plan_cut *of)
 }
 
 /* Convert offsets in the buffer that stands for both to offsets in the output. */
-static void clip_spans(plan_cut *of, uint64_t begin, uint64_t bytes)
+static void clip_spans(specialized_plan *of, uint64_t begin, uint64_t bytes)
 {
     size_t kept = 0;
     for (size_t i = 0; i < of->spans.count; i++) {
@@ -106,12 +107,12 @@ static void clip_spans(plan_cut *of, uint64_t begin, uint64_t bytes)
         from = from < begin ? begin : from;
         to = to > begin + bytes ? begin + bytes : to;
         if (from < to)
-            of->spans.data[kept++] = (cut_span){from - begin, to - from};
+            of->spans.data[kept++] = (specialized_span){from - begin, to - from};
     }
     of->spans.count = kept;
 }
 
-banyan_status cut_find_spans(plan_cut *of, const banyan_plan *plan, int rank)
+banyan_status specialize_find_spans(specialized_plan *of, const banyan_plan *plan, int rank)
 {
     struct span_finder find = {.of = of, .plan = plan, .rank = rank};
     for (find.actor = 0; find.actor < plan->rank_count; find.actor++) {
@@ -125,9 +126,9 @@ banyan_status cut_find_spans(plan_cut *of, const banyan_plan *plan, int rank)
         plan->in_place && (plan->collective != BANYAN_BROADCAST || rank == plan->root);
     if (keeps_input)
         RETURN_IF_FAILED(
-            add_span(of, cut_place(of, plan, rank, PLAN_INPUT), of->bytes[PLAN_INPUT]));
+            add_span(of, specialized_place(of, plan, rank, PLAN_INPUT), of->bytes[PLAN_INPUT]));
     merge_spans(of);
-    clip_spans(of, plan->in_place ? cut_place(of, plan, rank, PLAN_OUTPUT) : 0,
+    clip_spans(of, plan->in_place ? specialized_place(of, plan, rank, PLAN_OUTPUT) : 0,
                of->bytes[PLAN_OUTPUT]);
     return BANYAN_OK;
 }

@@ -16,15 +16,16 @@ struct builder {
     const banyan_loaded_plan *loaded;
     const banyan_plan *plan;
     int rank;
-    plan_cut *made;
+    specialized_plan *made;
     const plan_thread_block *block;
-    cut_block *steps;
+    specialized_block *steps;
     const plan_op *whole; /* the current operation */
     const plan_op *loop;  /* its loop */
     uint32_t number;      /* number of the operation, or of its loop, in the thread block */
 };
 
-uint64_t cut_place(const plan_cut *of, const banyan_plan *plan, int rank, plan_buffer buffer)
+uint64_t specialized_place(const specialized_plan *of, const banyan_plan *plan, int rank,
+                           plan_buffer buffer)
 {
     bool block_of_output = plan->collective == BANYAN_ALLGATHER && buffer == PLAN_INPUT;
     bool block_of_input = plan->collective == BANYAN_REDUCESCATTER && buffer == PLAN_OUTPUT;
@@ -33,11 +34,11 @@ uint64_t cut_place(const plan_cut *of, const banyan_plan *plan, int rank, plan_b
 
 static banyan_status specialize_add_pieces(struct builder *build, step *s)
 {
-    plan_cut *made = build->made;
+    specialized_plan *made = build->made;
     if (!build->loop) {
         s->first_word = made->words.count;
         RETURN_IF_FAILED(
-            cut_pieces(made, build->plan, build->rank, build->block, s, 0, &made->words));
+            specialize_pieces(made, build->plan, build->rank, build->block, s, 0, &made->words));
         s->piece_count = (made->words.count - s->first_word) / step_piece_words(s);
         return BANYAN_OK;
     }
@@ -50,7 +51,7 @@ static banyan_status specialize_add_pieces(struct builder *build, step *s)
     for (uint64_t i = 0; i < iterations; i++) {
         s->iteration_at[i] = made->words.count;
         RETURN_IF_FAILED(
-            cut_pieces(made, build->plan, build->rank, build->block, s, i, &made->words));
+            specialize_pieces(made, build->plan, build->rank, build->block, s, i, &made->words));
     }
     s->iteration_at[iterations] = made->words.count;
     return BANYAN_OK;
@@ -94,7 +95,7 @@ static banyan_status specialize_add_operands(struct builder *build, step *s)
     uint32_t widths[2] = {0, 0};
     for (uint32_t i = 0; i < op->source_count + op->destination_count; i++)
         widths[i >= op->source_count] +=
-            cut_operand_width(build->plan, build->rank, build->block, cut_operand(op, i));
+            cut_operand_width(build->plan, build->rank, build->block, specialized_operand(op, i));
     s->source_count = widths[0];
     s->destination_count = widths[1];
     s->operands = arena_take(&build->made->memory, step_operand_count(s) * sizeof *s->operands);
@@ -110,20 +111,21 @@ static banyan_status specialize_add_operands(struct builder *build, step *s)
 }
 
 /* A waiter on this rank's only thread needs no wake-up: the thread polls it before it sleeps. */
-static banyan_status add_knocks(struct builder *build, step *s)
+static banyan_status add_doorbells(struct builder *build, step *s)
 {
     const banyan_executor *executor = build->loaded->executor;
-    s->knocks = arena_take(&build->made->memory, (s->destination_count + 1) * sizeof *s->knocks);
-    if (!s->knocks)
+    s->doorbells =
+        arena_take(&build->made->memory, (s->destination_count + 1) * sizeof *s->doorbells);
+    if (!s->doorbells)
         return BANYAN_ERR_NO_MEMORY;
     for (uint32_t i = s->source_count; i < step_operand_count(s); i++) {
         int owner = (int)(s->operands[i].base / PLAN_BUFFERS);
-        bell *of = executor_bell(executor, owner);
+        wake_up *of = executor_wake_up(executor, owner);
         bool known = !s->operands[i].packets || (owner == build->rank && !executor->pool);
-        for (uint32_t k = 0; k < s->knock_count; k++)
-            known |= s->knocks[k] == of;
+        for (uint32_t k = 0; k < s->doorbell_count; k++)
+            known |= s->doorbells[k] == of;
         if (!known)
-            s->knocks[s->knock_count++] = of;
+            s->doorbells[s->doorbell_count++] = of;
     }
     return BANYAN_OK;
 }
@@ -207,7 +209,7 @@ static banyan_status specialize_add_move(struct builder *build, step_kind kind, 
     s->new_flags = build->loop && goes_round(&build->made->geometry);
     RETURN_IF_FAILED(specialize_add_operands(build, s));
     choose_way(build, s);
-    RETURN_IF_FAILED(add_knocks(build, s));
+    RETURN_IF_FAILED(add_doorbells(build, s));
     if (kind == STEP_COMBINE)
         RETURN_IF_FAILED(finish_combine(build, s));
     return specialize_add_pieces(build, s);
@@ -382,7 +384,7 @@ static banyan_status specialize_add_op(struct builder *build, const plan_op *op)
 static banyan_status specialize_add_blocks(struct builder *build)
 {
     const plan_rank *rank = &build->plan->ranks[build->rank];
-    plan_cut *made = build->made;
+    specialized_plan *made = build->made;
     made->block_count = rank->block_count;
     made->blocks = calloc(rank->block_count + 1, sizeof *made->blocks);
     if (!made->blocks)
@@ -415,10 +417,10 @@ static uint64_t count_flags(const struct builder *build)
     return most;
 }
 
-static banyan_status cut_for_size(struct builder *build)
+static banyan_status specialize_for_size(struct builder *build)
 {
     const banyan_loaded_plan *loaded = build->loaded;
-    plan_cut *made = build->made;
+    specialized_plan *made = build->made;
     made->elem_bytes = banyan_dtype_bytes(made->dtype);
     if (made->elem_bytes == 0)
         return error_set(BANYAN_ERR_INVALID,
@@ -478,31 +480,31 @@ static banyan_status check_reductions(const banyan_plan *plan, DLDataType dtype)
     return BANYAN_OK;
 }
 
-banyan_status cut_make(const banyan_loaded_plan *loaded, uint64_t message_bytes, DLDataType dtype,
-                       plan_cut **made)
+banyan_status specialize_make(const banyan_loaded_plan *loaded, uint64_t message_bytes,
+                              DLDataType dtype, specialized_plan **made)
 {
     RETURN_IF_FAILED(check_reductions(loaded->plan, dtype));
-    plan_cut *new = calloc(1, sizeof *new);
+    specialized_plan *new = calloc(1, sizeof *new);
     if (!new)
         return error_no_memory(sizeof *new, "a cut of a plan");
     new->message_bytes = message_bytes;
     new->dtype = dtype;
     struct builder build = {
         .loaded = loaded, .plan = loaded->plan, .rank = loaded->executor->rank, .made = new};
-    banyan_status status = cut_for_size(&build);
+    banyan_status status = specialize_for_size(&build);
     if (status == BANYAN_OK)
         status = specialize_add_blocks(&build);
     if (status == BANYAN_OK && loaded->copies_output)
-        status = cut_find_spans(new, loaded->plan, build.rank);
+        status = specialize_find_spans(new, loaded->plan, build.rank);
     if (status != BANYAN_OK) {
-        cut_free(new);
+        specialize_free(new);
         return status;
     }
     *made = new;
     return BANYAN_OK;
 }
 
-void cut_free(plan_cut *old)
+void specialize_free(specialized_plan *old)
 {
     if (!old)
         return;

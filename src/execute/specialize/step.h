@@ -15,7 +15,7 @@
 typedef struct channel_end {
     counter *incoming;         /* at this rank; the peer adds to it */
     counter *outgoing;         /* at the peer */
-    bell *bell;                /* wakes the peer */
+    wake_up *wake_up;          /* wakes the peer */
     port_queue *queue;         /* PORT */
     _Atomic uint64_t consumed; /* signals that waits on this rank have taken */
     atomic_flag posting;       /* lock: one thread posts at a time */
@@ -59,9 +59,9 @@ typedef struct step {
      * + 1]). NULL: there are too many iterations, and each one's pieces are computed when it
      * runs. */
     uint64_t *iteration_at;
-    bool new_flags; /* each iteration's packets have a flag of their own */
-    bell **knocks;  /* of ranks that may sleep until the packets arrive */
-    uint32_t knock_count;
+    bool new_flags;      /* each iteration's packets have a flag of their own */
+    wake_up **doorbells; /* of ranks that may sleep until the packets arrive */
+    uint32_t doorbell_count;
 
     channel_end **ends;
     uint32_t end_count;

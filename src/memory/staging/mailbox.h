@@ -7,11 +7,11 @@
 #include "memory/space.h"
 #include "memory/staging/wake_up.h"
 
-#define BOARD_SLOTS 4
-#define BOARD_SLOT_BYTES ((size_t)256 << 10)
-#define BOARD_SLOT_PIECES 1024
-#define BOARD_RANKS_MAX 4096
-#define BOARD_DESKS 4
+#define MAILBOX_SLOTS 4
+#define MAILBOX_SLOT_BYTES ((size_t)256 << 10)
+#define MAILBOX_SLOT_PIECES 1024
+#define MAILBOX_RANKS_MAX 4096
+#define MAILBOX_QUEUES 4
 
 typedef enum slot_state {
     SLOT_FREE,   /* the requester's */
@@ -31,7 +31,7 @@ typedef struct slot_piece {
 } slot_piece;
 
 /* One request: pieces of the owner's memory, whose bytes lie one after another in `data`. */
-typedef struct board_slot {
+typedef struct mailbox_slot {
     _Alignas(64) _Atomic uint32_t state;
     uint32_t owner;   /* local rank */
     uint32_t write;   /* from the slot into the owner's memory */
@@ -40,30 +40,30 @@ typedef struct board_slot {
     uint32_t piece_count;
     int32_t processor; /* serve it there, where its data is cached; -1: anywhere */
     banyan_memory_handle handle;
-    slot_piece pieces[BOARD_SLOT_PIECES];
-    _Alignas(4096) char data[BOARD_SLOT_BYTES];
-} board_slot;
+    slot_piece pieces[MAILBOX_SLOT_PIECES];
+    _Alignas(4096) char data[MAILBOX_SLOT_BYTES];
+} mailbox_slot;
 
 /* Where one thread of an owner hears of requests: requesters who meet at the same owner are served
  * at the same time, each on its own processor. */
-typedef struct board_desk {
-    bell requested;                                                 /* rung by requesters */
-    _Alignas(64) _Atomic uint64_t requesters[BOARD_RANKS_MAX / 64]; /* a bit a local rank */
-} board_desk;
+typedef struct mailbox_queue {
+    wake_up requested;                                                /* rung by requesters */
+    _Alignas(64) _Atomic uint64_t requesters[MAILBOX_RANKS_MAX / 64]; /* a bit a local rank */
+} mailbox_queue;
 
 /* A rank's part. Slots belong to the rank that asks: it has one operation at a time. */
-typedef struct board {
-    board_desk desks[BOARD_DESKS]; /* of this rank as an owner */
-    bell answered;                 /* rung by owners, for this rank as a requester */
+typedef struct mailbox {
+    mailbox_queue queues[MAILBOX_QUEUES]; /* of this rank as an owner */
+    wake_up answered;                     /* rung by owners, for this rank as a requester */
     cpu_set_t processors; /* where the rank may run; empty when there are too many to tell */
     _Alignas(4096) registration_entry registrations[REGISTRATIONS_MAX];
-    board_slot slots[BOARD_SLOTS];
-} board;
+    mailbox_slot slots[MAILBOX_SLOTS];
+} mailbox;
 
-/* The desk that a requester goes to, by its local rank. */
-static inline board_desk *board_desk_for(board *owner, int requester)
+/* The queue that a requester goes to, by its local rank. */
+static inline mailbox_queue *mailbox_queue_for(mailbox *owner, int requester)
 {
-    return &owner->desks[requester % BOARD_DESKS];
+    return &owner->queues[requester % MAILBOX_QUEUES];
 }
 
 #endif

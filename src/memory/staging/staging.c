@@ -12,17 +12,17 @@
 #include "memory/user/cursor.h"
 #include "world/control.h"
 
-/* A transfer under way. Slot i % BOARD_SLOTS carries request i. */
+/* A transfer under way. Slot i % MAILBOX_SLOTS carries request i. */
 struct progress {
     staging_requester *requester;
     const staging_transfer *transfer;
-    board *own, *owner;
+    mailbox *own, *owner;
     int owner_local;
     cursor next; /* to be posted */
-    size_t counts[BOARD_SLOTS];
-    cursor begin[BOARD_SLOTS]; /* where the slot's pieces begin */
-    size_t posted, completed;  /* requests */
-    banyan_status status;      /* the first refusal */
+    size_t counts[MAILBOX_SLOTS];
+    cursor begin[MAILBOX_SLOTS]; /* where the slot's pieces begin */
+    size_t posted, completed;    /* requests */
+    banyan_status status;        /* the first refusal */
 };
 
 /* A quarter of a core's own cache for all slots together: the memory that passes takes its share,
@@ -30,25 +30,25 @@ struct progress {
 static size_t slot_bytes_for_cache(void)
 {
     long cache_bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
-    size_t bytes = cache_bytes > 0 ? (size_t)cache_bytes / 4 / BOARD_SLOTS : 64 << 10;
+    size_t bytes = cache_bytes > 0 ? (size_t)cache_bytes / 4 / MAILBOX_SLOTS : 64 << 10;
     bytes &= ~(size_t)4095;
     if (bytes < 16 << 10)
         bytes = 16 << 10;
-    return bytes < BOARD_SLOT_BYTES ? bytes : BOARD_SLOT_BYTES;
+    return bytes < MAILBOX_SLOT_BYTES ? bytes : MAILBOX_SLOT_BYTES;
 }
 
 /* Where there are cores enough the two sides work at the same time, each on its own. Where there
  * are not they take turns: then on one core, so that a slot is read from the cache it was written
  * to, and with all slots a turn. */
-staging_requester staging_requester_of(memory_space *space, const banyan_memory *boards)
+staging_requester staging_requester_of(memory_space *space, const banyan_memory *mailboxes)
 {
     bool crowded = memory_space_is_crowded(space, 2);
     return (staging_requester){
         .space = space,
-        .boards = boards,
-        .spins = bell_spins(crowded),
+        .mailboxes = mailboxes,
+        .spins = wake_up_spins(crowded),
         .slot_bytes = slot_bytes_for_cache(),
-        .refill = crowded ? BOARD_SLOTS : BOARD_SLOTS / 2,
+        .refill = crowded ? MAILBOX_SLOTS : MAILBOX_SLOTS / 2,
         .share_a_core = crowded,
     };
 }
@@ -63,11 +63,11 @@ static void copy_out(void *destination, const void *source, size_t bytes, bool p
 
 /* Take the next pieces into the slot; for a write, their bytes too. Returns how many: peers can
  * write to the slot. */
-static size_t slot_fill(board_slot *slot, struct progress *work)
+static size_t slot_fill(mailbox_slot *slot, struct progress *work)
 {
     size_t bytes = 0;
     uint32_t count = 0;
-    while (count < BOARD_SLOT_PIECES && bytes < work->requester->slot_bytes &&
+    while (count < MAILBOX_SLOT_PIECES && bytes < work->requester->slot_bytes &&
            !cursor_at_end(&work->next)) {
         banyan_iovec piece = cursor_piece(&work->next, work->requester->slot_bytes - bytes);
         slot->pieces[count++] = (slot_piece){piece.offset, piece.bytes};
@@ -88,8 +88,8 @@ static size_t slot_fill(board_slot *slot, struct progress *work)
 static void post_more(struct progress *work)
 {
     bool any = false;
-    while (work->posted - work->completed < BOARD_SLOTS && !cursor_at_end(&work->next)) {
-        size_t place = work->posted % BOARD_SLOTS;
+    while (work->posted - work->completed < MAILBOX_SLOTS && !cursor_at_end(&work->next)) {
+        size_t place = work->posted % MAILBOX_SLOTS;
         work->begin[place] = work->next;
         work->counts[place] = slot_fill(&work->own->slots[place], work);
         atomic_store_explicit(&work->own->slots[place].state, SLOT_POSTED, memory_order_release);
@@ -99,18 +99,18 @@ static void post_more(struct progress *work)
     if (!any)
         return;
     int me = work->requester->space->local_rank;
-    board_desk *desk = board_desk_for(work->owner, me);
-    atomic_fetch_or_explicit(&desk->requesters[me / 64], UINT64_C(1) << me % 64,
+    mailbox_queue *queue = mailbox_queue_for(work->owner, me);
+    atomic_fetch_or_explicit(&queue->requesters[me / 64], UINT64_C(1) << me % 64,
                              memory_order_release);
-    bell_ring(&desk->requested);
+    wake_up_notify(&queue->requested);
 }
 
-static bool slot_is_done(board_slot *slot)
+static bool slot_is_done(mailbox_slot *slot)
 {
     return atomic_load_explicit(&slot->state, memory_order_acquire) == SLOT_DONE;
 }
 
-static banyan_status wait_for_slot(const struct progress *work, board_slot *slot)
+static banyan_status wait_for_slot(const struct progress *work, mailbox_slot *slot)
 {
     for (uint32_t i = 0; i < work->requester->spins; i++) {
         if (slot_is_done(slot))
@@ -125,13 +125,13 @@ static banyan_status wait_for_slot(const struct progress *work, board_slot *slot
              work->transfer->write ? "write" : "read");
     for (;;) {
         uint64_t nap_ns;
-        uint32_t seen = bell_read(&work->own->answered);
+        uint32_t seen = wake_up_read(&work->own->answered);
         if (slot_is_done(slot))
             break;
         status = control_wait_on(&wait, owner, text, &nap_ns);
         if (status != BANYAN_OK)
             break;
-        bell_sleep(&work->own->answered, seen, nap_ns);
+        wake_up_sleep(&work->own->answered, seen, nap_ns);
     }
     control_wait_end(&wait);
     return status;
@@ -163,7 +163,8 @@ static size_t count_rows(const staging_transfer *transfer, const cursor *at, siz
 }
 
 /* What a read has brought goes to its places. */
-static void slot_drain(const struct progress *work, const board_slot *slot, cursor at, size_t count)
+static void slot_drain(const struct progress *work, const mailbox_slot *slot, cursor at,
+                       size_t count)
 {
     size_t slot_bytes = work->requester->slot_bytes, used = 0;
     for (size_t i = 0; i < count;) {
@@ -186,8 +187,8 @@ static void slot_drain(const struct progress *work, const board_slot *slot, curs
 
 static banyan_status complete_one(struct progress *work)
 {
-    size_t place = work->completed % BOARD_SLOTS;
-    board_slot *slot = &work->own->slots[place];
+    size_t place = work->completed % MAILBOX_SLOTS;
+    mailbox_slot *slot = &work->own->slots[place];
     RETURN_IF_FAILED(wait_for_slot(work, slot));
     if (slot->verdict != SLOT_GRANTED && work->status == BANYAN_OK)
         work->status = memory_staging_refusal(work, slot->verdict);
@@ -210,10 +211,10 @@ banyan_status staging_run(staging_requester *requester, const staging_transfer *
         .owner_local = memory_space_local(space, transfer->handle->rank),
         .next = cursor_at_start(transfer->pieces, transfer->count),
     };
-    work.own = (board *)memory_part_of(requester->boards, space->local_rank);
-    work.owner = (board *)memory_part_of(requester->boards, work.owner_local);
+    work.own = (mailbox *)memory_part_of(requester->mailboxes, space->local_rank);
+    work.owner = (mailbox *)memory_part_of(requester->mailboxes, work.owner_local);
     for (;;) {
-        size_t room = BOARD_SLOTS - (work.posted - work.completed);
+        size_t room = MAILBOX_SLOTS - (work.posted - work.completed);
         if (work.status == BANYAN_OK && room >= requester->refill)
             post_more(&work);
         if (work.completed == work.posted)

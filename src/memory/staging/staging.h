@@ -8,8 +8,8 @@
 /* The owner's side. */
 typedef struct staging_service staging_service;
 
-/* Local. `boards` is the symmetric block of `board`s. */
-banyan_status staging_service_start(memory_space *space, const banyan_memory *boards,
+/* Local. `mailboxes` is the symmetric block of `mailbox`s. */
+banyan_status staging_service_start(memory_space *space, const banyan_memory *mailboxes,
                                     staging_service **service);
 void staging_service_stop(staging_service *service);
 uint64_t staging_service_cpu_ns(const staging_service *service);
@@ -17,7 +17,7 @@ uint64_t staging_service_cpu_ns(const staging_service *service);
 /* The requester's side: one a rank, one transfer at a time. */
 typedef struct staging_requester {
     memory_space *space;
-    const banyan_memory *boards;
+    const banyan_memory *mailboxes;
     uint32_t spins;
     size_t slot_bytes; /* of a slot that are used, so that all slots fit a core's cache */
     size_t refill;     /* slots are filled again this many at once */
@@ -25,7 +25,7 @@ typedef struct staging_requester {
     bool stuck;        /* a transfer was given up: owners may still be working on its slots */
 } staging_requester;
 
-staging_requester staging_requester_of(memory_space *space, const banyan_memory *boards);
+staging_requester staging_requester_of(memory_space *space, const banyan_memory *mailboxes);
 
 typedef struct staging_transfer {
     const banyan_memory_handle *handle;

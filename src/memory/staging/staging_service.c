@@ -50,19 +50,19 @@ static void copy_unseen_end(bool foreign)
 }
 #endif
 
-/* A thread at its desk. */
+/* A thread at its queue. */
 typedef struct helper {
     staging_service *service;
-    board_desk *desk;
+    mailbox_queue *queue;
     pthread_t thread;
     int processor; /* moved to last; -1: anywhere */
 } helper;
 
 struct staging_service {
     memory_space *space;
-    const banyan_memory *boards;
+    const banyan_memory *mailboxes;
     uint32_t spins;
-    helper helpers[BOARD_DESKS];
+    helper helpers[MAILBOX_QUEUES];
     int helper_count;
     atomic_bool stop;
 };
@@ -80,7 +80,7 @@ typedef struct slot_rows {
 
 /* The pieces from `first` on that are rows together: one, where nothing fits. Slots are shared
  * memory: every number is read once, and checked before it is used. */
-static slot_verdict take_rows(const board_slot *slot, uint32_t first, uint32_t piece_count,
+static slot_verdict take_rows(const mailbox_slot *slot, uint32_t first, uint32_t piece_count,
                               const banyan_memory_handle *handle, size_t room, slot_rows *rows)
 {
     *rows = (slot_rows){0};
@@ -122,17 +122,17 @@ static void expect_piece(const char *memory, const slot_piece *next)
         __builtin_prefetch(memory + next->offset + i);
 }
 
-static slot_verdict serve_pieces(board_slot *slot, const banyan_memory_handle *handle)
+static slot_verdict serve_pieces(mailbox_slot *slot, const banyan_memory_handle *handle)
 {
     bool write = slot->write, past_cache = slot->past_cache;
     uint32_t count = slot->piece_count;
-    if (count > BOARD_SLOT_PIECES)
+    if (count > MAILBOX_SLOT_PIECES)
         return SLOT_MALFORMED;
     char *memory = (char *)(uintptr_t)handle->address;
     slot_rows rows;
     size_t used = 0;
     for (uint32_t i = 0; i < count; i += rows.count) {
-        slot_verdict verdict = take_rows(slot, i, count, handle, BOARD_SLOT_BYTES - used, &rows);
+        slot_verdict verdict = take_rows(slot, i, count, handle, MAILBOX_SLOT_BYTES - used, &rows);
         if (verdict != SLOT_GRANTED)
             return verdict;
         if (!write && i + EXPECTED_AHEAD < count && rows.count <= EXPECTED_AHEAD)
@@ -158,7 +158,7 @@ static void move_to(helper *self, int processor)
     self->processor = processor;
 }
 
-static void serve_slot(helper *self, board_slot *slot, bool foreign)
+static void serve_slot(helper *self, mailbox_slot *slot, bool foreign)
 {
     memory_space *space = self->service->space;
     banyan_memory_handle handle = slot->handle;
@@ -182,11 +182,11 @@ static void serve_requester(helper *self, int local)
     memory_space *space = self->service->space;
     if (local >= space->local_size)
         return;
-    board *requester = (board *)memory_part_of(self->service->boards, local);
+    mailbox *requester = (mailbox *)memory_part_of(self->service->mailboxes, local);
     bool unheard = false;
     bool foreign = control_pid(space->world, space->local_ranks[local]) != getpid();
-    for (int i = 0; i < BOARD_SLOTS; i++) {
-        board_slot *slot = &requester->slots[i];
+    for (int i = 0; i < MAILBOX_SLOTS; i++) {
+        mailbox_slot *slot = &requester->slots[i];
         if (atomic_load_explicit(&slot->state, memory_order_acquire) != SLOT_POSTED ||
             slot->owner != (uint32_t)space->local_rank)
             continue;
@@ -194,10 +194,10 @@ static void serve_requester(helper *self, int local)
         serve_slot(self, slot, foreign);
         unheard = together;
         if (!together)
-            bell_ring(&requester->answered);
+            wake_up_notify(&requester->answered);
     }
     if (unheard)
-        bell_ring(&requester->answered);
+        wake_up_notify(&requester->answered);
 }
 
 /* Serve all that is asked for now; false when nothing was. */
@@ -206,7 +206,7 @@ static bool serve_round(helper *self)
     bool any = false;
     for (int word = 0; word * 64 < self->service->space->local_size; word++) {
         uint64_t asking =
-            atomic_exchange_explicit(&self->desk->requesters[word], 0, memory_order_acquire);
+            atomic_exchange_explicit(&self->queue->requesters[word], 0, memory_order_acquire);
         for (; asking != 0; asking &= asking - 1) {
             serve_requester(self, word * 64 + __builtin_ctzll(asking));
             any = true;
@@ -220,48 +220,48 @@ static void *staging_service_serve(void *argument)
     helper *self = argument;
     uint32_t idle = 0;
     while (!atomic_load_explicit(&self->service->stop, memory_order_acquire)) {
-        uint32_t seen = bell_read(&self->desk->requested);
+        uint32_t seen = wake_up_read(&self->queue->requested);
         if (serve_round(self))
             idle = 0;
         else if (idle++ < self->service->spins)
             spin_pause();
         else
-            bell_sleep(&self->desk->requested, seen, NS_PER_S);
+            wake_up_sleep(&self->queue->requested, seen, NS_PER_S);
     }
     return NULL;
 }
 
-static banyan_status start_helper(staging_service *service, board_desk *desk)
+static banyan_status start_helper(staging_service *service, mailbox_queue *queue)
 {
     helper *self = &service->helpers[service->helper_count];
-    *self = (helper){.service = service, .desk = desk, .processor = -1};
+    *self = (helper){.service = service, .queue = queue, .processor = -1};
     RETURN_IF_FAILED(thread_start(&self->thread, staging_service_serve, self, false));
     service->helper_count++;
     return BANYAN_OK;
 }
 
-/* Somebody goes to each of the first desks, unless it is only this rank itself. */
+/* Somebody goes to each of the first queues, unless it is only this rank itself. */
 static banyan_status start_helpers(staging_service *service)
 {
     const memory_space *space = service->space;
-    board *own = (board *)memory_part_of(service->boards, space->local_rank);
-    for (int i = 0; i < BOARD_DESKS && i < space->local_size; i++) {
-        bool only_this_rank = i == space->local_rank && i + BOARD_DESKS >= space->local_size;
+    mailbox *own = (mailbox *)memory_part_of(service->mailboxes, space->local_rank);
+    for (int i = 0; i < MAILBOX_QUEUES && i < space->local_size; i++) {
+        bool only_this_rank = i == space->local_rank && i + MAILBOX_QUEUES >= space->local_size;
         if (!only_this_rank)
-            RETURN_IF_FAILED(start_helper(service, board_desk_for(own, i)));
+            RETURN_IF_FAILED(start_helper(service, mailbox_queue_for(own, i)));
     }
     return BANYAN_OK;
 }
 
-banyan_status staging_service_start(memory_space *space, const banyan_memory *boards,
+banyan_status staging_service_start(memory_space *space, const banyan_memory *mailboxes,
                                     staging_service **service)
 {
     staging_service *made = calloc(1, sizeof *made);
     if (!made)
         return error_no_memory(sizeof *made, "the staging service");
     made->space = space;
-    made->boards = boards;
-    made->spins = bell_spins(memory_space_is_crowded(space, 2));
+    made->mailboxes = mailboxes;
+    made->spins = wake_up_spins(memory_space_is_crowded(space, 2));
     banyan_status status = start_helpers(made);
     if (status == BANYAN_OK)
         *service = made;
@@ -276,7 +276,7 @@ void staging_service_stop(staging_service *service)
         return;
     atomic_store_explicit(&service->stop, true, memory_order_release);
     for (int i = 0; i < service->helper_count; i++) {
-        bell_ring(&service->helpers[i].desk->requested);
+        wake_up_notify(&service->helpers[i].queue->requested);
         pthread_join(service->helpers[i].thread, NULL);
     }
     free(service);

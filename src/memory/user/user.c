@@ -22,16 +22,16 @@
 
 struct user_memory {
     memory_space *space;
-    banyan_memory *boards;
+    banyan_memory *mailboxes;
     user_memory_way way;
     bool attaches_small; /* to be staged, but small, and the kernel allows it */
     staging_service *service;
     staging_requester requester;
 };
 
-static board *board_of(const user_memory *user, int local)
+static mailbox *mailbox_of(const user_memory *user, int local)
 {
-    return (board *)memory_part_of(user->boards, local);
+    return (mailbox *)memory_part_of(user->mailboxes, local);
 }
 
 /* ---- moving bytes ---- */
@@ -75,7 +75,7 @@ static banyan_status cross_attach(user_memory *user, int local, const banyan_mem
                                   bool past_cache)
 {
     memory_space *space = user->space;
-    if (!registration_shown_covers(board_of(user, local)->registrations, handle))
+    if (!registration_shown_covers(mailbox_of(user, local)->registrations, handle))
         return registration_missing(space, handle);
     RETURN_IF_FAILED(control_check(space->world));
     cma_peer peer = {space->rank, handle->rank, control_pid(space->world, handle->rank)};
@@ -193,7 +193,7 @@ static banyan_status user_choose(user_memory *user, uint32_t forced)
         forced == BANYAN_USER_MEMORY_STAGING)
         ways |= 1U << USER_MEMORY_STAGED;
     if (ways >> USER_MEMORY_STAGED & 1)
-        status = staging_service_start(space, user->boards, &user->service);
+        status = staging_service_start(space, user->mailboxes, &user->service);
     RETURN_IF_FAILED(control_agree(space->world, status));
     user_memory_way way;
     RETURN_IF_FAILED(measure_ways(space, user, ways, &way));
@@ -210,9 +210,9 @@ static banyan_status user_choose(user_memory *user, uint32_t forced)
 
 static banyan_status user_memory_create(memory_space *space, user_memory **user)
 {
-    if (space->local_size > BOARD_RANKS_MAX)
+    if (space->local_size > MAILBOX_RANKS_MAX)
         return error_set(BANYAN_ERR_UNSUPPORTED, "a node has %d ranks, and %d is the limit",
-                         space->local_size, BOARD_RANKS_MAX);
+                         space->local_size, MAILBOX_RANKS_MAX);
     user_memory *made = calloc(1, sizeof *made);
     if (!made)
         return error_no_memory(sizeof *made, "the way to user memory");
@@ -227,13 +227,13 @@ static banyan_status user_memory_create(memory_space *space, user_memory **user)
 static banyan_status user_count_processors(user_memory *user)
 {
     memory_space *space = user->space;
-    cpu_set_t *mine = &board_of(user, space->local_rank)->processors, all;
+    cpu_set_t *mine = &mailbox_of(user, space->local_rank)->processors, all;
     if (sched_getaffinity(0, sizeof *mine, mine) != 0)
         CPU_ZERO(mine);
     RETURN_IF_FAILED(banyan_world_barrier(space->world));
     CPU_ZERO(&all);
     for (int i = 0; i < space->local_size; i++)
-        CPU_OR(&all, &all, &board_of(user, i)->processors);
+        CPU_OR(&all, &all, &mailbox_of(user, i)->processors);
     space->processors = CPU_COUNT(&all);
     return BANYAN_OK;
 }
@@ -241,10 +241,10 @@ static banyan_status user_count_processors(user_memory *user)
 static banyan_status user_memory_set_up(user_memory *user, uint32_t forced)
 {
     memory_space *space = user->space;
-    RETURN_IF_FAILED(memory_alloc(space->world, sizeof(board), true, &user->boards));
+    RETURN_IF_FAILED(memory_alloc(space->world, sizeof(mailbox), true, &user->mailboxes));
     RETURN_IF_FAILED(user_count_processors(user));
-    user->requester = staging_requester_of(space, user->boards);
-    registrations_show(space, board_of(user, space->local_rank)->registrations);
+    user->requester = staging_requester_of(space, user->mailboxes);
+    registrations_show(space, mailbox_of(user, space->local_rank)->registrations);
     return user_choose(user, forced);
 }
 
@@ -277,7 +277,7 @@ void user_memory_close(user_memory *user)
     staging_service_stop(user->service);
     user->space->shown = NULL;
     user->space->user = NULL;
-    banyan_memory_free(user->boards);
+    banyan_memory_free(user->mailboxes);
     free(user);
 }
 

@@ -107,7 +107,7 @@ static void units_hear(fused *f, int mesh, fused_circle who)
 }
 
 /* Synchronize in the next stage. */
-static void units_meet(fused *f, int mesh, fused_circle who)
+static void units_barrier(fused *f, int mesh, fused_circle who)
 {
     units_tell(f, mesh, who);
     if (list_others(f, who, f->a.everyone) == 0)
@@ -136,7 +136,7 @@ static void units_gather_shares(fused *f)
     EACH_OTHER(grid->nodes, grid->node, node)
     units_put(f, fused_slot(f, fused_rank_on(f, node), f->at.gathered, grid->node),
               units_result(f, grid->node));
-    units_meet(f, MESH_NODES_LAST, AMONG_NODES);
+    units_barrier(f, MESH_NODES_LAST, AMONG_NODES);
 }
 
 /* Copy the data that the node's ranks publish into all their outputs. */
@@ -171,7 +171,7 @@ static void units_share_between_nodes(fused *f)
     EACH_OTHER(grid->inter_tp, own, tp)
     units_put(f, fused_slot(f, fused_node(f, tp, grid->inter_dp_rank), f->at.gathered, own),
               units_result(f, own));
-    units_meet(f, MESH_NODES_LAST, AMONG_TP_NODES);
+    units_barrier(f, MESH_NODES_LAST, AMONG_TP_NODES);
 }
 
 static void units_share_in_node(fused *f)
@@ -195,7 +195,7 @@ static void units_share_in_node(fused *f)
 static const fused_form units = {
     .put = units_put,
     .sum = units_sum,
-    .meet = units_meet,
+    .meet = units_barrier,
     .result = units_result,
     .gather_shares = units_gather_shares,
     .gather_in_node = gather_in_node,

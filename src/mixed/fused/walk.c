@@ -7,7 +7,7 @@ static void fused_walk_put(fused *f, int peer, uint64_t region, int index, banya
     f->form->put(f, fused_slot(f, peer, region, index), data);
 }
 
-static void fused_walk_meet(fused *f, int mesh, fused_circle who)
+static void fused_walk_barrier(fused *f, int mesh, fused_circle who)
 {
     if (f->form->meet)
         f->form->meet(f, mesh, who);
@@ -56,7 +56,7 @@ static void gather_at_once(fused *f)
     const banyan_mixed_grid *grid = &f->grid;
     EACH_OTHER(fused_ranks(f), f->rank, peer)
     fused_walk_put(f, peer, f->at.first, f->rank, fused_input(f, 0, 0, 0));
-    fused_walk_meet(f, MESH_LOCAL_FIRST, IN_ALL);
+    fused_walk_barrier(f, MESH_LOCAL_FIRST, IN_ALL);
     for (int dp = 0; dp < grid->dp; dp++) {
         fused_sum sum = FUSED_SUM_INIT;
         for (int tp = 0; tp < grid->tp; tp++) {
@@ -75,7 +75,7 @@ static void scatter_at_once(fused *f)
     EACH_OTHER(fused_ranks(f), f->rank, peer)
     fused_walk_put(f, peer, f->at.first, f->rank,
                    fused_input(f, grid_of_rank(&f->grid, peer).dp_index, 0, 0));
-    fused_walk_meet(f, MESH_LOCAL_FIRST, IN_ALL);
+    fused_walk_barrier(f, MESH_LOCAL_FIRST, IN_ALL);
     fused_walk_add_up(f, (places){f->at.first, 0, 1, fused_ranks(f)}, f->rank,
                       fused_input(f, f->grid.dp_index, 0, 0), fused_output(f, 0, 0, 0));
 }
@@ -87,7 +87,7 @@ static void put_parts(fused *f)
     for (int share = 0; share < f->shares; share++)
         fused_walk_put(f, fused_local(f, tp, grid->local_dp_rank), f->at.first,
                        grid->local_tp_rank * f->shares + share, fused_input(f, 0, tp, share));
-    fused_walk_meet(f, MESH_LOCAL_FIRST, IN_TP);
+    fused_walk_barrier(f, MESH_LOCAL_FIRST, IN_TP);
 }
 
 /* Sum one share of the rank's part over the node's tensor-parallel ranks. Returns its place, which
@@ -115,7 +115,7 @@ static void put_rows(fused *f)
                 f, fused_local(f, tp, dp), f->at.first, grid->local_rank * rows + row,
                 fused_input(f, fused_block(f, dp, row / f->shares), tp, row % f->shares));
     }
-    fused_walk_meet(f, MESH_LOCAL_FIRST, IN_NODE);
+    fused_walk_barrier(f, MESH_LOCAL_FIRST, IN_NODE);
 }
 
 /* Sum a row over all ranks of the node. */
@@ -153,7 +153,7 @@ static void gather_between_nodes(fused *f)
     banyan_chunk own = fused_walk_sum_part(f, 0, fused_walk_mine(f, f->at.partial, 0));
     EACH_OTHER(grid->nodes, grid->node, node)
     fused_walk_put(f, fused_rank_on(f, node), f->at.inter, grid->node, own);
-    fused_walk_meet(f, MESH_NODES_FIRST, AMONG_NODES);
+    fused_walk_barrier(f, MESH_NODES_FIRST, AMONG_NODES);
     for (int dp = 0; dp < grid->inter_dp; dp++) {
         sum_group(f, dp, own, f->form->result(f, dp));
         fused_walk_show(f, dp);
@@ -170,7 +170,7 @@ static void gather_in_shares(fused *f)
     fused_walk_put(f, fused_node(f, tp, own_dp), f->at.inter, grid->node,
                    fused_walk_sum_part(f, tp, fused_walk_mine(f, f->at.partial, tp)));
     banyan_chunk own = fused_walk_sum_part(f, own_tp, fused_walk_mine(f, f->at.partial, own_tp));
-    fused_walk_meet(f, MESH_NODES_FIRST, AMONG_TP_NODES);
+    fused_walk_barrier(f, MESH_NODES_FIRST, AMONG_TP_NODES);
     sum_group(f, own_dp, own, f->form->result(f, own_dp * f->shares + own_tp));
     f->form->gather_shares(f);
 }
@@ -212,7 +212,7 @@ static void scatter_between_nodes(fused *f)
     EACH_OTHER(fused_rows(f), own_row, row)
     (void)send_row(f, row);
     banyan_chunk own = send_row(f, own_row);
-    fused_walk_meet(f, MESH_NODES_FIRST, AMONG_NODES);
+    fused_walk_barrier(f, MESH_NODES_FIRST, AMONG_NODES);
     fused_walk_add_up(f, (places){f->at.inter, 0, 1, grid->nodes}, grid->node, own,
                       f->form->result(f, own_share));
 }

@@ -249,7 +249,7 @@ void engine_free(engine *old)
     packet_writers_free(&old->packets);
     caches_free(&old->caches);
     array_free(&old->record.steps);
-    plan_meetings_free(&old->meetings);
+    plan_barrier_numbers_free(&old->meetings);
     array_free(&old->meeting_list);
     arena_free(&old->memory);
 }

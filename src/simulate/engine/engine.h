@@ -130,7 +130,7 @@ typedef struct engine {
     sim_block *blocks;
     port_lane *ports;
     uint32_t block_count, port_count;
-    plan_meetings meetings; /* places in the list */
+    plan_barrier_numbers meetings; /* places in the list */
     ARRAY(meeting) meeting_list;
     uint64_t now_ps;
     uint64_t *ends_ps; /* of each rank's last lane */

@@ -71,7 +71,7 @@ static meeting *find_meeting(engine *all, int rank, const plan_op *op)
 {
     size_t place;
     meeting begun = {.waiting = {NO_LANE, NO_LANE}};
-    if (!plan_meetings_find(&all->meetings, rank, op, &place))
+    if (!plan_barrier_numbers_find(&all->meetings, rank, op, &place))
         return NULL;
     if (place == all->meeting_list.count && !array_push(&all->meeting_list, begun))
         return NULL;

@@ -1,5 +1,5 @@
-/* The steps that a courier takes, played on the host: batches are packed, travel to the slot that
- * the sender was told of, and are unpacked there. */
+/* The steps that a GPU pipeline takes, played on the host: batches are packed, travel to the slot
+ * that the sender was told of, and are unpacked there. */
 #include "support/test.h"
 
 #include "copy/pipeline/steps.h"
@@ -11,7 +11,7 @@ enum { SLOT_BYTES = 4096, SLOTS = BANYAN_PIPELINE_SLOTS };
 
 typedef struct player {
     banyan_world *world;
-    courier_slots slots;
+    gpu_pipeline_slots slots;
     char memory[2 * SLOTS][SLOT_BYTES];
 } player;
 
@@ -34,9 +34,9 @@ static banyan_status player_prepare(void *state, const banyan_copy_batch *batch,
 {
     player *of = state;
     pipeline_schedule planned;
-    courier_steps *steps = calloc(1, sizeof *steps);
+    gpu_pipeline_steps *steps = calloc(1, sizeof *steps);
     CHECK_OK(pipeline_plan(of->world, NULL, SLOT_BYTES, false, batch, &planned));
-    CHECK_OK(courier_steps_make(of->world, &planned, &of->slots, steps));
+    CHECK_OK(gpu_pipeline_steps_make(of->world, &planned, &of->slots, steps));
     pipeline_schedule_free(&planned);
     *schedule = steps;
     return BANYAN_OK;
@@ -45,7 +45,7 @@ static banyan_status player_prepare(void *state, const banyan_copy_batch *batch,
 static void player_release(void *state, void *schedule)
 {
     (void)state;
-    courier_steps_free(schedule);
+    gpu_pipeline_steps_free(schedule);
     free(schedule);
 }
 
@@ -62,23 +62,23 @@ static void make_moves(const direct_moves *moves)
 }
 
 /* Both ends of a batch know the round and the slot. */
-static uint64_t tag_of(const courier_step *step, const courier_batch *batch)
+static uint64_t tag_of(const gpu_pipeline_step *step, const gpu_pipeline_batch *batch)
 {
     return step->round * SLOTS + (uint64_t)batch->slot;
 }
 
-static void send_batch(player *of, const courier_step *step, size_t number)
+static void send_batch(player *of, const gpu_pipeline_step *step, size_t number)
 {
-    const courier_batch *batch = &step->send;
+    const gpu_pipeline_batch *batch = &step->send;
     char *slot = of->slots.send[number % SLOTS];
     CHECK(batch->bytes <= SLOT_BYTES && batch->slot < SLOTS);
     make_moves(batch->moves);
     CHECK_OK(control_send(of->world, batch->peer, tag_of(step, batch), slot, batch->bytes));
 }
 
-static void receive_batch(player *of, const courier_step *step, size_t number)
+static void receive_batch(player *of, const gpu_pipeline_step *step, size_t number)
 {
-    const courier_batch *batch = &step->recv;
+    const gpu_pipeline_batch *batch = &step->recv;
     void *data;
     size_t bytes;
     CHECK(batch->slot == (int)(number % SLOTS));
@@ -92,12 +92,12 @@ static void receive_batch(player *of, const courier_step *step, size_t number)
 
 static banyan_status player_execute(void *state, void *schedule, void *stream)
 {
-    const courier_steps *steps = schedule;
+    const gpu_pipeline_steps *steps = schedule;
     size_t sent = 0, received = 0;
     CHECK(!stream);
     make_moves(&steps->local);
     for (size_t i = 0; i < steps->count; i++) {
-        const courier_step *step = &steps->list[i];
+        const gpu_pipeline_step *step = &steps->list[i];
         CHECK(i == 0 || steps->list[i - 1].round < step->round);
         if (step->send.peer >= 0)
             send_batch(state, step, sent++);

@@ -232,8 +232,8 @@ static banyan_plan *compile_crossed(void)
     banyan_program_destroy(program);
     proof_demand(plan, "crossed");
     bool in_step;
-    CHECK_OK(plan_goes_in_step(plan, &in_step));
-    CHECK(plan_is_alike(plan) && !in_step, "its thread blocks would not be staged wrongly");
+    CHECK_OK(plan_runs_in_lock_step(plan, &in_step));
+    CHECK(plan_is_spmd(plan) && !in_step, "its thread blocks would not be staged wrongly");
     return plan;
 }
 

@@ -154,7 +154,7 @@ static void check_quantized(const banyan_layout *layout, const banyan_tensors *t
 /* ---- into MXFP8 ---- */
 
 /* All that a rank needs for a case. */
-struct mover {
+struct gpu_copy {
     banyan_layout *from, *to;
     banyan_tensors *source, *destination;
     struct scales *scales;
@@ -174,62 +174,64 @@ static banyan_transform *mxfp8_of(const struct run_case *of)
     return transform;
 }
 
-static struct mover mover_open(const struct run_case *of, banyan_world *world)
+static struct gpu_copy gpu_copy_open(const struct run_case *of, banyan_world *world)
 {
     int rank = banyan_world_rank(world);
-    struct mover mover = {.from = layout_of(&of->source, rank),
-                          .to = layout_of(&of->destination, rank),
-                          .scales = malloc(sizeof *mover.scales),
-                          .transform = mxfp8_of(of)};
-    CHECK_OK(banyan_tensors_alloc(mover.from, world, &mover.source));
-    CHECK_OK(banyan_tensors_alloc(mover.to, NULL, &mover.destination));
-    memset(mover.scales, 0xa5, sizeof *mover.scales);
-    bind_scales(mover.transform, of->layout, mover.to, mover.scales);
+    struct gpu_copy gpu_copy = {.from = layout_of(&of->source, rank),
+                                .to = layout_of(&of->destination, rank),
+                                .scales = malloc(sizeof *gpu_copy.scales),
+                                .transform = mxfp8_of(of)};
+    CHECK_OK(banyan_tensors_alloc(gpu_copy.from, world, &gpu_copy.source));
+    CHECK_OK(banyan_tensors_alloc(gpu_copy.to, NULL, &gpu_copy.destination));
+    memset(gpu_copy.scales, 0xa5, sizeof *gpu_copy.scales);
+    bind_scales(gpu_copy.transform, of->layout, gpu_copy.to, gpu_copy.scales);
     banyan_reshard_options planning = BANYAN_RESHARD_OPTIONS_INIT;
-    planning.transform = mover.transform;
+    planning.transform = gpu_copy.transform;
     planning.min_split_bytes = 512;
     planning.max_staging_bytes = of->max_staging_bytes;
     planning.checksums = true;
-    CHECK_OK(banyan_reshard_plan_create(mover.from, mover.to, world, &planning, &mover.plan));
+    CHECK_OK(
+        banyan_reshard_plan_create(gpu_copy.from, gpu_copy.to, world, &planning, &gpu_copy.plan));
     if (of->mailbox)
-        CHECK_OK(banyan_copy_service_open_backend(world, &mailbox_backend, NULL, &mover.service));
+        CHECK_OK(
+            banyan_copy_service_open_backend(world, &mailbox_backend, NULL, &gpu_copy.service));
     else
-        CHECK_OK(banyan_copy_service_open(world, "direct", NULL, &mover.service));
-    return mover;
+        CHECK_OK(banyan_copy_service_open(world, "direct", NULL, &gpu_copy.service));
+    return gpu_copy;
 }
 
-static banyan_status mover_run(struct mover *mover, banyan_world *world)
+static banyan_status gpu_copy_run(struct gpu_copy *gpu_copy, banyan_world *world)
 {
-    return banyan_reshard_execute(mover->plan, mover->source, mover->destination, mover->service,
-                                  world, mover->transform, NULL);
+    return banyan_reshard_execute(gpu_copy->plan, gpu_copy->source, gpu_copy->destination,
+                                  gpu_copy->service, world, gpu_copy->transform, NULL);
 }
 
-static void mover_close(struct mover *mover)
+static void gpu_copy_close(struct gpu_copy *gpu_copy)
 {
-    banyan_reshard_plan_destroy(mover->plan);
-    banyan_copy_service_close(mover->service);
-    banyan_transform_destroy(mover->transform);
-    banyan_tensors_destroy(mover->source);
-    banyan_tensors_destroy(mover->destination);
-    banyan_layout_destroy(mover->from);
-    banyan_layout_destroy(mover->to);
-    free(mover->scales);
+    banyan_reshard_plan_destroy(gpu_copy->plan);
+    banyan_copy_service_close(gpu_copy->service);
+    banyan_transform_destroy(gpu_copy->transform);
+    banyan_tensors_destroy(gpu_copy->source);
+    banyan_tensors_destroy(gpu_copy->destination);
+    banyan_layout_destroy(gpu_copy->from);
+    banyan_layout_destroy(gpu_copy->to);
+    free(gpu_copy->scales);
 }
 
 static void quantize_between_ranks(banyan_world *world, void *context)
 {
     const struct run_case *of = context;
-    struct mover mover = mover_open(of, world);
+    struct gpu_copy gpu_copy = gpu_copy_open(of, world);
     for (uint64_t version = 1; version <= 3; version++) {
-        fill(mover.from, mover.source, version);
-        CHECK_OK(mover_run(&mover, world));
+        fill(gpu_copy.from, gpu_copy.source, version);
+        CHECK_OK(gpu_copy_run(&gpu_copy, world));
         CHECK(of->max_staging_bytes == 0 || run_memory_peak() <= of->max_staging_bytes,
               "%llu of %llu", (unsigned long long)run_memory_peak(),
               (unsigned long long)of->max_staging_bytes);
-        check_quantized(mover.to, mover.destination, mover.scales, of->rule, version);
+        check_quantized(gpu_copy.to, gpu_copy.destination, gpu_copy.scales, of->rule, version);
         CHECK_OK(banyan_world_barrier(world));
     }
-    mover_close(&mover);
+    gpu_copy_close(&gpu_copy);
 }
 
 /* Slices by rows into slices by columns: every box has whole blocks of the engine's tensors. */
@@ -292,14 +294,14 @@ static void memory_of_cut_blocks_is_within_the_bound(void **state)
 /* ---- errors ---- */
 
 /* A run that is refused, with these words, and has moved nothing. */
-static void check_refused(struct mover *mover, banyan_world *world, const char *first,
+static void check_refused(struct gpu_copy *gpu_copy, banyan_world *world, const char *first,
                           const char *second)
 {
-    fill(mover->from, mover->source, 1);
-    CHECK_FAILS(mover_run(mover, world), BANYAN_ERR_INVALID, first);
+    fill(gpu_copy->from, gpu_copy->source, 1);
+    CHECK_FAILS(gpu_copy_run(gpu_copy, world), BANYAN_ERR_INVALID, first);
     CHECK(strstr(banyan_last_error(), second), "%s", banyan_last_error());
-    for (size_t i = 0; i < banyan_tensors_count(mover->destination); i++) {
-        const DLTensor *tensor = banyan_tensors_get(mover->destination, i);
+    for (size_t i = 0; i < banyan_tensors_count(gpu_copy->destination); i++) {
+        const DLTensor *tensor = banyan_tensors_get(gpu_copy->destination, i);
         for (int64_t n = 0; n < tensor->shape[0] * tensor->shape[1]; n++)
             CHECK(((uint8_t *)tensor->data)[n] == 0, "an element has moved");
     }
@@ -316,9 +318,9 @@ static void put_together_in_too_little(banyan_world *world, void *context)
     for (int i = 0; i < 2; i++) {
         struct run_case of = {
             .source = trainer_columns, .destination = engine_rows, .max_staging_bytes = bounds[i]};
-        struct mover mover = mover_open(&of, world);
-        check_refused(&mover, world, words[i][0], words[i][1]);
-        mover_close(&mover);
+        struct gpu_copy gpu_copy = gpu_copy_open(&of, world);
+        check_refused(&gpu_copy, world, words[i][0], words[i][1]);
+        gpu_copy_close(&gpu_copy);
     }
 }
 
@@ -333,9 +335,9 @@ static void cut_at_the_sender(banyan_world *world, void *context)
     (void)context;
     struct run_case of = {
         .source = trainer_columns, .destination = engine_rows, .at = BANYAN_TRANSFORM_AT_SENDER};
-    struct mover mover = mover_open(&of, world);
-    check_refused(&mover, world, "tensor w.odd, box [0:24, ", "cuts MXFP8 block ");
-    mover_close(&mover);
+    struct gpu_copy gpu_copy = gpu_copy_open(&of, world);
+    check_refused(&gpu_copy, world, "tensor w.odd, box [0:24, ", "cuts MXFP8 block ");
+    gpu_copy_close(&gpu_copy);
 }
 
 static void a_cut_block_at_the_sender_comes_to_every_rank(void **state)

@@ -203,7 +203,8 @@ static banyan_status connect_ranks(nccl_session *session)
 static banyan_status open_marks(nccl_session *session)
 {
     void *here, *there, *passed;
-    banyan_status status = driver_kernel(courier_kernel_symbol(), session->device, &session->mark);
+    banyan_status status =
+        driver_kernel(gpu_pipeline_kernel_symbol(), session->device, &session->mark);
     if (status == BANYAN_OK)
         status = shared_words_open(session->device, sizeof *session->marks, &here, &there);
     if (status != BANYAN_OK)
@@ -310,7 +311,7 @@ static int queue_message(const nccl_session *session, const nccl_message *messag
 
 banyan_status nccl_session_mark(nccl_session *session, void *stream)
 {
-    courier_args args = {
+    gpu_pipeline_args args = {
         .task = COURIER_TELL, .their_word = session->device_marks, .count = session->passed};
     void *params[] = {&args};
     return DRIVER(session->device, cuLaunchKernel, session->mark, 1, 1, 1, 1, 1, 1, 0, stream,

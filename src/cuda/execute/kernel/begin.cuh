@@ -118,7 +118,7 @@ BANYAN_DEVICE void begin_run(const kernel_args *args, block_run *run)
         begin_odd(args);
     if (block_thread() == 0)
         begin_share(&state);
-    block_meet(run);
+    block_barrier(run);
     if (block_thread() == 0 && !args->goes_on)
         begin_count(args, &state);
 }

@@ -230,7 +230,7 @@ BANYAN_DEVICE void block_tell(const block_run *run, uint32_t index, const banyan
 }
 
 /* All threads of the block. */
-BANYAN_DEVICE void block_meet(block_run *run)
+BANYAN_DEVICE void block_barrier(block_run *run)
 {
     __syncthreads();
     run->ended |= block_share()->ended != 0;

@@ -111,7 +111,7 @@ template <typename Element> BANYAN_DEVICE void direct(const kernel_args *args)
             continue;
         }
         if (kind == STEP_NOP || (run.step->relaxed & KERNEL_MEETS))
-            block_meet(&run);
+            block_barrier(&run);
         if ((kind == STEP_COPY || kind == STEP_COMBINE) && !run.ended)
             direct_move<Element>(&run);
     }

@@ -16,7 +16,7 @@ BANYAN_DEVICE_RARE void interpret_copy_share(char *to, const char *from, uint64_
                        gridDim.x * block_threads());
 }
 
-BANYAN_DEVICE bool interpret_meet_all(const kernel_args *args, block_run run)
+BANYAN_DEVICE bool interpret_barrier_all(const kernel_args *args, block_run run)
 {
     return sync_barrier(run, args->barriers + args->barrier_count * KERNEL_COUNTER_WORDS,
                         gridDim.x);
@@ -26,12 +26,12 @@ BANYAN_DEVICE_RARE bool interpret_copy_in(const kernel_args *args, block_run run
 {
     if (!run.ended)
         interpret_copy_share(args->copy_in_to, args->copy_in_from, args->copy_in_bytes);
-    return interpret_meet_all(args, run);
+    return interpret_barrier_all(args, run);
 }
 
 BANYAN_DEVICE_RARE void interpret_copy_out(const kernel_args *args, block_run run)
 {
-    run.ended |= interpret_meet_all(args, run);
+    run.ended |= interpret_barrier_all(args, run);
     BANYAN_DEVICE_LOOP
     for (uint32_t i = 0; i < args->span_count && !run.ended; i++)
         interpret_copy_share(args->copy_out_to + args->spans[i].offset,
@@ -72,10 +72,10 @@ BANYAN_DEVICE void interpret_copy(const block_run *run)
                                 block_threads());
 }
 
-BANYAN_DEVICE void interpret_meet_parts(block_run *run)
+BANYAN_DEVICE void interpret_barrier_parts(block_run *run)
 {
     if (run->step->relaxed & KERNEL_MEETS)
-        block_meet(run);
+        block_barrier(run);
 }
 
 template <typename Element>
@@ -83,34 +83,34 @@ BANYAN_DEVICE void interpret_step(const kernel_args *args, block_run *run)
 {
     switch (run->step->kind) {
     case STEP_NOP:
-        block_meet(run);
+        block_barrier(run);
         break;
     case STEP_COPY:
-        interpret_meet_parts(run);
+        interpret_barrier_parts(run);
         interpret_copy(run);
         break;
     case STEP_COMBINE:
-        interpret_meet_parts(run);
+        interpret_barrier_parts(run);
         run->ended |= combine_step<Element>(*run);
         break;
     case STEP_PACK:
     case STEP_UNPACK:
     case STEP_FORWARD:
-        interpret_meet_parts(run);
+        interpret_barrier_parts(run);
         run->ended |= packets_step(*run);
         break;
     case STEP_POST_PACK:
     case STEP_POST_FORWARD:
         run->ended |= sync_flush_before(*run);
-        block_meet(run);
+        block_barrier(run);
         run->ended |= packets_step(*run);
-        block_meet(run);
+        block_barrier(run);
         break;
     case ENGINE_MULTICAST:
-        block_meet(run);
+        block_barrier(run);
         if (!run->ended)
             multicast_step<Element>(*run);
-        block_meet(run);
+        block_barrier(run);
         break;
     case STEP_BARRIER:
         run->ended |= sync_barrier(*run, args->barriers + run->step->barrier * KERNEL_COUNTER_WORDS,

@@ -469,11 +469,11 @@ template <typename Element> BANYAN_DEVICE void quick(const kernel_args *args)
     for (uint32_t at = 0; at < count; at = run.of.step->jump) {
         run.of.step = block_steps() + at;
         if (run.of.step->kind == STEP_NOP || (run.of.step->relaxed & KERNEL_MEETS))
-            block_meet(&run.of);
+            block_barrier(&run.of);
         if (run.of.step->kind != STEP_NOP && run.of.step->kind != KERNEL_PASS)
             quick_step<Element>(args, &run);
         if (run.begun && !counted) {
-            block_meet(&run.of);
+            block_barrier(&run.of);
             if (block_thread() == 0)
                 begin_count(args, &run.state);
             counted = true;

@@ -96,7 +96,7 @@ BANYAN_DEVICE void sync_acquire(block_run *run, const kernel_end *end, uint32_t 
 /* Arrivals are counted for ever: the n-th meeting is complete when n times the members came. */
 BANYAN_DEVICE void sync_arrive(block_run *run, uint64_t *arrivals, uint32_t members)
 {
-    uint64_t before = banyan_device_meet(arrivals, 1), all = before - before % members + members;
+    uint64_t before = banyan_device_barrier(arrivals, 1), all = before - before % members + members;
     block_wait wait = {};
     while (banyan_device_load_acquire(arrivals) < all) {
         if (!block_wait_on(run, &wait, 0, KERNEL_GRACE_NS))
@@ -108,10 +108,10 @@ BANYAN_DEVICE void sync_arrive(block_run *run, uint64_t *arrivals, uint32_t memb
 /* The thread blocks' threads, too. As packets_step. */
 BANYAN_DEVICE_RARE bool sync_barrier(block_run run, uint64_t *arrivals, uint32_t members)
 {
-    block_meet(&run);
+    block_barrier(&run);
     if (block_thread() == 0 && !run.ended)
         sync_arrive(&run, arrivals, members);
-    block_meet(&run);
+    block_barrier(&run);
     return run.ended;
 }
 

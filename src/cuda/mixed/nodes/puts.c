@@ -57,10 +57,10 @@ static void puts_call_init(void *unused)
 /* NVSHMEM waits for all that runs on the device. */
 static banyan_status give_state(banyan_world *world, int device)
 {
-    patience_end end;
+    watchdog_end end;
     banyan_status status =
-        patience_call(world, device, "nvshmemx_cumodule_init", puts_call_init, NULL, &end);
-    image.is_stuck = end == PATIENCE_LEFT;
+        watchdog_call(world, device, "nvshmemx_cumodule_init", puts_call_init, NULL, &end);
+    image.is_stuck = end == WATCHDOG_LEFT;
     if (status == BANYAN_OK && image.result != 0)
         status = banyan_error_set(BANYAN_ERR_UNSUPPORTED,
                                   "cuda: nvshmemx_cumodule_init gave %d on device %d", image.result,
