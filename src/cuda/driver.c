@@ -1,4 +1,4 @@
-/* What all calls of the driver have in common: errors, contexts, captures. */
+/* Common parts of all driver calls: errors, contexts, captures. */
 #include "cuda/driver.h"
 
 #include <pthread.h>
@@ -6,8 +6,6 @@
 
 static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
 static CUcontext contexts[DRIVER_DEVICES_MAX];
-
-/* ---- errors ---- */
 
 banyan_status driver_check(CUresult result, const char *call, int device)
 {
@@ -23,8 +21,6 @@ banyan_status driver_check(CUresult result, const char *call, int device)
         result == CUDA_ERROR_OUT_OF_MEMORY ? BANYAN_ERR_NO_MEMORY : BANYAN_ERR_SYSTEM,
         "cuda: %s%s: %s (%s)", call, where, text ? text : "unknown error", name ? name : "unknown");
 }
-
-/* ---- contexts ---- */
 
 banyan_status driver_context(int device, CUcontext *context)
 {
@@ -65,8 +61,6 @@ int driver_attribute(CUdevice_attribute attribute, int device)
         return 0;
     return value;
 }
-
-/* ---- capture ---- */
 
 driver_capture driver_capture_relax(void)
 {

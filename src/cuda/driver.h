@@ -1,7 +1,7 @@
-/* The CUDA driver, found at run time: no machine needs one to load this module, and tests may put
- * another in its place.
+/* The CUDA driver, found at run time: this module loads on machines without one, and tests may
+ * replace it.
  *
- * All host code of the module speaks to CUDA through this table. Contexts are the devices' primary
+ * All host code of the module calls CUDA through this table. Contexts are the devices' primary
  * ones, which the CUDA runtime and PyTorch use too. */
 #ifndef CUDA_DRIVER_H
 #define CUDA_DRIVER_H
@@ -14,7 +14,7 @@
 
 #include "core/status.h"
 
-/* cuda.h turns some of these names into others, with a version behind them. */
+/* cuda.h renames some of these to versioned names. */
 #define DRIVER_FUNCTIONS(X)                                                                        \
     X(cuInit)                                                                                      \
     X(cuDriverGetVersion)                                                                          \
@@ -92,7 +92,7 @@
     X(cuLaunchKernel)                                                                              \
     X(cuLaunchKernelEx)
 
-/* Of CUDA 12.1 and later: NULL where the driver is older. Only memory/symmetric/multicast.c calls
+/* Of CUDA 12.1 and later: NULL with an older driver. Only memory/symmetric/multicast.c calls
  * them. */
 #define DRIVER_MULTICAST_FUNCTIONS(X)                                                              \
     X(cuMulticastGetGranularity)                                                                   \
@@ -107,42 +107,41 @@ typedef struct driver_table {
 } driver_table;
 #undef DRIVER_MEMBER
 
-/* That a process sees, at most. */
+/* Most devices that a process sees. */
 #define DRIVER_DEVICES_MAX 64
 
-/* Call as driver.cuMemAlloc(…), once driver_open has said BANYAN_OK. */
+/* Call as driver.cuMemAlloc(…), after driver_open has returned BANYAN_OK. */
 extern driver_table driver;
 
-/* Load and initialise it, once. UNSUPPORTED says what is missing: the library, a function, a
- * device. Any thread. */
+/* Load and initialize the driver, once. UNSUPPORTED, with the missing part: the library, a
+ * function, a device. Any thread. */
 banyan_status driver_open(void);
 
-/* BANYAN_OK, or an error with the call, the device (-1: none) and CUDA's own text; running out of
- * memory is NO_MEMORY, all else SYSTEM. */
+/* Return BANYAN_OK, or an error with the call, the device (-1: none) and CUDA's own text. Out of
+ * memory is NO_MEMORY, everything else SYSTEM. */
 banyan_status driver_check(CUresult result, const char *call, int device);
 
 /* `return DRIVER(device, cuMemAlloc, &address, bytes);` */
 #define DRIVER(device, function, ...)                                                              \
     driver_check(driver.function(__VA_ARGS__), #function, (device))
 
-/* Make a device's primary context the thread's until driver_leave. It is retained once a device
- * and kept until the process ends, as the CUDA runtime keeps it. */
+/* Make a device's primary context current for the thread until driver_leave. The context is
+ * retained once for each device and kept until the process ends, as the CUDA runtime keeps it. */
 banyan_status driver_enter(int device);
 void driver_leave(void);
 banyan_status driver_context(int device, CUcontext *context);
 
-/* The device's number of an attribute. Within driver_open's success it cannot fail for those that
- * exist; 0 otherwise. */
+/* Return an attribute of the device. After driver_open has succeeded, this cannot fail for
+ * attributes that exist; 0 otherwise. */
 int driver_attribute(CUdevice_attribute attribute, int device);
 
-/* While a stream of this thread's is being captured, what is not part of the graph (allocations,
- * uploads in a stream of our own) is allowed between these two. */
+/* While this thread captures a stream, calls that are not part of the graph (allocations, uploads
+ * in a stream of our own) are allowed between these two. */
 typedef CUstreamCaptureMode driver_capture;
 driver_capture driver_capture_relax(void);
 void driver_capture_restore(driver_capture before);
 
-/* A kernel as the driver knows it, from its __global__ function's address; `device`'s context is
- * entered. */
+/* Find a kernel by the address of its __global__ function; `device`'s context is entered. */
 banyan_status driver_kernel(const void *symbol, int device, CUfunction *kernel);
 
 #endif

@@ -1,5 +1,4 @@
-/* Loading the driver, and finding kernels. The emulation that tests use has another file for this.
- */
+/* Loads the driver, and finds kernels. The emulation for tests has its own version of this file. */
 #include "cuda/driver.h"
 
 #include <dlfcn.h>

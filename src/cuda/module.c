@@ -1,4 +1,4 @@
-/* The CUDA module: what Banyan can do on NVIDIA GPUs. */
+/* The CUDA module: Banyan's functions on NVIDIA GPUs. */
 #include "core/module.h"
 
 #include <stdio.h>
@@ -38,7 +38,8 @@ bool banyan_module_entry(uint32_t abi_version, const module_tables **handed_over
     }
     if (driver_open() != BANYAN_OK) {
         const char *missing = banyan_last_error();
-        bool named = strncmp(missing, "cuda: ", 6) == 0; /* whoever loads a module names it, too */
+        bool named =
+            strncmp(missing, "cuda: ", 6) == 0; /* the loader of a module adds its name, too */
         snprintf(reason, reason_bytes, "%s", missing + (named ? 6 : 0));
         return false;
     }

@@ -1,12 +1,11 @@
-/* Banyan in kernels: reading and writing memory that other GPUs use at the same time.
+/* Banyan in kernels: access to memory that other GPUs use at the same time.
  *
- * The headers of this folder are for CUDA C++, compute capability 8.0 and later, and need nothing
- * of Banyan's library. All addresses are of global memory: this GPU's, a peer's that is mapped
- * here, or the host's pinned one. Any thread may call any function; those that a whole thread block
+ * The headers of this folder are for CUDA C++, compute capability 8.0 and later, and do not need
+ * Banyan's library. All addresses are of global memory: this GPU's, a peer's that is mapped here,
+ * or pinned host memory. Any thread may call any function; functions that a whole thread block
  * shares say so.
  *
- * SPDX-License-Identifier: Apache-2.0
- */
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BANYAN_DEVICE_ACCESS_CUH
 #define BANYAN_DEVICE_ACCESS_CUH
 
@@ -18,7 +17,7 @@
 #define BANYAN_DEVICE_MEMBER __device__ __forceinline__
 #define BANYAN_DEVICE_RARE static inline __device__ __noinline__
 #define BANYAN_DEVICE_UNROLL _Pragma("unroll")
-#define BANYAN_DEVICE_LOOP _Pragma("unroll 1") /* registers are for data on its way */
+#define BANYAN_DEVICE_LOOP _Pragma("unroll 1") /* registers are for data in flight */
 #else
 #include <time.h>
 
@@ -32,11 +31,9 @@
 
 #define BANYAN_DEVICE_WARP 32 /* threads */
 
-/* ---- data ----
- *
- * banyan_device_load<T> reads what lies there now: never an old value from this multiprocessor's
- * cache. banyan_device_store<T> becomes visible to others with a release. T is uint4, uint2,
- * uint32_t, uint16_t or uint8_t; addresses are aligned to it. */
+/* Data. banyan_device_load<T> reads the current value: never a stale one from this
+ * multiprocessor's cache. banyan_device_store<T> becomes visible to others with a release. T is
+ * uint4, uint2, uint32_t, uint16_t or uint8_t; addresses are aligned to it. */
 
 template <typename T> struct banyan_device_access;
 
@@ -131,8 +128,8 @@ template <typename T> BANYAN_DEVICE T banyan_device_load(const void *from)
     return banyan_device_access<T>::load(from);
 }
 
-/* 16 bytes of a long move, which are read once: what an acquire, or the kernel's start, has made
- * visible. Leaves the cache of the multiprocessor as it is. */
+/* Load 16 bytes of a long move, which are read once. They must be visible already, by an acquire
+ * or since the kernel's start. Leaves the multiprocessor's cache unchanged. */
 BANYAN_DEVICE uint4 banyan_device_load_once(const void *from)
 {
 #ifdef __CUDACC__
@@ -151,7 +148,7 @@ template <typename T> BANYAN_DEVICE void banyan_device_store(void *to, T value)
     banyan_device_access<T>::store(to, value);
 }
 
-/* ---- packets: 8 bytes of each are written and read at once ---- */
+/* Packets: 8 bytes of each are written and read at once. */
 
 #ifdef __CUDACC__
 
@@ -211,11 +208,10 @@ BANYAN_DEVICE void banyan_device_store_packets(void *to, uint4 v)
 
 #endif
 
-/* ---- counters ----
- *
- * Acquire: what was written before the release that is seen is visible from here on. Release: what
- * this thread has written, and what it knows of, is visible to whoever sees it. Relaxed: neither.
- * All are of the whole system's scope. */
+/* Counters. Acquire: everything written before the observed release is visible from here on.
+ * Release: everything that this thread has written or acquired is visible to threads that observe
+ * it. Relaxed: neither. All have system scope, except banyan_device_take and banyan_device_claim,
+ * which have the GPU's. */
 
 #ifdef __CUDACC__
 
@@ -248,7 +244,7 @@ BANYAN_DEVICE void banyan_device_add_relaxed(uint64_t *to, uint64_t value)
     asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
 
-/* Returns what was there before. */
+/* Add `value`, relaxed; returns the value before. */
 BANYAN_DEVICE uint64_t banyan_device_take(uint64_t *counter, uint64_t value)
 {
     uint64_t before;
@@ -259,7 +255,7 @@ BANYAN_DEVICE uint64_t banyan_device_take(uint64_t *counter, uint64_t value)
     return before;
 }
 
-/* The same, acquire and release. */
+/* Like banyan_device_take, with acquire and release. */
 BANYAN_DEVICE uint64_t banyan_device_barrier(uint64_t *counter, uint64_t value)
 {
     uint64_t before;
@@ -270,7 +266,7 @@ BANYAN_DEVICE uint64_t banyan_device_barrier(uint64_t *counter, uint64_t value)
     return before;
 }
 
-/* `desired`, if `expected` is there; returns what was there. Acquire. */
+/* Store `desired` if the value is `expected`; returns the value before. Acquire. */
 BANYAN_DEVICE uint64_t banyan_device_exchange_if(uint64_t *at, uint64_t expected, uint64_t desired)
 {
     uint64_t before;
@@ -281,13 +277,13 @@ BANYAN_DEVICE uint64_t banyan_device_exchange_if(uint64_t *at, uint64_t expected
     return before;
 }
 
-/* With release, a word. */
+/* Store a word with release. */
 BANYAN_DEVICE void banyan_device_publish(uint32_t *to, uint32_t value)
 {
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
-/* Set the word; returns what was there. */
+/* Set the word; returns the value before. */
 BANYAN_DEVICE uint32_t banyan_device_claim(uint32_t *word)
 {
     uint32_t before;
@@ -298,7 +294,7 @@ BANYAN_DEVICE uint32_t banyan_device_claim(uint32_t *word)
     return before;
 }
 
-/* Nanoseconds, the same on all multiprocessors. */
+/* Nanoseconds; equal on all multiprocessors. */
 BANYAN_DEVICE uint64_t banyan_device_time_ns(void)
 {
     uint64_t now;

@@ -1,8 +1,9 @@
 /* Banyan in kernels: channels to a peer.
  *
- * A memory channel is a peer's memory, mapped here, and two counters: the peer adds to one that
- * lies here, and is waited for; this side adds to one that lies at the peer. Counters only grow, so
- * that nothing is ever reset. A thread block puts, meets, and then one thread signals:
+ * A memory channel consists of a peer's memory, mapped here, and two counters. The peer adds to
+ * the counter on this side, and this side waits for it; this side adds to the counter at the peer.
+ * Counters only grow, so nothing is ever reset. A thread block puts and synchronizes, then one
+ * thread signals:
  *
  *     banyan_device_put(&channel, 0, data, bytes, threadIdx.x, blockDim.x);
  *     __syncthreads();
@@ -10,12 +11,11 @@
  *         banyan_device_signal(&channel);
  *         banyan_device_wait_signal(&channel, &limits);
  *     }
- *     __syncthreads(); // what the peer has put is here
+ *     __syncthreads(); // the peer's data is visible here
  *
- * Channels are values: each thread that waits on one has a copy of its own, `consumed` included.
+ * Channels are values: each thread that waits on one has its own copy, with its own `consumed`.
  *
- * SPDX-License-Identifier: Apache-2.0
- */
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BANYAN_DEVICE_CHANNEL_CUH
 #define BANYAN_DEVICE_CHANNEL_CUH
 
@@ -23,17 +23,15 @@
 #include <banyan/device/packet.cuh>
 #include <banyan/device/port.h>
 
-/* ---- memory channels ---- */
-
 typedef struct banyan_device_channel {
     char *remote;             /* the peer's memory */
-    uint64_t *outgoing;       /* the peer's counter: signals of this side */
-    const uint64_t *incoming; /* this side's: signals of the peer */
-    uint64_t consumed;        /* of those, waited for so far: 0 while the counters are */
+    uint64_t *outgoing;       /* the peer's counter: signals from this side */
+    const uint64_t *incoming; /* this side's counter: signals from the peer */
+    uint64_t consumed; /* signals that this side has waited for; begins at 0, like the counters */
 } banyan_device_channel;
 
-/* Write to, or read from, the peer's memory, `offset` bytes in. Of `threads` threads, this is
- * number `thread`. */
+/* Write to, or read from, the peer's memory at `offset` bytes. The calling thread is number
+ * `thread` of `threads`. */
 BANYAN_DEVICE void banyan_device_put(const banyan_device_channel *channel, uint64_t offset,
                                      const void *from, uint64_t bytes, uint32_t thread,
                                      uint32_t threads)
@@ -48,22 +46,23 @@ BANYAN_DEVICE void banyan_device_get(const banyan_device_channel *channel, void 
     banyan_device_copy(to, channel->remote + offset, bytes, thread, threads);
 }
 
-/* One thread: tell the peer, with all that this thread has written or knows of; what other threads
- * of its block wrote before a __syncthreads is among that. */
+/* Called by one thread: signal the peer, and publish everything that this thread has written or
+ * acquired. That includes writes of other threads of its block before a __syncthreads. */
 BANYAN_DEVICE void banyan_device_signal(const banyan_device_channel *channel)
 {
     banyan_device_add_release(channel->outgoing, 1);
 }
 
-/* Tell the peer that something was read, or has happened; nothing that was written goes with it.
- * Faster than the other. */
+/* Signal the peer that something was read, or has happened, without publishing any writes. Faster
+ * than banyan_device_signal. */
 BANYAN_DEVICE void banyan_device_signal_relaxed(const banyan_device_channel *channel)
 {
     banyan_device_add_relaxed(channel->outgoing, 1);
 }
 
-/* One thread: wait for the peer's next signal. What went with it is visible here, and to the other
- * threads of the block after a __syncthreads. False: the wait gave up. */
+/* Called by one thread: wait for the peer's next signal. The data it published is then visible to
+ * this thread, and to the other threads of the block after a __syncthreads. False: the wait gave
+ * up. */
 BANYAN_DEVICE bool banyan_device_wait_signal(banyan_device_channel *channel,
                                              const banyan_device_limits *limits)
 {
@@ -76,7 +75,7 @@ BANYAN_DEVICE bool banyan_device_wait_signal(banyan_device_channel *channel,
     return true;
 }
 
-/* The same of a relaxed signal. */
+/* Like banyan_device_wait_signal, for a relaxed signal. */
 BANYAN_DEVICE bool banyan_device_wait_signal_relaxed(banyan_device_channel *channel,
                                                      const banyan_device_limits *limits)
 {
@@ -89,10 +88,8 @@ BANYAN_DEVICE bool banyan_device_wait_signal_relaxed(banyan_device_channel *chan
     return true;
 }
 
-/* ---- port channels ---- */
-
-/* Write request `number`, for which there is room. What this thread has written or knows of is
- * there before it is carried out. */
+/* Write request `number`, for which the queue has space. Everything that this thread has written
+ * or acquired is visible before the request is executed. */
 BANYAN_DEVICE void banyan_device_post_at(banyan_port_queue *queue, uint64_t number,
                                          const banyan_port_request *request)
 {
@@ -106,8 +103,8 @@ BANYAN_DEVICE void banyan_device_post_at(banyan_port_queue *queue, uint64_t numb
     banyan_device_store_release(&at->number, number + 1);
 }
 
-/* One thread: hand the proxy a request, whose `number` is set here. Waits for room; false: the wait
- * gave up. */
+/* Called by one thread: post a request to the proxy; the function sets its `number`. Waits for
+ * space in the queue. False: the wait gave up. */
 BANYAN_DEVICE bool banyan_device_post(banyan_port_queue *queue, const banyan_port_request *request,
                                       const banyan_device_limits *limits)
 {
@@ -132,7 +129,7 @@ BANYAN_DEVICE bool banyan_device_post_put(banyan_port_queue *queue, void *to, co
     return banyan_device_post(queue, &request, limits);
 }
 
-/* The peer's counter grows by 1 once all puts before it are done. */
+/* Add 1 to the peer's counter after all earlier puts are done. */
 BANYAN_DEVICE bool banyan_device_post_signal(banyan_port_queue *queue, uint64_t *signal,
                                              const banyan_device_limits *limits)
 {
@@ -142,7 +139,7 @@ BANYAN_DEVICE bool banyan_device_post_signal(banyan_port_queue *queue, uint64_t 
     return banyan_device_post(queue, &request, limits);
 }
 
-/* One thread: wait until all that was posted before is done: sources may be written again, and
+/* Called by one thread: wait until all earlier requests are done: sources may be overwritten, and
  * destinations hold the data. False: the wait gave up. */
 BANYAN_DEVICE bool banyan_device_flush(banyan_port_queue *queue, const banyan_device_limits *limits)
 {

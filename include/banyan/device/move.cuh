@@ -1,23 +1,20 @@
 /* Banyan in kernels: threads that move and reduce bytes together.
  *
- * Of a move, `threads` threads do a share each; this one is number `thread`. They may be of one
- * thread block, or of many. Nobody waits here, and nobody else knows of what was moved before a
- * barrier and a signal. Any alignment and size; 16 bytes at a time where all addresses agree on
- * their last four bits.
+ * Each of `threads` threads does a share of a move; the caller is number `thread`. The threads may
+ * belong to one thread block or to many. No function here waits, and moved data is visible to
+ * others only after a barrier and a signal. Any alignment and size is allowed; moves take 16 bytes
+ * at a time if all addresses agree in their last four bits.
  *
- * What is loaded under a condition is set to nothing first: it would hold its registers from loop
- * to loop otherwise.
+ * A variable that is loaded under a condition is first set to zero: otherwise it would occupy its
+ * registers from loop to loop.
  *
- * Several places are an array of addresses, or anything else with an operator[].
+ * Several places are an array of addresses, or any object with an operator[].
  *
- * SPDX-License-Identifier: Apache-2.0
- */
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BANYAN_DEVICE_MOVE_CUH
 #define BANYAN_DEVICE_MOVE_CUH
 
 #include <banyan/device/reduce.cuh>
-
-/* ---- copies ---- */
 
 template <typename T> BANYAN_DEVICE T banyan_device_load_word(const char *from)
 {
@@ -29,9 +26,9 @@ template <> BANYAN_DEVICE_MEMBER uint4 banyan_device_load_word<uint4>(const char
     return banyan_device_load_once(from);
 }
 
-/* A warp takes UNROLL times its lanes of words at a time, so that as many loads of a thread are on
- * their way, at distances that are known beforehand. The source is read once. A place that is the
- * source itself is left alone. */
+/* A warp takes UNROLL words for each of its lanes at a time, so that each thread has that many
+ * loads in flight, at distances known at compile time. The source is read once. A place that is
+ * the source itself is skipped. */
 template <typename T, int UNROLL, typename Places>
 BANYAN_DEVICE void banyan_device_copy_words(Places to, uint32_t places, const char *from,
                                             uint64_t skip, uint64_t words, uint32_t thread,
@@ -64,7 +61,7 @@ BANYAN_DEVICE void banyan_device_copy_words(Places to, uint32_t places, const ch
     }
 }
 
-/* Few words are best spread over all threads. */
+/* A small number of words is spread over all threads. */
 #define BANYAN_DEVICE_COPY_UNROLL 8
 
 template <typename T, typename Places>
@@ -90,7 +87,7 @@ typedef struct banyan_device_place {
     BANYAN_DEVICE_MEMBER char *operator[](uint32_t) const { return address; }
 } banyan_device_place;
 
-/* To one place, in words of 8, 4, 2 or 1 bytes, whatever the addresses allow. */
+/* Copy to one place, in words of 8, 4, 2 or 1 bytes, as the addresses permit. */
 BANYAN_DEVICE_RARE void banyan_device_copy_narrow(char *to, const char *from, uint64_t bytes,
                                                   uint32_t thread, uint32_t threads)
 {
@@ -106,7 +103,7 @@ BANYAN_DEVICE_RARE void banyan_device_copy_narrow(char *to, const char *from, ui
         banyan_device_copy_in<uint8_t>(place, 1, from, bytes, thread, threads);
 }
 
-/* The same bytes to several places. */
+/* Copy the bytes to several places. */
 template <typename Places>
 BANYAN_DEVICE void banyan_device_copy_each(Places to, uint32_t places, const void *source,
                                            uint64_t bytes, uint32_t thread, uint32_t threads)
@@ -130,7 +127,7 @@ BANYAN_DEVICE void banyan_device_copy(void *to, const void *from, uint64_t bytes
     banyan_device_copy_each(place, 1, from, bytes, thread, threads);
 }
 
-/* ---- 8 bytes at any address, or what is left of them ---- */
+/* A unit is 8 bytes at any address, or the rest of a buffer. */
 
 /* Bytes beyond `bytes` (1 to 8) are zeros. */
 BANYAN_DEVICE uint2 banyan_device_load_unit(const char *from, uint32_t bytes)
@@ -168,8 +165,6 @@ BANYAN_DEVICE void banyan_device_store_unit(char *to, uint2 value, uint32_t byte
     }
 }
 
-/* ---- reductions ---- */
-
 /* Two units side by side. */
 template <typename Element> struct banyan_device_wide_sums {
     banyan_device_sums<Element> low, high;
@@ -191,8 +186,8 @@ template <typename Element> struct banyan_device_wide_sums {
     }
 };
 
-/* 16 bytes at a time, UNITS × BATCH loads on their way: BATCH sources, of UNITS places each, as in
- * copies. */
+/* Reduce 16 bytes at a time, with UNITS × BATCH loads in flight: BATCH sources, of UNITS places
+ * each, as in copies. */
 template <typename Element, banyan_device_op op, int UNITS, int BATCH, typename Sources,
           typename Places>
 BANYAN_DEVICE void banyan_device_reduce_wide(Places to, uint32_t places, Sources from,
@@ -205,7 +200,7 @@ BANYAN_DEVICE void banyan_device_reduce_wide(Places to, uint32_t places, Sources
     for (; first < words; first += UNITS * threads) {
         banyan_device_wide_sums<Element> sums[UNITS] = {};
         uint64_t at = first * sizeof(uint4);
-        bool more = words - first > apart; /* there is a second unit */
+        bool more = words - first > apart; /* a second unit exists */
         BANYAN_DEVICE_LOOP
         for (uint32_t i = 0; i < sources; i += BATCH) {
             uint4 word[BATCH][UNITS] = {};
@@ -243,7 +238,7 @@ BANYAN_DEVICE void banyan_device_reduce_wide(Places to, uint32_t places, Sources
     }
 }
 
-/* 8 bytes at a time, from byte `at` on. */
+/* Reduce 8 bytes at a time, from byte `at` on. */
 template <typename Element, banyan_device_op op, typename Sources, typename Places>
 BANYAN_DEVICE_RARE void banyan_device_reduce_units(Places to, uint32_t places, Sources from,
                                                    uint32_t sources, uint64_t at, uint64_t bytes,
@@ -264,8 +259,8 @@ BANYAN_DEVICE_RARE void banyan_device_reduce_units(Places to, uint32_t places, S
     }
 }
 
-/* Sources, reduced one after the other, to several places. A place may be a source. `bytes` is a
- * multiple of the element's. */
+/* Reduce the sources in their order, to several places. A place may be a source. `bytes` is a
+ * multiple of the element size. */
 template <typename Element, banyan_device_op op, typename Sources, typename Places>
 BANYAN_DEVICE void banyan_device_reduce_each(Places to, uint32_t places, Sources from,
                                              uint32_t sources, uint64_t bytes, uint32_t thread,

@@ -1,34 +1,35 @@
-/* Banyan in kernels: switch channels by multicast. A multicast address stands for the same place in
- * the memory of several GPUs (cuMulticastCreate and its like make one); the switch between them
- * sends what is stored there to all, and adds up what is loaded from there. No other access to such
+/* Banyan in kernels: switch channels by multicast. A multicast address stands for one place in the
+ * memory of several GPUs (cuMulticastCreate and related functions create one). The switch between
+ * the GPUs sends a store to all of them, and adds their values for a load. No other access to such
  * an address is allowed. Compute capability 9.0 and later.
  *
  * Not proven: these functions have run between emulated GPUs only.
  *
- * Memory is accessed 16 bytes at a time, aligned to 16, but for flags of 8 that are stored with
- * release. Sums of f16 and bf16 are accumulated in f32 and rounded once; in which order the switch
- * adds up is not said. Memory that has a multicast address has others too: the functions for ranges
- * keep accesses of their thread by either kind of address in order; whoever uses single ones does
- * that with banyan_device_multicast_fence. As for other memory, ranks meet by signals.
+ * Memory is accessed 16 bytes at a time, aligned to 16, except for 8-byte flags that are stored
+ * with release. Sums of f16 and bf16 are accumulated in f32 and rounded once; the order of the
+ * switch's additions is not specified. Memory with a multicast address has ordinary addresses too.
+ * The functions for ranges keep their thread's accesses by both kinds of address in order; around
+ * single accesses, use banyan_device_multicast_fence. As with other memory, ranks synchronize by
+ * signals.
  *
  * Idea: the PTX ISA's multimem instructions and proxy fences.
  *
- * SPDX-License-Identifier: Apache-2.0
- */
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BANYAN_DEVICE_MULTICAST_CUH
 #define BANYAN_DEVICE_MULTICAST_CUH
 
 #include <banyan/device/reduce.cuh>
 
-/* Which elements multicast memory adds up (ADDS), and how: `load` returns the sum of what all have
- * at the address, `add` adds to what each of them has, atomically, element by element. */
+/* Whether multicast memory adds an element type (ADDS), and the operations: `load` returns the sum
+ * of all members' values at the address; `add` adds atomically to each member's value, element by
+ * element. */
 template <typename Element> struct banyan_device_multicast {
     enum { ADDS = 0 };
 };
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 
-/* These GPUs have no multicast memory: nobody comes here. */
+/* These GPUs have no multicast memory, so this is never called. */
 BANYAN_DEVICE void banyan_device_multicast_store_word(void *, uint4)
 {
     asm volatile("trap;");
@@ -74,7 +75,7 @@ template <> struct banyan_device_multicast<banyan_device_f32> {
     }
 };
 
-/* Two elements a word, of a `type` of PTX's. */
+/* A word has two elements of PTX's `type`. */
 #define BANYAN_DEVICE_MULTICAST_PAIRS(element, type)                                               \
     template <> struct banyan_device_multicast<element> {                                          \
         enum { ADDS = 1 };                                                                         \
@@ -101,7 +102,7 @@ BANYAN_DEVICE_MULTICAST_PAIRS(banyan_device_f16, "f16x2")
 BANYAN_DEVICE_MULTICAST_PAIRS(banyan_device_bf16, "bf16x2")
 #undef BANYAN_DEVICE_MULTICAST_PAIRS
 
-/* The same 16 bytes, of any type, to all. */
+/* Store 16 bytes of any type to all members. */
 BANYAN_DEVICE void banyan_device_multicast_store_word(void *to, uint4 v)
 {
     asm volatile("{ .reg .f32 a, b, c, d;"
@@ -111,20 +112,21 @@ BANYAN_DEVICE void banyan_device_multicast_store_word(void *to, uint4 v)
                  : "memory");
 }
 
-/* The same for whoever looks for what is stored: it becomes visible without a release. */
+/* Store 16 bytes to all members for threads that poll them: they become visible without a
+ * release. */
 BANYAN_DEVICE void banyan_device_multicast_store_packets(void *to, uint4 v)
 {
     banyan_device_multicast_store_word(to, v);
 }
 
-/* The same 8 bytes, aligned to 8, to all, as banyan_device_store_release has it. */
+/* Store 8 bytes, aligned to 8, to all members, with the effect of banyan_device_store_release. */
 BANYAN_DEVICE void banyan_device_multicast_store_release(uint64_t *to, uint64_t value)
 {
     asm volatile("multimem.st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
 
-/* Accesses of this thread before it, by either kind of address, come before those behind it by the
- * other kind. */
+/* Order this thread's accesses: those before the fence, by either kind of address, precede those
+ * after it by the other kind. */
 BANYAN_DEVICE void banyan_device_multicast_fence(void)
 {
     asm volatile("fence.proxy.alias;" ::: "memory");
@@ -132,7 +134,7 @@ BANYAN_DEVICE void banyan_device_multicast_fence(void)
 
 #else
 
-/* Where there is no GPU, emulated_multicast_member tells what an address stands for. */
+/* Without a GPU, emulated_multicast_member returns the memory that an address stands for. */
 template <typename Element> struct banyan_device_multicast_emulated {
     enum { ADDS = 1 };
     static uint2 half(uint4 v, int i)
@@ -218,9 +220,9 @@ BANYAN_DEVICE void banyan_device_multicast_fence(void)
 
 #endif
 
-/* ---- ranges: `bytes` a multiple of 16, shared out to threads as in move.cuh ---- */
+/* Ranges: `bytes` is a multiple of 16; threads share them as in move.cuh. */
 
-/* Where words of 16 bytes come from, and go to. */
+/* The source and destination of 16-byte words. */
 struct banyan_device_multicast_data {
     char *at;
     BANYAN_DEVICE_MEMBER uint4 load(uint64_t i) const
@@ -253,7 +255,7 @@ template <typename Element> struct banyan_device_multicast_sum {
     }
 };
 
-/* Words that a thread has on their way at once. */
+/* Words that a thread has in flight at once. */
 #define BANYAN_DEVICE_MULTICAST_BATCH 4
 
 template <typename From, typename To>
@@ -279,7 +281,7 @@ BANYAN_DEVICE void banyan_device_multicast_move(To to, From from, uint64_t bytes
     banyan_device_multicast_fence();
 }
 
-/* The same bytes to all. */
+/* Store the bytes to all members. */
 BANYAN_DEVICE void banyan_device_multicast_store(void *to, const void *from, uint64_t bytes,
                                                  uint32_t thread, uint32_t threads)
 {
@@ -288,7 +290,7 @@ BANYAN_DEVICE void banyan_device_multicast_store(void *to, const void *from, uin
                                  threads);
 }
 
-/* The sum of what all have, to ordinary memory. */
+/* Store the sum of all members' values to ordinary memory. */
 template <typename Element>
 BANYAN_DEVICE void banyan_device_multicast_load(void *to, const void *from, uint64_t bytes,
                                                 uint32_t thread, uint32_t threads)
@@ -298,7 +300,7 @@ BANYAN_DEVICE void banyan_device_multicast_load(void *to, const void *from, uint
                                  threads);
 }
 
-/* The same, to all. */
+/* Store the sum of all members' values to all members. */
 template <typename Element>
 BANYAN_DEVICE void banyan_device_multicast_load_store(void *to, const void *from, uint64_t bytes,
                                                       uint32_t thread, uint32_t threads)
@@ -308,7 +310,7 @@ BANYAN_DEVICE void banyan_device_multicast_load_store(void *to, const void *from
                                  threads);
 }
 
-/* Ordinary memory added to what each of them has; of f16 and bf16 every sum is rounded. */
+/* Add ordinary memory to each member's values; every sum of f16 and bf16 is rounded. */
 template <typename Element>
 BANYAN_DEVICE void banyan_device_multicast_add(void *to, const void *from, uint64_t bytes,
                                                uint32_t thread, uint32_t threads)

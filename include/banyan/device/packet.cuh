@@ -1,25 +1,24 @@
-/* Banyan in kernels: packets, data whose arrival can be seen in itself.
+/* Banyan in kernels: packets, data with its own arrival flag.
  *
- * A packet is 8 bytes, written and read at once: 4 of data, then a flag of 4. Two of them side by
- * side are a packet of 16 bytes with 8 of data. Data byte x of a buffer lies in the packets at 2x.
- * A receiver knows a packet that has come by its flag, which is never 0, the same at both ends, and
- * another one whenever the same place is used again: the number of the round, for example. Packets
- * order nothing but themselves. They are NCCL's low-latency (LL) protocol, and the host's packets.
+ * A packet is 8 bytes, written and read at once: 4 of data, then a flag of 4. Two adjacent ones
+ * form a packet of 16 bytes with 8 of data. Data byte x of a buffer lies in the packets at 2x. A
+ * receiver recognizes an arrived packet by its flag. The flag is never 0, is equal at both ends,
+ * and differs between consecutive uses of a place: the number of the round, for example. Packets
+ * order no other accesses. They are NCCL's low-latency (LL) protocol, and the host's packets.
  *
- * SPDX-License-Identifier: Apache-2.0
- */
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BANYAN_DEVICE_PACKET_CUH
 #define BANYAN_DEVICE_PACKET_CUH
 
 #include <banyan/device/wait.cuh>
 
-/* Bytes that packets take for so many of data. */
+/* Return the size of packets for this many bytes of data. */
 BANYAN_DEVICE uint64_t banyan_device_packets_room(uint64_t data_bytes)
 {
     return (data_bytes + 3) / 4 * 8;
 }
 
-/* ---- one packet: `at` is aligned to 8 bytes, of 16-byte ones to 16 ---- */
+/* One packet: `at` is aligned to 8 bytes, or to 16 for 16-byte packets. */
 
 BANYAN_DEVICE void banyan_device_packet8_write(void *at, uint32_t data, uint32_t flag)
 {
@@ -31,7 +30,7 @@ BANYAN_DEVICE void banyan_device_packet16_write(void *at, uint2 data, uint32_t f
     banyan_device_store_packets(at, make_uint4(data.x, flag, data.y, flag));
 }
 
-/* True, with its data, when it has come. */
+/* True, with its data, if it has arrived. */
 BANYAN_DEVICE bool banyan_device_packet8_read(const void *at, uint32_t flag, uint32_t *data)
 {
     uint2 packet = banyan_device_load_packet(at);
@@ -46,7 +45,7 @@ BANYAN_DEVICE bool banyan_device_packet16_read(const void *at, uint32_t flag, ui
     return packets.y == flag && packets.w == flag;
 }
 
-/* The same, after a wait for it; false: the wait gave up. */
+/* Wait for a packet and read it. False: the wait gave up. */
 BANYAN_DEVICE bool banyan_device_packet8_wait(const void *at, uint32_t flag, uint32_t *data,
                                               const banyan_device_limits *limits)
 {
@@ -69,9 +68,8 @@ BANYAN_DEVICE bool banyan_device_packet16_wait(const void *at, uint32_t flag, ui
     return true;
 }
 
-/* ---- several, by `threads` threads of which this is number `thread` ----
- *
- * `packets` is aligned to 16 bytes, `data` and `bytes` to 8. */
+/* Several packets, by `threads` threads; the caller is number `thread`. `packets` is aligned to 16
+ * bytes, `data` and `bytes` to 8. */
 
 BANYAN_DEVICE void banyan_device_packets_write(void *packets, const void *data, uint64_t bytes,
                                                uint32_t flag, uint32_t thread, uint32_t threads)

@@ -1,10 +1,10 @@
-/* Banyan in kernels: elements, and how they are reduced.
+/* Banyan in kernels: elements and their reduction.
  *
- * Elements are taken 8 bytes at a time, turned into accumulators, reduced one source after the
- * other, and turned back. Floats are accumulated in f32 and rounded once, to nearest even; too
- * large a sum becomes infinity, in e4m3, which has none, the largest value with its sign. Integers
- * wrap around. A NaN in any source, or a sum of infinities that has no value, makes the element
- * NaN: positive, quiet, without payload. -0 is less than +0. So results are the host's, bit for
+ * Elements are taken 8 bytes at a time, converted to accumulators, reduced source by source, and
+ * converted back. Floats are accumulated in f32 and rounded once, to nearest even. A sum that is
+ * too large becomes infinity, or in e4m3, which has none, the largest value with its sign.
+ * Integers wrap around. A NaN in any source, or an undefined sum of infinities, makes the element
+ * NaN: positive, quiet, without payload. -0 is less than +0. Results equal the host's, bit for
  * bit.
  *
  *     banyan_device_sums<banyan_device_bf16> sums;
@@ -12,8 +12,7 @@
  *     sums.add<BANYAN_DEVICE_SUM>(second);
  *     uint2 reduced = sums.end();
  *
- * SPDX-License-Identifier: Apache-2.0
- */
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BANYAN_DEVICE_REDUCE_CUH
 #define BANYAN_DEVICE_REDUCE_CUH
 
@@ -25,8 +24,6 @@ typedef enum banyan_device_op {
     BANYAN_DEVICE_MIN,
     BANYAN_DEVICE_MAX
 } banyan_device_op;
-
-/* ---- floats ---- */
 
 #ifdef __CUDACC__
 
@@ -40,7 +37,7 @@ BANYAN_DEVICE uint32_t banyan_device_bits(float value)
     return __float_as_uint(value);
 }
 
-/* Whatever the compiler was told about subnormals. */
+/* Add with subnormals, independent of compiler flags. */
 BANYAN_DEVICE float banyan_device_plus(float a, float b)
 {
     float sum;
@@ -83,7 +80,7 @@ BANYAN_DEVICE float banyan_device_plus(float a, float b)
     return a + b;
 }
 
-/* Signed integers in the order of the floats that they stand for. */
+/* Return a signed integer that orders like the float. */
 BANYAN_DEVICE int32_t banyan_device_order(float value)
 {
     int32_t bits = (int32_t)banyan_device_bits(value);
@@ -121,7 +118,7 @@ template <banyan_device_op op, typename Int> BANYAN_DEVICE Int banyan_device_com
                                      : (b > a ? b : a);
 }
 
-/* ---- small floats: two or four in a word, to and from f32 ---- */
+/* Small floats: two or four in a word, converted to and from f32. */
 
 #ifdef __CUDACC__
 
@@ -132,7 +129,7 @@ BANYAN_DEVICE void banyan_device_f16_widen(uint32_t word, float *to)
         : "r"(word));
 }
 
-/* NaN comes out as 0x7fff. */
+/* NaN becomes 0x7fff. */
 BANYAN_DEVICE uint32_t banyan_device_f16_round(const float *from)
 {
     uint32_t word;
@@ -149,7 +146,8 @@ BANYAN_DEVICE uint32_t banyan_device_bf16_round(const float *from)
 
 #endif
 
-/* The value of a float with so many bits of exponent and mantissa, and no special ones. */
+/* Return the value of a float with this many bits of exponent and mantissa, which is neither NaN
+ * nor infinite. */
 BANYAN_DEVICE float banyan_device_small_value(uint32_t bits, int exponent_bits, int mantissa_bits)
 {
     int bias = (1 << (exponent_bits - 1)) - 1;
@@ -161,7 +159,7 @@ BANYAN_DEVICE float banyan_device_small_value(uint32_t bits, int exponent_bits, 
     return bits >> (exponent_bits + mantissa_bits) & 1 ? -magnitude : magnitude;
 }
 
-/* A finite float's nearest, as bits that go on beyond the largest exponent. */
+/* Round a finite float to nearest, as bits that continue beyond the largest exponent. */
 BANYAN_DEVICE uint32_t banyan_device_small_bits(float value, int exponent_bits, int mantissa_bits)
 {
     int bias = (1 << (exponent_bits - 1)) - 1;
@@ -218,10 +216,10 @@ BANYAN_DEVICE uint32_t banyan_device_bf16_round(const float *from)
 
 #endif
 
-/* In hardware since compute capability 8.9. */
+/* Hardware instructions, since compute capability 8.9. */
 #if defined(__CUDACC__) && (!defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890)
 
-/* NaN comes out as 0x7f, and what is too large as the largest value. */
+/* NaN becomes 0x7f; a value that is too large becomes the largest value. */
 BANYAN_DEVICE uint32_t banyan_device_e4m3_round(const float *from)
 {
     uint32_t word;
@@ -282,7 +280,7 @@ BANYAN_DEVICE void banyan_device_e4m3_widen(uint32_t word, float *to)
 
 #endif
 
-/* The word of a pair of which one is NaN. */
+/* Insert NaN into the word of a pair with at least one NaN. */
 BANYAN_DEVICE uint32_t banyan_device_pair_nan(uint32_t word, const float *from, uint32_t nan)
 {
     uint32_t low = from[0] != from[0] ? nan : word & 0xffff;
@@ -290,7 +288,7 @@ BANYAN_DEVICE uint32_t banyan_device_pair_nan(uint32_t word, const float *from, 
     return high << 16 | low;
 }
 
-/* ---- element types: accumulators of 8 bytes, and back ---- */
+/* Element types: 8 bytes to accumulators, and back. */
 
 struct banyan_device_f32 {
     typedef float accumulator;
@@ -364,7 +362,7 @@ struct banyan_device_e4m3 {
     }
 };
 
-/* The upper half of an f16. */
+/* An e5m2 is the upper half of an f16. */
 struct banyan_device_e5m2 {
     typedef float accumulator;
     enum { COUNT = 8 };
@@ -375,7 +373,7 @@ struct banyan_device_e5m2 {
         banyan_device_f16_widen((from.y & 0xff) << 8 | (from.y & 0xff00) << 16, to + 4);
         banyan_device_f16_widen((from.y & 0xff0000) >> 8 | (from.y & 0xff000000), to + 6);
     }
-    /* What is nearer to 2^16 than to the largest value is infinite. */
+    /* A value nearer to 2^16 than to the largest value becomes infinite. */
     static BANYAN_DEVICE_MEMBER uint32_t narrow_word(const float *from)
     {
         uint32_t word = banyan_device_e5m2_round(from);
@@ -443,9 +441,7 @@ struct banyan_device_u8 {
     }
 };
 
-/* ---- reductions ---- */
-
-/* What the sources of 8 bytes have come to so far, in registers. */
+/* The running result of 8 bytes from each source, in registers. */
 template <typename Element> struct banyan_device_sums {
     typename Element::accumulator of[Element::COUNT];
 

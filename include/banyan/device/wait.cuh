@@ -1,20 +1,20 @@
-/* Banyan in kernels: waiting that ends.
+/* Banyan in kernels: bounded waits.
  *
  *     banyan_device_wait wait = {};
  *     while (banyan_device_load_acquire(counter) < expected) {
  *         if (!banyan_device_wait_on(&limits, &wait))
- *             break; // banyan_device_wait_end(&wait) says why
+ *             break; // banyan_device_wait_end(&wait) returns the reason
  *     }
  *
- * SPDX-License-Identifier: Apache-2.0
- */
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BANYAN_DEVICE_WAIT_CUH
 #define BANYAN_DEVICE_WAIT_CUH
 
 #include <banyan/device/access.cuh>
 
-/* What ends the waits of a kernel. A word of `stops` that is not 0 does; NULL: there is none. Words
- * may lie in pinned host memory: a warp looks at them for a millisecond of every 256. */
+/* The conditions that end a kernel's waits: the timeout, and any word of `stops` that is not 0
+ * (NULL: none). Words may lie in pinned host memory: a warp reads them during one millisecond of
+ * every 256. */
 typedef struct banyan_device_limits {
     uint64_t timeout_ns;
     const uint32_t *stops[2];
@@ -26,22 +26,22 @@ typedef enum banyan_device_end {
     BANYAN_DEVICE_STOPPED
 } banyan_device_end;
 
-/* One wait of one thread. Zeroed is ready. */
+/* One wait of one thread. Zeroed, it is ready. */
 typedef struct banyan_device_wait {
-    uint64_t since; /* nanoseconds, a multiple of 4, and how it ended */
+    uint64_t since; /* nanoseconds, a multiple of 4, plus the reason for the end */
     uint32_t looks;
 } banyan_device_wait;
 
-/* Looks at what is waited for between two at the clock: a fraction of a millisecond. */
+/* Polls between two readings of the clock: a fraction of a millisecond. */
 #ifdef __CUDACC__
 #define BANYAN_DEVICE_LOOKS 256
 #else
 #define BANYAN_DEVICE_LOOKS 8
 #endif
 
-/* Is it this warp's turn to look at the stops? Every warp has a millisecond of 256. Reads of the
- * host's memory by thousands of warps at once would hold up a kernel whose peer is late by as much
- * again, and with it the peer. */
+/* True if it is this warp's turn to read the stops: each warp has one millisecond of 256.
+ * Simultaneous reads of host memory by thousands of warps would delay the kernel by as much as its
+ * late peer does, and in turn the peer. */
 BANYAN_DEVICE bool banyan_device_wait_turn(uint64_t now)
 {
 #ifdef __CUDACC__
@@ -53,7 +53,7 @@ BANYAN_DEVICE bool banyan_device_wait_turn(uint64_t now)
 #endif
 }
 
-/* A look at the clock, and now and then at the stops. */
+/* Read the clock, and from time to time the stops. */
 BANYAN_DEVICE uint64_t banyan_device_wait_look(uint64_t since, uint64_t timeout_ns,
                                                const uint32_t *stop, const uint32_t *other)
 {
@@ -71,7 +71,7 @@ BANYAN_DEVICE uint32_t banyan_device_wait_end(const banyan_device_wait *wait)
     return (uint32_t)wait->since & 3;
 }
 
-/* In every iteration of a loop that waits. False: give up. */
+/* Call it in every iteration of a waiting loop. False: give up. */
 BANYAN_DEVICE bool banyan_device_wait_on(const banyan_device_limits *limits,
                                          banyan_device_wait *wait)
 {
@@ -83,7 +83,7 @@ BANYAN_DEVICE bool banyan_device_wait_on(const banyan_device_limits *limits,
     return banyan_device_wait_end(wait) == BANYAN_DEVICE_WAITING;
 }
 
-/* How long it has lasted, from its first look at the clock on. */
+/* Return the duration of the wait since its first reading of the clock. */
 BANYAN_DEVICE uint64_t banyan_device_waited_ns(const banyan_device_wait *wait)
 {
     return wait->since == 0 ? 0 : banyan_device_time_ns() - (wait->since & ~(uint64_t)3);

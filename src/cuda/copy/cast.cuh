@@ -1,4 +1,4 @@
-/* Casting units of elements on their way. */
+/* Casts units of elements during a move. */
 #ifndef CUDA_COPY_CAST_CUH
 #define CUDA_COPY_CAST_CUH
 
@@ -6,7 +6,7 @@
 #include "cuda/copy/memory.cuh"
 #include "cuda/copy/work.h"
 
-/* One element as f32's bits. */
+/* Return one element as f32 bits. */
 static __device__ __forceinline__ uint32_t widen(uint32_t half, bool is_f16)
 {
     return is_f16 ? f32_of_f16((uint16_t)half) : f32_of_bf16((uint16_t)half);

@@ -11,13 +11,15 @@
 #include "cuda/memory/memory.h"
 #include "cuda/runtime/watch.h"
 
-/* Runs of bytes from here on go by copy engine, which is some percent faster than the kernel and
- * leaves the multiprocessors free. Each costs an engine 4 us, in which the kernel would be 20 MB
- * ahead, and all together two launches more, so that there must be enough of them. */
+/* Contiguous runs of this many bytes or more use copy engines. These are some percent faster than
+ * the kernel and leave the multiprocessors free. But each run costs an engine 4 us, in which the
+ * kernel would move 20 MB, and all runs together cost two more launches, so there must be enough
+ * of them. */
 #define ENGINE_BYTES ((uint64_t)32 << 20)
 #define ENGINE_RUNS_WORTH_IT 2
 
-/* A stream a partner, so that all links are in use; or more than one. */
+/* One stream for each partner, so that all links are in use; with few partners, several for
+ * each. */
 #define SIDE_STREAMS 8
 
 #define BLOCKS_A_MULTIPROCESSOR 2
@@ -27,15 +29,15 @@ typedef struct gpu_copy {
     int device;
     uint64_t timeout_ns, engine_bytes;
     uint32_t threads;      /* of a thread block */
-    uint32_t blocks;       /* that one launch may have */
-    CUfunction kernels[2]; /* the second converts elements, too */
+    uint32_t blocks;       /* most blocks of one launch */
+    CUfunction kernels[2]; /* the second also converts elements */
     CUstream sides[SIDE_STREAMS];
     CUevent fork, join[SIDE_STREAMS];
     copy_shared *shared;
-    copy_report *report;        /* here */
-    copy_report *device_report; /* and as the device knows it */
+    copy_report *report;        /* host address */
+    copy_report *device_report; /* device address */
     watch *watching;
-    int peers[COPY_RUNS_MAX]; /* whose runs shared->runs counts */
+    int peers[COPY_RUNS_MAX]; /* the peers whose runs shared->runs counts */
     int peer_count;
 } gpu_copy;
 
@@ -48,11 +50,9 @@ typedef struct work {
     copy_engine_move *engine_moves;
     size_t engine_count;
     uint32_t streams_a_lane;
-    CUevent ended; /* of the last run that is not a graph's */
+    CUevent ended; /* after the last run outside of graphs */
     bool has_run;
 } work;
-
-/* ---- open and close ---- */
 
 static banyan_status gpu_copy_open_streams(gpu_copy *made)
 {
@@ -83,7 +83,8 @@ static banyan_status gpu_copy_open_memory(gpu_copy *made)
     return BANYAN_OK;
 }
 
-/* How many of the kernel's thread blocks, of up to *threads, a multiprocessor holds at once. */
+/* Return the number of the kernel's thread blocks, of up to *threads, that a multiprocessor holds
+ * at once. */
 static banyan_status look_at_kernel(const gpu_copy *made, CUfunction kernel, int *threads, int *fit)
 {
     int most = 0, holds = 0;
@@ -99,7 +100,8 @@ static banyan_status look_at_kernel(const gpu_copy *made, CUfunction kernel, int
     return status;
 }
 
-/* All thread blocks of all ranks that share the device must fit on it: they wait for each other. */
+/* All thread blocks of all ranks that share the device must fit on it, since they wait for each
+ * other. */
 static banyan_status gpu_copy_open_kernels(gpu_copy *made, int sharers)
 {
     int fit = BLOCKS_A_MULTIPROCESSOR, threads = COPY_THREADS_MAX;
@@ -163,7 +165,7 @@ static banyan_status gpu_copy_open_device(gpu_copy *made, int sharers)
     return status;
 }
 
-/* BANYAN_COPY_ENGINE_BYTES, for those who measure. */
+/* Read BANYAN_COPY_ENGINE_BYTES, an option for measurements. */
 static banyan_status read_engine_bytes(uint64_t *bytes)
 {
     const char *text = getenv("BANYAN_COPY_ENGINE_BYTES");
@@ -220,14 +222,12 @@ static banyan_status gpu_copy_open(banyan_world *world, int device, int sharers,
     return status;
 }
 
-/* ---- work ---- */
-
 static uint32_t gpu_copy_warps_a_block(const gpu_copy *of)
 {
     return of->threads / COPY_WARP;
 }
 
-/* Where the runs with a peer are counted. */
+/* Find the counter of runs with a peer. */
 static banyan_status gpu_copy_runs_of(gpu_copy *of, int peer, uint64_t **runs)
 {
     int i = 0;
@@ -323,7 +323,7 @@ static void work_release(void *argument)
     free(of);
 }
 
-/* Copy engines, if there is enough for them. */
+/* Use copy engines if there are enough bytes for them. */
 static banyan_status gpu_copy_lay_out(const gpu_copy *of, const gpu_copy_lane *lanes, size_t count,
                                       copy_layout *layout)
 {
@@ -375,8 +375,6 @@ static banyan_status gpu_copy_prepare(void *argument, const gpu_copy_lane *lanes
     return status;
 }
 
-/* ---- runs ---- */
-
 static banyan_status gpu_copy_launch(const work *of, uint32_t blocks, uint32_t phases,
                                      CUstream stream)
 {
@@ -406,7 +404,7 @@ static banyan_status join_sides(const gpu_copy *of, CUstream stream)
     return status;
 }
 
-/* Partners each have streams of their own, as far as there are streams. */
+/* Each partner has its own streams, as far as there are enough. */
 static size_t gpu_copy_side_of(const work *of, size_t i)
 {
     return (of->engine_moves[i].lane * of->streams_a_lane + i % of->streams_a_lane) % SIDE_STREAMS;
@@ -424,7 +422,8 @@ static banyan_status copy_by_engine(const work *of)
     return status;
 }
 
-/* Engines write to nobody who has not entered, and nobody is told of the end before theirs. */
+/* Engines write to a partner only after it has entered, and the end is signalled only after their
+ * copies. */
 static banyan_status run_with_engines(const work *of, CUstream stream)
 {
     banyan_status status = gpu_copy_launch(of, 1, COPY_ENTER | COPY_MEET, stream);

@@ -26,7 +26,7 @@ bool copy_image_make(const copy_layout *layout, uint32_t warps, copy_image *made
     image.dims = image_place(&image.bytes, layout->dim_count * sizeof(copy_dim));
     image.walks = image_place(&image.bytes, layout->walk_count * sizeof(copy_walk));
     image.spans = image_place(&image.bytes, layout->lane_count * warps * sizeof(copy_span));
-    image.bytes++; /* no device has memory of none */
+    image.bytes++; /* devices have no allocations of 0 bytes */
     image.data = calloc(1, image.bytes);
     *made = image;
     if (!image.data)

@@ -1,5 +1,5 @@
-/* A rank's part of a run. Warps move tiles on their own; each has an equal part of every lane, and
- * begins with another lane than its neighbours, so that all links are busy all the time. */
+/* A rank's part of a run. Warps move tiles independently. Each has an equal part of every lane,
+ * and begins with a different lane than its neighbours, so that all links are busy all the time. */
 #include "cuda/copy/kernel.h"
 
 #include "cuda/copy/quantize.cuh"
@@ -8,9 +8,7 @@
 
 #define UNITS_IN_FLIGHT 8
 
-/* ---- waiting ---- */
-
-/* Most of the time the partner is there. */
+/* Usually the partner has arrived already. */
 static __device__ __forceinline__ bool wait_for(const copy_args *run, const copy_lane *lane,
                                                 bool finishing, uint64_t wanted)
 {
@@ -21,10 +19,8 @@ static __device__ __forceinline__ bool wait_for(const copy_args *run, const copy
     return wait_for_count(&of, counter, wanted);
 }
 
-/* ---- boxes ---- */
-
-/* A tile of a box: `units` units, of which the inner dimensions and then `step` say where they are.
- */
+/* A tile of a box: `units` units, whose positions follow from the inner dimensions and then
+ * `step`. */
 typedef struct tile {
     char *to;
     const char *from;
@@ -62,8 +58,8 @@ static __device__ __forceinline__ tile tile_of(const copy_move *move, const copy
     return found;
 }
 
-/* Where a unit of the tile lies. `inner` dimensions are known to be there when it is compiled, and
- * then kept in registers; -1: as many as the tile says. */
+/* Return the address of a unit of the tile. `inner` is the number of dimensions if it is known at
+ * compile time: these are kept in registers; -1: as many as the tile has. */
 template <int inner>
 static __device__ __forceinline__ void unit_place(const tile &of, const copy_dim *kept,
                                                   unsigned unit, int64_t *to, int64_t *from)
@@ -126,8 +122,6 @@ template <typename word> static __device__ void move_tile(const tile &of, unsign
     }
 }
 
-/* ---- casts ---- */
-
 #define CASTS_IN_FLIGHT 4
 
 static __device__ void cast_tile(const tile &of, unsigned width, copy_cast cast, unsigned lane)
@@ -151,8 +145,8 @@ static __device__ void cast_tile(const tile &of, unsigned width, copy_cast cast,
     }
 }
 
-/* A step of the warp does as many blocks as it has lanes for, and as many steps as make 32 blocks
- * are under way at once. Their scales are written together. */
+/* A step of a warp processes as many blocks as its lanes allow, with as many steps in flight as
+ * make 32 blocks. Their scales are written together. */
 template <unsigned kind, bool scales>
 static __device__ __noinline__ void quantize_shared(const tile &of, bool round_up, unsigned lane)
 {
@@ -231,8 +225,6 @@ static __device__ void quantize_tile(const tile &of, const copy_move *move, unsi
         quantize_any_shared<0>(of, move->cast, lane);
 }
 
-/* ---- walks ---- */
-
 static __device__ char *element_of(const copy_walk_side *side, uint64_t elem)
 {
     char *at = side->data;
@@ -270,8 +262,6 @@ static __device__ void convert_walk_tile(const copy_args *run, const copy_move *
             cast_one(to, from, (copy_cast)move->cast);
     }
 }
-
-/* ---- lanes ---- */
 
 static __device__ __noinline__ void convert_any(const copy_args *run, const copy_move *move,
                                                 uint64_t number, unsigned lane)
@@ -330,7 +320,8 @@ static __device__ void move_span(const copy_args *run, const copy_span *span, un
     }
 }
 
-/* Has the partner entered? All lanes of the warp get the answer, and what is ordered by it. */
+/* Check whether the partner has entered. All lanes of the warp get the result, and the ordering of
+ * the acquire. */
 static __device__ bool has_entered(const copy_args *run, const copy_lane *lane, bool wait,
                                    unsigned warp_lane)
 {
@@ -347,7 +338,7 @@ static __device__ bool has_entered(const copy_args *run, const copy_lane *lane, 
     return entered != 0;
 }
 
-/* First with those who are there, then with the others as they come. */
+/* Move data for partners that have arrived first, then for the others as they arrive. */
 template <bool converts> static __device__ void move_all(const copy_args *run)
 {
     unsigned lane = threadIdx.x % COPY_WARP, count = run->lane_count;
@@ -371,8 +362,6 @@ template <bool converts> static __device__ void move_all(const copy_args *run)
     }
 }
 
-/* ---- meeting partners: a thread a lane ---- */
-
 static __device__ void tell_entered(const copy_args *run)
 {
     for (unsigned i = threadIdx.x; i < run->lane_count; i += blockDim.x) {
@@ -389,7 +378,8 @@ static __device__ void meet(const copy_args *run)
             wait_for(run, run->lanes + i, false, *run->lanes[i].runs + 1);
 }
 
-/* By the last thread block to come here, when all this rank has moved is where it should be. */
+/* Called by the last thread block to arrive here, after all data that this rank moved is in
+ * place. */
 static __device__ void finish(const copy_args *run)
 {
     if (banyan_device_load<uint32_t>(&run->shared->failed) != 0)
@@ -407,7 +397,7 @@ static __device__ void finish(const copy_args *run)
         run->shared->blocks_done = 0;
 }
 
-/* Apart from those that convert, which need more registers. */
+/* The kernel with conversions is separate, since it needs more registers. */
 template <bool converts>
 static __global__ void __launch_bounds__(COPY_THREADS_MAX, 2)
     copy_kernel(const __grid_constant__ copy_args args)

@@ -9,8 +9,8 @@
 extern "C" {
 #endif
 
-/* For driver_kernel: one of two, of which the second converts elements, too. It takes copy_args, at
- * most COPY_THREADS_MAX threads a block, and no shared memory. */
+/* For driver_kernel: one of two kernels; the second also converts elements. The kernel takes
+ * copy_args, at most COPY_THREADS_MAX threads per block, and no shared memory. */
 const void *copy_kernel_symbol(bool converts);
 
 #ifdef __cplusplus

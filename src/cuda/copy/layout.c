@@ -3,17 +3,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Loops of a move, a run as one of them, and one that was cut in two. */
+/* Loops of a move, plus its run as a loop, plus one for a split dimension. */
 #define DIMS_MAX (STRIDED_MAX_LOOPS + 2)
 
-/* Longer dimensions are cut in two, so that places in one fit 32 bits. */
+/* Longer dimensions are split, so that positions in one fit 32 bits. */
 #define EXTENT_MAX ((uint64_t)1 << 30)
 
-/* A tile of a transpose is a square of so many columns. */
+/* A tile of a transpose is a square with this many columns. */
 #define TRANSPOSE_COLUMNS 32
 #define UNIT_BYTES_MAX 16
 
-/* Slowest first, in units of `width` bytes. */
+/* Slowest dimension first, in units of `width` bytes. */
 typedef struct box {
     char *to;
     const char *from;
@@ -47,8 +47,6 @@ static banyan_status copy_layout_make_room(void **list, size_t count, size_t *ro
     return BANYAN_OK;
 }
 
-/* ---- boxes ---- */
-
 static void keep_tiles(copy_layout *layout, size_t lane, const copy_move *move)
 {
     layout->moves[layout->move_count++] = *move;
@@ -75,7 +73,7 @@ static banyan_status add_dims(copy_layout *layout, const box *of)
     return BANYAN_OK;
 }
 
-/* As many of the fastest dimensions as fit are whole in a tile, and a part of the next one. */
+/* A tile contains as many of the fastest dimensions as fit, and a part of the next one. */
 static void cut_into_tiles(const box *of, copy_move *move)
 {
     uint64_t inner_units = 1, outer = 1;
@@ -124,7 +122,7 @@ static banyan_status copy_layout_add_box(copy_layout *layout, size_t lane, const
     return BANYAN_OK;
 }
 
-/* Two boxes: `extent` places of dimension `i`, and the rest of it. */
+/* Split into two boxes: `extent` places of dimension `i`, and the rest. */
 static void copy_layout_split(const box *whole, int i, uint64_t extent, box *first, box *rest)
 {
     *first = *rest = *whole;
@@ -152,7 +150,7 @@ static uint64_t copy_layout_magnitude(int64_t stride)
     return stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
 }
 
-/* Are the two fastest dimensions the other way round in the source? */
+/* True if the two fastest dimensions are swapped in the source. */
 static bool is_transpose(const box *of)
 {
     const struct box_dim *inner = &of->dims[of->count - 1];
@@ -160,8 +158,8 @@ static bool is_transpose(const box *of)
            copy_layout_magnitude(inner[-1].from) < copy_layout_magnitude(inner->from);
 }
 
-/* Lines that are read across are used up within a tile when it is a square: the fastest dimension
- * is cut in two, and the slower part of it put before the other. */
+/* Split the fastest dimension and move its slower part outwards, so that tiles are squares: then a
+ * tile uses the whole of each cache line that it reads across. */
 static banyan_status add_transpose(copy_layout *layout, size_t lane, const box *of)
 {
     int last = of->count - 1;
@@ -186,9 +184,7 @@ static banyan_status add_transpose(copy_layout *layout, size_t lane, const box *
     return add_within_extents(layout, lane, &squares);
 }
 
-/* ---- moves ---- */
-
-/* The widest unit that all places are multiples of. */
+/* Return the widest unit that divides all places. */
 static uint32_t unit_of(uint64_t places)
 {
     uint64_t lowest = (places | UNIT_BYTES_MAX) & (0 - (places | UNIT_BYTES_MAX));
@@ -220,9 +216,7 @@ static banyan_status copy_layout_add_move(copy_layout *layout, size_t lane,
                                : add_within_extents(layout, lane, &made);
 }
 
-/* ---- casts ---- */
-
-#define CAST_ELEMENTS 4 /* of a unit, where they lie together */
+#define CAST_ELEMENTS 4 /* elements of a unit, if they are contiguous */
 
 static uint8_t quantize_of(const direct_move *move)
 {
@@ -251,7 +245,7 @@ static int64_t format_bytes(strided_format format)
     return format == STRIDED_F32 ? 4 : 2;
 }
 
-/* Can four elements be read and written at once, wherever the box has them? */
+/* True if four elements can be read and written at once everywhere in the box. */
 static bool is_wide(const box *of, int64_t to_bytes, int64_t from_bytes)
 {
     const struct box_dim *run = &of->dims[of->count - 1];
@@ -265,9 +259,9 @@ static bool is_wide(const box *of, int64_t to_bytes, int64_t from_bytes)
            from % (uint64_t)(CAST_ELEMENTS * from_bytes) == 0;
 }
 
-/* The move's loops over elements, or blocks, that are `bytes` long at the destination. Its run is
- * one of them, or some that are so far apart on both sides: whoever planned it looked no further.
- */
+/* Return the move's loops over elements, or blocks, of `bytes` bytes at the destination. A run of
+ * several elements becomes a loop, with a distance of `bytes` on both sides: the planner forms no
+ * other runs. */
 static box converting_box(const direct_move *of, uint64_t bytes)
 {
     const strided_move *move = &of->move;
@@ -302,7 +296,7 @@ static banyan_status add_cast(copy_layout *layout, size_t lane, const direct_mov
     return add_within_extents(layout, lane, &made);
 }
 
-/* Do all blocks lie so that threads can share them? */
+/* True if all blocks are contiguous enough for several threads to share them. */
 static bool copy_layout_is_shared(const box *of, bool to_scales)
 {
     bool words = (of->cast & COPY_FROM_F32) != 0;
@@ -322,8 +316,6 @@ static banyan_status copy_layout_add_blocks(copy_layout *layout, size_t lane, co
     made.cast |= copy_layout_is_shared(&made, to_scales) ? COPY_SHARED : 0;
     return add_within_extents(layout, lane, &made);
 }
-
-/* ---- walks ---- */
 
 static copy_walk_side copy_layout_side_of(const strided_view *view, uint64_t *places)
 {
@@ -372,8 +364,6 @@ static banyan_status copy_layout_add_walk(copy_layout *layout, size_t lane,
     return BANYAN_OK;
 }
 
-/* ---- copy engines ---- */
-
 static banyan_status add_engine_move(copy_layout *layout, size_t lane, char *to, const char *from,
                                      uint64_t bytes)
 {
@@ -402,8 +392,6 @@ static banyan_status add_engine_runs(copy_layout *layout, size_t lane, const str
     }
     return BANYAN_OK;
 }
-
-/* ---- lanes ---- */
 
 static banyan_status copy_layout_add_lane(copy_layout *layout, const gpu_copy_lane *lane,
                                           size_t number, uint64_t engine_bytes)
@@ -457,8 +445,8 @@ void copy_layout_free(copy_layout *layout)
     *layout = (copy_layout){0};
 }
 
-/* Warps begin at different places, so that those with one tile more of one lane do not have one
- * more of all. */
+/* Assign a part to a warp. Lanes begin at different warps, so that no warp gets one more tile of
+ * every lane. */
 static uint32_t warp_of(const copy_layout *layout, size_t lane, uint32_t part, uint32_t warps)
 {
     uint64_t turn = (uint64_t)lane * warps / layout->lane_count;

@@ -1,11 +1,11 @@
-/* A rank's lanes as the arrays of work.h, and what goes by copy engine instead. */
+/* A rank's lanes as the arrays of work.h, and the moves that use copy engines instead. */
 #ifndef CUDA_COPY_LAYOUT_H
 #define CUDA_COPY_LAYOUT_H
 
 #include "copy/direct/gpu_copy.h"
 #include "cuda/copy/work.h"
 
-/* A run of bytes for a copy engine. */
+/* A contiguous run for a copy engine. */
 typedef struct copy_engine_move {
     char *to;
     const char *from;
@@ -13,7 +13,7 @@ typedef struct copy_engine_move {
     size_t lane;
 } copy_engine_move;
 
-/* Zeroed is empty. */
+/* Zeroed, it is empty. */
 typedef struct copy_layout {
     copy_move *moves;
     size_t move_count, move_room;
@@ -25,7 +25,7 @@ typedef struct copy_layout {
     size_t engine_count, engine_room;
     uint64_t engine_bytes;
     uint64_t tiles;
-    bool converts; /* some move's elements */
+    bool converts; /* some moves convert elements */
     struct copy_lane_part {
         uint32_t first_move;
         uint64_t tiles;
@@ -33,13 +33,13 @@ typedef struct copy_layout {
     size_t lane_count;
 } copy_layout;
 
-/* Contiguous runs of at least `engine_bytes` that leave the device are listed for copy engines, 0:
- * none. Local. NO_MEMORY. */
+/* Lay out the lanes. Contiguous runs of at least `engine_bytes` to other devices are listed for
+ * copy engines (0: none). Local. NO_MEMORY. */
 banyan_status copy_layout_make(const gpu_copy_lane *lanes, size_t count, uint64_t engine_bytes,
                                copy_layout *layout);
 void copy_layout_free(copy_layout *layout);
 
-/* What each of `warps` warps has of each lane: lane_count × warps spans. */
+/* Compute each warp's part of each lane: lane_count × warps spans. */
 void copy_layout_spans(const copy_layout *layout, uint32_t warps, copy_span *spans);
 
 #endif

@@ -1,6 +1,6 @@
-/* Words that are moved: each is read and written once, but for lines that several rows share, so
- * that reading them through the cache of the multiprocessor is right: a kernel begins with it
- * empty. */
+/* Loads and stores of moved words. Each is read and written once, except for cache lines that
+ * several rows share. So reads may use the multiprocessor's cache: it is empty when a kernel
+ * begins. */
 #ifndef CUDA_COPY_MEMORY_CUH
 #define CUDA_COPY_MEMORY_CUH
 
@@ -8,7 +8,7 @@
 
 #ifdef __CUDACC__
 
-/* In global memory: the hardware need not ask. */
+/* For global memory, so that the hardware need not determine the kind. */
 #define DEFINE_LOAD(type, register_type, suffix, constraint)                                       \
     static __device__ __forceinline__ type load_word(const type *from)                             \
     {                                                                                              \

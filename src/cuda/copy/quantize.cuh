@@ -1,8 +1,8 @@
-/* Quantizing blocks of 32 values on their way, to elements or to scales.
+/* Quantizes blocks of 32 values during a move, to elements or to scales.
  *
- * Where a block's values lie together, lanes of a warp that are next to each other share it, each
- * with 16 bytes of it: so what a warp reads and writes at a time is contiguous, and many loads are
- * under way. Elsewhere a thread does a block alone, value by value. */
+ * If a block's values are contiguous, neighbouring lanes of a warp share it, 16 bytes each: then a
+ * warp's accesses are contiguous, with many loads in flight. Otherwise one thread processes a
+ * block value by value. */
 #ifndef CUDA_COPY_QUANTIZE_CUH
 #define CUDA_COPY_QUANTIZE_CUH
 
@@ -11,8 +11,6 @@
 
 #define WHOLE_WARP 0xffffffffu
 
-/* ---- values one by one ---- */
-
 static __device__ __forceinline__ uint32_t value_at(const char *from, unsigned kind)
 {
     if (kind & COPY_FROM_F32)
@@ -20,7 +18,7 @@ static __device__ __forceinline__ uint32_t value_at(const char *from, unsigned k
     return widen(load_word((const uint16_t *)from), (kind & COPY_FROM_F16) != 0);
 }
 
-/* NaN does not count for the scale, and makes the block one of the hard ones. */
+/* NaN is ignored for the scale, but makes the block a hard one. */
 static __device__ __noinline__ uint8_t scale_at(const char *from, int64_t step, unsigned kind,
                                                 bool *is_easy)
 {
@@ -65,9 +63,7 @@ static __device__ __noinline__ void quantize_block(char *to, const char *from, i
                                      easy_element(value_at(from + i * from_step, kind), factor));
 }
 
-/* ---- shared blocks ---- */
-
-/* Four values of an easy block; `values` are f32's bits. */
+/* Convert four values of an easy block; `values` are f32 bits. */
 static __device__ __forceinline__ uint32_t easy_four(const uint32_t *values, float factor)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
@@ -87,7 +83,7 @@ static __device__ __forceinline__ uint32_t easy_four(const uint32_t *values, flo
 #endif
 }
 
-/* How a block of values of one kind is shared. */
+/* The division of a block of one kind of values among lanes. */
 template <unsigned kind> struct sharing {
     enum : int {
         bytes = kind == COPY_FROM_F32 ? 4 : 2,
@@ -96,7 +92,7 @@ template <unsigned kind> struct sharing {
     };
 };
 
-/* What a lane has of its block, as f32's bits; NaN stays one. */
+/* Convert a lane's part of its block to f32 bits. NaN remains NaN. */
 template <unsigned kind> static __device__ __forceinline__ void unpack(uint4 bits, uint32_t *values)
 {
     const uint32_t words[] = {bits.x, bits.y, bits.z, bits.w};
@@ -111,7 +107,7 @@ template <unsigned kind> static __device__ __forceinline__ void unpack(uint4 bit
     }
 }
 
-/* The largest that a block's lanes have. */
+/* Return the maximum over a block's lanes. */
 template <int lanes> static __device__ __forceinline__ uint32_t block_max(uint32_t value)
 {
     int lane = (int)(threadIdx.x % COPY_WARP);
@@ -123,7 +119,7 @@ template <int lanes> static __device__ __forceinline__ uint32_t block_max(uint32
     return value;
 }
 
-/* As scale_at; all lanes of the warp take part. */
+/* Like scale_at; all lanes of the warp take part. */
 template <unsigned kind>
 static __device__ __forceinline__ uint8_t shared_scale(const uint32_t *values, bool round_up,
                                                        bool *is_easy)

@@ -1,5 +1,5 @@
-/* Words in memory of the host that a device reads and writes while it runs, and the report that
- * kernels leave there. */
+/* Words in host memory that a device accesses while it runs, and the report that its kernels
+ * write. */
 #ifndef CUDA_COPY_REPORT_H
 #define CUDA_COPY_REPORT_H
 
@@ -8,11 +8,11 @@
 #include "copy/service/device_report.h"
 #include "cuda/copy/work.h"
 
-/* Zeroed memory, and its address on the device, which is entered. */
+/* Allocate zeroed words; the device is entered. `there` is the device address. */
 banyan_status shared_words_open(int device, size_t bytes, void **here, void **there);
-void shared_words_close(void *here); /* of an entered device; NULL is ignored */
+void shared_words_close(void *here); /* the device is entered; ignores NULL */
 
-/* How the runs went that have ended so far. */
+/* Read the result of the runs that have ended so far. */
 void report_read(const copy_report *here, device_report *report);
 
 #endif

@@ -1,4 +1,4 @@
-/* Waiting for a peer's count, with a deadline, the host's word, and a report of what went wrong. */
+/* Waits for a peer's counter, until the deadline or the host's stop word, and reports failures. */
 #ifndef CUDA_COPY_WAITING_CUH
 #define CUDA_COPY_WAITING_CUH
 
@@ -9,7 +9,7 @@
 #define STOP_CHECK_NS 500000
 #define TELL_NS 100000000
 
-/* Who waits, and for what. */
+/* The wait of a thread, and its object. */
 typedef struct waiter {
     copy_shared *shared;
     copy_report *report;
@@ -18,7 +18,7 @@ typedef struct waiter {
     bool for_data;
 } waiter;
 
-/* The first report counts. */
+/* Only the first report counts. */
 static __device__ __noinline__ void report_failure(const waiter *of, uint32_t verdict,
                                                    uint64_t waited_ns)
 {
@@ -31,7 +31,7 @@ static __device__ __noinline__ void report_failure(const waiter *of, uint32_t ve
     banyan_device_publish(&report->verdict, verdict);
 }
 
-/* False when the run has failed, here or in another thread of this device. */
+/* False if the run has failed, here or in another thread of this device. */
 static __device__ __noinline__ bool wait_for_count(const waiter *of, const uint64_t *count,
                                                    uint64_t wanted)
 {

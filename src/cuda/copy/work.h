@@ -1,30 +1,30 @@
-/* What a rank moves in a run, as the kernel reads it: plain arrays in memory of the device. */
+/* The moves of a rank in a run, in the form for the kernel: plain arrays in device memory. */
 #ifndef CUDA_COPY_WORK_H
 #define CUDA_COPY_WORK_H
 
 #include "cuda/runtime/waits.h"
 
 #define COPY_WARP 32
-#define COPY_THREADS_MAX 256 /* in a thread block: whole warps */
+#define COPY_THREADS_MAX 256 /* per thread block; whole warps */
 
-/* A tile is what a warp moves at a time: so many units at most, each one load and one store of 1 to
+/* A warp moves a tile at a time: at most this many units, each with one load and one store of 1 to
  * 16 bytes. */
 #define COPY_TILE_UNITS 512
-#define COPY_TILE_BLOCKS 256 /* of values that are quantized */
+#define COPY_TILE_BLOCKS 256 /* blocks of quantized values */
 
 /* One dimension of a box, in units. */
 typedef struct copy_dim {
     uint32_t extent;
-    uint32_t inverse; /* of extents up to COPY_TILE_UNITS: copy_divide */
+    uint32_t inverse; /* for extents up to COPY_TILE_UNITS: copy_divide */
     int64_t to, from; /* strides in bytes */
 } copy_dim;
 
 /* x / extent = x * inverse >> COPY_INVERSE_SHIFT for all x < 2 * COPY_TILE_UNITS. */
 #define COPY_INVERSE_SHIFT 20
 
-/* A box of units, slowest dimension first, cut into tiles: the inner dimensions are whole in each
- * tile, the dimension before them is cut into `chunks` of `chunk`, and those before that one are
- * walked tile by tile. */
+/* A box of units, slowest dimension first, divided into tiles. The inner dimensions are whole in
+ * each tile; the dimension before them is divided into `chunks` of `chunk`; the dimensions before
+ * that are walked tile by tile. */
 typedef struct copy_move {
     char *to;
     const char *from;
@@ -33,13 +33,13 @@ typedef struct copy_move {
     uint16_t outer_count, inner_count;
     uint32_t chunk, chunks;
     uint32_t inner_units;
-    uint16_t width;  /* of a unit: 1, 2, 4, 8 or 16 bytes; of a cast: 1 or 4 elements */
-    uint8_t is_walk; /* then first_dim is the number of a copy_walk, and a chunk is a tile */
-    uint8_t cast;    /* enum copy_cast, or what copy_quantize makes */
-    int64_t to_step, from_step; /* of a block's values, where they are quantized */
+    uint16_t width;  /* of a unit: 1, 2, 4, 8 or 16 bytes; for a cast: 1 or 4 elements */
+    uint8_t is_walk; /* if set, first_dim is the number of a copy_walk, and a chunk is a tile */
+    uint8_t cast;    /* enum copy_cast, or a result of copy_quantize */
+    int64_t to_step, from_step; /* distance of a block's values, if they are quantized */
 } copy_move;
 
-/* What becomes of elements. */
+/* The conversion of elements. */
 typedef enum copy_cast {
     COPY_AS_IT_IS,
     COPY_F32_TO_F16,
@@ -48,11 +48,12 @@ typedef enum copy_cast {
     COPY_F16_TO_BF16,
     COPY_BF16_TO_F32,
     COPY_BF16_TO_F16,
-    COPY_QUANTIZE = 0x80 /* and the bits below */
+    COPY_QUANTIZE = 0x80 /* combined with the bits below */
 } copy_cast;
 
-/* Of blocks: from f32, f16 or bf16 (as COPY_FROM_…); to scales, not to elements; by which rule; in
- * such places that several threads can share a block: values in 16 bytes, elements in 4 or 8. */
+/* For blocks: the source type f32, f16 or bf16 (as COPY_FROM_…); scales or elements; the rounding
+ * rule; whether several threads can share a block, with values in 16 bytes and elements in 4 or
+ * 8. */
 #define COPY_BLOCK 32
 #define COPY_FROM_F32 0x01u
 #define COPY_FROM_F16 0x02u
@@ -70,7 +71,7 @@ typedef struct copy_walk_side {
     int64_t stride[COPY_WALK_DIMS];
 } copy_walk_side;
 
-/* Two shapes without a common grid: each element is found on both sides. */
+/* Two shapes without a common grid: each element's position is computed on both sides. */
 typedef struct copy_walk {
     copy_walk_side to, from;
     uint64_t elems;
@@ -79,8 +80,8 @@ typedef struct copy_walk {
 
 /* A warp's part of a lane. */
 typedef struct copy_span {
-    uint64_t tile;  /* of the first move */
-    uint64_t tiles; /* in all */
+    uint64_t tile;  /* in the first move */
+    uint64_t tiles; /* in total */
     uint32_t move;
     uint32_t unused;
 } copy_span;
@@ -114,12 +115,12 @@ typedef struct copy_report {
     int32_t peer;
     uint64_t waited_ns;
     uint32_t for_data;
-    uint32_t stop; /* the host's word to whoever waits */
+    uint32_t stop; /* the host sets it to end waits */
     device_waits waits;
 } copy_report;
 
-/* What a launch does. One does all of it, or, where copy engines take part, one before them, one
- * beside them and one behind them. */
+/* The phases of a launch. One launch does all; with copy engines, one precedes them, one runs
+ * beside them and one follows them. */
 #define COPY_ENTER 1u
 #define COPY_MEET 2u /* wait for the partners that copy engines write to */
 #define COPY_MOVE 4u
@@ -130,7 +131,7 @@ typedef struct copy_args {
     const copy_move *moves;
     const copy_dim *dims;
     const copy_walk *walks;
-    const copy_span *spans; /* by lane, then warp */
+    const copy_span *spans; /* indexed by lane, then warp */
     copy_shared *shared;
     copy_report *report;
     uint64_t timeout_ns;

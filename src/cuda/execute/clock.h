@@ -1,4 +1,4 @@
-/* What the device's clock says, beside the host's. */
+/* Readings of the device's clock, for comparison with the host's. */
 #ifndef CUDA_EXECUTE_CLOCK_H
 #define CUDA_EXECUTE_CLOCK_H
 
@@ -10,10 +10,10 @@ extern "C" {
 
 #define CLOCK_ROUNDS 32
 
-/* One thread answers questions 1, 2, …, CLOCK_ROUNDS; all of it lies in pinned memory. */
+/* One thread answers requests 1, 2, …, CLOCK_ROUNDS; all memory is pinned. */
 typedef struct clock_args {
-    uint64_t *asked;    /* the latest question */
-    uint64_t *answered; /* the latest that `time_ns` answers */
+    uint64_t *asked;    /* number of the latest request */
+    uint64_t *answered; /* number of the request that `time_ns` answers */
     uint64_t *time_ns;
     uint64_t timeout_ns;
 } clock_args;

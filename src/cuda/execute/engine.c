@@ -1,4 +1,4 @@
-/* Opening and closing engines, and watching over what runs on them. */
+/* Opens and closes engines, and watches their runs. */
 #include "cuda/execute/engine.h"
 
 #include <stdlib.h>
@@ -11,10 +11,8 @@
 #include "cuda/runtime/replay.h"
 #include "cuda/runtime/thread.h"
 
-/* How soon kernels learn that the world has ended. */
+/* Delay until kernels learn that the world has ended. */
 #define WATCH_NS 20000000L
-
-/* ---- watching ---- */
 
 bool engine_is_idle(cuda_engine *engine)
 {
@@ -26,8 +24,8 @@ bool engine_is_idle(cuda_engine *engine)
     return true;
 }
 
-/* `busy` is taken back only when nothing was launched meanwhile: whoever launches counts first and
- * looks at it then. */
+/* Clear `busy` only if nothing was launched meanwhile: a launch first increments the count, then
+ * reads `busy`. */
 static void look_after_runs(cuda_engine *engine)
 {
     uint64_t launches = atomic_load(&engine->launches);
@@ -61,7 +59,7 @@ static void execute_engine_nap(cuda_engine *engine)
     pthread_cond_timedwait(&engine->wake, &engine->lock, &until);
 }
 
-/* With the lock held. A wait that has ended in vain stays known. */
+/* Call it with the lock held. A wait that has failed stays recorded. */
 static void execute_engine_look_at_waits(cuda_engine *engine)
 {
     for (cuda_plan *plan = engine->plans; plan; plan = plan->next) {
@@ -84,13 +82,13 @@ static void execute_engine_look_at_waits(cuda_engine *engine)
     }
 }
 
-/* Ends the kernels of a world that has ended, which nobody else would tell them. */
+/* End the kernels after the world has ended: they have no other way to learn it. */
 static void *watch_runs(void *argument)
 {
     cuda_engine *engine = argument;
     if (driver_enter(engine->device) != BANYAN_OK)
         return NULL;
-    driver_capture_relax(); /* what this thread asks must not end captures of others */
+    driver_capture_relax(); /* calls of this thread must not invalidate captures of other threads */
     pthread_mutex_lock(&engine->lock);
     while (!atomic_load(&engine->closing)) {
         if (!atomic_load(&engine->busy)) {
@@ -107,8 +105,6 @@ static void *watch_runs(void *argument)
     driver_leave();
     return NULL;
 }
-
-/* ---- engines ---- */
 
 static banyan_status make_wake(cuda_engine *engine)
 {
@@ -133,8 +129,8 @@ banyan_status engine_room(const cuda_engine *engine, CUfunction kernel, uint32_t
     return BANYAN_OK;
 }
 
-/* All kernels are on the device before any runs: loading one later may wait for those that run, and
- * they for whoever loads. */
+/* Load all kernels before any runs. Loading one later may wait for running kernels, which may in
+ * turn wait for the loading rank. */
 static banyan_status execute_engine_load_kernels(cuda_engine *engine)
 {
     const DLDataType dtypes[] = {BANYAN_F32,     BANYAN_F16,     BANYAN_BF16,
@@ -203,13 +199,13 @@ static banyan_status blocks_at_once(void *opened, uint32_t *blocks)
     return BANYAN_OK;
 }
 
-/* Of this process, on each device. */
+/* Number of engines of this process on each device. */
 static atomic_uint open_engines[DRIVER_DEVICES_MAX];
 
-/* Whose engines a device has: threads stand for the ranks that they are. */
+/* The owners of a device's engines. A thread stands for the rank that it is. */
 static struct {
     pthread_mutex_t lock;
-    pthread_t first[DRIVER_DEVICES_MAX]; /* of the threads that have opened some */
+    pthread_t first[DRIVER_DEVICES_MAX]; /* the thread that opened the first engine */
     atomic_bool shared[DRIVER_DEVICES_MAX];
 } openers = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -237,10 +233,11 @@ bool engine_has_device(const cuda_engine *engine)
     return !atomic_load(&openers.shared[engine->device]);
 }
 
-/* A launch that waits for the one before it takes the room of its thread blocks from others: from
- * other ranks' or communicators' that the one before it, or a peer's, may wait for. So it does so
- * only when every engine of the device could have two of its size there, and all are one rank's: of
- * ranks that share a device the one before it may have taken all that it may. */
+/* A launch that waits for the previous one occupies space for thread blocks that others may need:
+ * other ranks' or communicators' launches, for which the previous one, or a peer's, may wait. So
+ * launches begin early only if every engine of the device could have two of its size there, and
+ * all engines belong to one rank. On a device shared by ranks, the previous launch may already use
+ * its full share. */
 bool engine_launches_early(const cuda_engine *engine, uint32_t blocks, uint64_t room)
 {
     return engine->launches_early && engine_has_device(engine) &&

@@ -1,4 +1,4 @@
-/* Plans on a CUDA device: what the files of the engine share. */
+/* Plans on a CUDA device: declarations that the engine's files share. */
 #ifndef CUDA_EXECUTE_ENGINE_H
 #define CUDA_EXECUTE_ENGINE_H
 
@@ -14,24 +14,20 @@ extern const execute_engine_ops cuda_engine_ops;
 typedef struct cuda_engine cuda_engine;
 typedef struct cuda_plan cuda_plan;
 
-/* ---- port channels ---- */
-
-/* A port channel's requests and the stream that they are done in. */
+/* A port channel's requests and the stream that executes them. */
 typedef struct cuda_port {
     kernel_request *requests; /* pinned */
-    uint64_t *values;         /* pinned: what counters become, one a request and count */
+    uint64_t *values; /* pinned: the new values of counters, one for each request and counter */
     uint64_t room;
-    CUdeviceptr done; /* on the device: how many are */
+    CUdeviceptr done; /* on the device: number of completed requests */
     CUstream stream;
     uint64_t served;  /* requests that are in the stream */
-    uint64_t signals; /* that the peer's counter has had: nobody else adds to it */
+    uint64_t signals; /* signals given to the peer's counter, which has no other writer */
     atomic_bool broken;
-    char trouble[256]; /* once it is broken */
+    char trouble[256]; /* the error, once it is broken */
 } cuda_port;
 
-/* ---- plans ---- */
-
-/* Offsets into a plan's block in the device's memory. */
+/* Offsets into a plan's block in device memory. */
 typedef struct cuda_layout {
     uint64_t states, broken, barriers, semaphores, semaphore_starts, consumed, queues, done;
     uint64_t bytes;
@@ -40,45 +36,43 @@ typedef struct cuda_layout {
 struct cuda_plan {
     cuda_engine *engine;
     cuda_plan *next, *next_served;
-    engine_plan shape; /* what it points to is not ours, but for `ends` */
+    engine_plan shape; /* the caller owns all arrays except `ends` */
     engine_end *ends;
     uint32_t port_count;
     cuda_port *ports;
 
-    uint32_t threads; /* of a block, at most */
+    uint32_t threads; /* most threads of a block */
     cuda_layout layout;
     CUdeviceptr block;
-    char *start;  /* the block as it is before the first run */
+    char *start;  /* the block's contents before the first run */
     void *pinned; /* the report, then the ports' requests */
     kernel_report *report;
 
     CUevent ended;         /* the latest run that `run` queued */
     bool has_run;          /* `ended` was recorded */
-    atomic_bool is_staged; /* its programs are stages: there is nothing for the proxy */
+    atomic_bool is_staged; /* its programs are stages: the proxy has nothing to do */
     bool is_captured;      /* graphs hold runs of it */
-    watch_beat beat;       /* the engine's thread's */
+    watch_beat beat;       /* used by the engine's thread */
 };
 
 typedef struct cuda_program {
     cuda_plan *plan;
     CUdeviceptr address;
-    CUfunction kernel, smaller_kernel; /* NULL: it needs the whole one */
+    CUfunction kernel, smaller_kernel; /* NULL: the program needs the whole kernel */
     uint32_t threads, section_bytes, shared_bytes, flags, span_count;
-    uint64_t room; /* such thread blocks that run at once */
+    uint64_t room; /* number of such thread blocks that run at once */
     CUdeviceptr spans;
-    engine_span *host_spans;    /* of ranks without thread blocks */
-    struct cuda_staged *staged; /* NULL: one kernel does it all */
+    engine_span *host_spans;    /* for ranks without thread blocks */
+    struct cuda_staged *staged; /* NULL: one kernel runs the whole program */
 } cuda_program;
 
-/* What a launch does of a run: steps [first_step, end_step) of every thread block. */
+/* A launch's part of a run: steps [first_step, end_step) of every thread block. */
 typedef struct program_part {
     uint32_t first_step, end_step;
-    bool is_first, is_last; /* of the run's */
+    bool is_first, is_last; /* part of the run */
 } program_part;
 
-/* ---- engines ---- */
-
-/* The same moment on two clocks. */
+/* One moment on two clocks. */
 typedef struct cuda_clock {
     uint64_t device_ns, host_ns;
 } cuda_clock;
@@ -87,63 +81,66 @@ struct cuda_engine {
     banyan_world *world;
     int device;
     uint64_t timeout_ns;
-    CUstream stream; /* for what no caller's stream is for */
-    uint32_t *stop;  /* pinned: not 0 when kernels are to end */
+    CUstream stream; /* for work outside of the callers' streams */
+    uint32_t *stop;  /* pinned: not 0 when kernels must end */
     uint32_t most_threads;
-    bool launches_early; /* unless BANYAN_EARLY_LAUNCH=0, or driver or device are too old */
+    bool launches_early; /* false with BANYAN_EARLY_LAUNCH=0, or with an old driver or device */
     struct cuda_pinned *pinned;
-    uint64_t room; /* thread blocks of the largest size that run at once */
+    uint64_t room; /* number of thread blocks of the largest size that run at once */
 
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* guards the following fields */
     pthread_cond_t wake;
     cuda_plan *plans;
     atomic_bool closing;
-    bool watches, serves; /* the threads are there */
+    bool watches, serves; /* the threads exist */
     pthread_t watcher, proxy;
-    atomic_bool busy; /* runs may be under way */
+    atomic_bool busy; /* runs may be in progress */
     _Atomic uint64_t launches;
 
-    /* The proxy holds the ports' lock at every look, so that others say first that they want it. */
+    /* The proxy takes the ports' lock for every poll, so other threads announce themselves here
+     * first. */
     pthread_mutex_t ports_lock;
     atomic_uint visitors;
     cuda_plan *served;
-    CUstream port_streams[ENGINE_RANKS_MAX]; /* by peer; NULL: not yet */
+    CUstream port_streams[ENGINE_RANKS_MAX]; /* indexed by peer; NULL: not created yet */
 
-    /* Of programs that are stages; NULL until there is one. */
+    /* For programs that are stages; NULL until the first one. */
     CUstream copier, teller;
     CUevent kernel_done, copies_done;
 
     CUdeviceptr tracer, records;
     bool traces;
-    cuda_clock clock; /* when the trace began */
+    cuda_clock clock; /* at the start of the trace */
 };
 
-/* The device entered, for calls that are no part of any caller's stream: they are legal while
- * streams of this thread are captured. */
+/* Enter the device for calls outside of all callers' streams: these are legal while this thread
+ * captures streams. */
 banyan_status engine_enter(const cuda_engine *engine, driver_capture *before);
 void engine_leave(driver_capture before);
 
 banyan_status engine_take(const cuda_engine *engine, uint64_t bytes, CUdeviceptr *taken);
 void engine_give_back(const cuda_engine *engine, CUdeviceptr taken);
-/* Done when it returns. */
+/* Complete on return. */
 banyan_status engine_copy(const cuda_engine *engine, CUdeviceptr to, CUdeviceptr from,
                           uint64_t bytes);
-/* Pinned and zeroed; the device has it at the same address. */
+/* Allocate pinned, zeroed memory, with one address on host and device. */
 banyan_status engine_take_pinned(cuda_engine *engine, uint64_t bytes, void **taken);
 void engine_give_back_pinned(cuda_engine *engine, const void *taken);
 void engine_free_pinned(cuda_engine *engine);
 
-/* With the lock held: has every run of `run`'s ended, and can graphs bring no others? */
+/* Call it with the lock held. True if every queued run has ended, and graphs cannot launch
+ * others. */
 bool engine_is_idle(cuda_engine *engine);
-/* How many thread blocks of `threads` run at once. The device is entered. */
+/* Return the number of thread blocks of `threads` that run at once. The device is entered. */
 banyan_status engine_room(const cuda_engine *engine, CUfunction kernel, uint32_t threads,
                           uint32_t shared_bytes, uint64_t *blocks);
-/* May a launch of so many thread blocks, of which the device has room for `room`, begin while the
- * one before it in its stream still runs? */
+/* True if a launch of this many thread blocks may begin while the previous one in its stream still
+ * runs; the device has space for `room` blocks. */
 bool engine_launches_early(const cuda_engine *engine, uint32_t blocks, uint64_t room);
-/* Are all engines that this process has on the device one rank's, as far as that can be seen? */
+/* True if all engines of this process on the device belong to one rank, as far as the process can
+ * tell. */
 bool engine_has_device(const cuda_engine *engine);
-/* A run was queued. */
+/* Record that a run was queued. */
 void engine_was_launched(cuda_engine *engine);
 
 /* plan.c */
@@ -152,7 +149,7 @@ void plan_unload(void *loaded);
 banyan_status plan_drain(void *loaded);
 banyan_status plan_reset(void *loaded);
 void plan_check(void *loaded, engine_report *report);
-/* How many thread blocks run at once; INVALID when the plan has more. */
+/* Return the number of thread blocks that run at once; INVALID if the plan has more. */
 banyan_status plan_check_room(const cuda_plan *plan, CUfunction kernel, uint32_t threads,
                               uint32_t shared_bytes, uint64_t *room);
 
@@ -165,18 +162,18 @@ banyan_status program_run(void *loaded, void *uploaded, const engine_run *run, v
 /* Queue a part of a run. The device is entered. */
 banyan_status program_launch(const cuda_program *program, const engine_run *run,
                              const program_part *part, CUstream stream);
-/* What the plan's kernels set when they give up. */
+/* Return the word that the plan's kernels set when they give up. */
 const uint32_t *program_broken(const cuda_program *program);
 
-/* ports.c: with the plan's memory in place; and before it goes. */
+/* ports.c: open once the plan's memory exists; close before it is freed. */
 banyan_status ports_open(cuda_plan *plan);
 void ports_close(cuda_plan *plan);
-void ports_end(cuda_engine *engine); /* after its thread */
-/* Wait until what was posted is done. The device is entered. */
+void ports_end(cuda_engine *engine); /* after its thread has ended */
+/* Wait until all posted requests are done. The device is entered. */
 banyan_status ports_drain(cuda_plan *plan);
-/* Why copies could not be begun; NULL: they could. */
+/* Return the reason why copies could not be started; NULL: no error. */
 const char *ports_trouble(const cuda_plan *plan);
-/* After the plan's memory is as it was at first. */
+/* Call it after the plan's memory was reset. */
 void ports_reset(cuda_plan *plan);
 
 /* trace.c */

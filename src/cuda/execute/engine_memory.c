@@ -1,12 +1,12 @@
-/* What an engine does on its device beside all callers' streams. */
+/* Work of an engine on its device outside of the callers' streams. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "cuda/execute/engine.h"
 #include "cuda/memory/memory.h"
 
-/* Pinned memory is kept until the engine closes: to give it back waits for all kernels of the
- * device, also for those that wait for this rank. */
+/* Pinned memory is kept until the engine closes. Freeing it would wait for all kernels of the
+ * device, including those that wait for this rank. */
 struct cuda_pinned {
     struct cuda_pinned *next;
     void *address;
@@ -52,8 +52,6 @@ banyan_status engine_copy(const cuda_engine *engine, CUdeviceptr to, CUdeviceptr
     engine_leave(before);
     return status;
 }
-
-/* ---- pinned memory ---- */
 
 static banyan_status make_pinned(cuda_engine *engine, uint64_t bytes, struct cuda_pinned **made)
 {

@@ -6,16 +6,16 @@
 #include "cuda/execute/kernel.h"
 #include "cuda/execute/parts.h"
 
-/* Parts of one step. */
+/* Most parts of one step. */
 #define TOGETHER_MOST 64
 
 struct fuser {
     const engine_program *from;
     fused_program *to;
-    const engine_step *steps; /* of the block at hand */
+    const engine_step *steps; /* of the current block */
     engine_step *made;
     uint32_t step_count;
-    uint32_t iterations; /* of the loop at hand */
+    uint32_t iterations; /* of the current loop */
     uint64_t word_count;
 };
 
@@ -35,10 +35,9 @@ static uint32_t operand_of(const struct fuser *fuser, const engine_step *step, u
     return fuser->from->operands[step->operands + operand];
 }
 
-/* ---- which parts must wait for earlier ones ---- */
-
-/* Parts of an operation follow each other, with its number. Threads share the bytes of each out in
- * their own way, so that what a part leaves for a later one is not always the same thread's. */
+/* True if a part must wait for earlier ones. Parts of an operation are consecutive and have its
+ * number. Threads divide the bytes of each part in a different way, so another thread may write
+ * the bytes that a later part reads. */
 static bool part_meets(const struct fuser *fuser, uint32_t at)
 {
     const engine_step *later = &fuser->steps[at];
@@ -61,10 +60,8 @@ static void mark_parts(struct fuser *fuser)
     }
 }
 
-/* ---- what goes together ---- */
-
-/* Another part of the operation, which need not wait for those before it. Operations that unpack go
- * together, too: nothing orders them without a meeting between them. */
+/* True for another part of the operation that need not wait for those before it. Consecutive
+ * unpack operations are fused as well: without a barrier between them, they have no order. */
 static bool is_next_part(const struct fuser *fuser, const engine_step *first, uint32_t at)
 {
     const engine_step *next = &fuser->steps[at];
@@ -74,7 +71,7 @@ static bool is_next_part(const struct fuser *fuser, const engine_step *first, ui
            !(fuser->made[at].relaxed & KERNEL_MEETS);
 }
 
-/* How many steps from `at` on read the same bytes. */
+/* Count the steps from `at` on that read one source. */
 static uint32_t count_of_one_source(const struct fuser *fuser, uint32_t at)
 {
     const engine_step *first = &fuser->steps[at];
@@ -100,7 +97,7 @@ static bool has_shape_of(const struct fuser *fuser, const engine_step *a, const 
     return same;
 }
 
-/* How many differ in places alone. */
+/* Count the steps that differ only in places. */
 static uint32_t count_of_one_shape(const struct fuser *fuser, uint32_t at)
 {
     const engine_step *first = &fuser->steps[at];
@@ -112,9 +109,7 @@ static uint32_t count_of_one_shape(const struct fuser *fuser, uint32_t at)
     return count;
 }
 
-/* ---- writing ---- */
-
-/* A step that is made of `count` steps: of their pieces in turn, or of one's pieces with all their
+/* A step made of `count` steps: of all their pieces in turn, or of one step's pieces with all the
  * destinations. */
 struct parts {
     const engine_step *first;
@@ -134,7 +129,7 @@ static void write_places(struct fuser *fuser, const engine_step *step, const uin
         write_word(fuser, KERNEL_PLACE(operand_of(fuser, step, i), piece[1 + i]));
 }
 
-/* Pieces of all steps involved are the same but for places. */
+/* The pieces of these steps are equal except for places. */
 static void write_one_source(struct fuser *fuser, const struct parts *of, uint32_t iteration)
 {
     const uint64_t *at[TOGETHER_MOST], *end, *unused;

@@ -1,10 +1,10 @@
-/* Programs as the kernel runs them: with fewer, larger steps, for its latency.
+/* Programs in the form that the kernel runs: fewer, larger steps, for lower latency.
  *
- * Parts of an operation that read the same bytes become one step with several destinations; others
- * that differ in their operands' places alone become one step with all their pieces, which go on
- * side by side. Steps keep their places, so that what is reported of one is said of the plan's
- * operation: `jump` of a step that begins or ends no loop is the next one to run, and those that
- * another does are KERNEL_PASS. */
+ * Parts of an operation that read one source become one step with several destinations. Parts that
+ * differ only in their operands' places become one step with all their pieces, which are processed
+ * side by side. Steps keep their places, so that a report of a step refers to the plan's
+ * operation. `jump` of a step that begins or ends no loop is the next step to run; a step that
+ * another one performs is KERNEL_PASS. */
 #ifndef CUDA_EXECUTE_FUSE_H
 #define CUDA_EXECUTE_FUSE_H
 
@@ -12,7 +12,7 @@
 
 #include "execute/device/engine.h"
 
-/* Has arrays of its own, but for ends and spans, and no operands: words are KERNEL_PLACE. */
+/* It has its own arrays, except for ends and spans, and no operands: words are KERNEL_PLACE. */
 typedef struct fused_program {
     engine_program program;
     engine_block *blocks;

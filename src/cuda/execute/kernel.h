@@ -1,12 +1,13 @@
-/* What the host hands the kernel that runs plans, and how a program lies in the device's memory.
+/* The interface between the host and the kernel that runs plans, and the layout of a program in
+ * device memory.
  *
- * A launch has a thread block for each of the plan's. Each copies its own section of the program
- * into shared memory in one go, at the same time as it reads its state, so that nothing but these
- * two loads comes before its first step. Everything that outlives a run is in the device's memory
- * and is changed by the kernel alone: launches may be captured and played again.
+ * A launch has one thread block for each of the plan's. Each copies its section of the program
+ * into shared memory in one go, while it reads its state: only these two loads precede its first
+ * step. Everything that outlives a run lies in device memory and is changed by the kernel alone,
+ * so launches may be captured and replayed.
  *
- * All pointers are addresses on the device; what is pinned host memory says so. "Zeroed" is what it
- * is before the first run, and after a reset. */
+ * All pointers are device addresses; pinned host memory is marked. "Zeroed" is the state before
+ * the first run, and after a reset. */
 #ifndef CUDA_EXECUTE_KERNEL_H
 #define CUDA_EXECUTE_KERNEL_H
 
@@ -19,28 +20,28 @@
 extern "C" {
 #endif
 
-/* ---- programs ---- */
-
-/* A channel's end, or a semaphore, as a step of a section has it. */
+/* A channel's end, or a semaphore, in the form for a step of a section. */
 typedef struct kernel_end {
-    uint64_t *incoming;       /* of a semaphore: its value in even runs */
-    uint64_t *outgoing;       /* of a semaphore: its value in odd runs */
-    uint64_t *consumed;       /* signals that waits here have taken; zeroed */
-    banyan_port_queue *queue; /* PORT that has a proxy; else others have copied what was put */
+    uint64_t *incoming; /* for a semaphore: its value in even runs */
+    uint64_t *outgoing; /* for a semaphore: its value in odd runs */
+    uint64_t *consumed; /* signals that waits here have taken; zeroed */
+    banyan_port_queue
+        *queue; /* a PORT with a proxy; NULL: copy engines have already done the puts */
 } kernel_end;
 
-/* Of a step that moves bytes, in `relaxed`: it uses bytes that an earlier part of the same
- * operation wrote, or the other way round, so that the threads meet before it. Its `barrier` is how
- * many pieces each of the steps has that it does, itself first; 0: they are not told apart. */
+/* In `relaxed` of a step that moves bytes: the step uses bytes that an earlier part of its
+ * operation wrote, or the reverse, so the threads synchronize before it. Its `barrier` is the
+ * number of pieces of each of the steps that it performs, itself first; 0: they are not
+ * distinguished. */
 #define KERNEL_MEETS 1
 
-/* Of a step that moves bytes outside of loops: the units of 8 bytes of all its pieces, or the most
- * that there can be. */
+/* In a step that moves bytes outside of loops: the number of 8-byte units of all its pieces, or
+ * the largest number if that is exceeded. */
 #define KERNEL_STEP_UNITS(step) ((step)->barrier_members)
 
-/* A word of a piece behind its bytes: where an operand lies, from a base on, whether packets lie
- * there, and whether in scratch. Each piece of a step has bases of its own; which are packets is
- * the same in all. */
+/* A word of a piece after its bytes: an operand's offset from a base, and whether it lies in
+ * packets, and in scratch. Each piece of a step has its own bases; all pieces agree on which
+ * operands are packets. */
 #define KERNEL_PLACE_PACKETS (UINT64_C(1) << 63)
 #define KERNEL_PLACE_SCRATCH (UINT64_C(1) << 62)
 #define KERNEL_PLACE_SHIFT 48
@@ -51,12 +52,12 @@ typedef struct kernel_end {
      (((operand) & ~ENGINE_PACKETS) % 3 == 2 ? KERNEL_PLACE_SCRATCH : 0) |                         \
      (uint64_t)((operand) & ~ENGINE_PACKETS) << KERNEL_PLACE_SHIFT | (offset))
 
-/* A step that another one does; passed over. */
+/* A step that another one performs; skipped. */
 #define KERNEL_PASS (ENGINE_MULTICAST + 1)
 
-/* Where an array lies: in the section, so many bytes from its start, or anywhere on the device. Of
- * the entry that the program counts as its first, so that a resident array, which is a part of the
- * program's, may seem to begin before the section. */
+/* The position of an array: in the section, at this offset from its start, or anywhere on the
+ * device. The position is that of the entry that the program counts as its first. So a resident
+ * array, which is a part of the program's, may seem to begin before the section. */
 typedef struct kernel_array {
     uint64_t address;
     uint64_t is_resident;
@@ -69,34 +70,33 @@ typedef enum kernel_arrays {
     KERNEL_ARRAYS
 } kernel_arrays;
 
-/* A thread block's section. The arrays lie behind it, as far as they fit; otherwise they are read
- * where the whole program's lie. */
+/* A thread block's section. The arrays follow it, as far as they fit; the others are read from the
+ * whole program. */
 typedef struct kernel_section {
     uint32_t step_count;
-    uint32_t first_end, end_count; /* as the program counts */
+    uint32_t first_end, end_count; /* numbered as in the program */
     uint32_t has_ports;            /* some of its ends are of port channels */
     kernel_array arrays[KERNEL_ARRAYS];
 } kernel_section;
 
-/* Of a section: what the largest thread block loads with four accesses a thread. */
+/* Size limit of a section: the bytes that the largest thread block loads with four accesses per
+ * thread. */
 #define KERNEL_SECTION_MOST 32768
 
-/* A program in the device's memory: sections, one `section_bytes` (a multiple of 16) after the
- * other, then the program's whole arrays. src/cuda/execute/pack.h makes it. */
+/* A program in device memory: sections of `section_bytes` (a multiple of 16) each, then the
+ * program's whole arrays. src/cuda/execute/pack.h creates it. */
 
-/* ---- what lasts ---- */
-
-/* A thread block's; zeroed. 16 bytes, read at once. */
+/* State of a thread block; zeroed. 16 bytes, read at once. */
 typedef struct kernel_state {
     uint64_t runs;  /* that this block has begun */
-    uint64_t flags; /* that their packets have used up */
+    uint64_t flags; /* number of flags that their packets have used */
 } kernel_state;
 
-/* Counters that thread blocks share lie this far apart. */
+/* Distance of counters that thread blocks share. */
 #define KERNEL_COUNTER_BYTES 128
 #define KERNEL_COUNTER_WORDS (KERNEL_COUNTER_BYTES / sizeof(uint64_t))
 
-/* How a run ended that failed; pinned host memory; zeroed. The kernel writes `report` and then,
+/* The result of a failed run; pinned host memory; zeroed. The kernel writes `report` and then,
  * with release, `written`. */
 typedef struct kernel_report {
     engine_report report;
@@ -105,68 +105,61 @@ typedef struct kernel_report {
     device_waits waits;
 } kernel_report;
 
-/* ---- port channels ---- */
-
-/* What a proxy is to do, in order; signals are of the peer's counter, to which 1 is added. Packets
- * are not posted: the kernel waits until what was posted before them is done, and writes them
- * itself. Requests are pinned host memory; `done` is written by the proxy, with release or by
- * stream order; all counts are zeroed. */
+/* Requests to a proxy, executed in order. A signal adds 1 to the peer's counter. Packets are not
+ * posted: the kernel waits until the earlier requests are done, and writes them itself. Requests
+ * lie in pinned host memory. The proxy writes `done`, with release or by stream order; all counts
+ * are zeroed. */
 #define KERNEL_PUT BANYAN_PORT_PUT
 #define KERNEL_SIGNAL BANYAN_PORT_SIGNAL
 typedef banyan_port_request kernel_request;
 typedef banyan_port_queue kernel_queue;
 
-/* What thread blocks that wait for each other wait longer than those that wait for a peer, which
- * know better whom to name. */
+/* Additional timeout for waits among a rank's own thread blocks: waits for a peer name the culprit
+ * better, so they report first. */
 #define KERNEL_GRACE_NS UINT64_C(1000000000)
-
-/* ---- traces ---- */
 
 typedef struct kernel_trace {
     uint64_t begin_ns, end_ns, waited_ns; /* by the device's globaltimer */
     uint64_t iteration;
     uint32_t block, step;
-    uint64_t loaded, uploaded; /* as kernel_args has them */
+    uint64_t loaded, uploaded; /* as in kernel_args */
     uint64_t unused;
 } kernel_trace;
 
-/* In the device's memory, one an engine. Record n lies at records[n % room]. */
+/* In device memory, one for each engine. Record n lies at records[n % room]. */
 typedef struct kernel_tracer {
     uint64_t room;  /* a power of two; 0: nothing is recorded */
-    uint64_t count; /* of records, those that were written over among them */
+    uint64_t count; /* of records, including overwritten ones */
     kernel_trace *records;
 } kernel_tracer;
-
-/* ---- launches ---- */
 
 #define KERNEL_BASES (ENGINE_GROUP_BASES + ENGINE_GROUPS_MAX * 3)
 
 typedef struct kernel_args {
-    char *bases[KERNEL_BASES]; /* as engine_run has them, its group_bases from ENGINE_GROUP_BASES on
-                                */
+    char *bases[KERNEL_BASES]; /* as in engine_run; its group_bases begin at ENGINE_GROUP_BASES */
     uint64_t scratch_half;
 
     const char *sections;
     uint32_t section_bytes; /* dynamic shared memory: see execute_shared_bytes */
-    uint32_t flags;         /* that packets of a run use up */
+    uint32_t flags;         /* number of flags that a run's packets use */
 
-    kernel_state *states; /* one a thread block */
-    uint32_t *broken;     /* set by the first thread block that fails, to end the others and later
-                             runs; zeroed */
-    const uint32_t *stop; /* pinned host memory: not 0 when kernels are to end */
+    kernel_state *states; /* one for each thread block */
+    uint32_t *broken; /* set by the first failing thread block, to end the others and later runs;
+                         zeroed */
+    const uint32_t *stop; /* pinned host memory: not 0 when kernels must end */
     kernel_report *report;
     uint64_t timeout_ns; /* of every wait */
 
     /* KERNEL_COUNTER_BYTES apart: the plan's barriers, then one of all thread blocks; zeroed. */
     uint64_t *barriers;
-    uint32_t barrier_count; /* the plan's */
+    uint32_t barrier_count; /* number of the plan's barriers */
     uint32_t semaphore_count;
-    /* Values of even runs, then those of odd ones, KERNEL_COUNTER_BYTES apart; at first both are as
-     * the runs begin, semaphore_starts (side by side). */
+    /* Values of even runs, then those of odd runs, KERNEL_COUNTER_BYTES apart. Both begin as
+     * semaphore_starts (contiguous), the values at the start of a run. */
     uint64_t *semaphores;
     const uint64_t *semaphore_starts;
 
-    char *copy_in_to; /* as engine_run has them */
+    char *copy_in_to; /* as in engine_run */
     const char *copy_in_from;
     uint64_t copy_in_bytes;
     char *copy_out_to;
@@ -175,18 +168,18 @@ typedef struct kernel_args {
     uint32_t span_count;
     uint32_t unused;
 
-    kernel_tracer *tracer; /* NULL: none */
+    kernel_tracer *tracer; /* NULL: no trace */
     uint64_t loaded, uploaded;
 
-    /* Steps [first_step, end_step) of every thread block; the quick kernel does all.
-     * `goes_on`: another launch ends the run, and counts it. */
+    /* Steps [first_step, end_step) of every thread block; the quick kernel runs all. `goes_on`: a
+     * later launch ends the run, and counts it. */
     uint32_t first_step, end_step;
     uint32_t goes_on, unused_too;
 } kernel_args;
 
-/* Kernels with less in them are there sooner. They are for some programs (pack_kind), launched
- * without copies before or after, without traces, and with all bases and the half of scratch
- * multiples of KERNEL_ALIGNMENT; they need no more of anything than the whole one. */
+/* Smaller kernels start faster. They serve some programs (pack_kind), launched without copies
+ * before or after, without traces, and with all bases and the half of scratch multiples of
+ * KERNEL_ALIGNMENT. They need no more of any resource than the whole kernel. */
 typedef enum kernel_kind {
     KERNEL_WHOLE,
     KERNEL_QUICK,  /* for packets */
@@ -196,21 +189,22 @@ typedef enum kernel_kind {
 
 #define KERNEL_ALIGNMENT 16
 
-/* Sources of a step of KERNEL_QUICK, and destinations, at most. */
+/* Most sources, and most destinations, of a step of KERNEL_QUICK. */
 #define KERNEL_QUICK_OPERANDS 8
 
-/* The kernel for a type, as driver_kernel takes it; types that cannot be reduced have one too. */
+/* Return the kernel for a type, for driver_kernel; types that cannot be reduced have one too. */
 const void *execute_kernel(DLDataType dtype, kernel_kind kind);
 
 #define KERNEL_THREADS_MOST 512
 
-/* Of shared memory, what a thread block's threads have in common in front of its section. */
+/* Shared memory before a thread block's section, used by all its threads. */
 #define KERNEL_SHARED_BYTES 640
 
-/* Threads of a block for a plan that asks for so many: whole warps, KERNEL_THREADS_MOST at most. */
+/* Return the threads of a block for a plan that requests this many: whole warps, at most
+ * KERNEL_THREADS_MOST. */
 uint32_t execute_threads(uint32_t threads_per_block);
 
-/* Dynamic shared memory of a launch. */
+/* Return the dynamic shared memory of a launch. */
 uint32_t execute_shared_bytes(uint32_t section_bytes);
 
 #ifdef __cplusplus

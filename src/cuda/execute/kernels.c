@@ -14,7 +14,7 @@ typedef struct kernel_set {
     const void *(*by_kind[KERNEL_KINDS])(void);
 } kernel_set;
 
-/* The last one is for all other types, too. */
+/* The last entry also serves all other types. */
 static const kernel_set kernels[] = {
     {BANYAN_BF16, {execute_kernel_bf16, execute_quick_kernel_bf16, execute_direct_kernel_bf16}},
     {BANYAN_F16, {execute_kernel_f16, execute_quick_kernel_f16, execute_direct_kernel_f16}},

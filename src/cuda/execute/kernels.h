@@ -1,4 +1,4 @@
-/* The kernels of each type of element, in a file of their own. */
+/* The kernels of each element type, one file for each. */
 #ifndef CUDA_EXECUTE_KERNELS_H
 #define CUDA_EXECUTE_KERNELS_H
 

@@ -10,12 +10,12 @@ static uint64_t pack_aligned(uint64_t bytes)
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* An array of a section: its entries' size, and those that are the block's. */
+/* An array of a section: the size of its entries, and the range of the block's entries. */
 typedef struct array {
     uint64_t entry_bytes, first, count;
 } array;
 
-/* In the order in which they get room: what every step needs comes first. */
+/* In the order of allocation: arrays that every step needs come first. */
 static void pack_find_parts(const engine_block *block, array *parts)
 {
     parts[KERNEL_STEPS] = (array){sizeof(engine_step), 0, block->step_count};
@@ -23,7 +23,7 @@ static void pack_find_parts(const engine_block *block, array *parts)
     parts[KERNEL_WORDS] = (array){sizeof(uint64_t), block->first_word, block->word_count};
 }
 
-/* Where the arrays come in a section; 0: it does not fit. Returns the section's bytes. */
+/* Place the arrays in a section; 0: it does not fit. Returns the section's bytes. */
 static uint64_t lay_section(const array *parts, uint64_t most, uint64_t *places)
 {
     uint64_t used = pack_aligned(sizeof(kernel_section));
@@ -68,8 +68,6 @@ static void write_ends(const engine_program *program, const pack_ends *ends, ker
             to[k] = from[program->ends[k]];
     }
 }
-
-/* ---- writing ---- */
 
 static void write_section(const engine_program *program, uint32_t index, const pack_layout *layout,
                           uint64_t address, const char *whole, char *to)

@@ -1,4 +1,4 @@
-/* A fused program (fuse.h) as it lies in the device's memory. */
+/* The layout of a fused program (fuse.h) in device memory. */
 #ifndef CUDA_EXECUTE_PACK_H
 #define CUDA_EXECUTE_PACK_H
 
@@ -8,27 +8,27 @@
 
 #include "cuda/execute/kernel.h"
 
-/* What the ends of a program's steps become: a plan's channel ends, and its semaphores. */
+/* The targets of a program's steps: a plan's channel ends, and its semaphores. */
 typedef struct pack_ends {
-    const kernel_end *channels;   /* by the index that steps have */
-    const kernel_end *semaphores; /* by number; `incoming` and `outgoing` alone */
+    const kernel_end *channels;   /* indexed as in steps */
+    const kernel_end *semaphores; /* indexed by number; only `incoming` and `outgoing` are set */
 } pack_ends;
 
-/* How large a packed program is, and its parts. Offsets are bytes from its start. */
+/* The size of a packed program, and its parts. Offsets are bytes from its start. */
 typedef struct pack_layout {
     uint64_t bytes;
     uint32_t section_bytes;
     uint64_t steps, ends, words, spans;
 } pack_layout;
 
-/* Sections have no more than `section_most` bytes (KERNEL_SECTION_MOST, or less). */
+/* Sections have at most `section_most` bytes (KERNEL_SECTION_MOST, or less). */
 void pack_plan(const engine_program *program, uint32_t section_most, pack_layout *layout);
 
-/* Write the program into `layout->bytes` bytes at `to`, to be copied to `address` on the device. */
+/* Write the program into `layout->bytes` bytes at `to`, for a copy to `address` on the device. */
 void pack_write(const engine_program *program, const pack_ends *ends, const pack_layout *layout,
                 uint64_t address, char *to);
 
-/* The smallest kernel that may run it. `staged`: as stages, without its puts. */
+/* Return the smallest kernel that can run it. `staged`: as stages, without its puts. */
 kernel_kind pack_kind(const engine_program *program, bool staged);
 
 #endif

@@ -1,9 +1,9 @@
-/* Which kernel a program needs. */
+/* Selects the kernel for a program. */
 #include <stdbool.h>
 
 #include "cuda/execute/pack.h"
 
-/* Of one step. More is better moved 16 bytes at a time, and several of them. */
+/* Limit for one step. Longer steps are faster 16 bytes at a time, several in flight. */
 #define QUICK_BYTES_MOST 65536
 
 static bool moves_bytes(const engine_step *step)
@@ -21,7 +21,7 @@ static bool pack_kind_is_packets(uint64_t place)
     return place & KERNEL_PLACE_PACKETS;
 }
 
-/* All pieces are alike. */
+/* All pieces have one form, so the first decides. */
 static bool pack_kind_has_packets(const engine_program *program, const engine_step *step)
 {
     const uint64_t *first = program->words + step->words;
@@ -31,8 +31,8 @@ static bool pack_kind_has_packets(const engine_program *program, const engine_st
     return packets;
 }
 
-/* Are bytes and offsets of data multiples of `alignment`, of packets of twice as much, at least of
- * 16? Pads are not. */
+/* True if bytes and offsets of data are multiples of `alignment`, and those of packets of twice
+ * that, at least of 16. False for pads. */
 static bool is_aligned(const engine_program *program, const engine_step *step, uint64_t alignment,
                        uint64_t most)
 {
@@ -66,7 +66,7 @@ static bool is_quick(const engine_program *program, const engine_step *step)
             is_aligned(program, step, 8, QUICK_BYTES_MOST));
 }
 
-/* That copy engines do for the kernel. */
+/* True for puts, which copy engines do instead of the kernel. */
 static bool pack_kind_is_put(const engine_step *step)
 {
     return step->kind == STEP_POST_COPY || step->kind == STEP_POST_SIGNAL ||
@@ -82,7 +82,7 @@ static bool is_direct(const engine_program *program, const engine_step *step, bo
            is_aligned(program, step, 16, UINT64_MAX);
 }
 
-/* The first step's data is read before it is known which half of scratch is this run's. */
+/* The first step's data is read before this run's half of scratch is known. */
 static bool begins_in_scratch(const engine_program *program, const engine_block *block)
 {
     for (uint32_t i = 0; i < block->step_count; i++) {

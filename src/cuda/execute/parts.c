@@ -19,9 +19,9 @@ void part_find_pieces(const engine_program *program, const engine_step *step, ui
                          : first + step->piece_count * part_stride(step);
 }
 
-/* Where an operand of a step lies, over all its pieces. */
+/* The bytes of a step's operand, over all its pieces. */
 typedef struct extent {
-    uint32_t base; /* without the mark of packets */
+    uint32_t base; /* without the bit for packets */
     uint64_t begin, end;
 } extent;
 

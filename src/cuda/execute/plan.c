@@ -1,10 +1,10 @@
-/* Connecting plans: their memory on the device, and beginning anew. */
+/* Loads plans: their memory on the device, and its reset. */
 #include "cuda/execute/engine.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Requests that a port channel has room for. */
+/* Capacity of a port channel's queue in requests. */
 #define REQUESTS 256
 #define REQUEST_BYTES (UINT64_C(1) * REQUESTS * sizeof(kernel_request))
 #define VALUE_BYTES (UINT64_C(2) * REQUESTS * sizeof(uint64_t))
@@ -32,8 +32,6 @@ static cuda_layout execute_plan_lay_out(const engine_plan *shape, uint32_t ports
     layout.bytes = at;
     return layout;
 }
-
-/* ---- the block as it is at first ---- */
 
 static void write_semaphores(cuda_plan *plan)
 {
@@ -72,8 +70,6 @@ static void place_ports(cuda_plan *plan)
         port->done = plan->block + plan->layout.done + i * KERNEL_COUNTER_BYTES;
     }
 }
-
-/* ---- loading ---- */
 
 static banyan_status execute_plan_no_memory(const char *what)
 {
@@ -126,7 +122,7 @@ banyan_status plan_check_room(const cuda_plan *plan, CUfunction kernel, uint32_t
                             plan->engine->device, (unsigned long long)*room);
 }
 
-/* Programs may take more shared memory than none: they are looked at again (program_upload). */
+/* Programs may use shared memory, so they are checked again (program_upload). */
 static banyan_status execute_plan_check_blocks(cuda_plan *plan)
 {
     CUfunction kernel;
@@ -220,8 +216,6 @@ void plan_unload(void *loaded)
     remove_from_engine(loaded);
     execute_plan_release(loaded);
 }
-
-/* ---- how runs went ---- */
 
 void plan_check(void *loaded, engine_report *report)
 {

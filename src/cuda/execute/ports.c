@@ -1,4 +1,4 @@
-/* Port channels: a thread that takes what kernels have posted and gives it to the copy engines. */
+/* Port channels: a thread passes the kernels' requests to the copy engines. */
 #include "cuda/execute/engine.h"
 
 #include <stdio.h>
@@ -7,11 +7,9 @@
 
 #include "cuda/runtime/thread.h"
 
-/* Looks in vain before the thread naps between them, and how long it naps. */
+/* Polls without progress before the thread naps between polls, and the length of a nap. */
 #define LOOKS 4000
 #define NAP_NS 20000L
-
-/* ---- serving ---- */
 
 static bool has_come(const cuda_port *port)
 {
@@ -19,9 +17,9 @@ static bool has_come(const cuda_port *port)
     return __atomic_load_n(&next->number, __ATOMIC_ACQUIRE) == port->served + 1;
 }
 
-/* Counters are copied to, behind the copies that came before in the stream: there is memory that
- * streams cannot write values to. A value stays in its place until as many requests have come as
- * there is room for, all of which are then done. */
+/* Counters are updated by copies, after the earlier copies in the stream: streams cannot write
+ * values to some kinds of memory. A value stays in its place until a full queue of later requests
+ * has arrived, when all earlier ones are done. */
 static CUresult execute_ports_count_up(const cuda_port *port, uint64_t number, uint32_t which,
                                        CUdeviceptr counter, uint64_t value)
 {
@@ -46,7 +44,8 @@ static void break_port(cuda_engine *engine, cuda_port *port, CUresult result)
     atomic_store_explicit(&port->broken, true, memory_order_release);
 }
 
-/* What cannot be passed on is never done, so that whoever waits for it passes its deadline. */
+/* A request that cannot be passed on is never completed, so that its waiters reach their
+ * deadline. */
 static bool serve_port(cuda_engine *engine, cuda_port *port)
 {
     uint64_t first = port->served;
@@ -79,8 +78,6 @@ static bool execute_ports_serve_all(cuda_engine *engine)
     pthread_mutex_unlock(&engine->ports_lock);
     return any;
 }
-
-/* ---- the thread ---- */
 
 static void execute_ports_nap(void)
 {
@@ -129,10 +126,8 @@ static void execute_ports_leave(cuda_engine *engine)
     atomic_fetch_sub(&engine->visitors, 1);
 }
 
-/* ---- opening and closing ---- */
-
-/* A stream a peer for all plans: a device has few queues, and streams that share one with a
- * caller's would wait behind kernels that wait for what these copy. */
+/* One stream for each peer, shared by all plans. A device has few queues, and a stream that shared
+ * one with a caller's would wait behind kernels that wait for these copies. */
 static banyan_status find_streams(cuda_plan *plan)
 {
     cuda_engine *engine = plan->engine;
@@ -154,9 +149,8 @@ static banyan_status find_streams(cuda_plan *plan)
 
 #define TRIAL_BYTES (UINT64_C(64) << 10)
 
-/* Zeros to the counters, which are zero, and inside the device, as long and as short as copies
- * come.
- */
+/* Copy zeros to the counters, which are zero, and within the device, in all sizes from the
+ * shortest to the longest kind of copy. */
 static banyan_status try_copies(const cuda_port *port, const engine_end *end, int device,
                                 CUdeviceptr zeros)
 {
@@ -174,8 +168,8 @@ static banyan_status try_copies(const cuda_port *port, const engine_end *end, in
     return DRIVER(device, cuStreamSynchronize, port->stream);
 }
 
-/* The driver may load what it copies with when it is first needed, and wait for all kernels of the
- * device to end then: also for those that will wait for these copies. */
+/* The driver may load its copy code at the first use, and then wait for all kernels of the device,
+ * including those that will wait for these copies. */
 static banyan_status try_streams(const cuda_plan *plan)
 {
     const cuda_engine *engine = plan->engine;
@@ -245,8 +239,6 @@ void ports_end(cuda_engine *engine)
     }
     engine_leave(before);
 }
-
-/* ---- for their plan ---- */
 
 const char *ports_trouble(const cuda_plan *plan)
 {

@@ -1,4 +1,4 @@
-/* Signals behind copies: a kernel of its own, in the order of their stream. */
+/* Signals after copies: a separate kernel, in the order of their stream. */
 #ifndef CUDA_EXECUTE_REPORT_H
 #define CUDA_EXECUTE_REPORT_H
 
@@ -10,11 +10,11 @@ extern "C" {
 
 #define TELL_THREADS 128
 
-/* One thread block. Nobody is told of what comes behind a kernel that has given up. */
+/* One thread block. After a kernel has given up, later stages send no signals. */
 typedef struct tell_args {
-    uint64_t *const *counters; /* 1 is added to each */
+    uint64_t *const *counters; /* each is incremented by 1 */
     uint64_t count;
-    const uint32_t *broken; /* as kernel_args has it */
+    const uint32_t *broken; /* as in kernel_args */
 } tell_args;
 
 const void *tell_kernel(void);

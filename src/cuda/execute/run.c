@@ -1,4 +1,4 @@
-/* Programs on the device, and runs of them. */
+/* Programs on the device, and their runs. */
 #include "cuda/execute/engine.h"
 
 #include <stdlib.h>
@@ -8,13 +8,11 @@
 #include "cuda/execute/pack.h"
 #include "cuda/execute/staged.h"
 
-/* Sections of this size or less are not made smaller still. */
+/* Sections of this size or less are not reduced further. */
 #define SECTION_LEAST 1024
 
-/* Dynamic shared memory that a kernel may take without being asked to. */
+/* Dynamic shared memory that a kernel may use without a request. */
 #define SHARED_ALWAYS (48 << 10)
-
-/* ---- what steps refer to ---- */
 
 static char *execute_run_at(const cuda_plan *plan, uint64_t offset, uint64_t counter)
 {
@@ -46,8 +44,6 @@ static void execute_run_fill_semaphores(const cuda_plan *plan, kernel_end *semap
         };
 }
 
-/* ---- how many threads ---- */
-
 /* Bytes that a thread takes at a time, of packets' data. */
 #define UNIT_BYTES 8
 #define THREADS_LEAST 128
@@ -69,7 +65,7 @@ static const engine_step *loop_of(const engine_step *s)
     return s;
 }
 
-/* The most bytes that the step moves at once. */
+/* Return the largest number of bytes that a step moves at once. */
 static uint64_t step_bytes(const engine_program *from, const engine_step *s)
 {
     uint64_t words = UINT64_C(1) + s->source_count + s->destination_count, most = 0;
@@ -85,7 +81,7 @@ static uint64_t step_bytes(const engine_program *from, const engine_step *s)
     return most;
 }
 
-/* A launch of large blocks takes longer: no more threads than have something to do. */
+/* A launch of large blocks takes longer: use no more threads than have work. */
 static uint32_t threads_for(const engine_program *from, uint32_t most)
 {
     uint64_t bytes = 0;
@@ -98,8 +94,6 @@ static uint32_t threads_for(const engine_program *from, uint32_t most)
     return threads < most ? (uint32_t)threads : most;
 }
 
-/* ---- uploading ---- */
-
 static banyan_status allow_shared(const cuda_program *program)
 {
     CUfunction kernels[] = {program->kernel, program->smaller_kernel};
@@ -110,7 +104,7 @@ static banyan_status allow_shared(const cuda_program *program)
     return BANYAN_OK;
 }
 
-/* Sections as large as lets all thread blocks run at once. */
+/* Use the largest sections with which all thread blocks run at once. */
 static banyan_status execute_run_fit(cuda_program *program, const engine_program *from,
                                      pack_layout *layout)
 {
@@ -172,7 +166,7 @@ static banyan_status execute_run_send(cuda_program *program, const engine_progra
     return status;
 }
 
-/* A rank that has no thread blocks copies all the same. */
+/* A rank without thread blocks still makes the copies. */
 static banyan_status keep_spans(cuda_program *program, const engine_program *from)
 {
     program->host_spans = malloc((from->span_count + 1) * sizeof *program->host_spans);
@@ -241,8 +235,6 @@ void program_discard(void *uploaded)
     execute_run_release(program);
 }
 
-/* ---- running ---- */
-
 static void fill_args(const cuda_program *program, const engine_run *run, kernel_args *args)
 {
     const cuda_plan *plan = program->plan;
@@ -290,7 +282,7 @@ static CUfunction kernel_for(const cuda_program *program, const kernel_args *arg
                                                                 : program->kernel;
 }
 
-/* What is done once a run. */
+/* Set the fields that only one launch of a run has. */
 static void take_part(kernel_args *args, const program_part *part)
 {
     args->first_step = part->first_step;
@@ -309,8 +301,8 @@ const uint32_t *program_broken(const cuda_program *program)
     return (const uint32_t *)execute_run_at(program->plan, program->plan->layout.broken, 0);
 }
 
-/* The kernel may begin while the one before it in its stream still runs: it fetches its program,
- * then waits for it (begin_await_stream). */
+/* The kernel may begin while the previous one in its stream still runs: it fetches its program,
+ * then waits for the previous one (begin_await_stream). */
 banyan_status program_launch(const cuda_program *program, const engine_run *run,
                              const program_part *part, CUstream stream)
 {

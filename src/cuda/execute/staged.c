@@ -7,12 +7,10 @@
 
 struct cuda_staged {
     stages *all;
-    CUdeviceptr counters; /* at peers, of all signals */
+    CUdeviceptr counters; /* at peers, for all signals */
     CUfunction tell;
-    CUevent *told; /* by stage */
+    CUevent *told; /* indexed by stage */
 };
-
-/* ---- programs ---- */
 
 static banyan_status send_counters(const cuda_plan *plan, cuda_staged *made)
 {
@@ -123,19 +121,17 @@ void staged_end(cuda_engine *engine)
     engine_leave(before);
 }
 
-/* ---- runs ---- */
-
-/* Copies go in a stream of their own, and what is told of them in another, so that no copy engine
- * stands still meanwhile. One stream for all peers: a device copies to its peers with one engine,
- * and when two devices write to a third at once all get less. Ranks that share a device share its
- * few queues, too: with the caller's stream alone none stands in front of another. */
+/* Copies have their own stream, and signals of finished copies another, so that no copy engine
+ * idles meanwhile. One stream serves all peers: a device copies to its peers with one engine, and
+ * when two devices write to a third at once, all lose bandwidth. Ranks that share a device share
+ * its few queues, too; they use only the caller's stream, so that no stream blocks another. */
 typedef struct queued {
     const cuda_program *program;
     const cuda_engine *engine;
     const cuda_staged *of;
     const engine_run *run;
     CUstream stream, copier, teller;
-    bool is_forked; /* the streams are three */
+    bool is_forked; /* three streams are in use */
     bool is_behind; /* the copier has waited for all kernels so far */
     uint32_t told;  /* the latest stage that the caller's stream has waited for */
 } queued;

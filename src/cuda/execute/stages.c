@@ -5,8 +5,8 @@
 #include "cuda/execute/kernel.h"
 #include "cuda/execute/parts.h"
 
-/* Waits on an end so far, and signals through its twin in the stages before `next`: as many as the
- * waits take, when there are so many. */
+/* Number of waits on an end so far, and of signals through its twin in the stages before `next`.
+ * The signals cover the waits if there are enough of them. */
 struct awaited {
     uint32_t waits, signals, next;
 };
@@ -14,13 +14,11 @@ struct awaited {
 struct maker {
     const engine_program *program;
     const engine_plan *plan;
-    const engine_step *steps; /* of the first thread block, which speaks for all */
+    const engine_step *steps; /* of the first thread block, which represents all */
     uint32_t step_count;
     stages *to;
-    struct awaited *awaited; /* by end */
+    struct awaited *awaited; /* indexed by end */
 };
-
-/* ---- steps ---- */
 
 static bool is_post(const engine_step *step)
 {
@@ -42,7 +40,7 @@ static uint32_t stages_end_of(const struct maker *maker, const engine_step *step
     return maker->program->ends[step->ends + i];
 }
 
-/* Is it for puts, or for signals behind puts, that the step waits? */
+/* True if the step waits for puts, or for signals after puts. */
 static bool waits_for_copies(const struct maker *maker, const engine_step *step)
 {
     bool waits = step->kind == STEP_FLUSH;
@@ -51,7 +49,7 @@ static bool waits_for_copies(const struct maker *maker, const engine_step *step)
     return waits;
 }
 
-/* What else thread blocks do together would have to stay in one kernel. */
+/* Other operations between thread blocks would have to stay in one kernel. */
 static bool is_possible(const engine_step *step)
 {
     switch (step->kind) {
@@ -85,8 +83,6 @@ static bool are_possible(const engine_program *program, const engine_plan *plan)
     return posts;
 }
 
-/* ---- kernels ---- */
-
 static stage *add_stage(struct maker *maker, bool is_kernel)
 {
     stage *added = &maker->to->list[maker->to->count++];
@@ -113,8 +109,8 @@ static uint32_t count_signals(const struct maker *maker, const stage *s, uint32_
     return count;
 }
 
-/* Where this rank signals what it is signalled with its next wait on `end`: behind all copies so
- * far, when that is not known. */
+/* Return the stage in which this rank gives the signal that corresponds to its next wait on `end`.
+ * If that is not known, return the last stage of copies so far. */
 static uint32_t stage_of_wait(struct maker *maker, uint32_t end)
 {
     struct awaited *of = &maker->awaited[end];
@@ -140,7 +136,7 @@ static uint32_t after_wait(struct maker *maker, const engine_step *step, uint32_
     return after;
 }
 
-/* Thread blocks may wait at one place for what is signalled at different ones. */
+/* Thread blocks may wait at one position for signals of different positions. */
 static uint32_t after_step(struct maker *maker, uint32_t at, uint32_t after)
 {
     if (maker->steps[at].kind == STEP_FLUSH)
@@ -150,7 +146,7 @@ static uint32_t after_step(struct maker *maker, uint32_t at, uint32_t after)
     return after;
 }
 
-/* Up to the next put, or the next wait for one that has something to do before it. */
+/* Add a kernel up to the next put, or up to the next wait that needs work before it. */
 static uint32_t add_kernel(struct maker *maker, uint32_t at)
 {
     stage *s = add_stage(maker, true);
@@ -175,8 +171,6 @@ static uint32_t add_kernel(struct maker *maker, uint32_t at)
     return at;
 }
 
-/* ---- copies ---- */
-
 static int compare_copies(const void *a, const void *b)
 {
     const stage_copy *one = a, *other = b;
@@ -191,8 +185,8 @@ static bool stages_continues(const stage_copy *before, const stage_copy *next)
            before->from + before->bytes == next->from && before->to + before->bytes == next->to;
 }
 
-/* The copies from `from` on, side by side where they lie so, and behind those of the stage before
- * them. */
+/* Join the copies from `from` on that are adjacent to each other, or to those of the previous
+ * stage. */
 static void stages_join(stages *to, uint32_t first, uint32_t from)
 {
     uint32_t kept = from;
@@ -206,10 +200,10 @@ static void stages_join(stages *to, uint32_t first, uint32_t from)
     to->copy_count = kept;
 }
 
-#define PITCH_MOST (UINT64_C(1) << 30) /* devices say 2^31 - 1 */
+#define PITCH_MOST (UINT64_C(1) << 30) /* devices permit 2^31 - 1 */
 
-/* Is the copy the next row of those before it? With one row so far it says how far apart they are.
- */
+/* True if the copy is the next row of the rows so far. After one row, it determines their
+ * distance. */
 static bool is_next_row(const stage_copy *rows, const stage_copy *next)
 {
     uint64_t from = next->from - rows->from, to = next->to - rows->to;
@@ -221,7 +215,7 @@ static bool is_next_row(const stage_copy *rows, const stage_copy *next)
                : from == rows->rows * rows->from_pitch && to == rows->rows * rows->to_pitch;
 }
 
-/* Scratch of a plan that is loaded for longer messages has gaps. */
+/* Scratch of a plan that was loaded for longer messages has gaps, so its copies are rows. */
 static void join_rows(stages *to, uint32_t first)
 {
     uint32_t kept = first;
@@ -257,7 +251,7 @@ static void stages_add_pieces(struct maker *maker, const engine_step *step)
     }
 }
 
-/* All thread blocks' puts of this place in the plan. */
+/* Add all thread blocks' puts at this position in the plan. */
 static void add_copies(struct maker *maker, const stage *s, uint32_t at)
 {
     uint32_t from = maker->to->copy_count;
@@ -276,7 +270,8 @@ static void stages_add_signals(struct maker *maker, uint32_t at)
     }
 }
 
-/* Up to the next put behind signals, so that these are given while it is under way. */
+/* Add posts up to the next put after signals, so that the signals are given while it is in
+ * progress. */
 static uint32_t add_posts(struct maker *maker, uint32_t at)
 {
     stage *s = add_stage(maker, false);
@@ -299,9 +294,7 @@ static uint32_t add_posts(struct maker *maker, uint32_t at)
     return at;
 }
 
-/* ---- the whole ---- */
-
-/* A run begins with a kernel, that says so, and ends with one, that counts it. */
+/* A run begins with a kernel, which signals the start, and ends with one, which counts the run. */
 static void stages_add_all(struct maker *maker)
 {
     uint32_t at = add_kernel(maker, 0);

@@ -1,4 +1,4 @@
-/* What operations did on the device, on the host's clock. */
+/* Times of operations on the device, converted to the host's clock. */
 #include "cuda/execute/engine.h"
 
 #include <sched.h>
@@ -11,8 +11,6 @@
 #define RECORDS (UINT64_C(1) << 16)
 #define ANSWER_NS UINT64_C(2000000000)
 
-/* ---- clocks ---- */
-
 static uint64_t execute_trace_now_ns(void)
 {
     struct timespec now;
@@ -20,7 +18,8 @@ static uint64_t execute_trace_now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* The middle of the shortest question and answer is when the device's clock was read. */
+/* The device's clock was read in the middle between the request and the answer, in the shortest
+ * exchange. */
 static bool execute_trace_ask(uint64_t *words, cuda_clock *best)
 {
     uint64_t shortest_ns = UINT64_MAX, give_up_ns = execute_trace_now_ns() + ANSWER_NS;
@@ -71,7 +70,7 @@ static banyan_status read_clocks(cuda_engine *engine, cuda_clock *read)
     return status;
 }
 
-/* The clocks were read at two times and run evenly in between. */
+/* Interpolate: the clocks were read at two times and ran evenly in between. */
 static uint64_t on_host(const cuda_clock *begin, const cuda_clock *end, uint64_t device_ns)
 {
     double device = (double)(int64_t)(end->device_ns - begin->device_ns);
@@ -80,15 +79,13 @@ static uint64_t on_host(const cuda_clock *begin, const cuda_clock *end, uint64_t
     return begin->host_ns + (uint64_t)(int64_t)(device > 0 ? since * (host / device) : since);
 }
 
-/* ---- recording ---- */
-
 static banyan_status set_tracer(cuda_engine *engine, uint64_t room)
 {
     kernel_tracer tracer = {.room = room, .records = (kernel_trace *)engine->records};
     return engine_copy(engine, engine->tracer, (CUdeviceptr)&tracer, sizeof tracer);
 }
 
-/* Graphs that were captured meanwhile keep the tracer: it stays until the engine is closed. */
+/* Graphs that were captured meanwhile keep the tracer, so it stays until the engine is closed. */
 banyan_status trace_begin(void *opened)
 {
     cuda_engine *engine = opened;

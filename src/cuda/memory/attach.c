@@ -1,9 +1,7 @@
-/* Mapping what peers share: see share.c. */
+/* Maps memory that peers share: see share.c. */
 #include <string.h>
 
 #include "cuda/memory/memory.h"
-
-/* ---- memory of this process ---- */
 
 /* Kernels of one device may then use cudaMalloc's memory on the other at its own address. */
 static banyan_status enable_peer(int device, int peer)
@@ -22,8 +20,6 @@ static banyan_status enable_peer(int device, int peer)
     driver_leave();
     return status;
 }
-
-/* ---- by name ---- */
 
 static banyan_status open_name(int device, const device_share *share, char **base)
 {
@@ -68,8 +64,6 @@ static banyan_status attach_name(int device, const device_share *share, bool her
         *made = (device_attachment){base, share->bytes, here};
     return status;
 }
-
-/* ---- by parts ---- */
 
 static banyan_status memory_attach_reserve(int device, const device_share *share,
                                            device_attachment *made)
@@ -133,8 +127,6 @@ banyan_status attach_part(int device, const device_share *share, const device_pa
     driver_leave();
     return status;
 }
-
-/* ---- any ---- */
 
 banyan_status attach_begin(int device, const device_share *share, bool here,
                            device_attachment *made)

@@ -1,4 +1,4 @@
-/* Memory, copies and fills that are there when they return, by a stream of our own a device. */
+/* Memory, copies and fills that are complete on return, with one stream for each device. */
 #include <pthread.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 static CUstream streams[DRIVER_DEVICES_MAX];
 
-/* Made once and kept until the process ends. */
+/* Created once and kept until the process ends. */
 static banyan_status stream_of(int device, CUstream *stream)
 {
     banyan_status status = BANYAN_OK;
@@ -29,7 +29,7 @@ banyan_status bytes_locate(const void *address, DLDevice *device)
     void *answers[] = {&type, &managed, &id};
     CUresult result = driver.cuPointerGetAttributes(3, asked, answers, (CUdeviceptr)address);
     if (result != CUDA_SUCCESS)
-        type = 0; /* no memory of this driver's */
+        type = 0; /* not memory of this driver */
     if (managed)
         *device = (DLDevice){kDLCUDAManaged, id};
     else
@@ -37,7 +37,7 @@ banyan_status bytes_locate(const void *address, DLDevice *device)
     return BANYAN_OK;
 }
 
-/* The device that has the address mapped; -1 for ordinary memory. */
+/* Return the device that has the address mapped; -1 for ordinary memory. */
 static int memory_bytes_user_of(const void *address)
 {
     mapping found;
@@ -48,7 +48,8 @@ static int memory_bytes_user_of(const void *address)
     return device.device_type == kDLCUDA ? device.device_id : -1;
 }
 
-/* Memory of another device may be mapped for one device only, which then must do the work. */
+/* Return the device that must do the work: memory of another device may be mapped for one device
+ * only. */
 static int device_for(const void *to, const void *from)
 {
     mapping found;
@@ -58,7 +59,8 @@ static int device_for(const void *to, const void *from)
     return device >= 0 ? device : memory_bytes_user_of(from);
 }
 
-/* With the device entered, and free to do what captures of the thread's streams would forbid. */
+/* Called with the device entered, and in a state that permits calls which captures of the thread's
+ * streams forbid. */
 typedef CUresult (*bytes_queue)(const void *job, CUstream stream);
 
 static banyan_status memory_bytes_run_here(int device, const char *call, bytes_queue queue,
@@ -85,8 +87,6 @@ static banyan_status memory_bytes_run(int device, const char *call, bytes_queue 
     driver_leave();
     return status;
 }
-
-/* ---- memory ---- */
 
 struct allocation {
     CUdeviceptr *address;
@@ -119,8 +119,6 @@ void bytes_free(int device, void *address)
     if (address)
         memory_bytes_run(device, "cuMemFreeAsync", memory_bytes_queue_free, address);
 }
-
-/* ---- bytes ---- */
 
 struct copy {
     void *to;

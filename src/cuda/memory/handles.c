@@ -1,4 +1,4 @@
-/* Memory of a device that other processes can map, and what they map it by. */
+/* Device memory that other processes can map, and the handles for that. */
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ static CUmemAllocationProp shareable_memory_of(int device, unsigned types)
     };
 }
 
-/* Devices that say they make fabric handles, and do not: their machine has no IMEX channel. */
+/* Devices that claim to make fabric handles, but fail: their machine has no IMEX channel. */
 static atomic_bool refused[DRIVER_DEVICES_MAX];
 
 static unsigned wanted_types(int device)
@@ -39,8 +39,6 @@ banyan_status handles_granularity(int device, size_t *unit)
     return DRIVER(device, cuMemGetAllocationGranularity, unit, &what,
                   CU_MEM_ALLOC_GRANULARITY_MINIMUM);
 }
-
-/* ---- making ---- */
 
 static banyan_status handles_create_one(int device, size_t bytes,
                                         CUmemGenericAllocationHandle *memory, unsigned *types)
@@ -104,8 +102,6 @@ banyan_status handles_create(int device, size_t bytes, CUmemGenericAllocationHan
         driver.cuMemRelease(made);
     return status;
 }
-
-/* ---- what a peer has made ---- */
 
 banyan_status handles_import(int device, const device_handles *handles,
                              CUmemGenericAllocationHandle *memory)

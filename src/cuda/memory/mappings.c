@@ -1,4 +1,5 @@
-/* Which address space is whose: the driver tells where memory lies, not who has it mapped. */
+/* The device of each address space: the driver reports where memory lies, but not for which device
+ * it is mapped. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,10 +7,10 @@
 #include "cuda/memory/memory.h"
 
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
-static mapping *mappings; /* ascending */
+static mapping *mappings; /* in ascending order */
 static size_t mapping_count, mapping_room;
 
-/* With the lock held: the first mapping that begins behind the address. */
+/* Call it with the lock held. Returns the first mapping that begins after the address. */
 static size_t position_behind(uintptr_t address)
 {
     size_t low = 0, high = mapping_count;

@@ -1,4 +1,4 @@
-/* Memory of GPUs: the module's table, and what its files share. */
+/* Memory of GPUs: the module's table, and the interface between its files. */
 #ifndef CUDA_MEMORY_MEMORY_H
 #define CUDA_MEMORY_MEMORY_H
 
@@ -7,34 +7,33 @@
 
 extern const memory_device_ops cuda_memory_ops;
 
-/* Address space that this module has mapped memory at, and the device that may use it: memory of
- * another device may lie there. */
+/* Address space at which this module has mapped memory, and the device that may use it; the memory
+ * may lie on another device. */
 typedef struct mapping {
     uintptr_t start, end;
     int device;
 } mapping;
 
 banyan_status mappings_add(mapping added);
-/* False when there was none. */
+/* False if there was none. */
 bool mappings_remove(uintptr_t start);
-/* False when the address is in none. Any thread. */
+/* False if no mapping contains the address. Any thread. */
 bool mappings_find(const void *address, mapping *found);
 
-/* handles.c. Memory of a device that other processes can map, and what they map it by: descriptors,
- * and fabric handles where device and driver make them (BANYAN_GPU_HANDLES: "descriptors" or
- * "fabric" alone). */
+/* handles.c. Device memory that other processes can map, by descriptors, and by fabric handles if
+ * device and driver create them (BANYAN_GPU_HANDLES: only "descriptors" or only "fabric"). */
 banyan_status handles_granularity(int device, size_t *unit);
 banyan_status handles_create(int device, size_t bytes, CUmemGenericAllocationHandle *memory,
                              device_handles *handles);
 banyan_status handles_import(int device, const device_handles *handles,
                              CUmemGenericAllocationHandle *memory);
 
-/* Let a device use what is mapped at [start, start + bytes). */
+/* Let a device use the mapping at [start, start + bytes). */
 banyan_status vmm_allow(int device, CUdeviceptr start, size_t bytes);
 
 banyan_status device_identify(int id, unsigned char uuid[DEVICE_UUID_BYTES]);
 
-/* Of the table: vmm.c. */
+/* Functions of the table: vmm.c. */
 banyan_status vmm_create(int device, size_t bytes, device_handles *handles, pages *made);
 banyan_status vmm_map_peer(int device, const device_handles *handles, size_t mapped_bytes,
                            pages *made);
@@ -43,7 +42,8 @@ void vmm_suspend(const pages *mapped);
 banyan_status vmm_recreate(int device, const pages *suspended, device_handles *handles);
 banyan_status vmm_remap_peer(int device, const device_handles *handles, const pages *suspended);
 
-/* multicast.c. What a part must be whole multiples of for multicast; 1 where there is none. */
+/* multicast.c. The unit is the number of bytes that a part must be a multiple of for multicast; 1
+ * without multicast. */
 banyan_status multicast_unit(int device, int devices, size_t bytes, size_t *unit);
 banyan_status multicast_check(int device);
 banyan_status multicast_create(int device, int devices, size_t bytes, int *fd,
@@ -54,9 +54,8 @@ banyan_status multicast_map(int device, int devices, const pages *part, size_t b
 void multicast_suspend(device_multicast *made);
 void multicast_leave(device_multicast *old);
 
-/* bytes.c. Memory for this rank alone comes from the device's stream-ordered pool: unlike
- * cuMemFree, giving it back waits for no kernel of another rank, which may be waiting for this one.
- */
+/* bytes.c. Memory for this rank alone comes from the device's stream-ordered pool. Unlike
+ * cuMemFree, freeing it waits for no kernel of another rank, which may wait for this one. */
 banyan_status bytes_alloc(int device, size_t bytes, void **address);
 void bytes_free(int device, void *address);
 banyan_status bytes_copy(void *to, const void *from, size_t bytes);

@@ -1,12 +1,12 @@
-/* Multicast memory: one address for the same place in the memory of several devices. The driver's
- * multicast functions are called here and nowhere else, and never unless BANYAN_MULTICAST is 1. */
+/* Multicast memory: one address for one place in the memory of several devices. The driver's
+ * multicast functions are called only here, and only if BANYAN_MULTICAST is 1. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cuda/memory/memory.h"
 
-/* What is missing; NULL: nothing. */
+/* Return the missing requirement; NULL: none. */
 static const char *memory_multicast_find_missing(int device)
 {
     const char *wanted = getenv("BANYAN_MULTICAST");
@@ -52,8 +52,6 @@ banyan_status multicast_unit(int device, int devices, size_t bytes, size_t *unit
     return status;
 }
 
-/* ---- making ---- */
-
 static banyan_status memory_multicast_create_here(int device, int devices, size_t bytes, int *fd,
                                                   device_multicast *made)
 {
@@ -94,8 +92,6 @@ banyan_status multicast_create(int device, int devices, size_t bytes, int *fd,
     return status;
 }
 
-/* ---- joining ---- */
-
 static banyan_status join_here(int device, int fd, device_multicast *made)
 {
     CUdevice joining;
@@ -128,8 +124,6 @@ banyan_status multicast_join(int device, int fd, device_multicast *made)
     return status;
 }
 
-/* ---- binding and mapping ---- */
-
 static banyan_status memory_multicast_bind(int device, const device_multicast *made,
                                            const pages *part, size_t bytes)
 {
@@ -142,7 +136,7 @@ static banyan_status memory_multicast_bind(int device, const device_multicast *m
     return status;
 }
 
-/* Where it was mapped before, or anywhere. */
+/* Map at the previous address, or anywhere. */
 static banyan_status memory_multicast_map(int device, device_multicast *made, size_t bytes,
                                           size_t unit)
 {
@@ -176,8 +170,8 @@ banyan_status multicast_map(int device, int devices, const pages *part, size_t b
     return status;
 }
 
-/* Memory stays bound as long as the object is there: until the last rank leaves it, like memory
- * that peers still map. To unbind it would take it from under those that are not done. */
+/* Memory stays bound while the object exists: until the last rank leaves it, like memory that
+ * peers still map. Unbinding would take it from peers that still use it. */
 void multicast_suspend(device_multicast *made)
 {
     if (made->mapped.address)

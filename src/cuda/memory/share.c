@@ -1,6 +1,5 @@
-/* Memory that somebody else has allocated, described so that other processes can map it:
- * cudaMalloc's by its name for other processes, mapped virtual memory by the descriptors of what is
- * mapped. */
+/* Memory of other allocators, described so that other processes can map it: cudaMalloc's by its
+ * IPC handle, mapped virtual memory by the descriptors of its allocations. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +10,7 @@
 _Static_assert(sizeof(CUipcMemHandle) <= DEVICE_NAME_BYTES, "a name holds CUDA's");
 _Static_assert(sizeof(CUmemFabricHandle) <= DEVICE_NAME_BYTES, "a name holds CUDA's");
 
-/* Answers of 4 bytes; 0 when the driver knows none. */
+/* Query an attribute of 4 bytes; 0 if the driver does not know it. */
 static int attribute_of(const void *address, CUpointer_attribute attribute)
 {
     int value = 0;
@@ -28,7 +27,7 @@ static bool is_of_pool(const void *address)
            pool;
 }
 
-/* The allocation that an address lies in. */
+/* Find the allocation that contains an address. */
 static banyan_status allocation_at(int device, uint64_t address, uint64_t *base, uint64_t *bytes)
 {
     CUdeviceptr start = 0;
@@ -39,8 +38,6 @@ static banyan_status allocation_at(int device, uint64_t address, uint64_t *base,
     *bytes = length;
     return status;
 }
-
-/* ---- cudaMalloc ---- */
 
 static banyan_status describe_plain(device_share *share, const void *address, size_t bytes,
                                     char *reason, size_t reason_bytes)
@@ -65,9 +62,8 @@ static banyan_status describe_plain(device_share *share, const void *address, si
     return BANYAN_OK;
 }
 
-/* ---- virtual memory ---- */
-
-/* What is mapped at the address: to be released. False when it is no mapped virtual memory. */
+/* Return the allocation mapped at the address; the caller releases it. False if this is not mapped
+ * virtual memory. */
 static bool mapped_at(uint64_t address, CUmemGenericAllocationHandle *memory)
 {
     return driver.cuMemRetainAllocationHandle(memory, (void *)(uintptr_t)address) == CUDA_SUCCESS;
@@ -75,7 +71,7 @@ static bool mapped_at(uint64_t address, CUmemGenericAllocationHandle *memory)
 
 #define SHAREABLE (CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC)
 
-/* How what is mapped at the address may be exported; 0: not at all. */
+/* Return the handle types that can export the allocation at the address; 0: none. */
 static unsigned handle_types_at(uint64_t address)
 {
     CUmemAllocationProp what = {0};
@@ -87,7 +83,7 @@ static unsigned handle_types_at(uint64_t address)
     return result == CUDA_SUCCESS ? (unsigned)what.requestedHandleTypes & SHAREABLE : 0;
 }
 
-/* From the allocation that holds the first byte to the one that holds the last. */
+/* Describe all allocations from the one with the first byte to the one with the last. */
 static banyan_status describe_virtual(device_share *share, const void *address, size_t bytes,
                                       char *reason, size_t reason_bytes)
 {
@@ -114,8 +110,6 @@ static banyan_status describe_virtual(device_share *share, const void *address, 
         share->sharing = DEVICE_SHARED_BY_PARTS;
     return status;
 }
-
-/* ---- any ---- */
 
 static banyan_status memory_share_describe(device_share *share, const void *address, size_t bytes,
                                            char *reason, size_t reason_bytes)

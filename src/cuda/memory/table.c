@@ -1,4 +1,4 @@
-/* The module's table of memory. */
+/* The module's table of memory functions. */
 #include <string.h>
 
 #include "cuda/memory/memory.h"
@@ -44,7 +44,7 @@ banyan_status device_identify(int id, unsigned char uuid[DEVICE_UUID_BYTES])
     return status;
 }
 
-/* -1: this process does not see it. */
+/* -1: this process does not see the device. */
 static int device_of(const unsigned char uuid[DEVICE_UUID_BYTES])
 {
     int count = 0;

@@ -1,9 +1,9 @@
-/* Memory that is made, shared and mapped through CUDA's virtual memory management. A mapping keeps
- * what is mapped; its handle and descriptor need not stay. */
+/* Memory that is created, shared and mapped through CUDA's virtual memory management. A mapping
+ * keeps its memory; the handle and descriptor may be closed. */
 #include "cuda/memory/memory.h"
 
-/* Whole granules (of both kinds: they are powers of two), and no more than the device has: what the
- * driver says to sizes near 2^64 is left open. */
+/* Round up to whole granules (of both kinds: they are powers of two), and at most the device's
+ * memory: the driver's results for sizes near 2^64 are not specified. */
 static banyan_status memory_vmm_round_up(int device, size_t bytes, size_t *rounded)
 {
     size_t unit = 0, multicast = 1, free_bytes = 0, all_bytes = 0;
@@ -20,8 +20,6 @@ static banyan_status memory_vmm_round_up(int device, size_t bytes, size_t *round
     return BANYAN_OK;
 }
 
-/* ---- mapping ---- */
-
 banyan_status vmm_allow(int device, CUdeviceptr start, size_t bytes)
 {
     CUmemAccessDesc access = {
@@ -31,7 +29,7 @@ banyan_status vmm_allow(int device, CUdeviceptr start, size_t bytes)
     return DRIVER(device, cuMemSetAccess, start, bytes, &access, 1);
 }
 
-/* Map it at a reserved address for use by a device; the handle may be released then. */
+/* Map it at a reserved address for a device; the handle may be released afterwards. */
 static banyan_status map_at(int device, CUmemGenericAllocationHandle memory, const pages *at)
 {
     CUdeviceptr start = (CUdeviceptr)at->address;
@@ -47,7 +45,7 @@ static banyan_status map_at(int device, CUmemGenericAllocationHandle memory, con
     return status;
 }
 
-/* The same, wherever there is room for it. */
+/* Map it at any free address. */
 static banyan_status memory_vmm_map(int device, CUmemGenericAllocationHandle memory, size_t bytes,
                                     pages *made)
 {
@@ -78,9 +76,7 @@ void vmm_release(pages *mapped)
     *mapped = (pages){0};
 }
 
-/* ---- making ---- */
-
-/* Zeroed, at made->address, or anywhere when that is NULL. */
+/* Zero and map it, at made->address, or anywhere if that is NULL. */
 static banyan_status map_made(int device, CUmemGenericAllocationHandle memory, size_t bytes,
                               pages *made)
 {
@@ -146,8 +142,6 @@ banyan_status vmm_recreate(int device, const pages *suspended, device_handles *h
     pages at = *suspended;
     return create_in_context(device, at.mapped_bytes, handles, &at);
 }
-
-/* ---- what a peer has made ---- */
 
 static banyan_status map_here(int device, const device_handles *handles, size_t mapped_bytes,
                               pages *made)

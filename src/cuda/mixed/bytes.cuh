@@ -1,17 +1,17 @@
-/* Fewest bytes inside the node: every rank adds up a piece of the units and pushes the sums to all
- * who need them. A thread goes through the pieces in rounds: it sends a unit to each rank that adds
- * it up, adds up the unit of its piece that it sent others a round ago, and hands out the sums of
- * two rounds ago, so that both directions of the links are busy all the time.
+/* Two-shot inside the node: every rank adds a piece of the units and pushes the sums to all ranks
+ * that need them. A thread goes through the pieces in rounds. In each round it sends a unit to
+ * each rank that adds it, adds its own piece's unit that the ranks sent in the previous round, and
+ * stores the sums of the round before that. So both directions of the links are busy all the time.
  *
- * Peers may go through the units with more threads, or fewer. That is safe because a thread pushes
- * a sum before it awaits anything of its next unit: one that took several units together could
- * wait for a unit that a peer sends behind a sum of these. */
+ * Peers may use more or fewer threads for the units. That is safe because a thread pushes a sum
+ * before it waits for any part of its next unit. A thread that took several units together could
+ * wait for a unit that a peer sends only after a sum of these. */
 #ifndef CUDA_MIXED_BYTES_CUH
 #define CUDA_MIXED_BYTES_CUH
 
 #include "cuda/mixed/sums.cuh"
 
-/* This thread's unit of pieces, to some of `count` ranks. BEGINS: as in one-shot modes. */
+/* Send this thread's unit of the pieces to some of `count` ranks. BEGINS: as in one-shot modes. */
 template <typename Element, bool ANY, bool BEGINS>
 BANYAN_DEVICE bool bytes_send(const mixed_bytes_args *args, mixed_run *run, uint32_t first,
                               uint32_t count, uint64_t at)
@@ -46,7 +46,7 @@ BANYAN_DEVICE bool bytes_send(const mixed_bytes_args *args, mixed_run *run, uint
     return true;
 }
 
-/* By multicast the sums come back here too, and are handed out with the others. */
+/* With multicast, the sums also come back to this rank, which stores them with the others. */
 template <typename Element, bool ANY, bool MULTICAST>
 BANYAN_DEVICE bool bytes_add_up(const mixed_bytes_args *args, const mixed_run *run, uint64_t at)
 {
@@ -108,7 +108,7 @@ BANYAN_DEVICE bool bytes_hand_out(const mixed_bytes_args *args, const mixed_run 
     return true;
 }
 
-/* One unit a thread at most: its data are asked for together with the state. */
+/* At most one unit for each thread: its data are requested together with the state. */
 template <typename Element, bool ANY, bool MULTICAST>
 BANYAN_DEVICE void bytes_once(const mixed_bytes_args *args)
 {
@@ -145,7 +145,7 @@ BANYAN_DEVICE bool bytes_round(const mixed_bytes_args *args, mixed_run *run, uin
     if (run->broken)
         return false;
     run_put_back(&args->base, run);
-    at -= apart; /* in the first rounds: beyond any end */
+    at -= apart; /* the first rounds: behind every end */
     if (at < args->bytes && !bytes_add_up<Element, ANY, MULTICAST>(args, run, at))
         return false;
     at -= apart;

@@ -1,4 +1,4 @@
-/* Opening and closing engines of mixed collectives, and what they do beside running. */
+/* Opens and closes engines of mixed collectives, and does their work besides runs. */
 #include "cuda/mixed/engine.h"
 
 #include <stdio.h>
@@ -11,13 +11,11 @@
 #include "cuda/runtime/replay.h"
 
 #define MOST_BYTES_DEFAULT (UINT64_C(64) << 20)
-#define MOST_BYTES (UINT64_C(3) << 30) /* units of all slots are counted by 32 bits */
+#define MOST_BYTES (UINT64_C(3) << 30) /* units of all slots have 32-bit numbers */
 #define WARP 32
 #define PINNED_BYTES 256
 #define STOP_OFFSET 128
 #define PLAYS 3
-
-/* ---- opening ---- */
 
 static const void *kernel_symbol(DLDataType dtype, mixed_kernel kernel)
 {
@@ -38,8 +36,8 @@ banyan_status mixed_take_kernel(cuda_mixed *engine, mixed_kernel kernel, CUfunct
     return BANYAN_OK;
 }
 
-/* All kernels are on the device before any runs: loading one later may wait for those that run, and
- * they for whoever loads. */
+/* Load all kernels before any runs. Loading one later may wait for running kernels, which may in
+ * turn wait for the loading rank. */
 static banyan_status mixed_engine_load_kernels(cuda_mixed *engine)
 {
     for (int i = 0; i < MIXED_LOADED; i++) {
@@ -58,7 +56,7 @@ static uint32_t mixed_engine_lower(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* As the options have it, within what the device does. */
+/* Apply the options, within the device's limits. */
 static void bound_launches(cuda_mixed *engine)
 {
     const mixed_engine_setup *setup = engine->setup;
@@ -96,7 +94,7 @@ static banyan_status mixed_engine_take_memory(cuda_mixed *engine)
     return BANYAN_OK;
 }
 
-/* As before the first launch. */
+/* Restore the state before the first launch. */
 static banyan_status mixed_engine_begin_anew(cuda_mixed *engine)
 {
     uint64_t bytes = (uint64_t)engine->most_blocks * sizeof(mixed_state) + sizeof(uint32_t);
@@ -201,8 +199,6 @@ static banyan_status mixed_engine_open_engine(const mixed_engine_setup *setup, v
     return BANYAN_OK;
 }
 
-/* ---- symmetric memory ---- */
-
 static uint64_t mixed_engine_room(const void *opened)
 {
     const cuda_mixed *engine = opened;
@@ -211,7 +207,8 @@ static uint64_t mixed_engine_room(const void *opened)
     return engine->ranks <= MIXED_RANKS_MAX ? MIXED_TURNS * engine->buffer_bytes : 0;
 }
 
-/* All fail when one does, which others would wait for. Nobody goes on before all have come. */
+/* All ranks fail if one does, since the others would wait for it. No rank continues before all
+ * have arrived. */
 static banyan_status mixed_engine_agree(const cuda_mixed *engine, banyan_status mine)
 {
     banyan_world *world = engine->setup->worlds[MIXED_WORLD];
@@ -250,8 +247,6 @@ static banyan_status init_nvshmem(void *opened)
 {
     return nodes_open(opened);
 }
-
-/* ---- running ---- */
 
 static bool mixed_engine_say(char *reason, size_t reason_bytes, const char *text)
 {
@@ -299,7 +294,7 @@ static void mixed_engine_check(void *opened, mixed_report *report)
     if (end == 0)
         return;
     *report = (mixed_report){
-        .verdict = end == 1 ? MIXED_LATE : MIXED_STOPPED, /* as banyan_device_end */
+        .verdict = end == 1 ? MIXED_LATE : MIXED_STOPPED, /* like banyan_device_end */
         .rank = (int)failure->rank,
         .waited_ns = failure->waited_ns,
         .op = (banyan_mixed_op)failure->op,
@@ -327,8 +322,6 @@ static banyan_status mixed_engine_zero(void *opened, void *to, uint64_t bytes, v
     driver_leave();
     return status;
 }
-
-/* ---- measuring ---- */
 
 static int mixed_engine_compare(const void *a, const void *b)
 {

@@ -1,4 +1,4 @@
-/* Mixed collectives on a CUDA device: what the files of the engine share. */
+/* Mixed collectives on a CUDA device: declarations that the engine's files share. */
 #ifndef CUDA_MIXED_ENGINE_H
 #define CUDA_MIXED_ENGINE_H
 
@@ -17,7 +17,7 @@ typedef struct cuda_mixed {
     int device;
     int ranks, rank; /* of the node */
     uint32_t elem_bytes;
-    uint32_t nothing; /* as mixed_base has it */
+    uint32_t nothing; /* as in mixed_base */
     uint64_t most_bytes;
     uint64_t buffer_bytes;
 
@@ -25,9 +25,9 @@ typedef struct cuda_mixed {
     bool launches_early;
     CUfunction kernels[MIXED_KERNELS];
     uint32_t room[MIXED_KERNELS]; /* threads of it that a multiprocessor runs at once */
-    bool counted;                 /* among those of the device */
+    bool counted;                 /* counted among the device's engines */
 
-    CUstream stream; /* for what no caller's stream is for */
+    CUstream stream; /* for work outside of the callers' streams */
     CUdeviceptr block;
     mixed_state *states;
     uint32_t *broken;
@@ -45,11 +45,12 @@ typedef struct cuda_mixed {
 /* run.c: at least 1 element. */
 banyan_status mixed_run(void *engine, const mixed_call *call, void *stream);
 banyan_status mixed_clear(cuda_mixed *engine, char *at, uint64_t bytes);
-/* The kernel becomes this function, which is on the device. The device is entered. */
+/* Set the function of a kernel, which is on the device. The device is entered. */
 banyan_status mixed_take_kernel(cuda_mixed *engine, mixed_kernel kernel, CUfunction function);
-/* Thread blocks of a kernel that run at once, beside those of other engines of the device. */
+/* Return the number of a kernel's thread blocks that run at once, beside those of other engines on
+ * the device. */
 uint32_t mixed_blocks_at_once(const cuda_mixed *engine, mixed_kernel kernel, uint32_t threads);
-/* Early: a launch may begin while the one before it in its stream ends. */
+/* Early: a launch may begin while the previous one in its stream ends. */
 typedef struct mixed_shape {
     uint32_t blocks, threads;
     bool early;
@@ -58,9 +59,9 @@ mixed_shape mixed_shape_of(const cuda_mixed *engine, mixed_kernel kernel, uint32
                            uint32_t threads);
 banyan_status mixed_launch(const cuda_mixed *engine, mixed_kernel kernel, mixed_shape by,
                            void *args, CUstream stream);
-/* What a receive buffer needs for launches of `most_bytes`. */
+/* Return the size of a receive buffer for launches of `most_bytes`. */
 uint64_t mixed_buffer_bytes(const cuda_mixed *engine);
-/* Engines of a device run side by side. */
+/* Add to the number of engines on the device, which run side by side. */
 void mixed_count(const cuda_mixed *engine, int more);
 
 /* nccl.c */
@@ -69,7 +70,7 @@ banyan_status mixed_nccl_open(void *engine, mixed_group group);
 banyan_status mixed_nccl_run(void *engine, mixed_group group, banyan_mixed_op op, const void *input,
                              void *output, uint64_t elems, void *stream);
 banyan_status mixed_nccl_check(void *engine, mixed_group group);
-/* Those that are open may be opened again. */
+/* Communicators that are open may be opened again. */
 void mixed_nccl_close(cuda_mixed *engine);
 
 #endif

@@ -1,5 +1,5 @@
-/* All-gather, which hands on every bit. Short messages go as packets, long ones in chunks. By
- * multicast this rank's own data comes back to it, and is written out with the others'. */
+/* All-gather, which preserves every bit. Short messages are packets, long ones chunks. With
+ * multicast this rank's own data comes back to it, and is stored with the others'. */
 #ifndef CUDA_MIXED_GATHER_CUH
 #define CUDA_MIXED_GATHER_CUH
 
@@ -10,7 +10,7 @@
 #define GATHER_BATCH 4
 #define GATHER_PACKET 8 /* bytes of data */
 
-/* What is there before a packet comes is no flag: two elements of -0, or one. */
+/* The initial contents of a packet are no valid flag: two elements of -0, or one. */
 #define GATHER_FLAG 1
 
 BANYAN_DEVICE const char *gather_slot(const mixed_gather_args *args, const mixed_run *run,
@@ -19,9 +19,7 @@ BANYAN_DEVICE const char *gather_slot(const mixed_gather_args *args, const mixed
     return run->received + (rank < args->rank ? rank : rank - 1) * args->slot_bytes;
 }
 
-/* ---- packets ---- */
-
-/* Of the packet at `at`; none beyond the end. */
+/* Return the bytes of the packet at `at`; none beyond the end. */
 BANYAN_DEVICE uint32_t packets_bytes(const mixed_gather_args *args, uint64_t at)
 {
     uint64_t left = at < args->bytes ? args->bytes - at : 0;
@@ -74,7 +72,7 @@ BANYAN_DEVICE bool packets_receive(const mixed_gather_args *args, const mixed_ru
     return true;
 }
 
-/* From all. */
+/* Receive from all ranks. */
 BANYAN_DEVICE bool packets_receive_all(const mixed_gather_args *args, const mixed_run *run,
                                        uint64_t at)
 {
@@ -86,8 +84,8 @@ BANYAN_DEVICE bool packets_receive_all(const mixed_gather_args *args, const mixe
     return true;
 }
 
-/* Few rounds, mostly one: all is sent before anything is awaited. The first data are asked for
- * together with the state. */
+/* There are few rounds, usually one: everything is sent before any wait. The first data are
+ * requested together with the state. */
 template <bool MULTICAST> BANYAN_DEVICE void packets(const mixed_gather_args *args)
 {
     mixed_run run = {};
@@ -114,14 +112,12 @@ template <bool MULTICAST> BANYAN_DEVICE void packets(const mixed_gather_args *ar
     }
 }
 
-/* ---- chunks ----
- *
- * Units say themselves that they have come, as in sums, although any bits may be in them. The words
- * of a chunk are sent with some bits turned over, by a key that makes none of them look like
- * nothing: of more keys than a chunk has words one does, mostly the first. The key travels beside
- * the chunk. */
+/* Chunks. Units show their own arrival, as in sums, although they may contain any bits. The words
+ * of a chunk are sent with some bits inverted by a key, such that no word equals the cleared
+ * value. Among more keys than a chunk has words at least one has this property, usually the first.
+ * The key travels beside the chunk. */
 
-#define CHUNKS_PEERS 3 /* that are awaited at a time */
+#define CHUNKS_PEERS 3                                               /* peers awaited at a time */
 #define CHUNKS_UNITS (MIXED_CHUNK / MIXED_UNIT / BANYAN_DEVICE_WARP) /* of a lane, in a chunk */
 
 BANYAN_DEVICE uint4 chunks_turn(uint4 unit, uint32_t key)
@@ -134,7 +130,7 @@ BANYAN_DEVICE bool chunks_has(uint4 unit, uint32_t word)
     return unit.x == word || unit.y == word || unit.z == word || unit.w == word;
 }
 
-/* A lane's first byte. */
+/* Return a lane's first byte. */
 BANYAN_DEVICE uint64_t chunks_at(uint32_t chunk)
 {
     return ((uint64_t)chunk * CHUNKS_UNITS * BANYAN_DEVICE_WARP +
@@ -144,7 +140,7 @@ BANYAN_DEVICE uint64_t chunks_at(uint32_t chunk)
 
 #define CHUNKS_APART (BANYAN_DEVICE_WARP * MIXED_UNIT)
 
-/* By a whole warp. */
+/* Called by a whole warp. */
 BANYAN_DEVICE uint32_t chunks_find_key(const uint4 *units, uint32_t nothing)
 {
     for (uint32_t key = 0;; key++) {
@@ -157,7 +153,7 @@ BANYAN_DEVICE uint32_t chunks_find_key(const uint4 *units, uint32_t nothing)
     }
 }
 
-/* A lane's units of a rank's data. */
+/* Store a lane's units of a rank's data. */
 template <bool ANY>
 BANYAN_DEVICE void chunks_store(const mixed_gather_args *args, uint32_t rank, uint32_t chunk,
                                 const uint4 *units)
@@ -171,7 +167,7 @@ BANYAN_DEVICE void chunks_store(const mixed_gather_args *args, uint32_t rank, ui
     }
 }
 
-/* A lane's units, and lane 0's key, behind them. */
+/* Push a lane's units; lane 0 then pushes the key. */
 template <bool MULTICAST>
 BANYAN_DEVICE void chunks_push(const mixed_gather_args *args, char *to, uint32_t chunk,
                                const uint4 *units, uint32_t key)
@@ -236,7 +232,7 @@ struct chunks_arrival {
     }
 };
 
-/* Slots lie in the order of the ranks that send here. */
+/* Return the number of slots, in the order of the ranks that send here. */
 BANYAN_DEVICE uint32_t chunks_slots(const mixed_gather_args *args)
 {
     return args->rank == MIXED_NO_RANK ? args->ranks : args->ranks - 1;
@@ -247,7 +243,7 @@ BANYAN_DEVICE uint32_t chunks_rank(const mixed_gather_args *args, uint32_t peer)
     return peer < args->rank ? peer : peer + 1;
 }
 
-/* From slots [first, first + CHUNKS_PEERS). */
+/* Receive from slots [first, first + CHUNKS_PEERS). */
 template <bool ANY>
 BANYAN_DEVICE bool chunks_receive(const mixed_gather_args *args, const mixed_run *run,
                                   uint32_t first, uint32_t chunk)
@@ -284,7 +280,7 @@ BANYAN_DEVICE bool chunks_receive(const mixed_gather_args *args, const mixed_run
     return true;
 }
 
-/* By a whole warp, from all. */
+/* Called by a whole warp: receive from all ranks. */
 template <bool ANY>
 BANYAN_DEVICE bool chunks_receive_all(const mixed_gather_args *args, const mixed_run *run,
                                       uint32_t chunk)
@@ -296,7 +292,7 @@ BANYAN_DEVICE bool chunks_receive_all(const mixed_gather_args *args, const mixed
     return !__any_sync(0xffffffff, !came);
 }
 
-/* One chunk a warp at most: its data are asked for together with the state. */
+/* At most one chunk for each warp: its data are requested together with the state. */
 template <bool ANY, bool MULTICAST> BANYAN_DEVICE void chunks_once(const mixed_gather_args *args)
 {
     mixed_run run = {};
@@ -315,7 +311,7 @@ template <bool ANY, bool MULTICAST> BANYAN_DEVICE void chunks_once(const mixed_g
         chunks_receive_all<ANY>(args, &run, chunk);
 }
 
-/* A warp that sends a chunk awaits the same one of the others, a round later. */
+/* A warp that sends a chunk waits for the others' chunk of that number one round later. */
 template <bool ANY, bool MULTICAST> BANYAN_DEVICE void chunks(const mixed_gather_args *args)
 {
     uint32_t apart = run_threads() / BANYAN_DEVICE_WARP;

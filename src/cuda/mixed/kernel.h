@@ -1,20 +1,20 @@
-/* What a launch of a mixed collective's kernels is given, inside a node.
+/* The arguments of a mixed collective's kernels inside a node.
  *
- * Each rank's symmetric part is MIXED_TURNS receive buffers, which launches take in turn. A buffer
- * that nobody uses holds negative zeros of the type everywhere, in units of 16 bytes. Senders turn
- * what they send into something else, so that a unit has come when none of its elements is -0 any
- * more; nothing but the data travels. All-gather, which has to hand on every bit, sends packets
- * (banyan/device/packet.cuh) or chunks with a key each (gather.cuh).
+ * Each rank's symmetric part has MIXED_TURNS receive buffers, which launches use in turn. An idle
+ * buffer contains negative zeros of the type, in units of 16 bytes. Senders replace -0 in their
+ * data by another value, so a unit has arrived when none of its elements is -0; only the data
+ * travel. All-gather must preserve every bit, so it sends packets (banyan/device/packet.cuh) or
+ * chunks with a key each (gather.cuh).
  *
- * A launch takes the turn's buffer, and puts negative zeros back into the buffer of the launch
- * before it. Peers write to that one in the launch after the next, which they begin when they have
- * ended the next, and with it have had what this rank sends there: after this launch has ended. So
- * a launch needs no barrier at either end. The turn, and how much of the last buffer is to be put
- * back, lie in the device's memory and are changed by the kernels alone.
+ * A launch uses the turn's buffer, and restores the negative zeros in the buffer of the previous
+ * launch. Peers write to that buffer in the launch after the next. They begin it after they have
+ * ended the next launch, for which they needed this rank's data of it, sent after the present
+ * launch has ended. So a launch needs no barrier at its begin or end. The turn, and the part of
+ * the last buffer to restore, lie in device memory; only the kernels change them.
  *
- * With multicast one store goes to all, at the same place of each one's buffer, the sender's too:
- * its slot is one more there, whose units are awaited, used and put back like the others. What a
- * launch stores by multicast it reads by the buffers' own addresses only to see it arrive. */
+ * With multicast one store reaches all ranks, at one place in each rank's buffer, also the
+ * sender's: its slot is an additional one there, whose units are awaited, used and restored like
+ * the others. The ordinary addresses of multicast stores are read only to see them arrive. */
 #ifndef CUDA_MIXED_KERNEL_H
 #define CUDA_MIXED_KERNEL_H
 
@@ -33,10 +33,11 @@ extern "C" {
 #define MIXED_TURNS 3
 #define MIXED_UNIT 16 /* bytes */
 #define MIXED_THREADS_MAX 1024
-#define MIXED_CHUNK 1024 /* bytes that a warp gathers at a time */
+#define MIXED_CHUNK 1024 /* a warp gathers this many bytes at a time */
 #define MIXED_NO_RANK UINT16_MAX
 
-/* What stays from launch to launch; one a thread block that the largest launch has, all alike. */
+/* State that persists between launches: an equal copy for each thread block of the largest
+ * launch. */
 typedef struct mixed_state {
     uint32_t turn;
     uint32_t used;   /* units of the last turn's buffer that are not -0 */
@@ -44,56 +45,56 @@ typedef struct mixed_state {
     uint32_t unused;
 } mixed_state;
 
-/* Pinned; written by the first wait that fails. */
+/* Pinned; written by the first failing wait. */
 typedef struct mixed_failure {
-    uint32_t end;  /* enum banyan_device_end; 0: all is well. Written last */
+    uint32_t end;  /* enum banyan_device_end; 0: no failure. Written last */
     uint32_t rank; /* of the world */
     uint64_t waited_ns;
     uint32_t op, mode;
-    device_waits waits; /* of a rank; of its own: op, mode << 8 */
+    device_waits waits; /* what[0]: the rank waited for; this engine's own word: op, mode << 8 */
 } mixed_failure;
 
-/* What all kernels are given. */
+/* Arguments of all kernels. */
 typedef struct mixed_base {
     mixed_state *states;
     uint32_t state_count;
     uint32_t used;  /* units of the receive buffer that this launch fills */
     char *received; /* this rank's first receive buffer */
     uint64_t buffer_bytes;
-    uint32_t *broken;     /* set by the first wait that fails, to end the others */
-    const uint32_t *stop; /* pinned: not 0 when kernels are to end */
+    uint32_t *broken;     /* set by the first failing wait, to end the others */
+    const uint32_t *stop; /* pinned: not 0 when kernels must end */
     mixed_failure *failure;
     uint64_t timeout_ns;
     uint32_t op, mode;
     uint32_t nothing;  /* two elements of -0, or one */
-    uint32_t is_early; /* it may begin while the launch before it ends */
-    uint32_t share;    /* of what is put back, for each round: by 2^32, and rounded up */
+    uint32_t is_early; /* it may begin while the previous launch ends */
+    uint32_t share;    /* units to restore per round: times 2^32, rounded up */
 } mixed_base;
 
-/* Bytes to a peer, or by multicast to several: `to` is in the first receive buffer. */
+/* A destination: a peer's buffer, or by multicast several. `to` is in the first receive buffer. */
 typedef struct mixed_send {
     char *to;
     const char *from;
     uint64_t bytes;
 } mixed_send;
 
-/* Fewest waits. Ranks are those of the node; the slots of all others lie side by side in the
- * receive buffer, in the order of ranks. With multicast this rank is one of the others: `rank` is
- * MIXED_NO_RANK then, and the first of the sends goes to several. `fold` ranks in a row make a sum,
- * and sums lie `apart_bytes` apart in the output. */
+/* One-shot. Ranks are those of the node. The slots of all other ranks are adjacent in the receive
+ * buffer, in rank order. With multicast this rank is one of the others: then `rank` is
+ * MIXED_NO_RANK, and the first of the sends reaches several ranks. `fold` consecutive ranks make a
+ * sum, and sums lie `apart_bytes` apart in the output. */
 typedef struct mixed_waits_args {
     mixed_base base;
     const char *own; /* this rank's input to the sums */
     char *output;
     uint64_t bytes; /* of a rank's data, and of a sum */
     uint64_t apart_bytes;
-    uint32_t units; /* of `bytes` */
+    uint32_t units; /* in `bytes` */
     uint16_t ranks, rank, fold, send_count;
-    uint32_t sends_alike;              /* all have the same data */
-    mixed_send sends[MIXED_RANKS_MAX]; /* beginning with another peer on every rank */
+    uint32_t sends_alike;              /* all get equal data */
+    mixed_send sends[MIXED_RANKS_MAX]; /* each rank begins with a different peer */
 } mixed_waits_args;
 
-/* Sums that a peer pushes here, and where they belong. */
+/* Sums that a peer pushes here, and their destination. */
 typedef struct mixed_arrival {
     uint64_t offset; /* in the receive buffer */
     char *to;
@@ -101,8 +102,9 @@ typedef struct mixed_arrival {
     uint32_t rank;
 } mixed_arrival;
 
-/* Fewest bytes inside the node: this rank adds up a piece, whose sums go to all who need them. With
- * multicast that is one share, and this rank's is among the arrivals, not its output. */
+/* Two-shot inside the node: this rank adds a piece, whose sums go to all ranks that need them.
+ * With multicast that is one share, and this rank's result is among the arrivals, not in its
+ * output. */
 typedef struct mixed_bytes_args {
     mixed_base base;
     const char *own; /* this rank's input to its piece */
@@ -111,9 +113,9 @@ typedef struct mixed_bytes_args {
     uint32_t units;  /* of the longest piece */
     uint16_t send_count, source_count, own_source, share_count, arrival_count;
     uint16_t source_ranks[MIXED_RANKS_MAX]; /* in the order of the sum */
-    uint64_t slot_bytes; /* sources' slots but its own lie side by side, so far apart */
+    uint64_t slot_bytes; /* sources' slots except its own are adjacent, at this distance */
     mixed_send sends[MIXED_RANKS_MAX];
-    char *shares[MIXED_RANKS_MAX]; /* where its sums go, in peers' first receive buffers */
+    char *shares[MIXED_RANKS_MAX]; /* destinations of its sums, in peers' first receive buffers */
     mixed_arrival arrivals[MIXED_RANKS_MAX];
 } mixed_bytes_args;
 
@@ -125,22 +127,22 @@ typedef struct mixed_gather_args {
     uint64_t bytes; /* of a rank */
     uint64_t apart_bytes;
     uint64_t slot_bytes;
-    uint64_t keys; /* of chunks: where in a slot they are, a unit each */
+    uint64_t keys; /* for chunks: offset of the keys in a slot, a unit each */
     uint32_t chunks;
     uint16_t ranks, rank, send_count;
-    char *sends[MIXED_RANKS_MAX]; /* this rank's slots, beginning with another peer on every rank */
-    char *all;                    /* with multicast: all of them */
+    char *sends[MIXED_RANKS_MAX]; /* this rank's slots; each rank begins with a different peer */
+    char *all;                    /* with multicast: the slots of all ranks */
 } mixed_gather_args;
 
-/* Make all of [at, at + bytes) -0. */
+/* Set all of [at, at + bytes) to -0. */
 typedef struct mixed_clear_args {
     char *at;
     uint64_t bytes;
     uint32_t nothing;
 } mixed_clear_args;
 
-/* ANY: addresses and lengths need not be multiples of MIXED_UNIT. ONCE: every thread has one unit
- * at most. */
+/* ANY: addresses and lengths need not be multiples of MIXED_UNIT. ONCE: every thread has at most
+ * one unit. */
 typedef enum mixed_kernel {
     MIXED_WAITS,
     MIXED_WAITS_ANY,
@@ -162,7 +164,7 @@ typedef enum mixed_kernel {
     MIXED_NODES_ANY,
     MIXED_NODES_MULTICAST,
     MIXED_NODES_MULTICAST_ANY,
-    MIXED_UNTYPED, /* those that follow */
+    MIXED_UNTYPED, /* the kernels from here on have no element type */
     MIXED_PACKETS = MIXED_UNTYPED,
     MIXED_PACKETS_MULTICAST,
     MIXED_CHUNKS,
@@ -174,7 +176,7 @@ typedef enum mixed_kernel {
     MIXED_CHUNKS_ONCE_MULTICAST,
     MIXED_CHUNKS_ONCE_MULTICAST_ANY,
     MIXED_CLEAR,
-    MIXED_LOADED, /* those that follow: nodes/puts.h has them */
+    MIXED_LOADED, /* the kernels from here on are loaded apart: nodes/puts.h */
     MIXED_NODES_PUTS = MIXED_LOADED,
     MIXED_NODES_PUTS_ANY,
     MIXED_NODES_PUTS_MULTICAST,

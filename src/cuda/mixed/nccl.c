@@ -1,4 +1,4 @@
-/* Two collectives, or one of the world, through NCCL: what the fused modes are compared with. */
+/* Two collectives, or one of the world, through NCCL, for comparison with the fused modes. */
 #include "cuda/memory/memory.h"
 #include "cuda/mixed/engine.h"
 
@@ -52,7 +52,7 @@ banyan_status mixed_nccl_run(void *opened, mixed_group group, banyan_mixed_op op
                              void *output, uint64_t elems, void *stream)
 {
     cuda_mixed *engine = opened;
-    if (!engine->nccl[group].world) /* of one rank */
+    if (!engine->nccl[group].world) /* a group of one rank */
         return cuda_mixed_ops.copy(engine, output, input, elems * engine->elem_bytes, stream);
     nccl_collective what = {
         .kind = nccl_kind_of(op),

@@ -1,10 +1,10 @@
-/* Launches of mixed collectives' kernels: who sends what to whom, and by how many threads. */
+/* Launches of mixed collectives' kernels: transfers, and numbers of threads. */
 #include <stdatomic.h>
 #include <stdio.h>
 
 #include "cuda/mixed/engine.h"
 
-/* A rank's data up to here travels as packets in an all-gather. */
+/* All-gather uses packets up to this size of a rank's data. */
 #define PACKETS_MOST (UINT64_C(128) << 10)
 #define PACKET_BYTES 8 /* of data */
 #define WARP 32
@@ -19,8 +19,8 @@ typedef struct part {
     uint64_t whole_bytes; /* of the call's b rows */
     uint64_t bytes;       /* of the part */
     uint64_t units;
-    bool scatters; /* every slice of the input has ranks of its own */
-    bool any;      /* addresses or lengths are no multiples of units */
+    bool scatters; /* every slice of the input has its own ranks */
+    bool any;      /* addresses or lengths are not multiples of units */
     bool multicast;
     int ranks, rank, tp, t, d;
 } part;
@@ -40,20 +40,18 @@ static uint64_t mixed_run_units_of(uint64_t bytes)
     return (bytes + MIXED_UNIT - 1) / MIXED_UNIT;
 }
 
-/* ---- how much ---- */
-
 static bool saves_bytes(const mixed_call *call)
 {
     return call->mode == BANYAN_MIXED_TWO_SHOT || call->mode == BANYAN_MIXED_TWO_SHOT_MULTICAST;
 }
 
-/* Of those that all receive from each other: of all but its own, or with multicast of all. */
+/* Receive slots per rank: one per peer, plus its own with multicast. */
 static uint64_t mixed_run_slots_of(const cuda_mixed *engine, bool multicast)
 {
     return (uint64_t)engine->ranks - (multicast ? 0 : 1);
 }
 
-/* Slots of a piece: for what is added up here, and for others' sums. */
+/* Slots for a piece: for the inputs that are added here, and for others' sums. */
 static uint64_t piece_slots(const cuda_mixed *engine, bool multicast)
 {
     return mixed_run_slots_of(engine, multicast) + (uint64_t)engine->setup->grid.local_tp - 1;
@@ -64,14 +62,14 @@ static uint64_t mixed_run_chunks_of(uint64_t bytes)
     return (bytes + MIXED_CHUNK - 1) / MIXED_CHUNK;
 }
 
-/* Of one rank's data in chunks, with their keys. */
+/* Return the size of a slot for one rank's data in chunks, with their keys. */
 static uint64_t chunks_slot_bytes(uint64_t bytes)
 {
     return mixed_run_up(bytes, MIXED_UNIT) + mixed_run_chunks_of(bytes) * MIXED_UNIT;
 }
 
-/* One-shot launches are for short messages: where pieces can be added up, they carry less
- * than the others. */
+/* One-shot launches are for short messages: if two-shot modes are available, they carry fewer
+ * bytes than those. */
 uint64_t mixed_buffer_bytes(const cuda_mixed *engine)
 {
     bool multicast = engine->setup->multicast.is_expected;
@@ -86,7 +84,7 @@ uint64_t mixed_buffer_bytes(const cuda_mixed *engine)
     return mixed_run_up(bytes > least ? bytes : least, 4096);
 }
 
-/* Bytes of b rows that a launch may carry. */
+/* Return the bytes of b rows that a launch may carry. */
 static uint64_t launch_bytes(const cuda_mixed *engine, const mixed_call *call)
 {
     uint64_t room = engine->buffer_bytes / MIXED_UNIT, tp = (uint64_t)engine->setup->grid.local_tp;
@@ -97,13 +95,11 @@ static uint64_t launch_bytes(const cuda_mixed *engine, const mixed_call *call)
         units = room / slots;
     if (slots > 0 && call->op == BANYAN_MIXED_ALLGATHER &&
         chunks_slot_bytes(engine->most_bytes) > units * MIXED_UNIT)
-        units -= units / (MIXED_CHUNK / MIXED_UNIT / 2); /* for keys */
+        units -= units / (MIXED_CHUNK / MIXED_UNIT / 2); /* space for keys */
     uint64_t most = engine->most_bytes / MIXED_UNIT;
     units = units < most ? units : most;
     return (units < UNITS_MOST ? units : UNITS_MOST) * MIXED_UNIT;
 }
-
-/* ---- by how many threads ---- */
 
 #define DEVICES_MAX DRIVER_DEVICES_MAX
 static atomic_int open_engines[DEVICES_MAX];
@@ -113,7 +109,7 @@ void mixed_count(const cuda_mixed *engine, int more)
     atomic_fetch_add(&open_engines[engine->device], more);
 }
 
-/* All thread blocks of all ranks that share a device have to run at once. */
+/* All thread blocks of all ranks that share a device must run at once. */
 uint32_t mixed_blocks_at_once(const cuda_mixed *engine, mixed_kernel kernel, uint32_t threads)
 {
     int engines = atomic_load(&open_engines[engine->device]);
@@ -123,9 +119,9 @@ uint32_t mixed_blocks_at_once(const cuda_mixed *engine, mixed_kernel kernel, uin
     return blocks > 0 ? blocks : 1;
 }
 
-/* Two launches that overlap have to run at once. On a device of several engines none begins early:
- * the one before it may have all its engine's room, and another engine, for which that one waits,
- * would lack what this one takes. */
+/* Two launches that overlap must run at once. On a device of several engines none begins early:
+ * the previous launch may use its engine's full share, and another engine, for which it waits,
+ * would lack the space that this launch takes. */
 mixed_shape mixed_shape_of(const cuda_mixed *engine, mixed_kernel kernel, uint32_t blocks,
                            uint32_t threads)
 {
@@ -135,8 +131,9 @@ mixed_shape mixed_shape_of(const cuda_mixed *engine, mixed_kernel kernel, uint32
                          engine->launches_early && is_alone && 2 * blocks <= at_once};
 }
 
-/* `units` are gone through by all threads, with `steps` loads and stores each. A thread block is
- * added when each thread of it has min_num_steps of them; when there are no more, blocks grow. */
+/* All threads go through `units`, with `steps` loads and stores each. A thread block is added when
+ * each of its threads has min_num_steps of them; at the largest number of blocks, the blocks
+ * grow. */
 static mixed_shape mixed_run_choose_shape(const cuda_mixed *engine, mixed_kernel kernel,
                                           uint64_t units, uint64_t steps)
 {
@@ -154,8 +151,6 @@ static mixed_shape mixed_run_choose_shape(const cuda_mixed *engine, mixed_kernel
         threads *= 2;
     return mixed_shape_of(engine, kernel, (uint32_t)blocks, threads);
 }
-
-/* ---- launching ---- */
 
 banyan_status mixed_launch(const cuda_mixed *engine, mixed_kernel kernel, mixed_shape by,
                            void *args, CUstream stream)
@@ -196,13 +191,13 @@ static mixed_base base_of(const part *p, uint64_t used)
     };
 }
 
-/* Where the data of `from` lies among the slots of all but `at`. */
+/* Return the index of `from`'s data among the slots of all ranks except `at`. */
 static uint64_t mixed_run_slot(int from, int at)
 {
     return (uint64_t)(from < at ? from : from - 1);
 }
 
-/* Of four in a row. */
+/* Return one of four consecutive kernels. */
 static mixed_kernel mixed_run_variant(const part *p, mixed_kernel first)
 {
     return (mixed_kernel)((int)first + (p->any ? 1 : 0) + (p->multicast ? 2 : 0));
@@ -218,7 +213,7 @@ static banyan_status launch_rounds(const part *p, mixed_kernel kernel, mixed_sha
     return mixed_launch(p->engine, kernel, by, args, stream);
 }
 
-/* By `once` where there are threads enough. */
+/* Launch kernel `once` if there are enough threads. */
 static banyan_status launch_units(const part *p, mixed_kernel once, mixed_kernel more,
                                   uint64_t units, uint64_t steps, mixed_base *args, CUstream stream)
 {
@@ -231,17 +226,15 @@ static banyan_status launch_units(const part *p, mixed_kernel once, mixed_kernel
     return launch_rounds(p, kernel, by, units, args, stream);
 }
 
-/* ---- one shot ---- */
-
-/* What data-parallel rank d takes of this rank's input. */
+/* Return the part of this rank's input for data-parallel rank d. */
 static const char *taken_by(const part *p, int d)
 {
     return p->input + (p->scatters ? (uint64_t)d * p->whole_bytes : 0);
 }
 
-/* Does a multicast reach the peer? What is scattered is the same for a tensor-parallel group alone,
- * and only its members may use its address: the ranks of other groups are sent theirs one by one.
- * To cast everything to the whole node would bring each rank dp times what it needs. */
+/* True if a multicast reaches the peer. When scattering, only a tensor-parallel group gets equal
+ * data, and only its members may use its address: ranks of other groups receive theirs one by one.
+ * A multicast to the whole node would give each rank dp times the data that it needs. */
 static bool mixed_run_is_cast_to(const part *p, int peer)
 {
     return p->multicast && (!p->scatters || peer / p->tp == p->d);
@@ -292,11 +285,9 @@ static banyan_status run_waits(const part *p, CUstream stream)
                         stream);
 }
 
-/* ---- two shots inside the node ---- */
-
-/* A piece of the part for each tensor-parallel rank, the last ones shorter. */
+/* A piece of the part for each tensor-parallel rank; the last ones are shorter. */
 typedef struct pieces {
-    uint64_t bytes; /* of the longest one, in whole units */
+    uint64_t bytes; /* of the longest piece, in whole units */
     uint64_t part_bytes;
 } pieces;
 
@@ -330,7 +321,7 @@ static void fill_sends(const part *p, const pieces *of, mixed_bytes_args *args)
         args->source_ranks[i] = (uint16_t)(p->scatters ? i : i + p->d * p->tp);
 }
 
-/* Sums go to those whose output has them, into slots behind those of the pieces. */
+/* Sums go to the ranks with that output, into slots after those of the pieces. */
 static void fill_shares(const part *p, const pieces *of, mixed_bytes_args *args)
 {
     int count = p->scatters ? p->tp : p->ranks, me = p->scatters ? p->t : p->rank;
@@ -380,9 +371,7 @@ static banyan_status run_bytes(const part *p, CUstream stream)
                         stream);
 }
 
-/* ---- all-gather ---- */
-
-/* By multicast all receive where this rank receives from itself. */
+/* With multicast, every rank receives at this rank's own slot. */
 static void fill_gather_sends(const part *p, mixed_gather_args *args)
 {
     if (p->multicast)
@@ -424,8 +413,6 @@ static banyan_status run_gather(const part *p, CUstream stream)
     return launch_rounds(p, kernel, by, packets, &args.base, stream);
 }
 
-/* ---- calls ---- */
-
 static bool mixed_run_is_any(const part *p)
 {
     uint64_t together = (uintptr_t)p->input | (uintptr_t)p->output | p->bytes;
@@ -459,7 +446,7 @@ static banyan_status run_parts(const cuda_mixed *engine, const mixed_call *call,
         .t = grid->local_tp_rank,
         .d = grid->local_dp_rank,
     };
-    /* What is scattered among groups of one has nobody to be cast to. */
+    /* No other rank gets data that is scattered among groups of one, so there is no multicast. */
     p.multicast = mixed_is_multicast(call->mode) && (!p.scatters || p.tp > 1);
     for (uint64_t at = 0; at < bytes; at += p.bytes) {
         p.bytes = bytes - at < most ? bytes - at : most;
@@ -480,8 +467,8 @@ static banyan_status mixed_run_queue(const cuda_mixed *engine, const mixed_call 
     return status;
 }
 
-/* A rank that could not queue a launch would meet those of others one too late: it ends the context
- * for all. */
+/* A rank that could not queue a launch would meet the others' launches one too late, so it ends
+ * the context for all ranks. */
 banyan_status mixed_run(void *opened, const mixed_call *call, void *stream)
 {
     const cuda_mixed *engine = opened;

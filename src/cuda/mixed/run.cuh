@@ -1,4 +1,5 @@
-/* What every launch does beside moving data: its turn, putting back, and failing. */
+/* The work of every launch besides moving data: its turn, restoring the last buffer, and
+ * failure. */
 #ifndef CUDA_MIXED_RUN_CUH
 #define CUDA_MIXED_RUN_CUH
 
@@ -10,11 +11,11 @@
 #include "cuda/runtime/waits.cuh"
 
 struct mixed_run {
-    uint4 state;    /* as it was read: mixed_state */
-    uint64_t shift; /* of the turn's receive buffers from the first ones */
+    uint4 state;    /* as read: mixed_state */
+    uint64_t shift; /* offset of the turn's receive buffers from the first ones */
     char *received; /* this turn's receive buffer */
     bool broken;
-    /* Of putting back: the thread's next unit, and how many all threads do in a round. */
+    /* For restoring: the thread's next unit, and the number that all threads restore in a round. */
     uint32_t next, share;
 };
 
@@ -28,10 +29,9 @@ BANYAN_DEVICE uint32_t run_threads(void)
     return gridDim.x * blockDim.x;
 }
 
-/* Await the launch before this one, and ask for the state, which is on its way until
- * run_begin_asked: data can be asked for at the same time. What is worked out before the wait costs
- * nothing, and stays there because the wait is in a branch: compilers move work past the plain
- * instruction. */
+/* Wait for the previous launch, and request the state, which is in flight until run_begin_asked:
+ * data can be requested at the same time. Work before the wait costs nothing. It stays there
+ * because the wait is in a branch: compilers move work past the plain instruction. */
 BANYAN_DEVICE void run_ask(const mixed_base *base, mixed_run *run)
 {
     if (base->is_early)
@@ -57,7 +57,7 @@ BANYAN_DEVICE mixed_run run_begin(const mixed_base *base)
     return run;
 }
 
-/* A round's share of the units that the launch before this one received become nothing again. */
+/* Restore a round's share of the units that the previous launch received. */
 BANYAN_DEVICE void run_put_back(const mixed_base *base, mixed_run *run)
 {
     uint32_t last = run->state.x == 0 ? MIXED_TURNS - 1 : run->state.x - 1;
@@ -75,7 +75,7 @@ BANYAN_DEVICE void run_put_back_all(const mixed_base *base, mixed_run *run)
     run_put_back(base, run);
 }
 
-/* What the next launch finds. All threads call it, when they have read the state. */
+/* Write the state for the next launch. All threads call it, after they have read the state. */
 BANYAN_DEVICE void run_count(const mixed_base *base, const mixed_run *run)
 {
     __syncthreads();
@@ -86,7 +86,7 @@ BANYAN_DEVICE void run_count(const mixed_base *base, const mixed_run *run)
         banyan_device_store<uint2>(&base->states[i], make_uint2(next, base->used));
 }
 
-/* A wait has ended in vain: the first one is told, and no later launch does anything. */
+/* Report the first failed wait; later launches do nothing. */
 BANYAN_DEVICE_RARE void run_fail(const mixed_base *base, const banyan_device_wait *wait,
                                  uint32_t rank)
 {
@@ -102,7 +102,7 @@ BANYAN_DEVICE_RARE void run_fail(const mixed_base *base, const banyan_device_wai
     banyan_device_publish(&failure->end, banyan_device_wait_end(wait));
 }
 
-/* Between looks at the clock. */
+/* Called between readings of the clock. */
 BANYAN_DEVICE void run_tell(const mixed_base *base, const banyan_device_wait *wait, uint32_t rank)
 {
     uint64_t waited_ns;
@@ -113,7 +113,7 @@ BANYAN_DEVICE void run_tell(const mixed_base *base, const banyan_device_wait *wa
     waits_store(&waits->waited_ns, waited_ns);
 }
 
-/* In every iteration of a loop that waits. */
+/* Call it in every iteration of a waiting loop. */
 BANYAN_DEVICE bool run_wait_on(const mixed_base *base, banyan_device_wait *wait, uint32_t rank)
 {
     banyan_device_limits limits = {base->timeout_ns, {base->broken, base->stop}};

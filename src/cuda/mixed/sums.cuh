@@ -1,4 +1,4 @@
-/* A unit of several ranks, awaited and added up. */
+/* Waits for a unit of several ranks, and adds it. */
 #ifndef CUDA_MIXED_SUMS_CUH
 #define CUDA_MIXED_SUMS_CUH
 
@@ -6,12 +6,12 @@
 
 #define SUMS_BATCH 4
 
-/* Ranks in the order of the sum. The slots of all but this one lie side by side. */
+/* Ranks in the order of the sum. The slots of all except this one are adjacent. */
 struct sums_sources {
     const char *slots; /* in this turn's receive buffer */
     uint64_t slot_bytes;
     uint32_t count, own;
-    const uint16_t *ranks; /* of the node; NULL: they are the sources */
+    const uint16_t *ranks; /* of the node; NULL: the sources' numbers */
 
     BANYAN_DEVICE_MEMBER const char *operator[](uint32_t i) const
     {
@@ -19,8 +19,8 @@ struct sums_sources {
     }
 };
 
-/* Units at byte `at` of sources [first, first + SUMS_BATCH), all zero before. False: the wait gave
- * up. */
+/* Wait for the units at byte `at` of sources [first, first + SUMS_BATCH), all zero before. False:
+ * the wait gave up. */
 template <typename Element, bool ANY, typename Args>
 BANYAN_DEVICE bool sums_take(const Args *args, sums_sources sources, uint32_t first, uint64_t at,
                              uint4 *units)

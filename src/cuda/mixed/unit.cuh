@@ -1,4 +1,4 @@
-/* Units of 16 bytes whose arrival is seen in themselves. */
+/* Units of 16 bytes that show their own arrival. */
 #ifndef CUDA_MIXED_UNIT_CUH
 #define CUDA_MIXED_UNIT_CUH
 
@@ -7,9 +7,7 @@
 
 #include "cuda/mixed/kernel.h"
 
-/* ---- negative zeros ---- */
-
-/* The sign bits of those elements that are -0. */
+/* Return the sign bits of the elements that are -0. */
 template <typename Element> BANYAN_DEVICE uint32_t unit_marks(uint32_t word)
 {
     if ((int)Element::COUNT == 2)
@@ -30,16 +28,14 @@ template <typename Element> BANYAN_DEVICE bool unit_has_come(uint4 unit)
             unit_marks<Element>(unit.z) | unit_marks<Element>(unit.w)) == 0;
 }
 
-/* As it may be sent. */
+/* Replace -0, so that the unit may be sent. */
 template <typename Element> BANYAN_DEVICE uint4 unit_settle(uint4 unit)
 {
     return make_uint4(unit.x ^ unit_marks<Element>(unit.x), unit.y ^ unit_marks<Element>(unit.y),
                       unit.z ^ unit_marks<Element>(unit.z), unit.w ^ unit_marks<Element>(unit.w));
 }
 
-/* ---- on the way ---- */
-
-/* Addresses are worked out here, and not where they are used. */
+/* Force the computation of the addresses here, not at their use. */
 BANYAN_DEVICE void unit_keep(const char *&from, char *&to)
 {
 #ifdef __CUDACC__
@@ -50,7 +46,7 @@ BANYAN_DEVICE void unit_keep(const char *&from, char *&to)
 #endif
 }
 
-/* Into a receive buffer, or into those of all ranks that a multicast address stands for. */
+/* Store into a receive buffer, or into those of all ranks of a multicast address. */
 template <bool MULTICAST> BANYAN_DEVICE void unit_push(char *to, uint4 unit)
 {
     if (MULTICAST)
@@ -58,8 +54,6 @@ template <bool MULTICAST> BANYAN_DEVICE void unit_push(char *to, uint4 unit)
     else
         banyan_device_store_packets(to, unit);
 }
-
-/* ---- the caller's memory: aligned and whole units, or any ---- */
 
 template <bool ANY> BANYAN_DEVICE uint4 unit_load(const char *from, uint64_t at, uint64_t bytes)
 {

@@ -1,13 +1,14 @@
-/* Fewest waits: every unit goes to all who need it, and everybody adds up what it needs. A thread
- * that sends a unit awaits the same one of the others, a round later, or in the only round. */
+/* One-shot: every unit goes to all ranks that need it, and every rank adds the units that it
+ * needs. A thread that sends a unit waits for the others' unit of that number one round later, or
+ * in the only round. */
 #ifndef CUDA_MIXED_WAITS_CUH
 #define CUDA_MIXED_WAITS_CUH
 
 #include "cuda/mixed/sums.cuh"
 
-/* This thread's unit, to some of `count` peers. By multicast goes what is sent first, and to peers
- * alone what else there is. BEGINS: between finding the places and reading, the launch awaits the
- * one before it. */
+/* Send this thread's unit to some of `count` peers. The first send uses multicast, all others go
+ * to single peers. BEGINS: the launch waits for the previous one after it has computed the places,
+ * and before it reads. */
 template <typename Element, bool ANY, bool MULTICAST, bool BEGINS>
 BANYAN_DEVICE bool waits_send(const mixed_waits_args *args, mixed_run *run, uint32_t first,
                               uint32_t count, uint64_t at)
@@ -46,7 +47,7 @@ BANYAN_DEVICE bool waits_send(const mixed_waits_args *args, mixed_run *run, uint
     return true;
 }
 
-/* Sums of `fold` ranks each. */
+/* Compute sums of `fold` ranks each. */
 template <typename Element, bool ANY>
 BANYAN_DEVICE bool waits_receive(const mixed_waits_args *args, const mixed_run *run, uint64_t at)
 {
@@ -78,7 +79,7 @@ BANYAN_DEVICE bool waits_receive(const mixed_waits_args *args, const mixed_run *
     return true;
 }
 
-/* One unit a thread at most: its data are asked for together with the state. */
+/* At most one unit for each thread: its data are requested together with the state. */
 template <typename Element, bool ANY, bool MULTICAST>
 BANYAN_DEVICE void waits_once(const mixed_waits_args *args)
 {

@@ -24,8 +24,8 @@ static banyan_status copies_alloc_on_device(gpu_pipeline_copies *of, size_t byte
     return status;
 }
 
-/* No more thread blocks than the longest list has tiles for: what warps are told of their parts
- * must not be more than the parts. */
+/* Use no more thread blocks than the longest list has tiles: the description of warps' parts must
+ * not exceed the parts. */
 static uint32_t blocks_for(const gpu_pipeline *owner, const copy_layout *layout)
 {
     uint64_t most = 1;

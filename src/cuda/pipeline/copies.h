@@ -1,10 +1,10 @@
-/* Lists of moves on the device, each of which a launch of the copy kernel moves. */
+/* Lists of moves on the device; one launch of the copy kernel performs a list. */
 #ifndef CUDA_PIPELINE_COPIES_H
 #define CUDA_PIPELINE_COPIES_H
 
 #include "cuda/pipeline/pipeline.h"
 
-/* Zeroed is empty. */
+/* Zeroed, it is empty. */
 typedef struct gpu_pipeline_copies {
     const gpu_pipeline *gpu_pipeline;
     CUdeviceptr memory; /* all arrays of args */
@@ -15,7 +15,7 @@ typedef struct gpu_pipeline_copies {
 /* Nothing that is passed is needed afterwards, but for the GPU pipeline. Local. */
 banyan_status gpu_pipeline_copies_make(const gpu_pipeline *owner, const direct_moves *const *lists,
                                        size_t count, gpu_pipeline_copies *copies);
-/* The device's context is entered, and no launch is under way. */
+/* The device's context is entered, and no launch is in progress. */
 void gpu_pipeline_copies_free(gpu_pipeline_copies *copies);
 
 /* Queue the moves of one list. The device's context is entered. */

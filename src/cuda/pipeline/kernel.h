@@ -5,9 +5,9 @@
 
 #include "cuda/copy/work.h"
 
-/* At the start of every slot, before its bytes. A slot is sent as it is packed, seal and all, also
- * by whoever has failed: then the number is 0, and the receiver fails, too, instead of taking what
- * may have been written over. */
+/* The sequence check at the start of every slot, before its bytes. A slot is sent as it was
+ * packed, with this header, also by a rank that has failed: then the number is 0, and the receiver
+ * fails as well. Otherwise it might accept data that was overwritten. */
 typedef struct gpu_pipeline_sequence_check {
     uint64_t number; /* of the batch, counted from 1 between its two ranks */
     uint64_t bytes;
@@ -16,17 +16,18 @@ typedef struct gpu_pipeline_sequence_check {
 #define COURIER_HEADER_BYTES 128
 
 typedef enum gpu_pipeline_task {
-    COURIER_SEAL,   /* wait until the peer has granted a slot, and seal the one to be sent */
-    COURIER_ACCEPT, /* wait for the peer's next batch, and look at its seal */
+    COURIER_SEAL,   /* wait until the peer has granted a slot, and write the sequence check of the
+                       slot to send */
+    COURIER_ACCEPT, /* wait for the peer's next batch, and check its sequence number */
     COURIER_TELL    /* add one to the peer's word */
 } gpu_pipeline_task;
 
 typedef struct gpu_pipeline_args {
     uint32_t task; /* enum gpu_pipeline_task */
     int32_t peer;
-    const uint64_t *word; /* here, that the peer counts up; not for TELL */
+    const uint64_t *word; /* word on this rank that the peer increments; not for TELL */
     uint64_t *their_word; /* for TELL */
-    uint64_t *count;      /* how often this was done before */
+    uint64_t *count;      /* number of times that this was done before */
     gpu_pipeline_sequence_check *seal;
     uint64_t bytes;
     copy_shared *shared;

@@ -19,17 +19,17 @@
 typedef enum session_state {
     SESSION_NONE,
     SESSION_READY,
-    SESSION_BROKEN /* a call did not come back, or failed here and perhaps not elsewhere */
+    SESSION_BROKEN /* a call did not return, or failed here and perhaps not on other ranks */
 } session_state;
 
 typedef struct session_block {
-    char *memory; /* NULL: this rank could not have it */
+    char *memory; /* NULL: this rank could not allocate it */
     size_t bytes;
     bool is_free;
 } session_block;
 
-/* NVSHMEM is the process's, and so is this: calls that all ranks make, so that their lists of
- * blocks are the same. */
+/* NVSHMEM's state belongs to the process, and so does this. All ranks make equal calls, so that
+ * their lists of blocks are equal. */
 static struct session {
     pthread_mutex_t lock;
     session_state state;
@@ -39,8 +39,6 @@ static struct session {
     session_block blocks[BLOCKS_MAX];
     int block_count;
 } session = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-/* ---- loading ---- */
 
 static banyan_status nvshmem_find_functions(void *library, const char *name)
 {
@@ -79,8 +77,6 @@ static banyan_status nvshmem_load(void)
     return BANYAN_OK;
 }
 
-/* ---- one process a rank ---- */
-
 typedef struct process_token {
     uint64_t words[2];
 } process_token;
@@ -94,8 +90,8 @@ static void make_token(void)
         own_token = (process_token){{(uint64_t)getpid(), (uint64_t)time(NULL)}};
 }
 
-/* Ranks that are threads would wait for each other with the session's lock. `all` has room for each
- * rank's. Collective. */
+/* Ranks that are threads of one process would deadlock on the session's lock. `all` has an entry
+ * for each rank. Collective. */
 static banyan_status check_processes(banyan_world *world, process_token *all)
 {
     int ranks = banyan_world_size(world);
@@ -111,16 +107,14 @@ static banyan_status check_processes(banyan_world *world, process_token *all)
     return status;
 }
 
-/* ---- what ranks tell each other ---- */
-
 typedef struct session_word {
     int32_t failed; /* banyan_status */
     int32_t state, ranks, pe;
-    uint64_t free_blocks; /* that are large enough */
+    uint64_t free_blocks; /* blocks that are large enough */
     char reason[200];
 } session_word;
 
-/* Mine and all others', for everybody the same error when anybody has one. Collective. */
+/* Exchange a word with all ranks. If any rank has an error, all return that error. Collective. */
 static banyan_status tell_all(banyan_world *world, banyan_status mine, session_word *all)
 {
     session_word said = {.failed = (int32_t)mine,
@@ -142,9 +136,7 @@ static banyan_status tell_all(banyan_world *world, banyan_status mine, session_w
     return BANYAN_OK;
 }
 
-/* ---- initialising ---- */
-
-/* Somebody else's, for just these ranks. */
+/* Adopt an NVSHMEM that other code has initialized, if it has exactly these ranks. */
 static banyan_status nvshmem_adopt(banyan_world *world, int device)
 {
     const nvshmem_functions *all = &session.functions;
@@ -233,7 +225,7 @@ static void nvshmem_set_environment(const banyan_world *world, const nvshmem_sta
     setenv("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", "lo", 0);
 }
 
-/* Rank 0's id, or its failure. Collective. */
+/* Share rank 0's id, or its failure. Collective. */
 static banyan_status nvshmem_share_id(banyan_world *world)
 {
     struct {
@@ -252,7 +244,7 @@ static banyan_status nvshmem_share_id(banyan_world *world)
     return BANYAN_OK;
 }
 
-/* Collective, but for the end: ranks may differ in how it went. */
+/* Collective, except for the result: it may differ between ranks. */
 static banyan_status nvshmem_initialise(banyan_world *world, int device, const nvshmem_start *start)
 {
     nvshmem_set_environment(world, start);
@@ -279,8 +271,6 @@ static banyan_status nvshmem_initialise(banyan_world *world, int device, const n
     return BANYAN_OK;
 }
 
-/* ---- blocks ---- */
-
 static uint64_t free_blocks(size_t bytes)
 {
     uint64_t found = 0;
@@ -298,7 +288,7 @@ static void call_malloc(void *argument)
     block->memory = session.functions.nvshmem_malloc(block->bytes);
 }
 
-/* Collective. Lists stay the same on all ranks, whoever could not have the memory. */
+/* Collective. Lists stay equal on all ranks, even if a rank could not allocate the memory. */
 static banyan_status nvshmem_add_block(banyan_world *world, size_t bytes, int *number)
 {
     if (session.block_count == BLOCKS_MAX)
@@ -322,9 +312,7 @@ static banyan_status nvshmem_add_block(banyan_world *world, size_t bytes, int *n
     return status;
 }
 
-/* ---- both ---- */
-
-/* Initialised on all ranks, which have told of their free blocks. Collective. */
+/* Initialize on all ranks, and exchange the numbers of free blocks. Collective. */
 static banyan_status get_ready(banyan_world *world, int device, const nvshmem_start *start,
                                size_t bytes, session_word *all)
 {
@@ -338,7 +326,7 @@ static banyan_status get_ready(banyan_world *world, int device, const nvshmem_st
     return tell_all(world, status, all);
 }
 
-/* A free block of so many bytes on all ranks: one that they have, or a new one. */
+/* Find a free block of this size on all ranks: an existing or a new one. */
 static banyan_status find_block(banyan_world *world, size_t bytes, const session_word *all,
                                 int *number)
 {
@@ -351,7 +339,7 @@ static banyan_status find_block(banyan_world *world, size_t bytes, const session
     return BANYAN_OK;
 }
 
-/* Collective: every step is agreed on. */
+/* Collective: ranks agree on every step. */
 static banyan_status take_locked(banyan_world *world, int device, const nvshmem_start *start,
                                  size_t bytes, size_t zero_bytes, session_word *all,
                                  nvshmem_part *part)

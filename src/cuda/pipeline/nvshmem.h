@@ -1,5 +1,5 @@
 /* The part of NVSHMEM's host interface that Banyan uses, found at run time, and the symmetric
- * memory that it gives to all ranks of a world. */
+ * memory that it provides to all ranks of a world. */
 #ifndef CUDA_PIPELINE_NVSHMEM_H
 #define CUDA_PIPELINE_NVSHMEM_H
 
@@ -7,7 +7,7 @@
 
 #include "cuda/driver.h"
 
-/* Layouts of NVSHMEM 3, version 1 of each struct, which all its releases take. */
+/* Layouts of NVSHMEM 3, version 1 of each struct, which all its releases accept. */
 #define NVSHMEM_VERSION_OF(type) ((1 << 16) + (int)sizeof(type))
 
 typedef struct nvshmem_id {
@@ -37,7 +37,7 @@ _Static_assert(sizeof(nvshmem_attributes) == 144, "NVSHMEM's attributes");
 #define NVSHMEM_WITH_ID (1u << 3)
 #define NVSHMEM_SET 9
 #define NVSHMEM_ADD 10
-#define NVSHMEM_STATUS_READY 2 /* this or more */
+#define NVSHMEM_STATUS_READY 2 /* or a higher value */
 
 #define NVSHMEM_FUNCTIONS(X)                                                                       \
     X(int, nvshmemx_get_uniqueid, (nvshmem_id *))                                                  \
@@ -55,7 +55,7 @@ _Static_assert(sizeof(nvshmem_attributes) == 144, "NVSHMEM's attributes");
     X(void, nvshmemx_signal_op_on_stream,                                                          \
       (uint64_t * word, uint64_t value, int how, int pe, CUstream))
 
-/* For device code of NVSHMEM's. NULL: the library has none. */
+/* For NVSHMEM's device code. NULL: the library has none. */
 #define NVSHMEM_DEVICE_FUNCTIONS(X)                                                                \
     X(void, nvshmemx_vendor_get_version_info, (int *major, int *minor, int *patch))                \
     X(int, nvshmemx_cumodule_init, (CUmodule))
@@ -67,7 +67,8 @@ typedef struct nvshmem_functions {
 } nvshmem_functions;
 #undef NVSHMEM_MEMBER
 
-/* Symmetric memory, and who is who: `pes` has NVSHMEM's number of each rank of the world. */
+/* Symmetric memory, and the mapping of ranks: `pes` has NVSHMEM's number of each rank of the
+ * world. */
 typedef struct nvshmem_part {
     const nvshmem_functions *functions;
     char *local;
@@ -75,22 +76,24 @@ typedef struct nvshmem_part {
     int block;
 } nvshmem_part;
 
-/* How NVSHMEM starts in this process. */
+/* The way in which NVSHMEM starts in this process. */
 typedef struct nvshmem_start {
-    bool is_there; /* somebody else has initialised it, for the ranks of this world; else we do */
-    bool sets_ibgda, ibgda; /* NVSHMEM_IB_ENABLE_IBGDA, before we do, between machines */
+    bool
+        is_there; /* other code has initialized it, for the ranks of this world; else Banyan does */
+    bool sets_ibgda,
+        ibgda; /* NVSHMEM_IB_ENABLE_IBGDA, before Banyan initializes it, between machines */
 } nvshmem_start;
 
-/* At least `bytes` of symmetric memory, the first `zero_bytes` of it zero here. NVSHMEM is loaded
- * and initialised when the process first asks, over the world's control plane and without
- * multicast; it takes one set of ranks, each a process with a device of its own, until they end.
- * Memory that is given back is kept for the next who ask: freeing it, and leaving NVSHMEM, wait for
- * all ranks. Collective; ranks agree on the status afterwards. UNSUPPORTED says what is missing. A
- * call of NVSHMEM that waits for a rank ends with the world, or at its timeout, and NVSHMEM is not
- * used again. */
+/* Allocate at least `bytes` of symmetric memory; the first `zero_bytes` are zero on this rank. The
+ * process loads and initializes NVSHMEM at the first call, over the world's control plane and
+ * without multicast. NVSHMEM serves one set of ranks, each a process with its own device, until
+ * they end. Returned memory is kept for later calls, since freeing it, and leaving NVSHMEM, wait
+ * for all ranks. Collective; ranks agree on the status afterwards. UNSUPPORTED, with the missing
+ * part. An NVSHMEM call that waits for a rank ends with the world, or at its timeout; NVSHMEM is
+ * not used again after that. */
 banyan_status nvshmem_take(banyan_world *world, int device, const nvshmem_start *start,
                            size_t bytes, size_t zero_bytes, nvshmem_part *part);
-/* Local. Zeroed is ignored. */
+/* Local. Ignores a zeroed part. */
 void nvshmem_give_back(nvshmem_part *part);
 
 #endif

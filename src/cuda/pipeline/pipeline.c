@@ -9,19 +9,17 @@
 #include "cuda/copy/report.h"
 #include "cuda/memory/memory.h"
 
-/* At the speed of NVLink a slot takes ten times as long as what is launched around it. */
+/* At the speed of NVLink, a slot of this size takes ten times as long as the launches around it. */
 #define DEFAULT_SLOT_BYTES ((size_t)32 << 20)
 #define SLOT_BYTES_MAX ((size_t)1 << 40)
 
-#define WORD_BYTES 64 /* a line for each, since others write it */
+#define WORD_BYTES 64 /* one cache line for each, since others write it */
 
 banyan_status gpu_pipeline_no_memory(size_t bytes, const char *what)
 {
     return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory: %zu bytes for %s", bytes,
                             what);
 }
-
-/* ---- places ---- */
 
 static size_t cuda_pipeline_round_up(size_t bytes, size_t to)
 {
@@ -59,9 +57,7 @@ size_t gpu_pipeline_recv_slot(const gpu_pipeline *of, int slot)
     return words_bytes(of) + (size_t)(SLOTS + slot) * slot_stride(of);
 }
 
-/* ---- agreeing with the others ---- */
-
-/* What a rank tells all others before anything is made. */
+/* A rank's parameters, exchanged before anything is created. */
 typedef struct introduction {
     unsigned char uuid[DEVICE_UUID_BYTES];
     uint64_t slot_bytes;
@@ -71,7 +67,7 @@ typedef struct introduction {
 static const gpu_pipeline_transport_ops *const wires[] = {&gpu_pipeline_wire_peer,
                                                           &gpu_pipeline_wire_nvshmem};
 
-/* Between machines only NVSHMEM goes. */
+/* Between machines only NVSHMEM is possible. */
 static banyan_status choose_wire(const banyan_world *world, const char *name,
                                  const gpu_pipeline_transport_ops **wire)
 {
@@ -115,7 +111,7 @@ static banyan_status cuda_pipeline_compare(gpu_pipeline *made, const introductio
     return BANYAN_OK;
 }
 
-/* What is wrong comes to every rank. Collective. */
+/* All ranks receive every rank's error. Collective. */
 static banyan_status cuda_pipeline_barrier(gpu_pipeline *made, banyan_world *world,
                                            banyan_status mine)
 {
@@ -133,8 +129,6 @@ static banyan_status cuda_pipeline_barrier(gpu_pipeline *made, banyan_world *wor
     return status;
 }
 
-/* ---- open and close ---- */
-
 static banyan_status cuda_pipeline_open_kernels(gpu_pipeline *made)
 {
     int fit = 0, threads = 0;
@@ -151,8 +145,8 @@ static banyan_status cuda_pipeline_open_kernels(gpu_pipeline *made)
                         made->copy_kernel, threads, 0);
     if (status != BANYAN_OK)
         return status;
-    /* Packing is faster than any link with a thread block a multiprocessor, and unpacking goes on
-     * beside it. */
+    /* Packing with one thread block for each multiprocessor is faster than any link, and unpacking
+     * runs beside it. */
     made->threads = (uint32_t)threads;
     made->blocks =
         (uint32_t)driver_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, made->device);
@@ -162,8 +156,8 @@ static banyan_status cuda_pipeline_open_kernels(gpu_pipeline *made)
                             made->device);
 }
 
-/* Ranks of one process that share a device share its few queues, too: with a stream each nobody's
- * waiting stands in front of what another waits for. */
+/* Ranks of one process that share a device share its few queues. With one stream for each rank, no
+ * rank's wait blocks work that another rank waits for. */
 static banyan_status cuda_pipeline_open_streams(gpu_pipeline *made)
 {
     banyan_status status = BANYAN_OK;
@@ -253,7 +247,7 @@ static void gpu_pipeline_close(void *argument)
     gpu_pipeline *closed = argument;
     if (driver_enter(closed->device) == BANYAN_OK) {
         cuda_pipeline_close_device(closed);
-        /* Until here it tells the device of a lost peer. */
+        /* Until here the watch reports a lost peer to the device. */
         watch_end(closed->watching);
         shared_words_close(closed->report);
         driver_leave();
@@ -298,7 +292,7 @@ static banyan_status gpu_pipeline_open(banyan_world *world, int device, const ch
                                        size_t slot_bytes, void **opened, gpu_pipeline_slots *slots)
 {
     gpu_pipeline *made = calloc(1, sizeof *made);
-    if (!made) /* which the others hear when they meet */
+    if (!made) /* the others receive the error in the exchange */
         return banyan_module_agree(world, gpu_pipeline_no_memory(sizeof *made, "a pipeline"));
     made->device = device;
     made->rank = banyan_world_rank(world);

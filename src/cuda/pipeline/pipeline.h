@@ -11,22 +11,22 @@
 
 #define SLOTS BANYAN_PIPELINE_SLOTS
 
-/* The kinds of work that go on side by side. */
+/* The kinds of work that run concurrently. */
 enum {
     STREAM_PACK,
     STREAM_SEAL,
-    STREAM_SEND, /* one a send slot */
+    STREAM_SEND, /* one for each send slot */
     STREAM_UNPACK = STREAM_SEND + SLOTS,
     STREAM_LOCAL,
     STREAMS
 };
 
-/* What is counted on the device, of each peer. */
+/* Counters on the device, for each peer. */
 enum { COUNT_SEALED, COUNT_ACCEPTED, COUNT_TOLD_BATCHES, COUNT_TOLD_SLOTS, COUNTS };
 
 typedef struct gpu_pipeline {
     int device, rank, ranks;
-    int sharers; /* ranks that use the device */
+    int sharers; /* number of ranks that use the device */
     uint64_t timeout_ns;
     const gpu_pipeline_transport_ops *wire_ops;
     void *wire;
@@ -36,18 +36,18 @@ typedef struct gpu_pipeline {
     uint32_t threads, blocks; /* of a copy */
     CUstream streams[STREAMS];
     CUevent fork, begun, join[STREAMS], packed[SLOTS], sealed[SLOTS], sent[SLOTS], granted[SLOTS];
-    copy_shared *shared; /* and behind it the counts */
+    copy_shared *shared; /* followed by the counters */
     uint64_t *counts;
-    copy_report *report;        /* here */
-    copy_report *device_report; /* and as the device knows it */
+    copy_report *report;        /* host address */
+    copy_report *device_report; /* device address */
     watch *watching;
 } gpu_pipeline;
 
-/* Where things lie in symmetric memory. A peer counts up the words that have its rank. */
+/* Offsets in symmetric memory. A peer increments the words that have its rank. */
 size_t gpu_pipeline_batch_word(const gpu_pipeline *of, int rank);
 size_t gpu_pipeline_slot_word(const gpu_pipeline *of, int rank);
 size_t gpu_pipeline_send_slot(const gpu_pipeline *of,
-                              int slot); /* its seal; its bytes are behind that */
+                              int slot); /* its sequence check; the bytes follow */
 size_t gpu_pipeline_recv_slot(const gpu_pipeline *of, int slot);
 
 static inline uint64_t *gpu_pipeline_count(const gpu_pipeline *of, int kind, int peer)
@@ -57,7 +57,7 @@ static inline uint64_t *gpu_pipeline_count(const gpu_pipeline *of, int kind, int
 
 banyan_status gpu_pipeline_no_memory(size_t bytes, const char *what);
 
-/* Of the table: work.c. */
+/* Functions of the table: work.c. */
 banyan_status gpu_pipeline_prepare(void *argument, const gpu_pipeline_step *steps, size_t count,
                                    const direct_moves *local, void **work);
 void gpu_pipeline_release(void *work);

@@ -12,7 +12,7 @@
 #define PERIOD_NS 10000000
 #define NS_IN_S 1000000000u
 
-/* Freed by whoever is the last to need it. */
+/* Freed by the last thread that needs it. */
 typedef struct patient_call {
     int device;
     void (*call)(void *argument);
@@ -65,7 +65,7 @@ static uint64_t watchdog_now_ns(void)
     return (uint64_t)now.tv_sec * NS_IN_S + (uint64_t)now.tv_nsec;
 }
 
-/* With the lock, but for looking at the world. */
+/* Called with the lock, which is released while the world is checked. */
 static banyan_status wait_until_done(patient_call *made, banyan_world *world, const char *name)
 {
     module_wait wait = banyan_module_wait_begin(world);
@@ -90,7 +90,7 @@ static banyan_status wait_until_done(patient_call *made, banyan_world *world, co
                                      : banyan_error_set(made->status, "%s", made->reason);
 }
 
-/* Its thread waits at the gate. */
+/* The call's thread waits at the gate. */
 static banyan_status watchdog_begin(int device, const char *name, void (*call)(void *argument),
                                     void *argument, patient_call **begun)
 {
@@ -117,7 +117,7 @@ static banyan_status watchdog_begin(int device, const char *name, void (*call)(v
     return BANYAN_OK;
 }
 
-/* With the lock. */
+/* Called with the lock. */
 static void open_gate(patient_call *made, bool sent)
 {
     made->gate = sent ? SENT : DROPPED;

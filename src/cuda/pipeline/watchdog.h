@@ -1,4 +1,5 @@
-/* Calls of a foreign library that wait for other ranks, and know neither deadlines nor deaths. */
+/* Calls of foreign libraries that wait for other ranks, and have neither deadlines nor failure
+ * detection. */
 #ifndef CUDA_PIPELINE_WATCHDOG_H
 #define CUDA_PIPELINE_WATCHDOG_H
 
@@ -7,17 +8,17 @@
 typedef enum watchdog_end {
     WATCHDOG_NOT_CALLED,
     WATCHDOG_CALLED,
-    WATCHDOG_LEFT /* its thread is left where it is, and `argument` must stay for ever */
+    WATCHDOG_LEFT /* its thread is left running, and `argument` must remain forever */
 } watchdog_end;
 
-/* Run call(argument) in a thread of its own, with the device's context entered, and wait for it
- * until the world ends or its timeout is over: TIMEOUT or the world's error, with `name` of the
- * call. */
+/* Run call(argument) in a separate thread, with the device's context entered, and wait for it
+ * until the world ends or the timeout expires: TIMEOUT or the world's error, with the call's
+ * `name`. */
 banyan_status watchdog_call(banyan_world *world, int device, const char *name,
                             void (*call)(void *argument), void *argument, watchdog_end *end);
 
-/* The same for what waits for all ranks of the world: nobody calls unless all have a thread for it.
- * Collective. */
+/* Like patience_call, for calls that wait for all ranks of the world: no rank calls unless all
+ * have a thread for it. Collective. */
 banyan_status watchdog_call_together(banyan_world *world, int device, const char *name,
                                      void (*call)(void *argument), void *argument,
                                      watchdog_end *end);

@@ -1,5 +1,5 @@
-/* Puts with signals by NVSHMEM's calls on streams. What arrives is waited for in kernels of our
- * own, which know deadlines. */
+/* Puts with signals by NVSHMEM's calls on streams. Our own kernels wait for arrivals, since they
+ * have deadlines. */
 #include "cuda/pipeline/wire.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@ static banyan_status wire_open(banyan_world *world, int device, size_t bytes, si
                                void **opened, char **local)
 {
     nvshmem_part *part = calloc(1, sizeof *part);
-    if (!part) /* which nvshmem_take tells the others */
+    if (!part) /* nvshmem_take reports this to the others */
         return banyan_module_agree(
             world,
             banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory: %zu bytes", sizeof *part));

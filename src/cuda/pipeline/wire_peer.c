@@ -1,4 +1,4 @@
-/* Devices that map each other's memory: copy engines put, a kernel tells. */
+/* Devices that map each other's memory: copy engines put, a kernel signals. */
 #include "cuda/pipeline/wire.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 typedef struct peer_wire {
     int device;
     banyan_memory *memory;
-    char **parts; /* by rank, as mapped here */
+    char **parts; /* indexed by rank, as mapped here */
     CUfunction kernel;
 } peer_wire;
 
@@ -20,7 +20,7 @@ static void peer_close(void *argument)
     free(wire);
 }
 
-/* After the collective part. */
+/* Call it after the collective part. */
 static banyan_status wire_peer_find_parts(peer_wire *wire, banyan_world *world)
 {
     int ranks = banyan_world_size(world);

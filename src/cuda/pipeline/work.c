@@ -1,20 +1,20 @@
-/* A schedule on the device, and how a run of it is queued.
+/* A schedule on the device, and how its runs are queued.
  *
- * Streams are a hope, not a promise: devices have few queues, and graphs are run in whatever order
- * their edges allow. A kernel that waits may so stand in front of anything that is not ordered
- * before it. Three rules make every such order get to the end, by round r of a batch:
+ * Streams do not guarantee concurrency: devices have few queues, and graphs run in any order that
+ * their edges permit. A waiting kernel may therefore block anything that is not ordered before it.
+ * Three rules ensure that every such order completes. For each round r of a batch:
  *
- *  - nobody waits for a batch of round r before what it sends itself up to round r is sent;
- *  - nobody waits for a slot in round r before it has given away its own slots, at first, and
- *    again after what it received up to round r - 2;
- *  - nobody waits for a slot in round r before all that it sent before round r - 1 is sent.
+ *  - no wait for a batch of round r precedes this rank's own sends up to round r;
+ *  - no wait for a slot in round r precedes this rank's grants of its own slots, initially and
+ *    again after everything that it received up to round r - 2;
+ *  - no wait for a slot in round r precedes all of this rank's sends before round r - 1.
  *
- * For let r be the first round of which a batch has not been unpacked. Its sender waits for its
- * slot behind nothing but earlier rounds, and the slot has been granted: that hangs on batches
- * before round r - 1, and no wait for a slot in a later round than r comes before the grant. So all
- * batches of round r are sent: no more than the wait for a slot in round r + 1 may stand in front
- * of that, and it hangs on batches up to round r - 1 in the same way. In front of a receiver's wait
- * for one may stand its own sends of round r, and again no wait for a slot beyond round r + 1. */
+ * Proof: let r be the first round with a batch that has not been unpacked. Only earlier rounds
+ * precede its sender's wait for a slot, and the slot has been granted: the grant depends on
+ * batches before round r - 1, and no wait for a slot in a round after r precedes it. So all
+ * batches of round r are sent: at most the wait for a slot in round r + 1 may block that, and it
+ * depends on batches up to round r - 1 in the same way. A receiver's wait for such a batch may be
+ * blocked by its own sends of round r, and again by no wait for a slot beyond round r + 1. */
 #include "cuda/pipeline/pipeline.h"
 
 #include <stdlib.h>
@@ -22,7 +22,7 @@
 #include "cuda/pipeline/copies.h"
 
 typedef struct work_batch {
-    int peer, slot; /* of the receiver's */
+    int peer, slot; /* slot of the receiver */
     uint64_t bytes;
     size_t list; /* of moves */
 } work_batch;
@@ -38,11 +38,9 @@ typedef struct work {
     size_t step_count;
     gpu_pipeline_copies batches, local;
     bool has_local;
-    CUevent ended; /* of the last run that is not a graph's */
+    CUevent ended; /* after the last run outside of graphs */
     bool has_run;
 } work;
-
-/* ---- prepare and release ---- */
 
 static work_batch take_batch(const gpu_pipeline_batch *batch, const direct_moves **lists,
                              size_t *count)
@@ -132,15 +130,13 @@ banyan_status gpu_pipeline_prepare(void *argument, const gpu_pipeline_step *step
     return status;
 }
 
-/* ---- a run ---- */
-
 typedef struct queued {
     const work *of;
     const gpu_pipeline *gpu_pipeline;
     size_t sent, received, granted; /* batches so far */
     size_t next_grant;              /* step */
-    uint64_t sent_in;               /* the round of what was sent last */
-    uint64_t received_in[SLOTS];    /* the round of what came to each slot last */
+    uint64_t sent_in;               /* round of the latest send */
+    uint64_t received_in[SLOTS];    /* round of the latest batch in each slot */
 } queued;
 
 static banyan_status launch_wait(const gpu_pipeline *of, gpu_pipeline_task task, int peer,
@@ -183,7 +179,7 @@ static banyan_status join_streams(const gpu_pipeline *of, CUstream stream)
     return status;
 }
 
-/* `stream` waits for all that has been sent and told. */
+/* Let `stream` wait for all puts and signals. */
 static banyan_status after_sends(const queued *run, CUstream stream)
 {
     const gpu_pipeline *of = run->gpu_pipeline;
@@ -192,8 +188,8 @@ static banyan_status after_sends(const queued *run, CUstream stream)
     return DRIVER(of->device, cuStreamWaitEvent, stream, of->sent[(run->sent - 1) % SLOTS], 0);
 }
 
-/* The second rule: for the grants behind the last receive of a round before `round` - 1, which is
- * one of the last two, or for those at the beginning. */
+/* The second rule: wait for the grants after the last receive of a round before `round` - 1, which
+ * is one of the last two, or for the initial grants. */
 static banyan_status after_grants(const queued *run, uint64_t round, CUstream stream)
 {
     const gpu_pipeline *of = run->gpu_pipeline;
@@ -205,7 +201,7 @@ static banyan_status after_grants(const queued *run, uint64_t round, CUstream st
     return DRIVER(of->device, cuStreamWaitEvent, stream, of->begun, 0);
 }
 
-/* Behind everything that was unpacked: as many slots as are empty then. */
+/* After all unpacking so far, grant as many slots as are empty then. */
 static banyan_status work_grant_slots(queued *run)
 {
     const gpu_pipeline *of = run->gpu_pipeline;
@@ -236,7 +232,7 @@ static banyan_status queue_pack(const queued *run, const work_batch *batch, size
                                : status;
 }
 
-/* When the slot has been packed and the peer's granted. */
+/* Wait for the packed slot and for the peer's grant, then write the sequence check. */
 static banyan_status queue_seal(const queued *run, uint64_t round, const work_batch *batch,
                                 size_t slot)
 {
@@ -254,8 +250,8 @@ static banyan_status queue_seal(const queued *run, uint64_t round, const work_ba
                                : status;
 }
 
-/* Two batches may travel at once, so that the link is busy while one begins and the other ends, but
- * are told in their order. */
+/* Two batches may travel at once, so that the link is busy while one begins and the other ends,
+ * but their signals are in order. */
 static banyan_status queue_put(const queued *run, const work_batch *batch, size_t slot)
 {
     const gpu_pipeline *of = run->gpu_pipeline;

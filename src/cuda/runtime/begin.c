@@ -6,7 +6,7 @@
 #include "cuda/driver.h"
 
 #define CAPABILITY 9
-/* Until CUDA 12.3 graphs could not hold such launches. */
+/* Before CUDA 12.3 graphs could not contain such launches. */
 #define VERSION 12030
 
 bool begin_can_be_early(int device)

@@ -1,4 +1,4 @@
-/* Launches that begin while the one before them in their stream still runs (begin.h). */
+/* Launches that begin while the previous one in their stream still runs (begin.h). */
 #ifndef CUDA_RUNTIME_BEGIN_CUH
 #define CUDA_RUNTIME_BEGIN_CUH
 
@@ -11,8 +11,8 @@
 #define BEGIN_EARLY 0
 #endif
 
-/* A launch may begin while the one before it in its stream still runs, as far as
- * begin_await_stream; until then it reads nothing that a kernel writes. */
+/* A launch may run up to begin_await_stream while the previous one in its stream still runs; until
+ * then it must not read anything that a kernel writes. */
 BANYAN_DEVICE void begin_await_stream(void)
 {
 #if BEGIN_EARLY
@@ -20,9 +20,9 @@ BANYAN_DEVICE void begin_await_stream(void)
 #endif
 }
 
-/* Let the next launch of the stream begin, once all thread blocks have come here: none of this
- * launch then lacks room because of it. Since every launch does so behind its own wait, no more
- * than two of a stream are on the device. */
+/* Let the next launch of the stream begin, once all thread blocks have arrived here: then it
+ * cannot take space that this launch needs. Every launch calls it after its own wait, so at most
+ * two of a stream are on the device. */
 BANYAN_DEVICE void begin_next(void)
 {
 #if BEGIN_EARLY

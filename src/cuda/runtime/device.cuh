@@ -1,5 +1,5 @@
-/* What device code is written with, so that it compiles for a GPU by nvcc and, as plain C++, for
- * the emulation of one that tests use (tests/emulation). */
+/* Macros for device code, so that it compiles for a GPU by nvcc and, as plain C++, for the
+ * emulation that tests use (tests/emulation). */
 #ifndef CUDA_RUNTIME_DEVICE_CUH
 #define CUDA_RUNTIME_DEVICE_CUH
 
@@ -8,14 +8,14 @@
 /* The address that driver_kernel looks up. A kernel takes one struct, by value. */
 #define DEVICE_KERNEL(kernel, args_type) ((const void *)(kernel))
 
-/* The thread block's shared memory, of the size that its launch asked for. */
+/* The thread block's shared memory, of the size that its launch requested. */
 static __device__ __forceinline__ char *device_shared(void)
 {
     extern __shared__ __align__(128) char device_shared_memory[];
     return device_shared_memory;
 }
 
-/* In every iteration of a loop that waits for others. */
+/* Call it in every iteration of a waiting loop. */
 static __device__ __forceinline__ void device_pause(void) {}
 
 #else

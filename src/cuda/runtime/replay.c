@@ -19,7 +19,7 @@ static banyan_status queue_all(recording *made, banyan_status (*queue)(void *, v
     return BANYAN_OK;
 }
 
-/* A capture is ended in any case. */
+/* Always end the capture. */
 static banyan_status runtime_replay_capture(recording *made, banyan_status (*queue)(void *, void *),
                                             void *context, uint32_t times)
 {

@@ -1,4 +1,4 @@
-/* Threads of the module's own. */
+/* Threads of the module. */
 #ifndef CUDA_RUNTIME_THREAD_H
 #define CUDA_RUNTIME_THREAD_H
 
@@ -6,7 +6,7 @@
 
 #include <banyan/core.h>
 
-/* Start one that no signal of the program's is delivered to. SYSTEM: "cuda: no thread for …". */
+/* Start a thread that receives none of the program's signals. SYSTEM: "cuda: no thread for …". */
 banyan_status module_thread_start(pthread_t *thread, void *(*run)(void *), void *argument,
                                   const char *what);
 

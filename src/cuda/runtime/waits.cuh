@@ -1,4 +1,4 @@
-/* Telling the host of a wait that lasts. */
+/* Reports long waits to the host. */
 #ifndef CUDA_RUNTIME_WAITS_CUH
 #define CUDA_RUNTIME_WAITS_CUH
 
@@ -6,7 +6,7 @@
 
 #include "cuda/runtime/waits.h"
 
-/* Waits that are shorter concern nobody else. */
+/* Shorter waits are not reported. */
 #define WAITS_TOLD_AFTER_NS UINT64_C(20000000)
 
 BANYAN_DEVICE void waits_store(uint64_t *to, uint64_t value)
@@ -14,7 +14,8 @@ BANYAN_DEVICE void waits_store(uint64_t *to, uint64_t value)
     banyan_device_store_packet(to, make_uint2((uint32_t)value, (uint32_t)(value >> 32)));
 }
 
-/* Is it this warp's turn to tell of its wait? Once in 256 ms, as it looks at the host's words. */
+/* True if it is this warp's turn to report its wait: once in 256 ms, when it also reads the host's
+ * words. */
 BANYAN_DEVICE bool waits_turn(const banyan_device_wait *wait, uint64_t *waited_ns)
 {
     uint64_t now = banyan_device_time_ns();

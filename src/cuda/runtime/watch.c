@@ -7,13 +7,13 @@
 #include "cuda/runtime/thread.h"
 
 #define PERIOD_NS 10000000
-/* Warps tell every 256 ms that they wait. */
+/* Warps report every 256 ms that they wait. */
 #define BEAT_NS UINT64_C(600000000)
 
 struct watch {
     bool (*look)(void *context);
     void *context;
-    watch_words words; /* of watch_world, which is its own context */
+    watch_words words; /* of watch_world, as its own context */
     watch_beat beat;
     module_wait wait;
     pthread_t thread;

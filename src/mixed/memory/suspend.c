@@ -9,7 +9,7 @@
 #include "mixed/worlds.h"
 #include "world/control.h"
 
-/* Contexts that are suspended in a world: when it ends, their `world` becomes NULL. */
+/* Contexts that are suspended in a world: they leave it when it ends. */
 typedef struct suspended {
     ARRAY(banyan_mixed *) contexts;
 } suspended;

@@ -15,7 +15,7 @@ typedef struct nccl_state {
     banyan_world *world;
     DLDevice device;
     banyan_copy_service *direct;
-    banyan_memory *tokens; /* one from each rank of the world, and one to give */
+    banyan_memory *tokens; /* one from each rank of the world, and one to send */
     nccl_session session;
     bool is_connected;
 } nccl_state;
@@ -23,15 +23,16 @@ typedef struct nccl_state {
 typedef struct nccl_schedule {
     nccl_plan plan;
     char *staging;
-    /* Partners meet, and what goes to oneself moves; NULL where no rank has anything to do. */
+    /* Synchronizes partners, and moves data from this rank to itself; NULL if no rank has any
+     * tasks. */
     banyan_copy_schedule *meeting;
-    banyan_copy_schedule **packing, **unpacking; /* one a window; NULL where no rank packs */
+    banyan_copy_schedule **packing, **unpacking; /* one for each window; NULL if no rank packs */
     size_t packed_windows;
-    CUevent ended; /* of the last run that is not a graph's */
+    CUevent ended; /* after the last run outside of graphs */
     bool has_run;
 } nccl_schedule;
 
-/* The largest of all ranks'. */
+/* Return the largest value of all ranks. */
 static banyan_status nccl_backend_largest(banyan_world *world, uint64_t mine, uint64_t *most)
 {
     uint64_t *all = calloc((size_t)banyan_world_size(world), sizeof *all);
@@ -45,8 +46,6 @@ static banyan_status nccl_backend_largest(banyan_world *world, uint64_t mine, ui
     free(all);
     return status;
 }
-
-/* ---- open and close ---- */
 
 static void nccl_backend_state_close(void *argument)
 {
@@ -106,8 +105,6 @@ static banyan_status nccl_backend_state_open(banyan_world *world,
     return status;
 }
 
-/* ---- schedules ---- */
-
 static DLTensor token_at(const nccl_state *state, int number)
 {
     static int64_t shape[] = {TOKEN_BYTES};
@@ -118,7 +115,7 @@ static DLTensor token_at(const nccl_state *state, int number)
                       .shape = shape};
 }
 
-/* A token to and from everybody with whom there are tasks. */
+/* Exchange a token with every partner. */
 static banyan_status submit_tokens(const nccl_state *state, const nccl_plan *plan)
 {
     int size = banyan_world_size(state->world);
@@ -149,8 +146,8 @@ static banyan_status submit_pair(const nccl_state *state, const DLTensor *from, 
                                : status;
 }
 
-/* What was submitted is taken by prepare, which all ranks call. If one could not submit all, that
- * is what all are told, not that partners do not match then. */
+/* Prepare the submitted tasks; all ranks call it. If a rank failed to submit all its tasks, all
+ * ranks receive that error, not a mismatch between partners. */
 static banyan_status prepare_submitted(nccl_state *state, banyan_status submitted,
                                        banyan_copy_schedule **made)
 {
@@ -213,7 +210,7 @@ static banyan_status alloc_staging(nccl_state *state, nccl_schedule *schedule)
     return status;
 }
 
-/* Some rank packs: then all ranks prepare as many windows. */
+/* If some rank packs, all ranks prepare equally many windows. */
 static banyan_status prepare_windows(nccl_state *state, nccl_schedule *schedule)
 {
     banyan_status status = BANYAN_OK;
@@ -289,8 +286,6 @@ static banyan_status nccl_backend_prepare(void *argument, const banyan_copy_batc
     return status;
 }
 
-/* ---- runs ---- */
-
 static banyan_status run_window(nccl_state *state, nccl_schedule *schedule, size_t number,
                                 void *stream)
 {
@@ -306,7 +301,7 @@ static banyan_status run_window(nccl_state *state, nccl_schedule *schedule, size
     return status;
 }
 
-/* What has begun ends, whatever happens between. */
+/* A window that began also ends, even after an error between. */
 static banyan_status run_windows(nccl_state *state, nccl_schedule *schedule, void *stream)
 {
     banyan_status status = nccl_session_mark(&state->session, stream);
@@ -335,8 +330,8 @@ static banyan_status nccl_backend_check(void *argument)
     return nccl_session_check(&state->session);
 }
 
-/* Once partners have met, NCCL's kernels wait for nobody but the dead; these, and what does not end
- * all the same, the session's watch sees. */
+/* After partners have synchronized, NCCL's kernels wait only for dead ranks. The session's watch
+ * detects these, and every run that does not end. */
 static banyan_status nccl_backend_execute(void *argument, void *planned, void *stream)
 {
     nccl_state *state = argument;

@@ -1,6 +1,6 @@
 /* The copy backend "nccl": grouped sends and receives through NCCL, for comparison and for links
- * that only NCCL drives. Tensors that are not dense are packed and unpacked in memory of the
- * device. Partners meet, and what goes to oneself is moved, by the direct backend. */
+ * that only NCCL drives. Tensors that are not dense are packed and unpacked in device memory. The
+ * direct backend synchronizes partners and moves data from a rank to itself. */
 #ifndef CUDA_COPY_NCCL_BACKEND_H
 #define CUDA_COPY_NCCL_BACKEND_H
 

@@ -8,14 +8,14 @@
 
 nccl_library nccl;
 
-/* 2.30: the first with NCCL_MULTI_RANK_GPU_ENABLE. */
+/* 2.30: the first release with NCCL_MULTI_RANK_GPU_ENABLE. */
 #define SHARES_GPUS_VERSION 23000
 
 static pthread_once_t loaded = PTHREAD_ONCE_INIT;
 static char missing[512];
 
-/* One that the process has already (PyTorch's, say) is taken: two of them would mix up each other's
- * names. */
+/* Use a library that the process has loaded already (PyTorch's, say): the symbols of two copies
+ * would collide. */
 static void *open_library(void)
 {
     const char *named = getenv("BANYAN_NCCL");

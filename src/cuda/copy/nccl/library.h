@@ -1,5 +1,5 @@
-/* NCCL, found at run time: what Banyan needs of its C interface, which has not changed since 2.14.
- */
+/* NCCL, found at run time: the functions of its C interface that Banyan needs, unchanged since
+ * 2.14. */
 #ifndef CUDA_COPY_NCCL_LIBRARY_H
 #define CUDA_COPY_NCCL_LIBRARY_H
 
@@ -11,7 +11,7 @@ typedef struct nccl_unique_id {
     char bytes[128];
 } nccl_unique_id;
 
-/* The beginning of ncclConfig_t, whose size tells NCCL that the rest is to be as it likes. */
+/* The beginning of ncclConfig_t. Its size tells NCCL to use defaults for the rest. */
 typedef struct nccl_config {
     size_t size;
     unsigned magic, version;
@@ -35,13 +35,13 @@ typedef struct nccl_library {
     int (*ncclCommAbort)(void *comm);
     int (*ncclCommGetAsyncError)(void *comm, int *error);
     const char *(*ncclGetErrorString)(int error);
-    int (*ncclGetVersion)(int *version); /* NULL: it has none */
+    int (*ncclGetVersion)(int *version); /* NULL: the library does not have it */
     const char *(*ncclGetLastError)(void *comm);
     int (*ncclGroupStart)(void);
     int (*ncclGroupEnd)(void);
     int (*ncclSend)(const void *from, size_t count, int type, int peer, void *comm, void *stream);
     int (*ncclRecv)(void *to, size_t count, int type, int peer, void *comm, void *stream);
-    /* Counts are of elements: of all ranks' input, and of one rank's part. */
+    /* Counts are elements: of all ranks' input, or of one rank's part. */
     int (*ncclAllReduce)(const void *from, void *to, size_t count, int type, int op, void *comm,
                          void *stream);
     int (*ncclAllGather)(const void *from, void *to, size_t count, int type, void *comm,
@@ -52,15 +52,15 @@ typedef struct nccl_library {
 
 extern nccl_library nccl;
 
-/* The NCCL that the process has, else what BANYAN_NCCL names, else libnccl.so.2; once a process.
- * UNSUPPORTED says what is missing. Unless BANYAN_MULTICAST is 1 or the environment says otherwise
- * NCCL is told, by NCCL_NVLS_ENABLE, to leave NVLink multicast alone. */
+/* Load the NCCL of this process, else the one that BANYAN_NCCL names, else libnccl.so.2; once for
+ * each process. UNSUPPORTED, with the missing part. Unless BANYAN_MULTICAST is 1 or the
+ * environment sets it, NCCL_NVLS_ENABLE is set so that NCCL does not use NVLink multicast. */
 banyan_status nccl_load(void);
 
-/* Does the library start between ranks that share a GPU? Once it is loaded. */
+/* True if the library starts between ranks that share a GPU. Call it after nccl_load. */
 bool nccl_shares_gpus(void);
 
-/* SYSTEM, with NCCL's own words. */
+/* Return SYSTEM with NCCL's error text. */
 banyan_status nccl_failed(int error, const char *call, int rank);
 
 #endif

@@ -2,14 +2,14 @@
 
 #include <stdlib.h>
 
-/* NCCL spreads a message over channels, by its size, and runs a group as one kernel when all
- * channels' parts are so many at most. A larger group becomes several kernels, which NCCL cuts at
- * other places on other ranks: kernels may then wait for each other in a circle. */
+/* NCCL spreads a message over channels by its size, and runs a group as one kernel if all channels
+ * together have at most this many parts. A larger group becomes several kernels, which NCCL
+ * divides differently on different ranks: these kernels may then wait for each other in a cycle. */
 #define WINDOW_PARTS 216
 #define PARTS_MOST 32
 #define PART_BYTES ((uint64_t)64 << 10)
 #define PART_BYTES_MOST ((uint64_t)16 << 20)
-/* What staging memory a window may take: from and to one partner. */
+/* Staging memory that a window may use from and to one partner. */
 #define WINDOW_BYTES ((uint64_t)256 << 20)
 #define STAGING_ALIGNMENT 256
 
@@ -18,8 +18,6 @@ static banyan_status nccl_plan_no_memory(size_t bytes)
     return banyan_error_set(BANYAN_ERR_NO_MEMORY, "nccl: out of memory: %zu bytes for a schedule",
                             bytes);
 }
-
-/* ---- tasks ---- */
 
 static nccl_task nccl_plan_task_of(const banyan_copy_op *op, size_t order, bool is_send)
 {
@@ -37,7 +35,8 @@ static nccl_task nccl_plan_task_of(const banyan_copy_op *op, size_t order, bool 
     return task;
 }
 
-/* As both ends order the tasks between them; sends and receives of a partner apart. */
+/* Both ends order the tasks between them in this way; sends and receives of a partner are
+ * separate. */
 static int compare_by_partner(const void *a, const void *b)
 {
     const nccl_task *left = a, *right = b;
@@ -53,7 +52,7 @@ static int compare_by_partner(const void *a, const void *b)
     return (left->order > right->order) - (left->order < right->order);
 }
 
-/* Within a window NCCL matches what two ranks exchange by order. */
+/* Within a window, NCCL matches messages between two ranks by order. */
 static int compare_by_window(const void *a, const void *b)
 {
     const nccl_task *left = a, *right = b;
@@ -77,7 +76,7 @@ static uint64_t nccl_plan_parts_of(const nccl_task *task, int ranks)
     return parts;
 }
 
-/* A window ends for two partners where so many parts, or so many bytes, are in it. */
+/* A window ends for two partners when it has this many parts, or this many bytes. */
 static void number_windows(nccl_plan *plan, int ranks)
 {
     uint64_t bytes = 0, parts = 0, most = WINDOW_PARTS / 2 / (uint64_t)(ranks > 1 ? ranks - 1 : 1);
@@ -110,8 +109,6 @@ static void list_tasks(nccl_plan *plan, const banyan_copy_op *ops, size_t count,
     }
 }
 
-/* ---- windows ---- */
-
 static void fill_window(nccl_plan *plan, nccl_window *window)
 {
     size_t staged = 0;
@@ -129,7 +126,7 @@ static void fill_window(nccl_plan *plan, nccl_window *window)
         plan->staging_bytes = staged;
 }
 
-/* Tasks do not move any more: their tensors may point into them. */
+/* Call it once tasks have their final place in memory: their tensors may point into them. */
 static void fill_windows(nccl_plan *plan)
 {
     for (size_t i = 0; i < plan->count; i++) {

@@ -1,8 +1,9 @@
 /* A batch as groups of NCCL's sends and receives.
  *
- * A group with a whole model in it deadlocks inside NCCL, so tasks go in windows. Both ends number
- * the tasks between them alike, and from that number alone comes a task's window: whatever group
- * one end waits in, the other end's is the same or comes before it waits for anything else. */
+ * A group with a whole model deadlocks inside NCCL, so tasks are divided into windows. Both ends
+ * give the tasks between them one numbering, and a task's window follows from its number alone. So
+ * whatever group one end waits in, the other end is in that group, or reaches it before it waits
+ * for anything else. */
 #ifndef CUDA_COPY_NCCL_PLAN_H
 #define CUDA_COPY_NCCL_PLAN_H
 
@@ -10,15 +11,15 @@
 
 #include "cuda/copy/nccl/session.h"
 
-/* One task with another rank. */
+/* A task with another rank. */
 typedef struct nccl_task {
     banyan_copy_op op; /* with the plan's own shape and strides */
     int64_t shape[BANYAN_MAX_DIMS], strides[BANYAN_MAX_DIMS];
-    size_t order; /* of submission */
+    size_t order; /* index at submission */
     uint64_t bytes;
     bool is_send, is_packed; /* packed: travels through staging memory */
     size_t window;
-    size_t staged_at; /* in its window's staging memory */
+    size_t staged_at; /* offset in its window's staging memory */
 } nccl_task;
 
 typedef struct nccl_window {
@@ -27,22 +28,23 @@ typedef struct nccl_window {
 } nccl_window;
 
 typedef struct nccl_plan {
-    nccl_task *tasks;       /* by window */
-    nccl_message *messages; /* the same; staged ones' data is an offset until nccl_plan_place */
+    nccl_task *tasks; /* sorted by window */
+    nccl_message
+        *messages; /* sorted by window; for staged ones, data is an offset until nccl_plan_place */
     size_t count;
     nccl_window *windows;
     size_t window_count;
     size_t staging_bytes;
 } nccl_plan;
 
-/* Local, after the batch was found to match the partners'. Of tasks without bytes nothing is left.
- */
+/* Local. Call it after the batch was found to match the partners'. Tasks without bytes are
+ * dropped. */
 banyan_status nccl_plan_make(const banyan_copy_batch *batch, int rank, int ranks, nccl_plan *plan);
-/* Where the staging memory lies. */
+/* Set the address of the staging memory. */
 void nccl_plan_place(nccl_plan *plan, char *staging);
 void nccl_plan_free(nccl_plan *plan);
 
-/* The task's bytes one behind the other, in its window's staging memory. */
+/* Return the task's bytes as a contiguous tensor in its window's staging memory. */
 DLTensor nccl_task_staged(const nccl_task *task, char *staging);
 
 #endif

@@ -22,9 +22,7 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
 }
 
-/* ---- giving up ---- */
-
-/* With the lock held. All that is queued on the device ends. */
+/* Call it with the lock held. Ends everything that is queued on the device. */
 static void give_up(nccl_session *session, const char *reason)
 {
     if (!session->comm)
@@ -34,7 +32,7 @@ static void give_up(nccl_session *session, const char *reason)
     session->comm = NULL;
 }
 
-/* With the lock held: NCCL_SUCCESS, NCCL_IN_PROGRESS or an error. */
+/* Call it with the lock held. Returns NCCL_SUCCESS, NCCL_IN_PROGRESS or an error. */
 static int state_of(const nccl_session *session)
 {
     int state = NCCL_SUCCESS;
@@ -42,7 +40,7 @@ static int state_of(const nccl_session *session)
     return result == NCCL_SUCCESS ? state : result;
 }
 
-/* A process that exits with services open takes NCCL apart: from then on nobody looks. */
+/* Process exit destroys NCCL while services may be open: from then on no thread may poll it. */
 static pthread_mutex_t looking = PTHREAD_MUTEX_INITIALIZER;
 static bool exiting;
 
@@ -67,7 +65,7 @@ static banyan_status too_late(const nccl_session *session, const char *call, uin
         session->rank, (double)waited_ns * 1e-9, call, timeout_name(session->waiting.option));
 }
 
-/* The watch's: has the device been between two marks for too long? */
+/* Called by the watch: fail if the device has been between two marks for too long. */
 static banyan_status look_at_marks(nccl_session *session)
 {
     uint64_t passed = __atomic_load_n(session->marks, __ATOMIC_ACQUIRE), now = now_ns();
@@ -131,9 +129,7 @@ banyan_status nccl_session_check(nccl_session *session)
     return status;
 }
 
-/* ---- calls that go on in the background ---- */
-
-/* One look, under the lock: NCCL_IN_PROGRESS, or the call has ended with `*status`. */
+/* Poll a call, under the lock: NCCL_IN_PROGRESS, or it has ended with `*status`. */
 static int settled(nccl_session *session, const char *call, banyan_status *status)
 {
     pthread_mutex_lock(&session->lock);
@@ -147,7 +143,7 @@ static int settled(nccl_session *session, const char *call, banyan_status *statu
     return state;
 }
 
-/* NCCL does not say for which rank it waits. */
+/* Wait for the call. NCCL does not report the rank it waits for. */
 static banyan_status settle(nccl_session *session, const char *call, uint64_t timeout_ns)
 {
     module_wait wait = banyan_module_wait_begin(session->world);
@@ -168,8 +164,6 @@ static banyan_status settle(nccl_session *session, const char *call, uint64_t ti
     banyan_module_wait_end(&wait);
     return ended == BANYAN_OK ? status : ended;
 }
-
-/* ---- open and close ---- */
 
 static banyan_status share_id(nccl_session *session, nccl_unique_id *id)
 {
@@ -230,8 +224,8 @@ static banyan_status list_all(const banyan_world *world, int **ranks)
     return BANYAN_OK;
 }
 
-/* All of a world's ranks, in a world that may end without it. Splits are counted: nobody makes one
- * that another has no list for. Collective. */
+/* Split a world of all ranks, which may end without ending the original. Splits are numbered, so
+ * that ranks always agree on their number. Collective. */
 static banyan_status split_all(banyan_world *world, banyan_world **all)
 {
     int *ranks = NULL;
@@ -277,7 +271,7 @@ banyan_status nccl_session_open(banyan_world *world, int device, banyan_copy_ser
     return status;
 }
 
-/* In order, while everybody is there; else at once. */
+/* Close in order while all ranks are present; else at once. */
 void nccl_session_close(nccl_session *session)
 {
     watch_end(session->watching);
@@ -298,8 +292,6 @@ void nccl_session_close(nccl_session *session)
     pthread_mutex_destroy(&session->lock);
 }
 
-/* ---- groups ---- */
-
 static int queue_message(const nccl_session *session, const nccl_message *message, void *stream)
 {
     if (message->is_send)
@@ -318,7 +310,7 @@ banyan_status nccl_session_mark(nccl_session *session, void *stream)
                   params, NULL);
 }
 
-/* A group that was begun is always ended: NCCL counts them a thread. */
+/* Always end a group that was begun: NCCL counts them for each thread. */
 static int queue_group(const nccl_session *session, const nccl_message *messages, size_t count,
                        void *stream)
 {
@@ -331,7 +323,7 @@ static int queue_group(const nccl_session *session, const nccl_message *messages
 
 typedef int (*nccl_queue)(const nccl_session *session, const void *what, void *stream);
 
-/* Nothing else of the communicator's is under way meanwhile on the host. */
+/* No other host call uses the communicator meanwhile. */
 static banyan_status queue_alone(nccl_session *session, nccl_queue queue, const void *what,
                                  const char *name, void *stream)
 {
@@ -366,8 +358,6 @@ banyan_status nccl_session_group(nccl_session *session, const nccl_message *mess
     nccl_messages all = {messages, count};
     return queue_alone(session, queue_messages, &all, "a group of sends and receives", stream);
 }
-
-/* ---- collectives ---- */
 
 static int queue_collective(const nccl_session *session, const void *argument, void *stream)
 {

@@ -1,5 +1,5 @@
-/* What comes before a thread block's first step: a trip to memory for the program, which goes on
- * while the launch before this one ends, and one for the run's number. */
+/* The work before a thread block's first step: one memory access for the program, which overlaps
+ * with the end of the previous launch, and one for the run's number. */
 #ifndef CUDA_EXECUTE_KERNEL_BEGIN_CUH
 #define CUDA_EXECUTE_KERNEL_BEGIN_CUH
 
@@ -11,15 +11,15 @@ BANYAN_DEVICE const char *begin_section(const kernel_args *args)
     return args->sections + (uint64_t)blockIdx.x * args->section_bytes;
 }
 
-/* ---- before the launches before this one have ended ---- */
+/* These functions run before the previous launches have ended. */
 
 BANYAN_DEVICE uint64_t begin_pair(uint32_t low, uint32_t high)
 {
     return (uint64_t)high << 32 | low;
 }
 
-/* A thread's first word of the section and, of the first threads, one of its arrays are on their
- * way at the same time. */
+/* A thread's first word of the section and, in the first threads, one array entry are in
+ * flight at the same time. */
 BANYAN_DEVICE void begin_keep_section(const kernel_args *args)
 {
     char *resident = device_shared() + KERNEL_SHARED_BYTES;
@@ -58,9 +58,9 @@ BANYAN_DEVICE void begin_keep_args(const kernel_args *args)
     shared->ended = 0;
 }
 
-/* ---- once they have ---- */
+/* These functions run after the previous launches have ended. */
 
-/* What a thread reads before its first step, all of it on its way at the same time. */
+/* Values that a thread reads before its first step, all in flight at the same time. */
 struct begin_state {
     uint64_t runs, flags;
     uint32_t broken;
@@ -79,7 +79,7 @@ BANYAN_DEVICE begin_state begin_read(const kernel_args *args)
     return state;
 }
 
-/* Thread 0. */
+/* Called by thread 0. */
 BANYAN_DEVICE void begin_share(const begin_state *state)
 {
     block_shared *shared = block_share();
@@ -90,7 +90,8 @@ BANYAN_DEVICE void begin_share(const begin_state *state)
     shared->ended = state->broken;
 }
 
-/* Scratch of odd runs; each thread as in begin_keep_args. */
+/* Add the offset of an odd run's half to the bases of scratch; each thread as in
+ * begin_keep_args. */
 BANYAN_DEVICE void begin_odd(const kernel_args *args)
 {
     BANYAN_DEVICE_LOOP
@@ -98,7 +99,7 @@ BANYAN_DEVICE void begin_odd(const kernel_args *args)
         block_share()->bases[i] += i % 3 == 2 ? args->scratch_half : 0;
 }
 
-/* Thread 0, when all have read it. */
+/* Called by thread 0 after all threads have read the state. */
 BANYAN_DEVICE void begin_count(const kernel_args *args, const begin_state *state)
 {
     uint64_t runs = state->runs + 1, flags = state->flags + args->flags;

@@ -1,4 +1,4 @@
-/* A thread block that runs its part of a plan: what its threads share, and what each has. */
+/* A thread block that runs its part of a plan: state shared by its threads, and state of each. */
 #ifndef CUDA_EXECUTE_KERNEL_BLOCK_CUH
 #define CUDA_EXECUTE_KERNEL_BLOCK_CUH
 
@@ -8,13 +8,13 @@
 #include "cuda/execute/kernel.h"
 #include "cuda/runtime/waits.cuh"
 
-/* In front of shared memory; the section lies behind it. What hardly changes is read from here,
- * so that registers are free for data on its way. */
+/* At the start of shared memory; the section follows. Values that rarely change are read from
+ * here, so that registers are free for data in flight. */
 struct block_shared {
     char *bases[KERNEL_BASES];      /* of this run */
-    uint64_t arrays[KERNEL_ARRAYS]; /* their addresses, as kernel_array has them */
-    uint64_t run, flags; /* before this run: how many there were, and the flags they used up */
-    uint64_t waited_ns;  /* thread 0, in this step, when it is traced */
+    uint64_t arrays[KERNEL_ARRAYS]; /* addresses as in kernel_array */
+    uint64_t run, flags;            /* before this run: number of runs, and flags that they used */
+    uint64_t waited_ns;             /* thread 0's wait in this step, if it is traced */
     banyan_device_limits limits;
     kernel_report *report;
     uint64_t uploaded;
@@ -49,8 +49,8 @@ BANYAN_DEVICE const uint64_t *block_words(void)
     return (const uint64_t *)block_share()->arrays[KERNEL_WORDS];
 }
 
-/* This thread's number and how many there are, read anew each time: what follows from them for one
- * kind of step would otherwise lie in registers during all others. */
+/* Read the thread's number, and the number of threads, anew each time. Values derived from them
+ * for one kind of step would otherwise occupy registers during all others. */
 BANYAN_DEVICE uint32_t block_thread(void)
 {
 #ifdef __CUDACC__
@@ -73,13 +73,13 @@ BANYAN_DEVICE uint32_t block_threads(void)
 #endif
 }
 
-/* Where a thread stands. */
+/* The position of a thread. */
 struct block_run {
     const engine_step *step;
-    const uint64_t *piece; /* of the step, that is waited for; NULL */
+    const uint64_t *piece; /* of the step's wait; NULL */
     uint32_t iteration;
-    uint32_t flag; /* of the packets of this step in this iteration */
-    bool ended;    /* nothing is to be touched any more */
+    uint32_t flag; /* of this step's packets in this iteration */
+    bool ended;    /* memory must not be accessed any more */
 };
 
 BANYAN_DEVICE bool block_is_odd(void)
@@ -87,17 +87,15 @@ BANYAN_DEVICE bool block_is_odd(void)
     return block_share()->run & 1;
 }
 
-/* ---- pieces and operands ---- */
-
 BANYAN_DEVICE uint32_t block_operand_count(const engine_step *step)
 {
     return (uint32_t)step->source_count + step->destination_count;
 }
 
-/* Those of the step at hand, in this iteration. */
+/* Pieces of the current step in this iteration. */
 struct block_pieces {
     const uint64_t *at, *end;
-    uint32_t words; /* of one */
+    uint32_t words; /* of one piece */
 };
 
 BANYAN_DEVICE block_pieces block_find_pieces(const block_run *run)
@@ -110,13 +108,13 @@ BANYAN_DEVICE block_pieces block_find_pieces(const block_run *run)
     return {first, first + step->piece_count * words, words};
 }
 
-/* The units of 8 bytes of all pieces, one piece after the other, dealt out to the threads in turn,
- * so that short pieces go on side by side. */
+/* The 8-byte units of all pieces, piece after piece, dealt to the threads in turn, so that short
+ * pieces are processed side by side. */
 struct block_units {
-    block_pieces pieces; /* the piece at hand first */
-    uint64_t next;       /* in it, or behind its end */
+    block_pieces pieces; /* the current piece first */
+    uint64_t next;       /* next unit in it, or behind its end */
 
-    /* Go on to the piece that has the next unit of this thread; false: there is none. */
+    /* Advance to the piece with this thread's next unit. False: there is none. */
     BANYAN_DEVICE_MEMBER bool find(void)
     {
         for (; pieces.at < pieces.end; pieces.at += pieces.words) {
@@ -128,7 +126,7 @@ struct block_units {
         return false;
     }
     BANYAN_DEVICE_MEMBER uint64_t piece_bytes(void) const { return pieces.at[0] & ~ENGINE_PAD; }
-    /* In the piece. */
+    /* Byte offset in the piece. */
     BANYAN_DEVICE_MEMBER uint64_t at(void) const { return 8 * next; }
     BANYAN_DEVICE_MEMBER uint32_t bytes(void) const
     {
@@ -142,14 +140,14 @@ BANYAN_DEVICE block_units block_find_units(block_pieces pieces)
     return {pieces, block_thread()};
 }
 
-/* More pieces than one, that would not keep all threads busy one by one? The first speaks for all:
- * they hardly differ. */
+/* True for several pieces that cannot keep all threads busy one by one. The first is
+ * representative: they hardly differ. */
 BANYAN_DEVICE bool block_are_short(block_pieces pieces)
 {
     return pieces.at + pieces.words < pieces.end && pieces.at[0] < 8 * (uint64_t)block_threads();
 }
 
-/* The operands of a piece from one on, as places. */
+/* Operands of a piece, from one on, as places. */
 struct block_places {
     const uint64_t *words;
 
@@ -173,9 +171,7 @@ BANYAN_DEVICE block_places block_places_of(const uint64_t *piece, uint32_t first
     return {piece + 1 + first};
 }
 
-/* ---- flags ---- */
-
-/* Flags go round from 1 to 2^32 - 1, the residues of 2^32 - 1 plus one; 2^32 leaves 1. */
+/* Flags cycle from 1 to 2^32 - 1: the residue modulo 2^32 - 1, plus one; 2^32 gives 1. */
 BANYAN_DEVICE uint32_t block_flag(uint64_t used_up)
 {
     uint64_t sum = (used_up & 0xffffffff) + (used_up >> 32);
@@ -183,9 +179,7 @@ BANYAN_DEVICE uint32_t block_flag(uint64_t used_up)
     return (uint32_t)sum == 0xffffffff ? 1 : (uint32_t)sum + 1;
 }
 
-/* ---- giving up ---- */
-
-/* The step that the wait is of, also when another one does it. */
+/* Return the number of the waiting step, also if another one performs it. */
 BANYAN_DEVICE uint32_t block_step_number(const block_run *run)
 {
     const engine_step *step = run->step;
@@ -196,7 +190,7 @@ BANYAN_DEVICE uint32_t block_step_number(const block_run *run)
     return number + words / ((1 + block_operand_count(step)) * step->barrier);
 }
 
-/* The first of a launch whose wait has ended in vain reports it. */
+/* The first failed wait of a launch is reported. */
 BANYAN_DEVICE void block_report(const block_run *run, uint32_t index,
                                 const banyan_device_wait *wait)
 {
@@ -215,7 +209,7 @@ BANYAN_DEVICE void block_report(const block_run *run, uint32_t index,
     banyan_device_publish(&shared->report->written, 1);
 }
 
-/* A wait for a peer goes on. */
+/* Report a wait for a peer that continues. */
 BANYAN_DEVICE void block_tell(const block_run *run, uint32_t index, const banyan_device_wait *wait)
 {
     block_shared *shared = block_share();
@@ -229,22 +223,20 @@ BANYAN_DEVICE void block_tell(const block_run *run, uint32_t index, const banyan
     waits_store(&waits->waited_ns, waited_ns);
 }
 
-/* All threads of the block. */
+/* Called by all threads of the block. */
 BANYAN_DEVICE void block_barrier(block_run *run)
 {
     __syncthreads();
     run->ended |= block_share()->ended != 0;
 }
 
-/* ---- waiting ---- */
-
-/* A wait of a step. For traces, thread 0 notes how long it lasted. */
+/* A wait of a step. For traces, thread 0 records its duration. */
 struct block_wait {
     banyan_device_wait wait;
     uint64_t began_ns;
 };
 
-/* A look at the clock, and what follows from it. Returns as banyan_device_wait_look. */
+/* Read the clock, and act on it. Returns as banyan_device_wait_look. */
 BANYAN_DEVICE_RARE uint64_t block_look(block_run run, uint64_t since, uint32_t index,
                                        uint64_t grace_ns)
 {
@@ -261,7 +253,7 @@ BANYAN_DEVICE_RARE uint64_t block_look(block_run run, uint64_t since, uint32_t i
     return wait.since;
 }
 
-/* In every iteration of a loop that waits. False: give up, which the others are told. */
+/* Call it in every iteration of a waiting loop. False: give up; the other threads are informed. */
 BANYAN_DEVICE bool block_wait_on(block_run *run, block_wait *wait, uint32_t index,
                                  uint64_t grace_ns)
 {

@@ -1,4 +1,4 @@
-/* Reductions: of data alone, or with packets among the operands. */
+/* Reductions of data, or with packets among the operands. */
 #ifndef CUDA_EXECUTE_KERNEL_COMBINE_CUH
 #define CUDA_EXECUTE_KERNEL_COMBINE_CUH
 
@@ -7,12 +7,11 @@
 /* Sources that are read at the same time. */
 #define COMBINE_BATCH 4
 
-/* A unit of so many sources. Data, and sources that there are not, take the shape of packets that
- * have come. */
+/* A unit of this many sources. Data, and absent sources, take the form of arrived packets. */
 struct combine_batch {
     uint4 of[COMBINE_BATCH];
 
-    /* Load what has not come yet. */
+    /* Load the sources that have not arrived yet. */
     BANYAN_DEVICE_MEMBER void load(const block_run *run, block_places from, uint32_t first,
                                    uint64_t at, uint32_t bytes)
     {
@@ -28,7 +27,7 @@ struct combine_batch {
             }
         }
     }
-    /* False: the wait has ended in vain. */
+    /* False: the wait has failed. */
     BANYAN_DEVICE_MEMBER bool take(block_run *run, block_places from, uint32_t first, uint64_t at,
                                    uint32_t bytes)
     {
@@ -113,7 +112,7 @@ BANYAN_DEVICE_RARE void combine_long(const engine_step *step, block_pieces piece
     }
 }
 
-/* All pieces are alike. */
+/* All pieces have one form, so the first decides. */
 BANYAN_DEVICE bool combine_has_packets(const engine_step *step, const uint64_t *piece)
 {
     uint64_t all = 0;
@@ -134,7 +133,7 @@ template <typename Element, banyan_device_op op> BANYAN_DEVICE bool combine_oper
     return false;
 }
 
-/* Sums are what is fast to come by. */
+/* Only sums are inlined: they are the operation that must be fast. */
 template <typename Element, banyan_device_op op>
 BANYAN_DEVICE_RARE bool combine_operands_apart(block_run run)
 {

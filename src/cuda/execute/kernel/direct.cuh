@@ -1,6 +1,5 @@
-/* A third kernel, between the quick one and the one for all plans: for programs that copy and add
- * up data with signals between them (pack_kind), 16 bytes at a time, and with little else to fetch.
- */
+/* A third kernel, between the quick one and the whole one: for programs that copy and add data
+ * with signals between (pack_kind), 16 bytes at a time. It has little code to fetch. */
 #ifndef CUDA_EXECUTE_KERNEL_DIRECT_CUH
 #define CUDA_EXECUTE_KERNEL_DIRECT_CUH
 
@@ -8,7 +7,7 @@
 #include "cuda/execute/kernel/short.cuh"
 #include "cuda/execute/kernel/sync.cuh"
 
-/* A copy's destinations from one on, and round to it again. */
+/* A copy's destinations, starting with one and wrapping around. */
 struct direct_places {
     block_places of;
     uint32_t count, first;
@@ -20,10 +19,10 @@ struct direct_places {
     }
 };
 
-/* Bytes that take one trip to memory go to all peers at once, to another one first in every thread
- * block. More go to one peer after the other: the thread blocks of all ranks turn to the next at
- * about the same time, so that no two ranks write to the same one. What is read again is near by
- * now. */
+/* A copy that needs one access per thread goes to all peers at once, in a different order in every
+ * thread block. A longer one goes to one peer after another: the thread blocks of all ranks
+ * proceed to the next at about the same time, so that no two ranks write to one peer. Data that is
+ * read again is in a cache by then. */
 BANYAN_DEVICE void direct_copy(block_places to, uint32_t places, const char *from, uint64_t words)
 {
     bool once = words <= BANYAN_DEVICE_COPY_UNROLL * (uint64_t)block_threads();
@@ -36,7 +35,7 @@ BANYAN_DEVICE void direct_copy(block_places to, uint32_t places, const char *fro
     }
 }
 
-/* Copies are long when every thread has more than one word of them. */
+/* A copy is long if every thread has more than one word. */
 template <typename Element>
 BANYAN_DEVICE void direct_piece(const engine_step *step, const uint64_t *piece, uint32_t thread,
                                 uint32_t threads)
@@ -76,7 +75,7 @@ template <typename Element> BANYAN_DEVICE void direct_move(const block_run *run)
     }
 }
 
-/* POST_SIGNAL: of puts that others have done (stages.h). */
+/* POST_SIGNAL: for puts that copy engines have done (stages.h). */
 BANYAN_DEVICE void direct_sync(block_run *run)
 {
     const engine_step *step = run->step;

@@ -7,9 +7,7 @@
 #include "cuda/execute/kernel/multicast.cuh"
 #include "cuda/execute/kernel/sync.cuh"
 
-/* ---- copies before and after ---- */
-
-/* By all thread blocks. */
+/* Called by all thread blocks. */
 BANYAN_DEVICE_RARE void interpret_copy_share(char *to, const char *from, uint64_t bytes)
 {
     banyan_device_copy(to, from, bytes, blockIdx.x * block_threads() + block_thread(),
@@ -37,8 +35,6 @@ BANYAN_DEVICE_RARE void interpret_copy_out(const kernel_args *args, block_run ru
         interpret_copy_share(args->copy_out_to + args->spans[i].offset,
                              args->copy_out_from + args->spans[i].offset, args->spans[i].bytes);
 }
-
-/* ---- steps ---- */
 
 /* Short pieces side by side, 8 bytes at a time. */
 BANYAN_DEVICE_RARE void interpret_copy_short(const engine_step *step, block_pieces pieces)
@@ -138,8 +134,8 @@ BANYAN_DEVICE_RARE void interpret_trace(const kernel_args *args, const engine_st
     block_share()->waited_ns = 0;
 }
 
-/* Every thread goes through all steps, also when nothing is to be touched any more, so that all
- * meet where they must. */
+/* Every thread goes through all steps, even after memory must not be accessed any more, so that
+ * all threads reach every barrier. */
 template <typename Element>
 BANYAN_DEVICE void interpret_steps(const kernel_args *args, block_run *run)
 {
@@ -172,9 +168,7 @@ BANYAN_DEVICE void interpret_steps(const kernel_args *args, block_run *run)
     }
 }
 
-/* ---- ending ---- */
-
-/* Of the next run; nobody of this one looks at them. */
+/* Set those of the next run; no thread of this run reads them. */
 BANYAN_DEVICE void interpret_reset_semaphores(const kernel_args *args)
 {
     uint64_t *next =

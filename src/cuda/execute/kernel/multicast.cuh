@@ -1,5 +1,5 @@
-/* Steps of switch channels that go through multicast memory. Before and behind them the threads
- * meet, since what lies there has other addresses too. */
+/* Steps of switch channels that use multicast memory. The threads synchronize before and after,
+ * since that memory has ordinary addresses too. */
 #ifndef CUDA_EXECUTE_KERNEL_MULTICAST_CUH
 #define CUDA_EXECUTE_KERNEL_MULTICAST_CUH
 

@@ -4,9 +4,9 @@
 
 #include "cuda/execute/kernel/block.cuh"
 
-/* A thread takes 8 bytes of data at a time, in two packets side by side; the last of a piece may
- * have fewer, and one packet then when they are 4 at most. Words as packets have them: data, flag,
- * data, flag. */
+/* A thread takes 8 bytes of data at a time, in two adjacent packets. The last unit of a piece may
+ * have fewer bytes, and needs only one packet for at most 4. Words are in packet order: data,
+ * flag, data, flag. */
 
 BANYAN_DEVICE uint4 packets_load(const char *from, uint32_t bytes, uint32_t flag)
 {
@@ -33,7 +33,7 @@ BANYAN_DEVICE bool packets_have_come(uint4 packets, uint32_t flag)
     return packets.y == flag && packets.w == flag;
 }
 
-/* Wait for a unit of one source. False: the wait has ended in vain. */
+/* Wait for a unit of one source. False: the wait has failed. */
 BANYAN_DEVICE bool packets_wait(block_run *run, const char *from, uint32_t bytes, uint32_t index,
                                 uint4 *unit)
 {
@@ -49,9 +49,7 @@ BANYAN_DEVICE bool packets_wait(block_run *run, const char *from, uint32_t bytes
     return true;
 }
 
-/* ---- one unit ---- */
-
-/* Behind the end of the message, packets of nothing are waited for and passed on like others. */
+/* Behind the end of the message, empty packets are waited for and passed on like others. */
 BANYAN_DEVICE_RARE bool packets_pass_pad(block_run run, const uint64_t *piece, uint64_t at,
                                          uint32_t bytes)
 {
@@ -80,7 +78,7 @@ BANYAN_DEVICE void packets_pack(const block_run *run, block_places places, uint6
         packets_store(places[i] + 2 * at, data, bytes, run->flag);
 }
 
-/* To data, or to packets again. */
+/* Store to data, or to packets. */
 BANYAN_DEVICE void packets_take(block_run *run, block_places places, uint64_t at, uint32_t bytes)
 {
     uint4 unit = {};
@@ -95,13 +93,11 @@ BANYAN_DEVICE void packets_take(block_run *run, block_places places, uint64_t at
     }
 }
 
-/* ---- long pieces ---- */
-
-/* Units of a thread that are on their way at the same time, a warp's lanes apart. */
+/* Units of a thread that are in flight at the same time, at a distance of a warp's lanes. */
 #define PACKETS_UNITS 4
 #define PACKETS_APART (8 * BANYAN_DEVICE_WARP)
 
-/* Whole units of one piece with aligned operands, to packets or to data. */
+/* Move whole units of one piece with aligned operands, to packets or to data. */
 template <bool packs>
 BANYAN_DEVICE_RARE bool packets_move_long(block_run run, const uint64_t *piece, uint64_t bytes)
 {
@@ -166,8 +162,6 @@ BANYAN_DEVICE bool packets_is_long(const block_run *run, const uint64_t *piece)
     return addresses % 16 == 0;
 }
 
-/* ---- steps ---- */
-
 BANYAN_DEVICE bool packets_packs(const block_run *run)
 {
     return run->step->kind == STEP_PACK || run->step->kind == STEP_POST_PACK;
@@ -190,7 +184,7 @@ BANYAN_DEVICE bool packets_units(block_run run, block_pieces pieces)
     return run.ended;
 }
 
-/* Long pieces one by one, and what is left together. Returns whether the run has ended for this
+/* Process long pieces one by one, and the rest together. True if the run has ended for this
  * thread. */
 BANYAN_DEVICE bool packets_step(block_run run)
 {

@@ -1,25 +1,24 @@
-/* A second, small kernel, for what packets are for: on the shortest messages, a kernel's code and
- * its steps take longer to fetch than data to travel. It runs programs that move whole units of
- * aligned operands (pack_kind), and all steps through the same few instructions.
+/* A second, small kernel for short packets: for the shortest messages, fetching a kernel's code
+ * and steps takes longer than the data's journey. It runs programs that move whole units of
+ * aligned operands (pack_kind), all steps through a few common instructions.
  *
- * What can be known of the first step before the launch before this one has ended is found out by
- * then. Behind that lie a trip to memory, for the run's number and the data at the same time, and
- * the first store. */
+ * The first step is prepared as far as possible before the previous launch has ended. After that
+ * only one memory access, for the run's number and the data together, precedes the first store. */
 #ifndef CUDA_EXECUTE_KERNEL_QUICK_CUH
 #define CUDA_EXECUTE_KERNEL_QUICK_CUH
 
 #include "cuda/execute/kernel/begin.cuh"
 #include "cuda/execute/kernel/packets.cuh"
 
-/* Where a thread stands. */
+/* The position of a thread. */
 struct quick_run {
     block_run of;
     begin_state state;
-    uint64_t half; /* what this run's scratch lies behind an even one's */
-    bool begun;    /* the launch before this one has ended, and the state was read */
+    uint64_t half; /* offset of this run's scratch from an even run's */
+    bool begun;    /* the previous launch has ended, and the state was read */
 };
 
-/* The launch before this one has ended; in two parts, between which the state is on its way. */
+/* Wait for the end of the previous launch; in two parts, with the state in flight between them. */
 BANYAN_DEVICE void quick_ask(const kernel_args *args, quick_run *run)
 {
     begin_await_stream();
@@ -41,7 +40,7 @@ BANYAN_DEVICE void quick_begin(const kernel_args *args, quick_run *run)
     quick_begin_asked(args, run);
 }
 
-/* In an even run. */
+/* The address in an even run. */
 BANYAN_DEVICE char *quick_place(uint64_t word, uint64_t at)
 {
     return block_share()->bases[KERNEL_PLACE_BASE(word)] + (word & KERNEL_PLACE_OFFSET) +
@@ -53,7 +52,7 @@ BANYAN_DEVICE char *quick_place_in(uint64_t word, uint64_t at, uint64_t half)
     return quick_place(word, at) + (word & KERNEL_PLACE_SCRATCH ? half : 0);
 }
 
-/* As block_wait_on, where nothing is traced. */
+/* Like block_wait_on, without traces. */
 BANYAN_DEVICE bool quick_wait_on(block_run *run, banyan_device_wait *wait, uint32_t index)
 {
     banyan_device_pause();
@@ -64,7 +63,7 @@ BANYAN_DEVICE bool quick_wait_on(block_run *run, banyan_device_wait *wait, uint3
     return !run->ended;
 }
 
-/* There are no loops. */
+/* The program has no loops. */
 BANYAN_DEVICE block_pieces quick_pieces(const engine_step *step)
 {
     const uint64_t *first = block_words() + step->words;
@@ -72,17 +71,15 @@ BANYAN_DEVICE block_pieces quick_pieces(const engine_step *step)
     return {first, first + step->piece_count * words, words};
 }
 
-/* ---- a unit ---- */
-
-/* Sources of a step, or destinations, that take no more registers than there are. */
+/* Most sources, or destinations, of a step that fit into registers. */
 #define QUICK_FEW 4
 
-/* A thread's unit of a step with at most so many sources, and as many destinations. The sets have a
- * bit for each; without any, the same instructions touch nothing. */
+/* A thread's unit of a step with at most this many sources, and as many destinations. The sets
+ * have one bit for each; without bits, the instructions access nothing. */
 template <int MOST> struct quick_unit {
     const char *from[MOST];
     char *to[MOST];
-    uint4 of[MOST]; /* sources, data in the shape of packets */
+    uint4 of[MOST]; /* sources, data in the form of packets */
     uint32_t data, packets;
     uint32_t data_out, packets_out;
     uint32_t scratch, scratch_out;
@@ -138,7 +135,7 @@ template <int MOST> struct quick_unit {
                 of[k] = banyan_device_load_packets(from[k]);
         }
     }
-    /* The first source whose packets have not come; MOST: all have. */
+    /* Return the first source whose packets have not arrived; MOST: all have. */
     BANYAN_DEVICE_MEMBER uint32_t missing(uint32_t flag) const
     {
         uint32_t first = MOST;
@@ -170,8 +167,8 @@ template <int MOST> struct quick_unit {
     }
 };
 
-/* Wait for its packets; what they add up to, which is worked out at every look, so that nothing is
- * left to fetch once they are there. False: the wait has ended in vain. */
+/* Wait for its packets and reduce them. The reduction is repeated at every poll, so that no code
+ * must be fetched once they have arrived. False: the wait has failed. */
 template <typename Element, int MOST>
 BANYAN_DEVICE bool quick_take(block_run *run, quick_unit<MOST> *unit, bool adds, uint2 *result)
 {
@@ -189,8 +186,6 @@ BANYAN_DEVICE bool quick_take(block_run *run, quick_unit<MOST> *unit, bool adds,
             return false;
     }
 }
-
-/* ---- steps ---- */
 
 template <typename Element, int MOST>
 BANYAN_DEVICE void quick_units(const kernel_args *args, quick_run *run)
@@ -219,7 +214,7 @@ BANYAN_DEVICE void quick_units(const kernel_args *args, quick_run *run)
     }
 }
 
-/* Apart, for its registers. */
+/* A separate function, for its registers. */
 template <typename Element>
 BANYAN_DEVICE_RARE quick_run quick_units_of_many(const kernel_args *args, quick_run run)
 {
@@ -227,18 +222,17 @@ BANYAN_DEVICE_RARE quick_run quick_units_of_many(const kernel_args *args, quick_
     return run;
 }
 
-/* ---- moves ---- */
-
-/* Of a step with one source: a thread's unit for a few places, or a few units for one place each.
- */
+/* For a step with one source: a thread's unit for a few places, or a few units for one place
+ * each. */
 struct quick_moves {
     const uint64_t *pieces[QUICK_FEW];
     const char *from[QUICK_FEW];
-    char *to[QUICK_FEW], *odd_to[QUICK_FEW]; /* the latter if the half is not known yet */
-    uint4 of[QUICK_FEW];                     /* data in the shape of packets */
-    uint32_t count;                          /* of places */
-    bool spreads;                            /* all have the first's unit */
-    bool waits, packs;                       /* from packets, to packets */
+    char *to[QUICK_FEW],
+        *odd_to[QUICK_FEW]; /* odd_to: the address in odd runs, while the half is not known yet */
+    uint4 of[QUICK_FEW];    /* data in the form of packets */
+    uint32_t count;         /* number of places */
+    bool spreads;           /* all places get the first unit */
+    bool waits, packs;      /* from packets, to packets */
 
     BANYAN_DEVICE_MEMBER void find(const kernel_args *args, const engine_step *step, uint64_t half)
     {
@@ -287,7 +281,7 @@ struct quick_moves {
             }
         }
     }
-    /* False: the wait has ended in vain. */
+    /* False: the wait has failed. */
     BANYAN_DEVICE_MEMBER bool take(block_run *run)
     {
         banyan_device_wait wait = {};
@@ -324,8 +318,8 @@ struct quick_moves {
     }
 };
 
-/* The first step goes through these instructions without a unit before it waits for the launch
- * before this one: they are there when it comes to them again. */
+/* The first step passes through these instructions without a unit before it waits for the previous
+ * launch, so that they are in the cache for the actual step. */
 BANYAN_DEVICE void quick_move(const kernel_args *args, quick_run *run)
 {
     quick_moves moves;
@@ -349,8 +343,6 @@ BANYAN_DEVICE void quick_move(const kernel_args *args, quick_run *run)
             return;
     }
 }
-
-/* ---- many units ---- */
 
 #define QUICK_BATCH 4
 
@@ -413,7 +405,8 @@ struct quick_batch {
     }
 };
 
-/* Of a step with one source and many units: several of a thread's on their way at the same time. */
+/* For a step with one source and many units: several of a thread's are in flight at the same
+ * time. */
 BANYAN_DEVICE_RARE quick_run quick_move_many(const kernel_args *args, quick_run run)
 {
     block_units units = block_find_units(quick_pieces(run.of.step));
@@ -456,7 +449,7 @@ template <typename Element> BANYAN_DEVICE void quick_step(const kernel_args *arg
         quick_units<Element, QUICK_FEW>(args, run);
 }
 
-/* The state counts this run once all threads have read it, while packets travel. */
+/* The state counts this run once all threads have read it, while packets are in flight. */
 template <typename Element> BANYAN_DEVICE void quick(const kernel_args *args)
 {
     quick_run run = {};

@@ -1,15 +1,15 @@
-/* Pieces that would not keep all threads busy one by one: their words of 16 bytes, one piece after
- * the other, dealt out to the threads in turn. Whole words, aligned. */
+/* Pieces that cannot keep all threads busy one by one: their words of 16 bytes, piece after piece,
+ * are dealt to the threads in turn. Whole words, aligned. */
 #ifndef CUDA_EXECUTE_KERNEL_SHORT_CUH
 #define CUDA_EXECUTE_KERNEL_SHORT_CUH
 
 #include "cuda/execute/kernel/block.cuh"
 
 struct short_words {
-    block_pieces pieces; /* the piece at hand first */
-    uint64_t next;       /* in it, or behind its end */
+    block_pieces pieces; /* the current piece first */
+    uint64_t next;       /* next word in it, or behind its end */
 
-    /* As block_units::find. */
+    /* Like block_units::find. */
     BANYAN_DEVICE_MEMBER bool find(void)
     {
         BANYAN_DEVICE_LOOP
@@ -24,17 +24,17 @@ struct short_words {
     BANYAN_DEVICE_MEMBER uint64_t at(void) const { return next * sizeof(uint4); }
 };
 
-/* Words of a thread that are on their way at the same time. */
+/* Words of a thread that are in flight at the same time. */
 #define SHORT_BATCH 4
 
-/* One source. */
+/* For one source. */
 BANYAN_DEVICE void short_copy(block_pieces pieces, uint32_t places)
 {
     short_words words = {pieces, block_thread()};
     BANYAN_DEVICE_LOOP
     for (bool more = true; more;) {
         uint4 word[SHORT_BATCH] = {};
-        const uint64_t *of[SHORT_BATCH]; /* its piece; NULL: there is none */
+        const uint64_t *of[SHORT_BATCH]; /* the piece of each word; NULL: none */
         uint64_t at[SHORT_BATCH];
         BANYAN_DEVICE_UNROLL
         for (int k = 0; k < SHORT_BATCH; k++) {

@@ -1,10 +1,11 @@
-/* Steps that tell and wait. One warp does them all, in the plan's order, a lane each end. */
+/* Steps that signal and wait. One warp performs them all in the plan's order, one lane for each
+ * end. */
 #ifndef CUDA_EXECUTE_KERNEL_SYNC_CUH
 #define CUDA_EXECUTE_KERNEL_SYNC_CUH
 
 #include "cuda/execute/kernel/block.cuh"
 
-/* Wait until a counter has come to `target`. */
+/* Wait until a counter reaches `target`. */
 BANYAN_DEVICE void sync_wait(block_run *run, const uint64_t *counter, uint64_t target,
                              uint32_t index)
 {
@@ -16,9 +17,8 @@ BANYAN_DEVICE void sync_wait(block_run *run, const uint64_t *counter, uint64_t t
     block_wait_ends(&wait);
 }
 
-/* ---- channels ---- */
-
-/* Several thread blocks may wait on one channel: each takes a signal of its own. */
+/* Take one signal atomically: several thread blocks may wait on one channel, and each takes its
+ * own. */
 BANYAN_DEVICE void sync_take_signal(block_run *run, const kernel_end *end, uint32_t index)
 {
     uint64_t taken = banyan_device_take(end->consumed, 1);
@@ -32,8 +32,6 @@ BANYAN_DEVICE void sync_flush(block_run *run, const kernel_end *end, uint32_t in
     uint64_t posted = banyan_device_load_relaxed(&end->queue->posted);
     sync_wait(run, end->queue->done, posted, index);
 }
-
-/* ---- port channels ---- */
 
 BANYAN_DEVICE void sync_post(block_run *run, const kernel_end *end, kernel_request *request,
                              uint32_t index)
@@ -72,8 +70,6 @@ BANYAN_DEVICE void sync_post_copies(block_run *run, const kernel_end *end)
     }
 }
 
-/* ---- thread blocks of this rank ---- */
-
 BANYAN_DEVICE uint64_t *sync_semaphore(const kernel_end *end)
 {
     return block_is_odd() ? end->outgoing : end->incoming;
@@ -93,7 +89,7 @@ BANYAN_DEVICE void sync_acquire(block_run *run, const kernel_end *end, uint32_t 
     block_wait_ends(&wait);
 }
 
-/* Arrivals are counted for ever: the n-th meeting is complete when n times the members came. */
+/* Arrivals are never reset: the n-th barrier is complete after n arrivals of each member. */
 BANYAN_DEVICE void sync_arrive(block_run *run, uint64_t *arrivals, uint32_t members)
 {
     uint64_t before = banyan_device_barrier(arrivals, 1), all = before - before % members + members;
@@ -105,7 +101,7 @@ BANYAN_DEVICE void sync_arrive(block_run *run, uint64_t *arrivals, uint32_t memb
     block_wait_ends(&wait);
 }
 
-/* The thread blocks' threads, too. As packets_step. */
+/* Also a barrier of each thread block's threads. Returns as packets_step. */
 BANYAN_DEVICE_RARE bool sync_barrier(block_run run, uint64_t *arrivals, uint32_t members)
 {
     block_barrier(&run);
@@ -115,9 +111,7 @@ BANYAN_DEVICE_RARE bool sync_barrier(block_run run, uint64_t *arrivals, uint32_t
     return run.ended;
 }
 
-/* ---- steps ---- */
-
-/* What plans seldom do. */
+/* Operations that plans rarely use. */
 BANYAN_DEVICE_RARE bool sync_apart(block_run run, const kernel_end *end, uint32_t index)
 {
     switch (run.step->kind) {
@@ -147,7 +141,7 @@ BANYAN_DEVICE void sync_signal(const block_run *run, const kernel_end *end)
         banyan_device_add_release(end->outgoing, 1);
 }
 
-/* Semaphores are acquired one after the other, as the plan names them. As packets_step. */
+/* Semaphores are acquired one after another, in the plan's order. Returns as packets_step. */
 BANYAN_DEVICE bool sync_step(block_run run)
 {
     const engine_step *step = run.step;
@@ -168,7 +162,8 @@ BANYAN_DEVICE bool sync_step(block_run run)
     return run.ended;
 }
 
-/* What was posted is done before the run ends, so that its sources may be written again. */
+/* Wait until all posted requests are done before the run ends, so that their sources may be
+ * overwritten. */
 BANYAN_DEVICE_RARE bool sync_drain(block_run run)
 {
     const kernel_end *ends = block_ends() + block_section()->first_end;
@@ -181,7 +176,7 @@ BANYAN_DEVICE_RARE bool sync_drain(block_run run)
     return run.ended;
 }
 
-/* Packets through a port channel are written here, once what was posted before them is done. */
+/* Packets through a port channel are written here, after the earlier requests are done. */
 BANYAN_DEVICE_RARE bool sync_flush_before(block_run run)
 {
     if (block_thread() == 0 && !run.ended)

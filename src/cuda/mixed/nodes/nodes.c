@@ -1,4 +1,4 @@
-/* Memory for messages between nodes and inside them, and launches that carry them. */
+/* Memory for messages between and inside nodes, and launches that send them. */
 #include <stdio.h>
 
 #include "cuda/mixed/engine.h"
@@ -7,17 +7,15 @@
 #define TURN_MOST (UINT64_C(64) << 20) /* bytes of a turn's slots */
 #define SLOT_LEAST (UINT64_C(4) << 10)
 #define TILE_LEAST (UINT64_C(4) << 10)
-#define POSTED_TILES 8 /* of a message, when the host makes the puts */
+#define POSTED_TILES 8 /* most tiles of a message, if the host makes the puts */
 #define POSTED_LEAST (UINT64_C(64) << 10)
-#define PUT_LEAST (UINT64_C(16) << 10) /* when kernels do */
+#define PUT_LEAST (UINT64_C(16) << 10) /* smallest tile, if kernels make them */
 #define TRIAL_BYTES 64
 
 static uint64_t nodes_up(uint64_t value, uint64_t multiple)
 {
     return (value + multiple - 1) / multiple * multiple;
 }
-
-/* ---- how much ---- */
 
 static bool grid_has(const banyan_mixed_grid *grid, banyan_mixed_mode mode)
 {
@@ -37,7 +35,7 @@ void nodes_size(cuda_mixed *engine)
     for (int mode = BANYAN_MIXED_ONE_SHOT; mode <= BANYAN_MIXED_TWO_SHOT_NODES; mode++) {
         if (!grid_has(grid, (banyan_mixed_mode)mode))
             continue;
-        int slots = 2 * nodes_slots(grid, (banyan_mixed_mode)mode); /* half of them staged */
+        int slots = 2 * nodes_slots(grid, (banyan_mixed_mode)mode); /* half of them are staged */
         uint64_t bytes =
             (uint64_t)slots * nodes_cell_bytes(grid, (banyan_mixed_mode)mode, engine->most_bytes);
         nodes->slots = slots > nodes->slots ? slots : nodes->slots;
@@ -58,8 +56,6 @@ uint64_t nodes_room(const cuda_mixed *engine)
                ? TURNS * engine->nodes.turn_bytes + TRIAL_BYTES
                : 0;
 }
-
-/* ---- opening ---- */
 
 static banyan_status start_proxy(cuda_mixed *engine)
 {
@@ -93,7 +89,7 @@ static banyan_status nodes_open_parts(cuda_mixed *engine)
     return nodes_agree(engine, start_proxy(engine));
 }
 
-/* What ended the world stays what it is. */
+/* The error that ended the world takes precedence. */
 banyan_status nodes_open(cuda_mixed *engine)
 {
     banyan_status status = nodes_open_parts(engine);
@@ -130,9 +126,7 @@ bool nodes_have(const cuda_mixed *engine, banyan_mixed_mode mode, char *reason, 
     return !why;
 }
 
-/* ---- launching ---- */
-
-/* All that there is, for what this mode may need. */
+/* The layout with everything that this mode may need. */
 static nodes_layout layout_of(const cuda_mixed *engine, banyan_mixed_mode mode)
 {
     int received = nodes_slots(&engine->setup->grid, mode);
@@ -165,8 +159,8 @@ static mixed_kernel nodes_choose_kernel(const cuda_mixed *engine, const nodes_ca
                           (mixed_is_multicast(call->mode) ? 2 : 0));
 }
 
-/* A thread block a tile, as far as they run at once. What the host puts finds room beside two
- * launches: they have few tiles. */
+/* One thread block for each tile, as far as they run at once. The queue for the host's puts has
+ * space for two launches, so these have few tiles. */
 static mixed_shape nodes_choose_shape(const cuda_mixed *engine, mixed_kernel kernel,
                                       uint64_t cell_bytes, uint64_t tile_bytes)
 {

@@ -10,11 +10,11 @@
 #define NODES_BATCH 4
 #define NODES_WARP_BYTES (16 << 10)
 
-/* One tile of all steps of a phase, in one launch; and of one of them. */
+/* A tile in a launch, for all steps of a phase; the last fields are for one step. */
 struct nodes_tile {
     const nodes_args *args;
     const nodes_phase *phase;
-    uint64_t shift; /* of this launch's slots and flags from the first ones */
+    uint64_t shift; /* offset of this launch's slots and flags from the first ones */
     uint64_t flag;
     uint64_t at; /* in messages */
     uint32_t number;
@@ -22,7 +22,7 @@ struct nodes_tile {
     uint64_t bytes;
 };
 
-/* Look at its part of a step, which may be too short to have one. */
+/* Set the tile's range in a step. False: the step is too short to have one. */
 BANYAN_DEVICE bool nodes_enter(nodes_tile *tile, uint32_t step)
 {
     tile->step = &tile->args->steps[step];
@@ -38,21 +38,19 @@ template <typename T> BANYAN_DEVICE T *nodes_shifted(T *first, uint64_t shift)
     return (T *)((uintptr_t)first + shift);
 }
 
-/* How a kernel puts by itself: this one does not. */
+/* The interface to puts by a kernel itself; this one has none. */
 struct nodes_no_puts {
     static const bool ARE_THERE = false;
-    /* `bytes`, and behind them the flag's value: all threads of the block or of a warp. */
+    /* Put `bytes`, then the flag's value: called by all threads of the block or of a warp. */
     BANYAN_DEVICE_MEMBER static void put(bool, char *, const char *, uint64_t, uint64_t *, uint64_t,
                                          uint32_t)
     {
     }
-    /* The thread that has seen the flag: what came before it can be read. */
+    /* Called by the thread that has seen the flag: make the earlier data readable. */
     BANYAN_DEVICE_MEMBER static void settle(uint64_t *, uint64_t) {}
 };
 
-/* ---- waiting ---- */
-
-/* A thread a source. */
+/* One thread for each source. */
 template <typename Puts> BANYAN_DEVICE bool nodes_await(nodes_tile *tile)
 {
     bool failed = false;
@@ -72,8 +70,6 @@ template <typename Puts> BANYAN_DEVICE bool nodes_await(nodes_tile *tile)
     }
     return !__syncthreads_or(failed);
 }
-
-/* ---- moving ---- */
 
 template <bool ANY>
 BANYAN_DEVICE uint4 nodes_load(const nodes_tile *tile, const nodes_source *source, uint64_t at)
@@ -123,7 +119,7 @@ BANYAN_DEVICE uint4 nodes_sum(const nodes_tile *tile, uint64_t at)
     return sums.end();
 }
 
-/* The only source is handed on as it is: a sum would change some bits. */
+/* A single source is copied bit by bit: a sum would change some bits. */
 template <typename Element, bool ANY, bool MULTICAST>
 BANYAN_DEVICE void nodes_move(const nodes_tile *tile)
 {
@@ -135,8 +131,6 @@ BANYAN_DEVICE void nodes_move(const nodes_tile *tile)
                                         ? nodes_load<ANY>(tile, only, at)
                                         : nodes_sum<Element, ANY>(tile, at));
 }
-
-/* ---- telling ---- */
 
 BANYAN_DEVICE bool nodes_post(const nodes_tile *tile, const nodes_target *target)
 {
@@ -151,8 +145,8 @@ BANYAN_DEVICE bool nodes_post(const nodes_tile *tile, const nodes_target *target
     return banyan_device_post(&tile->args->queues[target->peer], &request, &limits);
 }
 
-/* Short tiles go to several targets at once, by a warp each. Of a long one all threads have a
- * share, if it is they who copy. */
+/* Short tiles go to several targets at once, one warp for each. All threads share a long tile, if
+ * the threads themselves copy it. */
 template <typename Puts> BANYAN_DEVICE void nodes_put(nodes_tile *tile)
 {
     const nodes_phase *phase = tile->phase;
@@ -170,8 +164,8 @@ template <typename Puts> BANYAN_DEVICE void nodes_put(nodes_tile *tile)
     }
 }
 
-/* A thread a target, when all have stored. What cannot be posted, its receiver does not get, and
- * says so. */
+/* One thread for each target, after all have stored. If a message cannot be posted, its receiver
+ * does not get it, and reports that. */
 template <bool MULTICAST, typename Puts> BANYAN_DEVICE void nodes_tell(nodes_tile *tile)
 {
     __syncthreads();
@@ -193,10 +187,8 @@ template <bool MULTICAST, typename Puts> BANYAN_DEVICE void nodes_tell(nodes_til
         nodes_put<Puts>(tile);
 }
 
-/* ---- launches ---- */
-
-/* Slots and flags that are stored to by multicast are read by their own addresses: a fence stands
- * between accesses of either kind. */
+/* Slots and flags of multicast stores are read by their ordinary addresses: a fence separates
+ * accesses of the two kinds. */
 template <typename Element, bool ANY, bool MULTICAST, typename Puts>
 BANYAN_DEVICE bool nodes_take(const nodes_args *args, const nodes_phase *phase, uint64_t launches)
 {
@@ -223,8 +215,8 @@ BANYAN_DEVICE bool nodes_take(const nodes_args *args, const nodes_phase *phase, 
     return true;
 }
 
-/* The launch may begin while the one before it in its stream ends, of which it sees nothing until
- * then: neither states nor slots. */
+/* The launch may begin while the previous one in its stream ends. Until that has ended it reads
+ * neither states nor slots. */
 template <typename Element, bool ANY, bool MULTICAST, typename Puts>
 BANYAN_DEVICE void nodes(const nodes_args *args)
 {
@@ -240,7 +232,7 @@ BANYAN_DEVICE void nodes(const nodes_args *args)
             return;
     }
     launches++;
-    __syncthreads(); /* all have read the state */
+    __syncthreads(); /* all threads have read the state */
     BANYAN_DEVICE_LOOP
     for (uint32_t i = blockIdx.x + threadIdx.x * gridDim.x; i < args->base.state_count;
          i += run_threads())

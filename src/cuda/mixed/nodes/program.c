@@ -1,9 +1,9 @@
-/* Which steps a launch between nodes takes.
+/* Builds the steps of a launch between nodes.
  *
- * b rows are moved in cells: whole in one-shot modes; one for each tensor-parallel rank of a node
- * in two-shot modes, whose local rank with that number adds it up inside the node; and those
- * again in one for each tensor-parallel node in two_shot_nodes, which add it up between nodes. The
- * sums go the same way back. Phases have slots of their own, of sizes that the grid decides. */
+ * b rows move in cells. One-shot modes have one cell. Two-shot modes have one for each
+ * tensor-parallel rank of a node; the local rank with that number adds it inside the node. In
+ * two_shot_nodes each of these has one for each tensor-parallel node, which adds it between nodes.
+ * The sums return the same way. Phases have their own slots, of sizes that follow from the grid. */
 #include "cuda/mixed/modes.h"
 #include "cuda/mixed/nodes/nodes.h"
 
@@ -12,13 +12,12 @@ typedef struct builder {
     const nodes_layout *layout;
     const nodes_call *call;
     nodes_args *args;
-    int local_size, nodes, parts; /* parts: cells of a tensor-parallel rank's */
-    char *cast; /* what stands for all ranks of the node that take the same; NULL: one by one */
+    int local_size, nodes, parts; /* parts: cells of a tensor-parallel rank */
+    char *
+        cast; /* multicast address of all ranks of the node that get equal data; NULL: one by one */
     int staged, source_count, target_count;
     bool is_full;
 } builder;
-
-/* ---- sizes ---- */
 
 static bool is_waits(banyan_mixed_mode mode)
 {
@@ -47,7 +46,7 @@ uint64_t nodes_cell_bytes(const banyan_mixed_grid *grid, banyan_mixed_mode mode,
     return (units + cells - 1) / cells * MIXED_UNIT;
 }
 
-/* Of the phases inside a node, before and behind those between nodes. */
+/* Slots of the phases inside a node, before and after those between nodes. */
 static int local_slots(const banyan_mixed_grid *grid, banyan_mixed_mode mode)
 {
     return grid->local_size * grid->inter_dp * nodes_program_parts_of(grid, mode);
@@ -60,14 +59,12 @@ int nodes_slots(const banyan_mixed_grid *grid, banyan_mixed_mode mode)
     return 2 * local_slots(grid, mode) + 2 * grid->nodes;
 }
 
-/* ---- slots ---- */
-
 static int slot_gathered(const builder *b, int local, int e, int part)
 {
     return (local * b->places->grid->inter_dp + e) * b->parts + part;
 }
 
-/* Sums of a node, and sums of all nodes. */
+/* Return the slot for sums of a node, or for complete sums. */
 static int slot_of_node(const builder *b, bool complete, int node)
 {
     return local_slots(b->places->grid, b->call->mode) + (complete ? b->nodes : 0) + node;
@@ -88,8 +85,6 @@ static uint64_t flags_at(int slot)
     return (uint64_t)slot * NODES_TILES * sizeof(uint64_t);
 }
 
-/* ---- ranks and cells ---- */
-
 static int nodes_program_rank_at(const builder *b, int node, int local)
 {
     return node * b->local_size + local;
@@ -100,7 +95,7 @@ static int local_at(const builder *b, int t, int d)
     return d * b->places->grid->local_tp + t;
 }
 
-/* Of these indices in its groups. */
+/* Return the rank with these indices in its groups. */
 static int nodes_program_rank_of(const banyan_mixed_grid *grid, int tp_index, int dp_index)
 {
     int local = tp_index % grid->local_tp + dp_index % grid->local_dp * grid->local_tp;
@@ -113,7 +108,7 @@ static int node_at(const builder *b, int i, int e)
     return e * b->places->grid->inter_tp + i;
 }
 
-/* Of the data-parallel ranks' rows, those of local number d and node number e. */
+/* Return the offset of the rows of the data-parallel rank with local number d and node number e. */
 static uint64_t rows_at(const builder *b, int d, int e)
 {
     return (uint64_t)(d + e * b->places->grid->local_dp) * b->call->whole_bytes;
@@ -137,8 +132,6 @@ static bool nodes_program_scatters(const builder *b)
     return b->call->op == BANYAN_MIXED_REDUCESCATTER ||
            b->call->op == BANYAN_MIXED_REDUCESCATTER_ALLREDUCE;
 }
-
-/* ---- steps ---- */
 
 static void phase_begin(builder *b)
 {
@@ -223,7 +216,7 @@ static void from_slot(builder *b, int slot, int rank)
                                                .is_far = !near});
 }
 
-/* One copy serves all ranks that a step puts to. */
+/* Stage one copy for all ranks that a step puts to. */
 static void nodes_program_stage(builder *b)
 {
     nodes_step *step = &b->args->steps[b->args->step_count - 1];
@@ -250,10 +243,8 @@ static void to_slot(builder *b, int slot, int rank)
     add_target(b, target);
 }
 
-/* ---- multicast ---- */
-
-/* Of what is scattered the tensor-parallel ranks of a node take the same, and only they may use
- * their address. */
+/* When scattering, the tensor-parallel ranks of a node get equal data, and only they may use their
+ * address. */
 static char *find_cast(const builder *b)
 {
     const nodes_places *places = b->places;
@@ -272,7 +263,8 @@ static bool nodes_program_is_cast_to(const builder *b, int rank)
             rank % b->local_size / grid->local_tp == grid->local_dp_rank);
 }
 
-/* Into the slot of all that it reaches, this rank among them, which takes it from there. */
+/* Store into the slot of all ranks that the multicast address reaches; this rank reads its own
+ * from there. */
 static void nodes_program_cast(builder *b, int slot)
 {
     add_target(b, (nodes_target){.to = b->cast + slot_at(b, slot),
@@ -280,9 +272,7 @@ static void nodes_program_cast(builder *b, int slot)
                                  .way = NODES_CAST});
 }
 
-/* ---- one shot ---- */
-
-/* What this rank takes of its own input. */
+/* Return the offset of the rows that this rank takes from its own input. */
 static uint64_t own_rows(const builder *b)
 {
     const banyan_mixed_grid *grid = b->places->grid;
@@ -313,7 +303,7 @@ static void waits_send(builder *b)
     }
 }
 
-/* The sum of some ranks, or the only one's data. */
+/* Sum over some ranks, or copy the data of a single one. */
 static void waits_add_up(builder *b, int first_tp, int tp_count, int dp_from, int dp_to,
                          uint64_t output)
 {
@@ -345,9 +335,7 @@ static void build_waits(builder *b)
         waits_add_up(b, 0, grid->tp, d, d + 1, (uint64_t)d * b->call->whole_bytes);
 }
 
-/* ---- two shots inside the node ---- */
-
-/* Every local rank gets the cells that it adds up. */
+/* Send every local rank the cells that it adds. */
 static void local_send(builder *b)
 {
     const banyan_mixed_grid *grid = b->places->grid;
@@ -367,7 +355,7 @@ static void local_send(builder *b)
     }
 }
 
-/* The cell of the local ranks that have it, in their order. */
+/* Add the cells of the local ranks that have it as sources, in their order. */
 static void from_local(builder *b, int e, int part)
 {
     const banyan_mixed_grid *grid = b->places->grid;
@@ -383,7 +371,7 @@ static void from_local(builder *b, int e, int part)
     }
 }
 
-/* To the same local rank of those nodes that add it up further. */
+/* Send the sum to this local rank's counterparts on the nodes that add it further. */
 static void local_add_up(builder *b, int e, int part)
 {
     const banyan_mixed_grid *grid = b->places->grid;
@@ -402,7 +390,7 @@ static void local_add_up(builder *b, int e, int part)
     }
 }
 
-/* A sum that is complete: into this rank's output, and to the local ranks that want it. */
+/* Store a complete sum to this rank's output, and send it to the local ranks that need it. */
 static void nodes_program_hand_out(builder *b, int e, int part)
 {
     const banyan_mixed_grid *grid = b->places->grid;
@@ -418,7 +406,7 @@ static void nodes_program_hand_out(builder *b, int e, int part)
     }
 }
 
-/* This rank's own last, which are there when they were cast. */
+/* Read this rank's own sums last; with multicast they arrive here as well. */
 static void take_handed(builder *b)
 {
     const banyan_mixed_grid *grid = b->places->grid;
@@ -439,8 +427,6 @@ static void take_handed(builder *b)
     }
 }
 
-/* ---- two shots between nodes ---- */
-
 static void from_nodes(builder *b, bool complete, int first, int count)
 {
     for (int node = first; node < first + count; node++)
@@ -448,7 +434,7 @@ static void from_nodes(builder *b, bool complete, int first, int count)
                   nodes_program_rank_at(b, node, b->places->grid->local_rank));
 }
 
-/* Sums of nodes are added up by all that hand them out. */
+/* All ranks that hand out sums of nodes add them. */
 static void nodes_add_up_everywhere(builder *b)
 {
     const banyan_mixed_grid *grid = b->places->grid;
@@ -462,7 +448,7 @@ static void nodes_add_up_everywhere(builder *b)
     }
 }
 
-/* Each by one of them, which sends the rest of them what it has. */
+/* One of the ranks adds each sum, and sends it to the others. */
 static void nodes_add_up_once(builder *b)
 {
     const banyan_mixed_grid *grid = b->places->grid;

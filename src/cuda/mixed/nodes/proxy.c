@@ -11,8 +11,8 @@
 #include "cuda/memory/memory.h"
 #include "cuda/runtime/thread.h"
 
-#define ROOM 1024 /* requests to a rank that are not made yet */
-/* Looks in vain before the thread naps between them, and how long it naps. */
+#define ROOM 1024 /* most pending requests to a rank */
+/* Polls without progress before the thread naps between polls, and the length of a nap. */
 #define LOOKS 4000
 #define NAP_NS 20000L
 
@@ -20,9 +20,9 @@ struct nodes_proxy {
     int device, ranks;
     const nvshmem_part *part;
     CUstream stream;
-    banyan_port_queue *queues;     /* the device's */
-    banyan_port_request *requests; /* pinned, ROOM a rank */
-    uint64_t *done;                /* pinned, a cache line a rank */
+    banyan_port_queue *queues;     /* in device memory */
+    banyan_port_request *requests; /* pinned, ROOM for each rank */
+    uint64_t *done;                /* pinned, a cache line for each rank */
     void *pinned;
     atomic_bool ends;
     bool has_thread;
@@ -40,8 +40,6 @@ static banyan_port_request *requests_of(const nodes_proxy *proxy, int rank)
 {
     return proxy->requests + (size_t)rank * ROOM;
 }
-
-/* ---- serving ---- */
 
 static bool proxy_serve(nodes_proxy *proxy, int rank)
 {
@@ -92,8 +90,6 @@ static void *serve_main(void *argument)
     return NULL;
 }
 
-/* ---- starting and ending ---- */
-
 static banyan_status proxy_take_memory(nodes_proxy *proxy)
 {
     size_t ranks = (size_t)proxy->ranks, queue_bytes = ranks * sizeof(banyan_port_queue);
@@ -123,8 +119,8 @@ static banyan_status proxy_take_memory(nodes_proxy *proxy)
     return status;
 }
 
-/* Of the highest priority, so that it shares no queue of the device with a caller's stream: a put
- * behind a kernel that is queued there would wait for the one that waits for the put. */
+/* Use the highest priority, so that the stream shares no device queue with a caller's stream. A
+ * put behind a kernel queued there would wait for a kernel that waits for the put. */
 static banyan_status make_stream(nodes_proxy *proxy)
 {
     int least = 0, greatest = 0;
@@ -133,7 +129,7 @@ static banyan_status make_stream(nodes_proxy *proxy)
                   greatest);
 }
 
-/* NVSHMEM and the driver may load what they need for a put, and wait for all kernels to end. */
+/* NVSHMEM and the driver may load code for the first put, and wait for all kernels to end. */
 static banyan_status try_puts(const nodes_proxy *proxy, char *trial)
 {
     for (int rank = 0; rank < proxy->ranks; rank++)
@@ -148,7 +144,7 @@ static banyan_status start_thread(nodes_proxy *proxy)
     RETURN_IF_FAILED(module_thread_start(&proxy->thread, serve_main, proxy, "NVSHMEM's puts"));
     proxy->has_thread = true;
     while (sem_wait(&proxy->entered.told) != 0)
-        ; /* a signal came */
+        ; /* a signal arrived */
     return proxy->entered.status == BANYAN_OK
                ? BANYAN_OK
                : banyan_error_set(proxy->entered.status, "a thread for NVSHMEM's puts: %s",
@@ -185,7 +181,7 @@ banyan_port_queue *nodes_proxy_queues(const nodes_proxy *proxy)
     return proxy->queues;
 }
 
-/* A put that a peer never takes keeps nobody: the stream is left with it. */
+/* A put that a peer never accepts must not block the end: it is left with its stream. */
 void nodes_proxy_end(nodes_proxy *proxy)
 {
     if (!proxy)

@@ -6,7 +6,8 @@
 #include "cuda/mixed/engine.h"
 #include "cuda/pipeline/watchdog.h"
 
-/* NVSHMEM has one device in a process and is not finalised: what has its state once keeps it. */
+/* NVSHMEM has one device for each process and is not finalized, so an image that received its
+ * state keeps it. */
 static struct {
     pthread_mutex_t lock;
     CUmodule module;
@@ -15,9 +16,7 @@ static struct {
     int result;
 } image = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* ---- the image ---- */
-
-/* NVSHMEM refuses the same, but says so on stdout. */
+/* NVSHMEM also refuses other versions, but prints its message to stdout. */
 static banyan_status check_version(const nvshmem_functions *functions)
 {
     const int *device = nodes_puts_version;
@@ -54,7 +53,7 @@ static void puts_call_init(void *unused)
     image.result = image.functions->nvshmemx_cumodule_init(image.module);
 }
 
-/* NVSHMEM waits for all that runs on the device. */
+/* NVSHMEM waits for everything that runs on the device. */
 static banyan_status give_state(banyan_world *world, int device)
 {
     watchdog_end end;
@@ -81,8 +80,6 @@ static banyan_status load_image(const cuda_mixed *engine)
     RETURN_IF_FAILED(DRIVER(device, cuModuleLoadData, &image.module, nodes_puts_image));
     return give_state(engine->setup->worlds[MIXED_WORLD], device);
 }
-
-/* ---- kernels ---- */
 
 static const char *puts_type_name(DLDataType dtype)
 {
@@ -113,8 +110,8 @@ static banyan_status find_kernel(cuda_mixed *engine, mixed_kernel kernel)
     return mixed_take_kernel(engine, kernel, found);
 }
 
-/* NVSHMEM's functions have a stack, for which the driver may take memory at the first launch and
- * wait for all kernels to end. */
+/* NVSHMEM's functions need a stack, for which the driver may allocate memory at the first launch,
+ * and wait for all kernels to end. */
 static banyan_status try_kernel(const cuda_mixed *engine, mixed_kernel kernel)
 {
     nodes_args nothing = {.base = {.states = engine->states}};

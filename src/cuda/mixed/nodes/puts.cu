@@ -1,13 +1,13 @@
 /* Kernels between nodes whose thread blocks put by themselves. They are linked with NVSHMEM's
- * device library into an image of their own, so that the module loads where NVSHMEM is not. */
+ * device library into a separate image, so that the module loads without NVSHMEM. */
 #include <nvshmem.h>
 #include <nvshmemx.h>
 
 #include "cuda/mixed/nodes/nodes.cuh"
 
-/* Data come from a slot that all threads of the block have just written to, as they have seen
- * behind a barrier. NVSHMEM's calls begin with one of their own and, where something else than
- * these threads reads the slot, a fence. */
+/* Data come from a slot that the block's threads have just written, followed by a barrier.
+ * NVSHMEM's calls begin with a barrier of their own and, if another agent than these threads reads
+ * the slot, a fence. */
 struct nodes_puts {
     static const bool ARE_THERE = true;
 
@@ -22,8 +22,8 @@ struct nodes_puts {
                                              (int)pe);
     }
 
-    /* It does not wait any more, but some networks have more to do until data can be read that came
-     * before a signal. */
+    /* The call does not wait any more, but some networks need it before data that precede a signal
+     * can be read. */
     BANYAN_DEVICE_MEMBER static void settle(uint64_t *flag, uint64_t value)
     {
         nvshmem_uint64_wait_until(flag, NVSHMEM_CMP_EQ, value);

@@ -6,13 +6,13 @@
 
 struct cuda_mixed;
 
-/* The device code, linked with NVSHMEM's; NULL: Banyan was built without. */
+/* The device code, linked with NVSHMEM's; NULL: this build has none. */
 extern const void *const nodes_puts_image;
-/* Of NVSHMEM's device library. */
+/* Version of NVSHMEM's device library. */
 extern const int nodes_puts_version[3];
 
-/* Have them among the engine's kernels, with NVSHMEM's state of this process, ready to run:
- * UNSUPPORTED says why they are not. NVSHMEM is there, and the device's context is entered. */
+/* Add them to the engine's kernels, with this process's NVSHMEM state, ready to run. UNSUPPORTED,
+ * with the reason. NVSHMEM is initialized, and the device's context is entered. */
 banyan_status nodes_puts_load(struct cuda_mixed *engine);
 
 #endif

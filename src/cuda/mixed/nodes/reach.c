@@ -1,5 +1,5 @@
-/* How messages reach ranks of other nodes: by stores where their slots are mapped, else by puts,
- * which all ranks make in the same way. */
+/* Selects how messages reach ranks of other nodes: by stores if their slots are mapped, else by
+ * puts, of one kind on all ranks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 static const char variable[] = "BANYAN_MIXED_NVSHMEM";
 
-/* What it asks for. */
+/* The value of the environment variable. */
 typedef enum wish { WISH_NONE, WISH_DEVICE, WISH_PROXY, WISH_UNKNOWN } wish;
 
 static const char *const wish_names[] = {"nothing", "device", "proxy", "something else"};
@@ -24,7 +24,7 @@ static wish own_wish(void)
                                          : WISH_UNKNOWN;
 }
 
-/* What is mapped is written to by kernels, unless everything is to be put. */
+/* Kernels write to mapped memory, unless everything is to be put. */
 static void find_places(cuda_mixed *engine, wish wanted)
 {
     nodes_places *places = &engine->nodes.places;
@@ -43,7 +43,7 @@ static void find_places(cuda_mixed *engine, wish wanted)
     }
 }
 
-/* Does any rank put? Collective. */
+/* True if any rank puts. Collective. */
 static banyan_status agree_on_wish(cuda_mixed *engine, wish wanted, bool *any_puts)
 {
     const nodes_places *places = &engine->nodes.places;
@@ -87,7 +87,7 @@ banyan_status nodes_agree(const cuda_mixed *engine, banyan_status status)
     return BANYAN_OK;
 }
 
-/* OK: every rank has kernels that put. Collective. */
+/* OK: every rank has loaded kernels that put. Collective. */
 static banyan_status load_everywhere(cuda_mixed *engine)
 {
     banyan_status status = driver_enter(engine->device);
@@ -98,7 +98,7 @@ static banyan_status load_everywhere(cuda_mixed *engine)
     return nodes_agree(engine, status);
 }
 
-/* By the device library if all ranks can, else by the host. Collective. */
+/* Use the device library if all ranks can, else the host. Collective. */
 static banyan_status choose_puts(cuda_mixed *engine, wish wanted)
 {
     cuda_nodes *nodes = &engine->nodes;
