@@ -39,8 +39,7 @@ bool banyan_box_intersect(const banyan_box *a, const banyan_box *b, banyan_box *
     return true;
 }
 
-/* One slab below and one above the cut in each dimension; what is left between them is cut in the
- * next one. */
+/* Emit one slab below and one above the cut in each dimension; the next dimension cuts the rest. */
 int banyan_box_subtract(const banyan_box *a, const banyan_box *b,
                         banyan_box out[2 * BANYAN_MAX_DIMS])
 {

@@ -1,9 +1,9 @@
-/* Do many boxes together cover one?
+/* Find the holes that many boxes leave in one.
  *
- * A region that some box contains is covered, and one that no box meets is a hole. Any other is
- * split, at the middle one of the planes on which boxes begin or end in it, along the dimension
- * that has most of them. Of boxes that do not overlap, the sum of their elements tells which half
- * has a hole; of boxes that do, both halves are searched. */
+ * A region inside some box is covered, and a region that no box meets is a hole. Any other region
+ * is split along the dimension with the most planes on which boxes begin or end, at the middle one.
+ * If the boxes do not overlap, the sum of their elements tells which half has a hole; if they do,
+ * both halves are searched. */
 #include <stdlib.h>
 
 #include "core/containers/array.h"
@@ -11,15 +11,15 @@
 
 struct search {
     const banyan_box *boxes;
-    size_t *order;   /* a stack: each region's boxes lie behind those of the regions around it */
+    size_t *order;   /* stack: a region's boxes lie behind those of its enclosing regions */
     size_t capacity; /* of the stack */
-    int64_t *planes; /* room for two a box */
+    int64_t *planes; /* two per box */
     bool disjoint, failed;
     ARRAY(banyan_box) holes;
-    size_t most; /* of them to find */
+    size_t most; /* upper limit of holes */
 };
 
-/* How many elements the region's boxes have in it. */
+/* Count the elements of the region that its boxes hold. */
 static uint64_t covered_elems(const struct search *search, const banyan_box *region,
                               const size_t *order, size_t count)
 {
@@ -31,8 +31,8 @@ static uint64_t covered_elems(const struct search *search, const banyan_box *reg
     return elems;
 }
 
-/* Put the boxes of `from` that meet the region on the stack behind `top`. False when it is full and
- * cannot grow. */
+/* Push the boxes of `from` that meet the region on the stack behind `top`. False when it is full
+ * and cannot grow. */
 static bool push_meeting(struct search *search, const banyan_box *region, size_t from, size_t count,
                          size_t top, size_t *kept)
 {
@@ -60,7 +60,7 @@ static int compare_planes(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* The planes along `dim` on which the boxes begin or end inside the region. */
+/* List the planes along `dim` on which boxes begin or end inside the region. */
 static size_t list_planes(const struct search *search, const banyan_box *region,
                           const size_t *order, size_t count, int dim)
 {
@@ -76,7 +76,7 @@ static size_t list_planes(const struct search *search, const banyan_box *region,
     return planes;
 }
 
-/* False when no plane splits the region: a box that meets it contains it. */
+/* False when no plane splits the region: then a box that meets it contains it. */
 static bool box_cover_split(const struct search *search, const banyan_box *region,
                             const size_t *order, size_t count, banyan_box half[2])
 {

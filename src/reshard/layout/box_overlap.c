@@ -1,9 +1,8 @@
-/* Do any two of many boxes overlap?
+/* Find two boxes of many that overlap.
  *
- * Sorted along one dimension, boxes fall apart into groups that a plane separates. Each group is
- * split again along the next dimension, and so on round the dimensions, until a group is a single
- * box or no dimension splits it; only then are boxes compared, each with those that are still open
- * when the sweep reaches it. */
+ * Sorted along one dimension, the boxes fall into groups separated by planes. Each group is split
+ * along the next dimension, cyclically, until it is a single box or no dimension splits it.
+ * Only then are boxes compared, each with those that are still open when the sweep reaches it. */
 #include <stdlib.h>
 
 #include "core/error.h"
@@ -11,12 +10,12 @@
 
 /* Groups up to this size are compared pair by pair. */
 #define SMALL_GROUP 4
-/* Boxes that peel off one by one would recurse as deep as there are boxes. */
+/* Boxes that separate one by one would recurse as deep as there are boxes. */
 #define MAX_DEPTH 64
 
 struct search {
     const banyan_box *boxes;
-    size_t *open; /* those the sweep has entered and not left */
+    size_t *open; /* entered and not yet left by the sweep */
     int ndim;
     bool found;
     size_t a, b;
@@ -80,7 +79,7 @@ static void box_overlap_sweep(struct search *search, size_t *order, size_t count
     }
 }
 
-/* `unsplit` dimensions in a row, before `dim`, did not split this group. */
+/* The last `unsplit` dimensions before `dim` did not split this group. */
 static void search_group(struct search *search, size_t *order, size_t count, int dim, int unsplit,
                          int depth)
 {

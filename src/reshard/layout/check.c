@@ -1,4 +1,4 @@
-/* What can only be said of a layout as a whole. */
+/* Checks of a layout as a whole. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,13 +7,12 @@
 #include "reshard/layout/box.h"
 #include "reshard/layout/layout.h"
 
-/* Pieces, padding and what is left alone of all local tensors, as boxes in local coordinates,
- * sorted by local tensor. */
+/* Pieces, padding and boxes left alone of all local tensors, in local coordinates, sorted by local
+ * tensor. */
 struct places {
     banyan_box *boxes;
-    size_t
-        *items; /* a piece's number; behind all pieces a padding's; behind these one left alone */
-    size_t *first; /* of each local tensor, and where the last one's end */
+    size_t *items; /* index of a piece; then of a padding; then of a box left alone */
+    size_t *first; /* of each local tensor, and the end of the last one's */
 };
 
 static void places_free(struct places *places)
@@ -55,7 +54,7 @@ static banyan_status places_sort(const banyan_layout *layout, struct places *pla
         places_free(places);
         return error_no_memory((items + 1) * sizeof(banyan_box), "a layout's check");
     }
-    /* first[t + 2] counts tensor t's items, then first[t + 1] says where its next one goes. */
+    /* first[t + 2] counts tensor t's items, then first[t + 1] is the position of its next item. */
     int tensor;
     for (size_t i = 0; i < items; i++) {
         item_box(layout, i, &tensor);
@@ -118,7 +117,7 @@ static banyan_status report_hole(const banyan_local_tensor *tensor, size_t place
                      tensor->name, banyan_box_format(hole, text, sizeof text));
 }
 
-/* The boxes do not overlap, so that they cover the tensor if they have as many elements. */
+/* The boxes do not overlap, so they cover the tensor if they have as many elements as it has. */
 static banyan_status layout_check_covered(const banyan_layout *layout, size_t t,
                                           const struct places *places)
 {

@@ -79,7 +79,7 @@ void layout_file_sort_ranks(layout_group *group)
 
 /* ---- adding ---- */
 
-/* Groups that were loaded have no text yet. */
+/* Write the text of groups that were loaded without one. */
 static banyan_status write_texts(banyan_layout_file *file)
 {
     for (size_t g = 0; g < file->groups.count; g++) {
@@ -95,7 +95,7 @@ static banyan_status write_texts(banyan_layout_file *file)
     return BANYAN_OK;
 }
 
-/* A group of this text, which it takes over, holding what the layout does. */
+/* Add a group that holds what the layout does; it takes over `text`. */
 static banyan_status layout_file_add_group(banyan_layout_file *file, const banyan_layout *layout,
                                            char *text)
 {
@@ -192,7 +192,7 @@ banyan_status banyan_layout_file_save(const banyan_layout_file *file, const char
     RETURN_IF_NULL(file);
     RETURN_IF_NULL(path);
     new_file to;
-    /* The texts are the file's own, and change nothing that can be seen. */
+    /* The texts are a cache: writing them into a const file changes nothing visible. */
     RETURN_IF_FAILED(write_texts((banyan_layout_file *)file));
     RETURN_IF_FAILED(new_file_open_for(path, &to));
     FILE *out = new_file_stream(&to);
@@ -206,7 +206,7 @@ banyan_status banyan_layout_file_save(const banyan_layout_file *file, const char
     return status;
 }
 
-/* ---- reading ---- */
+/* ---- accessors ---- */
 
 int banyan_layout_file_rank_count(const banyan_layout_file *file)
 {
@@ -236,9 +236,9 @@ void banyan_layout_add_file(banyan_layout *layout, const banyan_layout_file *fil
         layout_add_layout(layout, file->groups.data[file->group_of.data[rank]].layout, rank_offset);
 }
 
-/* ---- what holds of all ranks together ---- */
+/* ---- checks over all ranks ---- */
 
-/* A global tensor, as the first piece of it has it. */
+/* A global tensor, as its first piece describes it. */
 struct known {
     const banyan_piece *piece;
     DLDataType dtype;
@@ -263,7 +263,7 @@ static const char *map_or_none(const banyan_piece *piece)
     return name ? name : "none";
 }
 
-/* Compare what a piece says of its global tensor with the first piece of it. */
+/* Compare a piece's description of its global tensor with that of the first piece. */
 static banyan_status check_global(struct check *check, const banyan_piece *piece, DLDataType dtype,
                                   int rank)
 {

@@ -1,4 +1,4 @@
-/* The layouts of all ranks, inside Banyan. */
+/* The layouts of all ranks, internally. */
 #ifndef RESHARD_LAYOUT_FILE_H
 #define RESHARD_LAYOUT_FILE_H
 
@@ -11,19 +11,18 @@
 typedef struct layout_group {
     banyan_layout *layout;
     ARRAY(int) ranks; /* ascending */
-    char *text;       /* what layout_file_write_layout makes of it; NULL: not yet written */
+    char *text;       /* as layout_file_write_layout writes it; NULL: not yet written */
 } layout_group;
 
 struct banyan_layout_file {
     ARRAY(layout_group) groups;
-    ARRAY(int) group_of; /* of each rank; -1: none */
-    map by_text;         /* the groups that have a text */
+    ARRAY(int) group_of; /* for each rank; -1: none */
+    map by_text;         /* groups that have a text */
 };
 
-/* An empty group at the end. NULL, with the error set, when memory ran out. */
+/* Add an empty group at the end. NULL, with the error set, when memory ran out. */
 layout_group *layout_file_new_group(banyan_layout_file *file);
-/* Note that `rank`, which is not there yet, holds what the group has; its ranks are to be sorted
- * when all are there. */
+/* Add `rank`, which has no group yet, to the group; sort its ranks after the last one. */
 bool layout_file_put_rank(banyan_layout_file *file, size_t group, int rank);
 void layout_file_sort_ranks(layout_group *group);
 

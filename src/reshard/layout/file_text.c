@@ -43,7 +43,7 @@ static json_t *replicas_to_json(const banyan_rank_set *set)
                      file_text_ints_to_json(stride, BANYAN_RANK_SET_LEVELS));
 }
 
-/* Leave out what a reader takes for granted: a start of zeros, dimensions in their order. */
+/* Omit what a reader assumes: a start of zeros, dimensions in their order. */
 static bool file_text_add_place(json_t *object, const banyan_piece *piece, int local_ndim)
 {
     int64_t dim_map[BANYAN_MAX_DIMS];
@@ -132,7 +132,7 @@ static banyan_status file_text_add_pieces(const banyan_layout *layout, json_t *t
     return BANYAN_OK;
 }
 
-/* Append to an array that is made when it is first needed. */
+/* Append to an array, creating it when first needed. */
 static banyan_status file_text_add_box(json_t *tensors, int tensor, const char *key, json_t *box)
 {
     json_t *of = json_array_get(tensors, (size_t)tensor);
@@ -177,7 +177,7 @@ static bool format_facts(const banyan_layout *layout, FILE *out)
     return ok;
 }
 
-/* The tensors are an array with one a line. */
+/* Write the array of tensors with one tensor on each line. */
 static banyan_status format_all(const banyan_layout *layout, const json_t *tensors, char **text)
 {
     size_t bytes;
@@ -214,7 +214,8 @@ banyan_status layout_file_write_layout(const banyan_layout *layout, char **text)
 
 /* ---- reading ---- */
 
-/* FORMAT for a member that is not among the NULL-ended keys: a misspelt one would be lost. */
+/* FORMAT for a member that is not among the NULL-terminated keys: a misspelt one would be ignored.
+ */
 static banyan_status file_text_check_keys(const json_path *path, const json_t *object,
                                           const char *const *keys)
 {
@@ -291,7 +292,8 @@ static banyan_status file_text_read_dim_map(json_path *path, const json_t *objec
     return BANYAN_OK;
 }
 
-/* Whether its ranks can be ranks at all; banyan_layout_file_check tells whether they are right. */
+/* Check that its ranks can be ranks at all; banyan_layout_file_check tests whether they are right.
+ */
 static banyan_status read_replicas(json_path *path, const json_t *object, banyan_rank_set *set)
 {
     static const char *const keys[] = {"first", "count", "stride", NULL};
@@ -322,7 +324,7 @@ static banyan_status read_replicas(json_path *path, const json_t *object, banyan
     return BANYAN_OK;
 }
 
-/* A mistake that the builder has found. */
+/* Report an error that the builder found. */
 static banyan_status refuse_layout(const json_path *path, const banyan_layout *layout)
 {
     banyan_status status = layout_error(layout);

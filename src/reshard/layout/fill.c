@@ -43,7 +43,7 @@ static bool is_integer(DLDataType dtype)
            dtype.bits <= 64 && dtype.bits % 8 == 0;
 }
 
-/* An exponent alone: 2^(bits - 127), 255 is NaN. */
+/* Decode a lone exponent: 2^(bits - 127); 255 is NaN. */
 static double e8m0_value(uint64_t bits)
 {
     return bits == 255 ? (double)NAN : ldexp(1, (int)bits - 127);
@@ -59,7 +59,7 @@ static uint64_t e8m0_bits(double value)
     return bits < 0 ? 0 : bits > 254 ? 254 : (uint64_t)bits;
 }
 
-/* The bits of a float type's element that is nearest to the value. */
+/* Encode the value as the nearest element of a float type. */
 static uint64_t float_to_bits(DLDataType dtype, double value)
 {
     if (dtype.bits == 64)
@@ -154,7 +154,7 @@ static banyan_status read_float(const json_path *path, DLDataType dtype, double 
     double kept = float_of_bits(dtype, *bits);
     bool same_kind = isnan(value) ? isnan(kept) : isinf(value) == isinf(kept) && !isnan(kept);
     bool is_power = dtype.code != BANYAN_DL_FLOAT8_E8M0FNU || isnan(value) || kept == value;
-    /* e4m3 has no infinity: too large a value becomes the largest. */
+    /* e4m3 has no infinity: a value out of range becomes the largest. */
     bool fits = dtype.code != BANYAN_DL_FLOAT8_E4M3FN || !(fabs(value) > 448);
     if (same_kind && is_power && fits)
         return BANYAN_OK;

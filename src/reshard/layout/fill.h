@@ -1,5 +1,5 @@
-/* The value that padding is filled with, in files: a JSON number, "inf", "-inf" or "nan", or the
- * element's bits as "0x7fc0". */
+/* Padding values in files: a JSON number, "inf", "-inf" or "nan", or the element's bits as
+ * "0x7fc0". */
 #ifndef RESHARD_LAYOUT_FILL_H
 #define RESHARD_LAYOUT_FILL_H
 
@@ -9,10 +9,10 @@
 
 #include "core/text/json.h"
 
-/* `fill` is one element of the type. NULL when memory ran out. */
+/* Write `fill`, one element of the type. NULL when memory ran out. */
 json_t *fill_to_json(DLDataType dtype, const void *fill);
 
-/* FORMAT at `path` for a value that the type does not have; a fraction is rounded to the nearest
+/* FORMAT at `path` for a value that the type cannot hold; a fraction is rounded to the nearest
  * float. */
 banyan_status fill_from_json(const json_path *path, const json_t *value, DLDataType dtype,
                              unsigned char fill[BANYAN_MAX_FILL_BYTES]);

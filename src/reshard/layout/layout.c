@@ -16,7 +16,7 @@
 struct padding {
     int tensor;
     banyan_box box;
-    bool is_filled; /* with another value than zero */
+    bool is_filled; /* by an element other than zero */
     unsigned char fill[BANYAN_MAX_FILL_BYTES];
 };
 
@@ -37,7 +37,7 @@ struct banyan_layout {
     facts facts;
     uint64_t bytes;
     banyan_status status;
-    char *error; /* NULL while there is none, or when there was no memory to keep it */
+    char *error; /* NULL if there is none, or if memory ran out while keeping it */
 };
 
 banyan_status banyan_layout_create(banyan_layout **layout)
@@ -226,7 +226,8 @@ static bool check_flags(banyan_layout *layout, const banyan_piece *piece,
     return true;
 }
 
-/* dim_map injective and into the local tensor's dimensions, or out of them for extents of 1. */
+/* Check that dim_map is injective and maps into the local tensor's dimensions; extents of 1 may map
+ * to none. */
 static bool check_dim_map(banyan_layout *layout, const banyan_piece *piece,
                           const banyan_local_tensor *local)
 {
@@ -303,7 +304,7 @@ void banyan_layout_add_piece(banyan_layout *layout, const banyan_piece *piece)
         fail_no_memory(layout);
 }
 
-/* A box of a local tensor that is no piece: `what` it is, for the error. */
+/* Check a box of a local tensor that is not a piece; `what` names its kind in the error. */
 static bool check_unpieced(banyan_layout *layout, int tensor, const banyan_box *box,
                            const char *what)
 {

@@ -1,4 +1,4 @@
-/* Layouts inside Banyan: for the builders, which share the first error, and for the planner. */
+/* Internals of layouts: for the builders, which share the first error, and for the planner. */
 #ifndef RESHARD_LAYOUT_LAYOUT_H
 #define RESHARD_LAYOUT_LAYOUT_H
 
@@ -8,11 +8,11 @@
 bool layout_fail(banyan_layout *layout, banyan_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4), cold));
 bool layout_failed(const banyan_layout *layout);
-/* The first error, as a status with its sentence. */
+/* Return the first error, as a status with its message. */
 banyan_status layout_error(const banyan_layout *layout);
 
-/* Keep a fact that the layout was built by and that its shapes do not tell: a key of config.json
- * and its value as JSON text. A second value for a key fails the layout, with both. */
+/* Keep a fact that the layout was built from and that its shapes do not show: a key of config.json
+ * and its value as JSON text. A different second value for a key fails the layout, naming both. */
 bool layout_keep_fact(banyan_layout *layout, const char *key, const char *text);
 typedef struct facts facts;
 const facts *layout_facts(const banyan_layout *layout);
@@ -24,7 +24,7 @@ bool layout_skips(const banyan_layout *layout, const char *name);
 size_t layout_skipped_count(const banyan_layout *layout);
 const char *layout_skipped(const banyan_layout *layout, size_t i);
 
-/* A shape that can be: its bytes, else the layout fails. */
+/* Check a shape and compute its bytes; an impossible shape fails the layout. */
 bool layout_check_shape(banyan_layout *layout, const char *name, DLDataType dtype, int ndim,
                         const int64_t *shape, uint64_t *bytes);
 
@@ -32,16 +32,16 @@ bool layout_check_shape(banyan_layout *layout, const char *name, DLDataType dtyp
  * replica sets. */
 void layout_add_layout(banyan_layout *layout, const banyan_layout *other, int rank_offset);
 
-/* Declare padding, of zeros, all that belongs to no piece of the local tensors from `first` on. */
+/* Declare as padding, of zeros, every element of the local tensors from `first` on that belongs to
+ * no piece. */
 void layout_pad_rest(banyan_layout *layout, int first);
 
-/* The box, in the local tensor's coordinates, where `box`, a part of piece->box, lies. */
+/* Return the box in the local tensor's coordinates that holds `box`, a part of piece->box. */
 banyan_box piece_local_box(const banyan_piece *piece, int local_ndim, const banyan_box *box);
 
-/* The memory of `box`, a part of piece->box, as a tensor with the global tensor's dimensions in
- * their order. `local` is the piece's local tensor (strides NULL: dense); the view's shape and
- * strides lie in the arrays given, BANYAN_MAX_DIMS long, and its byte_offset says where it starts.
- */
+/* Describe the memory of `box`, a part of piece->box, as a tensor with the global tensor's
+ * dimensions in their order. `local` is the piece's local tensor (strides NULL: dense). The view's
+ * shape and strides lie in the arrays given, BANYAN_MAX_DIMS long; its byte_offset is its start. */
 void piece_view(const banyan_piece *piece, const banyan_box *box, const DLTensor *local,
                 int64_t *shape, int64_t *strides, DLTensor *view);
 

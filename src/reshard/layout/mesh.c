@@ -27,7 +27,8 @@ static int mesh_by_value(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/* Axes that nest (each stride beyond the reach of all smaller ones) cannot meet. */
+/* Axes that nest (each stride exceeds the reach of all smaller ones) cannot reach one rank twice.
+ */
 static bool axes_nest(const banyan_rank_set *set)
 {
     bool used[BANYAN_RANK_SET_LEVELS] = {false};
@@ -114,7 +115,7 @@ static bool check_placements(banyan_layout *layout, const char *name, int ndim,
     return true;
 }
 
-/* Let every axis of one kind cut, in order. */
+/* Cut the box along every axis of one kind, in order. */
 static void mesh_cut(banyan_box *box, banyan_placement_kind kind, const banyan_mesh *mesh,
                      const banyan_placement *placements, const int *place)
 {
@@ -128,7 +129,7 @@ static void mesh_cut(banyan_box *box, banyan_placement_kind kind, const banyan_m
     }
 }
 
-/* The ranks that differ from this one along the replicating axes only. */
+/* Return the ranks that differ from this one along the replicating axes only. */
 static banyan_rank_set mesh_replicas_of(const banyan_rank_set *ranks, int rank,
                                         const banyan_mesh *mesh, const banyan_placement *placements,
                                         const int *place)

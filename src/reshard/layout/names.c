@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 
-/* Blocks double up to the larger size. */
+/* Block sizes double up to the larger size. */
 #define FIRST_BLOCK_BYTES 512
 #define MAX_BLOCK_BYTES (64 * 1024)
 

@@ -1,17 +1,17 @@
-/* Strings kept once, for as long as their pool lives: tensor names, which come by the ten thousand
- * and mostly twice. */
+/* A pool that keeps each distinct string once, as long as the pool lives. Tensor names come by the
+ * ten thousand, most of them twice. */
 #ifndef RESHARD_LAYOUT_NAMES_H
 #define RESHARD_LAYOUT_NAMES_H
 
 #include "core/containers/map.h"
 
-/* Zeroed is empty. */
+/* A zeroed pool is empty. */
 typedef struct names {
     map known;
     struct names_block *blocks;
 } names;
 
-/* The pool's own copy of the text, the same for equal texts. NULL, with the error set, when memory
+/* Return the pool's copy of the text; equal texts share one. NULL, with the error set, when memory
  * ran out. */
 const char *names_keep(names *pool, const char *text);
 void names_free(names *pool);

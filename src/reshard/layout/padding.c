@@ -14,7 +14,7 @@ banyan_status padding_view(const DLTensor *whole, const banyan_box *box, bool on
     return on_host ? strided_view_of(&part, view) : strided_view_anywhere(&part, view);
 }
 
-/* Elements that lie one behind the other. */
+/* Fill `count` contiguous elements. */
 static void padding_fill_run(char *data, size_t elem_bytes, size_t count, const void *fill)
 {
     if (!fill) {

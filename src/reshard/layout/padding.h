@@ -6,7 +6,7 @@
 
 #include "copy/strided/strided.h"
 
-/* The box of a tensor that has strides. With `on_host` the memory must be the host's. */
+/* Return a view of the box of a tensor that has strides. `on_host` requires host memory. */
 banyan_status padding_view(const DLTensor *whole, const banyan_box *box, bool on_host,
                            strided_view *view);
 

@@ -7,7 +7,7 @@
 #include "reshard/run/convert.h"
 #include "reshard/transform/object.h"
 
-/* By way of double, so that the float is the nearest one to the true value. */
+/* Compute in double, so that the float is the nearest one to the true value. */
 static void negative_exp(float *values, size_t count)
 {
     for (size_t i = 0; i < count; i++)

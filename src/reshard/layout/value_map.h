@@ -8,20 +8,20 @@
 
 /* The flags of a piece that are value maps; a piece has one at most. */
 #define VALUE_MAPS ((uint32_t)BANYAN_PIECE_NEGATIVE_EXP)
-/* As rules and files write them, for messages. */
+/* Names in rules and files, for messages. */
 #define VALUE_MAP_NAMES "negative_exp"
 
-/* As rules and files write it; NULL: flags without a map. */
+/* Return the map's name in rules and files; NULL: `flags` has no map. */
 const char *value_map_name(uint32_t flags);
-/* 0: there is no such map. */
+/* Return the map's flag; 0: there is no such map. */
 uint32_t value_map_find(const char *name);
 
 /* Add to a piece's flags the member "map" of its JSON object, if it has one. FORMAT names the place
- * and the maps that there are. */
+ * and the maps that exist. */
 banyan_status value_map_read(json_path *path, const json_t *piece, uint32_t *flags);
 
-/* Which map turns elements that a source keeps under `from` into those that a destination keeps
- * under `to`: 0 when they are the same. False: none does. */
+/* Find the map that turns elements that a source keeps under `from` into those that a destination
+ * keeps under `to`; 0 when they are equal. False: there is none. */
 bool value_map_between(uint32_t from, uint32_t to, uint32_t *flag);
 
 /* Compute every element of `destination` from that of `source`, in float32, rounded to nearest
@@ -29,7 +29,7 @@ bool value_map_between(uint32_t from, uint32_t to, uint32_t *flag);
  * type, MISMATCH for unequal element counts. */
 banyan_status value_map_apply(uint32_t flag, const DLTensor *destination, const DLTensor *source);
 
-/* The transform that computes the map of a transfer that has one, at the receiver. */
+/* Return the transform by which the receiver computes the map of a transfer that has one. */
 const banyan_transform *value_map_transform(void);
 
 #endif

@@ -5,7 +5,7 @@
 #include "reshard/layout/value_map.h"
 #include "reshard/planner/state.h"
 
-/* ---- hearing ---- */
+/* ---- receiving records ---- */
 
 static bool planner_ask_same_shape(const planner_name *name, const plan_record *record)
 {
@@ -13,7 +13,7 @@ static bool planner_ask_same_shape(const planner_name *name, const plan_record *
            memcmp(name->shape, record->shape, (size_t)name->ndim * sizeof name->shape[0]) == 0;
 }
 
-/* A source: remember the first one, and one that contradicts it or this rank's own pieces. */
+/* Remember the first source record, and any that contradicts it or this rank's own pieces. */
 static void hear_source(planner_name *name, const plan_record *record, int rank)
 {
     if (!name->has_source) {
@@ -131,7 +131,7 @@ banyan_status planner_hear(void *planner_pointer, size_t key_index,
             hear_source(name, &record, banyan_rank_set_at(&values[i].ranks[0], 0));
         else
             name->has_destination = true;
-        /* What disagrees about the shape is of no further use; its receiver reports it. */
+        /* A record whose shape disagrees is dropped; its receiver reports the conflict. */
         if (foreign || !planner_ask_same_shape(name, &record))
             continue;
         if (!keep_wanted(planning, &record))
@@ -184,7 +184,7 @@ static bool ask_cells(planner *planning, uint32_t name, const plan_cells *cells)
     return true;
 }
 
-/* Notes are sorted by name when the second round starts. */
+/* Look up the first note of a name; notes are sorted by name when the second round starts. */
 static size_t first_note(const planner *planning, uint32_t name)
 {
     size_t low = 0, high = planning->notes.count;
@@ -198,7 +198,7 @@ static size_t first_note(const planner *planning, uint32_t name)
     return low;
 }
 
-/* The slabs, of one side or (a negative side) of both, that the box meets. */
+/* Ask for the slabs that the box meets, of one side or (a negative side) of both. */
 static bool ask_where_noted(planner *planning, uint32_t name, int side, const banyan_box *box)
 {
     for (size_t i = first_note(planning, name);
@@ -231,7 +231,8 @@ static bool ask_for_source(planner *planning, const planner_piece *own)
     return ask_where_noted(planning, own->name, -1, &own->piece->box);
 }
 
-/* Those who would fall back on this rank's tensors: has what they ask for first a source? */
+/* Ask for the tensor that a falling-back destination asks for first, to learn whether it has a
+ * source. */
 static bool ask_for_wanted(planner *planning, const char *wanted)
 {
     uint32_t name;

@@ -23,7 +23,8 @@ bool planner_name_of(planner *planning, const char *text, uint32_t *index)
     return true;
 }
 
-/* The first piece that names a tensor gives its shape; pieces of a fallback have the same. */
+/* Set a tensor's shape from the first piece that names it; a fallback's pieces have the same shape.
+ */
 static bool name_piece(planner *planning, const char *text, const banyan_piece *piece,
                        uint32_t *index)
 {
@@ -60,7 +61,8 @@ static banyan_status describe_add_pieces(planner *planning, const banyan_layout 
     return BANYAN_OK;
 }
 
-/* After all names of pieces, so that a tensor that is a piece and a fallback has its own shape. */
+/* Add fallbacks after the names of all pieces, so that a tensor that is both keeps its own shape.
+ */
 static banyan_status add_fallbacks(planner *planning)
 {
     for (size_t i = 0; i < planning->pieces.count; i++) {
@@ -181,7 +183,7 @@ void planner_destroy(planner *planning)
     free(planning);
 }
 
-/* ---- what this rank says ---- */
+/* ---- publishing this rank's records ---- */
 
 typedef struct teller {
     planner_put_fn put;
@@ -246,7 +248,7 @@ static banyan_status tell_piece(const planner *planning, teller *telling, const 
     return tell_under(telling, piece->fallback_name, &record, holders);
 }
 
-/* What the destination leaves out, for the ranks whose source has it. */
+/* Publish the tensors that the destination leaves out, for the ranks whose source has them. */
 static banyan_status tell_skipped(const planner *planning, teller *telling)
 {
     const plan_record record = {.side = PLAN_DESTINATION, .dtype = BANYAN_U8, .is_skip = true};
@@ -261,7 +263,7 @@ static banyan_status tell_skipped(const planner *planning, teller *telling)
     return BANYAN_OK;
 }
 
-/* A source that holds a box twice sends the first. */
+/* A source that holds a box twice sends the first copy. */
 banyan_status planner_describe(planner *planning, planner_put_fn put, void *context)
 {
     teller telling = {.put = put, .context = context};

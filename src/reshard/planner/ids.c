@@ -23,7 +23,7 @@ static int compare_ints(int a, int b)
     return (a > b) - (a < b);
 }
 
-/* Everything that the id was made of decides between equal ids. */
+/* Break ties between equal ids by everything that the id is derived from. */
 static int compare_moves(const void *left, const void *right)
 {
     const plan_move *a = left, *b = right;
@@ -50,8 +50,8 @@ static bool same_pair(const plan_move *a, const plan_move *b)
            a->transfer.destination_rank == b->transfer.destination_rank;
 }
 
-/* Sorted, an id that is not above the one before it takes the next free one. The few ids at the
- * very top are moved to the bottom first, so that counting up never passes the end. */
+/* In sorted order, an id that is not above the one before it takes the next free one. The few ids
+ * at the top of the range move to the bottom first, so that counting up never overflows. */
 void plan_ids_settle(plan_move *moves, size_t count)
 {
     for (size_t i = 0; i < count; i++)

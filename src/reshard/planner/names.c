@@ -1,6 +1,7 @@
-/* Each name that is lonely at some rank goes to one that is chosen by its hash, which so counts it
- * once. All ranks learn the first few of each, settle on the first ones of all, and look for what
- * is most like them; for each the rank that has the nearest name tells it. */
+/* Each rank sends each of its unmatched names to a rank chosen by the name's hash, which counts it
+ * once. All ranks gather the first few names of every counting rank, agree on the first of them
+ * all, and search their own tensors for the most similar name. The rank with the nearest name
+ * reports it. */
 #include "reshard/planner/names.h"
 
 #include <inttypes.h>
@@ -35,7 +36,8 @@ static void sort_names(name_list *list)
     list->count = kept;
 }
 
-/* Names, each with its final 0, one after another. A peer's message may end without one. */
+/* Append names, each with its final 0, one after another. The end of a peer's message may lack its
+ * 0. */
 static bool append_names(name_list *list, const char *data, size_t bytes)
 {
     for (size_t at = 0; at < bytes;) {
@@ -49,7 +51,7 @@ static bool append_names(name_list *list, const char *data, size_t bytes)
     return true;
 }
 
-/* ---- to the ranks that count ---- */
+/* ---- sending names to the ranks that count them ---- */
 
 static banyan_status make_messages(banyan_world *world, const char **texts, size_t count,
                                    control_message **made, size_t *made_count)
@@ -89,7 +91,7 @@ static banyan_status make_messages(banyan_world *world, const char **texts, size
     return BANYAN_OK;
 }
 
-/* Concatenate what each rank gives; to be freed. Collective. */
+/* Concatenate the bytes of every rank; `*all` is to be freed. Collective. */
 static banyan_status planner_names_gather(banyan_world *world, const bytes_writer *mine, char **all,
                                           size_t *all_bytes)
 {
@@ -110,8 +112,8 @@ static banyan_status planner_names_gather(banyan_world *world, const bytes_write
     return status;
 }
 
-/* The first names that are lonely anywhere, and how many there are. `text` holds them; to be freed.
- * Collective. */
+/* Choose the first names that are unmatched anywhere, and count them all. `text` holds the names
+ * and is to be freed. Collective. */
 static banyan_status choose_names(banyan_world *world, const planner *planning, banyan_side side,
                                   name_list *chosen, uint64_t *count, char **text)
 {
@@ -168,10 +170,10 @@ static banyan_status choose_names(banyan_world *world, const planner *planning, 
                                : control_agree(world, ok ? BANYAN_OK : BANYAN_ERR_NO_MEMORY);
 }
 
-/* ---- the nearest ones ---- */
+/* ---- nearest names ---- */
 
-/* For each name the nearest one of the other side, or an empty text; `text` holds them; to be
- * freed. Collective. */
+/* Find for each name the nearest one of the other side, or an empty text. `text` holds the names
+ * and is to be freed. Collective. */
 static banyan_status find_nearest(banyan_world *world, const planner *planning, banyan_side side,
                                   const name_list *chosen, name_list *nearest, char **text)
 {

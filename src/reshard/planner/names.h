@@ -1,16 +1,16 @@
-/* Which names are wrong, when a plan fails because of names. */
+/* Report which names are wrong when planning fails because of names. */
 #ifndef RESHARD_PLANNER_NAMES_H
 #define RESHARD_PLANNER_NAMES_H
 
 #include "reshard/planner/rank.h"
 
-/* At most this many names are told, and how many there are. */
+/* A message lists at most this many names, and the total count. */
 #define PLAN_NAMES_TOLD 10
 
-/* Append to the error that all ranks have, `failed`, the names of all ranks' tensors of one side
+/* Append to `failed`, the error that all ranks have, the names of all ranks' tensors of one side
  * that have nothing on the other, each with the nearest name there. Returns `failed`, or another
- * error when a rank fails meanwhile. Collective; costs a few small messages more than the names
- * that are told. */
+ * error when a rank fails meanwhile. Collective; costs a few small messages beyond the listed
+ * names. */
 banyan_status plan_tell_lonely(banyan_world *world, const planner *planning, banyan_side side,
                                banyan_status failed);
 

@@ -10,7 +10,7 @@
 #include "reshard/run/execute.h"
 #include "world/control.h"
 
-/* ---- options: the same everywhere ---- */
+/* ---- options must be equal on all ranks ---- */
 
 enum { OPTION_VALUES = 6 };
 
@@ -35,7 +35,7 @@ static banyan_status same_everywhere(banyan_world *world, uint64_t mine, uint64_
     return BANYAN_OK;
 }
 
-/* Two small collectives; only to name the option that differs it takes more. */
+/* Two small collectives; a third round only names the option that differs. */
 static banyan_status agree_on_options(banyan_world *world, const banyan_reshard_options *options)
 {
     const banyan_transform *transform = options->transform;
@@ -64,9 +64,9 @@ static banyan_status agree_on_options(banyan_world *world, const banyan_reshard_
     return control_agree(world, status);
 }
 
-/* ---- do both ends see the same transfers? ---- */
+/* ---- both ends must derive the same transfers ---- */
 
-/* What one rank sends to another, in sum. */
+/* Digest of everything that one rank sends to another. */
 typedef struct pair_digest {
     uint64_t count, bytes, ids;
 } pair_digest;
@@ -157,8 +157,8 @@ static banyan_status directory_put(void *directory, const char *key, const void 
     return banyan_directory_put(directory, key, value, bytes, holders);
 }
 
-/* Every rank takes part in every step, also when its own part has failed: the ranks agree after
- * each, so that none waits for another that has given up. */
+/* Every rank takes part in every step, even after its own part has failed: the ranks agree after
+ * each step, so none waits for another that has given up. */
 static banyan_status consult(banyan_world *world, banyan_directory *directory, planner *planning)
 {
     RETURN_IF_FAILED(control_agree(world, planner_describe(planning, directory_put, directory)));
@@ -287,7 +287,7 @@ void banyan_reshard_plan_release(banyan_reshard_plan *plan)
     plan->execution = NULL;
 }
 
-/* ---- reading ---- */
+/* ---- accessors ---- */
 
 size_t banyan_reshard_plan_send_count(const banyan_reshard_plan *plan)
 {

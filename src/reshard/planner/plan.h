@@ -1,4 +1,4 @@
-/* A plan inside Banyan: what runs need of it. */
+/* A plan's internals, as runs use them. */
 #ifndef RESHARD_PLANNER_PLAN_H
 #define RESHARD_PLANNER_PLAN_H
 
@@ -8,19 +8,19 @@
 typedef struct plan_padding {
     int tensor;
     banyan_box box;
-    bool is_filled; /* with another value than zero */
+    bool is_filled; /* by an element other than zero */
     unsigned char fill[BANYAN_MAX_FILL_BYTES];
 } plan_padding;
 
 /* One side of this rank's layouts, as far as runs need it. */
 typedef struct plan_holding {
-    banyan_local_tensor *tensors; /* with the types that tensors must have in a run */
+    banyan_local_tensor *tensors; /* with the types that a run requires */
     size_t tensor_count;
     banyan_piece *pieces;
     size_t piece_count;
     plan_padding *paddings;
     size_t padding_count;
-    int *left_alone; /* the tensor of each box that runs leave alone */
+    int *left_alone; /* for each box that runs leave alone, its tensor */
     size_t left_alone_count;
 } plan_holding;
 
@@ -31,15 +31,15 @@ struct banyan_reshard_plan {
     bool checksums;
     planner_result transfers;
     plan_holding source, destination;
-    struct execution *execution; /* what the last run left for the next; NULL: nothing */
+    struct execution *execution; /* kept by the last run for the next; NULL: none */
 };
 
-/* Copy a layout (NULL: empty); texts are kept in `pool`. `dtypes` NULL: the layout's own. */
+/* Copy a layout (NULL: empty); `pool` keeps its strings. `dtypes` NULL: use the layout's own. */
 banyan_status plan_holding_copy(const banyan_layout *layout, const DLDataType *dtypes, names *pool,
                                 plan_holding *holding);
 void plan_holding_free(plan_holding *holding);
 
-/* What fills the i-th padding; NULL: zeros. */
+/* Return the element that fills the i-th padding; NULL: zeros. */
 static inline const void *plan_padding_fill(const plan_holding *holding, size_t i)
 {
     return holding->paddings[i].is_filled ? holding->paddings[i].fill : NULL;

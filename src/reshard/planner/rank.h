@@ -1,6 +1,6 @@
-/* One rank's planning, apart from how its words travel: what it says about its pieces, what it asks
- * about others', and the transfers that follow. A world of thousands of ranks can so be planned in
- * one process, by the very code that a real one runs. */
+/* Planning for one rank, independent of how messages travel: the records it publishes, the keys it
+ * asks for, and the transfers that follow. One process can therefore plan a world of thousands of
+ * ranks with the code that a real rank runs. */
 #ifndef RESHARD_PLANNER_RANK_H
 #define RESHARD_PLANNER_RANK_H
 
@@ -9,24 +9,24 @@
 #include "core/containers/array.h"
 #include "reshard/layout/names.h"
 
-/* Steps, each once, in this order: describe, then PLANNER_ROUNDS times ask and hear, then derive.
- */
+/* Call each step once, in this order: describe, then PLANNER_ROUNDS times ask and hear, then
+ * derive. */
 #define PLANNER_ROUNDS 2
 
 typedef struct planner planner;
 
-/* The layouts (NULL: none on that side) must outlive the planner; they have no error. */
+/* The layouts (NULL: none on that side) must outlive the planner and be free of errors. */
 banyan_status planner_create(int rank, int world_size, const banyan_layout *source,
                              const banyan_layout *destination,
                              const banyan_reshard_options *options, planner **made);
 void planner_destroy(planner *planning);
 
-/* Give every record that this rank is to put to `put`. */
+/* Pass every record that this rank publishes to `put`. */
 typedef banyan_status (*planner_put_fn)(void *context, const char *key, const void *value,
                                         size_t bytes, const banyan_rank_set *holders);
 banyan_status planner_describe(planner *planning, planner_put_fn put, void *context);
 
-/* The keys to look up in this round; they live until the next. */
+/* Return the keys to look up in this round; they live until the next round. */
 banyan_status planner_ask(planner *planning, size_t *count, const char *const **keys);
 
 /* A banyan_directory_visit; `planning` is the planner. */
@@ -34,35 +34,36 @@ banyan_status planner_hear(void *planning, size_t key_index, const banyan_direct
                            size_t value_count);
 
 typedef struct planner_result {
-    names names; /* what the transfers' names lie in */
+    names names; /* holds the names in `transfers` */
     banyan_transfer *sends;
     size_t send_count;
     banyan_transfer *recvs;
     size_t recv_count;
-    /* A local tensor of the destination has this type: its own, or the source's. */
+    /* The type of each local tensor of the destination: its own, or the source's. */
     DLDataType *destination_dtypes;
 } planner_result;
 
-/* All transfers of this rank, by partner, piece and place; or the first error, which names tensor,
+/* Derive all transfers of this rank, sorted by partner, piece and position. An error names tensor,
  * rank and box. */
 banyan_status planner_derive(planner *planning, planner_result *result);
 void planner_result_free(planner_result *result);
 
-/* Does every element of this rank's source arrive in some destination, where the options require
- * it? After planner_derive, as long as its result lives. INVALID names the first tensor and box
- * that does not. */
+/* Check that every element of this rank's source arrives in some destination, where the options
+ * require it. Call it after planner_derive, while its result lives. INVALID names the first tensor
+ * and box that does not arrive. */
 banyan_status planner_check_whole_source(const planner *planning);
 
-/* ---- names, for a plan that failed, behind planner_derive ---- */
+/* ---- names, when a plan fails; call after planner_derive ---- */
 
-/* This rank's global tensors of one side that have nothing on the other: of the destination, those
- * that no source has; of the source, those that no destination takes and that need not be skipped.
- * To be freed; the names live as long as the planner's result, or the planner. */
+/* List this rank's global tensors of one side that have nothing on the other. For the destination
+ * these are the tensors without any source; for the source, tensors that no destination takes and
+ * no skip pattern matches. The list is to be freed; the names live as long as the planner's result,
+ * or the planner. */
 banyan_status planner_list_lonely(const planner *planning, banyan_side side, const char ***list,
                                   size_t *count);
 
-/* Of this rank's tensors of one side, the name that is most like `name`: its distance, less than
- * `limit`, and preferably one that is lonely. NULL: none is. */
+/* Find the name most similar to `name` among this rank's tensors of one side, at a distance below
+ * `limit`. Between equal distances an unmatched name is preferred. NULL: there is none. */
 const char *planner_nearest(const planner *planning, banyan_side side, const char *name, int limit,
                             int *distance);
 

@@ -5,7 +5,7 @@
 
 #include "reshard/layout/box.h"
 
-/* Slabs finer than this are of no use: a record more or less costs less than a key. */
+/* Finer slabs do not pay: reading one record more costs less than asking for one key more. */
 #define MAX_LEVEL 40
 
 void plan_record_write(bytes_writer *writer, const plan_record *record)
@@ -106,7 +106,8 @@ plan_cells plan_cells_meeting(const banyan_box *box, const int64_t *shape, int d
     };
 }
 
-/* The dimension in which the tensor is cut most often; the slab is at least as thick as the box. */
+/* Cut the dimension in which the tensor has the most boxes of this size; a slab is at least as
+ * thick as the box. */
 plan_cells plan_cells_of(const banyan_box *box, const int64_t *shape)
 {
     int dim = 0;
@@ -123,7 +124,7 @@ plan_cells plan_cells_of(const banyan_box *box, const int64_t *shape)
     return plan_cells_meeting(box, shape, dim, level < MAX_LEVEL ? level : MAX_LEVEL);
 }
 
-/* The last line feed ends the name, so that no name can pass for another's key. */
+/* The final line feed ends the name, so that no name can be mistaken for another's key. */
 void plan_key_write_root(bytes_writer *writer, const char *name)
 {
     bytes_write(writer, name, strlen(name));

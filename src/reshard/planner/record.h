@@ -1,10 +1,10 @@
-/* What ranks tell each other about their pieces, through the directory.
+/* Records of pieces, which ranks exchange through the directory.
  *
  * A piece's record lies under a key of its tensor and its cell: the tensor is cut into 2^level
  * equal slabs along one dimension, so that a box is about as thick as its slab. A rank that needs a
- * box asks for the slabs that the box meets, and hears of few others, however many ranks share the
- * tensor. Which dimensions and levels are in use, a note says that lies under the tensor's root
- * key; records of level 0 lie there themselves. */
+ * box asks for the slabs that the box meets, and receives few other records, however many ranks
+ * share the tensor. A note under the tensor's root key says which dimensions and levels are in use;
+ * records of level 0 lie there themselves. */
 #ifndef RESHARD_PLANNER_RECORD_H
 #define RESHARD_PLANNER_RECORD_H
 
@@ -20,20 +20,22 @@ typedef struct plan_record {
     uint32_t flags; /* of the piece */
     int ndim;
     int64_t shape[BANYAN_MAX_DIMS];
-    /* Under a tensor that a destination falls back on: the tensor that it asks for first. */
+    /* Under a tensor that a destination falls back on: the tensor that the destination asks for
+     * first. */
     const char *wanted;
     bool is_note;
-    int dim, level; /* of the cells, in a note */
-    /* Under a tensor that a destination leaves out on purpose: nothing else counts. */
+    int dim, level; /* in a note: of the cells */
+    /* Under a tensor that a destination leaves out on purpose: no other field counts. */
     bool is_skip;
-    /* In a record: its box, and which of the rank's pieces with this very box it is. */
+    /* In a record: the box, and its number among the rank's pieces with this very box. */
     banyan_box box;
     uint32_t ordinal;
 } plan_record;
 
-/* Equal records make equal bytes. */
+/* Write a record; equal records make equal bytes. */
 void plan_record_write(bytes_writer *writer, const plan_record *record);
-/* FORMAT, naming `key`, when it is not a record in every part. `wanted` points into the data. */
+/* Read a record. FORMAT, naming `key`, when any part of it is malformed. `wanted` points into the
+ * data. */
 banyan_status plan_record_read(const char *key, const void *data, size_t bytes,
                                plan_record *record);
 
@@ -43,12 +45,12 @@ typedef struct plan_cells {
     int64_t first, last;
 } plan_cells;
 
-/* Where the box's record goes: one slab, or two when it lies across. */
+/* Return the slab of the box's record, or both slabs when the box lies across two. */
 plan_cells plan_cells_of(const banyan_box *box, const int64_t *shape);
-/* The slabs of a dimension and level that a box meets. */
+/* Return the slabs of a dimension and level that a box meets. */
 plan_cells plan_cells_meeting(const banyan_box *box, const int64_t *shape, int dim, int level);
 
-/* Keys, with their final 0. */
+/* Write keys, with their final 0. */
 void plan_key_write_root(bytes_writer *writer, const char *name);
 void plan_key_write_cell(bytes_writer *writer, const char *name, int dim, int level, int64_t cell);
 

@@ -58,7 +58,7 @@ static banyan_status planner_replay_absorb(const plan_messages *puts, directory_
     return BANYAN_OK;
 }
 
-/* All answers are there before the first one leaves, as at a real owner. */
+/* Compute all answers before the first one leaves, as a real owner does. */
 static banyan_status planner_replay_answer(const plan_messages *questions, directory_part *part,
                                            uint64_t *in_flight)
 {
@@ -90,7 +90,7 @@ banyan_status plan_replay_run(const plan_replay *replay, int rank, int world_siz
     cost->seconds += cost->owner_seconds;
     for (int i = 0; i <= PLANNER_ROUNDS; i++)
         most = in_flight[i] > most ? in_flight[i] : most;
-    /* An owner answers while its own planner waits: both are there at once. */
+    /* An owner answers while its own planner waits, so both are in memory at once. */
     cost->bytes += most;
     cost->owner_bytes = directory_part_memory(part);
     directory_part_destroy(part);

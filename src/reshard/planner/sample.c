@@ -8,8 +8,8 @@
 #include "reshard/verify/check.h"
 #include "world/directory/directory.h"
 
-/* One rank's layouts and planner, made when they are needed and not kept: a world of thousands
- * would not fit. */
+/* One rank's layouts and planner, made on demand and freed at once: thousands would not fit in
+ * memory. */
 struct actor {
     int rank;
     banyan_layout *source, *destination;
@@ -23,10 +23,10 @@ struct imagined {
     const banyan_reshard_options *options;
     directory_part **parts;
     banyan_reshard_plan_cost **costs; /* of each rank, NULL for most */
-    plan_replay *replays;             /* of each rank; empty but for those that are measured */
+    plan_replay *replays;             /* for each rank; empty except for measured ranks */
     uint64_t replay_bytes;
     uint64_t steps_done;
-    plan_take_fn take; /* gets every rank's transfers; NULL: nobody does */
+    plan_take_fn take; /* receives every rank's transfers; NULL: discard them */
     void *take_context;
 };
 
@@ -36,8 +36,7 @@ static uint64_t allocated_bytes(const struct imagined *imagined)
     return info.uordblks + info.hblkhd - imagined->replay_bytes;
 }
 
-/* Note the most that the rank has held: its part of the directory, and what was allocated since it
- * was made. */
+/* Record the rank's peak memory: its part of the directory, plus allocations since it was made. */
 static void note_memory(const struct imagined *imagined, const struct actor *actor)
 {
     if (!actor->cost)
@@ -49,7 +48,7 @@ static void note_memory(const struct imagined *imagined, const struct actor *act
         actor->cost->bytes = held;
 }
 
-/* Time is asked for only where it is kept: asking takes longer than many a step. */
+/* Read the clock only for measured ranks: a reading takes longer than many steps. */
 static double sample_begin_step(const banyan_reshard_plan_cost *cost)
 {
     return cost ? plan_processor_s() : 0;
@@ -61,7 +60,7 @@ static void end_step(banyan_reshard_plan_cost *cost, double began)
         cost->seconds += plan_processor_s() - began;
 }
 
-/* A measured owner's work is timed later, in one go. */
+/* Keep the message of a measured owner, whose work is timed later, in one go. */
 static banyan_status keep_message(struct imagined *imagined, int owner, plan_messages *to, int from,
                                   const control_message *message)
 {
@@ -128,7 +127,7 @@ static banyan_status actor_describe(struct imagined *imagined, struct actor *act
     return planner_describe(actor->planner, put, imagined->parts[actor->rank]);
 }
 
-/* ---- the first half: every rank says what it holds ---- */
+/* ---- first half: every rank publishes its records ---- */
 
 static banyan_status absorb_all(struct imagined *imagined, int from,
                                 const control_message *messages, size_t count)
@@ -163,7 +162,7 @@ static banyan_status sample_describe(struct imagined *imagined, int rank)
     return status;
 }
 
-/* ---- the second half: every rank asks, and those that are measured plan ---- */
+/* ---- second half: every rank asks, and the measured ranks plan ---- */
 
 static banyan_status sample_answer_all(struct imagined *imagined, int from, int round,
                                        const control_message *questions, size_t count,
@@ -207,7 +206,7 @@ static banyan_status ask_round(struct imagined *imagined, struct actor *actor, i
     return status;
 }
 
-/* What a run would do once, with what a plan keeps of the layouts. */
+/* Run the checks of a first run, with the copies that a plan keeps of the layouts. */
 static banyan_status sample_prove(const struct actor *actor, const planner_result *result)
 {
     names pool = {0};
@@ -271,7 +270,7 @@ static banyan_status replay_owners(const struct imagined *imagined)
     return BANYAN_OK;
 }
 
-/* ---- the whole ---- */
+/* ---- the imagined world ---- */
 
 static banyan_status sample_play(struct imagined *imagined)
 {
@@ -289,7 +288,7 @@ static banyan_status sample_play(struct imagined *imagined)
     return replay_owners(imagined);
 }
 
-/* Where each rank's cost is kept. */
+/* Set where each rank's cost is kept. */
 static banyan_status sample_choose_ranks(struct imagined *imagined, const int *ranks, int count,
                                          banyan_reshard_plan_cost *costs)
 {
@@ -304,7 +303,7 @@ static banyan_status sample_choose_ranks(struct imagined *imagined, const int *r
     return BANYAN_OK;
 }
 
-/* `take` NULL: the costs of `ranks` are counted; else there are none of these. */
+/* With `take` NULL the costs of `ranks` are measured; otherwise `ranks` is empty. */
 static banyan_status sample_imagine(const banyan_reshard_sample_world *world,
                                     const banyan_reshard_options *options, const int *ranks,
                                     int count, banyan_reshard_plan_cost *costs, plan_take_fn take,

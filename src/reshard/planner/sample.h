@@ -1,10 +1,10 @@
-/* Planning every rank of an imagined world, for who wants to see the transfers. */
+/* Plan every rank of an imagined world, for callers that inspect the transfers. */
 #ifndef RESHARD_PLANNER_SAMPLE_H
 #define RESHARD_PLANNER_SAMPLE_H
 
 #include "reshard/planner/rank.h"
 
-/* A rank's transfers, which are the callee's from now on. */
+/* Take over a rank's transfers. */
 typedef banyan_status (*plan_take_fn)(void *context, int rank, planner_result *result);
 
 /* Plan all ranks to the end, one after another. Errors as banyan_reshard_plan_sample's. */

@@ -1,4 +1,4 @@
-/* What a planner knows, for the files that its steps are spread over. */
+/* The planner's state, shared by the files that implement its steps. */
 #ifndef RESHARD_PLANNER_STATE_H
 #define RESHARD_PLANNER_STATE_H
 
@@ -9,8 +9,8 @@
 
 #define NO_NAME UINT32_MAX
 
-/* A global tensor that this rank holds a piece of, or that a piece may fall back on, or (behind all
- * these) that somebody asks for before falling back on one of this rank's. */
+/* A global tensor known to this rank. It holds a piece of it, a piece may fall back on it, or
+ * (behind all these) a rank asks for it before falling back on one of this rank's tensors. */
 typedef struct planner_name {
     const char *text;
     int ndim;
@@ -18,10 +18,10 @@ typedef struct planner_name {
     bool has_destination;           /* some rank needs a piece of it, or may fall back on it */
     bool has_source;                /* some rank holds a piece in the source */
     bool is_skipped;                /* some destination leaves it out on purpose */
-    int source_rank;                /* one that does, and what it says */
+    int source_rank;                /* a source, and its record */
     DLDataType source_dtype;
     uint32_t source_flags;
-    /* Another source rank, or this one, says otherwise. */
+    /* Another source rank contradicts source_rank or this rank. */
     bool shape_differs, dtype_differs, map_differs;
     int differing_rank;
     int differing_ndim;
@@ -48,14 +48,14 @@ typedef struct planner_note {
     const char *wanted;
 } planner_note;
 
-/* A piece that some ranks hold, as the directory tells it. */
+/* A piece that some ranks hold, as the directory reports it. */
 typedef struct planner_claim {
     uint32_t name;
     plan_side side;
     uint32_t flags;
     DLDataType dtype;
     const char *wanted;
-    plan_claim claim; /* `sets` is set when all is heard: until then they move */
+    plan_claim claim; /* `sets` is valid after the last record: until then the sets move */
     size_t first_set;
 } planner_claim;
 
@@ -71,12 +71,12 @@ struct planner {
     const banyan_layout *destination;
     uint64_t min_split_bytes;
     const banyan_transform *transform;
-    bool whole_source; /* every element of the source must arrive */
-    ARRAY(glob) skip;  /* but for those of tensors with these names */
+    bool whole_source; /* require that every element of the source arrives */
+    ARRAY(glob) skip;  /* except tensors with these names */
     names pool;
     map name_index;
     ARRAY(planner_name) names;
-    size_t own_names;            /* the first ones: all but those that others ask for first */
+    size_t own_names;            /* the first names, without those that others ask for first */
     ARRAY(planner_piece) pieces; /* by name, side, box and number */
     ARRAY(planner_note) notes;
     ARRAY(planner_claim) claims;
@@ -87,14 +87,14 @@ struct planner {
     const char **keys;
 };
 
-/* The tensor that fills a destination piece: its own, or the one that it falls back on. */
+/* Return the tensor that fills a destination piece: its own, or the one that it falls back on. */
 static inline uint32_t planner_from(const planner *planning, const planner_piece *own)
 {
     bool falls_back = own->fallback != NO_NAME && !planning->names.data[own->name].has_source;
     return falls_back ? own->fallback : own->name;
 }
 
-/* Does the destination of this claim come to this tensor: does it ask for it, or fall back on it?
+/* True if the destination of this claim receives this tensor: it asks for it, or falls back on it.
  */
 static inline bool planner_serves(const planner *planning, const planner_claim *claim)
 {
@@ -103,7 +103,7 @@ static inline bool planner_serves(const planner *planning, const planner_claim *
            !planning->names.data[wanted].has_source;
 }
 
-/* The index of a tensor's name, new or known. False when memory ran out. */
+/* Look up or add a tensor's name and return its index. False when out of memory. */
 bool planner_name_of(planner *planning, const char *text, uint32_t *index);
 
 #endif

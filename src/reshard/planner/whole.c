@@ -1,7 +1,8 @@
-/* Does the whole source arrive? And which names have nothing on the other side?
+/* Find source elements that arrive nowhere, and names that the other side does not have.
  *
- * A rank that holds a source piece has heard of every destination piece that meets it, since these
- * are what it sends to. So each rank checks its own pieces alone. */
+ * A rank that holds a source piece has the record of every destination piece that meets it, since
+ * it
+ * sends to these. Each rank therefore checks its own pieces alone. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +23,7 @@ static bool may_stay(const planner *planning, const planner_name *name)
     return false;
 }
 
-/* The first claim of this name's destinations: claims are sorted by name and side. */
+/* Find the first destination claim of this name: claims are sorted by name and side. */
 static size_t first_destination(const planner *planning, uint32_t name)
 {
     size_t low = 0, high = planning->claims.count;
@@ -39,7 +40,7 @@ static size_t first_destination(const planner *planning, uint32_t name)
 
 typedef ARRAY(banyan_box) box_list;
 
-/* Find the boxes of a piece that no destination takes, at most one; `taken` is room to work in. */
+/* Find at most one box of a piece that no destination takes; `taken` is scratch space. */
 static banyan_status find_left(const planner *planning, const planner_piece *own, size_t first,
                                box_list *taken, bool *found, banyan_box *left)
 {
@@ -100,7 +101,7 @@ banyan_status planner_check_whole_source(const planner *planning)
 
 /* ---- names ---- */
 
-/* Is some destination, or fallback of one, fed by this tensor? */
+/* True if this tensor feeds some destination, or a fallback of one. */
 static bool whole_is_taken(const planner *planning, uint32_t name)
 {
     for (size_t i = first_destination(planning, name);
@@ -154,7 +155,7 @@ const char *planner_nearest(const planner *planning, banyan_side side, const cha
         if (own->side != wanted || !is_first_of_name(planning, i))
             continue;
         const char *text = planning->names.data[own->name].text;
-        /* Equally near is of use where it is the first that is lonely. */
+        /* An equal distance is accepted where it gives the first unmatched name. */
         int found = names_distance(name, text, best ? *distance + 1 : limit);
         if (found >= (best ? *distance + 1 : limit))
             continue;
