@@ -63,11 +63,11 @@ void new_folder_remove(const char *hidden)
 /* ---- hidden names ---- */
 
 #define RANDOM_DIGITS 16
-/* Bytes of the name that go into the hidden one, which must not become too long. */
+/* Bytes of the name that go into the hidden one, to bound its length. */
 #define MAX_BASE 200
 
-/* What the hidden names for a path begin with; the rest of one is RANDOM_DIGITS hexadecimal digits.
- * To be freed. */
+/* Return the start of the hidden names for a path, to be freed; RANDOM_DIGITS hexadecimal digits
+ * follow it. */
 static char *hidden_prefix(const char *path)
 {
     char *base = path_base(path), *prefix = NULL;
@@ -99,7 +99,7 @@ static bool folder_is_hidden_name(const char *name, const char *prefix)
            strspn(name + length, "0123456789abcdef") == RANDOM_DIGITS;
 }
 
-/* ---- folders that their makers, killed, have left ---- */
+/* ---- folders left by killed processes ---- */
 
 int new_folder_lock(const char *hidden)
 {
@@ -142,7 +142,7 @@ static banyan_status remove_all_abandoned(const char *path, const char *parent)
     return BANYAN_OK;
 }
 
-/* ---- a new one ---- */
+/* ---- a new folder ---- */
 
 banyan_status new_folder_check(const char *path)
 {

@@ -15,7 +15,7 @@
 
 /* ---- reading ---- */
 
-/* "folder/file" or "file": no component that leads elsewhere. */
+/* True for "folder/file" or "file": no component leads elsewhere. */
 static bool index_is_inside(const char *path)
 {
     for (const char *part = path;; part = strchr(part, '/') + 1) {
@@ -69,7 +69,7 @@ static banyan_status read_tensors(json_path *path, const json_t *root, checkpoin
     return BANYAN_OK;
 }
 
-/* A member that is an array of exactly `count` integers. */
+/* Read a member that is an array of exactly `count` integers. */
 static banyan_status index_read_ints(json_path *path, const json_t *object, const char *key,
                                      int64_t low, int64_t high, size_t count, int64_t *values)
 {
@@ -179,7 +179,7 @@ static banyan_status index_read_file(json_path *path, const json_t *member, chec
     return BANYAN_OK;
 }
 
-/* Folders that were saved before there were facts have none. */
+/* Folders saved by releases without facts have none. */
 static banyan_status index_read_facts(json_path *path, const json_t *root, checkpoint_index *index)
 {
     const json_t *object = json_object_get(root, "facts");

@@ -1,4 +1,4 @@
-/* The index of a saved layout: which box of which global tensor lies where in which file. */
+/* The index of a saved layout: it maps boxes of global tensors to places in files. */
 #ifndef RESHARD_CHECKPOINT_INDEX_H
 #define RESHARD_CHECKPOINT_INDEX_H
 
@@ -19,33 +19,33 @@ typedef struct index_piece {
     size_t tensor;     /* the global one */
     const char *local; /* name of the local one */
     int local_ndim;
-    banyan_piece piece; /* but for its number of the local tensor */
+    banyan_piece piece; /* all but the index of the local tensor */
 } index_piece;
 
 typedef struct checkpoint_index {
     ARRAY(banyan_local_tensor) tensors; /* global */
     ARRAY(const char *) files;          /* relative to the index's folder */
-    ARRAY(bool) declares; /* of each file: its "padding" is what belongs to no piece */
+    ARRAY(bool) declares; /* of each file: its "padding" lists every element outside pieces */
     ARRAY(index_piece) pieces;
     index_boxes boxes;
-    facts facts; /* of the layout that was saved; none in older folders */
+    facts facts; /* of the saved layout; none in older folders */
     names names;
     map by_name;
 } checkpoint_index;
 
-/* FORMAT names the place of what is wrong: boxes out of their tensors, files out of the folder, …
- */
+/* Parse an index. FORMAT names the place of an error: boxes out of their tensors, files out of the
+ * folder, … */
 banyan_status checkpoint_index_parse(const char *path, const char *text, size_t bytes,
                                      checkpoint_index *index);
 void checkpoint_index_free(checkpoint_index *index);
 
-/* What one rank's file holds, as a part of an index. NULL, with the error set, for a name that is
- * no UTF-8, or when memory ran out. */
+/* Describe one rank's file as a part of an index. NULL, with the error set, for a name that is not
+ * UTF-8, or when memory ran out. */
 json_t *checkpoint_index_part(const char *file, const banyan_layout *layout,
                               const banyan_tensors *tensors);
 
-/* Put a part that a rank sent into a whole. MISMATCH when ranks disagree about a tensor
- * or a fact. */
+/* Merge parts that ranks sent into one index. MISMATCH when ranks disagree about a tensor or a
+ * fact. */
 json_t *checkpoint_index_begin(void);
 banyan_status checkpoint_index_merge(json_t *whole, const char *text, size_t bytes);
 

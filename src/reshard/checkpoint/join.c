@@ -1,5 +1,4 @@
-/* One Hugging Face folder from what the ranks of a layout have saved, a buffer's worth at a time.
- */
+/* Make one Hugging Face folder of a layout that ranks have saved, one buffer at a time. */
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -45,8 +44,8 @@ static uint64_t tensor_bytes(const banyan_local_tensor *tensor)
 
 /* ---- data ---- */
 
-/* A tensor as slabs that fit the buffer and are each one run of the file: single indices of the
- * dimensions before `dim`, `run` indices of it and all of those behind. */
+/* A tensor as slabs that fit the buffer and are each contiguous in the file: single indices of the
+ * dimensions before `dim`, `run` indices of it and whole dimensions behind it. */
 struct slabs {
     int dim;
     int64_t run;
@@ -93,7 +92,7 @@ static banyan_box slab_at(const banyan_local_tensor *tensor, const struct slabs 
     return slab;
 }
 
-/* The slab as a piece of its tensor, dense in the buffer. */
+/* Read the slab as a piece of its tensor, dense in the buffer. */
 static banyan_status fill_buffer(const struct join *join, size_t t, const banyan_box *slab)
 {
     banyan_piece piece = {.ndim = slab->ndim, .box = *slab};
@@ -137,7 +136,7 @@ static banyan_status checkpoint_join_write_tensor(struct join *join, const struc
 
 /* ---- shards ---- */
 
-/* As many tensors in a row as fit, one at least. */
+/* Put as many consecutive tensors into a shard as fit, at least one. */
 static banyan_status cut_shards(struct join *join)
 {
     uint64_t most = join->options.max_shard_bytes, used = 0;
@@ -166,7 +165,7 @@ static banyan_status cut_shards(struct join *join)
     return BANYAN_OK;
 }
 
-/* Tensors in the order of their data: larger elements first, so that all are aligned. */
+/* Order tensors by element size, larger first, so that all data is aligned. */
 static void order_tensors(const struct join *join, const struct shard *shard, size_t *order,
                           safetensors_entry *entries)
 {
@@ -289,7 +288,7 @@ static banyan_status name_folder(struct join *join)
     return status;
 }
 
-/* A joined folder has the model's own values. */
+/* Refuse value maps: a joined folder holds the model's own values. */
 static banyan_status checkpoint_join_check_maps(const saved_model *model)
 {
     for (size_t t = 0; t < model->index.tensors.count; t++) {

@@ -39,7 +39,7 @@ static banyan_status checkpoint_load_check_source(const banyan_piece *piece,
     return BANYAN_OK;
 }
 
-/* `source` is the whole tensor. */
+/* Copy a piece from `source`, which is the whole tensor. */
 static banyan_status copy_whole(const DLTensor *source, const banyan_piece *piece,
                                 const DLTensor *local)
 {
@@ -62,7 +62,7 @@ static banyan_status copy_piece(const banyan_checkpoint *checkpoint, size_t i,
                  : copy_whole(banyan_checkpoint_data(checkpoint, i), piece, local);
 }
 
-/* By way of a copy of the piece, in the checkpoint's type. */
+/* Map values through a copy of the piece, in the checkpoint's type. */
 static banyan_status map_piece(const banyan_checkpoint *checkpoint, size_t i, uint32_t flag,
                                const banyan_piece *piece, const DLTensor *local)
 {
@@ -136,7 +136,7 @@ static banyan_status checkpoint_load_tell_missing(const banyan_checkpoint *check
 {
     char text[3500];
     size_t used = 0, i;
-    /* The sentence of the first one names the checkpoint. */
+    /* The lookup's message names the checkpoint. */
     if (banyan_checkpoint_find(checkpoint, missing[0], &i) == BANYAN_OK)
         return BANYAN_OK;
     error_kept first = error_keep(BANYAN_ERR_NOT_FOUND);
@@ -153,7 +153,7 @@ static banyan_status checkpoint_load_tell_missing(const banyan_checkpoint *check
                      first.sentence, count, count == 1 ? "" : "s", text, more);
 }
 
-/* All tensors that the checkpoint lacks, at once. */
+/* Report all tensors that the checkpoint lacks in one message. */
 static banyan_status check_names(const banyan_checkpoint *checkpoint, const banyan_layout *layout)
 {
     ARRAY(const char *) missing = {0};
@@ -177,7 +177,7 @@ static banyan_status check_names(const banyan_checkpoint *checkpoint, const bany
 
 /* ---- memory ---- */
 
-/* Files are read by the processor. */
+/* Refuse device memory: the processor reads the files. */
 static banyan_status checkpoint_load_check_places(const banyan_layout *layout,
                                                   const banyan_tensors *tensors)
 {

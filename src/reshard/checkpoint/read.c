@@ -34,7 +34,7 @@ struct banyan_checkpoint {
     ARRAY(struct mapped_tensor) tensors;
     map by_name;
     names names;
-    saved_model saved; /* without files: the tensors lie in one piece each */
+    saved_model saved; /* without files: each tensor is contiguous */
 };
 
 /* ---- files ---- */
@@ -82,14 +82,14 @@ static banyan_status checkpoint_read_add_tensor(banyan_checkpoint *checkpoint,
     return BANYAN_OK;
 }
 
-/* Is this the shard that the index gives for the tensor? Without an index each file is. */
+/* True if the index gives this shard for the tensor, or there is no index. */
 static bool index_agrees(const json_t *weight_map, const char *tensor, const char *shard)
 {
     const char *listed = json_string_value(json_object_get(weight_map, tensor));
     return !weight_map || (listed && strcmp(listed, shard) == 0);
 }
 
-/* Add the tensors of a file; of a shard, those that the index has there. */
+/* Add the tensors of a file; of a shard, those that the index places there. */
 static banyan_status checkpoint_read_add_file(banyan_checkpoint *checkpoint, const char *path,
                                               const json_t *weight_map, const char *shard)
 {
@@ -111,7 +111,7 @@ static banyan_status checkpoint_read_add_file(banyan_checkpoint *checkpoint, con
 
 /* ---- the index ---- */
 
-/* A shard lies in the index's own folder. */
+/* Check that a shard lies in the index's own folder. */
 static banyan_status check_shard_name(const json_path *place, const json_t *value)
 {
     const char *name = json_string_value(value);
@@ -127,7 +127,7 @@ static int compare_strings(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* The shards' names, sorted, each once. */
+/* List the shards' names, sorted, without repeats. */
 static banyan_status list_shards(json_path *place, json_t *weight_map, const char ***shards,
                                  size_t *count)
 {
@@ -202,7 +202,7 @@ static banyan_status open_index(banyan_checkpoint *checkpoint, const char *index
     return status;
 }
 
-/* ---- a folder that ranks saved ---- */
+/* ---- a folder saved by ranks ---- */
 
 static banyan_status open_saved(banyan_checkpoint *checkpoint)
 {

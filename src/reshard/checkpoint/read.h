@@ -1,4 +1,4 @@
-/* Checkpoints inside Banyan. */
+/* Internals of checkpoints. */
 #ifndef RESHARD_CHECKPOINT_READ_H
 #define RESHARD_CHECKPOINT_READ_H
 
@@ -6,10 +6,10 @@
 
 #include "reshard/checkpoint/saved.h"
 
-/* One safetensors file, and nothing else: what an index names cannot lead to another index. */
+/* Open one safetensors file only, so that an index cannot lead to another index. */
 banyan_status checkpoint_open_file(const char *path, banyan_checkpoint **checkpoint);
 
-/* NULL for tensors that lie in one piece each. */
+/* Return NULL if each tensor is contiguous. */
 const saved_model *checkpoint_saved(const banyan_checkpoint *checkpoint);
 
 #endif

@@ -23,7 +23,7 @@ bool safetensors_tensor_bytes(const banyan_local_tensor *tensor, uint64_t *bytes
 
 /* ---- reading ---- */
 
-/* The type must be written as the format has it. */
+/* Read a type; it must be spelled as in the format. */
 static banyan_status safetensors_read_dtype(json_path *path, const json_t *member,
                                             DLDataType *dtype)
 {
@@ -55,7 +55,7 @@ static banyan_status safetensors_read_shape(json_path *path, const json_t *membe
     return BANYAN_OK;
 }
 
-/* Offsets count from the data's start, `room` bytes are there. */
+/* Read offsets, which count from the start of the `room` bytes of data. */
 static banyan_status read_offsets(json_path *path, const json_t *member, uint64_t room,
                                   safetensors_entry *entry)
 {
@@ -120,7 +120,7 @@ static int safetensors_compare_places(const void *a, const void *b)
     return strcmp(x->tensor.name, y->tensor.name);
 }
 
-/* Data must be there to the last byte, and each byte in one tensor. */
+/* Check that the file holds all data, and that each byte belongs to exactly one tensor. */
 static banyan_status safetensors_check_places(const char *path, const safetensors_header *header,
                                               uint64_t room)
 {
@@ -268,7 +268,7 @@ static banyan_status entries_to_json(safetensors_entry *entries, size_t count, j
     return BANYAN_OK;
 }
 
-/* Padded with spaces, so that data begins as aligned as anyone wants it. */
+/* Pad the header with spaces, to align the data for any use. */
 static banyan_status json_to_head(const json_t *root, void **head, size_t *head_bytes)
 {
     enum { ALIGNMENT = 64 };

@@ -1,5 +1,5 @@
-/* Saving what the ranks of a layout hold: files without names first, then one hidden folder, and at
- * last its name. */
+/* Save the tensors of a layout's ranks: first files without names, then one hidden folder, which is
+ * renamed last. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -30,7 +30,7 @@ struct save {
     uint64_t all_bytes;    /* of all ranks' tensors */
     new_file file;         /* -1 when there is none */
     char rank_name[32];    /* "rank-00000": the number counts ranks with a file */
-    char hidden[PATH_MAX]; /* the folder until it has its name */
+    char hidden[PATH_MAX]; /* the folder's name until it is complete */
     int lock;              /* of the hidden folder; -1: none */
 };
 
@@ -108,12 +108,12 @@ static banyan_status write_file(struct save *save)
     return status;
 }
 
-/* What a rank tells the others of its file. */
+/* A rank's file as the other ranks need to know it. */
 struct holding {
     uint64_t files, bytes; /* 0 or 1 */
 };
 
-/* Ranks with a file are counted from 0, when all have succeeded so far. Collective. */
+/* Number the ranks with a file from 0, if all have succeeded so far. Collective. */
 static banyan_status number_file(struct save *save, banyan_status status)
 {
     struct holding mine = {save->count > 0, save->count > 0 ? set_bytes(save->tensors) : 0};
@@ -134,7 +134,7 @@ static banyan_status number_file(struct save *save, banyan_status status)
 
 /* ---- the folder ---- */
 
-/* Rank 0 makes it, and all learn its name. Collective. */
+/* Make the folder at rank 0 and send its name to all. Collective. */
 static banyan_status make_folder(struct save *save)
 {
     banyan_status mine = BANYAN_OK;
@@ -169,7 +169,7 @@ static banyan_status place_file(struct save *save)
     return status;
 }
 
-/* What this rank has put into the hidden folder. The last of the ranks to do so removes that. */
+/* Remove this rank's files from the hidden folder. The last rank to do so removes the folder. */
 static void withdraw(const struct save *save)
 {
     if (save->hidden[0] == '\0')
@@ -218,7 +218,7 @@ static banyan_status write_index(const struct save *save, const control_message 
     return status;
 }
 
-/* All parts go to rank 0, which writes them down and names the folder. Collective. */
+/* Gather all parts at rank 0, which writes the index and renames the folder. Collective. */
 static banyan_status finish_folder(struct save *save)
 {
     char *text;

@@ -41,7 +41,7 @@ static banyan_status open_files(saved_model *saved, const char *folder)
     return BANYAN_OK;
 }
 
-/* The piece must lie in a local tensor that is there, and of the global one's type. */
+/* Find the piece's local tensor: it must exist and have the global tensor's type. */
 static banyan_status find_source(saved_model *saved, size_t i)
 {
     const index_piece *piece = &saved->index.pieces.data[i];
@@ -212,7 +212,7 @@ banyan_status saved_model_copy(const saved_model *saved, size_t t, const banyan_
         if (!banyan_box_intersect(&piece->box, has, &box))
             continue;
         RETURN_IF_FAILED(saved_copy_box(saved, p, &box, piece, local));
-        /* Replicas of the box hold the same. */
+        /* Replicas of the box hold equal values. */
         if (banyan_box_equal(&box, &piece->box))
             break;
     }
@@ -242,7 +242,7 @@ void saved_model_add_layout(const saved_model *saved, size_t file, banyan_layout
         if (box->file == file)
             index_box_add(box, first + (int)box->source, layout);
     }
-    /* The rest of a tensor was padding in folders of an earlier release, which did not list it. */
+    /* An earlier release did not list padding: the rest of a tensor was padding. */
     if (!saved->index.declares.data[file])
         layout_pad_rest(layout, first);
 }

@@ -26,7 +26,7 @@ struct small_file {
 
 struct listing {
     const char *from;
-    char *real, *blobs; /* where links may lead; blobs NULL: only into the folder */
+    char *real, *blobs; /* where links may lead; blobs NULL: only inside the folder */
     ARRAY(struct small_file) files;
     ARRAY(char *) folders;
 };
@@ -53,7 +53,7 @@ static bool is_weights(const char *name)
     return strcmp(name, "banyan.index.json") == 0;
 }
 
-/* "rank-00000", a part of a saved folder. */
+/* True for "rank-00000", a part of a saved folder. */
 static bool is_of_rank(const char *name)
 {
     return strncmp(name, "rank-", 5) == 0 && name[5] != '\0' &&
@@ -84,8 +84,8 @@ static bool is_below(const char *path, const char *root)
     return root && strncmp(path, root, length) == 0 && path[length] == '/';
 }
 
-/* Say why the open file is not known to lie in the folder, whatever links led to it. NULL: it does.
- */
+/* Return why the open file may lie outside the folder, whatever links led to it. NULL: it lies
+ * inside. */
 static const char *why_outside(const struct listing *listing, int fd)
 {
     char self[64], path[PATH_MAX];
@@ -105,7 +105,7 @@ static void small_files_leave_out(const struct listing *listing, const char *nam
     log_warn("%s/%s is left out: %s", listing->from, name, why);
 }
 
-/* The file, opened. False, with a log line, for one that is not carried. */
+/* Open the file. False, with a log line, for a file that is not copied. */
 static bool small_files_open_file(const struct listing *listing, const char *name, int *fd,
                                   uint64_t *bytes)
 {
@@ -173,7 +173,7 @@ static banyan_status small_files_add_entry(struct listing *listing, const char *
     return status;
 }
 
-/* The folder itself (`below` NULL), or one in it. */
+/* Add the folder itself (`below` NULL), or a folder in it. */
 static banyan_status add_folder(struct listing *listing, const char *below)
 {
     char *path = below ? path_join(listing->from, below) : strdup(listing->from);
@@ -267,7 +267,7 @@ static banyan_status copy_file(const struct listing *listing, const char *name, 
     return status;
 }
 
-/* Bring the folders in `into` to the disk; who names `into` syncs that. */
+/* Sync the folders in `into` to the disk; the caller that renames `into` syncs it. */
 static banyan_status sync_folders(const struct listing *listing, const char *into)
 {
     banyan_status status = BANYAN_OK;

@@ -56,7 +56,7 @@ static banyan_status checkpoint_write_check_tensor(const char *name, const DLTen
     return BANYAN_OK;
 }
 
-/* Larger elements first, so that all data is aligned as it would be in memory. */
+/* Larger elements first, so that all data is aligned as in memory. */
 static banyan_status place_tensors(const char *const *tensor_names, const DLTensor *tensors,
                                    size_t count, struct placed *placed)
 {

@@ -93,7 +93,7 @@ static bool is_word(char c)
            c == '+' || c == '.' || c == '_';
 }
 
-/* True for a word that Python writes and neither JSON nor a C integer can say. */
+/* True for a word that Python writes and that is neither JSON nor a 64-bit integer. */
 static bool is_foreign(const char *word, size_t length)
 {
     static const char *const foreign[] = {"NaN", "Infinity", "-Infinity"};
@@ -107,7 +107,7 @@ static bool is_foreign(const char *word, size_t length)
     return digits == length && length - sign > 18 && word[sign] != '0';
 }
 
-/* Copy a document with null for the words above; a word is one byte longer at most. */
+/* Copy a document with null for the words above; a word grows by one byte at most. */
 static size_t replace_foreign(const char *text, size_t bytes, char *copy)
 {
     size_t out = 0;
@@ -140,7 +140,7 @@ banyan_status config_parse(const char *path, const char *text, size_t bytes, jso
     return status;
 }
 
-/* ---- in an index ---- */
+/* ---- facts in an index ---- */
 
 json_t *facts_to_json(const facts *known)
 {

@@ -12,7 +12,7 @@ static bool starts_with(const char *text, const char *prefix)
     return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
-/* The token at the start of the text, and its length. NULL, or what is wrong. */
+/* Read the token at the start of the text, and its length. Returns NULL, or a message. */
 static const char *read_token(const char *text, glob_token *token, size_t *bytes)
 {
     *token = (glob_token){.kind = GLOB_TEXT, .text = text};
@@ -61,7 +61,7 @@ const char *glob_compile(const char *pattern, glob *compiled)
     return NULL;
 }
 
-/* Digits at the start of the name, as a number; 0: there is none, or it is absurd. */
+/* Read digits at the start of the name as a number; returns 0 when there are none, or too many. */
 static size_t glob_read_number(const char *name, size_t bytes, int64_t *number)
 {
     size_t digits = 0;

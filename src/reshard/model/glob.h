@@ -1,6 +1,5 @@
 /* Patterns of tensor names: * (any run of characters without a dot), {layer} and {expert}
- * (numbers),
- * ** (any run of characters); and templates that names are made from with what these matched. */
+ * (numbers), ** (any run of characters). Templates make names from the captures of a pattern. */
 #ifndef RESHARD_MODEL_GLOB_H
 #define RESHARD_MODEL_GLOB_H
 
@@ -25,30 +24,31 @@ typedef struct glob {
 } glob;
 
 typedef struct glob_captures {
-    int64_t layer, expert; /* -1: the pattern has none */
+    int64_t layer, expert; /* -1: not in the pattern */
     const char *stars[GLOB_MAX_STARS];
     size_t star_bytes[GLOB_MAX_STARS];
     int star_count;
 } glob_captures;
 
-/* Compile a pattern, which must outlive the glob. Returns what is wrong with it, or NULL. */
+/* Compile a pattern, which must outlive the glob. Returns NULL, or a message that says what is
+ * wrong. */
 const char *glob_compile(const char *pattern, glob *compiled);
 
-/* Does the pattern match all of these bytes? */
+/* True if the pattern matches all of these bytes. */
 bool glob_match(const glob *compiled, const char *name, size_t bytes, glob_captures *captures);
 
-/* Numbers that a template may name beside the captures: where a layer and an expert stand on this
- * rank. */
+/* Numbers beside the captures that a template may name: the positions of a layer and an expert on
+ * this rank. */
 typedef struct glob_local {
     int64_t layer, expert;
 } glob_local;
 
-/* Say why a template does not fit the names that this pattern matches; NULL: it does. `experts`: it
- * may name experts though the pattern does not. */
+/* Return why a template does not fit the names that this pattern matches; NULL: it fits. `experts`:
+ * it may name experts even if the pattern does not. */
 const char *glob_check_template(const char *text, const glob *pattern, bool experts);
 
-/* Fill in {layer}, {expert}, {local_layer}, {local_expert} and each * in order. False when it does
- * not fit. */
+/* Fill in {layer}, {expert}, {local_layer}, {local_expert} and each * in order. False when the
+ * result does not fit `bytes`. */
 bool glob_expand(const char *text, const glob_captures *captures, const glob_local *local,
                  char *name, size_t bytes);
 

@@ -1,4 +1,4 @@
-/* Layouts of a model's tensor list, by rules and a parallel spec. */
+/* Build layouts of a model's tensor list, by rules and a parallel spec. */
 #include "reshard/model/layout.h"
 
 #include <inttypes.h>
@@ -11,9 +11,9 @@
 #include "reshard/model/model.h"
 
 #define MAX_NAME_BYTES 1024
-#define MAX_UNMATCHED 4 /* that a message names */
+#define MAX_UNMATCHED 4 /* in one message */
 
-/* Does the last stage hold it in place of the tensor that it is tied to? */
+/* True if the last stage holds it in place of the tensor that it is tied to. */
 static bool is_tied(const model_build *build, const rule_match *match)
 {
     const model_rule *rule = match->rule;
@@ -46,7 +46,7 @@ static bool has_stage(const model_build *build, const rule_match *match)
     }
 }
 
-/* Does the engine compute other values from the tensor? Its local tensor is left alone once the
+/* True if the engine computes other values from the tensor. Its local tensor is left alone once the
  * user has left the tensor out. */
 static bool is_computed(const model_build *build, const rule_match *match)
 {
@@ -77,7 +77,7 @@ static bool is_here(const model_build *build, size_t index)
     return has_stage(build, match);
 }
 
-/* Name every tensor that no rule fits, as far as a message has room, each with the nearest rule. */
+/* Name the tensors that no rule fits, as many as fit a message, each with the nearest rule. */
 static bool fail_unmatched(model_build *build)
 {
     char text[MAX_UNMATCHED * 512], nearest[448];
@@ -109,7 +109,7 @@ static bool fail_undecided(model_build *build, size_t index, const char *file, i
                        banyan_model_tensor(build->model, index)->name, file, line, condition);
 }
 
-/* Conditions that decide about a tensor, and that need a config.json that is not there. */
+/* Fail on conditions that decide about a tensor and need a config.json that is missing. */
 static bool check_decided(model_build *build, size_t index)
 {
     const rule_match *match = &build->matched->matches[index];
@@ -126,7 +126,7 @@ static bool check_decided(model_build *build, size_t index)
                                     rule_condition_format(which, condition, sizeof condition));
 }
 
-/* A name after prefixes, as the model has it. */
+/* Return a name after prefixes in the model's own spelling. */
 static const char *original_name(const rule_match *match, const char *name, char *text,
                                  size_t bytes)
 {
@@ -148,7 +148,8 @@ static bool fail_missing(model_build *build, size_t index, const char *missing, 
                        match->rule->file, line, original_name(match, missing, text, sizeof text));
 }
 
-/* Every layer with experts has all of them: as many as config.json says, where it does. */
+/* Check that every layer with experts has all of them: as many as config.json gives, if it gives a
+ * number. */
 static bool check_experts(model_build *build)
 {
     for (size_t i = 0; i < build->rules->expert_facts.count; i++) {
@@ -175,7 +176,7 @@ static bool check_experts(model_build *build)
     return true;
 }
 
-/* A tensor of all experts tells how many there are. */
+/* Read the number of experts from a tensor that stacks them all. */
 static bool count_stack(model_build *build, size_t index, int64_t *stacked)
 {
     const banyan_local_tensor *tensor = banyan_model_tensor(build->model, index);
@@ -190,8 +191,8 @@ static bool count_stack(model_build *build, size_t index, int64_t *stacked)
     return true;
 }
 
-/* Layers behind all others are the last ones, and each has the tensor that tells. `layers` counts
- * all, of which `count`, from `first` on, are behind. */
+/* Check layers behind all others: they are the last ones, and each has the tensor that marks them.
+ * `layers` counts all layers; `count` of them, from `first` on, are behind. */
 static bool set_behind(model_build *build, int64_t first, int64_t count)
 {
     if (count == 0)
@@ -206,7 +207,7 @@ static bool set_behind(model_build *build, int64_t first, int64_t count)
     return true;
 }
 
-/* How many layers and experts there are. */
+/* Count layers and experts. */
 static bool look_at_names(model_build *build)
 {
     int64_t stacked = 0, first_behind = INT64_MAX, behind = 0;
@@ -248,8 +249,8 @@ static bool look_at_names(model_build *build)
     return build->experts == 0 || check_experts(build);
 }
 
-/* Layers go to the stages in order, evenly, and one more to each of the first when they do not
- * divide. Experts must divide. */
+/* Assign layers to stages in order and evenly; if they do not divide, each of the first stages gets
+ * one more. Experts must divide. */
 static bool share_out(model_build *build)
 {
     const spec_axis *stage = &build->place.stage, *owner = &build->place.expert_owner;
@@ -271,7 +272,7 @@ static bool fail_long(model_build *build, const char *name)
                        "tensor \"%.64s…\": names of more than %d bytes", name, MAX_NAME_BYTES - 1);
 }
 
-/* A name after prefixes, as this packing has it: hf keeps what the model has. */
+/* Spell a name after prefixes as this packing does; hf keeps the model's spelling. */
 static bool add_prefix(model_build *build, const rule_prefix *prefix, char *name)
 {
     char bare[MAX_NAME_BYTES];
@@ -337,8 +338,8 @@ static bool find_packed(model_build *build, const model_tensor *tensor, const ru
     }
 }
 
-/* Under which name, and how packed. A tied tensor lies on the last stage where the one that it
- * stands in for would. */
+/* Find the tensor's local name and packing. A tied tensor lies on the last stage at the place of
+ * the tensor that it replaces. */
 static bool model_layout_find_place(model_build *build, model_tensor *tensor,
                                     char name[MAX_NAME_BYTES])
 {
@@ -400,7 +401,7 @@ static bool model_layout_add_tensor(model_build *build, size_t index)
     return true;
 }
 
-/* Every fact that one of these conditions asks for, and the model's type, without which a missing
+/* Keep every fact that these conditions ask for, and the model's type: without a type, a missing
  * key counts as unknown. */
 static void keep_facts_of(model_build *build, const rule_conditions *conditions)
 {
@@ -415,7 +416,8 @@ static void keep_facts_of(model_build *build, const rule_conditions *conditions)
     }
 }
 
-/* Rules must decide alike about a saved folder, which may have these facts alone. */
+/* Keep the facts that decided, so that rules decide identically about a saved folder, which may
+ * have no others. */
 static void keep_facts(model_build *build)
 {
     const banyan_rules *rules = build->rules;

@@ -1,5 +1,5 @@
-/* Local tensors of parts: fused by blocks or by groups, stacked, transposed, padded, and the rows
- * of them that this rank has. */
+/* Build local tensors from parts: fused by blocks or by groups, stacked, transposed, padded, and
+ * cut to the rows that this rank holds. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,26 +10,26 @@
 #include "reshard/layout/layout.h"
 #include "reshard/model/layout.h"
 
-/* A local tensor while it is being made. Before the cut into rows it is
- * [stack][the dimension along which parts are fused][their other dimensions], the two of a matrix
- * swapped when transposed. Parts that are experts' stacks themselves have the first dimension; it
- * is dropped where each expert is a local tensor of its own. */
+/* A local tensor under construction. Before the cut into rows it is [stack][dimension along which
+ * parts are fused][their other dimensions], with the two dimensions of a matrix swapped when
+ * transposed. Parts that are stacks of experts bring their own first dimension; it is dropped where
+ * each expert is a local tensor of its own. */
 struct packing {
     model_build *build;
     const model_target *target;
     model_part **parts; /* by expert, then slot */
     size_t count;
     int ndim;     /* of the parts */
-    int fuse_dim; /* of the parts: along it they lie one behind the other */
-    bool stacked; /* the experts of many parts, not those of one */
+    int fuse_dim; /* of the parts, which are concatenated along it */
+    bool stacked; /* many parts hold the experts, not one */
     bool dropped;
     bool transposed;
     int64_t groups;
-    int sharers; /* neighbouring ranks among which the rows of a group are cut evenly */
+    int sharers; /* neighbouring ranks that divide the rows of a group evenly */
     int tensor;
     int local_ndim;
     int64_t shape[BANYAN_MAX_DIMS]; /* local, before the cut */
-    int64_t first_row, rows;        /* the cut, along local dimension 0 */
+    int64_t first_row, rows;        /* after the cut, along local dimension 0 */
 };
 
 static bool layout_pack_fail(const struct packing *packing, const char *format, ...)
@@ -102,7 +102,7 @@ static int64_t part_extent(const model_part *part, int dim)
     return part->box.extent[dim] + (dim == part->rule->shard_dim ? part->padding : 0);
 }
 
-/* Elements of a part along the dimension in which parts are fused. */
+/* Return a part's extent along the dimension in which parts are fused. */
 static int64_t part_rows(const struct packing *packing, const model_part *part)
 {
     return packing->ndim > 0 ? part_extent(part, packing->fuse_dim) : 1;
@@ -114,8 +114,8 @@ static bool same_type(const struct packing *packing, const model_part *a, const 
     return (packed && packed->has_dtype) || banyan_dtype_equal(a->global->dtype, b->global->dtype);
 }
 
-/* Parts that make one local tensor agree in everything but the dimension in which they are fused,
- * and none is there twice. */
+/* Check that the parts of one local tensor agree in everything except the fused dimension, and that
+ * none appears twice. */
 static bool check_parts(const struct packing *packing)
 {
     const model_part *first = packing->parts[0];
@@ -140,7 +140,7 @@ static bool check_parts(const struct packing *packing)
     return true;
 }
 
-/* Say which tensors of the rules are missing beside a part: the first of them. */
+/* Fail, naming the first of the rules' tensors that is missing beside a part. */
 static bool fail_incomplete(const struct packing *packing, const model_part *part, int slot)
 {
     const rule_packed *packed = packing->target->packed;
@@ -165,7 +165,7 @@ static bool fail_incomplete(const struct packing *packing, const model_part *par
         part->global->name, slot);
 }
 
-/* Every expert, or the tensor, has all parts that the rules fuse. */
+/* Check that every expert, or the tensor, has all parts that the rules fuse. */
 static bool layout_pack_check_complete(const struct packing *packing)
 {
     const rule_packed *packed = packing->target->packed;
@@ -183,7 +183,7 @@ static bool layout_pack_check_complete(const struct packing *packing)
     return true;
 }
 
-/* Where the parts of the expert that begins at `first` end, and their elements in the fused
+/* Find the end of the parts of the expert that begins at `first`, and their extent in the fused
  * dimension. */
 static size_t layer_end(const struct packing *packing, size_t first, int64_t *rows)
 {
@@ -194,7 +194,7 @@ static size_t layer_end(const struct packing *packing, size_t first, int64_t *ro
     return i;
 }
 
-/* A stack has one layer of equal size for each of this rank's experts. */
+/* Check that a stack has one layer of equal size for each of this rank's experts. */
 static bool check_stack(const struct packing *packing, int64_t *rows)
 {
     int64_t layers = 0, layer_rows;
@@ -219,7 +219,7 @@ static bool check_stack(const struct packing *packing, int64_t *rows)
     return true;
 }
 
-/* No neighbour along the shard axis has the same box any more. */
+/* Remove the shard axis from the replicas: its neighbours no longer hold this box. */
 static void leave_shard_axis(banyan_rank_set *replicas, const spec_axis *ranks)
 {
     int sharers = replicas->count[MODEL_SHARD_LEVEL];
@@ -229,8 +229,8 @@ static void leave_shard_axis(banyan_rank_set *replicas, const spec_axis *ranks)
 }
 
 /* With fewer groups than ranks, neighbouring ranks share a group: each holds an even share of the
- * group's rows, whatever heads these cut. That is how Megatron-Core cuts its linear_qkv. Parts
- * become those of the whole group. */
+ * group's rows, even where this cuts a head. Megatron-Core cuts its linear_qkv so. Parts become
+ * those of the whole group. */
 static bool share_groups(struct packing *packing)
 {
     const spec_axis *ranks = &packing->target->axes->shard;
@@ -258,7 +258,8 @@ static bool share_groups(struct packing *packing)
     return true;
 }
 
-/* How many groups of heads the parts interleave in: as many as the part with the fewest heads. */
+/* Set the number of groups of heads in which the parts interleave: the smallest number of heads in
+ * a part. */
 static bool layout_pack_find_groups(struct packing *packing)
 {
     packing->groups = packing->sharers = 1;
@@ -283,7 +284,7 @@ static bool layout_pack_find_groups(struct packing *packing)
     return true;
 }
 
-/* The local dimension of a part's, or BANYAN_NO_DIM. */
+/* Return the local dimension of a part's dimension, or BANYAN_NO_DIM. */
 static int local_dim(const struct packing *packing, int dim)
 {
     int first = packing->ndim - 2; /* of a matrix */
@@ -312,8 +313,8 @@ static bool find_shape(struct packing *packing)
     return true;
 }
 
-/* Keep what lies in this rank's rows: of a place in the uncut local tensor, the place in the cut
- * one, and how much was cut off below. False: nothing is left. */
+/* Cut a place in the uncut local tensor to this rank's rows: return its place in the cut tensor,
+ * and how much was cut off below. False: nothing is left. */
 static bool cut_place(const struct packing *packing, banyan_box *place, int64_t *below)
 {
     *below = 0;
@@ -331,8 +332,8 @@ static bool cut_place(const struct packing *packing, banyan_box *place, int64_t 
     return true;
 }
 
-/* Rows [row, row + rows) of a part, counted from its box's start, at `at` in the fused dimension.
- */
+/* Return the place of rows [row, row + rows) of a part, counted from its box's start, at `at` in
+ * the fused dimension. */
 static banyan_box uncut_place(const struct packing *packing, const model_part *part, int64_t rows,
                               int64_t at)
 {
@@ -412,7 +413,7 @@ static void layout_pack_add_padding(const struct packing *packing, const model_p
         banyan_layout_add_padding(packing->build->layout, packing->tensor, &place);
 }
 
-/* Rows that are heads: of each the even ones come first, then the odd ones. */
+/* Add rows that are heads, each with its even rows first, then the odd ones. */
 static void add_halves(const struct packing *packing, const model_part *part, int64_t row,
                        int64_t rows, int64_t at)
 {
@@ -423,7 +424,7 @@ static void add_halves(const struct packing *packing, const model_part *part, in
     }
 }
 
-/* The parts of one expert, or of a tensor that is not stacked. */
+/* Add the parts of one expert, or of a tensor that is not stacked. */
 static void add_layer(const struct packing *packing, size_t first, size_t end)
 {
     int64_t at = 0;
@@ -455,7 +456,7 @@ static bool check_halves(const struct packing *packing)
     return true;
 }
 
-/* The rows of the local tensor that this rank has: its share of a group, cut by fsdp. */
+/* Compute the rows of the local tensor that this rank holds: its share of a group, cut by fsdp. */
 static bool cut_rows(struct packing *packing)
 {
     const spec_axes *axes = packing->target->axes;

@@ -1,6 +1,6 @@
-/* The boxes of a tensor that a rank holds: tensor parallelism in elements, heads or padded rows, of
- * the whole or of each of the parts that the tensor is fused of, and block scales beside their
- * weights. */
+/* Compute the boxes of a tensor that a rank holds: tensor parallelism in elements, heads or padded
+ * rows, of the whole tensor or of each of its fused parts, and block scales beside their weights.
+ */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 #define MAX_NAME_BYTES 1024
 
-/* A block of a tensor along the rule's dimension, to be cut by itself. */
+/* A block of a tensor along the rule's dimension, which is cut separately. */
 struct block {
     int64_t start, size;
     const char *heads; /* expression; NULL: none */
@@ -25,7 +25,7 @@ struct range {
     int64_t start, extent;
     int64_t padding;
     int64_t heads, head_rows;
-    int sharers; /* neighbouring ranks with this very range */
+    int sharers; /* neighbouring ranks that hold this same range */
 };
 
 #define fail model_tensor_fail
@@ -40,7 +40,7 @@ int model_fuse_dim(const model_rule *rule)
     return rule->parts.count > 0 ? rule->shard_dim : rule->stacks_experts;
 }
 
-/* The vocabulary, up to a multiple that the ranks share evenly. */
+/* Pad the vocabulary to a multiple that the ranks share evenly. */
 static bool pad_vocab(model_build *build, const model_tensor *tensor, int64_t size, int ranks,
                       int64_t *padded)
 {
@@ -78,7 +78,7 @@ static bool cut_vocab(model_build *build, const model_tensor *tensor, int64_t si
     return true;
 }
 
-/* The size of a head by another tensor; 0: the model does not have that tensor. */
+/* Take the size of a head from another tensor; 0: the model does not have that tensor. */
 static bool ask_head_source(model_build *build, const model_tensor *tensor, const char *template,
                             int64_t *rows)
 {
@@ -106,8 +106,8 @@ static bool ask_head_source(model_build *build, const model_tensor *tensor, cons
     return true;
 }
 
-/* The size of a head: from another tensor where the model has it, else by the rule's expression.
- * 0: it is neither known nor needed. */
+/* Find the size of a head: from another tensor where the model has it, otherwise by the rule's
+ * expression. 0: it is neither known nor needed. */
 static bool find_head_rows(model_build *build, const model_tensor *tensor,
                            const struct block *block, int64_t *rows)
 {
@@ -187,7 +187,7 @@ static bool cut_block(model_build *build, const model_tensor *tensor, const stru
     return cut;
 }
 
-/* The weight that a tensor of block scales belongs to. */
+/* Find the weight that a tensor of block scales belongs to. */
 static const banyan_local_tensor *find_weight(model_build *build, const model_tensor *tensor)
 {
     char name[MAX_NAME_BYTES];
@@ -214,7 +214,7 @@ static int64_t layout_part_blocks_of(int64_t size, int64_t block)
     return size / block + (size % block != 0);
 }
 
-/* From elements of the weight to its blocks. */
+/* Convert a range of the weight's elements to its blocks. */
 static bool range_to_blocks(model_build *build, const model_tensor *tensor, int64_t size,
                             struct range *range)
 {
@@ -243,8 +243,8 @@ static void add_level(banyan_rank_set *set, int level, int index, int count, int
     set->first -= count > 1 ? index * stride : 0;
 }
 
-/* Every rank of this side with the part's box. `sharers` neighbours along the shard axis have it.
- */
+/* Return every rank of this side that holds the part's box. `sharers` neighbours along the shard
+ * axis hold it. */
 static banyan_rank_set find_replicas(const model_build *build, const model_tensor *tensor,
                                      const spec_axes *axes, int sharers, bool has_rows)
 {
@@ -269,10 +269,11 @@ struct cutting {
     const model_tensor *tensor;
     const char *name; /* of the local tensor */
     const spec_axes *axes;
-    int64_t size; /* of the tensor, or of the weight whose scales it has, along the dimension */
+    int64_t
+        size; /* along the dimension: of the tensor, or of the weight that its scales belong to */
 };
 
-/* Whether a wrong size would give wrong parts: they are cut, or rearranged. */
+/* True if a wrong size would give wrong parts: they are cut, or rearranged. */
 static bool needs_sizes(const struct cutting *cutting)
 {
     const rule_packed *packed = cutting->tensor->packed;
@@ -304,7 +305,7 @@ static model_part new_part(const struct cutting *cutting, int sharers)
     return part;
 }
 
-/* One block of the tensor, which fills `slots` slots from `slot` on. */
+/* Add one block of the tensor, which fills `slots` slots from `slot` on. */
 static bool layout_part_add_block(const struct cutting *cutting, const struct block *block,
                                   int slot, int slots)
 {
@@ -331,7 +332,7 @@ static bool layout_part_add_block(const struct cutting *cutting, const struct bl
     return model_part_file(build, cutting->name, tensor->packed, cutting->axes, &part);
 }
 
-/* Each part of a tensor that is itself fused. Without a cut their sizes do not matter. */
+/* Add each part of a tensor that is itself fused. Without a cut their sizes do not matter. */
 static bool layout_part_add_parts(const struct cutting *cutting)
 {
     model_build *build = cutting->build;

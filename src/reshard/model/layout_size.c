@@ -1,4 +1,5 @@
-/* Sizes that rules name: from the spec, the model's config.json, or the rules' defaults. */
+/* Evaluate sizes that rules name: from the spec, the model's config.json, or the rules' defaults.
+ */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,7 +14,7 @@
 struct scope {
     model_build *build;
     int64_t size;
-    int depth; /* of defaults */
+    int depth; /* recursion through defaults */
 };
 
 bool model_tensor_fail(model_build *build, const model_tensor *tensor, const char *format, ...)

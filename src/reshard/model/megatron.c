@@ -10,7 +10,7 @@
 #define OUTPUT_LAYER "output_layer.weight"
 #define EMBEDDING "embedding.word_embeddings.weight"
 
-/* Where a local tensor stands in its tensor-parallel group. */
+/* A local tensor's position in its tensor-parallel group. */
 struct shard {
     int index, count;
 };
@@ -24,7 +24,7 @@ static int find_rank(const int *ranks, int count, int rank)
     return -1;
 }
 
-/* first, first + stride, …? */
+/* True for first, first + stride, …. */
 static bool is_progression(const int *ranks, int count, int *stride)
 {
     *stride = count > 1 ? ranks[1] - ranks[0] : 0;
@@ -35,15 +35,17 @@ static bool is_progression(const int *ranks, int count, int *stride)
     return true;
 }
 
-/* One of two groups lies between two neighbours of the other: no rank is in their grid twice. */
+/* True if two groups nest: one lies between two neighbours of the other, so that their grid has no
+ * rank twice. */
 static bool megatron_nest(int a_count, int64_t a_stride, int b_count, int64_t b_stride)
 {
     return (a_count - 1) * llabs(a_stride) < llabs(b_stride) ||
            (b_count - 1) * llabs(b_stride) < llabs(a_stride);
 }
 
-/* The data-parallel group; times the tensor-parallel one, which stands the same way in each of its
- * replicas, for a tensor that is not sharded over it. Empty when no strided set says it. */
+/* Return the data-parallel group. For a tensor that is not sharded over the tensor-parallel group,
+ * multiply it by that group, which has the same position in each replica. Empty when no strided set
+ * describes the ranks. */
 static banyan_rank_set megatron_replicas_of(const banyan_megatron_tensor *tensor, int rank,
                                             int rank_offset)
 {
@@ -107,7 +109,8 @@ static bool find_shard(banyan_layout *layout, const banyan_megatron_tensor *tens
     return true;
 }
 
-/* partition_sizes must make up the local extent, and each be partition_stride equal segments. */
+/* Check that partition_sizes add up to the local extent, and that partition_stride divides each
+ * into equal segments. */
 static bool check_partition(banyan_layout *layout, const banyan_megatron_tensor *tensor)
 {
     int64_t extent = tensor->shape[tensor->partition_dim], sum = 0;
@@ -141,8 +144,8 @@ static bool check_partition(banyan_layout *layout, const banyan_megatron_tensor 
     return true;
 }
 
-/* One block of `extent` local elements at local_start: its segments, spread over the group's block
- * that starts at local_start × T. */
+/* Add one block of `extent` local elements at local_start: its segments, spread over the group's
+ * block that starts at local_start × T. */
 static void megatron_add_block(banyan_layout *layout, banyan_piece *piece, int dim,
                                int64_t local_start, int64_t extent, int64_t segments,
                                struct shard shard)
@@ -180,8 +183,8 @@ static void megatron_add_pieces(banyan_layout *layout, const banyan_megatron_ten
     }
 }
 
-/* "<prefix>output_layer.weight" → "<prefix>embedding.word_embeddings.weight". False when the name
- * is no output layer's, or does not fit. */
+/* Turn "<prefix>output_layer.weight" into "<prefix>embedding.word_embeddings.weight". False for any
+ * other name, and when the result does not fit. */
 static bool tied_name(const char *name, char *tied, size_t bytes)
 {
     size_t length = strlen(name), suffix = strlen(OUTPUT_LAYER);

@@ -11,7 +11,7 @@
 
 #define MAX_FILE_BYTES ((size_t)1 << 30)
 
-/* What one rank holds on one side. */
+/* The tensors that one rank holds on one side. */
 struct held {
     banyan_megatron_tensor *tensors;
     size_t count;
@@ -19,7 +19,7 @@ struct held {
 };
 
 struct banyan_megatron_case {
-    json_t *root; /* the strings live here */
+    json_t *root; /* owns the strings */
     const char *name;
     int world_size;
     struct held *held; /* [2 × rank + side] */
@@ -37,7 +37,7 @@ static bool is_absent(const json_t *value)
     return !value || json_is_null(value);
 }
 
-/* An optional list of ranks. */
+/* Read an optional list of ranks. */
 static banyan_status megatron_case_read_ranks(json_path *path, const json_t *object,
                                               const char *key, int world_size, const int **ranks,
                                               int *count)
@@ -115,7 +115,7 @@ static banyan_status megatron_case_read_dtype(json_path *path, const json_t *obj
     return BANYAN_OK;
 }
 
-/* False when it is not there. */
+/* Read an optional flag; false when it is missing. */
 static banyan_status megatron_case_read_flag(json_path *path, const json_t *object, const char *key,
                                              bool *flag)
 {
@@ -224,7 +224,7 @@ static banyan_status read_all_ranks(json_path *path, const json_t *root,
     return status;
 }
 
-/* [[start, end], …] of a tensor that `rank` holds. */
+/* Read [[start, end], …] of a tensor that `rank` holds. */
 static banyan_status read_slice(json_path *path, const json_t *transfer, const char *key,
                                 const banyan_megatron_tensor *tensor, banyan_box *slice)
 {
@@ -250,7 +250,7 @@ static banyan_status read_slice(json_path *path, const json_t *transfer, const c
     return BANYAN_OK;
 }
 
-/* One end of a transfer: rank, the tensor it names there, and the slice. */
+/* Read one end of a transfer: rank, the tensor's name there, and the slice. */
 static banyan_status read_end(json_path *path, const json_t *transfer,
                               const banyan_megatron_case *loaded, banyan_side side, int *rank,
                               const char **name, banyan_box *slice)

@@ -4,7 +4,7 @@
 
 #include <banyan/layout.h>
 
-/* Add what the rank holds on that side; the layout's first error, if there is one. */
+/* Add the rank's tensors of that side. Returns the layout's first error, if there is one. */
 banyan_status case_add_layout(const banyan_megatron_case *loaded, int rank, banyan_side side,
                               banyan_layout *layout);
 

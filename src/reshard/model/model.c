@@ -28,13 +28,13 @@ struct banyan_model {
     names names;
     map by_name;
     uint64_t bytes;
-    facts known;   /* of its folder's config.json, and those that were saved with the tensors */
-    facts saved;   /* the latter alone */
-    bool *skipped; /* tensors that banyan_model_skip has left out; NULL: none */
-    _Atomic(model_matched *) *matched; /* NULL there: nobody has asked */
+    facts known;   /* from the folder's config.json, and saved with the tensors */
+    facts saved;   /* saved ones alone */
+    bool *skipped; /* tensors left out by banyan_model_skip; NULL: none */
+    _Atomic(model_matched *) *matched; /* NULL there: not matched yet */
 };
 
-/* One entry of a model's file; its line is looked for only when it is wrong. */
+/* One entry of a model's file; its line is computed only for an error. */
 struct entry {
     const char *file, *text;
     const char *name;
@@ -92,7 +92,7 @@ static banyan_status model_read_tensor(const struct entry *entry, const json_t *
     return model_read_shape(entry, json_object_get(description, "shape"), tensor);
 }
 
-/* The caller has seen that the name is new and the shape can be. */
+/* Add a tensor. The caller has checked that the name is new and the shape valid. */
 static banyan_status model_add_tensor(banyan_model *model, const banyan_local_tensor *tensor,
                                       const char *file)
 {
@@ -134,7 +134,8 @@ static banyan_status read_model(const char *path, const char *text, const json_t
     return BANYAN_OK;
 }
 
-/* Facts that were saved beside the tensors. MISMATCH when the folder's config.json contradicts. */
+/* Add facts that were saved beside the tensors. MISMATCH when the folder's config.json contradicts
+ * them. */
 static banyan_status add_saved(const char *folder, const facts *saved, banyan_model *model)
 {
     for (size_t i = 0; i < saved->list.count; i++) {
@@ -164,7 +165,8 @@ static banyan_status read_config(const char *path, facts *read)
     return status;
 }
 
-/* A Hugging Face folder has its configuration beside the weights, and a saved one may. */
+/* Read the config.json that a Hugging Face folder has beside the weights, and a saved folder may
+ * have. */
 static banyan_status load_config(const char *folder, banyan_model *model)
 {
     char *path = path_join(folder, CONFIG_NAME);
@@ -189,13 +191,13 @@ banyan_status banyan_model_add_config(banyan_model *model, const char *path)
             status = facts_put(&model->known, one->key, one->text);
     }
     facts_free(&added);
-    /* Conditions may now be decided otherwise. */
+    /* Conditions may have new answers now. */
     model_matched_free(atomic_exchange(model->matched, NULL));
     return status;
 }
 
-/* The global tensors that ranks have pieces of, and the facts of all ranks. A type may differ
- * between ranks of a destination: the first one counts. */
+/* Add the global tensors that ranks have pieces of, and the facts of all ranks. In a destination a
+ * type may differ between ranks: the first one counts. */
 static banyan_status add_layout(const char *path, const banyan_layout *layout, banyan_model *model)
 {
     for (size_t i = 0; i < banyan_layout_piece_count(layout); i++) {
@@ -240,7 +242,7 @@ static banyan_status load_json(const char *path, banyan_model *model)
     char *text;
     size_t bytes;
     RETURN_IF_FAILED(file_read(path, MAX_FILE_BYTES, &text, &bytes));
-    /* The parser of layout files says whether it is one. */
+    /* The parser of layout files checks the rest. */
     if (strstr(text, "\"banyan.layout\"")) {
         banyan_status status = load_layouts(path, text, bytes, model);
         free(text);
@@ -401,7 +403,7 @@ void model_matched_free(model_matched *matched)
     free(matched);
 }
 
-/* Find prefixes, and file the tensors by their names without them. */
+/* Find prefixes, and index the tensors by their names after prefixes. */
 static banyan_status match_prefixes(const banyan_model *model, const banyan_rules *rules,
                                     model_matched *made)
 {

@@ -1,4 +1,4 @@
-/* Parallel layouts as text: "tp=2,pp=2,packing=vllm". */
+/* Parse parallel layouts: "tp=2,pp=2,packing=vllm". */
 #include <ctype.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "reshard/model/spec.h"
 
-/* What the text gives; 0 (the vocabulary: -1): it does not. */
+/* Values that the text gives; 0 (the vocabulary: -1) if it does not. */
 struct given {
     int64_t tp, pp, dp, fsdp, ep, etp, world;
     int64_t vocab_multiple, head;
@@ -125,7 +125,7 @@ static int64_t or_one(int64_t value)
     return value > 0 ? value : 1;
 }
 
-/* dp, from the world's size where that is given. */
+/* Derive dp from the world's size, if that is given. */
 static banyan_status derive_dp(const char *text, struct given *given)
 {
     int64_t others;

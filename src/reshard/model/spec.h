@@ -1,4 +1,4 @@
-/* Where a rank stands in a parallel layout. */
+/* A rank's position in a parallel layout. */
 #ifndef RESHARD_MODEL_SPEC_H
 #define RESHARD_MODEL_SPEC_H
 
@@ -6,7 +6,8 @@
 
 #include <banyan/layout.h>
 
-/* A spec may be made by hand: INVALID, quoting `text`, when its numbers do not go together. */
+/* Check a spec, which may be made by hand. INVALID, quoting `text`, when its numbers contradict
+ * each other. */
 banyan_status spec_check(const banyan_spec *spec, const char *text);
 
 /* One axis of the grid of ranks: neighbours along it are `stride` ranks apart. */
@@ -14,11 +15,11 @@ typedef struct spec_axis {
     int index, count, stride;
 } spec_axis;
 
-/* The axes of one kind of tensors inside a stage. */
+/* The axes for one kind of tensors inside a stage. */
 typedef struct spec_axes {
     spec_axis shard;    /* tp, or etp */
-    spec_axis rows;     /* fsdp; for experts as many of it as divide their replicas */
-    spec_axis replicas; /* what is left */
+    spec_axis rows;     /* fsdp; for experts the part of it that divides their replicas */
+    spec_axis replicas; /* the remaining ranks */
 } spec_axes;
 
 typedef struct spec_place {

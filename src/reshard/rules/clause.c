@@ -7,8 +7,8 @@
 #include "reshard/rules/expr.h"
 #include "reshard/rules/parse.h"
 
-/* A template must fit every pattern that it is for. `experts`: it may name each expert of a stack.
- */
+/* Keep a template, which must fit every pattern that it is for. `experts`: it may name each expert
+ * of a stack. */
 static banyan_status keep_template(rules_parser *parser, const rules_line *line, int word,
                                    bool experts, const char **kept)
 {
@@ -42,7 +42,7 @@ static banyan_status read_map(const rules_line *line, int word, rule_packed *pac
                                          "is no value map: there is " VALUE_MAP_NAMES);
 }
 
-/* One option of `in`. `*word` moves over its arguments; false: it is none. */
+/* Read one option of `in`. `*word` moves over its arguments; false: not an option. */
 static bool read_packed_option(const rules_line *line, int *word, rule_packed *packed,
                                banyan_status *status)
 {

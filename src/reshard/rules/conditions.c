@@ -1,4 +1,4 @@
-/* Conditions of rule files: read, decided and said. */
+/* Read, evaluate and format conditions of rule files. */
 #include <stdio.h>
 #include <string.h>
 
@@ -85,7 +85,7 @@ void rule_conditions_free(rule_conditions *conditions)
 
 /* ---- deciding ---- */
 
-/* Is the fact's JSON text this word? A string is compared without its quotes. */
+/* True if the fact's JSON text is this word. A string is compared without its quotes. */
 static bool fact_is(const char *fact, const char *value)
 {
     size_t bytes = strlen(value);
@@ -94,7 +94,8 @@ static bool fact_is(const char *fact, const char *value)
     return strcmp(fact, value) == 0;
 }
 
-/* A config.json that was read has a model_type: keys that it lacks are known to be missing. */
+/* Any config.json that was read has a model_type: then keys that it lacks are known to be missing.
+ */
 static rule_answer decide_fact(const rule_condition *condition, const banyan_model *model)
 {
     const char *fact = model_fact(model, condition->text);
@@ -118,7 +119,7 @@ static rule_answer decide_tensor(const rule_condition *condition, const rule_sub
     return exists != condition->is_negated ? RULE_YES : RULE_NO;
 }
 
-/* A condition that fails decides, whatever is not known beside it. */
+/* A condition that fails decides, even if others are unknown. */
 rule_answer rules_decide(const rule_conditions *conditions, const rule_subject *subject,
                          const glob_captures *captures, const rule_condition **which)
 {
@@ -146,7 +147,7 @@ bool rule_condition_holds(const rule_condition *condition, const rule_subject *s
     return answer == RULE_YES || (answer == RULE_UNDECIDED && condition->is_negated);
 }
 
-/* ---- saying ---- */
+/* ---- formatting ---- */
 
 const char *rule_condition_format(const rule_condition *condition, char *text, size_t bytes)
 {

@@ -1,4 +1,4 @@
-/* Looking at rules: files, packings, and what becomes of a model's tensors. */
+/* List rule files and packings, and explain how rules place a model's tensors. */
 #include <stdio.h>
 #include <string.h>
 

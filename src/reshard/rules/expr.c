@@ -8,7 +8,7 @@
 #define MAX_DEPTH 16
 #define MAX_VALUE ((int64_t)1 << 62)
 
-/* An expression while it is read. Without `find` it is only checked. */
+/* State of the expression parser. Without `find` it only checks. */
 struct reader {
     const char *at;
     int depth;

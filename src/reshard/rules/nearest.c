@@ -1,16 +1,16 @@
-/* Names that no rule fits: the nearest rule, and the difference. */
+/* Find the nearest rule of a name that no rule fits, and the difference. */
 #include <stdio.h>
 #include <string.h>
 
 #include "reshard/rules/rules.h"
 
-/* One component of a dotted name. */
+/* Return the length of one component of a dotted name. */
 static size_t rules_nearest_component(const char *text)
 {
     return strcspn(text, ".");
 }
 
-/* Does a pattern's component fit the name's? Fields and stars fit anything here. */
+/* True if a pattern's component fits the name's. Fields and stars fit anything here. */
 static bool rules_nearest_fits(const char *pattern, size_t pattern_bytes, const char *name,
                                size_t name_bytes)
 {
@@ -19,7 +19,7 @@ static bool rules_nearest_fits(const char *pattern, size_t pattern_bytes, const 
     return pattern_bytes == name_bytes && memcmp(pattern, name, name_bytes) == 0;
 }
 
-/* How many components fit from the start, and where the first that does not begins. */
+/* Count the components that fit from the start; set where the first that does not begins. */
 static int count_start(const char *pattern, const char *name, const char **pattern_at,
                        const char **name_at)
 {
@@ -105,7 +105,7 @@ void rules_explain_nearest(const banyan_rules *rules, const rule_subject *subjec
         }
         const char *pattern_at, *name_at;
         int near = count_start(rule->text, name, &pattern_at, &name_at);
-        /* Two stars are near to everything. */
+        /* A pattern with two stars is near to everything. */
         if (!strstr(rule->text, "**"))
             near = 2 * near + count_end(rule->text, name);
         if (near > best) {

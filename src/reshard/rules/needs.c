@@ -38,7 +38,7 @@ static bool is_there(const rule_subject *subject, const rule_match *match, const
 {
     const glob_local nowhere = {-1, -1};
     if (!glob_expand(template, &match->captures, &nowhere, name, bytes))
-        return true; /* too long for any tensor of the rule, which is refused elsewhere */
+        return true; /* too long for any tensor of the rule, which another check refuses */
     return subject_find(subject, name) &&
            (!match->is_scale || need_has_scale(subject, match, name, bytes));
 }
@@ -51,7 +51,7 @@ const rule_need *rules_find_missing(const rule_subject *subject, const rule_matc
         bool found = false;
         if (!need_applies(need, subject, &match->captures))
             continue;
-        /* From the last on, so that the first is the one named. */
+        /* Search from the last: the first one is the name in messages. */
         for (size_t n = need->count; n > 0 && !found; n--)
             found = is_there(subject, match, need->names[n - 1], name, bytes);
         if (!found)

@@ -89,7 +89,7 @@ banyan_status rules_line_end(const rules_line *line, int word)
 
 /* ---- lines at the top level ---- */
 
-/* Only packings described above can be followed: there is no circle. */
+/* A packing can follow only packings described above it, so there are no cycles. */
 static banyan_status parse_inherit(rules_parser *parser, const rules_line *line,
                                    rule_packing *packing)
 {
@@ -346,7 +346,7 @@ static banyan_status read_line(rules_parser *parser, const rules_line *line)
         return BANYAN_OK;
     if (!line->indented) {
         for (size_t i = 0; i < sizeof top_lines / sizeof *top_lines; i++) {
-            /* A pattern may be such a word too, except for the first. */
+            /* A pattern may also be such a word, except at the start of the file. */
             if (strcmp(line->words[0], top_lines[i].word) == 0 && (line->count > 1 || i == 0))
                 return top_lines[i].read(parser, line);
         }
@@ -375,7 +375,7 @@ static banyan_status parse_read_text(rules_parser *parser, const char *file, cha
     return BANYAN_OK;
 }
 
-/* ---- the whole ---- */
+/* ---- checks across rules ---- */
 
 static uint64_t parse_slots_of(const model_rule *rule, const rule_packed *packed)
 {
@@ -384,7 +384,7 @@ static uint64_t parse_slots_of(const model_rule *rule, const rule_packed *packed
     return packed->slot < 0 ? 0 : ones << packed->slot;
 }
 
-/* Every place learns the slots of all rules that share its local tensor. */
+/* Give every place the slots of all rules that share its local tensor. */
 static banyan_status find_partners(banyan_rules *rules)
 {
     map known = {0};

@@ -102,7 +102,7 @@ void banyan_rules_destroy(banyan_rules *rules)
 
 /* ---- names ---- */
 
-/* The name without the rule's scale suffix, or 0 when it does not end in it. */
+/* Return the length of the name without the rule's scale suffix, or 0 when it has another end. */
 static size_t without_suffix(const char *name, size_t bytes, const char *suffix)
 {
     size_t suffix_bytes = suffix ? strlen(suffix) : 0;

@@ -1,4 +1,4 @@
-/* Rules: which tensors are cut how, and where they lie in an engine's packing. */
+/* Rules: how tensors are cut, and where they lie in an engine's packing. */
 #ifndef RESHARD_RULES_RULES_H
 #define RESHARD_RULES_RULES_H
 
@@ -15,7 +15,7 @@ typedef struct rule_condition {
     bool is_fact;
     bool is_negated;
     const char *text;    /* template of the tensor's name; the fact's key */
-    const char **values; /* that the fact may have; */
+    const char **values; /* allowed values of the fact; */
     size_t value_count;  /* 0: any */
 } rule_condition;
 
@@ -23,11 +23,11 @@ typedef struct rule_conditions {
     ARRAY(rule_condition) list; /* all must hold */
 } rule_conditions;
 
-/* Tensors of which a model has one beside the rule's tensor. */
+/* The model needs one of these tensors beside the rule's tensor. */
 typedef struct rule_need {
     const char **names; /* templates */
     size_t count;
-    rule_conditions conditions; /* a fact that is not known counts as missing */
+    rule_conditions conditions; /* an unknown fact counts as missing */
     int line;
 } rule_need;
 
@@ -41,8 +41,8 @@ typedef struct rule_packed {
     bool stacked;     /* one of the experts in a leading dimension */
     bool unstacked;   /* of a tensor of all experts: one local tensor for each */
     bool transposed;
-    bool halves;   /* of each head the even rows come first, then the odd ones */
-    bool once;     /* the first rank that would hold a replica has it, the others zeros */
+    bool halves;   /* per head: even rows first, then odd ones */
+    bool once;     /* the first rank that would hold a replica holds it, the others zeros */
     bool whole;    /* every rank holds it, though the rule shards it */
     bool computed; /* the engine computes other values from the tensor's: it cannot be moved */
     uint32_t map;  /* BANYAN_PIECE_…: the value map of its pieces; 0: none */
@@ -66,17 +66,19 @@ typedef struct model_rule {
     int line;
     const char *text; /* of the pattern */
     glob pattern;
-    int shard_dim;           /* -1: replicated */
-    bool is_vocab;           /* the sharded dimension is padded */
-    const char *heads;       /* expression: elements of a head; NULL: not of heads */
-    const char *head_source; /* template of a tensor whose last extent is that too; NULL: none */
-    const char *head_count;  /* expression: heads there are, where it is known; NULL: any number */
-    bool heads_shared;       /* fewer heads than ranks: neighbours hold the same one */
-    bool stacks_experts;     /* dimension 0 counts experts */
-    bool is_buffer;          /* a persistent buffer: takes the source's type */
+    int shard_dim;     /* -1: replicated */
+    bool is_vocab;     /* the sharded dimension is padded */
+    const char *heads; /* expression: elements per head; NULL: no heads */
+    const char
+        *head_source; /* template of a tensor whose last extent is the head size too; NULL: none */
+    const char *head_count; /* expression: number of heads, if known; NULL: any number */
+    bool heads_shared;      /* fewer heads than ranks: neighbours hold the same one */
+    bool stacks_experts;    /* dimension 0 counts experts */
+    bool is_buffer;         /* a persistent buffer: takes the source's type */
     rule_stage stage;
-    const char *fallback;     /* fills it, in a destination, when no source has it; NULL: none */
-    const char *tied;         /* stands in for this tensor, on the last stage, when it is missing */
+    /* Fills the tensor in a destination when no source has it; NULL: none. */
+    const char *fallback;
+    const char *tied;         /* on the last stage it replaces this tensor if that is missing */
     const char *scale_suffix; /* of the tensor of block scales beside it */
     int64_t scale_block;
     ARRAY(rule_part) parts;
@@ -88,8 +90,8 @@ typedef struct model_rule {
 /* Properties of a packing as a whole. */
 typedef struct rule_packing {
     const char *name;
-    const char *like;    /* where a rule has nothing for it */
-    const char *release; /* of the engine, that the rules were held against; NULL: none */
+    const char *like;    /* packing to follow where a rule has no place in this one */
+    const char *release; /* engine release that the rules were checked against; NULL: none */
     const char *file;
     int line;
     int64_t vocab_multiple;
@@ -103,12 +105,12 @@ typedef struct rule_default {
     rule_conditions conditions;
 } rule_default;
 
-/* Tensors that a packing does not have, or has after all: the first line that fits decides. */
+/* Tensors that a packing lacks, or has as an exception: the first line that fits decides. */
 typedef struct rule_skip {
     const char *file;
     int line;
     bool keeps;
-    const char *packing; /* NULL: every one but hf */
+    const char *packing; /* NULL: every packing except hf */
     const char *text;
     glob pattern;
     rule_conditions conditions;
@@ -117,18 +119,18 @@ typedef struct rule_skip {
 /* Names that begin with `from` count as if they began with `to`. */
 typedef struct rule_prefix {
     const char *from, *to;
-    const char *packing, *out; /* in this packing local names begin with `out` instead; or NULL */
+    const char *packing, *out; /* local names of this packing begin with `out` instead; or NULL */
     rule_conditions conditions;
 } rule_prefix;
 
-/* Layers that a packing has behind all others: on the last stage, and numbered by themselves. */
+/* Layers that a packing has behind all others: on the last stage, with their own numbers. */
 typedef struct rule_behind {
     const char *packing, *text;
     glob pattern;      /* of a tensor that each of them has, and no other layer */
     const char *needs; /* a tensor of the first stage that they need on the last; NULL: none */
 } rule_behind;
 
-/* Local names that are others in one packing. */
+/* Local names that one packing changes. */
 typedef struct rule_rename {
     bool behind; /* for tensors of layers behind all others */
     const char *packing, *text;
@@ -137,13 +139,13 @@ typedef struct rule_rename {
     rule_conditions conditions;
 } rule_rename;
 
-/* Skips are counted in bits of a match. */
+/* Skips are bits of a match. */
 #define RULES_MAX_SKIPS 64
 
 struct banyan_rules {
-    uint64_t serial; /* no other rules of this process have it */
+    uint64_t serial; /* unique among the rules of this process */
     names names;
-    ARRAY(const char *) expert_facts; /* the first that is known counts the experts */
+    ARRAY(const char *) expert_facts; /* the first known fact is the number of experts */
     ARRAY(model_rule) rules;
     ARRAY(rule_packing) packings;
     ARRAY(rule_default) defaults;
@@ -157,13 +159,14 @@ struct banyan_rules {
 typedef struct rule_match {
     const char *name; /* the tensor's, after prefixes */
     const model_rule *rule;
-    const rule_condition *undecided; /* of the rule: its fact is not known; NULL: all hold */
-    const rule_prefix *prefix;       /* NULL: none */
-    const char *missing;             /* a tensor that the rule needs; NULL: none */
-    int missing_line;                /* of the rule's file */
-    glob_captures captures;          /* point into `name` */
+    const rule_condition
+        *undecided;            /* condition of the rule with an unknown fact; NULL: all hold */
+    const rule_prefix *prefix; /* NULL: none */
+    const char *missing;       /* a tensor that the rule needs; NULL: none is missing */
+    int missing_line;          /* of the rule's file */
+    glob_captures captures;    /* point into `name` */
     bool is_scale;
-    bool ends_experts; /* it is one expert's, and the model has none of the next one */
+    bool ends_experts; /* one expert's tensor, and the model lacks the next expert's */
     uint64_t skips, undecided_skips; /* bits: lines of rules->skips */
 } rule_match;
 
@@ -175,25 +178,25 @@ typedef struct rule_subject {
 
 typedef enum rule_answer { RULE_NO = 0, RULE_YES, RULE_UNDECIDED } rule_answer;
 
-/* Do all conditions hold for a tensor that matched so? `which` is the first that does not, or that
- * depends on an unknown fact; NULL is allowed. */
+/* Decide whether all conditions hold for a tensor that matched so. `which` is the first that fails,
+ * or that depends on an unknown fact; it may be NULL. */
 rule_answer rules_decide(const rule_conditions *conditions, const rule_subject *subject,
                          const glob_captures *captures, const rule_condition **which);
 
-/* Does the condition hold? A fact that is not known counts as missing. */
+/* True if the condition holds. An unknown fact counts as missing. */
 bool rule_condition_holds(const rule_condition *condition, const rule_subject *subject,
                           const glob_captures *captures);
 
-/* The first tensor that the rule needs beside the matched one and that the model lacks: its name in
- * `name`, and the clause; NULL: none. */
+/* Find the first tensor that the rule needs beside the matched one and that the model lacks: return
+ * the clause and set `name`; NULL: none. */
 const rule_need *rules_find_missing(const rule_subject *subject, const rule_match *match,
                                     char *name, size_t bytes);
 
-/* The name that the matched tensor has for the expert `step` behind. False: it is too long, or the
- * pattern does not tell. */
+/* Write the matched tensor's name for the expert `step` further on. False: the name is too long, or
+ * the pattern has no expert. */
 bool rules_expert_name(const rule_match *match, int step, char *name, size_t bytes);
 
-/* Does the rule's pattern fit, or its scales'? */
+/* True if the rule's pattern fits, or the pattern of its scales. */
 bool rule_fits(const model_rule *rule, const char *name, glob_captures *captures, bool *is_scale);
 
 /* Find the rule of a name, and the skips. False when no rule fits. The captures point into `name`.
@@ -201,22 +204,24 @@ bool rule_fits(const model_rule *rule, const char *name, glob_captures *captures
 bool rules_match(const banyan_rules *rules, const rule_subject *subject, const char *name,
                  rule_match *match);
 
-/* The first prefix that fits, or NULL. Its conditions ask for names as the model has them. */
+/* Return the first prefix that fits, or NULL. Its conditions ask for names as the model spells
+ * them. */
 const rule_prefix *rules_find_prefix(const banyan_rules *rules, const rule_subject *subject,
                                      const char *name);
 
-/* Say in `text` which rule comes nearest to a name that none fits, and why it does not fit. */
+/* Explain in `text` which rule comes nearest to a name that no rule fits, and why it does not fit.
+ */
 void rules_explain_nearest(const banyan_rules *rules, const rule_subject *subject, const char *name,
                            char *text, size_t bytes);
 
-/* Say in `text` what a condition asks for: `with "x"`, `when model_type = a b`. */
+/* Write a condition as text: `with "x"`, `when model_type = a b`. */
 const char *rule_condition_format(const rule_condition *condition, char *text, size_t bytes);
 
-/* Bits: the lines of rules->skips that are about a packing. */
+/* Return as bits the lines of rules->skips that are about a packing. */
 uint64_t rules_skips_of(const banyan_rules *rules, const char *packing);
 
-/* Does a packing whose skips are `lines` have no such tensor? `which` is the line that decides,
- * also where that depends on an unknown fact; NULL: none. */
+/* Decide whether a packing whose skips are `lines` lacks the tensor. `which` is the line that
+ * decides, also if that depends on an unknown fact; NULL: none. */
 rule_answer rules_skip(const banyan_rules *rules, const rule_match *match, uint64_t lines,
                        const rule_skip **which);
 
@@ -227,24 +232,24 @@ const rule_rename *rules_find_rename(const banyan_rules *rules, const rule_subje
                                      const char *packing, const char *name, bool behind,
                                      glob_captures *captures);
 
-/* The line that says which layers the packing has behind all others; NULL: it has none. */
+/* Return the line that says which layers the packing has behind all others; NULL: it has none. */
 const rule_behind *rules_find_behind(const banyan_rules *rules, const char *packing);
 
-/* INVALID, naming those there are, for a packing of which the rules say nothing; "hf" is always
- * there. */
+/* Find a packing. INVALID, naming the known ones, if the rules do not describe it; "hf" always
+ * exists. */
 banyan_status rules_find_packing(const banyan_rules *rules, const char *name,
                                  rule_packing *packing);
 
-/* Is `packing` this one, or one that it is like? */
+/* True if `packing` is this one, or follows it with `like`. */
 bool rules_packing_is(const banyan_rules *rules, const char *packing, const char *name);
 
-/* The tensor's place in the packing, or in one that it is like. RULE_NO: it has none; UNDECIDED:
- * `which` depends on an unknown fact. */
+/* Find the tensor's place in the packing, or in one that it follows. RULE_NO: it has none;
+ * UNDECIDED: `which` depends on an unknown fact. */
 rule_answer rule_find_packed(const banyan_rules *rules, const rule_subject *subject,
                              const rule_match *match, const char *packing,
                              const rule_packed **packed, const rule_condition **which);
 
-/* A rule file that is part of the library; NULL: there is none of this name. */
+/* Return a rule file that is part of the library; NULL: there is none of this name. */
 const char *rules_embedded(const char *name);
 
 #endif

@@ -1,6 +1,6 @@
 #include "reshard/run/blocks.h"
 
-/* As the planner's cuts: blocks of a block-scaled format stay whole where they can. */
+/* As in the planner's cuts, blocks of a block-scaled format stay whole where possible. */
 #define FASTEST_BLOCK_ELEMS 128
 #define BLOCK_ELEMS 32
 

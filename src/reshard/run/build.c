@@ -17,10 +17,11 @@
 #include "reshard/verify/run.h"
 #include "world/control.h"
 
-/* With a bound, what is staged is cut into blocks of this part of it, so that waves fill up. */
+/* With a bound on staging, staged data is cut into blocks of this fraction of it, so that waves
+ * fill up. */
 #define BLOCKS_IN_BOUND 4
 
-#define ZEROS_BYTES 256 /* no element is longer */
+#define ZEROS_BYTES 256 /* an upper limit of element sizes */
 
 /* ---- ends ---- */
 
@@ -81,8 +82,9 @@ static const banyan_transform *build_transform_of(const execution *run,
     return transfer->value_map ? value_map_transform() : run->transform;
 }
 
-/* Both ends cut alike: by the transfer, the bound, the service and the transform. A transform may
- * take the elements of both types for a block, at both ends of a local move. */
+/* Cut a transfer identically at both ends: by the transfer, the bound, the service and the
+ * transform. A transformed block may need its elements in both types, at both
+ * ends of a local move. */
 static banyan_status cut_transfer(const execution *run, const banyan_transfer *transfer,
                                   bool transformed, execution_blocks *cut)
 {
@@ -141,7 +143,7 @@ static banyan_status add_transfers(execution *run)
     return BANYAN_OK;
 }
 
-/* ---- where they lie ---- */
+/* ---- views ---- */
 
 static void view_end(const execution *run, execution_end *end, execution_part *parts)
 {
@@ -155,7 +157,7 @@ static size_t part_slots(const execution_end *end)
     return end->transformed || end->on_the_way ? BANYAN_TRANSFORM_MAX_PARTS : 1;
 }
 
-/* After the last push, when ends stay where they are. */
+/* View all ends after the last push, when they no longer move in memory. */
 static banyan_status view_ends(execution *run)
 {
     size_t slots = 0;
@@ -198,7 +200,7 @@ typedef banyan_status (*prepare_fn)(void *context, const banyan_transform_task *
                                     banyan_transform_scratch *scratch, DLTensor *parts,
                                     int *part_count);
 
-/* The task of an end; `transfer` receives the transfer as far as this block goes. */
+/* Describe an end as a task; `transfer` receives this block's part of the transfer. */
 static banyan_transform_task build_task_of(const execution *run, const execution_end *end,
                                            banyan_transfer *transfer, banyan_box *place)
 {
@@ -219,7 +221,8 @@ static banyan_transform_task build_task_of(const execution *run, const execution
     };
 }
 
-/* Once for all runs: what is received, and where its scales go, stays. */
+/* Prepare ends that are converted on the way once for all runs: the received tensors and the place
+ * of their scales do not change. */
 static banyan_status prepare_on_the_way(execution *run, execution_end *end, DLTensor *parts,
                                         int *part_count)
 {
@@ -271,10 +274,10 @@ banyan_status execution_finalize_end(const execution *run, const execution_end *
     return transform->finalize_recv(transform->context, &task, parts, part_count);
 }
 
-/* ---- what staging takes ---- */
+/* ---- staging sizes ---- */
 
-/* Ask the transform for its parts once, in memory that is given back at once, to learn how much it
- * takes: a wave's addresses are settled before the first wave runs. */
+/* Ask the transform for its parts once, and free the memory at once, to learn how much it takes: a
+ * wave's addresses are settled before the first wave runs. */
 static banyan_status measure_end(execution *run, execution_end *end, bool is_local)
 {
     banyan_transform_scratch scratch = {.kept_bytes = run->kept_bytes,
@@ -317,7 +320,8 @@ static banyan_status check_need(const execution *run, const execution_end *end, 
                      run->plan->max_staging_bytes);
 }
 
-/* Only when all have been measured is it known what the transform keeps. */
+/* Check the bound after all ends have been measured: only then is the transform's own memory known.
+ */
 static banyan_status check_needs(const execution *run)
 {
     for (size_t i = 0; i < run->ends.count; i++)
@@ -358,7 +362,7 @@ static banyan_status build_check_device(const execution *run)
                      run->plan->rank, run->device.device_id, what);
 }
 
-/* Said to lie at `place`, or found there. */
+/* Fail with the place where memory lies, as declared or as found there. */
 static banyan_status build_fail_place(const execution *run, const char *side, const char *name,
                                       DLDevice place)
 {
@@ -391,7 +395,7 @@ static banyan_status check_places_of(const execution *run, const char *side,
     return BANYAN_OK;
 }
 
-/* Of the sets at hand, by name; a service tells tasks alone. */
+/* Check the places of the tensor sets at hand, by name; a service could name tasks alone. */
 static banyan_status build_check_places(const execution *run)
 {
     RETURN_IF_FAILED(check_places_of(run, "source", &run->plan->source, run->source));
@@ -411,8 +415,8 @@ static banyan_status fail_mxfp8(const execution *run, banyan_status status, int 
                      run->plan->destination.tensors[tensor].name, problem);
 }
 
-/* A run writes all scales of a tensor in MXFP8: those of blocks of padding are zeroed, on the host,
- * so that padding can be zeros only and nothing can be left alone. */
+/* Refuse padding other than zeros, and boxes left alone, in MXFP8 tensors: a run writes all scales
+ * of such a tensor, and zeroes those of padding blocks on the host. */
 static banyan_status build_check_scales(const execution *run)
 {
     const plan_holding *holding = &run->plan->destination;
@@ -442,7 +446,7 @@ size_t execution_fill_offset(const execution *run, size_t i)
     return is_filled ? ZEROS_BYTES + i * BANYAN_MAX_FILL_BYTES : 0;
 }
 
-/* Zeros, then the element of each padding. */
+/* Write zeros, then the element of each padding. */
 static banyan_status alloc_fills(execution *run)
 {
     const memory_device_ops *ops;
@@ -469,7 +473,7 @@ static void free_fills(execution *run)
         ops->free(run->device.device_id, run->fills);
 }
 
-/* ---- all of it ---- */
+/* ---- building an execution ---- */
 
 static banyan_status build_alone(execution *run)
 {

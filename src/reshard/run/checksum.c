@@ -7,7 +7,7 @@
 
 #define CHUNK_BYTES 16384
 
-/* Strided elements are packed chunk by chunk, so that the sum does not depend on the strides. */
+/* Pack strided elements chunk by chunk, so that the sum does not depend on the strides. */
 banyan_status checksum_view(const strided_view *view, uint64_t *sum)
 {
     if (strided_view_is_dense(view)) {

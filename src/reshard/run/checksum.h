@@ -4,7 +4,8 @@
 
 #include "copy/strided/strided.h"
 
-/* XXH3, 64 bits, of the elements in row-major order, wherever they lie. NO_MEMORY only. */
+/* Compute the 64-bit XXH3 of the elements in row-major order, wherever they lie. NO_MEMORY is the
+ * only error. */
 banyan_status checksum_view(const strided_view *view, uint64_t *sum);
 
 #endif

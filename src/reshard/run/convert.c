@@ -12,9 +12,9 @@
 #include <immintrin.h>
 #endif
 
-/* Elements of strided or half-precision data that pass through a buffer on the stack at a time. */
+/* Elements of strided or half-precision data that one pass takes through a buffer on the stack. */
 #define CHUNK 1024
-/* A constant number of iterations is what compilers vectorise at any optimisation level. */
+/* Compilers vectorise a constant number of iterations at any optimisation level. */
 #define STEP 32
 
 typedef uint16_t half_at __attribute__((aligned(1), may_alias));
@@ -22,7 +22,7 @@ typedef uint32_t word_at __attribute__((aligned(1), may_alias));
 
 typedef void (*cast_fn)(void *restrict to, const void *restrict from, size_t count);
 
-/* Everything goes by way of f32, which holds each bf16 and f16 value exactly. */
+/* All conversions go through f32, which holds each bf16 and f16 value exactly. */
 struct casts {
     cast_fn f32_of_bf16, f32_of_f16, bf16_of_f32, f16_of_f32;
 };
@@ -86,7 +86,7 @@ static const struct casts avx2_casts = {avx2_f32_of_bf16, avx2_f32_of_f16, avx2_
 
 #endif
 
-/* F16C is older than AVX2: no processor has the latter alone, and clang 14 cannot ask for it. */
+/* AVX2 implies F16C, which is older and which clang 14 cannot query. */
 static const struct casts *casts_of_this_cpu(void)
 {
 #if defined(__x86_64__)

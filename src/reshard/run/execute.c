@@ -42,7 +42,7 @@ static banyan_status finish_run(const execution *run)
         fill_paddings(run);
     const banyan_transform *transform = run->transform;
     if (!device_is_host(run->device))
-        return BANYAN_OK; /* nothing has come yet */
+        return BANYAN_OK; /* nothing has arrived yet */
     if (transform && has_finish_padding(transform))
         RETURN_IF_FAILED(finish_paddings(run, transform));
     return transform && transform->finish ? transform->finish(transform->context) : BANYAN_OK;
@@ -76,7 +76,7 @@ typedef struct job {
     banyan_world *world;
     const banyan_transform *transform;
     void *stream;
-    bool has_entered; /* all ranks have: from here on the destination changes */
+    bool has_entered; /* all ranks have entered: from here on the destination changes */
 } job;
 
 static banyan_status check_job(const job *of)
@@ -103,13 +103,13 @@ static bool is_kept(const job *of)
            kept->destination_id == (of->destination ? tensors_id(of->destination) : 0);
 }
 
-/* What the ranks tell each other before a run, so that the largest decides: one cannot start, one
- * must prepare anew, or else which version is the newest. */
+/* The word that ranks exchange before a run; the largest decides: one cannot start, one must
+ * prepare again, or else the newest version. */
 #define JOB_REFUSED (UINT64_C(1) << 63)
 #define JOB_PREPARES (UINT64_C(1) << 62)
 #define JOB_VERSION (JOB_PREPARES - 1)
 
-/* The version is in the word unless somebody prepares: then it takes another round. */
+/* The word carries the version, unless a rank prepares: then the version takes another round. */
 static banyan_status prepare_job(const job *of, uint64_t version, uint64_t *newest)
 {
     banyan_reshard_plan_release(of->plan);
@@ -118,7 +118,7 @@ static banyan_status prepare_job(const job *of, uint64_t version, uint64_t *newe
                            of->transform, &of->plan->execution);
 }
 
-/* The gate. Until all ranks have entered, nothing of the destination has changed. */
+/* Enter the gate. Until all ranks have entered, nothing of the destination changes. */
 static banyan_status enter_job(const job *of, banyan_status mine, uint64_t version, uint64_t *most)
 {
     uint64_t word = version;
@@ -186,11 +186,11 @@ banyan_status banyan_reshard_execute(banyan_reshard_plan *plan, banyan_tensors *
     return run_job(&made);
 }
 
-/* The destination is torn while the run is in flight. */
+/* A started run. Its destination is torn while it is in flight. */
 typedef struct started_job {
     job of;
     bool marks;
-    banyan_tensors_state before; /* of the destination, when it was marked */
+    banyan_tensors_state before; /* of the destination, before it was marked torn */
 } started_job;
 
 static banyan_status run_started(void *context)
@@ -213,7 +213,7 @@ banyan_status banyan_reshard_start(banyan_reshard_plan *plan, banyan_tensors *so
     started_job *started = malloc(sizeof *started);
     if (!started)
         return error_no_memory(sizeof *started, "a request");
-    /* The run is in flight from now on, whenever its thread begins. */
+    /* The run is in flight from now on, even before its thread begins. */
     bool marks = check_job(&made) == BANYAN_OK && destination;
     *started = (started_job){made, marks, BANYAN_TENSORS_TORN};
     if (marks) {

@@ -1,4 +1,4 @@
-/* What a plan keeps between runs, and the steps of a run. */
+/* State that a plan keeps between runs, and the steps of a run. */
 #ifndef RESHARD_RUN_EXECUTE_H
 #define RESHARD_RUN_EXECUTE_H
 
@@ -8,7 +8,7 @@
 #include "reshard/planner/plan.h"
 #include "reshard/run/memory.h"
 
-/* A tensor that travels: what it is here, and the dense memory it travels from or to where the
+/* A tensor that travels: its local view, and the dense memory it travels from or to where the
  * service takes no strides. */
 typedef struct execution_part {
     DLTensor tensor;
@@ -17,30 +17,31 @@ typedef struct execution_part {
     uint32_t flags; /* of its operation */
 } execution_part;
 
-/* One end of a transfer, or of a block of one when that is cut to fit the staging memory. */
+/* One end of a transfer, or of a block of it when the transfer is cut to fit the staging memory. */
 typedef struct execution_end {
     const banyan_transfer *transfer;
     banyan_box box;
     uint32_t block;
     int peer;
     bool is_send, transformed;
-    bool on_the_way;     /* transformed by the service of a device: nothing is staged */
-    uint64_t position;   /* on the line that waves are intervals of; alike at both ends */
+    bool on_the_way;     /* the device's service transforms it: nothing is staged */
+    uint64_t position;   /* on the line that waves divide into intervals; identical at both ends */
     uint64_t need_bytes; /* of staging */
     size_t wave;
     int64_t shape[BANYAN_MAX_DIMS], strides[BANYAN_MAX_DIMS];
-    DLTensor view; /* of the box, in the local tensor */
+    DLTensor view; /* of the box, within the local tensor */
     execution_part *parts;
     int part_count; /* 0: not staged yet */
 } execution_end;
 
-/* What is sent and received as one batch. */
+/* Sends and receives of one batch. */
 typedef struct execution_wave {
     execution_end **ends; /* sends, then receives, by peer, task id and block */
     size_t end_count;
-    execution_end **locals; /* moves within this rank: the sending end, and behind it the other */
+    execution_end *
+        *locals; /* moves within this rank: each sending end, followed by its receiving end */
     size_t local_count;
-    uint64_t *sums;                 /* with checksums: one a part, in the order of the ends */
+    uint64_t *sums;                 /* with checksums: one per part, in the order of the ends */
     banyan_copy_schedule *schedule; /* NULL: none is kept */
 } execution_wave;
 
@@ -49,64 +50,65 @@ typedef struct execution {
     banyan_tensors *source, *destination;
     uint64_t source_id, destination_id;
     banyan_copy_service *service;
-    void *stream; /* of the run at hand */
+    void *stream; /* of the current run */
     banyan_world *world;
     const banyan_transform *transform;
     bool takes_strides, keeps_schedules;
     DLDevice device; /* of the service */
-    char *fills;     /* on a device: what padding is filled from; NULL: there is none */
+    char *fills;     /* on a device: the elements that fill padding; NULL: there is none */
     ARRAY(execution_end) ends;
     ARRAY(execution_end) locals;              /* in pairs */
     execution_end **end_order, **local_order; /* by wave */
     execution_part *parts;
     ARRAY(execution_wave) waves;
     ARRAY(strided_view) paddings;
-    arena dims;          /* of tensors that a transform on a device makes */
-    uint64_t kept_bytes; /* that the transform has of its own, all the time */
+    arena dims;          /* shapes of tensors that a transform makes on a device */
+    uint64_t kept_bytes; /* memory that the transform itself keeps permanently */
     run_memory arena;
 } execution;
 
-/* Lay out the runs of a plan over these tensors and this service. Collective; an error comes to
- * every rank. */
+/* Prepare the runs of a plan over these tensors and this service. Collective; every rank returns
+ * the error. */
 banyan_status execution_build(const banyan_reshard_plan *plan, banyan_tensors *source,
                               banyan_tensors *destination, banyan_copy_service *service,
                               banyan_world *world, const banyan_transform *transform,
                               execution **built);
 void execution_destroy(execution *run);
 
-/* Where the i-th padding's element lies in run->fills. */
+/* Return the offset of the i-th padding's element in run->fills. */
 size_t execution_fill_offset(const execution *run, size_t i);
 
-/* Move everything, once. Collective; an error comes to every rank. It takes one agreement a wave,
- * and one more where no schedule is kept yet or at all. */
+/* Move everything once. Collective; every rank returns the error. Takes one agreement per wave, and
+ * one more where no schedule is kept yet, or at all. */
 banyan_status execution_run(execution *run);
 
-/* One wave, given how this rank fares so far. Collective. The status is this rank's own, unless
- * `agreed` says that it has come to every rank. */
+/* Run one wave; `mine` is this rank's status so far. Collective. The returned status is this rank's
+ * own, unless `agreed` says that every rank has it. */
 banyan_status execution_run_wave(execution *run, execution_wave *wave, banyan_status mine,
                                  bool *agreed);
 
-/* The parts of an end, by its transform or, without one, its view. */
+/* Prepare the parts of an end, by its transform or, without one, from its view. */
 banyan_status execution_prepare_end(execution *run, execution_end *end,
                                     banyan_transform_scratch *scratch, DLTensor *parts,
                                     int *part_count);
 banyan_status execution_finalize_end(const execution *run, const execution_end *end,
                                      const DLTensor *parts, int part_count);
 
-/* Cut the line of positions into waves that need no more than the bound, at every rank alike, deal
- * the ends to them and allocate the staging memory. Collective; an error comes to every rank. */
+/* Cut the line of positions into waves that need no more than the bound, identically at every rank.
+ * Assign the ends to them and allocate the staging memory. Collective; every rank returns the
+ * error. */
 banyan_status execution_plan_waves(execution *run);
 
-/* A wave's checksums are one piece of staging: what it is rounded up by is set aside. */
+/* Return the bytes to set aside for rounding a wave's checksums, which are one piece of staging. */
 uint64_t execution_sums_rounding(const execution *run);
 
-/* Of staging memory, what the wave takes that takes most; after waves are dealt. */
+/* Return the staging bytes of the largest wave; call it after ends are assigned to waves. */
 uint64_t execution_largest_wave(const execution *run);
 
-/* Are these two views of this rank the same elements in the same place? */
+/* True if two views of this rank are the same elements in the same place. */
 bool execution_same_memory(const DLTensor *a, const DLTensor *b);
 
-/* What no wave can have of the staging memory. */
+/* Return the staging bytes that no wave can use. */
 uint64_t execution_set_aside(const execution *run);
 
 #endif

@@ -20,12 +20,12 @@ struct banyan_tensors {
     uint64_t id;
     size_t count;
     DLTensor *tensors;
-    int64_t *dims;          /* shapes and strides of all */
-    _Atomic uint64_t state; /* version << STATE_BITS | state: both are read at once */
-    banyan_memory *memory;  /* symmetric */
-    void *mapped;           /* or ordinary */
+    int64_t *dims;          /* shapes and strides of all tensors */
+    _Atomic uint64_t state; /* version << STATE_BITS | state, so that one load reads both */
+    banyan_memory *memory;  /* symmetric memory, */
+    void *mapped;           /* or ordinary memory, */
     size_t mapped_bytes;
-    const memory_device_ops *ops; /* or a device's: of `mapped` */
+    const memory_device_ops *ops; /* or a device's: the operations of `mapped` */
     DLDevice device;
 };
 
@@ -47,7 +47,7 @@ static banyan_status set_create(size_t count, banyan_tensors **set)
     return BANYAN_OK;
 }
 
-/* Make the i-th tensor, with shape and strides (NULL: dense) of its own. */
+/* Fill in the i-th tensor, with its own shape and strides (NULL: dense). */
 static DLTensor *set_add(banyan_tensors *set, size_t i, DLDataType dtype, int ndim,
                          const int64_t *shape, const int64_t *strides)
 {
@@ -94,7 +94,7 @@ static banyan_status tensors_check_tensor(const DLTensor *tensor, const banyan_l
     return BANYAN_OK;
 }
 
-/* Which local tensors hold persistent buffers: their type is the source's. */
+/* Mark local tensors that hold persistent buffers: their type is the source's. */
 static bool *persistent_tensors(const banyan_layout *layout)
 {
     bool *persistent = calloc(banyan_layout_tensor_count(layout) + 1, sizeof *persistent);
@@ -143,7 +143,7 @@ banyan_status banyan_tensors_create(const banyan_layout *layout, const DLTensor 
     return BANYAN_OK;
 }
 
-/* ---- memory of its own ---- */
+/* ---- memory of a set's own ---- */
 
 static banyan_status tensors_alloc_on_device(banyan_tensors *set, size_t bytes)
 {
@@ -172,7 +172,7 @@ static banyan_status alloc_ordinary(banyan_tensors *set, size_t bytes)
     return BANYAN_OK;
 }
 
-/* False when no memory can hold the tensor. */
+/* Compute the tensor's aligned size. False when it exceeds any memory. */
 static bool aligned_bytes(const DLTensor *tensor, uint64_t *bytes)
 {
     if (!shape_bytes(tensor->ndim, tensor->shape, banyan_dtype_bytes(tensor->dtype), bytes))
@@ -181,7 +181,7 @@ static bool aligned_bytes(const DLTensor *tensor, uint64_t *bytes)
     return true;
 }
 
-/* Dense tensors without memory, and how much they need. */
+/* Describe dense tensors without memory, and count the bytes that they need. */
 static banyan_status describe_dense(const banyan_local_tensor *tensors, size_t count,
                                     banyan_tensors **set, uint64_t *bytes)
 {
@@ -214,7 +214,7 @@ static void place_dense(banyan_tensors *set, char *memory)
     }
 }
 
-/* `mine` is how this rank fares so far; the tensors lie in one array. */
+/* Allocate a set. `mine` is this rank's status so far; the tensors lie in one array. */
 static banyan_status alloc_set(banyan_status mine, const banyan_local_tensor *tensors, size_t count,
                                banyan_world *world, DLDevice device, banyan_tensors **set)
 {
@@ -282,7 +282,7 @@ void banyan_tensors_destroy(banyan_tensors *set)
     free(set);
 }
 
-/* ---- reading ---- */
+/* ---- accessors ---- */
 
 size_t banyan_tensors_count(const banyan_tensors *set)
 {

@@ -7,7 +7,7 @@
 #include "reshard/transform/scratch.h"
 #include "world/control.h"
 
-/* ---- staging: what travels, and where it is ---- */
+/* ---- staging the data that travels ---- */
 
 static banyan_status place_part(execution *run, execution_part *part, bool is_send)
 {
@@ -31,7 +31,8 @@ static const void *part_address(const DLTensor *tensor)
     return (const char *)tensor->data + tensor->byte_offset;
 }
 
-/* A kept schedule reads and writes where the parts were when it was made. */
+/* Check that parts have not moved: a kept schedule reads and writes where they were when it was
+ * made. */
 static banyan_status check_parts_stay(const execution *run, const execution_end *end,
                                       const DLTensor *parts, int count)
 {
@@ -45,7 +46,7 @@ static banyan_status check_parts_stay(const execution *run, const execution_end 
                      run->transform ? run->transform->name : "none", end->transfer->name);
 }
 
-/* Nothing changes from run to run for a tensor that travels as it lies. */
+/* True if a tensor travels unchanged, so that nothing differs from run to run. */
 static bool stays_staged(const execution *run, const execution_end *end, bool is_local)
 {
     return end->part_count > 0 && !end->transformed && (is_local || run->takes_strides);
@@ -77,7 +78,7 @@ static banyan_status wave_sum_part(const execution_part *part, uint64_t *sum)
     return checksum_view(&view, sum);
 }
 
-/* One sum for each part of every end: those of the sends are taken here. */
+/* Reserve one sum for each part of every end, and compute those of the sends. */
 static banyan_status stage_sums(execution *run, execution_wave *wave)
 {
     size_t count = 0, at = 0;
@@ -135,7 +136,7 @@ static banyan_status submit_end(const execution *run, execution_end *end)
     return BANYAN_OK;
 }
 
-/* A tensor that the source and the destination share is there already. */
+/* A tensor that the source and the destination share needs no move. */
 bool execution_same_memory(const DLTensor *a, const DLTensor *b)
 {
     if (part_address(a) != part_address(b) || !banyan_dtype_equal(a->dtype, b->dtype) ||
@@ -147,8 +148,8 @@ bool execution_same_memory(const DLTensor *a, const DLTensor *b)
     return true;
 }
 
-/* A service that keeps schedules and takes strides moves within this rank while it waits for
- * others. */
+/* True if the service moves within this rank while it waits for others: it keeps schedules and
+ * takes strides. */
 static bool service_moves(const execution *run, const execution_end *local)
 {
     return run->takes_strides && run->keeps_schedules && !local->transformed;
@@ -170,7 +171,7 @@ static uint64_t sums_task_id(int source, int destination)
     return hash_bytes(pair, sizeof pair, hash_string("checksums", 0)) >> 1;
 }
 
-/* The sums of all that goes to, or comes from, one partner are one more task. */
+/* Submit the sums of everything to, or from, one partner as one more task. */
 static banyan_status submit_sums(const execution *run, const execution_wave *wave)
 {
     size_t at = 0;
@@ -222,7 +223,7 @@ static banyan_status submit_padding(const execution *run, size_t number)
     return wave_submit(run, &op, false);
 }
 
-/* On a device padding is filled by moves within this rank. */
+/* Fill padding on a device by moves within this rank. */
 static banyan_status submit_paddings(const execution *run)
 {
     for (size_t i = 0; i < run->paddings.count; i++)
@@ -319,9 +320,9 @@ static banyan_status land_wave(const execution *run, const execution_wave *wave)
 
 /* ---- a wave ---- */
 
-/* With a kept schedule the move itself goes on although this rank has failed, since its partners
- * are in it; without one the ranks agree first, since nobody must wait for what was not submitted.
- * A rank that fails before the move reports that, and not what the move makes of it. */
+/* With a kept schedule the move proceeds although this rank has failed, since its partners take
+ * part; without one the ranks agree first, so that none waits for a task that was not submitted. A
+ * rank that fails before the move reports that failure, not its effect on the move. */
 banyan_status execution_run_wave(execution *run, execution_wave *wave, banyan_status mine,
                                  bool *agreed)
 {

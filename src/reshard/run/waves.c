@@ -8,18 +8,19 @@
 /* Positions are below this. */
 #define LINE_END UINT64_MAX
 
-/* What of this rank's lies at a position, and what it needs. */
+/* This rank's data at a position, and the staging memory that it needs. */
 typedef struct execution_need {
     uint64_t position, bytes;
 } execution_need;
 
-/* The first positions of the second and later waves. */
+/* The first positions of all waves except the first. */
 typedef ARRAY(uint64_t) execution_boundaries;
 
 /* ---- cutting ---- */
 
-/* How far from `first` on this rank can go: the first position that does not fit any more. Needs at
- * one position stay together, even if the hashes that made them equal then cost a little more. */
+/* Return how far from `first` on this rank can go: the first position that no longer fits. Needs at
+ * one position stay together; if a hash collision made positions equal, that costs a little more.
+ */
 static uint64_t reach_from(const execution_need *needs, size_t count, size_t first, uint64_t bound)
 {
     uint64_t total = 0;
@@ -32,8 +33,8 @@ static uint64_t reach_from(const execution_need *needs, size_t count, size_t fir
     return LINE_END;
 }
 
-/* Each wave ends where the first rank is full, so that nobody takes more than the bound: one small
- * collective a wave, once. Each need by itself is within the bound. */
+/* End each wave where the first rank is full, so that no rank exceeds the bound: one small
+ * collective per wave, once. Each single need is within the bound. */
 static banyan_status cut_waves(banyan_world *world, const execution_need *needs, size_t count,
                                uint64_t bound_bytes, execution_boundaries *boundaries)
 {
@@ -52,7 +53,7 @@ static banyan_status cut_waves(banyan_world *world, const execution_need *needs,
     }
 }
 
-/* ---- dealing ---- */
+/* ---- assigning ends ---- */
 
 static int compare_needs(const void *left, const void *right)
 {
@@ -100,7 +101,7 @@ static banyan_status order_ends(const execution_end *ends, size_t count, size_t 
     return BANYAN_OK;
 }
 
-/* Deal ends and local moves to the waves, in order. */
+/* Assign ends and local moves to the waves, in order. */
 static banyan_status deal_waves(execution *run, const execution_boundaries *boundaries)
 {
     size_t waves = boundaries->count + 1;

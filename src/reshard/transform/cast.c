@@ -1,4 +1,4 @@
-/* The casting transform. One tensor travels, in the type of the side that does not cast. */
+/* The casting transform. One tensor travels, in the type of the end that does not cast. */
 #include <stdlib.h>
 
 #include "core/error.h"

@@ -65,7 +65,8 @@ static bool plain_scales(const banyan_transform_task *task, const mxfp8_box *box
     return fits;
 }
 
-/* Only whole tiles of a matrix are a tensor, and only when rows come right before columns. */
+/* A view of swizzled scales exists only for whole tiles of a matrix whose rows come right before
+ * its columns. */
 static bool swizzled_scales(const banyan_transform_task *task, const mxfp8_box *box,
                             const mxfp8_scales *scales, byte_tensor *made)
 {

@@ -1,4 +1,4 @@
-/* The built-in transforms on a device: its copy service does them, on the way. */
+/* The built-in transforms on a device: its copy service applies them on the way. */
 #ifndef RESHARD_TRANSFORM_DEVICE_H
 #define RESHARD_TRANSFORM_DEVICE_H
 
@@ -7,19 +7,20 @@
 
 #include "core/containers/arena.h"
 
-/* Parts of a task as operations of the service: the same at both ends, but for the tensors. */
+/* Parts of a task as operations of the service. Both ends have equal parts except for the tensors.
+ */
 typedef struct transform_parts {
     DLTensor tensors[BANYAN_TRANSFORM_MAX_PARTS];
     uint32_t flags[BANYAN_TRANSFORM_MAX_PARTS]; /* BANYAN_COPY_OP_… */
     int count;
 } transform_parts;
 
-/* Did banyan_cast_create or banyan_mxfp8_create make it? */
+/* True if banyan_cast_create or banyan_mxfp8_create made it. */
 bool transform_runs_on_devices(const banyan_transform *transform);
 
-/* What is to be sent, or received. Shapes are taken from `dims`. UNSUPPORTED, naming tensor and
- * box, for what only the host does: reading MXFP8 back, blocks that are cut or not whole, and
- * swizzled scales of boxes that are not whole tiles. */
+/* Set the parts to send, or to receive. Shapes are allocated from `dims`. UNSUPPORTED, naming
+ * tensor and box, for conversions that only the host does: reading MXFP8 back, blocks that are cut
+ * or not whole, and swizzled scales of boxes that are not whole tiles. */
 banyan_status transform_parts_on_device(const banyan_transform *transform,
                                         const banyan_transform_task *task, bool is_send,
                                         arena *dims, transform_parts *parts);

@@ -9,12 +9,12 @@
 
 #define BLOCK MXFP8_BLOCK
 
-/* Blocks are worked on as 32 f32 values, which hold any source exactly. Nearly all blocks are easy:
+/* Process blocks as 32 f32 values, which hold any source exactly. Nearly all blocks are easy:
  * without NaN, and with a scale for which float arithmetic meets no subnormal that counts. The
- * others take a slower way, in integers. */
+ * others take a slower path, in integers. */
 /* ---- scale ---- */
 
-/* Largest magnitude as f32's bits, which order as the values do, NaN above all. */
+/* Return the largest magnitude as f32 bits, which order like the values, with NaN above all. */
 static inline __attribute__((always_inline)) uint32_t block_amax(const uint32_t *restrict values)
 {
     int32_t amax = 0;
@@ -52,7 +52,7 @@ static void any_elements(const uint32_t *values, uint8_t scale, uint8_t *restric
         elements[i] = any_element(values[i], scale);
 }
 
-/* ---- back ---- */
+/* ---- dequantizing ---- */
 
 static inline uint32_t easy_value(uint8_t element, float factor)
 {
@@ -102,9 +102,9 @@ static void any_values(const uint8_t *elements, uint8_t scale, uint32_t *restric
 
 /* ---- bf16, in 16-bit integers ---- */
 
-/* Nearly all blocks of weights hold nothing that is subnormal in e4m3, but for zeros: then a bf16
- * value becomes an element, or back, by moving its exponent and rounding its mantissa. These say
- * false, and mean nothing, for other blocks. */
+/* Fast paths for bf16: nearly all blocks of weights hold nothing that is subnormal in e4m3, except
+ * zeros. Then a bf16 value becomes an element, or back, by shifting its exponent and rounding its
+ * mantissa. For other blocks these functions return false, and their output is undefined. */
 typedef uint16_t half_at __attribute__((aligned(1), may_alias));
 
 #define BF16_INFINITY 0x7f80
@@ -213,7 +213,7 @@ static inline __attribute__((always_inline)) void dequantize_bf16_blocks(const u
     }
 }
 
-/* ---- the same, compiled for two processors ---- */
+/* ---- the kernels compiled for two processors ---- */
 
 struct kernels {
     void (*quantize)(banyan_mxfp8_rule rule, const uint32_t *values, int64_t blocks,
@@ -270,7 +270,7 @@ static const struct kernels *kernels_of_this_cpu(void)
 
 /* ---- runs ---- */
 
-/* Blocks that pass through a buffer of f32 at a time. */
+/* Blocks that one pass takes through a buffer of f32. */
 #define CHUNK_BLOCKS 32
 
 static void quantize_with(const struct kernels *kernels, banyan_mxfp8_rule rule, const void *from,

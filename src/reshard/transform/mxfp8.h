@@ -1,6 +1,6 @@
 /* MXFP8, block by block: 32 elements in e4m3 (sign, 4 bits of exponent, 3 of mantissa, largest 448)
- * that share a scale in e8m0 (2^(byte - 127), 255 is NaN). docs/transforms.md says what becomes of
- * every value. */
+ * that share a scale in e8m0 (2^(byte - 127), 255 is NaN). docs/transforms.md says how every value
+ * is converted. */
 #ifndef RESHARD_TRANSFORM_MXFP8_H
 #define RESHARD_TRANSFORM_MXFP8_H
 
@@ -19,11 +19,13 @@ static inline int64_t mxfp8_blocks(int64_t elems)
 void mxfp8_quantize(banyan_mxfp8_rule rule, const void *from, DLDataType dtype, int64_t count,
                     uint8_t *elements, uint8_t *scales);
 
-/* And back, exactly where `dtype` (f32, f16 or bf16) can hold the value, else to nearest even. */
+/* Dequantize, exactly where `dtype` (f32, f16 or bf16) can hold the value, otherwise to nearest
+ * even. */
 void mxfp8_dequantize(const uint8_t *elements, const uint8_t *scales, int64_t count, void *to,
                       DLDataType dtype);
 
-/* The same without the instructions that only some processors have. */
+/* Quantize and dequantize without instructions that only some processors have; results are equal.
+ */
 void mxfp8_quantize_portable(banyan_mxfp8_rule rule, const void *from, DLDataType dtype,
                              int64_t count, uint8_t *elements, uint8_t *scales);
 void mxfp8_dequantize_portable(const uint8_t *elements, const uint8_t *scales, int64_t count,

@@ -2,7 +2,7 @@
 
 #include "copy/strided/strided.h"
 
-/* Elements of a row that pass through buffers on the stack at a time: whole blocks. */
+/* Blocks of a row that one pass takes through buffers on the stack. */
 #define CHUNK_BLOCKS 64
 #define CHUNK (CHUNK_BLOCKS * MXFP8_BLOCK)
 
@@ -32,7 +32,7 @@ void mxfp8_rows_next(mxfp8_rows *rows)
     rows->ended = true;
 }
 
-/* Elements first … first + count - 1 of a row, as a view. */
+/* Return elements first … first + count - 1 of a row, as a view. */
 static strided_view row_run(const mxfp8_rows *rows, const mxfp8_memory *memory, int64_t first,
                             int64_t count)
 {
@@ -91,8 +91,8 @@ void mxfp8_box_quantize(banyan_mxfp8_rule rule, const mxfp8_box *box, const mxfp
     }
 }
 
-/* Elements until the next chunk: a row that starts inside a block goes to that block's end first.
- */
+/* Return the elements until the next chunk: a row that starts inside a block first continues to
+ * that block's end. */
 static int64_t chunk_length(int64_t position, int64_t left)
 {
     int64_t in_block = position % MXFP8_BLOCK;

@@ -1,5 +1,5 @@
-/* The MXFP8 transform. Converted at the end where the values are, one tensor travels, in the type
- * of the other end's local tensor; otherwise two do, elements and scales, whose blocks are counted
+/* The MXFP8 transform. If the end with the values converts, one tensor travels, in the type of the
+ * other end's local tensor; otherwise elements and scales travel as two tensors, whose blocks count
  * from the box's start. */
 #include <stdlib.h>
 #include <string.h>
@@ -13,16 +13,17 @@
 #include "reshard/transform/mxfp8_task.h"
 #include "reshard/transform/object.h"
 
-/* What is known of one of this rank's local tensors. */
+/* State of one of this rank's local tensors. */
 struct mxfp8_tensor {
     char *name;
     bool bound, dense;
-    DLTensor scales; /* but for shape and strides, which are below */
+    DLTensor scales; /* its shape and strides are below */
     int64_t shape[BANYAN_MAX_DIMS], strides[BANYAN_MAX_DIMS];
-    uint64_t cleared_in;    /* the run that has zeroed the scales */
-    uint64_t counted_in;    /* the run that has accounted for the pending values */
-    mxfp8_pending *pending; /* once slices have cut blocks; stays, since schedules point into it */
-    mxfp8_memory elements;  /* the whole tensor's, where the pending values will go */
+    uint64_t cleared_in; /* run that last zeroed the scales */
+    uint64_t counted_in; /* run that last accounted for the pending values */
+    mxfp8_pending
+        *pending; /* set once slices have cut blocks; kept, since schedules point into it */
+    mxfp8_memory elements; /* whole tensor, the destination of the pending values */
     mxfp8_scales pending_scales;
 };
 
@@ -42,7 +43,7 @@ static bool is_e4m3(DLDataType dtype)
     return banyan_dtype_equal(dtype, BANYAN_F8_E4M3);
 }
 
-/* Into MXFP8, or back out of it? */
+/* True for a conversion into MXFP8, false for one out of it. */
 static bool mxfp8_create_quantizes(const banyan_transfer *transfer)
 {
     return is_e4m3(transfer->destination_dtype);
@@ -76,7 +77,7 @@ static struct mxfp8_tensor *find_tensor(const struct mxfp8_transform *mxfp8, con
     return map_get_string(&mxfp8->by_name, name, &i) ? &mxfp8->tensors.data[i] : NULL;
 }
 
-/* The scales that are bound to a tensor. */
+/* Find the scales that are bound to a tensor. */
 static banyan_status bound_scales(const struct mxfp8_transform *mxfp8,
                                   const struct mxfp8_tensor *tensor, const DLTensor *whole,
                                   mxfp8_scales *scales)
@@ -88,7 +89,7 @@ static banyan_status bound_scales(const struct mxfp8_transform *mxfp8,
                            scales);
 }
 
-/* The tensor that the task's local side is, and its scales. */
+/* Find the tensor of the task's local side, and its scales. */
 static banyan_status task_tensor(const struct mxfp8_transform *mxfp8,
                                  const banyan_transform_task *task, struct mxfp8_tensor **tensor,
                                  mxfp8_scales *scales)
@@ -104,8 +105,8 @@ static banyan_status task_tensor(const struct mxfp8_transform *mxfp8,
     return BANYAN_OK;
 }
 
-/* A run writes all scales of a destination: blocks of padding alone, which no task brings, get
- * zeros, as their elements do. */
+/* Zero a destination's scales once per run. A run writes all of them: blocks of padding alone,
+ * which no task brings, get zeros, as their elements do. */
 static void clear_once(const struct mxfp8_transform *mxfp8, struct mxfp8_tensor *tensor,
                        const mxfp8_scales *scales)
 {
@@ -114,7 +115,7 @@ static void clear_once(const struct mxfp8_transform *mxfp8, struct mxfp8_tensor 
     tensor->cleared_in = mxfp8->run;
 }
 
-/* The same for a task's tensor at the destination. */
+/* Find a task's tensor at the destination, and zero its scales. */
 static banyan_status landing_tensor(const struct mxfp8_transform *mxfp8,
                                     const banyan_transform_task *task, struct mxfp8_tensor **tensor,
                                     mxfp8_scales *scales)
@@ -126,7 +127,7 @@ static banyan_status landing_tensor(const struct mxfp8_transform *mxfp8,
 
 /* ---- parts ---- */
 
-/* Values or elements of the task's box, on their own. */
+/* Allocate the values or elements of the task's box in scratch memory. */
 static banyan_status scratch_elements(const banyan_transform_task *task, DLDataType dtype,
                                       banyan_transform_scratch *scratch, DLTensor *part)
 {
@@ -157,7 +158,7 @@ static banyan_status wire_scales(const banyan_transform_task *task, const DLTens
                            task->local->shape, part, scales);
 }
 
-/* The memory where the task's tensor is put together, as it comes: in the source's type. */
+/* Allocate the memory that assembles the task's tensor, in the source's type. */
 static banyan_status have_pending(const struct mxfp8_transform *mxfp8, struct mxfp8_tensor *tensor,
                                   const banyan_transform_task *task,
                                   banyan_transform_scratch *scratch)
@@ -180,7 +181,7 @@ static banyan_status have_pending(const struct mxfp8_transform *mxfp8, struct mx
                                 &tensor->pending);
 }
 
-/* The place of the task's box in that memory. */
+/* Return the place of the task's box in that memory. */
 static banyan_status pending_part(const struct mxfp8_transform *mxfp8, struct mxfp8_tensor *tensor,
                                   const banyan_transform_task *task, const mxfp8_scales *scales,
                                   banyan_transform_scratch *scratch, DLTensor *part)
@@ -397,7 +398,7 @@ static banyan_status mxfp8_finalize_recv(void *context, const banyan_transform_t
 
 /* ---- runs ---- */
 
-/* What the run before has brought is forgotten, also when it failed half-way. */
+/* Discard values that the previous run received, also when it failed half-way. */
 static banyan_status mxfp8_begin(void *context)
 {
     struct mxfp8_transform *mxfp8 = context;
@@ -456,7 +457,7 @@ banyan_status mxfp8_scales_of_task(const banyan_transform *transform,
     return BANYAN_OK;
 }
 
-/* ---- making one ---- */
+/* ---- creating one ---- */
 
 static void mxfp8_destroy(transform_object *object)
 {

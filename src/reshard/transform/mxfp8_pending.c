@@ -12,10 +12,10 @@ struct mxfp8_pending {
     size_t values_bytes;
     int64_t row_blocks;
     size_t block_count;
-    uint8_t *marked; /* a byte a block, row by row */
+    uint8_t *marked; /* a byte per block, row by row */
 };
 
-/* A whole tensor in numbers. */
+/* Dimensions of a whole tensor. */
 struct extent {
     uint64_t rows, row_blocks, values_bytes;
 };
@@ -131,7 +131,7 @@ void mxfp8_pending_mark(mxfp8_pending *pending, const mxfp8_box *box)
     }
 }
 
-/* Blocks first … end - 1 of a row. */
+/* Quantize blocks first … end - 1 of a row. */
 static void quantize_blocks(const mxfp8_pending *pending, const mxfp8_rows *rows, int64_t first,
                             int64_t end, banyan_mxfp8_rule rule, const mxfp8_memory *elements,
                             const mxfp8_scales *scales)

@@ -118,7 +118,7 @@ static uint8_t *swizzled_row(const mxfp8_scales *view, int64_t matrix, int64_t r
     return view->data + tile * TILE_BYTES + row_in_tile % 32 * 16 + row_in_tile / 32 * TILE_COLS;
 }
 
-/* Block 0 of a row. */
+/* Return block 0 of a row. */
 static uint8_t *row_start(const mxfp8_scales *view, const int64_t *index)
 {
     int outer = view->layout == BANYAN_MXFP8_PLAIN ? view->ndim - 1 : view->ndim - 2;

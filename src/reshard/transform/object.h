@@ -1,4 +1,4 @@
-/* What the built-in transforms have in common. */
+/* Base of the built-in transforms. */
 #ifndef RESHARD_TRANSFORM_OBJECT_H
 #define RESHARD_TRANSFORM_OBJECT_H
 
@@ -10,19 +10,19 @@ typedef struct transform_object {
     void (*destroy)(struct transform_object *object);
 } transform_object;
 
-/* Did banyan_cast_create, or banyan_mxfp8_create, make it? */
+/* True if banyan_cast_create, or banyan_mxfp8_create, made it. */
 bool transform_is_cast(const banyan_transform *transform);
 bool transform_is_mxfp8(const banyan_transform *transform);
 
-/* Of one that banyan_mxfp8_create made: its rule, and the scales that are bound to the local tensor
- * of a task, wherever they lie. NOT_FOUND when there are none. */
+/* Return the rule of an MXFP8 transform, and the scales bound to a task's local tensor, wherever
+ * they lie. NOT_FOUND when there are none. */
 struct mxfp8_scales;
 banyan_mxfp8_rule mxfp8_rule_of(const banyan_transform *transform);
 banyan_status mxfp8_scales_of_task(const banyan_transform *transform,
                                    const banyan_transform_task *task, struct mxfp8_scales *scales,
                                    DLDevice *device);
 
-/* Globs of global tensors' names; none lets all pass. */
+/* Globs of global tensors' names; an empty filter accepts all. */
 typedef struct name_filter {
     char **globs;
     size_t count;
@@ -32,7 +32,7 @@ banyan_status name_filter_copy(const char *const *globs, size_t count, name_filt
 void name_filter_free(name_filter *filter);
 bool name_filter_accepts(const name_filter *filter, const char *name);
 
-/* A dense tensor in scratch memory, its shape too. */
+/* Allocate a dense tensor, with its shape, in scratch memory. */
 banyan_status scratch_tensor(banyan_transform_scratch *scratch, DLDataType dtype, int ndim,
                              const int64_t *shape, DLTensor *tensor);
 

@@ -1,4 +1,4 @@
-/* A case for planners is checked twice: the transfers that it gives, and those that we plan. */
+/* Check a planner case twice: the transfers that it lists, and those that Banyan plans. */
 #include <string.h>
 
 #include "reshard/layout/box.h"
@@ -10,7 +10,7 @@
 
 #define SLOT_BYTES (512 * 1024)
 
-/* What a rank holds, and what is planned for it. */
+/* A rank's layouts, and its plan. */
 typedef struct case_rank {
     names names;
     plan_holding source, destination;
@@ -24,7 +24,7 @@ typedef struct case_check {
     banyan_reshard_report *report;
 } case_check;
 
-/* ---- what we plan ---- */
+/* ---- Banyan's plan ---- */
 
 static banyan_status layouts_of(void *context, int rank, banyan_layout *source,
                                 banyan_layout *destination)
@@ -41,7 +41,7 @@ static banyan_status case_take_rank(void *context, int rank, planner_result *res
     return BANYAN_OK;
 }
 
-/* What the planner refuses is no plan that could run. */
+/* A case that the planner refuses has no plan to check. */
 static banyan_status case_plan_case(case_check *check, const banyan_reshard_options *options)
 {
     const banyan_reshard_sample_world world = {
@@ -72,9 +72,9 @@ static banyan_status check_planned(case_check *check, uint64_t slot_bytes)
     return status;
 }
 
-/* ---- what the case says ---- */
+/* ---- the transfers that the case lists ---- */
 
-/* A part of a slice of a local tensor that is a box of one global tensor. `place` is where it lies
+/* A part of a slice of a local tensor that is a box of one global tensor. `place` is its position
  * in the slice, which starts at 0. */
 static bool piece_in_slice(const banyan_piece *piece, const plan_holding *holding,
                            const banyan_box *slice, banyan_box *place)
@@ -88,14 +88,14 @@ static bool piece_in_slice(const banyan_piece *piece, const plan_holding *holdin
     return true;
 }
 
-/* Where global index 0 of the piece's box would lie in the slice. */
+/* Return the index in the slice of the piece's global index 0. */
 static int64_t offset_in_slice(const banyan_piece *piece, const banyan_box *slice, int d)
 {
     int local = piece->dim_map[d];
     return piece->local_start[local] - piece->box.start[d] - slice->start[local];
 }
 
-/* Does the same place of both slices hold the same global element? */
+/* True if equal places of both slices hold equal global elements. */
 static bool same_elements(const banyan_piece *from, const banyan_box *source_slice,
                           const banyan_piece *to, const banyan_box *destination_slice)
 {
@@ -116,7 +116,7 @@ static int case_tensor_named(const plan_holding *holding, const char *name)
     return -1;
 }
 
-/* Elements of the slice that the transfer brings from where they belong. */
+/* Count the elements of the slice that the transfer takes from the right place. */
 static uint64_t right_elems(const case_check *check, const banyan_megatron_transfer *transfer)
 {
     const plan_holding *source = &check->ranks[transfer->source_rank].source;
@@ -173,7 +173,7 @@ static int by_destination(const void *left, const void *right)
 typedef struct given {
     const banyan_megatron_transfer **sorted; /* by destination */
     size_t count;
-    banyan_box *boxes; /* room for as many */
+    banyan_box *boxes; /* scratch space for as many boxes */
 } given;
 
 static banyan_status check_given_tensor(const case_check *check, int rank,
@@ -227,7 +227,7 @@ static banyan_status check_given(case_check *check)
     return status;
 }
 
-/* ---- both ---- */
+/* ---- both checks ---- */
 
 static void free_ranks(case_check *check)
 {

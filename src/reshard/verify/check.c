@@ -18,7 +18,7 @@ static bool box_inside(const banyan_box *box, const banyan_box *of)
 
 /* ---- exactly once ---- */
 
-/* Take every box out of the whole: what is left is written by nobody. */
+/* Subtract every box from the whole: no transfer writes the rest. */
 static banyan_status add_unwritten(int rank, const char *name, const banyan_box *whole,
                                    const banyan_box *boxes, size_t count,
                                    banyan_reshard_report *report)
@@ -88,7 +88,8 @@ bool check_names_fit(const banyan_piece *source, const banyan_piece *destination
            (destination->fallback_name && strcmp(source->name, destination->fallback_name) == 0);
 }
 
-/* A transfer has its destination's name: whether the piece may have another, its receiver knows. */
+/* Check that a source piece of this rank holds the box. A transfer has its destination's name, and
+ * its receiver checks whether the piece may have another. */
 static banyan_status check_held(const check_part *part, const banyan_transfer *transfer,
                                 banyan_reshard_report *report)
 {
@@ -124,7 +125,7 @@ static int by_piece(const void *left, const void *right)
            (a->destination_piece < b->destination_piece);
 }
 
-/* The receives, sorted by piece; `boxes` has room for all of them. */
+/* Check the receives, sorted by piece; `boxes` has space for all of them. */
 static banyan_status verify_check_pieces(const check_part *part, banyan_transfer *const *sorted,
                                          size_t count, banyan_box *boxes,
                                          banyan_reshard_report *report)

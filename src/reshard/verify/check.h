@@ -1,4 +1,4 @@
-/* Is a plan right? Nothing that planning has done is taken for granted. */
+/* Check that a plan is right, without relying on anything that planning computed. */
 #ifndef RESHARD_VERIFY_CHECK_H
 #define RESHARD_VERIFY_CHECK_H
 
@@ -12,21 +12,22 @@ typedef struct check_part {
     const planner_result *transfers;
 } check_part;
 
-/* May a piece of the source fill this piece? */
+/* True if a piece of the source may fill this piece. */
 bool check_names_fit(const banyan_piece *source, const banyan_piece *destination);
 
-/* What this rank receives and copies covers its pieces exactly once, and it holds what it sends. */
+/* Check that this rank's receives and copies cover its pieces exactly once, and that it holds what
+ * it sends. */
 banyan_status check_part_alone(const check_part *part, banyan_reshard_report *report);
 
-/* The same, but the first finding is an error: INVALID. */
+/* Check as check_part_alone, but return the first finding as an error: INVALID. */
 banyan_status check_part_sound(const check_part *part);
 
-/* parts[i] is rank i's. Every receive has exactly one send of the same box, id and bytes at the
- * rank that it names, and the other way round. */
+/* Check that every receive has exactly one send of equal box, id and bytes at the rank that it
+ * names, and every send one receive. parts[i] is rank i's. */
 banyan_status check_parts_pair(const check_part *parts, int count, banyan_reshard_report *report);
 
-/* Do `boxes` cover `whole`, of the tensor `name` at `rank`, exactly once? The boxes may be changed.
- */
+/* Check that `boxes` cover `whole`, of the tensor `name` at `rank`, exactly once. The boxes may be
+ * modified. */
 banyan_status check_cover(int rank, const char *name, const banyan_box *whole, banyan_box *boxes,
                           size_t count, banyan_reshard_report *report);
 

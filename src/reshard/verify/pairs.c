@@ -1,10 +1,10 @@
-/* Do the parts of all ranks fit together? */
+/* Check that the parts of all ranks fit together. */
 #include <string.h>
 
 #include "reshard/layout/box.h"
 #include "reshard/verify/check.h"
 
-/* A transfer as one of its ends has it. */
+/* A transfer as recorded by one of its ends. */
 typedef struct pair_end {
     const banyan_transfer *transfer;
     bool is_send;
@@ -41,7 +41,7 @@ static const banyan_piece *verify_pairs_piece_of(const plan_holding *holding, si
     return i < holding->piece_count ? &holding->pieces[i] : NULL;
 }
 
-/* Does the rank that it is to come from hold it, in any piece? */
+/* True if the sending rank holds the box, in any piece. */
 static bool is_held(const check_part *parts, const banyan_transfer *recv)
 {
     const plan_holding *source = parts[recv->source_rank].source;
@@ -66,7 +66,8 @@ static bool names_fit(const check_part *parts, const banyan_transfer *send,
     return from && to && check_names_fit(from, to);
 }
 
-/* All ends with the same ranks and id: one send and one receive of the same is right. */
+/* Check all ends with equal ranks and id: one send and one receive with equal contents are right.
+ */
 static banyan_status check_task(const check_part *parts, const pair_end *ends, size_t count,
                                 banyan_reshard_report *report)
 {
@@ -95,7 +96,7 @@ static banyan_status check_task(const check_part *parts, const pair_end *ends, s
         count == 2 && sends == 1 ? ", of different tensors, boxes or bytes" : "");
 }
 
-/* The ends of one rank that have another rank at their other end. */
+/* Add the transfers of one rank whose other end is another rank. */
 static banyan_status verify_pairs_add_ends(const check_part *part, int ranks,
                                            const banyan_transfer *transfers, size_t count,
                                            bool is_send, pair_end *ends, size_t *end_count,

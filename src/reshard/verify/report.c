@@ -77,7 +77,7 @@ const banyan_reshard_finding *banyan_reshard_report_finding(const banyan_reshard
 
 /* ---- printing ---- */
 
-/* Names of tensors come from files. */
+/* Escape text: names of tensors come from files. */
 static void escape_add(bytes_writer *to, const char *text)
 {
     size_t bytes = strlen(text) * ESCAPE_GROWTH + 1;

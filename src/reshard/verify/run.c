@@ -6,7 +6,7 @@
 #include "reshard/run/tensors.h"
 #include "reshard/verify/views.h"
 
-/* Memory from `low` to below `high`, of which `view` is what is touched. */
+/* Memory from `low` to below `high`; `view` is the part of it that is touched. */
 typedef struct run_span {
     const char *low, *high;
     bool is_write;
@@ -37,8 +37,8 @@ static int by_address(const void *left, const void *right)
 
 typedef banyan_status (*overlap_fn)(void *context, const run_span *read, const run_span *write);
 
-/* Tell of each read and write whose spans overlap. The spans are sorted; `open` holds indices of
- * those, of each kind, that the sweep has not left. */
+/* Report each read and write whose spans overlap. The spans are sorted; `open` holds, for each
+ * kind, indices of the spans that the sweep has not left. */
 static banyan_status verify_run_sweep(const run_spans *spans, size_t *open[2], overlap_fn tell,
                                       void *context)
 {
@@ -74,15 +74,14 @@ static banyan_status each_overlap(run_spans *spans, overlap_fn tell, void *conte
     return status;
 }
 
-/* ---- whole tensors first: mostly no two share memory ---- */
+/* ---- first whole tensors: usually no two share memory ---- */
 
 typedef struct shared_tensors {
-    bool *read,
-        *written; /* of the source's and the destination's: shares memory with another side */
+    bool *read, *written; /* per tensor of a side: it shares memory with the other side */
     bool any;
 } shared_tensors;
 
-/* What has no view cannot be moved but by a transform. */
+/* An end without a view can only be moved by a transform. */
 static banyan_status verify_run_add_tensors(const banyan_tensors *set, bool is_write,
                                             run_spans *spans)
 {
@@ -114,7 +113,7 @@ static banyan_status find_shared(const execution *run, shared_tensors *shared)
     return status;
 }
 
-/* ---- then what a run touches of those that do ---- */
+/* ---- then the memory that a run touches in tensors that share it ---- */
 
 static size_t tensor_of(const execution *run, const execution_end *end)
 {

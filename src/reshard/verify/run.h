@@ -1,16 +1,17 @@
-/* What a plan cannot say of itself, and a run of it can: where its tensors lie. */
+/* Checks that a plan alone does not allow, but a run of it does: where its tensors lie. */
 #ifndef RESHARD_VERIFY_RUN_H
 #define RESHARD_VERIFY_RUN_H
 
 #include "reshard/run/execute.h"
 
-/* INVALID, naming tensors, boxes and addresses, when memory that this run of this rank writes is
- * also read by it as a source: nothing orders the two. A tensor that a local copy finds in its
- * place already is not written; what a transform takes over is left to it. Without shared memory n
- * log n in the local tensors. After the ends have their views. */
+/* INVALID, naming tensors, boxes and addresses, when this rank's run writes memory that it also
+ * reads as a source: nothing orders the two. A tensor that a local copy finds in its place already
+ * is not written; a transform is responsible for the memory that it takes over. Without shared
+ * memory n log n in the local tensors. Call it when the ends have their views. */
 banyan_status check_run_overlaps(const execution *run);
 
-/* INVALID when a wave takes more staging memory than the bound. After waves are dealt. */
+/* INVALID when a wave takes more staging memory than the bound. Call it when ends are assigned to
+ * waves. */
 banyan_status check_run_staging(const execution *run);
 
 #endif

@@ -24,7 +24,7 @@ static banyan_status add_sends(pipeline_world *world, const check_part *part)
     return status;
 }
 
-/* In the rounds that the world has now. */
+/* Check with the world's current rounds. */
 static banyan_status check_steps(const pipeline_world *world, banyan_reshard_report *report)
 {
     pipeline_steps *steps = calloc((size_t)world->ranks, sizeof *steps);
@@ -41,7 +41,7 @@ static banyan_status check_steps(const pipeline_world *world, banyan_reshard_rep
     return status;
 }
 
-/* By rotation, and when that is sound, with as few rounds as possible. */
+/* Check rounds by rotation and, if these are sound, as few rounds as possible. */
 static banyan_status check_both(pipeline_world *world, banyan_reshard_report *report)
 {
     size_t found = banyan_reshard_report_count(report);

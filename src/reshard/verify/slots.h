@@ -4,9 +4,9 @@
 
 #include "reshard/verify/check.h"
 
-/* Pack all ranks' transfers into batches for slots of `slot_bytes`, give these their rounds, by
- * rotation and then by colouring, and check what becomes of the slots. parts[i] is rank i's; they
- * fit together. */
+/* Pack all ranks' transfers into batches for slots of `slot_bytes`, assign the batches to rounds,
+ * by rotation and then by colouring, and check the use of the slots. parts[i] is rank i's; they fit
+ * together. */
 banyan_status check_slots(const check_part *parts, int count, uint64_t slot_bytes,
                           banyan_reshard_report *report);
 

@@ -1,8 +1,8 @@
-/* Whole blocks of the one view are compared with the other, then parts of those that lie in its
- * reach, down to runs of bytes. Blocks beside each other in memory need few comparisons. */
+/* Compare whole blocks of one view with the other view, then the parts of blocks in its reach, down
+ * to runs of bytes. Adjacent blocks in memory need few comparisons. */
 #include "reshard/verify/views.h"
 
-/* A view, and from where to where its blocks of each level reach around their first element. */
+/* A view, and per level the bounds of a block around its first element. */
 typedef struct reach {
     const strided_view *view;
     int64_t low[BANYAN_MAX_DIMS + 1], high[BANYAN_MAX_DIMS + 1];
@@ -20,7 +20,7 @@ static reach views_reach_of(const strided_view *view)
     return made;
 }
 
-/* Are all bytes of the block's reach its own? */
+/* True if the block owns all bytes of its reach. */
 static bool views_is_run(const reach *of, int level)
 {
     const strided_view *view = of->view;
@@ -28,7 +28,7 @@ static bool views_is_run(const reach *of, int level)
            (level == view->ndim - 1 && view->stride[level] == (int64_t)view->elem_bytes);
 }
 
-/* Blocks of one level inside a block at address 0 whose reach meets [low, high). */
+/* Find the blocks of one level, inside a block at address 0, whose reach meets [low, high). */
 static void blocks_in(const reach *of, int level, int64_t low, int64_t high, int64_t *first,
                       int64_t *last)
 {
@@ -44,15 +44,15 @@ static void blocks_in(const reach *of, int level, int64_t low, int64_t high, int
     }
     if (stride == 0)
         return;
-    /* Block i is at i × stride, which is more than `below` and less than `above`. The division
-     * rounds towards 0, so block 0 may be one too many: callers look at the bounds of each. */
+    /* Block i is at i × stride, above `below` and under `above`. The division rounds towards 0, so
+     * block 0 may be one too many: callers check the bounds of each. */
     if (below >= 0)
         *first = below / stride + 1;
     if ((above - 1) / stride < *last)
         *last = (above - 1) / stride;
 }
 
-/* Does a block touch [low, high)? Addresses count from its first element. */
+/* True if a block touches [low, high). Addresses count from its first element. */
 static bool views_touches(const reach *of, int level, int64_t low, int64_t high)
 {
     if (of->high[level] <= low || high <= of->low[level])
@@ -69,7 +69,7 @@ static bool views_touches(const reach *of, int level, int64_t low, int64_t high)
     return false;
 }
 
-/* A block of `a`, `at` bytes behind the first element of `b`. */
+/* True if a block of `a`, `at` bytes behind the first element of `b`, overlaps it. */
 static bool block_overlaps(const reach *a, int level, int64_t at, const reach *b)
 {
     if (!views_touches(b, 0, at + a->low[level], at + a->high[level]))

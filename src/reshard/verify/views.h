@@ -1,10 +1,10 @@
-/* Memory that strided views have in common. */
+/* Memory that strided views share. */
 #ifndef RESHARD_VERIFY_VIEWS_H
 #define RESHARD_VERIFY_VIEWS_H
 
 #include "copy/strided/strided.h"
 
-/* Do they have a byte in common? Exact for any strides. */
+/* True if the views share a byte. Exact for any strides. */
 bool check_views_overlap(const strided_view *a, const strided_view *b);
 
 #endif
