@@ -94,7 +94,7 @@ class Heads(unittest.TestCase):
     def test_an_unknown_size_is_asked_for(self):
         done = self.reshard(self.source, "out", "--from", "tp=1", "--to", "tp=2,packing=megatron")
         self.assertEqual((done.returncode, done.stdout), (1, ""))
-        self.assertIn("how large its heads are is not known: give head=N in the spec", done.stderr)
+        self.assertIn("the size of its heads is unknown: give head=N in the spec", done.stderr)
         self.assertFalse((self.folder / "out").exists())
 
     def test_a_contradiction_is_told_with_both_values(self):

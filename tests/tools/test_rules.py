@@ -108,7 +108,7 @@ class Rules(unittest.TestCase):
         done = rules("check", path, "--model", self.model, "--spec", "tp=2,packing=vllm")
         self.assert_done(done, f"model.norm.weight ({path}:1), in my.norm", "builtin:mlp.rules")
         self.assert_refused(rules("check", self.rule_file("include my.rules\n")),
-                            "is included too deep: in a circle?")
+                            "is included too deeply: does it include itself?")
         self.assert_refused(rules("check", self.rule_file("include none.rules\n")), "none.rules")
 
     def test_a_value_map_is_one_that_there_is(self):

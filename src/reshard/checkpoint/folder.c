@@ -120,7 +120,7 @@ static void folder_remove_abandoned(int parent_fd, const char *name)
         close(fd);
         return;
     }
-    log_info("removing %s, which a process that was killed has left", name);
+    log_info("removing %s, left by a killed process", name);
     remove_entries(fd, 1);
     unlinkat(parent_fd, name, AT_REMOVEDIR);
 }
@@ -148,7 +148,7 @@ banyan_status new_folder_check(const char *path)
 {
     struct stat info;
     if (lstat(path, &info) == 0 && !(S_ISDIR(info.st_mode) && folder_is_empty(path)))
-        return error_set(BANYAN_ERR_INVALID, "%s is there already: it is not overwritten", path);
+        return error_set(BANYAN_ERR_INVALID, "%s exists already: it is not overwritten", path);
     char *parent = path_parent(path);
     if (!parent)
         return BANYAN_ERR_NO_MEMORY;

@@ -295,8 +295,8 @@ static banyan_status checkpoint_join_check_maps(const saved_model *model)
         const char *name = value_map_name(saved_model_map(model, t));
         if (name)
             return error_set(BANYAN_ERR_MISMATCH,
-                             "%s: tensor %s is kept as its %s, and no value map is undone: such a "
-                             "folder cannot be joined",
+                             "%s: tensor %s is saved as its %s, and a value map cannot be undone: "
+                             "the folder cannot be joined",
                              model->index_path, model->index.tensors.data[t].name, name);
     }
     return BANYAN_OK;

@@ -100,8 +100,8 @@ static banyan_status load_piece(const banyan_checkpoint *checkpoint, const banya
     uint32_t kept = saved ? saved_model_map(saved, i) : 0;
     if (!value_map_between(kept, piece->flags, &flag))
         return error_set(BANYAN_ERR_MISMATCH,
-                         "tensor %s is kept as its %s in the checkpoint, and no value map is "
-                         "undone: the layout wants %s",
+                         "tensor %s is saved as its %s in the checkpoint, and a value map cannot "
+                         "be undone: the layout wants %s",
                          piece->name, value_map_name(kept),
                          piece->flags & VALUE_MAPS ? value_map_name(piece->flags)
                                                    : "its own values");

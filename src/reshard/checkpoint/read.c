@@ -177,8 +177,9 @@ static banyan_status add_shards(banyan_checkpoint *checkpoint, const char *index
     json_object_foreach(weight_map, tensor, value)
     {
         if (banyan_checkpoint_find(checkpoint, tensor, &found) != BANYAN_OK)
-            return error_set(BANYAN_ERR_FORMAT, "%s: tensor %s is said to be in %s, which has none",
-                             index, tensor, json_string_value(value));
+            return error_set(BANYAN_ERR_FORMAT,
+                             "%s: tensor %s is listed in %s, which does not have it", index, tensor,
+                             json_string_value(value));
     }
     return BANYAN_OK;
 }

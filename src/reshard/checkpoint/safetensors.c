@@ -67,7 +67,7 @@ static banyan_status read_offsets(json_path *path, const json_t *member, uint64_
     RETURN_IF_FAILED(json_ints(path, array, 0, INT64_MAX, 2, offsets, &count));
     json_path_pop(path, mark);
     if (count != 2 || offsets[0] > offsets[1])
-        return json_path_fail(path, "has data_offsets that are no range");
+        return json_path_fail(path, "has data_offsets that are not a range");
     uint64_t need;
     if (!safetensors_tensor_bytes(&entry->tensor, &need))
         return json_path_fail(path, "has a shape of more than 2^63 bytes");

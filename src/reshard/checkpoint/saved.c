@@ -78,7 +78,7 @@ static banyan_status find_boxes(saved_model *saved)
         const char *file = saved->index.files.data[box->file];
         if (banyan_checkpoint_find(in, box->local, &box->source) != BANYAN_OK)
             return error_set(BANYAN_ERR_FORMAT,
-                             "%s: file %s has no tensor %s, which is said to have padding",
+                             "%s: file %s has no tensor %s, which the index lists with padding",
                              saved->index_path, file, box->local);
         RETURN_IF_FAILED(index_box_check(box, saved->index_path, file,
                                          banyan_checkpoint_tensor(in, box->source)));

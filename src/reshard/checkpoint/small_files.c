@@ -133,7 +133,7 @@ static banyan_status small_files_add_file(struct listing *listing, const char *n
         return BANYAN_OK;
     close(fd);
     if (file.bytes > SMALL_FILE_BYTES) {
-        snprintf(text, sizeof text, "it has %" PRIu64 " bytes, and at most %" PRIu64 " are carried",
+        snprintf(text, sizeof text, "it has %" PRIu64 " bytes, and at most %" PRIu64 " are copied",
                  file.bytes, SMALL_FILE_BYTES);
         small_files_leave_out(listing, name, text);
         return BANYAN_OK;
@@ -162,7 +162,7 @@ static banyan_status small_files_add_entry(struct listing *listing, const char *
     else if (!S_ISDIR(info.st_mode))
         status = small_files_add_file(listing, name);
     else if (below)
-        small_files_leave_out(listing, name, "it is a folder in a folder");
+        small_files_leave_out(listing, name, "it is a folder inside a folder");
     else if (array_push(&listing->folders, name)) {
         status = add_folder(listing, name);
         name = NULL;
@@ -304,7 +304,7 @@ static banyan_status small_files_copy_all(struct listing *listing, const char *i
     }
     if (left > 0)
         log_warn("%s: %zu small files are left out, %s first: at most %d files of %" PRIu64
-                 " bytes together are carried, the smallest first",
+                 " bytes together are copied, the smallest first",
                  listing->from, left, first, SMALL_FILES_COUNT, SMALL_FILES_BYTES);
     return sync_folders(listing, into);
 }
@@ -333,8 +333,8 @@ banyan_status small_files_check(const char *from)
         return BANYAN_OK;
     if (stat(from, &info) != 0)
         return error_set(errno == ENOENT ? BANYAN_ERR_NOT_FOUND : BANYAN_ERR_SYSTEM,
-                         "there is no folder %s, whose small files are wanted", from);
+                         "there is no folder %s to copy small files from", from);
     if (!S_ISDIR(info.st_mode))
-        return error_set(BANYAN_ERR_INVALID, "%s is no folder, whose small files are wanted", from);
+        return error_set(BANYAN_ERR_INVALID, "%s is not a folder to copy small files from", from);
     return BANYAN_OK;
 }

@@ -122,7 +122,7 @@ banyan_status banyan_layout_file_add(banyan_layout_file *file, int rank,
         return error_set(BANYAN_ERR_INVALID, "rank %d is not one of the %d that a world can have",
                          rank, BANYAN_MAX_RANKS);
     if (has_rank(file, rank))
-        return error_set(BANYAN_ERR_INVALID, "the layout of rank %d is there already", rank);
+        return error_set(BANYAN_ERR_INVALID, "the file has a layout of rank %d already", rank);
     RETURN_IF_FAILED(layout_error(layout));
     RETURN_IF_FAILED(write_texts(file));
     RETURN_IF_FAILED(layout_file_write_layout(layout, &text));

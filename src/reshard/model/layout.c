@@ -103,10 +103,11 @@ static bool fail_unmatched(model_build *build)
 static bool fail_undecided(model_build *build, size_t index, const char *file, int line,
                            const char *condition)
 {
-    return layout_fail(build->layout, BANYAN_ERR_INVALID,
-                       "tensor \"%s\": whether %s:%d is for it depends on the model's config.json "
-                       "(%s), and there is none beside the weights",
-                       banyan_model_tensor(build->model, index)->name, file, line, condition);
+    return layout_fail(
+        build->layout, BANYAN_ERR_INVALID,
+        "tensor \"%s\": whether %s:%d applies to it depends on the model's config.json "
+        "(%s), and there is none beside the weights",
+        banyan_model_tensor(build->model, index)->name, file, line, condition);
 }
 
 /* Fail on conditions that decide about a tensor and need a config.json that is missing. */
@@ -348,9 +349,8 @@ static bool model_layout_find_place(model_build *build, model_tensor *tensor,
         const char *tied = tensor->match.rule->tied;
         if (!rules_match(build->rules, &build->subject, tied, &as))
             return layout_fail(build->layout, BANYAN_ERR_INVALID,
-                               "tensor \"%s\": no rule matches the name, which \"%s\" stands in "
-                               "for",
-                               tied, tensor->global->name);
+                               "tensor \"%s\": no rule matches the name that \"%s\" replaces", tied,
+                               tensor->global->name);
     }
     if (!find_packed(build, tensor, &as, &tensor->packed))
         return false;

@@ -78,8 +78,8 @@ bool model_part_file(model_build *build, const char *name, const rule_packed *pa
                  (same_packing(target->packed, packed) && (packed->slot >= 0 || packed->stacked));
     if (!joins || target->axes != axes)
         return layout_fail(build->layout, BANYAN_ERR_INVALID,
-                           "tensors \"%s\" and \"%s\" (%s:%d) are to be the local tensor \"%s\", "
-                           "but not to be packed alike",
+                           "tensors \"%s\" and \"%s\" (%s:%d) form the local tensor \"%s\", but "
+                           "are packed differently",
                            other->global->name, part->global->name, part->rule->file,
                            part->rule->line, name);
     build->parts.data[number].next = target->first_part;

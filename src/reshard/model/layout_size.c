@@ -113,11 +113,11 @@ bool model_size(model_build *build, const model_tensor *tensor, const char *expr
             return false;
         if (strcmp(problem, "head_dim") == 0)
             return model_tensor_fail(build, tensor,
-                                     "how large its heads are is not known: give head=N in the "
+                                     "the size of its heads is unknown: give head=N in the "
                                      "spec, or a config.json with head_dim (or hidden_size and "
                                      "num_attention_heads) beside the weights");
         return model_tensor_fail(build, tensor,
-                                 "\"%s\" is needed and not known: give a config.json that has it "
+                                 "\"%s\" is needed and unknown: give a config.json that has it "
                                  "beside the weights",
                                  problem);
     default:

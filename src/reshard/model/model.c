@@ -185,8 +185,8 @@ banyan_status banyan_model_add_config(banyan_model *model, const char *path)
         const fact *one = &added.list.data[i];
         const char *other = facts_find(&model->known, one->key);
         if (other && !facts_equal(other, one->text))
-            status = error_set(BANYAN_ERR_MISMATCH, "%s: %s is %s, and %s by what the model has",
-                               path, one->key, one->text, other);
+            status = error_set(BANYAN_ERR_MISMATCH, "%s: %s is %s, but %s in the model", path,
+                               one->key, one->text, other);
         else
             status = facts_put(&model->known, one->key, one->text);
     }

@@ -108,7 +108,7 @@ static banyan_status compare_digests(int rank, int source, const pair_digest *ex
     return error_set(BANYAN_ERR_MISMATCH,
                      "rank %d expects %" PRIu64 " transfers of %" PRIu64
                      " bytes from rank %d, which would send %" PRIu64 " of %" PRIu64
-                     " bytes: their layouts do not agree on who holds what",
+                     " bytes: their layouts disagree about which rank holds which part",
                      rank, expected->count, expected->bytes, source, sent->count, sent->bytes);
 }
 

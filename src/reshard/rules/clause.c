@@ -286,24 +286,24 @@ static bool has_heads(const model_rule *rule)
 static const char *check_packed(const model_rule *rule, const rule_packed *packed)
 {
     if (packed->stacked && !has_expert(rule))
-        return "stacks what has no {expert} and no experts";
+        return "stacks a tensor without {expert} and without experts";
     if (packed->by_group && !has_heads(rule))
-        return "fuses by groups what has no heads";
+        return "fuses a tensor without heads by groups";
     if (packed->stacked && packed->unstacked)
-        return "stacks experts in a tensor for each of them";
+        return "has both stack and a tensor for each expert";
     if (rule->stacks_experts && !packed->stacked && !packed->unstacked && !packed->is_none)
         return "has experts in a dimension: give in stack, or {expert} or {local_expert} in its "
                "name";
     if (packed->halves && !has_heads(rule) && rule->parts.count == 0)
-        return "halves what has no heads and no parts";
+        return "halves a tensor without heads and parts";
     if (packed->slot >= 0 && rule->parts.count == 0 && rule->shard_dim > rule->stacks_experts)
-        return "fuses what is sharded along another dimension than its first";
+        return "fuses a tensor sharded along a dimension other than its first";
     if (packed->slot >= 0 && packed->slot + (int)rule->parts.count > 64)
         return "has parts beyond block 63";
     if (packed->whole && rule->parts.count > 0)
-        return "has whole for what has parts";
+        return "has whole for a tensor with parts";
     if (packed->once && (rule->shard_dim >= 0 || packed->slot >= 0))
-        return "has once for what is sharded or fused";
+        return "has once for a sharded or fused tensor";
     return NULL;
 }
 

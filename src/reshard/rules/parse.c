@@ -154,7 +154,7 @@ static banyan_status read_default(rules_parser *parser, const rules_line *line)
 static banyan_status read_skip(rules_parser *parser, const rules_line *line)
 {
     if (parser->rules->skips.count == RULES_MAX_SKIPS)
-        return rules_line_fail(line, line->words[0], "is there more than 64 times");
+        return rules_line_fail(line, line->words[0], "appears more than 64 times");
     if (!array_push(&parser->rules->skips, (rule_skip){.file = line->file, .line = line->number}))
         return BANYAN_ERR_NO_MEMORY;
     rule_skip *added = &parser->rules->skips.data[parser->rules->skips.count - 1];
@@ -309,7 +309,8 @@ static banyan_status read_include(rules_parser *parser, const rules_line *line)
         return rules_line_fail(line, line->words[line->count - 1],
                                "should be include builtin or include FILE");
     if (parser->depth == MAX_DEPTH)
-        return rules_line_fail(line, line->words[1], "is included too deep: in a circle?");
+        return rules_line_fail(line, line->words[1],
+                               "is included too deeply: does it include itself?");
     const char *name = line->words[1];
     parser->depth++;
     banyan_status status;

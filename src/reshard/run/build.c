@@ -310,8 +310,7 @@ static banyan_status check_need(const execution *run, const execution_end *end, 
         return BANYAN_OK;
     char kept[96] = "";
     if (run->kept_bytes > 0)
-        snprintf(kept, sizeof kept, ", beside %" PRIu64 " in which tensors are put together",
-                 run->kept_bytes);
+        snprintf(kept, sizeof kept, ", beside %" PRIu64 " to assemble tensors", run->kept_bytes);
     return error_set(BANYAN_ERR_INVALID,
                      "rank %d needs %" PRIu64 " bytes of staging at once for %s of \"%s\"%s; "
                      "max_staging_bytes is %" PRIu64,
@@ -356,10 +355,10 @@ static banyan_status build_check_device(const execution *run)
                                               : "a copy service that keeps no schedules";
     if (device_is_host(run->device) || !what)
         return BANYAN_OK;
-    return error_set(BANYAN_ERR_UNSUPPORTED,
-                     "rank %d: a run on device %d has no use for %s: these need tensors in host "
-                     "memory",
-                     run->plan->rank, run->device.device_id, what);
+    return error_set(
+        BANYAN_ERR_UNSUPPORTED,
+        "rank %d: a run on device %d does not support %s: it needs tensors in host memory",
+        run->plan->rank, run->device.device_id, what);
 }
 
 /* Fail with the place where memory lies, as declared or as found there. */
@@ -426,7 +425,7 @@ static banyan_status build_check_scales(const execution *run)
             continue;
         if (holding->paddings[i].is_filled)
             return fail_mxfp8(run, BANYAN_ERR_INVALID, tensor,
-                              "has padding that is filled with another value than zero, which its "
+                              "has padding that is filled with a value other than zero, which its "
                               "scales would change");
         if (!device_is_host(run->device))
             return fail_mxfp8(run, BANYAN_ERR_UNSUPPORTED, tensor,

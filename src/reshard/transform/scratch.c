@@ -39,8 +39,8 @@ banyan_status banyan_transform_scratch_keep(banyan_transform_scratch *scratch, c
     uint64_t all = scratch->kept_bytes + bytes;
     if (scratch->max_kept_bytes > 0 && all > scratch->max_kept_bytes)
         return error_set(BANYAN_ERR_INVALID,
-                         "tensor %s is put together in %" PRIu64 " bytes, which makes %" PRIu64
-                         " of such memory: max_staging_bytes is %" PRIu64,
+                         "tensor %s is assembled in %" PRIu64 " bytes, %" PRIu64
+                         " with other tensors: max_staging_bytes is %" PRIu64,
                          what, bytes, all, scratch->max_kept_bytes);
     scratch->kept_bytes = all;
     return BANYAN_OK;

@@ -152,13 +152,13 @@ static banyan_status check_given_source(const case_check *check,
         right_elems(check, transfer) == elems)
         return BANYAN_OK;
     char sent[BOX_TEXT_BYTES], received[BOX_TEXT_BYTES];
-    return check_report_add(
-        check->report, BANYAN_RESHARD_SOURCE, transfer->destination_rank,
-        "task %llu brings %s of \"%s\" from rank %d, which does not hold there what belongs into "
-        "%s of \"%s\"",
-        (unsigned long long)transfer->task_id, banyan_box_format(from, sent, sizeof sent),
-        transfer->source_name, transfer->source_rank,
-        banyan_box_format(to, received, sizeof received), transfer->destination_name);
+    return check_report_add(check->report, BANYAN_RESHARD_SOURCE, transfer->destination_rank,
+                            "task %llu brings %s of \"%s\" from rank %d, whose slice does not hold "
+                            "the elements of %s of \"%s\"",
+                            (unsigned long long)transfer->task_id,
+                            banyan_box_format(from, sent, sizeof sent), transfer->source_name,
+                            transfer->source_rank, banyan_box_format(to, received, sizeof received),
+                            transfer->destination_name);
 }
 
 static int by_destination(const void *left, const void *right)
@@ -216,7 +216,7 @@ static banyan_status check_given(case_check *check)
     given all = {.count = banyan_megatron_case_transfer_count(check->loaded)};
     all.sorted = calloc(all.count + 1, sizeof *all.sorted);
     all.boxes = calloc(all.count + 1, sizeof *all.boxes);
-    check->report->subject = "as the case has it";
+    check->report->subject = "as listed in the case";
     banyan_status status = BANYAN_OK;
     if (all.sorted && all.boxes)
         status = check_given_transfers(check, &all);

@@ -223,7 +223,7 @@ static void an_index_that_lies_is_refused(void **state)
         {"{\"weight_map\":{\"c\":\"\"}}", BANYAN_ERR_FORMAT, "weight_map.c"},
         {"{\"weight_map\":{\"c\":\"x-9.safetensors\"}}", BANYAN_ERR_NOT_FOUND, "x-9.safetensors"},
         {"{\"weight_map\":{\"c\":\"x-1.safetensors\"}}", BANYAN_ERR_FORMAT,
-         "tensor c is said to be in x-1.safetensors, which has none"},
+         "tensor c is listed in x-1.safetensors, which does not have it"},
         {"{\"weight_map\":{\"c\":\"" INDEX "\"}}", BANYAN_ERR_FORMAT, INDEX},
         {"{\"weight_map\":{\"c\":\"a\",\"c\":\"b\"}}", BANYAN_ERR_FORMAT, "duplicate"},
     };

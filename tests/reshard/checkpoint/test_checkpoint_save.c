@@ -327,7 +327,7 @@ static void save_with_small_files(banyan_world *world, void *context)
     banyan_checkpoint_options options = BANYAN_CHECKPOINT_OPTIONS_INIT;
     options.small_files_from = none;
     CHECK_FAILS(banyan_checkpoint_save(unwanted, layout, tensors, world, &options),
-                BANYAN_ERR_NOT_FOUND, "none, whose small files are wanted");
+                BANYAN_ERR_NOT_FOUND, "none to copy small files from");
     /* Rank 0 says which; nobody else needs to. */
     options.small_files_from = rank == 0 ? from : NULL;
     struct rlimit limit;
@@ -472,7 +472,7 @@ static void save_in_bad_ways(banyan_world *world, void *context)
     char *taken = path_in(round, "taken"), *saved = path_in(round, "saved");
     char *lost = path_in(round, "none/saved");
     CHECK_FAILS(banyan_checkpoint_save(taken, layout, tensors, world, NULL), BANYAN_ERR_INVALID,
-                "taken is there already");
+                "taken exists already");
     CHECK_FAILS(banyan_checkpoint_save(lost, layout, tensors, world, NULL), BANYAN_ERR_NOT_FOUND,
                 "none");
     CHECK_FAILS(banyan_checkpoint_save(saved, other, others, world, NULL), BANYAN_ERR_MISMATCH,
@@ -519,7 +519,7 @@ static void save_twice(banyan_world *world, void *context)
     banyan_layout *layout = simple_layout(BANYAN_F32, &tensors);
     CHECK_OK(banyan_checkpoint_save(context, layout, tensors, world, NULL));
     CHECK_FAILS(banyan_checkpoint_save(context, layout, tensors, world, NULL), BANYAN_ERR_INVALID,
-                "saved is there already");
+                "saved exists already");
     banyan_tensors_destroy(tensors);
     banyan_layout_destroy(layout);
 }

@@ -169,8 +169,8 @@ static void members_of_the_wrong_kind_are_refused(void **state)
     REFUSED("{" TENSOR("w", "U8", "[1.0]", "0", "1") "}", 1, "w.shape[0]");
     REFUSED("{" TENSOR("w", "U8", "[-1]", "0", "1") "}", 1, "w.shape[0] is -1");
     REFUSED("{" TENSOR("w", "U8", "[1]", "-1", "1") "}", 1, "w.data_offsets[0] is -1");
-    REFUSED("{" TENSOR("w", "U8", "[1]", "1", "0") "}", 1, "no range");
-    REFUSED("{\"w\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0]}}", 1, "no range");
+    REFUSED("{" TENSOR("w", "U8", "[1]", "1", "0") "}", 1, "not a range");
+    REFUSED("{\"w\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0]}}", 1, "not a range");
     REFUSED("{\"w\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1,1]}}", 1,
             "w.data_offsets has 3 entries");
     REFUSED("{\"w\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, "w has no \"data_offsets\"");

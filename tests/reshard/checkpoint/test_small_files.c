@@ -171,7 +171,7 @@ static void what_is_no_file_of_the_folder_is_left_out_with_a_warning(void **stat
     expect_warning("from/nowhere.json is left out: there is no file ");
     expect_warning("from/itself is left out: ");
     expect_warning("pipe is a named pipe, not a file");
-    expect_warning("from/sub/deep is left out: it is a folder in a folder");
+    expect_warning("from/sub/deep is left out: it is a folder inside a folder");
     expect_no_warning("kept.json");
     expect_no_warning("inner.json");
     free(pipe_path);
@@ -243,7 +243,7 @@ static void what_is_over_a_bound_is_left_out_with_the_bound(void **state)
     expect_warning(
         "from: 3 small files are left out, file-1023 first: at most 1024 files of 268435456 bytes");
     expect_warning(
-        "large.json is left out: it has 67108865 bytes, and at most 67108864 are carried");
+        "large.json is left out: it has 67108865 bytes, and at most 67108864 are copied");
     free(large);
     free(from);
     free(into);
@@ -255,7 +255,7 @@ static void a_folder_that_is_none_is_refused(void **state)
     folder_write(file, "");
     CHECK_OK(small_files_check(NULL));
     CHECK_OK(small_files_copy(NULL, *state));
-    CHECK_FAILS(small_files_check(file), BANYAN_ERR_INVALID, "file is no folder");
+    CHECK_FAILS(small_files_check(file), BANYAN_ERR_INVALID, "file is not a folder");
     CHECK_FAILS(small_files_check(none), BANYAN_ERR_NOT_FOUND, "there is no folder ");
     free(file);
     free(none);

@@ -193,7 +193,7 @@ static void equal_layouts_are_kept_once(void **state)
         banyan_layout *layout = shard(rank % 2);
         CHECK_OK(banyan_layout_file_add(file, rank, layout));
         CHECK_FAILS(banyan_layout_file_add(file, rank, layout), BANYAN_ERR_INVALID,
-                    "the layout of rank");
+                    "the file has a layout of rank");
         banyan_layout_destroy(layout);
     }
     size_t count;

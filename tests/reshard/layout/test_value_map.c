@@ -331,11 +331,11 @@ static void save_and_load(banyan_world *world, void *context)
     banyan_tensors_destroy(values);
     CHECK_OK(banyan_tensors_alloc(own, NULL, &values));
     CHECK_FAILS(banyan_checkpoint_load(checkpoint, own, values, NULL), BANYAN_ERR_MISMATCH,
-                "A_log is kept as its negative_exp in the checkpoint");
+                "A_log is saved as its negative_exp in the checkpoint");
     free(joined);
     joined = folder_path(folder, "joined2");
     CHECK_FAILS(banyan_checkpoint_join(mapped, joined, NULL), BANYAN_ERR_MISMATCH,
-                "A_log is kept as its negative_exp, and no value map is undone");
+                "A_log is saved as its negative_exp, and a value map cannot be undone");
     banyan_layout *again;
     CHECK_OK(banyan_layout_create(&again));
     banyan_checkpoint_add_layout(checkpoint, 0, again);

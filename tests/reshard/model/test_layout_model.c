@@ -242,11 +242,10 @@ static void heads_of_unknown_size_are_refused_until_the_spec_has_it(void **state
                            .intermediate = 8,
                            .vocab = 8};
     banyan_model *model = standin_model(&shape);
-    expect_refused(
-        model, NULL, "tp=2",
-        "how large its heads are is not known: give head=N in the spec, or a config.json "
-        "with head_dim (or hidden_size and num_attention_heads)");
-    expect_refused(model, NULL, "packing=megatron", "how large its heads are is not known");
+    expect_refused(model, NULL, "tp=2",
+                   "the size of its heads is unknown: give head=N in the spec, or a config.json "
+                   "with head_dim (or hidden_size and num_attention_heads)");
+    expect_refused(model, NULL, "packing=megatron", "the size of its heads is unknown");
     expect_refused(model, NULL, "tp=2,head=48", "256 elements are no heads of 48");
     static const char *const taken[] = {"tp=1", "tp=2,head=64", "tp=4,head=64", "tp=1,head=64"};
     check_specs_with(model, taken + 1, 3, "");
@@ -266,7 +265,7 @@ static void heads_of_unknown_size_are_refused_until_the_spec_has_it(void **state
     shape.hidden = 4096;
     shape.head_rows = 128;
     model = standin_model(&shape);
-    expect_refused(model, NULL, "tp=2", "how large its heads are is not known");
+    expect_refused(model, NULL, "tp=2", "the size of its heads is unknown");
     check_specs_with(model, &taken[0], 1, ",head=128");
 }
 
@@ -431,7 +430,7 @@ static void parts_that_do_not_fit_together_are_refused(void **state)
     expect_refused(model, text, "packing=p", "local tensor \"s\"");
     expect_refused(model, text, "packing=p", "expert 1 is missing in the model");
     snprintf(text, sizeof text, "packing p\na.0\n in p a.1\n%s", rest);
-    expect_refused(model, text, "packing=p", "are to be the local tensor \"a.1\"");
+    expect_refused(model, text, "packing=p", "form the local tensor \"a.1\"");
     banyan_model_destroy(model);
 }
 

@@ -197,17 +197,17 @@ static void mistakes_are_told_with_their_line(void **state)
     expect_refused("a\n in p b bloc 0\n", ":2: \"bloc\" is none of block, group, stack");
     expect_refused("a\n in p b *\n", "is none of");
     expect_refused("a\n in p *\n", "has more stars than the pattern");
-    expect_refused("a\n in p b stack\n", "stacks what has no {expert}");
+    expect_refused("a\n in p b stack\n", "stacks a tensor without {expert}");
     expect_refused("a\n experts 0\n in p b\n",
                    "has experts in a dimension: give in stack, or {expert} or {local_expert}");
     expect_refused("a\n experts 0\n in p b.{expert} stack\n",
-                   "stacks experts in a tensor for each of them");
+                   "has both stack and a tensor for each expert");
     expect_refused("a\n in p b.{expert}\n", "has a {layer} or {expert} that the pattern has not");
-    expect_refused("a\n shard 0\n in p b halves\n", "halves what has no heads and no parts");
-    expect_refused("a\n shard 0\n in p b group 0\n", "fuses by groups what has no heads");
-    expect_refused("a\n shard 1\n in p b block 0\n", "along another dimension than its first");
+    expect_refused("a\n shard 0\n in p b halves\n", "halves a tensor without heads and parts");
+    expect_refused("a\n shard 0\n in p b group 0\n", "fuses a tensor without heads by groups");
+    expect_refused("a\n shard 1\n in p b block 0\n", "along a dimension other than its first");
     expect_refused("a\n shard 0\n part 2\n part 2\n in p b whole\n",
-                   "has whole for what has parts");
+                   "has whole for a tensor with parts");
     expect_refused("a\n fallback\n", ":2: \"fallback\" should be followed by a name");
     expect_refused("behind p\n", ":1: \"p\" should be followed by a name");
     expect_refused("behind p l.mark\n", ":1: \"l.mark\" has no {layer}");

@@ -98,8 +98,8 @@ static void parts_of_a_fused_tensor_are_each_cut_by_itself(void **state)
     model = model_of(16, 0, NULL);
     EXPECT(model, rules, "tp=1,packing=p", 0, "f", 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14,
            15);
-    expect_refused(model, rules, "tp=2", "\"q\" is needed and not known: give a config.json");
-    expect_refused(model, rules, "packing=g", "\"q\" is needed and not known");
+    expect_refused(model, rules, "tp=2", "\"q\" is needed and unknown: give a config.json");
+    expect_refused(model, rules, "packing=g", "\"q\" is needed and unknown");
     banyan_model_destroy(model);
 }
 

@@ -313,8 +313,8 @@ static void put_together_in_too_little(banyan_world *world, void *context)
     /* In the first there is no room for the values, in the second none beside them. */
     const uint64_t bounds[2] = {PUT_TOGETHER_BYTES - 1, PUT_TOGETHER_BYTES + 64};
     const char *const words[2][2] = {
-        {"tensor w.odd is put together in 4896 bytes", "max_staging_bytes is 4895"},
-        {" bytes of staging at once for ", "beside 4896 in which tensors are put together"}};
+        {"tensor w.odd is assembled in 4896 bytes", "max_staging_bytes is 4895"},
+        {" bytes of staging at once for ", "beside 4896 to assemble tensors"}};
     for (int i = 0; i < 2; i++) {
         struct run_case of = {
             .source = trainer_columns, .destination = engine_rows, .max_staging_bytes = bounds[i]};
