@@ -13,7 +13,7 @@
 
 #define LINE_BYTES 64
 
-/* What a peer tells this rank, by the peer's place on the node: it alone writes here. */
+/* Signals from a peer, at the peer's index on the node; only that peer writes here. */
 typedef struct device_counters {
     uint64_t entered;
     char entered_padding[LINE_BYTES - sizeof(uint64_t)];
@@ -27,13 +27,13 @@ typedef struct device_state {
     const copy_gpu_copy_ops *ops;
     void *gpu_copy;
     DLDevice device;
-    banyan_memory *counters; /* one a local rank, on the device */
+    banyan_memory *counters; /* one per local rank, on the device */
 } device_state;
 
 typedef struct device_schedule {
     direct_plan *plan;
     gpu_copy_lane *lanes;
-    gpu_copy_lane landed; /* from the landing to where this rank receives */
+    gpu_copy_lane landed; /* from the landing to the receive buffers */
     void *work, *landing;
 } device_schedule;
 
@@ -62,7 +62,7 @@ static banyan_status find_gpu_copy(DLDevice device, const memory_device_ops **me
     return BANYAN_OK;
 }
 
-/* How many ranks use this rank's device. Collective. */
+/* Count the ranks that use this rank's device. Collective. */
 static banyan_status count_sharers(banyan_world *world, const memory_device_ops *memory, int device,
                                    int *sharers)
 {
@@ -212,7 +212,7 @@ static banyan_status execute(void *argument, void *planned, void *stream)
     const device_schedule *schedule = planned;
     RETURN_IF_FAILED(check(argument));
     RETURN_IF_FAILED(state->ops->run(schedule->work, stream));
-    /* In the stream's order: whoever writes to the landing next waits for this rank's next run. */
+    /* In stream order: the next write to the landing waits for this rank's next run. */
     return schedule->landing ? state->ops->run(schedule->landing, stream) : BANYAN_OK;
 }
 

@@ -1,5 +1,5 @@
-/* The direct backend for tensors in memory of devices that reach each other: each rank's device
- * writes what it sends straight to its place, in one pass, in the order of the caller's stream. */
+/* The direct backend for memory of devices that reach each other: each rank's device writes its
+ * sends straight to their destination, in one pass, in the order of the caller's stream. */
 #ifndef COPY_DIRECT_DEVICE_H
 #define COPY_DIRECT_DEVICE_H
 

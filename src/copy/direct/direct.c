@@ -10,7 +10,7 @@
 
 #define LINE_BYTES 64
 
-/* One a lane, in the receiver's memory: the next chunk that neither end has taken. */
+/* One per lane, in the receiver's memory: the next chunk that neither end has taken. */
 typedef struct direct_claim {
     _Atomic uint64_t next;
     char padding[LINE_BYTES - sizeof(uint64_t)];
@@ -18,15 +18,15 @@ typedef struct direct_claim {
 
 #define WHY_BYTES 1024
 
-/* In each rank's memory that its peers reach. */
+/* In each rank's memory that its peers can reach. */
 typedef struct direct_shared {
-    char why[WHY_BYTES];   /* its last run failed */
+    char why[WHY_BYTES];   /* message of its last run's failure */
     direct_claim claims[]; /* one for each local rank that sends here */
 } direct_shared;
 
-/* What this rank has seen of a peer's counters, of which there are two: one says that the peer has
- * entered the run, one that it has finished its part with us. The lower halves count runs, the
- * upper ones add up the statuses of those that failed. */
+/* The last seen values of a peer's two counters. One counter says that the peer has entered the
+ * run, the other that it has finished its part with this rank. The lower halves count runs; the
+ * upper halves add up the statuses of failed runs. */
 typedef struct direct_seen {
     uint64_t entered, finished;
 } direct_seen;
@@ -41,8 +41,8 @@ typedef struct direct_state {
     int local_size, local_rank;
     uint32_t first_signal, signal_ranks;
     uint64_t unreachable;
-    bool broken;        /* a run ended in the middle: counters no longer tell what they should */
-    direct_seen seen[]; /* of each local rank */
+    bool broken;        /* a run ended in the middle, so counters are no longer valid */
+    direct_seen seen[]; /* for each local rank */
 } direct_state;
 
 /* ---- open and close ---- */
@@ -59,7 +59,7 @@ static void copy_direct_state_close(void *argument)
     free(state);
 }
 
-/* Everything here is collective, in the same order on every rank. */
+/* Every step is collective, in equal order on every rank. */
 static banyan_status copy_direct_open_shared(direct_state *state,
                                              const banyan_copy_options *options)
 {
@@ -112,13 +112,13 @@ typedef struct direct_meeting {
     int slot; /* the partner's local rank */
     bool worked;
     direct_claim *in, *out;
-    const char *why; /* the partner's */
+    const char *why; /* the partner's message */
 } direct_meeting;
 
-/* A schedule and the room that its runs need. */
+/* A schedule and the memory that its runs need. */
 typedef struct direct_schedule {
     direct_plan *plan;
-    direct_meeting *meetings; /* one a partner */
+    direct_meeting *meetings; /* one per partner */
     bool streaming;
 } direct_schedule;
 
@@ -190,8 +190,8 @@ static banyan_status read_lane(direct_reader *reader, const direct_lane *lane)
     return status;
 }
 
-/* What only this rank can move, and its share of what the partner sends. A partner that heard of a
- * loss first may have left, and withdrawn the memory that is read here. */
+/* Move everything that only this rank can move, and its share of what the partner sends. A partner
+ * that learned of a loss first may have left, and withdrawn the memory that is read here. */
 static banyan_status work_with(direct_state *state, const direct_meeting *meeting, bool streaming)
 {
     const direct_partner *partner = meeting->partner;
@@ -210,7 +210,7 @@ static int find_absent(const direct_schedule *schedule)
     return schedule->meetings[i].partner->peer;
 }
 
-/* Partners enter in any order; the first that has not is waited for. */
+/* Wait for the first partner that has not entered; partners enter in any order. */
 static banyan_status wait_for_absent(direct_state *state, const direct_schedule *schedule,
                                      control_wait *wait, uint64_t epoch)
 {
@@ -222,8 +222,8 @@ static banyan_status wait_for_absent(direct_state *state, const direct_schedule 
     return banyan_transport_idle(state->transport, epoch);
 }
 
-/* Serve those who have entered since the last call. `*mine` is a failure of ours: it does not end
- * the run, since the others are told of it by the very signals that they wait for. */
+/* Serve the partners that have entered since the last call. A failure of this rank, `*mine`, does
+ * not end the run: the signals that the partners wait for report it to them. */
 static size_t work_with_entered(direct_state *state, direct_schedule *schedule, banyan_status *mine)
 {
     size_t served = 0;
@@ -257,7 +257,7 @@ static banyan_status work_with_all(direct_state *state, direct_schedule *schedul
     return status;
 }
 
-/* `*theirs`: how the partner's part went. */
+/* Wait until the partner has finished; `*theirs` is its status. */
 static banyan_status wait_finished(direct_state *state, const direct_meeting *meeting,
                                    banyan_status *theirs)
 {
@@ -270,8 +270,8 @@ static banyan_status wait_finished(direct_state *state, const direct_meeting *me
     return BANYAN_OK;
 }
 
-/* The partner's failure, as this rank tells it. A rank that lost another may be told by it, or by
- * the world. */
+/* Report the partner's failure as this rank's error. A lost third rank may be reported by the
+ * partner, or by the world. */
 static banyan_status report_theirs(const direct_state *state, const direct_meeting *meeting,
                                    banyan_status theirs)
 {
@@ -281,7 +281,8 @@ static banyan_status report_theirs(const direct_state *state, const direct_meeti
                      meeting->partner->peer, WHY_BYTES, meeting->why);
 }
 
-/* All partners have entered: none reads what an earlier run left here. */
+/* Leave this rank's message for its partners. All of them have entered, so none reads an earlier
+ * run's message. */
 static void leave_message(const direct_state *state, banyan_status mine)
 {
     direct_shared *own = banyan_memory_local(state->shared);
@@ -289,8 +290,8 @@ static void leave_message(const direct_state *state, banyan_status mine)
         snprintf(own->why, sizeof own->why, "%s", banyan_last_error());
 }
 
-/* Enter, do what is ours, help those that still take from us, and leave when all partners have
- * finished with us. */
+/* Enter, move this rank's part, help partners that still take from this rank, and leave when all
+ * partners have finished with it. */
 static banyan_status meet_partners(direct_state *state, direct_schedule *schedule,
                                    banyan_status *mine)
 {

@@ -5,7 +5,7 @@
 #include "copy/service/backends.h"
 #include "copy/strided/strided.h"
 
-/* Ranks of the world that this one cannot serve, given the backend's open state. */
+/* Return the ranks of the world that this one cannot serve, given the backend's open state. */
 uint64_t direct_unreachable_peers(const void *state);
 
 #endif

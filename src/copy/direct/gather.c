@@ -5,11 +5,11 @@
 
 #include "copy/strided/odometer.h"
 
-/* Each piece of a read costs the kernel about as much as copying this many bytes. */
+/* Each piece of a read costs the kernel about as much time as copying this many bytes. */
 #define PIECE_COST_BYTES 1024
 
-/* Pieces of this size stay in the second cache. The buffer is larger, for the largest element that
- * DLDataType can describe: 65,535 lanes of 255 bits. */
+/* Pieces of this size stay in the second-level cache. The buffer is larger, for the largest element
+ * that DLDataType can describe: 65,535 lanes of 255 bits. */
 #define BOUNCE_BYTES ((size_t)512 << 10)
 #define BUFFER_BYTES ((size_t)2 << 20)
 
@@ -17,16 +17,16 @@
 #define READS_MAX 2048
 #define SCATTERS_MAX 512
 
-/* How a piece of a view is read: `span` bytes at a time, wherever the loops lead; the spans lie one
- * after another in the buffer. */
+/* Layout of a piece of a view in the buffer: `span` bytes are read at a time, at every position of
+ * the loops; the spans lie one after another in the buffer. */
 typedef struct footprint {
     uint64_t span;
-    int64_t low; /* of a span's first byte from the element that leads there; not positive */
+    int64_t low; /* offset of a span's first byte from its position; never positive */
     int count;
     uint64_t extent[BANYAN_MAX_DIMS];
     int64_t stride[BANYAN_MAX_DIMS];        /* in the source */
     int64_t buffer_stride[BANYAN_MAX_DIMS]; /* of every dimension of the view, in the buffer */
-    uint64_t bytes;                         /* of the buffer */
+    uint64_t bytes;                         /* used bytes of the buffer */
 } footprint;
 
 static uint64_t direct_gather_magnitude(int64_t stride)
@@ -34,7 +34,7 @@ static uint64_t direct_gather_magnitude(int64_t stride)
     return stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
 }
 
-/* The dimensions from `row_dim` on, by their strides in memory, the smallest first. */
+/* List the dimensions from `row_dim` on by their strides in memory, the smallest first. */
 static int dims_by_stride(const strided_view *view, int row_dim, int *dims)
 {
     int count = 0;
@@ -77,7 +77,7 @@ static footprint footprint_of(const strided_view *view, int row_dim, uint64_t ro
     return print;
 }
 
-/* The largest piece that fits the buffer, one element at least. */
+/* Choose the largest piece that fits the buffer, at least one element. */
 static void choose_piece(direct_pieces *pieces)
 {
     const strided_view *from = &pieces->from;
@@ -134,7 +134,7 @@ banyan_status direct_gather_plan(const direct_place *from, const strided_view *t
 
 /* ---- reading ---- */
 
-/* A piece in the buffer that is to be put into place. */
+/* A piece in the buffer to be scattered to its destination. */
 typedef struct scatter {
     const strided_view *to;
     strided_view from;
@@ -226,7 +226,7 @@ static banyan_status direct_gather_read_rows(direct_reader *reader, const direct
     return BANYAN_OK;
 }
 
-/* All spans of a piece whose first element lies at `offset`. */
+/* Read all spans of a piece whose first element lies at `offset`. */
 static banyan_status read_spans(direct_reader *reader, const footprint *print, int64_t offset,
                                 char *to)
 {
@@ -247,8 +247,8 @@ static banyan_status read_spans(direct_reader *reader, const footprint *print, i
     }
 }
 
-/* `rows` iterations of the row dimension from `row` on. Element `first`, the first of them, lies at
- * `offset`. */
+/* Read `rows` iterations of the row dimension from `row` on. Their first element, number `first`,
+ * lies at `offset`. */
 static banyan_status direct_gather_read_piece(direct_reader *reader, const direct_pieces *pieces,
                                               uint64_t first, uint64_t row, uint64_t rows,
                                               int64_t offset)

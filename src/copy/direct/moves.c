@@ -22,7 +22,7 @@ banyan_status direct_moves_finish(direct_moves *moves)
     return array_push(&moves->chunk_ends, moves->list.count) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-/* One run in parts of equal size, whole lines each. */
+/* Cut one run into parts of equal size, in whole lines. */
 static banyan_status cut_run(direct_moves *moves, const strided_move *run)
 {
     uint64_t parts = (run->run_bytes + MOVE_BYTES_MAX - 1) / MOVE_BYTES_MAX;
@@ -40,8 +40,8 @@ static banyan_status cut_run(direct_moves *moves, const strided_move *run)
     return BANYAN_OK;
 }
 
-/* Several iterations of the slowest loop at a time; where one alone is too long, each is cut by the
- * loops below. */
+/* Cut a move into chunks of several iterations of the slowest loop; where one iteration is too
+ * long, the loops below cut it. */
 static banyan_status direct_moves_cut(direct_moves *moves, const strided_move *move)
 {
     uint64_t bytes = strided_move_bytes(move);
@@ -91,7 +91,7 @@ static banyan_status direct_moves_add_walk(direct_moves *moves, const strided_vi
     return BANYAN_OK;
 }
 
-/* The move of all elements, with loops of its own. */
+/* Plan the move of all elements, with its own copy of the loops. */
 static banyan_status plan_move(direct_moves *moves, const strided_grid *grid,
                                const strided_view *to, const strided_view *from, strided_move *move)
 {
@@ -120,7 +120,7 @@ banyan_status direct_moves_add(direct_moves *moves, const strided_view *to,
     return direct_moves_cut(moves, &move);
 }
 
-/* The view of blocks along the last dimension, and how far a block's values lie apart in it. */
+/* Return the view of blocks along the last dimension, and the stride of a block's values in it. */
 static strided_view direct_moves_blocks_of(const strided_view *values, int64_t *step)
 {
     strided_view blocks = *values;

@@ -1,4 +1,4 @@
-/* Moves between addresses of this process, cut so that several can share them. */
+/* Moves between addresses of this process, cut so that several ranks can share them. */
 #ifndef COPY_DIRECT_MOVES_H
 #define COPY_DIRECT_MOVES_H
 
@@ -6,7 +6,7 @@
 #include "core/containers/arena.h"
 #include "core/containers/array.h"
 
-/* Elements [first, first + count) of two views whose shapes have no grid in common. */
+/* Elements [first, first + count) of two views whose shapes share no grid. */
 typedef struct direct_walk {
     strided_view to, from;
     uint64_t first, count;
@@ -14,16 +14,16 @@ typedef struct direct_walk {
 
 typedef struct direct_move {
     strided_move move;
-    const direct_walk *walk; /* instead of the move; else NULL */
-    /* Of whole moves whose elements are cast: run_bytes and the walk's are those of `to`. */
+    const direct_walk *walk; /* replaces the move; otherwise NULL */
+    /* For whole moves whose elements are cast: run_bytes and the walk's refer to `to`. */
     strided_format to_format, from_format;
-    /* Where they are quantized, an element of the move is a block, or its scale: how far the values
-     * of a block lie apart. */
+    /* For quantizing moves, where an element of the move is a block, or its scale: the stride of a
+     * block's values. */
     int64_t to_step, from_step;
 } direct_move;
 
-/* A list that two ranks build alike from the two views of each task. Chunks, of some hundred
- * kilobytes each, are what a rank takes at a time. */
+/* A list that two ranks build identically from the two views of each task. A rank takes one chunk,
+ * of some hundred kilobytes, at a time. */
 typedef struct direct_moves {
     ARRAY(direct_move) list;
     ARRAY(size_t) chunk_ends; /* into the list, ascending */
@@ -31,10 +31,10 @@ typedef struct direct_moves {
     uint64_t bytes, chunk_bytes; /* of all; of those behind the last end */
 } direct_moves;
 
-/* Add a task; loops are planned here, once. */
+/* Add a task; its loops are planned here, once. */
 banyan_status direct_moves_add(direct_moves *moves, const strided_view *to,
                                const strided_view *from);
-/* The same as one move, in no chunk: for a device, which cuts for itself, and casts. */
+/* Add a task as one move without chunks, for a device, which cuts by itself and can cast. */
 banyan_status direct_moves_add_whole(direct_moves *moves, const strided_view *to,
                                      const strided_view *from);
 /* End the last chunk. */

@@ -1,4 +1,4 @@
-/* Peers' memory that a schedule will touch, put in place before its first run. */
+/* Peers' memory that a schedule will touch, whose pages are mapped before its first run. */
 #ifndef COPY_DIRECT_PAGES_H
 #define COPY_DIRECT_PAGES_H
 
@@ -9,15 +9,15 @@ typedef struct direct_page_range {
     uintptr_t low, high; /* whole pages */
 } direct_page_range;
 
-/* Zeroed is empty. */
+/* A zeroed set is empty. */
 typedef struct direct_pages {
     ARRAY(direct_page_range) read, written;
 } direct_pages;
 
-/* Note the pages that the view's elements span. */
+/* Add the pages that the view's elements span. */
 banyan_status direct_pages_add(direct_pages *all, const strided_view *view, bool written);
 
-/* Fill them in, with as few calls as there are gaps, and forget them. */
+/* Map the pages, with one call between gaps, and clear the set. */
 void direct_pages_prefault(direct_pages *all);
 
 void direct_pages_free(direct_pages *all);

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-/* Registrations closer than this become one. Nothing in between is ever read. */
+/* Registrations closer than this are merged. The gap is never read. */
 #define WINDOW_GAP_BYTES ((uintptr_t)64 << 10)
 
 /* Ordinary memory of one operation. */
@@ -167,7 +167,7 @@ static banyan_status direct_place_malformed(int peer)
     return error_set(BANYAN_ERR_FORMAT, "direct: rank %d described a tensor that cannot be", peer);
 }
 
-/* All of it lies in what the handle names, computed where nothing overflows. */
+/* True if all of it lies in the handle's memory; the computation cannot overflow. */
 static bool direct_place_is_inside(const direct_place *place, uint64_t elems)
 {
     const strided_view *view = &place->view;

@@ -1,4 +1,4 @@
-/* Places on a device: where peers write. */
+/* Places on a device, where peers write. */
 #include <inttypes.h>
 
 #include "copy/direct/place.h"
@@ -7,10 +7,10 @@
 #include "memory/symmetric/attach.h"
 #include "world/control.h"
 
-/* A place in the landing begins where a line of the device's does. */
+/* A place in the landing begins at a line of the device's memory. */
 #define LANDING_ALIGNMENT ((uint64_t)256)
 
-/* What cannot be mapped by peers, of one batch. */
+/* Receives of one batch that peers cannot map. */
 typedef struct staged_recvs {
     ARRAY(size_t) ops; /* receives */
     uint64_t bytes;    /* in the landing */
@@ -45,13 +45,14 @@ static banyan_status register_place(direct_places *places, direct_place *place)
     return BANYAN_OK;
 }
 
-/* The next place in the landing is aligned. */
+/* Round up to the next aligned place in the landing. */
 static uint64_t landing_bytes(uint64_t bytes)
 {
     return (bytes + LANDING_ALIGNMENT - 1) / LANDING_ALIGNMENT * LANDING_ALIGNMENT;
 }
 
-/* One registration an operation: two of them may lie in different allocations, however near. */
+/* Each operation needs its own registration: two of them may lie in different allocations, however
+ * near. */
 static banyan_status place_recv(direct_places *places, size_t op, staged_recvs *staged)
 {
     direct_place *place = &places->recvs[op];
@@ -95,7 +96,7 @@ static strided_view place_device_dense_view(const strided_view *like, char *data
     return view;
 }
 
-/* Peers see dense places in the landing; what they write there is moved on from it. */
+/* Give peers dense places in the landing; data is moved on from there. */
 static banyan_status place_device_land(direct_places *places, const staged_recvs *staged)
 {
     char *at = staged->ops.count > 0 ? banyan_memory_local(places->landing) : NULL;
@@ -112,7 +113,7 @@ static banyan_status place_device_land(direct_places *places, const staged_recvs
     return BANYAN_OK;
 }
 
-/* Collective, also for ranks that have failed: theirs is empty. */
+/* Collective, also for ranks that have failed: their landing is empty. */
 static banyan_status make_landing(direct_places *places, DLDevice device,
                                   const staged_recvs *staged, banyan_status mine)
 {

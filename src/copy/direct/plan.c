@@ -13,7 +13,7 @@ typedef struct note_context {
     banyan_transport *transport;
     const banyan_copy_batch *batch;
     const direct_places *places;
-    banyan_status status; /* of finding the places */
+    banyan_status status; /* status of finding the places */
 } note_context;
 
 static banyan_status direct_plan_unreachable(const note_context *context, const banyan_copy_op *op)
@@ -64,7 +64,7 @@ static int compare_int(const void *a, const void *b)
     return (*(const int *)a > *(const int *)b) - (*(const int *)a < *(const int *)b);
 }
 
-/* Sorted, each once. */
+/* Sort, and remove repeats. */
 static size_t list_peers(const copy_matches *matches, int *peers)
 {
     size_t most = 0, count = 0;
@@ -80,7 +80,8 @@ static size_t list_peers(const copy_matches *matches, int *peers)
     return count;
 }
 
-/* In rotation: the ranks after this one come first, so that not all start with the same. */
+/* List partners in rotation: the ranks after this one come first, so that not all ranks start with
+ * one partner. */
 static banyan_status list_partners(direct_plan *plan, int rank, const copy_matches *matches)
 {
     size_t most = matches->send_count + matches->recv_count;
@@ -158,7 +159,7 @@ static banyan_status add_send(banyan_world *world, direct_plan *plan, direct_lan
                             &own->view);
 }
 
-/* The next of the registered destinations. */
+/* Map the next registered destination. */
 static banyan_status map_attached(direct_plan *plan, const direct_place *far, strided_view *view)
 {
     const memory_wanted *wanted = &plan->wanted.data[plan->mapped++];
@@ -245,7 +246,7 @@ static banyan_status direct_plan_add_local(direct_plan *plan, const banyan_copy_
     return BANYAN_OK;
 }
 
-/* Each rank for itself. */
+/* Local to each rank. */
 static banyan_status plan_lanes(banyan_world *world, direct_plan *plan,
                                 const banyan_copy_batch *batch, const copy_matches *matches)
 {
@@ -274,7 +275,7 @@ static banyan_status want_destinations(direct_plan *plan, const copy_matches *ma
     return BANYAN_OK;
 }
 
-/* Collective. */
+/* Map the registered destinations. Collective. */
 static banyan_status attach_destinations(banyan_world *world, direct_plan *plan,
                                          const copy_matches *matches)
 {

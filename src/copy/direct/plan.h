@@ -1,4 +1,4 @@
-/* What one rank does in a schedule of the direct backend, partner by partner. */
+/* One rank's part of a schedule of the direct backend, partner by partner. */
 #ifndef COPY_DIRECT_PLAN_H
 #define COPY_DIRECT_PLAN_H
 
@@ -8,13 +8,14 @@
 #include "copy/match/match.h"
 #include "memory/symmetric/attach.h"
 
-/* All that goes one way between this rank and a partner. Where both sides are symmetric memory
+/* Everything that goes one way between this rank and a partner. Where both sides are symmetric
+ * memory
  * either end can move it, and they share: `shared` is the same list at both. Where one side is, the
  * end that holds the ordinary memory moves it (`own`, at that end only). Where neither is, the
  * receiver reads through the transport.
  *
  * On devices the sender moves all of it: stores to a peer are faster than loads from one. Then
- * `own` of a way out is a list of whole moves, without chunks. */
+ * `own` of an outgoing lane is a list of whole moves, without chunks. */
 typedef struct direct_lane {
     direct_moves shared;
     direct_moves own;
@@ -30,15 +31,16 @@ typedef struct direct_partner {
 
 typedef struct direct_plan {
     direct_places places;
-    direct_partner *partners; /* by rank, the one after this rank's first */
+    direct_partner *partners; /* by rank, starting with the one after this rank */
     size_t partner_count;
     direct_moves local;
-    direct_pages pages; /* while it is made */
+    direct_pages pages; /* used while the plan is made */
     uint64_t bytes;     /* that this rank may have to move itself */
     DLDevice device;
     memory_attachments *attached; /* registered destinations at peers' devices */
-    ARRAY(memory_wanted) wanted;  /* these, in the order of the matches; while it is made */
-    size_t mapped;                /* of them, so far */
+    ARRAY(memory_wanted)
+    wanted;        /* the same, in the order of the matches; used while the plan is made */
+    size_t mapped; /* number of those mapped so far */
 } direct_plan;
 
 /* Collective; fails on all ranks or on none. */

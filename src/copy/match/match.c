@@ -9,8 +9,8 @@
 #include "core/containers/bytes.h"
 #include "world/control.h"
 
-/* A rank writes to each of its partners what it sends there and what it expects from there, each a
- * count and as many entries in the common order. */
+/* A rank writes to each of its partners a list of its sends to it and a list of its receives from
+ * it. Each is a count and as many entries in the common order. */
 
 /* One side of a task as the partner described it. */
 typedef struct peer_side {
@@ -34,7 +34,7 @@ typedef struct match_side {
     const banyan_copy_op *ops;
     task_key *keys;
     size_t count;
-    copy_match *matches; /* one a key */
+    copy_match *matches; /* one per key */
 } match_side;
 
 typedef struct matcher {
@@ -82,7 +82,7 @@ static size_t first_of_peer(const match_side *side, int peer)
     return low;
 }
 
-/* The next partner above `after`; -1 when there is none. */
+/* Return the next partner above `after`; -1 when there is none. */
 static int next_partner(const matcher *match, int after)
 {
     size_t i = first_of_peer(&match->send, after + 1), j = first_of_peer(&match->recv, after + 1);
@@ -91,7 +91,7 @@ static int next_partner(const matcher *match, int after)
     return a < 0 || (b >= 0 && b < a) ? b : a;
 }
 
-/* ---- telling the partners ---- */
+/* ---- writing to the partners ---- */
 
 static banyan_status write_entry(const matcher *match, const match_side *side, size_t i,
                                  bytes_writer *message)
@@ -156,7 +156,7 @@ static void told_free(matcher *match)
     free(match->told);
 }
 
-/* ---- hearing them ---- */
+/* ---- reading from the partners ---- */
 
 static banyan_status match_malformed(const matcher *match, int peer)
 {
@@ -200,14 +200,14 @@ static banyan_status match_read_list(const matcher *match, int peer, bytes_reade
     return BANYAN_OK;
 }
 
-/* What both ends hold, compared: the keys in one range of ours with the peer's list. */
+/* A comparison of both ends: the keys in one range of this rank's with the peer's list. */
 typedef struct side_range {
     const match_side *side;
     size_t first, count;
     int peer;
 } side_range;
 
-/* Of two entries of equal rank in their orders; those without an id meet by number. */
+/* Compare two entries of equal index in their orders; those without an id match by number. */
 static int match_compare_ends(const task_key *own, const task_key *theirs)
 {
     if (own->task_id == BANYAN_TASK_ID_NONE && theirs->task_id == BANYAN_TASK_ID_NONE)
@@ -296,7 +296,7 @@ static banyan_status match_side_with(const matcher *match, const match_side *sid
     return BANYAN_OK;
 }
 
-/* `message` NULL: the peer has nothing to do with this rank. */
+/* Match one peer. `message` NULL: the peer has nothing to do with this rank. */
 static banyan_status match_peer(const matcher *match, int peer, const control_message *message)
 {
     peer_list sent = {0}, expected = {0};
@@ -318,7 +318,7 @@ static banyan_status match_peer(const matcher *match, int peer, const control_me
     return status;
 }
 
-/* Everyone who is a partner here, or thinks that it is. */
+/* Match every rank that is a partner here, or lists this rank as one. */
 static banyan_status match_peers(const matcher *match)
 {
     size_t heard = 0;
@@ -392,7 +392,7 @@ banyan_status copy_match_batch(banyan_world *world, const char *who, const banya
         mine = side_open(&match.recv, false, batch->recvs, batch->recv_count, match.rank);
     if (mine == BANYAN_OK)
         mine = match_write_messages(&match);
-    /* A rank that cannot describe its batch is no reason to tell others that theirs is wrong. */
+    /* A rank that cannot describe its batch must not make others report an error in theirs. */
     banyan_status status = copy_agree(world, mine);
     copy_matches made = {0};
     if (status == BANYAN_OK)

@@ -1,19 +1,19 @@
-/* Do the two sides of every task agree? What backends with schedules check before anything moves.
- */
+/* Check that the two sides of every task agree, as backends with schedules do before anything
+ * moves. */
 #ifndef COPY_MATCH_MATCH_H
 #define COPY_MATCH_MATCH_H
 
 #include "copy/strided/strided.h"
 
-/* One remote task, as both ends know it after matching. Both ends list their common tasks in the
- * same order: by (task id, part), those without an id by submission. */
+/* One remote task, as both ends know it after matching. Both ends list their common tasks in equal
+ * order: by (task id, part), and tasks without an id by submission. */
 typedef struct copy_match {
     size_t op; /* index into this rank's sends or recvs */
     int peer;
     uint64_t bytes;        /* of the whole tensor */
-    size_t elem_bytes;     /* at the peer, which differs where elements are cast */
-    strided_format format; /* there */
-    const void *note;      /* the peer's bytes about its side (see below); NULL without */
+    size_t elem_bytes;     /* at the peer; differs where elements are cast */
+    strided_format format; /* at the peer */
+    const void *note;      /* the peer's note about its side (see below); NULL without notes */
     size_t note_bytes;
 } copy_match;
 
@@ -22,32 +22,34 @@ typedef struct copy_matches {
     size_t send_count;
     copy_match *recvs;
     size_t recv_count;
-    void *storage; /* what the notes point into */
+    void *storage; /* holds the notes */
 } copy_matches;
 
-/* A side's note to the other about one operation: an address, strides. Written into `note`, a
- * bytes_writer of core/containers/bytes.h. NULL: no notes. */
+/* Write one side's note to the other about one operation, such as an address or strides, into
+ * `note`, a bytes_writer of core/containers/bytes.h. NULL: no notes. */
 struct bytes_writer;
 typedef banyan_status (*copy_note_fn)(void *context, const banyan_copy_op *op, bool is_send,
                                       struct bytes_writer *note);
 
-/* Compare ids, sizes and element sizes with every partner, and agree over the world: when anything
- * is wrong anywhere, every rank gets an error, its own where it has one, that names `who`, rank,
- * partner and up to ten ids. Moves to oneself are left out. Collective. */
+/* Compare ids, sizes and element sizes with every partner, and agree over the world. On any error
+ * every rank gets one, its own where it has one, that names `who`, rank, partner and up to ten ids.
+ * Moves within a rank are skipped. Collective. */
 banyan_status copy_match_batch(banyan_world *world, const char *who, const banyan_copy_batch *batch,
                                copy_note_fn note_fn, void *note_context, copy_matches *matches);
 void copy_matches_free(copy_matches *matches);
 
-/* control_agree, but a rank that failed itself keeps its own status and sentence. Collective. */
+/* Agree as control_agree, but a rank that failed itself keeps its own status and message.
+ * Collective. */
 banyan_status copy_agree(banyan_world *world, banyan_status mine);
 
-/* Agree; what every rank has made is `*kept`, and what only some have is released (`made` may be
- * NULL where `mine` is an error). Collective. */
+/* Agree; `*kept` is an object that every rank has made. If only some ranks have made theirs, they
+ * are released (`made` may be NULL where `mine` is an error). Collective. */
 banyan_status copy_keep_on_all(banyan_world *world, banyan_status mine, void *made,
                                void (*release)(void *context, void *made), void *context,
                                void **kept);
 
-/* Zeroed memory, for free(), on every rank or on none; `what` is it for? Collective. */
+/* Allocate zeroed memory, for free(), on every rank or on none; `what` names its use in errors.
+ * Collective. */
 banyan_status copy_alloc_on_all(banyan_world *world, size_t bytes, const char *what, void **memory);
 
 #endif

@@ -16,7 +16,7 @@ typedef struct backend_state {
     banyan_pipeline_launcher launcher;
     banyan_pipeline *pipeline;
     bool optimal_rounds;
-    bool past_caches; /* of the run that is under way: it moves more than they hold */
+    bool past_caches; /* the current run moves more than the caches hold */
 } backend_state;
 
 static void pipeline_backend_close_state(void *context)
@@ -79,7 +79,7 @@ static banyan_status backend_prepare(void *context, const banyan_copy_batch *bat
     return status;
 }
 
-/* What goes to oneself comes last: partners wait for the rest. */
+/* Moves within the rank come last: partners wait for the rest. */
 static banyan_status backend_execute(void *context, void *prepared, void *stream)
 {
     (void)stream;

@@ -6,7 +6,7 @@
 
 extern const banyan_copy_backend copy_backend_pipeline;
 
-/* Its open, over a transport that the caller has opened, which passes to the backend's state, on
+/* Open the backend over a transport that the caller has opened; the backend owns it then, on
  * failure too. Collective. */
 banyan_status pipeline_open_over(banyan_world *world, banyan_transport *transport,
                                  const banyan_copy_options *options, void **state);

@@ -1,5 +1,5 @@
-/* The pipeline backend for tensors in memory of devices: through slots that a module's GPU pipeline
- * carries (gpu_pipeline.h), in the order of the caller's stream. */
+/* The pipeline backend for tensors in device memory: through slots that a module's GPU pipeline
+ * (gpu_pipeline.h) carries, in the order of the caller's stream. */
 #ifndef COPY_PIPELINE_DEVICE_H
 #define COPY_PIPELINE_DEVICE_H
 

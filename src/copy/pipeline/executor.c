@@ -1,11 +1,13 @@
 /* One execution: a state machine for each direction, polled in turn, so that neither waits while
  * the other can move.
  *
- * Why nobody waits for ever: sends and receives are two queues, and a rank works on the head of
- * either without regard to the other. Take the order of all batches that every list follows, and in
- * it the first batch that has not been unpacked. What its sender sends before it and what its
- * receiver receives before it come earlier in that order, so they are done: the batch is at the
- * head of both queues, a slot has been granted for it, and it moves. */
+ * Freedom from deadlock: sends and receives are two queues, and a rank works on the head of either
+ * without regard to the other. All lists follow one order of all batches. Consider the first batch
+ * in
+ * it that has not been unpacked. Everything that its sender sends before it and its receiver
+ * receives
+ * before it comes earlier in that order, so it is done: the batch is at the head of both queues, a
+ * slot has been granted for it, and it moves. */
 #include "copy/pipeline/executor.h"
 
 #include "core/deadline.h"
@@ -24,10 +26,10 @@ typedef struct execution {
     const banyan_pipeline *pipeline;
     const banyan_iteration *iterations;
     size_t count;
-    bool queues_signals; /* on streams, as all work */
+    bool queues_signals; /* on streams, like all work */
     bool polls_events;   /* work is queued on streams, but signals are not */
 
-    size_t next_pack; /* iteration of the next batch to pack; `count` when there is none */
+    size_t next_pack; /* iteration of the next batch to pack; `count` after the last */
     outgoing flight[SLOTS];
     uint64_t packed, sent; /* batches so far; batch n is in flight[n % SLOTS] */
 
@@ -79,7 +81,7 @@ static banyan_status pack_into(execution *run, int slot, void *memory,
 {
     const banyan_pipeline *p = run->pipeline;
     const banyan_pipeline_launcher *launcher = p->launcher;
-    /* The event was last recorded behind the send of what this slot held. */
+    /* The event was last recorded behind the send of this slot's previous batch. */
     if (run->queues_signals && run->packed >= SLOTS)
         RETURN_IF_FAILED(
             launcher->stream_wait(launcher->context, p->pack_stream, p->pack_event[slot]));
@@ -151,8 +153,8 @@ static banyan_status send_next(execution *run)
 
 /* ---- receiving ---- */
 
-/* A slot is given away again as soon as what it held is unpacked, or the unpacking that the grant
- * is queued behind is. */
+/* Grant a slot again as soon as its batch is unpacked, or the grant can be queued behind the
+ * unpacking. */
 static banyan_status pipeline_executor_grant_slots(execution *run)
 {
     const banyan_pipeline *p = run->pipeline;
@@ -207,7 +209,7 @@ static banyan_status unpack_next(execution *run)
 
 /* ---- both ---- */
 
-/* One turn: what a partner waits for comes before what it does not. */
+/* Make one turn: steps that a partner waits for come first. */
 static banyan_status pipeline_executor_turn(execution *run)
 {
     run->moved = false;
@@ -248,7 +250,8 @@ static banyan_status run_until_done(execution *run)
     return BANYAN_OK;
 }
 
-/* Also after a failure: nothing may touch the tensors once the call has returned. */
+/* Wait for the streams, also after a failure: no stream may touch the tensors once the call has
+ * returned. */
 static banyan_status drain_streams(const banyan_pipeline *p)
 {
     const banyan_stream streams[] = {p->pack_stream, p->send_stream, p->unpack_stream};

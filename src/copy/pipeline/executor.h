@@ -1,4 +1,4 @@
-/* The executor inside, and the parts of it that the pipeline backend calls directly. */
+/* Internals of the executor that the pipeline backend calls directly. */
 #ifndef COPY_PIPELINE_EXECUTOR_H
 #define COPY_PIPELINE_EXECUTOR_H
 
@@ -13,8 +13,8 @@ struct banyan_pipeline {
     banyan_event unpack_event[BANYAN_PIPELINE_SLOTS];
 };
 
-/* banyan_pipeline_execute in two: the check, once, and the run, as often as it is wanted. The run
- * allocates nothing. */
+/* banyan_pipeline_execute in two steps: check once, then run any number of times. The run allocates
+ * nothing. */
 banyan_status pipeline_check(const banyan_pipeline *pipeline, const banyan_iteration *iterations,
                              size_t count);
 banyan_status pipeline_run(const banyan_pipeline *pipeline, const banyan_iteration *iterations,

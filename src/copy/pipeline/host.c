@@ -1,10 +1,10 @@
-/* The launcher for host memory: the work is done in the call. */
+/* The launcher for host memory: each operation is complete when its call returns. */
 #include "copy/pipeline/host.h"
 
 #include "copy/strided/strided.h"
 #include "core/error.h"
 
-/* The partner reads the slot next. */
+/* Pack into the caches: the partner reads the slot next. */
 static banyan_status host_pack(void *context, banyan_stream stream, void *slot,
                                const banyan_segment *segments, size_t count)
 {

@@ -1,4 +1,4 @@
-/* The pipeline as an object: tables, streams and events, the check of a schedule. */
+/* The pipeline object: tables, streams and events, and the check of a schedule. */
 #include "copy/pipeline/executor.h"
 
 #include <inttypes.h>

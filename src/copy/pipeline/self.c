@@ -1,4 +1,4 @@
-/* Moves of a rank to itself: no slots, one copy. */
+/* Moves within a rank: no slots, one copy. */
 #include <stdlib.h>
 
 #include "copy/pipeline/executor.h"

@@ -1,10 +1,10 @@
 /* Slots in symmetric memory, handed over by two signals for each peer.
  *
- * A signal counts what its sender has told since the buffers were opened, but only of the execution
- * that is running: its upper half is the execution's number, so whatever one that failed has left
- * does not count in the next. The lower half of a grant is the number of grants, and below it the
- * slot of the last; with two in sight, the one before has the other slot. The lower half of an
- * arrival is the number of batches sent. */
+ * A signal counts events of the current execution only: its upper half is the execution's number,
+ * so
+ * that counts left by a failed execution do not count in the next one. The lower half of a grant is
+ * the number of grants and, below it, the slot of the last grant; when two grants are outstanding,
+ * the one before has the other slot. The lower half of an arrival is the number of batches sent. */
 #include <banyan/pipeline.h>
 
 #include <inttypes.h>
@@ -23,27 +23,27 @@
 #define LOWER_HALF UINT64_C(0xffffffff)
 
 typedef struct slot_peer {
-    banyan_memory_handle handle; /* of its receive slots */
-    char *address;               /* of the same here, or NULL */
-    uint64_t grants, arrivals;   /* what we have added to the peer's two signals */
-    uint64_t execution;          /* which the counts below are of */
+    banyan_memory_handle handle; /* of the peer's receive slots */
+    char *address;               /* the same memory mapped here, or NULL */
+    uint64_t grants, arrivals;   /* values added to the peer's two signals so far */
+    uint64_t execution;          /* execution that the counts below belong to */
     uint32_t granted, taken, sent, arrived;
 } slot_peer;
 
 typedef struct slot_buffers {
-    banyan_pipeline_buffers table; /* first: it is what the user holds */
+    banyan_pipeline_buffers table; /* first: the caller holds a pointer to it */
     banyan_world *world;
     banyan_transport *transport;
     banyan_memory *memory;
     slot_peer *peers;
     void *send_slots;
-    size_t stride; /* from slot to slot */
+    size_t stride; /* distance between slots */
     uint32_t first_signal;
     bool has_signals;
     uint64_t execution;
-    uint64_t epoch; /* of the signals, before they were last looked at */
+    uint64_t epoch; /* of the signals, before they were last read */
     bool waits;
-    control_wait wait; /* since something moved last */
+    control_wait wait; /* since the last progress */
 } slot_buffers;
 
 /* ---- signals ---- */
@@ -58,7 +58,7 @@ static uint32_t arrival_signal(const slot_buffers *buffers, int peer)
     return buffers->first_signal + (uint32_t)banyan_world_size(buffers->world) + (uint32_t)peer;
 }
 
-/* The peer, with its counts of the present execution. */
+/* Return the peer, with its counts of the current execution. */
 static slot_peer *present_peer(slot_buffers *buffers, int rank)
 {
     slot_peer *peer = &buffers->peers[rank];
@@ -69,7 +69,7 @@ static slot_peer *present_peer(slot_buffers *buffers, int rank)
     return peer;
 }
 
-/* What the peer's signal has to be raised by to say `lower` of this execution. */
+/* Return how much to add to the peer's signal to make it `lower` of this execution. */
 static uint64_t raise_to(const slot_buffers *buffers, uint64_t lower, uint64_t *added)
 {
     uint64_t value = buffers->execution << EXECUTION_SHIFT | lower;
@@ -78,7 +78,7 @@ static uint64_t raise_to(const slot_buffers *buffers, uint64_t lower, uint64_t *
     return add;
 }
 
-/* The lower half of one of our signals; 0 when it is not of this execution. */
+/* Return the lower half of one of this rank's signals; 0 when it is not of this execution. */
 static uint64_t pipeline_slots_heard(const slot_buffers *buffers, uint32_t signal)
 {
     uint64_t value = banyan_transport_read(buffers->transport, signal);
@@ -178,7 +178,7 @@ static void describe_stall(const banyan_pipeline_stall *stall, char text[160])
              grant[0] && arrival[0] ? " and" : "", arrival);
 }
 
-/* The epoch was read before the signals were looked at last, so nothing is missed. */
+/* The epoch was read before the signals, so no change is missed. */
 static banyan_status slots_idle(void *context, const banyan_pipeline_stall *stall)
 {
     slot_buffers *buffers = context;
@@ -233,7 +233,7 @@ static banyan_status allocate_own(slot_buffers *buffers)
     return BANYAN_OK;
 }
 
-/* Where the peers' receive slots are. */
+/* Find the peers' receive slots. */
 static banyan_status find_peers(slot_buffers *buffers, const banyan_memory_handle *handles)
 {
     for (int rank = 0; rank < banyan_world_size(buffers->world); rank++) {

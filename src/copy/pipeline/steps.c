@@ -11,7 +11,7 @@
 
 /* ---- moves ---- */
 
-/* Elements of a tensor, and as many that lie one after another in a slot. */
+/* Add elements of a tensor, and as many consecutive ones in a slot. */
 static banyan_status add_segment(direct_moves *moves, const banyan_segment *segment, char *slot,
                                  bool unpacks)
 {
@@ -95,7 +95,7 @@ static banyan_status steps_fill(const pipeline_schedule *schedule, const gpu_pip
 
 /* ---- slots ---- */
 
-/* A byte a batch, by the sender's rank. */
+/* Write one byte per batch, for the sender. */
 static banyan_status write_slots(const gpu_pipeline_steps *steps, bytes_writer *by_rank, int ranks)
 {
     for (size_t i = 0; i < steps->count; i++) {
@@ -117,7 +117,7 @@ static banyan_status wrong_slots(const banyan_world *world, int peer, const char
                      banyan_world_rank(world), peer, what);
 }
 
-/* Both ends list their common batches in the same order. */
+/* Read the slots of this rank's batches; both ends list their common batches in equal order. */
 static banyan_status read_slots(const banyan_world *world, const control_message *messages,
                                 size_t count, gpu_pipeline_steps *steps)
 {
@@ -140,7 +140,7 @@ static banyan_status read_slots(const banyan_world *world, const control_message
     return BANYAN_OK;
 }
 
-/* A rank that failed takes part all the same, with nothing to say. */
+/* A rank that failed takes part too, with an empty message. */
 static banyan_status exchange_slots(banyan_world *world, banyan_status mine,
                                     gpu_pipeline_steps *steps)
 {
@@ -169,7 +169,7 @@ static banyan_status exchange_slots(banyan_world *world, banyan_status mine,
     return mine != BANYAN_OK ? mine : exchanged;
 }
 
-/* ---- both ---- */
+/* ---- both directions ---- */
 
 banyan_status gpu_pipeline_steps_make(banyan_world *world, const pipeline_schedule *schedule,
                                       const gpu_pipeline_slots *slots, gpu_pipeline_steps *steps)

@@ -1,5 +1,5 @@
-/* A rank's schedule of the pipeline as a GPU pipeline takes it: every batch with its moves, and the
- * slot that it travels to. */
+/* A rank's schedule as input of a GPU pipeline: every batch with its moves, and the slot that it
+ * travels to. */
 #ifndef COPY_PIPELINE_STEPS_H
 #define COPY_PIPELINE_STEPS_H
 
@@ -9,13 +9,13 @@
 typedef struct gpu_pipeline_steps {
     gpu_pipeline_step *list;
     size_t count;
-    direct_moves *moves; /* what the list points into */
+    direct_moves *moves; /* moves that the list refers to */
     size_t move_count;
     direct_moves local;
 } gpu_pipeline_steps;
 
-/* Ranks tell those they receive from which slots they will grant. Every rank gets an error when any
- * has one. Collective. */
+/* Make the steps. Each receiver sends its senders the slots that it will grant. An error of any
+ * rank is an error at every rank. Collective. */
 banyan_status gpu_pipeline_steps_make(banyan_world *world, const pipeline_schedule *schedule,
                                       const gpu_pipeline_slots *slots, gpu_pipeline_steps *steps);
 void gpu_pipeline_steps_free(gpu_pipeline_steps *steps);

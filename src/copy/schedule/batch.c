@@ -5,7 +5,7 @@ typedef struct sized_segment {
     pipeline_segment segment;
 } sized_segment;
 
-/* Largest first; for equal sizes in the tasks' order, so that the result is the same everywhere. */
+/* Largest first; equal sizes stay in the tasks' order, so that the result is deterministic. */
 static int by_size(const void *left, const void *right)
 {
     const sized_segment *a = left, *b = right;
@@ -36,7 +36,7 @@ static bool batch_alone(pipeline_batches *batches, pipeline_segment segment, uin
     return batch_open(batches) && batch_add(batches, segment, elem_bytes, 0);
 }
 
-/* Fill the open batch, and open further ones as they are needed. */
+/* Fill the open batch, and open further ones as needed. */
 static bool batch_fill(pipeline_batches *batches, pipeline_segment segment, uint64_t elem_bytes,
                        uint64_t slot_bytes)
 {
@@ -52,7 +52,7 @@ static bool batch_fill(pipeline_batches *batches, pipeline_segment segment, uint
            batch_alone(batches, rest, elem_bytes);
 }
 
-/* Cut every task; what fills a slot becomes a batch at once, the rest goes to `small`. */
+/* Cut every task: segments that fill a slot become a batch at once, the rest goes to `small`. */
 static banyan_status batch_large(const pipeline_task *tasks, size_t task_count, uint64_t slot_bytes,
                                  pipeline_batches *batches, sized_segment *small, size_t *count)
 {

@@ -1,4 +1,4 @@
-/* The pipeline's second stage: all that goes from one rank to another becomes batches, each the
+/* The pipeline's second stage: pack everything from one rank to another into batches, each the
  * contents of one slot. */
 #ifndef COPY_SCHEDULE_BATCH_H
 #define COPY_SCHEDULE_BATCH_H
@@ -7,14 +7,14 @@
 
 #define PIPELINE_BATCH_TASKS 10000
 
-/* One slot's contents: a run of the list's segments. */
+/* One slot's contents: consecutive segments of the list. */
 typedef struct pipeline_batch {
     size_t first_segment;
     size_t segment_count;
-    uint64_t bytes; /* of the slot, from its start, that are used */
+    uint64_t bytes; /* used bytes from the start of the slot */
 } pipeline_batch;
 
-/* Where a further segment of the batch begins. */
+/* Return the offset of the batch's next segment. */
 static inline uint64_t pipeline_batch_next_offset(const pipeline_batch *batch)
 {
     return (batch->bytes + PIPELINE_SLOT_ALIGN - 1) / PIPELINE_SLOT_ALIGN * PIPELINE_SLOT_ALIGN;
@@ -25,15 +25,16 @@ typedef struct pipeline_batches {
     ARRAY(pipeline_batch) list;
 } pipeline_batches;
 
-/* Pack the tasks from one rank to another. What fills a slot alone comes first. The rest, small
- * tasks and the last segments of large ones, follows largest first; what does not fit whole into
- * what is left of a slot is cut at its end. So every batch but the last has 10,000 tasks, or is
- * full but for less than the next element and its alignment: there are at most
+/* Pack the tasks from one rank to another. Segments that fill a slot alone come first. The rest,
+ * small
+ * tasks and the last segments of large ones, follows largest first; one that does not fit the rest
+ * of a slot is cut at the slot's end. So every batch but the last has 10,000 tasks, or is full
+ * except for less than the next element and its alignment: there are at most
  *
  *     ⌈Σ bytes, each task's rounded up to 16 / (slot - largest element - 15)⌉ + tasks / 9,999
  *
- * batches, where ⌈Σ bytes / slot⌉ is the least there can be. The order depends on the sizes alone,
- * and the segments of a task come in ascending order. n log n in the number of tasks. */
+ * batches, where ⌈Σ bytes / slot⌉ is the lower bound. The order depends on the sizes alone, and the
+ * segments of a task come in ascending order. n log n in the number of tasks. */
 banyan_status pipeline_batch_pack(const pipeline_task *tasks, size_t task_count,
                                   uint64_t slot_bytes, pipeline_batches *batches);
 void pipeline_batches_free(pipeline_batches *batches);

@@ -22,7 +22,8 @@ static const banyan_slot_batch *schedule_check_batch_of(const banyan_iteration *
     return is_send ? &iteration->send : &iteration->recv;
 }
 
-/* One direction: `ahead` (grant, pack) runs up to two batches before `behind` (unpack, send). */
+/* List one direction: `ahead` (grant, pack) runs up to two batches before `behind` (unpack, send).
+ */
 static banyan_status list_steps(const banyan_iteration *iterations, size_t count, bool is_send,
                                 pipeline_step_list *list)
 {
@@ -58,14 +59,14 @@ void pipeline_steps_free(pipeline_steps *steps)
     array_free(&steps->receiving);
 }
 
-/* ---- playing ---- */
+/* ---- replaying the steps ---- */
 
 typedef struct check_arrival {
     int slot;
     uint64_t bytes;
 } check_arrival;
 
-/* What has been told between two ranks, and how much of it was taken. */
+/* Messages between two ranks, and how many of them were taken. */
 typedef struct check_pair {
     int sender, receiver;
     ARRAY(int) grants;
@@ -75,8 +76,8 @@ typedef struct check_pair {
 
 typedef struct check_rank {
     size_t sent, received; /* steps that are done */
-    int send_slot[SLOTS];  /* for whom it is packed; -1: empty */
-    int recv_slot[SLOTS];  /* to whom it is granted; -1: empty */
+    int send_slot[SLOTS];  /* peer that it is packed for; -1: empty */
+    int recv_slot[SLOTS];  /* peer that it is granted to; -1: empty */
     bool waits_in_line;
 } check_rank;
 
@@ -88,7 +89,7 @@ typedef struct check_run {
     void *context;
     check_rank *states;
     ARRAY(check_pair) pairs; /* sorted */
-    int *line;               /* of ranks that may be able to go on, a ring */
+    int *line;               /* ring of ranks that may be able to continue */
     int line_first, line_count;
 } check_run;
 
@@ -115,7 +116,7 @@ static int schedule_check_by_ranks(const void *left, const void *right)
     return (a->receiver > b->receiver) - (a->receiver < b->receiver);
 }
 
-/* Every rank of a step is somebody's partner, so that its pair is there. */
+/* Return the pair; it exists since every rank of a step has the other as a partner. */
 static check_pair *pair_of(const check_run *run, int sender, int receiver)
 {
     const check_pair key = {.sender = sender, .receiver = receiver};
@@ -210,7 +211,7 @@ static banyan_status play_step(check_run *run, int rank, const pipeline_step *st
     return BANYAN_OK;
 }
 
-/* As far as it goes. */
+/* Execute the steps of a list as far as possible. */
 static banyan_status play_list(check_run *run, int rank, const pipeline_step_list *list,
                                size_t *done)
 {
@@ -238,7 +239,7 @@ static banyan_status play_all(check_run *run)
     return BANYAN_OK;
 }
 
-/* ---- before and after ---- */
+/* ---- setup and the final state ---- */
 
 static banyan_status add_pairs(check_run *run, int rank, const pipeline_step_list *list,
                                bool is_send)

@@ -1,5 +1,5 @@
-/* Is what the pipeline's executor does with its slots right? All ranks' steps are played in this
- * process, without memory or signals. */
+/* Check how the pipeline's executors use their slots: execute all ranks' steps in this process,
+ * without memory or signals. */
 #ifndef COPY_SCHEDULE_CHECK_H
 #define COPY_SCHEDULE_CHECK_H
 
@@ -8,7 +8,7 @@
 #include "core/containers/array.h"
 
 typedef enum pipeline_step_kind {
-    PIPELINE_GRANT,  /* a receive slot is given to the peer */
+    PIPELINE_GRANT,  /* give a receive slot to the peer */
     PIPELINE_UNPACK, /* wait for the peer's batch in the slot, and empty it */
     PIPELINE_PACK,   /* fill a send slot */
     PIPELINE_SEND    /* wait for a grant of the peer, and empty the send slot into it */
@@ -27,24 +27,24 @@ typedef struct pipeline_steps {
     pipeline_step_list sending, receiving;
 } pipeline_steps;
 
-/* What the executor does with these iterations, appended to empty lists: a slot is granted again,
- * or packed again, behind the step that empties it. NO_MEMORY. */
+/* Append to empty lists the steps that the executor takes for these iterations: a slot is granted
+ * again, or packed again, behind the step that empties it. NO_MEMORY. */
 banyan_status pipeline_steps_of(const banyan_iteration *iterations, size_t count,
                                 pipeline_steps *steps);
 void pipeline_steps_free(pipeline_steps *steps);
 
 typedef enum pipeline_fault {
     PIPELINE_FAULT_SLOT,  /* a slot is used again before it is emptied */
-    PIPELINE_FAULT_STUCK, /* a grant or a batch that is waited for does not come, or is left over */
+    PIPELINE_FAULT_STUCK, /* an expected grant or batch never comes, or one is left over */
     PIPELINE_FAULT_BYTES  /* a batch is larger than a slot, or than its other end expects */
 } pipeline_fault;
 
-/* Tell of a fault of `rank`. An error ends the check. */
+/* Report a fault of `rank`. An error ends the check. */
 typedef banyan_status (*pipeline_fault_fn)(void *context, pipeline_fault fault, int rank,
                                            const char *sentence);
 
-/* Play the steps of all ranks; steps[i] is rank i's. Steps only ever let others go on, so that what
- * one order shows all orders show. Errors: NO_MEMORY, and the callback's. */
+/* Execute the steps of all ranks; steps[i] is rank i's. Steps only enable other steps, so one order
+ * finds every fault of all orders. Errors: NO_MEMORY, and the callback's. */
 banyan_status pipeline_steps_check(const pipeline_steps *steps, int ranks, uint64_t slot_bytes,
                                    pipeline_fault_fn tell, void *context);
 

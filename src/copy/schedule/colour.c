@@ -3,16 +3,16 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* The pairs become a bipartite multigraph that is regular: all vertices, on the left the senders
- * and on the right the receivers, have the same degree. Ranks with little to do share a vertex, and
- * edges of no pair fill up the rest, which about doubles the edges at most. A regular graph of even
- * degree falls into two regular halves by walking along its edges and giving them to either half in
- * turn; halving down to degree one colours it when the degree is a power of two. For any other
- * degree, one half is coloured first, and as many of its rounds are handed to the other half as
- * make that one's degree a power of two. So a degree is odd, and a perfect matching has to be found
- * and taken out, once for each halving of the degree and no more. */
+/* The pairs become a bipartite multigraph, senders on the left and receivers on the right, made
+ * regular: all vertices have equal degree. Ranks with few batches share a vertex, and filler edges
+ * make up the rest, which at most about doubles the edges. A regular graph of even degree splits
+ * into two regular halves: walk along its edges and assign them to the halves alternately. Halving
+ * down to degree one colours the graph when the degree is a power of two. For any other even degree
+ * one half is coloured first, and some of its rounds are moved to the other half, to make that
+ * half's degree a power of two. For an odd degree, a perfect matching is found and taken out first,
+ * at most once per halving of the degree. */
 
-#define NO_PAIR UINT32_MAX /* an edge that only fills up */
+#define NO_PAIR UINT32_MAX /* a filler edge */
 #define NO_EDGE UINT32_MAX
 
 typedef struct colour_edge {
@@ -21,13 +21,13 @@ typedef struct colour_edge {
     uint64_t count;
 } colour_edge;
 
-/* An edge that has its rounds: edge.count of them. */
+/* An edge with its rounds, edge.count of them. */
 typedef struct placed_edge {
     colour_edge edge;
     uint64_t first_round;
 } placed_edge;
 
-/* Of an edge with an odd count: the edges beside it in a walk, through its left end and through its
+/* For an edge with an odd count: its neighbours in a walk, through its left end and through its
  * right one, and the half that gets the odd one. */
 typedef struct walked_edge {
     uint32_t through_left, through_right;
@@ -35,8 +35,8 @@ typedef struct walked_edge {
 } walked_edge;
 
 typedef struct colourer {
-    size_t vertices;          /* on either side */
-    ARRAY(colour_edge) stack; /* lists of edges; the one that is worked on lies on top */
+    size_t vertices;          /* on each side */
+    ARRAY(colour_edge) stack; /* lists of edges; the current list lies on top */
     ARRAY(placed_edge) placed;
     ARRAY(walked_edge) walk;
     uint32_t *single[2]; /* for each left and right vertex: the edge without a neighbour so far */
@@ -66,8 +66,8 @@ static void find_neighbours(colourer *c, const colour_edge *edges, uint32_t i)
     }
 }
 
-/* Walks are closed, since every vertex has an even number of odd edges, and have as many edges from
- * left to right as back. */
+/* Assign edges to halves along closed walks. Every vertex has an even number of odd edges, so each
+ * walk has as many edges from left to right as back. */
 static void walk_odd_edges(colourer *c, const colour_edge *edges, size_t count)
 {
     walked_edge *walk = c->walk.data;
@@ -125,7 +125,7 @@ static uint64_t list_fillers(const colour_edge *edges, size_t count)
     return fillers;
 }
 
-/* Put a multiple of the list on top of the stack, whose `pair` names the edge, and fill up to
+/* Put a multiple of the list on top of the stack, whose `pair` is the edge's index, and fill up to
  * degree 2^levels with edges from each vertex to its opposite, fewer than 2^levels in all. */
 static bool matching_begin(colourer *c, size_t begin, uint64_t degree, unsigned levels)
 {
@@ -145,8 +145,8 @@ static bool matching_begin(colourer *c, size_t begin, uint64_t degree, unsigned 
     return true;
 }
 
-/* Leave on top of the stack, behind the list from `begin` on, a perfect matching of it. Halving
- * again and again and keeping the half with fewer fillers leaves none of those at degree one. */
+/* Leave a perfect matching of the list from `begin` on, on top of the stack behind it. Repeated
+ * halving, each time keeping the half with fewer fillers, leaves no filler at degree one. */
 static bool matching_find(colourer *c, size_t begin, uint64_t degree)
 {
     size_t matching = c->stack.count;
@@ -170,7 +170,8 @@ static bool matching_find(colourer *c, size_t begin, uint64_t degree)
     return true;
 }
 
-/* Give a perfect matching of the list on top of the stack the round, and take it out. */
+/* Assign the round to a perfect matching of the list on top of the stack, and remove it from the
+ * list. */
 static bool matching_take(colourer *c, size_t begin, uint64_t degree, uint64_t round)
 {
     size_t end = c->stack.count;
@@ -193,7 +194,7 @@ static bool matching_take(colourer *c, size_t begin, uint64_t degree, uint64_t r
 
 /* ---- colouring ---- */
 
-/* Every vertex has one edge, which takes all the rounds. */
+/* Place edges where every vertex has one edge, which takes all the rounds. */
 static bool list_place(colourer *c, size_t begin, uint64_t first_round)
 {
     if (!array_reserve(&c->placed, c->stack.count - begin))
@@ -204,7 +205,8 @@ static bool list_place(colourer *c, size_t begin, uint64_t first_round)
     return true;
 }
 
-/* Back onto the stack with what was placed, since placed.count was `mark`, in `round` or later. */
+/* Return to the stack the edges that were placed since placed.count was `mark`, in `round` or
+ * later. */
 static bool list_take_back(colourer *c, size_t mark, uint64_t round)
 {
     size_t kept = mark;
@@ -227,7 +229,7 @@ static bool list_take_back(colourer *c, size_t mark, uint64_t round)
     return true;
 }
 
-/* Place all edges of the list on top of the stack, which is used up, in rounds [first_round,
+/* Place all edges of the list on top of the stack, which is popped, in rounds [first_round,
  * first_round + degree). */
 static bool list_colour(colourer *c, size_t begin, uint64_t degree, uint64_t first_round)
 {
@@ -250,7 +252,7 @@ static bool list_colour(colourer *c, size_t begin, uint64_t degree, uint64_t fir
 
 /* ---- from pairs to a regular graph ---- */
 
-/* Sum of counts for each rank, and the largest. */
+/* Sum the counts of each rank, and find the largest sum. */
 static banyan_status count_batches(const colour_pair *pairs, size_t pair_count, int ranks,
                                    uint64_t *sends, uint64_t *receives, uint64_t *largest)
 {
@@ -278,8 +280,8 @@ static banyan_status count_batches(const colour_pair *pairs, size_t pair_count, 
     return BANYAN_OK;
 }
 
-/* Ranks share a vertex as long as their degrees together stay within the largest; `degrees` becomes
- * the vertices' degrees. The number of vertices. */
+/* Let ranks share a vertex as long as their degrees together stay within the largest; `degrees`
+ * becomes the vertices' degrees. Returns the number of vertices. */
 static size_t share_vertices(uint64_t *degrees, int ranks, uint64_t largest, uint32_t *vertex)
 {
     size_t last = 0;

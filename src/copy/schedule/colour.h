@@ -1,5 +1,5 @@
-/* Colouring a bipartite multigraph's edges: as many rounds as the busiest rank has batches in one
- * direction, no fewer being possible (König, 1916), in near-linear time.
+/* Edge colouring of a bipartite multigraph: as many rounds as the busiest rank has batches in one
+ * direction, which is the minimum (König, 1916), in near-linear time.
  *
  * After N. Alon, "A simple algorithm for edge-coloring bipartite multigraphs" (2003), and
  * H. N. Gabow and O. Kariv, "Algorithms for edge coloring bipartite graphs and multigraphs" (1982).
@@ -9,7 +9,7 @@
 
 #include "core/containers/array.h"
 
-/* Sum of all counts that is accepted. */
+/* Largest accepted sum of all counts. */
 #define COLOUR_MOST_BATCHES (UINT64_C(1) << 30)
 
 /* `count` batches go from source to dest. */
@@ -25,13 +25,13 @@ typedef struct colour_run {
 } colour_run;
 
 typedef struct colouring {
-    ARRAY(colour_run) runs; /* by pair, then round; a pair's runs do not touch */
+    ARRAY(colour_run) runs; /* by pair, then round; a pair's runs are not adjacent */
     uint64_t rounds;        /* the largest sum of counts with one source or one dest */
-    uint64_t steps;         /* edges looked at: what the time is proportional to */
+    uint64_t steps;         /* edges visited: the time is proportional to them */
 } colouring;
 
-/* Give every batch a round in which its source sends nothing else and its dest receives nothing
- * else. Ranks are below `ranks`; a pair may be listed more than once. The same pairs give the same
+/* Assign every batch a round in which its source sends nothing else and its dest receives nothing
+ * else. Ranks are below `ranks`; a pair may be listed more than once. Equal pairs give equal
  * rounds. O(m log m) steps for m batches. INVALID for a rank out of range or more than
  * COLOUR_MOST_BATCHES; NO_MEMORY. */
 banyan_status colour_rounds(const colour_pair *pairs, size_t pair_count, int ranks,

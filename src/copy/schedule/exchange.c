@@ -34,12 +34,12 @@ void pipeline_flow_write(const pipeline_flow *flow, bytes_writer *message)
 typedef struct flow_parser {
     const pipeline_flow *flow;
     uint64_t slot_bytes;
-    uint64_t *next_elem; /* of each task */
+    uint64_t *next_elem; /* next element of each task */
     bytes_reader message;
     pipeline_batches batches;
 } flow_parser;
 
-/* A sentence's part; who said it is added at the end. */
+/* Parse a segment. An error is a part of a message; the caller adds the sender. */
 static banyan_status read_segment(flow_parser *parser, pipeline_batch *batch)
 {
     uint64_t task = bytes_read_u64(&parser->message);

@@ -1,5 +1,5 @@
-/* Rounds by colouring, over the world: every rank tells rank 0 how many batches it sends to whom,
- * and rank 0 tells every rank the rounds of its own batches. */
+/* Rounds by colouring, over the world: every rank sends rank 0 its numbers of batches per receiver,
+ * and rank 0 sends every rank the rounds of its own batches. */
 #include "copy/schedule/rounds.h"
 
 #include <inttypes.h>
@@ -51,7 +51,7 @@ static void schedule_gather_write_run(bytes_writer *message, uint32_t direction,
     bytes_write_u64(message, run->count);
 }
 
-/* Of every rank that has batches its own runs, as source and as destination. */
+/* Write for every rank with batches its own runs, as source and as destination. */
 static banyan_status write_runs(const colour_pairs *pairs, const colouring *colours,
                                 bytes_writer *by_rank, int world_size)
 {
@@ -97,9 +97,9 @@ static banyan_status read_runs(int rank, const control_message *messages, size_t
     return BANYAN_OK;
 }
 
-/* ---- both ways ---- */
+/* ---- both exchanges ---- */
 
-/* Rank 0's part between the two exchanges. */
+/* Colour the counts: rank 0's part between the two exchanges. */
 static banyan_status colour_counts(const control_message *counts, size_t count, int world_size,
                                    bytes_writer *by_rank)
 {
@@ -131,7 +131,7 @@ static banyan_status exchange_counts(banyan_world *world, const pipeline_flow *s
     return exchanged != BANYAN_OK ? exchanged : status;
 }
 
-/* Hear one's rounds. `by_rank` has what rank 0 tells, and is NULL elsewhere. */
+/* Receive this rank's rounds. `by_rank` holds rank 0's messages, and is NULL elsewhere. */
 static banyan_status exchange_runs(banyan_world *world, const bytes_writer *by_rank,
                                    control_message **received, size_t *received_count)
 {
@@ -152,7 +152,7 @@ static banyan_status exchange_runs(banyan_world *world, const bytes_writer *by_r
     return exchanged != BANYAN_OK ? exchanged : status;
 }
 
-/* Every rank takes part in both exchanges, whatever has gone wrong on it. */
+/* Every rank takes part in both exchanges, even after an error. */
 static banyan_status exchange_both(banyan_world *world, banyan_status mine,
                                    const pipeline_flow *sends, size_t send_count,
                                    bytes_writer *by_rank, run_lists *lists)

@@ -7,12 +7,12 @@
 #include "copy/schedule/rounds.h"
 #include "copy/strided/strided.h"
 
-/* One direction: the tasks by peer, as matched, and the flows that they make. */
+/* One direction: the tasks by peer, as matched, and their flows. */
 typedef struct plan_side {
     const banyan_copy_op *ops;
     const copy_match *matches;
     size_t match_count;
-    pipeline_task *tasks; /* one a match */
+    pipeline_task *tasks; /* one per match */
     pipeline_flow *flows;
     size_t flow_count;
 } plan_side;
@@ -97,7 +97,7 @@ static banyan_status plan_rounds(planner *plan, bool optimal)
 
 /* ---- the schedule ---- */
 
-/* Shape and strides belong to the caller. */
+/* Copy a tensor; its shape and strides belong to the caller. */
 static banyan_status copy_tensor(arena *memory, const DLTensor *tensor, DLTensor *copy)
 {
     size_t dims = (size_t)tensor->ndim, bytes = dims * sizeof(int64_t);
@@ -114,7 +114,7 @@ static banyan_status copy_tensor(arena *memory, const DLTensor *tensor, DLTensor
     return BANYAN_OK;
 }
 
-/* The matched tensors, in the matches' order. */
+/* Copy the matched tensors, in the matches' order. */
 static banyan_status side_tensors(arena *memory, const plan_side *side, DLTensor **tensors)
 {
     DLTensor *kept = arena_take(memory, (side->match_count + 1) * sizeof *kept);
@@ -126,7 +126,7 @@ static banyan_status side_tensors(arena *memory, const plan_side *side, DLTensor
     return BANYAN_OK;
 }
 
-/* Every flow's segments, in the order of its batches: one array a flow. */
+/* List every flow's segments, in the order of its batches: one array per flow. */
 static banyan_status side_segments(arena *memory, const plan_side *side, banyan_segment **segments)
 {
     DLTensor *tensors;
@@ -183,7 +183,7 @@ static banyan_status fill_iterations(const planner *plan, pipeline_schedule *sch
     return BANYAN_OK;
 }
 
-/* Moves to oneself, with their own numbering of operations. */
+/* Fill in moves within the rank, which number their operations separately. */
 static banyan_status schedule_plan_fill_local(const banyan_copy_batch *batch,
                                               pipeline_schedule *schedule)
 {
@@ -212,7 +212,7 @@ static banyan_status schedule_plan_fill_local(const banyan_copy_batch *batch,
 
 /* ---- the plan ---- */
 
-/* After matching. */
+/* Plan the batch after matching. */
 static banyan_status plan_matched(planner *plan, bool optimal, const banyan_copy_batch *batch,
                                   pipeline_schedule *schedule)
 {
@@ -221,7 +221,7 @@ static banyan_status plan_matched(planner *plan, bool optimal, const banyan_copy
         return status;
     status = pipeline_exchange(plan->world, status, plan->sends.flows, plan->sends.flow_count,
                                plan->slot_bytes, plan->recvs.flows, plan->recvs.flow_count);
-    /* Rank 0 cannot colour what a rank that failed has not told. */
+    /* Rank 0 cannot colour counts that a failed rank has not sent. */
     if (optimal) {
         status = copy_agree(plan->world, status);
         if (status != BANYAN_OK)

@@ -1,4 +1,4 @@
-/* A batch of the copy service becomes a schedule of the pipeline: all stages but the last. */
+/* Turn a batch of the copy service into a schedule of the pipeline: all stages but the last. */
 #ifndef COPY_SCHEDULE_PLAN_H
 #define COPY_SCHEDULE_PLAN_H
 
@@ -6,21 +6,22 @@
 
 #include "core/containers/arena.h"
 
-/* What runs need: copies of all that the caller may free, in one arena. */
+/* Everything that runs need: copies of all that the caller may free, in one arena. */
 typedef struct pipeline_schedule {
     arena memory;
     const banyan_iteration *iterations;
-    const uint64_t *rounds; /* of each iteration, ascending: both ends of a batch know it by one */
+    const uint64_t
+        *rounds; /* of each iteration, ascending: both ends of a batch know it by one number */
     size_t iteration_count;
     uint64_t recv_bytes;         /* through slots */
-    const banyan_send_op *sends; /* those of moves to oneself */
+    const banyan_send_op *sends; /* of moves within the rank */
     const banyan_recv_op *recvs;
     const banyan_copy_pair *local;
     size_t local_count;
 } pipeline_schedule;
 
-/* Match the batch with the partners', cut, pack, exchange and order it. Every rank gets an error
- * when any has one. `transport` NULL: all ranks are reached. Collective. */
+/* Match the batch with the partners' batches, then cut, pack, exchange and order it. An error of
+ * any rank is an error at every rank. `transport` NULL: it reaches all ranks. Collective. */
 banyan_status pipeline_plan(banyan_world *world, banyan_transport *transport, uint64_t slot_bytes,
                             bool optimal_rounds, const banyan_copy_batch *batch,
                             pipeline_schedule *schedule);

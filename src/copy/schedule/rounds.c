@@ -22,7 +22,7 @@ static void turns_sort(round_turns *turns)
         qsort(turns->data, turns->count, sizeof *turns->data, by_number);
 }
 
-/* Both directions become one list. */
+/* Merge both directions into one list. */
 static banyan_status merge_turns(const round_turns *sends, const round_turns *recvs,
                                  pipeline_rounds *rounds)
 {
@@ -53,7 +53,8 @@ static banyan_status merge_turns(const round_turns *sends, const round_turns *re
 
 /* ---- rotation ---- */
 
-/* The batch-th of those that travel `shift` ranks up. No pair has as many as 2^31. */
+/* Return the round of the batch-th batch that travels `shift` ranks up. No pair has as many as
+ * 2^31. */
 static uint64_t rotated_round(int shift, size_t batch)
 {
     return (uint64_t)shift << 32 | batch;
@@ -94,7 +95,7 @@ banyan_status pipeline_rounds_rotate(int rank, int world_size, const pipeline_fl
     return status;
 }
 
-/* ---- rounds that somebody else made ---- */
+/* ---- given rounds ---- */
 
 static const pipeline_flow *find_flow(const pipeline_flow *flows, size_t count, int peer)
 {
@@ -109,7 +110,7 @@ static const pipeline_flow *find_flow(const pipeline_flow *flows, size_t count, 
     return low < count && flows[low].peer == peer ? &flows[low] : NULL;
 }
 
-/* One turn a round of the runs; which batch of its flow it is for is not known yet. */
+/* List one turn per round of the runs; the batch within its flow is not known yet. */
 static banyan_status unroll_runs(int rank, const char *direction, const pipeline_flow *flows,
                                  size_t flow_count, const pipeline_run *runs, size_t run_count,
                                  round_turns *turns)
@@ -135,7 +136,7 @@ static banyan_status unroll_runs(int rank, const char *direction, const pipeline
     return BANYAN_OK;
 }
 
-/* A flow's batches take its rounds in ascending order, as they do at the other end. */
+/* Assign a flow's batches to its rounds in ascending order, as the other end does. */
 static banyan_status number_batches(int rank, const char *direction, const pipeline_flow *flows,
                                     size_t flow_count, round_turns *turns)
 {

@@ -32,7 +32,7 @@ void pipeline_world_free(pipeline_world *old)
     free(old->members);
 }
 
-/* ---- what ranks send ---- */
+/* ---- sends ---- */
 
 static int by_peer(const void *left, const void *right)
 {
@@ -71,9 +71,9 @@ banyan_status pipeline_world_send(pipeline_world *world, int rank, const pipelin
     return BANYAN_OK;
 }
 
-/* ---- what they receive ---- */
+/* ---- receives ---- */
 
-/* Sender after sender, so that every receiver has them in ascending order. */
+/* Link sender after sender, so that every receiver has them in ascending order. */
 banyan_status pipeline_world_link(pipeline_world *world)
 {
     for (int pass = 0; pass < 2; pass++) {

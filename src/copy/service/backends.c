@@ -20,7 +20,7 @@ static const banyan_copy_backend *const built_in_on_devices[] = {
     &copy_backend_pipeline_device,
 };
 
-/* Modules that bring a backend of the same name, and what a build needs to have them. */
+/* Modules with a backend of their own name, and the build requirement of each. */
 static const struct module_backend {
     const char *name, *needs;
 } module_backends[] = {

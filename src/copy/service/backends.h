@@ -1,4 +1,4 @@
-/* The copy backends that Banyan brings, and what every backend's table is checked for. */
+/* The built-in copy backends, and the check of every backend's table. */
 #ifndef COPY_SERVICE_BACKENDS_H
 #define COPY_SERVICE_BACKENDS_H
 
@@ -6,10 +6,11 @@
 
 extern const banyan_copy_backend copy_backend_direct;
 
-/* INVALID, naming what it lacks, for a table without a name, open, close or either trio. */
+/* Check a backend's table. INVALID, naming the missing member, for a table without a name, open,
+ * close or either trio. */
 banyan_status copy_backend_check(const banyan_copy_backend *backend);
 
-/* True when the second trio (prepare, execute, release) is there. */
+/* True if the table has the second trio (prepare, execute, release). */
 bool copy_backend_keeps_schedules(const banyan_copy_backend *backend);
 
 #endif

@@ -7,7 +7,8 @@
 #include "copy/strided/strided.h"
 #include "memory/device.h"
 
-/* Reading an element many times is a broadcast; writing one many times is a mistake. */
+/* True for a tensor to receive into that has stride 0. Reading an element many times is a
+ * broadcast; writing one many times is a mistake. */
 static bool writes_an_element_twice(const DLTensor *tensor)
 {
     for (int i = 0; i < tensor->ndim && tensor->strides; i++)
@@ -16,7 +17,7 @@ static bool writes_an_element_twice(const DLTensor *tensor)
     return false;
 }
 
-/* The option that a service for tensors of this place is opened with. */
+/* Return the option that opens a service for tensors of this place. */
 static const char *option_for(DLDevice device, char text[64])
 {
     char place[DEVICE_TEXT_BYTES];
@@ -33,7 +34,7 @@ static bool queue_same_place(DLDevice a, DLDevice b)
                              : a.device_type == b.device_type && a.device_id == b.device_id;
 }
 
-/* Page-locked host memory is as good as ordinary. */
+/* Treat page-locked host memory as ordinary host memory. */
 static DLDevice queue_as_host(DLDevice device)
 {
     return device.device_type == kDLCUDAHost ? BANYAN_HOST : device;
@@ -53,14 +54,15 @@ static banyan_status check_lies_on(const void *address, DLDevice device)
 {
     DLDevice found;
     RETURN_IF_FAILED(banyan_memory_locate(address, &found));
-    /* The host reads and writes managed memory too. */
+    /* The host can read and write managed memory too. */
     if (queue_same_place(queue_as_host(found), device) ||
         (device_is_host(device) && found.device_type != kDLCUDA))
         return BANYAN_OK;
     return queue_fail_place(address, "lies", found, device);
 }
 
-/* What the tensor says of its place, and what the device's driver knows of both its ends. */
+/* Check the tensor's declared place, and the place that the device's driver reports for both its
+ * ends. */
 static banyan_status check_place(const DLTensor *tensor, const strided_view *view, DLDevice device)
 {
     if (!queue_same_place(queue_as_host(tensor->device), device))
@@ -74,7 +76,7 @@ static banyan_status check_place(const DLTensor *tensor, const strided_view *vie
     return device_is_host(device) ? BANYAN_OK : check_lies_on(low + bytes - 1, device);
 }
 
-/* Blocks of a tensor are whole, and lie along its last dimension. */
+/* Check that blocks of a tensor are whole, and lie along its last dimension. */
 static banyan_status queue_check_blocks(const banyan_copy_op *op, bool is_send)
 {
     const DLTensor *tensor = &op->tensor;

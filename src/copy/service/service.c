@@ -22,14 +22,15 @@ struct banyan_copy_service {
     control_timeout timeout;
     const banyan_copy_backend *backend;
     banyan_copy_options options;
-    char transport[64]; /* what options.transport points to */
+    char transport[64]; /* options.transport points here */
     void *state;
     bool is_open;
     copy_queue queue;
-    banyan_copy_schedule *schedules; /* those made and not yet freed */
+    banyan_copy_schedule *schedules; /* schedules made and not yet freed */
 };
 
-/* With a backend that keeps schedules, its own; with another, what to submit again each time. */
+/* The backend's own schedule or, if the backend keeps none, the operations to submit again each
+ * time. */
 struct banyan_copy_schedule {
     banyan_copy_service *service; /* NULL once it is closed */
     banyan_copy_schedule *previous, *next;
@@ -54,14 +55,14 @@ static banyan_status take_options(banyan_copy_service *service, const banyan_cop
     return BANYAN_OK;
 }
 
-/* Callers of an older header have no device to name. */
+/* Callers built with an older header have no device to name. */
 static bool is_on_device(const banyan_copy_options *options)
 {
     size_t end = offsetof(banyan_copy_options, device) + sizeof options->device;
     return options && options->size >= end && !device_is_host(options->device);
 }
 
-/* All ranks open the same backend, or none. */
+/* Check that all ranks open the same backend. */
 static banyan_status agree_on_backend(banyan_world *world, banyan_status found, const char *name)
 {
     char zero[BACKEND_NAME_BYTES] = "";
@@ -133,7 +134,7 @@ static banyan_status open_backend(banyan_world *world, banyan_status found,
     return BANYAN_OK;
 }
 
-/* Ranks that disagree about where tensors lie must not open the two. */
+/* Check that ranks agree on where tensors lie before they open different backends. */
 static banyan_status open_on_device(banyan_world *world, const char *name,
                                     const banyan_copy_options *options,
                                     banyan_copy_service **service)
@@ -145,8 +146,8 @@ static banyan_status open_on_device(banyan_world *world, const char *name,
     return open_backend(world, found, table, agreed, options, service);
 }
 
-/* Between nodes MPI carries what lies in the host's memory, the pipeline over NVSHMEM what lies in
- * GPUs'. */
+/* Between nodes, MPI carries tensors in host memory, and the pipeline over NVSHMEM tensors in GPU
+ * memory. */
 static banyan_status open_across_nodes(banyan_world *world, const banyan_copy_options *options,
                                        banyan_copy_service **service)
 {
@@ -170,7 +171,8 @@ static banyan_status open_across_nodes(banyan_world *world, const banyan_copy_op
                      on_host ? "direct or pipeline" : "direct");
 }
 
-/* Direct when every rank can reach all of its peers; else pipeline, or between nodes MPI. */
+/* Open direct when every rank can reach all of its peers; otherwise pipeline, or MPI between nodes.
+ */
 static banyan_status open_default(banyan_world *world, const banyan_copy_options *options,
                                   banyan_copy_service **service)
 {
@@ -237,7 +239,7 @@ static void link_schedule(banyan_copy_schedule *schedule)
     service->schedules = schedule;
 }
 
-/* Give back what the schedule has of its service; what remains can only be freed. */
+/* Return the schedule's resources to its service; afterwards it can only be freed. */
 static void end_schedule(banyan_copy_schedule *schedule)
 {
     banyan_copy_service *service = schedule->service;
@@ -337,7 +339,7 @@ static banyan_status check_batch(const banyan_copy_service *service, banyan_copy
                                    &schedule->local_count);
 }
 
-/* The backend's own schedule stands for the operations from here on. */
+/* Plan in the backend; its schedule replaces the operations from here on. */
 static banyan_status plan_in_backend(banyan_copy_schedule *schedule)
 {
     const banyan_copy_service *service = schedule->service;
@@ -406,8 +408,8 @@ static banyan_status submit_list(const banyan_copy_service *service, const copy_
     return BANYAN_OK;
 }
 
-/* A backend that refused an operation on one rank has others queued on the rest; it is opened anew,
- * since its table has nothing that clears a queue. */
+/* Reopen a backend after a failed submission: other ranks have operations queued in theirs, and its
+ * table has no function that clears a queue. */
 static banyan_status submit_batch(banyan_copy_service *service, const copy_queue *batch)
 {
     const banyan_copy_backend *backend = service->backend;

@@ -16,7 +16,7 @@ static uint64_t elements_from(const strided_view *view, int level)
     return elems;
 }
 
-/* `rows` places of dimension `level`, whole in those behind it. */
+/* Add `rows` indices of dimension `level`, with all of the dimensions behind it. */
 static void boxes_add_box(box_list *list, int level, uint64_t rows, char *data)
 {
     const strided_view *view = list->view;
@@ -30,7 +30,7 @@ static void boxes_add_box(box_list *list, int level, uint64_t rows, char *data)
     list->boxes[list->count++] = box;
 }
 
-/* The rest of a row, whole rows, the start of one. */
+/* Add the rest of a row, whole rows, and the start of one. */
 static void add_range(box_list *list, int level, char *data, uint64_t first, uint64_t count)
 {
     const strided_view *view = list->view;

@@ -9,7 +9,7 @@ static void loops_reverse(strided_loop *loops, int count)
     }
 }
 
-/* From the fastest dimension on, the smaller extent cuts the larger one in two. */
+/* From the fastest dimension on, the smaller extent splits the larger one. */
 bool strided_grid_of(const strided_view *to, const strided_view *from, strided_grid *grid)
 {
     int a = to->ndim - 1, b = from->ndim - 1, count = 0;
@@ -53,7 +53,7 @@ static bool is_slower(const strided_loop *a, const strided_loop *b)
     return loops_magnitude(a->from) > loops_magnitude(b->from);
 }
 
-/* Make all strides of the destination positive and put the largest first. */
+/* Make all strides of the destination positive and sort them, the largest first. */
 static void order_by_destination(strided_move *move, strided_loop *loops)
 {
     for (int i = 0; i < move->count; i++) {
@@ -95,8 +95,8 @@ static void loops_merge(strided_move *move, strided_loop *loops)
     move->count = kept;
 }
 
-/* When another loop than the innermost walks the source in small steps, the two become neighbours,
- * for the kernel to go through both in tiles. */
+/* If a loop other than the innermost walks the source in small steps, make the two neighbours, so
+ * that the kernel can go through both in tiles. */
 static void join_transposed(strided_move *move, strided_loop *loops)
 {
     int last = move->count - 1, nearest = last;

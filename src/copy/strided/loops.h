@@ -1,10 +1,10 @@
-/* Two strided views walked together: loops in the order that suits the memory, not the elements. */
+/* Loops over two strided views at once, in the order that suits the memory, not the elements. */
 #ifndef COPY_STRIDED_LOOPS_H
 #define COPY_STRIDED_LOOPS_H
 
 #include "copy/strided/strided.h"
 
-/* Two shapes of 8 dimensions cut each other into 15 at most. */
+/* Two shapes of 8 dimensions split each other into 15 at most. */
 #define STRIDED_MAX_LOOPS (2 * BANYAN_MAX_DIMS)
 
 typedef struct strided_loop {
@@ -12,14 +12,14 @@ typedef struct strided_loop {
     int64_t to, from; /* strides in bytes */
 } strided_loop;
 
-/* A box of elements, the same on both sides: row-major, slowest loop first. */
+/* A box of elements with equal shape on both sides: row-major, slowest loop first. */
 typedef struct strided_grid {
     size_t elem_bytes;
     int count;
     strided_loop loop[STRIDED_MAX_LOOPS];
 } strided_grid;
 
-/* What strided_move_run walks: runs of contiguous bytes inside loops. */
+/* The input of strided_move_run: runs of contiguous bytes inside loops. */
 typedef struct strided_move {
     char *to;
     const char *from;
@@ -28,20 +28,20 @@ typedef struct strided_move {
     const strided_loop *loops; /* slowest first */
 } strided_move;
 
-/* The coarsest shape that both views can be walked in. False when there is none: the shapes cut
- * their elements into rows that do not nest. */
+/* Find the coarsest shape in which both views can be walked. False when there is none: the shapes
+ * cut their elements into rows that do not nest. */
 bool strided_grid_of(const strided_view *to, const strided_view *from, strided_grid *grid);
 
-/* Loops for the whole box, reordered and merged so that writes go forward in runs as long as can
- * be. `to` and `from` are where element 0 lies; `loops` has room for grid->count and becomes part
- * of `move`. */
+/* Plan loops for the whole box, reordered and merged so that writes go forward in the longest runs.
+ * `to` and `from` are the addresses of element 0; `loops` has space for grid->count and becomes
+ * part of `move`. */
 void strided_move_plan(const strided_grid *grid, char *to, const char *from, strided_loop *loops,
                        strided_move *move);
 
 uint64_t strided_move_bytes(const strided_move *move);
 
-/* `streaming`: written lines need not stay in the caches; strided_fence must follow before another
- * process is told. */
+/* Run the move. `streaming`: written lines need not stay in the caches; call strided_fence before
+ * you signal another process. */
 void strided_move_run(const strided_move *move, bool streaming);
 
 #endif

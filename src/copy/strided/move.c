@@ -5,7 +5,7 @@
 
 #define LINE_BYTES 64
 
-/* Shorter runs are copied faster without asking what suits them. */
+/* Shorter runs copy faster without a choice of method. */
 #define STREAMED_RUN_BYTES 128
 
 /* ---- runs ---- */
@@ -33,7 +33,7 @@ static inline __attribute__((always_inline)) void copy_plane(char *to, const cha
     }
 }
 
-/* The same in squares, so that lines read down one side are still there for the next column. */
+/* Copy in squares, so that lines read along one side are still cached for the next column. */
 static inline __attribute__((always_inline)) void copy_plane_tiled(char *to, const char *from,
                                                                    const strided_loop *outer,
                                                                    const strided_loop *inner,
@@ -66,8 +66,8 @@ static inline __attribute__((always_inline)) void copy_plane_tiled(char *to, con
 #define LOW_64(a, b) __builtin_shufflevector(a, b, 0, 2)
 #define HIGH_64(a, b) __builtin_shufflevector(a, b, 1, 3)
 
-/* Interleaving row i with row i + lanes / 2 rotates the bits of (row, column) by one: after
- * log2(lanes) times rows are columns. */
+/* Interleaving row i with row i + lanes / 2 rotates the bits of (row, column) by one: log2(lanes)
+ * times exchange rows and columns. */
 #define DEFINE_TRANSPOSE(bits)                                                                     \
     typedef uint##bits##_t lanes_##bits __attribute__((vector_size(16)));                          \
     static inline void transpose_square_##bits(char *to, const char *from, int64_t from_stride)    \
@@ -111,8 +111,9 @@ static inline __attribute__((always_inline)) void transpose_square(char *to, con
     }
 }
 
-/* Both sides contiguous, in different loops. A tile is a line wide on both sides; it is turned in a
- * buffer, since lines at power-of-two strides would drive each other out of the first cache. */
+/* Transpose when both sides are contiguous, in different loops. A tile is a line wide on both
+ * sides; it is transposed in a buffer, since lines at power-of-two strides would evict each other
+ * from the first-level cache. */
 static inline __attribute__((always_inline)) void transpose_plane(char *to, const char *from,
                                                                   const strided_loop *outer,
                                                                   const strided_loop *inner,

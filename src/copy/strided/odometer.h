@@ -1,18 +1,18 @@
-/* Where nested loops stand that walk two sides together. */
+/* Position of nested loops that walk two sides at once. */
 #ifndef COPY_STRIDED_ODOMETER_H
 #define COPY_STRIDED_ODOMETER_H
 
 #include "copy/strided/loops.h"
 
-/* Starts with no more than the loops and their count. */
+/* Initialize the loops and their count only. */
 typedef struct odometer {
     const strided_loop *loops; /* slowest first */
     int count;
     uint64_t index[STRIDED_MAX_LOOPS];
-    int64_t to, from; /* bytes from where the two sides start */
+    int64_t to, from; /* byte offsets from the starts of the two sides */
 } odometer;
 
-/* The next iteration; false after the last one. */
+/* Advance to the next iteration; false after the last one. */
 static inline bool odometer_step(odometer *at)
 {
     for (int i = at->count - 1; i >= 0; i--) {

@@ -45,8 +45,8 @@ static banyan_status count_elements(const DLTensor *tensor, size_t elem_bytes, u
     return BANYAN_OK;
 }
 
-/* Put one more dimension, slower than those there, in front: dimensions are kept fastest first
- * until the view is whole. */
+/* Add a dimension slower than those present: dimensions are kept fastest first until the view is
+ * complete. */
 static void add_dimension(strided_view *view, int64_t extent, int64_t stride)
 {
     int last = view->ndim - 1;
@@ -167,8 +167,8 @@ static uint64_t elements_below(const strided_grid *grid, int level)
     return elems;
 }
 
-/* Elements [first, first + count) of the box that the loops from `level` on make: the rest of a
- * row, then whole rows, then the start of one. */
+/* Copy elements [first, first + count) of the box that the loops from `level` on form: the rest of
+ * a row, then whole rows, then the start of one. */
 static void copy_range(const strided_grid *grid, int level, char *to, const char *from,
                        uint64_t first, uint64_t count, strided_caching caching)
 {
@@ -197,7 +197,7 @@ static void copy_range(const strided_grid *grid, int level, char *to, const char
                    caching);
 }
 
-/* ---- views that have no grid in common: row against row ---- */
+/* ---- views without a common grid: row against row ---- */
 
 typedef struct strided_cursor {
     const strided_view *view;
@@ -228,7 +228,7 @@ static int64_t cursor_step(const strided_cursor *cursor)
     return last < 0 ? 0 : cursor->view->stride[last];
 }
 
-/* At most to the end of the row. */
+/* Advance at most to the end of the row. */
 static void cursor_advance(strided_cursor *cursor, uint64_t elems)
 {
     const strided_view *view = cursor->view;
@@ -265,7 +265,8 @@ static void strided_copy_rows(const strided_view *destination, uint64_t destinat
     }
 }
 
-/* Dense memory has any shape: give it the other's, and its own element 0 the number `as`. */
+/* Dense memory can take any shape: give it the other view's shape, with its own element 0 at number
+ * `as`. */
 static strided_view reshape_dense(const strided_view *dense, const strided_view *shape,
                                   uint64_t first, uint64_t as)
 {

@@ -1,30 +1,30 @@
-/* Copying strided boxes in host memory. */
+/* Copy strided boxes in host memory. */
 #ifndef COPY_STRIDED_STRIDED_H
 #define COPY_STRIDED_STRIDED_H
 
 #include <banyan/copy.h>
 
-/* What elements are, where they are converted on their way; else just bytes. */
+/* Format of elements that are converted on their way; otherwise just bytes. */
 typedef enum strided_format {
     STRIDED_BYTES,
     STRIDED_F32,
     STRIDED_F16,
     STRIDED_BF16,
-    /* MXFP8 of one of these three, by one of two rules, and the scales of its blocks. */
+    /* MXFP8 made from one of these three, by one of two rules, and the scales of its blocks. */
     STRIDED_E4M3_UP,
     STRIDED_E4M3_OCP,
     STRIDED_SCALES_UP,
     STRIDED_SCALES_OCP
 } strided_format;
 
-#define STRIDED_BLOCK 32 /* elements of a scale */
+#define STRIDED_BLOCK 32 /* elements per scale */
 
 static inline bool strided_is_scales(strided_format format)
 {
     return format == STRIDED_SCALES_UP || format == STRIDED_SCALES_OCP;
 }
 
-/* Quantized elements, or scales? */
+/* True for quantized elements and their scales. */
 static inline bool strided_is_mxfp8(strided_format format)
 {
     return format >= STRIDED_E4M3_UP;
@@ -43,20 +43,20 @@ typedef struct strided_view {
     int64_t stride[BANYAN_MAX_DIMS]; /* bytes */
 } strided_view;
 
-/* INVALID, naming what is wrong, for a tensor that is not on the host, has too many dimensions, a
- * negative extent, elements but no data, or a size that does not fit 63 bits. */
+/* View a host tensor. INVALID, naming the problem, for a tensor that is not on the host, has too
+ * many dimensions, a negative extent, elements but no data, or a size that does not fit 63 bits. */
 banyan_status strided_view_of(const DLTensor *tensor, strided_view *view);
-/* The same wherever it lies: what the host may not be able to touch. */
+/* View a tensor in any memory, which the host may be unable to touch. */
 banyan_status strided_view_anywhere(const DLTensor *tensor, strided_view *view);
 
-/* STRIDED_BYTES for any type but the three. */
+/* Return the format; STRIDED_BYTES for any other type than the three. */
 strided_format strided_format_of(DLDataType dtype);
 
-/* True when the elements lie one after another in row-major order. */
+/* True when the elements are contiguous in row-major order. */
 bool strided_view_is_dense(const strided_view *view);
 
-/* The lowest address touched, and the bytes from there to behind the highest (0 for no elements).
- */
+/* Find the lowest address of the elements, and the bytes from there to the end of the highest (0
+ * for no elements). */
 void strided_view_span(const strided_view *view, char **low, size_t *bytes);
 
 /* Copy elements [source_first, source_first + count), in row-major order, of source to as many
@@ -64,16 +64,16 @@ void strided_view_span(const strided_view *view, char **low, size_t *bytes);
 void strided_copy(const strided_view *destination, uint64_t destination_first,
                   const strided_view *source, uint64_t source_first, uint64_t count);
 
-/* To and from dense memory. */
+/* Copy to and from dense memory. */
 void strided_pack(void *dense, const strided_view *source, uint64_t first, uint64_t count);
 void strided_unpack(const strided_view *destination, uint64_t first, uint64_t count,
                     const void *dense);
 
-/* The same by somebody who knows where the written lines are wanted. */
+/* Copy as strided_copy, for a caller that knows where the written lines are needed. */
 typedef enum strided_caching {
     STRIDED_BY_SIZE,    /* in the caches, if all of it fits */
     STRIDED_IN_CACHES,  /* the other end reads it next */
-    STRIDED_PAST_CACHES /* part of much more than fits; strided_fence must follow */
+    STRIDED_PAST_CACHES /* part of more than the caches hold; call strided_fence afterwards */
 } strided_caching;
 
 void strided_pack_as(void *dense, const strided_view *source, uint64_t first, uint64_t count,
@@ -81,10 +81,10 @@ void strided_pack_as(void *dense, const strided_view *source, uint64_t first, ui
 void strided_unpack_as(const strided_view *destination, uint64_t first, uint64_t count,
                        const void *dense, strided_caching caching);
 
-/* For more than this much at once the caches are no help. */
+/* Above this size at once the caches do not help. */
 #define STRIDED_STREAMING_BYTES ((uint64_t)1 << 20)
 
-/* What was written past the caches is where everybody sees it. */
+/* Make data that was written past the caches visible to other processes. */
 void strided_fence(void);
 
 #endif
