@@ -21,7 +21,7 @@ typedef struct deriving {
     uint32_t viewed;     /* the name that `tensor` is of; NO_NAME: none yet */
     plan_tensor tensor;
     ARRAY(plan_claim) sources;
-    ARRAY(int64_t) reach;
+    ARRAY(banyan_box) bounds;
     plan_shares shares;
     ARRAY(plan_move) sends;
     ARRAY(plan_move) recvs;
@@ -96,12 +96,13 @@ static banyan_status view_tensor(deriving *work, uint32_t index)
     const planner_name *name = &planning->names.data[index];
     const name_claims *range = &work->claims[index];
     size_t count = range->first_destination - range->first_source;
-    work->sources.count = work->reach.count = 0;
-    if (!array_reserve(&work->sources, count) || !array_reserve(&work->reach, count + 1))
+    work->sources.count = work->bounds.count = 0;
+    if (!array_reserve(&work->sources, count) ||
+        !array_reserve(&work->bounds, plan_bounds_count(count)))
         return BANYAN_ERR_NO_MEMORY;
     for (size_t i = 0; i < count; i++)
         work->sources.data[i] = planning->claims.data[range->first_source + i].claim;
-    plan_reach_of(work->sources.data, count, work->reach.data);
+    plan_bounds_of(work->sources.data, count, work->bounds.data);
     work->tensor = (plan_tensor){
         .name = name->text,
         .ndim = name->ndim,
@@ -109,7 +110,7 @@ static banyan_status view_tensor(deriving *work, uint32_t index)
         .elem_bytes = banyan_dtype_bytes(name->source_dtype),
         .min_split_bytes = planning->min_split_bytes,
         .sources = work->sources.data,
-        .reach = work->reach.data,
+        .bounds = work->bounds.data,
         .source_count = count,
     };
     work->viewed = index;
@@ -506,7 +507,7 @@ banyan_status planner_derive(planner *planning, planner_result *result)
     free(work.claims);
     free(work.piece_dtypes);
     array_free(&work.sources);
-    array_free(&work.reach);
+    array_free(&work.bounds);
     array_free(&work.shares);
     array_free(&work.sends);
     array_free(&work.recvs);

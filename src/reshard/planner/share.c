@@ -57,49 +57,80 @@ int plan_box_compare(const banyan_box *a, const banyan_box *b)
     return 0;
 }
 
-static int64_t slab_start(const banyan_box *box)
+/* ---- the sources that meet a box ---- */
+
+/* Node k of the tree has the children 2k and 2k + 1; a node of so many sources has none. */
+#define LEAF_SOURCES 8
+#define ROOT 1
+
+size_t plan_bounds_count(size_t source_count)
 {
-    return box->ndim > 0 ? box->start[0] : 0;
+    size_t nodes = 2;
+    for (; source_count > LEAF_SOURCES; source_count -= source_count / 2)
+        nodes *= 2;
+    return nodes;
 }
 
-static int64_t slab_end(const banyan_box *box)
+/* Grow `bound` until it contains the box. */
+static void bound_add(banyan_box *bound, const banyan_box *box)
 {
-    return box->ndim > 0 ? box->start[0] + box->extent[0] : 1;
-}
-
-void plan_reach_of(const plan_claim *sources, size_t count, int64_t *reach)
-{
-    for (size_t i = 0; i < count; i++) {
-        int64_t end = slab_end(&sources[i].box);
-        reach[i] = i > 0 && reach[i - 1] > end ? reach[i - 1] : end;
+    for (int d = 0; d < box->ndim; d++) {
+        int64_t end = bound->start[d] + bound->extent[d], box_end = box->start[d] + box->extent[d];
+        if (box->start[d] < bound->start[d])
+            bound->start[d] = box->start[d];
+        bound->extent[d] = (box_end > end ? box_end : end) - bound->start[d];
     }
 }
 
-/* The sources from `*first` to before `*last` are all that can meet the box: those behind start
- * after its end, and those in front all end before its start. */
-static void sources_near(const plan_tensor *tensor, const banyan_box *box, size_t *first,
-                         size_t *last)
+static void build_bounds(const plan_claim *sources, size_t first, size_t last, banyan_box *bounds,
+                         size_t node)
 {
-    int64_t start = slab_start(box), end = slab_end(box);
-    size_t low = 0, high = tensor->source_count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (tensor->reach[middle] > start)
-            high = middle;
-        else
-            low = middle + 1;
+    bounds[node] = sources[first].box;
+    if (last - first <= LEAF_SOURCES) {
+        for (size_t i = first + 1; i < last; i++)
+            bound_add(&bounds[node], &sources[i].box);
+        return;
     }
-    *first = low;
-    high = tensor->source_count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (slab_start(&tensor->sources[middle].box) >= end)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    *last = low;
+    size_t middle = first + (last - first) / 2;
+    build_bounds(sources, first, middle, bounds, 2 * node);
+    build_bounds(sources, middle, last, bounds, 2 * node + 1);
+    bounds[node] = bounds[2 * node];
+    bound_add(&bounds[node], &bounds[2 * node + 1]);
 }
+
+void plan_bounds_of(const plan_claim *sources, size_t source_count, banyan_box *bounds)
+{
+    if (source_count > 0)
+        build_bounds(sources, 0, source_count, bounds, ROOT);
+}
+
+static bool find_meeting(const plan_tensor *tensor, size_t node, size_t first, size_t last,
+                         const banyan_box *box, size_t end, index_list *found)
+{
+    banyan_box common;
+    if (first >= end || !banyan_box_intersect(&tensor->bounds[node], box, &common))
+        return true;
+    if (last - first > LEAF_SOURCES) {
+        size_t middle = first + (last - first) / 2;
+        return find_meeting(tensor, 2 * node, first, middle, box, end, found) &&
+               find_meeting(tensor, 2 * node + 1, middle, last, box, end, found);
+    }
+    for (size_t i = first; i < last && i < end; i++)
+        if (banyan_box_intersect(&tensor->sources[i].box, box, &common) && !array_push(found, i))
+            return false;
+    return true;
+}
+
+/* The sources before `end` that meet the box, in ascending order. */
+static bool sources_meeting(const plan_tensor *tensor, const banyan_box *box, size_t end,
+                            index_list *found)
+{
+    found->count = 0;
+    return tensor->source_count == 0 ||
+           find_meeting(tensor, ROOT, 0, tensor->source_count, box, end, found);
+}
+
+/* ---- differences ---- */
 
 /* Take `cut` out of every box of the list. */
 static bool boxes_subtract(box_list *boxes, const banyan_box *cut)
@@ -282,80 +313,108 @@ static deal deal_of(const plan_tensor *tensor, const plan_claim *source,
     return made;
 }
 
-/* What of `needed` source `source` gives: all that it holds and no source before it does. */
-static bool given_boxes(const plan_tensor *tensor, size_t source, const banyan_box *needed,
-                        box_list *given)
+/* Memory for one call, used again for each box. */
+typedef struct sharing {
+    const plan_tensor *tensor;
+    plan_shares *shares;
+    box_list given, rest;
+    index_list own;     /* sources that the receiver holds */
+    index_list meeting; /* sources that meet the box at hand */
+} sharing;
+
+static void sharing_free(sharing *work)
 {
-    given->count = 0;
+    array_free(&work->given);
+    array_free(&work->rest);
+    array_free(&work->own);
+    array_free(&work->meeting);
+}
+
+/* What of `needed` source `source` gives: all that it holds and no source before it does. */
+static bool find_given(sharing *work, size_t source, const banyan_box *needed)
+{
+    const plan_claim *sources = work->tensor->sources;
     banyan_box common;
-    if (!banyan_box_intersect(needed, &tensor->sources[source].box, &common))
+    work->given.count = 0;
+    if (!banyan_box_intersect(needed, &sources[source].box, &common))
         return true;
-    if (!array_push(given, common))
+    if (!array_push(&work->given, common) ||
+        !sources_meeting(work->tensor, &common, source, &work->meeting))
         return false;
-    size_t first, last;
-    sources_near(tensor, &common, &first, &last);
-    for (size_t i = first; i < source && given->count > 0; i++)
-        if (!boxes_subtract(given, &tensor->sources[i].box))
+    for (size_t i = 0; i < work->meeting.count && work->given.count > 0; i++)
+        if (!boxes_subtract(&work->given, &sources[work->meeting.data[i]].box))
             return false;
     return true;
 }
 
-/* Append `box` without what the receiver holds itself. */
-static bool append_share(const plan_tensor *tensor, const banyan_box *box, const index_list *own,
-                         int rank, size_t source, box_list *rest, plan_shares *shares)
+static bool is_own(const sharing *work, size_t source)
 {
+    size_t low = 0, high = work->own.count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (work->own.data[middle] < source)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < work->own.count && work->own.data[low] == source;
+}
+
+/* Append `box` without what the receiver holds itself in sources before `end`. */
+static bool append_share(sharing *work, const banyan_box *box, size_t end, int rank, size_t source)
+{
+    box_list *rest = &work->rest;
     rest->count = 0;
-    if (!array_push(rest, *box))
+    if (!array_push(rest, *box) ||
+        (work->own.count > 0 && !sources_meeting(work->tensor, box, end, &work->meeting)))
         return false;
-    for (size_t i = 0; i < own->count && rest->count > 0; i++)
-        if (!boxes_subtract(rest, &tensor->sources[own->data[i]].box))
+    for (size_t i = 0; work->own.count > 0 && i < work->meeting.count && rest->count > 0; i++)
+        if (is_own(work, work->meeting.data[i]) &&
+            !boxes_subtract(rest, &work->tensor->sources[work->meeting.data[i]].box))
             return false;
     for (size_t i = 0; i < rest->count; i++)
-        if (!array_push(shares, (plan_share){rest->data[i], rank, source}))
+        if (!array_push(work->shares, (plan_share){rest->data[i], rank, source}))
             return false;
     return true;
 }
 
 /* The sources that meet the box and are held by the rank. */
-static bool list_own(const plan_tensor *tensor, const banyan_box *box, int rank, index_list *own)
+static bool find_own(sharing *work, const banyan_box *box, int rank)
 {
-    own->count = 0;
-    size_t first, last;
-    sources_near(tensor, box, &first, &last);
-    for (size_t i = first; i < last; i++) {
+    index_list *own = &work->own;
+    size_t kept = 0;
+    if (!sources_meeting(work->tensor, box, SIZE_MAX, own))
+        return false;
+    for (size_t i = 0; i < own->count; i++)
+        if (plan_holders_find(&work->tensor->sources[own->data[i]].holders, rank) >= 0)
+            own->data[kept++] = own->data[i];
+    own->count = kept;
+    return true;
+}
+
+static bool append_own(sharing *work, const banyan_box *needed, int rank)
+{
+    for (size_t o = 0; o < work->own.count; o++) {
+        size_t source = work->own.data[o];
         banyan_box common;
-        if (banyan_box_intersect(box, &tensor->sources[i].box, &common) &&
-            plan_holders_find(&tensor->sources[i].holders, rank) >= 0 && !array_push(own, i))
+        banyan_box_intersect(needed, &work->tensor->sources[source].box, &common);
+        if (!append_share(work, &common, source, rank, source))
             return false;
     }
     return true;
 }
 
-static bool append_own(const plan_tensor *tensor, const banyan_box *needed, const index_list *own,
-                       int rank, box_list *rest, plan_shares *shares)
+static bool append_received(sharing *work, const plan_claim *destination, int64_t index,
+                            size_t source)
 {
-    for (size_t o = 0; o < own->count; o++) {
-        banyan_box common;
-        banyan_box_intersect(needed, &tensor->sources[own->data[o]].box, &common);
-        index_list before = {.data = own->data, .count = o};
-        if (!append_share(tensor, &common, &before, rank, own->data[o], rest, shares))
-            return false;
-    }
-    return true;
-}
-
-static bool append_received(const plan_tensor *tensor, const plan_claim *destination, int64_t index,
-                            size_t source, const box_list *given, const index_list *own,
-                            box_list *rest, plan_shares *shares)
-{
-    const plan_holders *holders = &tensor->sources[source].holders;
-    for (size_t g = 0; g < given->count; g++) {
-        deal dealt = deal_of(tensor, &tensor->sources[source], destination, &given->data[g]);
+    const plan_claim *from = &work->tensor->sources[source];
+    for (size_t g = 0; g < work->given.count; g++) {
+        deal dealt = deal_of(work->tensor, from, destination, &work->given.data[g]);
         for (int64_t p = 0; p < dealt.grid.count; p++) {
             int64_t number = index * dealt.grid.count + p;
-            int sender = plan_holders_at(holders, (dealt.base + number) % dealt.holders);
+            int sender = plan_holders_at(&from->holders, (dealt.base + number) % dealt.holders);
             banyan_box part = plan_grid_part(&dealt.grid, &dealt.box, p);
-            if (!append_share(tensor, &part, own, sender, source, rest, shares))
+            if (!append_share(work, &part, SIZE_MAX, sender, source))
                 return false;
         }
     }
@@ -366,31 +425,28 @@ banyan_status plan_shares_received(const plan_tensor *tensor, const plan_claim *
                                    int64_t index, int rank, plan_shares *shares,
                                    uint64_t *covered_elems)
 {
-    box_list given = {0}, rest = {0};
-    index_list own = {0};
+    sharing work = {.tensor = tensor, .shares = shares};
+    index_list sources = {0};
     uint64_t covered = 0;
-    bool ok = list_own(tensor, &destination->box, rank, &own) &&
-              append_own(tensor, &destination->box, &own, rank, &rest, shares);
-    size_t first, last;
-    sources_near(tensor, &destination->box, &first, &last);
-    for (size_t i = first; i < last && ok; i++) {
-        ok = given_boxes(tensor, i, &destination->box, &given);
-        for (size_t g = 0; g < given.count && ok; g++)
-            covered += banyan_box_elems(&given.data[g]);
-        ok = ok && append_received(tensor, destination, index, i, &given, &own, &rest, shares);
+    bool ok = find_own(&work, &destination->box, rank) &&
+              append_own(&work, &destination->box, rank) &&
+              sources_meeting(tensor, &destination->box, SIZE_MAX, &sources);
+    for (size_t i = 0; i < sources.count && ok; i++) {
+        ok = find_given(&work, sources.data[i], &destination->box);
+        for (size_t g = 0; g < work.given.count && ok; g++)
+            covered += banyan_box_elems(&work.given.data[g]);
+        ok = ok && append_received(&work, destination, index, sources.data[i]);
     }
-    array_free(&given);
-    array_free(&rest);
-    array_free(&own);
+    array_free(&sources);
+    sharing_free(&work);
     if (!ok)
         return BANYAN_ERR_NO_MEMORY;
     *covered_elems = covered;
     return BANYAN_OK;
 }
 
-static bool append_sent(const plan_tensor *tensor, size_t source, int64_t index, int rank,
-                        const plan_claim *destination, const deal *dealt, index_list *own,
-                        box_list *rest, plan_shares *shares)
+static bool append_sent(sharing *work, size_t source, int64_t index, int rank,
+                        const plan_claim *destination, const deal *dealt)
 {
     int64_t numbers = destination->holders.count * dealt->grid.count;
     int64_t number = (index - dealt->base + dealt->holders) % dealt->holders;
@@ -399,8 +455,8 @@ static bool append_sent(const plan_tensor *tensor, size_t source, int64_t index,
         if (receiver == rank)
             continue;
         banyan_box part = plan_grid_part(&dealt->grid, &dealt->box, number % dealt->grid.count);
-        if (!list_own(tensor, &part, receiver, own) ||
-            !append_share(tensor, &part, own, receiver, source, rest, shares))
+        if (!find_own(work, &part, receiver) ||
+            !append_share(work, &part, SIZE_MAX, receiver, source))
             return false;
     }
     return true;
@@ -409,16 +465,13 @@ static bool append_sent(const plan_tensor *tensor, size_t source, int64_t index,
 banyan_status plan_shares_sent(const plan_tensor *tensor, size_t source, int64_t index, int rank,
                                const plan_claim *destination, plan_shares *shares)
 {
-    box_list given = {0}, rest = {0};
-    index_list own = {0};
-    bool ok = given_boxes(tensor, source, &destination->box, &given);
-    for (size_t g = 0; g < given.count && ok; g++) {
-        deal dealt = deal_of(tensor, &tensor->sources[source], destination, &given.data[g]);
-        ok = append_sent(tensor, source, index, rank, destination, &dealt, &own, &rest, shares);
+    sharing work = {.tensor = tensor, .shares = shares};
+    bool ok = find_given(&work, source, &destination->box);
+    for (size_t g = 0; g < work.given.count && ok; g++) {
+        deal dealt = deal_of(tensor, &tensor->sources[source], destination, &work.given.data[g]);
+        ok = append_sent(&work, source, index, rank, destination, &dealt);
     }
-    array_free(&given);
-    array_free(&rest);
-    array_free(&own);
+    sharing_free(&work);
     return ok ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 

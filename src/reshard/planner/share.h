@@ -34,14 +34,16 @@ typedef struct plan_tensor {
     size_t elem_bytes; /* of the source's type */
     uint64_t min_split_bytes;
     const plan_claim *sources;
-    const int64_t *reach; /* of the sources, from plan_reach_of */
+    const banyan_box *bounds; /* of the sources, from plan_bounds_of */
     size_t source_count;
 } plan_tensor;
 
 /* By start, then by extent. */
 int plan_box_compare(const banyan_box *a, const banyan_box *b);
-/* How far sources 0 … i together reach along the slowest dimension. */
-void plan_reach_of(const plan_claim *sources, size_t count, int64_t *reach);
+/* A tree of bounding boxes of neighbours among the sources, by which those that meet a box are
+ * found in logarithmic time: neighbours in the order of plan_box_compare lie close together. */
+size_t plan_bounds_count(size_t source_count);
+void plan_bounds_of(const plan_claim *sources, size_t source_count, banyan_box *bounds);
 
 /* A box that one rank sends to another; `source` is an index into the tensor's sources. */
 typedef struct plan_share {

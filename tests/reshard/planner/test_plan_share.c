@@ -2,6 +2,7 @@
  * for each transfer. */
 #include "support/test.h"
 
+#include "core/deadline.h"
 #include "reshard/layout/box.h"
 #include "reshard/planner/ids.h"
 #include "reshard/planner/share.h"
@@ -86,19 +87,21 @@ static banyan_rank_set consecutive(int64_t first, int64_t count)
 
 static void count_sent(const struct dealt *deal, const char *name, int64_t tile, int64_t *counts)
 {
-    int64_t shape[2] = {deal->rows, deal->columns}, reach;
+    int64_t shape[2] = {deal->rows, deal->columns};
+    banyan_box bounds[2];
     banyan_rank_set senders = consecutive(0, deal->senders);
     banyan_rank_set receivers =
         consecutive(deal->senders + tile * deal->receivers, deal->receivers);
     plan_claim source = {.box = box_whole(2, shape), .holders = {&senders, 1, deal->senders}};
-    plan_reach_of(&source, 1, &reach);
+    assert_int_equal(plan_bounds_count(1), 2);
+    plan_bounds_of(&source, 1, bounds);
     plan_tensor tensor = {.name = name,
                           .ndim = 2,
                           .shape = shape,
                           .elem_bytes = 2,
                           .min_split_bytes = deal->min_split_bytes,
                           .sources = &source,
-                          .reach = &reach,
+                          .bounds = bounds,
                           .source_count = 1};
     plan_claim destination = {.box = source.box, .holders = {&receivers, 1, deal->receivers}};
     destination.box.extent[0] = deal->rows / deal->tiles;
@@ -177,6 +180,135 @@ static void receivers_enough_keep_every_replica_busy_with_fewer_shares(void **st
     count_sent(&deal, "w", 0, counts);
     for (int s = 0; s < 64; s++)
         assert_int_equal(counts[s], 1024 / 64);
+}
+
+/* ---- many sources ---- */
+
+#define SIDE 24
+
+static plan_tensor tensor_of(const int64_t *shape, plan_claim *sources, size_t count,
+                             banyan_box *bounds)
+{
+    plan_bounds_of(sources, count, bounds);
+    return (plan_tensor){.name = "w",
+                         .ndim = 2,
+                         .shape = shape,
+                         .elem_bytes = 2,
+                         .min_split_bytes = 1,
+                         .sources = sources,
+                         .bounds = bounds,
+                         .source_count = count};
+}
+
+static int by_box(const void *left, const void *right)
+{
+    return plan_box_compare(&((const plan_claim *)left)->box, &((const plan_claim *)right)->box);
+}
+
+static bool covers(const banyan_box *box, int64_t row, int64_t column)
+{
+    return row >= box->start[0] && row < box->start[0] + box->extent[0] &&
+           column >= box->start[1] && column < box->start[1] + box->extent[1];
+}
+
+/* The receiver takes what it holds from itself, and every other element once, from the first
+ * source that has it; the senders find the same. */
+static void overlapping_sources_give_every_element_once(void **state)
+{
+    (void)state;
+    random_state random = random_from(random_seed());
+    const int64_t shape[2] = {SIDE, SIDE};
+    for (int round = 0; round < 300; round++) {
+        plan_claim sources[60];
+        banyan_rank_set sets[60];
+        banyan_box bounds[64];
+        size_t count = (size_t)random_between(&random, 1, 60);
+        for (size_t i = 0; i < count; i++) {
+            sources[i] = (plan_claim){.box = {.ndim = 2}};
+            for (int d = 0; d < 2; d++) {
+                sources[i].box.start[d] = random_between(&random, 0, SIDE - 1);
+                sources[i].box.extent[d] =
+                    random_between(&random, 1, SIDE - sources[i].box.start[d]);
+            }
+        }
+        qsort(sources, count, sizeof sources[0], by_box);
+        for (size_t i = 0; i < count; i++) {
+            sets[i] = banyan_rank_set_one((int)random_between(&random, 0, 3));
+            sources[i].holders = (plan_holders){&sets[i], 1, 1};
+        }
+        assert_in_range(plan_bounds_count(count), 2, 64);
+        plan_tensor tensor = tensor_of(shape, sources, count, bounds);
+        banyan_rank_set receiver = banyan_rank_set_one(3);
+        plan_claim destination = {.box = box_whole(2, shape), .holders = {&receiver, 1, 1}};
+        plan_shares received = {0}, sent = {0};
+        uint64_t covered, elems = 0;
+        CHECK_OK(plan_shares_received(&tensor, &destination, 0, 3, &received, &covered));
+        for (int64_t row = 0; row < SIDE; row++) {
+            for (int64_t column = 0; column < SIDE; column++) {
+                size_t first = count, times = 0;
+                for (size_t i = count; i-- > 0;)
+                    if (covers(&sources[i].box, row, column) &&
+                        (first == count || sets[i].first == 3 || sets[first].first != 3))
+                        first = i;
+                for (size_t s = 0; s < received.count; s++) {
+                    if (!covers(&received.data[s].box, row, column))
+                        continue;
+                    times++;
+                    assert_int_equal(received.data[s].source, first);
+                    assert_int_equal(received.data[s].rank, sets[first].first);
+                }
+                assert_int_equal(times, first < count);
+                elems += first < count;
+            }
+        }
+        assert_int_equal(covered, elems);
+        for (size_t i = 0; i < count; i++)
+            if (sets[i].first != 3)
+                CHECK_OK(plan_shares_sent(&tensor, i, 0, (int)sets[i].first, &destination, &sent));
+        size_t found = 0;
+        for (size_t r = 0; r < received.count; r++)
+            for (size_t s = 0; s < sent.count && received.data[r].rank != 3; s++)
+                found += sent.data[s].source == received.data[r].source &&
+                         banyan_box_equal(&sent.data[s].box, &received.data[r].box);
+        assert_int_equal(found, sent.count);
+        for (size_t r = 0; r < received.count; r++)
+            found -= received.data[r].rank != 3;
+        assert_int_equal(found, 0);
+        array_free(&received);
+        array_free(&sent);
+    }
+}
+
+/* As a stack of experts whose columns alternate between gate and up. */
+static void planning_takes_little_time_for_sources_that_are_columns(void **state)
+{
+    (void)state;
+    enum { COLUMNS = 60000 };
+    const int64_t shape[2] = {64, COLUMNS};
+    plan_claim *sources = calloc(COLUMNS, sizeof *sources);
+    banyan_box *bounds = calloc(plan_bounds_count(COLUMNS), sizeof *bounds);
+    assert_non_null(sources);
+    assert_non_null(bounds);
+    banyan_rank_set sets[2] = {banyan_rank_set_one(0), banyan_rank_set_one(1)};
+    for (int64_t i = 0; i < COLUMNS; i++)
+        sources[i] = (plan_claim){.box = {2, {0, i}, {64, 1}}, .holders = {&sets[i % 2], 1, 1}};
+    uint64_t start = time_now_ns(), covered;
+    plan_tensor tensor = tensor_of(shape, sources, COLUMNS, bounds);
+    plan_claim destination = {.box = box_whole(2, shape), .holders = {&sets[1], 1, 1}};
+    plan_shares shares = {0};
+    CHECK_OK(plan_shares_received(&tensor, &destination, 0, 1, &shares, &covered));
+    assert_int_equal(shares.count, COLUMNS);
+    assert_int_equal(covered, 64 * COLUMNS);
+    for (size_t i = 0; i < COLUMNS; i += 2)
+        CHECK_OK(plan_shares_sent(&tensor, i, 0, 0, &destination, &shares));
+    assert_int_equal(shares.count, COLUMNS + COLUMNS / 2);
+    uint64_t took = time_now_ns() - start;
+    printf("%d columns: %.1f ms\n", COLUMNS, (double)took * 1e-6);
+    /* Quadratic work would take minutes. */
+    assert_true(took < 5 * TEST_SLOWER * NS_PER_S);
+    array_free(&shares);
+    free(sources);
+    free(bounds);
 }
 
 /* ---- ids ---- */
@@ -265,6 +397,8 @@ int main(void)
         cmocka_unit_test(each_replica_sends_its_share_of_a_box_to_within_one),
         cmocka_unit_test(a_box_for_few_receivers_is_shared_by_all_replicas),
         cmocka_unit_test(receivers_enough_keep_every_replica_busy_with_fewer_shares),
+        cmocka_unit_test(overlapping_sources_give_every_element_once),
+        cmocka_unit_test(planning_takes_little_time_for_sources_that_are_columns),
         cmocka_unit_test(ids_that_collide_are_told_apart_alike_at_both_ends),
         cmocka_unit_test(every_part_of_a_transfer_is_in_its_id),
     };
