@@ -1,5 +1,5 @@
-/* Random traffic through the copy service between GPUs, whatever the backend: run after run, and as
- * a graph. */
+/* Random traffic through the copy service between GPUs, with any backend: run after run, and as a
+ * graph. */
 #ifndef TESTS_CUDA_GPU_COPY_H
 #define TESTS_CUDA_GPU_COPY_H
 
@@ -18,7 +18,7 @@ typedef struct plan_of_test {
     int64_t most_elems;
     int tasks;    /* 0: TASKS */
     bool one_gpu; /* for all ranks */
-    bool graph;   /* then replayed, too */
+    bool graph;   /* also replay a graph */
     bool optimal_rounds;
     uint64_t timeout_ns; /* 0: the world's */
 } plan_of_test;

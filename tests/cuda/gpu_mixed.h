@@ -1,4 +1,4 @@
-/* Cases of mixed collectives on GPUs: each rank's is on its own, with a stream. */
+/* Cases of mixed collectives on GPUs: each rank's has its own GPU and stream. */
 #ifndef TESTS_CUDA_GPU_MIXED_H
 #define TESTS_CUDA_GPU_MIXED_H
 
@@ -19,7 +19,7 @@ static inline void gpu_case_close(mixed_case *c)
     gpu_stream_destroy(c->device, c->stream);
 }
 
-/* A peer has died: the call says so, or what comes of it. */
+/* A peer has died: the call fails, or its status does later. */
 static inline void gpu_case_lose_peer(mixed_case *c, const mixed_one *call)
 {
     case_fill(c, call);
@@ -29,8 +29,6 @@ static inline void gpu_case_lose_peer(mixed_case *c, const mixed_one *call)
         status = banyan_mixed_status(c->mixed);
     CHECK(status == BANYAN_ERR_PEER_LOST, "%s", banyan_last_error());
 }
-
-/* ---- graphs ---- */
 
 static inline void *gpu_case_capture(mixed_case *c, const mixed_one *call)
 {
@@ -48,7 +46,7 @@ static inline void gpu_case_replay(mixed_case *c, const mixed_one *call, void *g
     case_check(c, call);
 }
 
-/* After a run of each: what is opened when first needed is. */
+/* Call it after one run of each, which opens everything they need. */
 static inline void gpu_case_capture_all(mixed_case *c, const mixed_one *calls, void **graphs,
                                         size_t count)
 {
@@ -64,7 +62,7 @@ static inline void gpu_case_forget_all(const mixed_case *c, void *const *graphs,
         gpu_graph_destroy(c->device, graphs[i]);
 }
 
-/* `plays` times one of the graphs, or another call of up to `elems_most` elements. */
+/* Play one of the graphs `plays` times, or make another call of up to `elems_most` elements. */
 static inline void gpu_case_play(mixed_case *c, random_state *random, const mixed_one *calls,
                                  void *const *graphs, size_t count, int plays, uint64_t elems_most)
 {
@@ -77,8 +75,6 @@ static inline void gpu_case_play(mixed_case *c, random_state *random, const mixe
             case_run(c, &call);
     }
 }
-
-/* ---- other worlds ---- */
 
 static inline banyan_world *world_like(banyan_world *world)
 {

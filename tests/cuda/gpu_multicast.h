@@ -1,11 +1,11 @@
-/* What tests of multicast memory share. They make no multicast object on real GPUs, ever. */
+/* Common code of tests of multicast memory. They never create a multicast object on real GPUs. */
 #ifndef TESTS_CUDA_GPU_MULTICAST_H
 #define TESTS_CUDA_GPU_MULTICAST_H
 
 #include "support/gpu.h"
 #include "support/test.h"
 
-/* Called first, in main: ends the program as skipped unless there are two emulated GPUs. */
+/* Call it first in main: skips the program unless there are two emulated GPUs. */
 static inline void multicast_tests_begin(void)
 {
     unsetenv("BANYAN_MULTICAST");
@@ -15,8 +15,6 @@ static inline void multicast_tests_begin(void)
     printf("skipped: multicast objects are made on emulated GPUs only, and take two\n");
     exit(77);
 }
-
-/* ---- what the emulated driver has counted, in this process ---- */
 
 static inline uint64_t count_of(const char *name)
 {
@@ -40,7 +38,7 @@ static inline uint64_t accesses(banyan_world *world)
     return sum;
 }
 
-/* What has been logged about multicast; the last line. */
+/* The last log line about multicast. */
 static char logged[1024];
 
 static inline void keep_line(banyan_log_level level, const char *message, void *context)
@@ -50,7 +48,7 @@ static inline void keep_line(banyan_log_level level, const char *message, void *
         snprintf(logged, sizeof logged, "%s", message);
 }
 
-/* The environment of a rank, before it touches its GPU. NULL: not set. */
+/* A rank's environment, set before it uses its GPU. NULL: not set. */
 struct setting {
     const char *banyan, *emulated;
 };

@@ -1,4 +1,4 @@
-/* What the tests of the pipeline between GPUs have in common, whatever the transport. */
+/* Common code of tests of the pipeline between GPUs, for every transport. */
 #ifndef TESTS_CUDA_GPU_PIPELINE_H
 #define TESTS_CUDA_GPU_PIPELINE_H
 
@@ -9,8 +9,9 @@
 
 #include "cuda/gpu_copy.h"
 
-/* In main, first. Graphs of emulated GPUs run in any order that what is captured allows, as real
- * ones may. What hangs on a real one should say where before the test's time is over. */
+/* Call it first in main. Graphs of emulated GPUs run in any order that the capture permits, as
+ * real ones may. A test that hangs on a real GPU should report its position before its time is
+ * over. */
 static inline void gpu_pipeline_begin(void)
 {
     char seed[32];
@@ -21,7 +22,8 @@ static inline void gpu_pipeline_begin(void)
         setenv("BANYAN_TIMEOUT", "8", 0);
 }
 
-/* A start of ranks takes seconds on real GPUs, so there what others have is left out. */
+/* Ranks take seconds to start on real GPUs, so tests that other programs have too are skipped
+ * there. */
 static inline bool gpu_pipeline_leaves_out(void)
 {
     if (!gpu_is_emulated())
@@ -29,20 +31,18 @@ static inline bool gpu_pipeline_leaves_out(void)
     return !gpu_is_emulated();
 }
 
-/* ---- failures ---- */
-
 #define PAIR_BYTES 100000
 #define PAIR_SLOT_BYTES 10000
 
 typedef struct pair {
-    banyan_memory *memory; /* what is sent, then what is received */
+    banyan_memory *memory; /* the sent data, then the received */
     banyan_copy_service *service;
     banyan_copy_schedule *schedule;
     DLDevice device;
     void *stream;
 } pair;
 
-/* Every rank sends to all others, and so receives from all: in many rounds. */
+/* Every rank sends to all others and receives from all, in many rounds. */
 static inline pair open_pair(banyan_world *world, const char *transport, uint64_t timeout_ns)
 {
     static int64_t shape[] = {PAIR_BYTES};
@@ -99,8 +99,7 @@ static inline void be_late(int rank, int count, const banyan_unique_id *id, void
         for (int i = 0; i < 3000 && !__atomic_load_n(&test->rank_1_is_done, __ATOMIC_ACQUIRE); i++)
             usleep(10000);
     } else {
-        /* What rank 0 had to send is there, or not the batch that it should be: nobody takes it
-         * for the data. */
+        /* Rank 0's data are there, or a wrong batch, which must not pass for the data. */
         usleep(2500000);
         CHECK_OK(banyan_copy_schedule_run(both.schedule, both.stream));
         gpu_stream_wait(both.device, both.stream);

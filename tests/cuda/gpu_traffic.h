@@ -12,17 +12,17 @@ typedef struct gpu_traffic {
     traffic *boxes;
     DLDevice device;
     void *stream;
-    size_t *send_at, *recv_at; /* where each box begins in the memory of its side */
+    size_t *send_at, *recv_at; /* offset of each box in the memory of its side */
     size_t send_bytes, recv_bytes;
-    char *sends;  /* what is moved */
-    char *staged; /* what the stream copies to `sends` right before a run */
+    char *sends;  /* memory that is sent */
+    char *staged; /* the stream copies this to `sends` right before a run */
     banyan_memory *recvs;
-    char *received;       /* where tensors are received: `recvs`, or memory of another origin */
-    unsigned char *image; /* on the host, of the larger side */
-    char *scratch;        /* so large that few fills of it take long */
+    char *received;       /* memory for receiving: `recvs`, or memory of another origin */
+    unsigned char *image; /* on the host, with the larger side's size */
+    char *scratch;        /* large enough that a few fills take long */
 } gpu_traffic;
 
-/* Some boxes begin where a line does, some anywhere. */
+/* Some boxes begin at a cache line, others anywhere. */
 static inline size_t gpu_traffic_lay_out(traffic_end *ends, size_t count, size_t *at)
 {
     size_t used = 0;
@@ -80,7 +80,7 @@ static inline void gpu_traffic_free(gpu_traffic *all)
     free(all);
 }
 
-/* New data behind the stream's next copy, old data in the sources, poison in the destinations. */
+/* New data for the stream's next copy, old data in the sources, poison in the destinations. */
 static inline void gpu_traffic_fill(gpu_traffic *all, uint64_t run)
 {
     traffic *boxes = all->boxes;
@@ -93,7 +93,7 @@ static inline void gpu_traffic_fill(gpu_traffic *all, uint64_t run)
     gpu_fill(all->received, BOXED_POISON, all->recv_bytes);
 }
 
-/* The sources come to hold the new data milliseconds after this was queued. */
+/* The sources receive the new data milliseconds after this was queued. */
 static inline void gpu_traffic_update(gpu_traffic *all)
 {
     gpu_stream_delay(all->device, all->stream, all->scratch, GPU_SCRATCH_BYTES);
@@ -109,7 +109,7 @@ static inline void gpu_traffic_fetch(gpu_traffic *all)
                boxes->recvs[i].box.memory_bytes);
 }
 
-/* After the stream has been waited for. */
+/* Call it after synchronizing the stream. */
 static inline void gpu_traffic_check(gpu_traffic *all, uint64_t run)
 {
     gpu_traffic_fetch(all);

@@ -1,4 +1,4 @@
-/* What tests of mixed collectives by multicast share, inside a node and between nodes. */
+/* Common code of tests of mixed collectives by multicast, inside a node and between nodes. */
 #ifndef TESTS_CUDA_MIXED_MULTICAST_H
 #define TESTS_CUDA_MIXED_MULTICAST_H
 
@@ -10,15 +10,15 @@
 #include "mixed/modes.h"
 
 #define ELEMS_MOST 6000
-#define MOST_BYTES 8192 /* longer calls take several launches */
+#define MOST_BYTES 8192 /* longer calls need several launches */
 
 typedef struct series {
     uint64_t seed;
     grid_sizes sizes;
     int calls;
-    bool threads;                   /* share an environment, that is set already */
+    bool threads;                   /* share an environment, set already */
     uint64_t elems_most, max_bytes; /* 0: as above */
-    int block_size;                 /* threads at most; 0: the default */
+    int block_size;                 /* most threads; 0: the default */
 } series;
 
 static inline void enter(mixed_case *c, banyan_world *world, const series *of, DLDataType dtype)
@@ -31,13 +31,13 @@ static inline void enter(mixed_case *c, banyan_world *world, const series *of, D
     gpu_case_open(c, world, options, of->elems_most ? of->elems_most : ELEMS_MOST);
 }
 
-/* First of all in a program of several nodes. */
+/* Call it first in a program of several nodes. */
 static inline void nodes_tests_begin(const char *devices)
 {
     setenv("BANYAN_EMULATED_DEVICES", devices, 1);
     multicast_tests_begin();
     setenv("BANYAN_NVSHMEM", BANYAN_EMULATED_MODULES "/libnvshmem_host.so.3", 1);
-    setenv("BANYAN_NCCL", "/nonexistent", 1); /* the machine's own wants a real driver */
+    setenv("BANYAN_NCCL", "/nonexistent", 1); /* an installed NCCL would need a real driver */
 }
 
 static inline void wait_and_check(mixed_case *c, const mixed_one *call)
@@ -47,8 +47,6 @@ static inline void wait_and_check(mixed_case *c, const mixed_one *call)
     case_check(c, call);
 }
 
-/* ---- in both ways ---- */
-
 #define KINDS 3
 static const data_kind kinds[KINDS] = {DATA_WHOLE, DATA_RANDOM, DATA_SPECIAL};
 
@@ -57,14 +55,15 @@ static inline banyan_mixed_mode by_multicast(banyan_mixed_mode mode)
     return (banyan_mixed_mode)((int)mode + BANYAN_MIXED_ONE_SHOT_MULTICAST - BANYAN_MIXED_ONE_SHOT);
 }
 
-/* Does anything go to several ranks of the node? */
+/* True if a multicast reaches several ranks of the node. */
 static inline bool is_cast(const mixed_case *c, banyan_mixed_op op)
 {
     bool scatters = op == BANYAN_MIXED_REDUCESCATTER || op == BANYAN_MIXED_REDUCESCATTER_ALLREDUCE;
     return !scatters || c->grid.local_tp > 1;
 }
 
-/* The call by unicast and by multicast, on the same data: the same bits, also on all ranks. */
+/* Make the call by unicast and by multicast, on equal data: the results are bitwise equal, on all
+ * ranks. */
 static inline void compare(mixed_case *c, mixed_one call)
 {
     size_t bytes = (size_t)(output_elems(c, &call) * banyan_dtype_bytes(c->dtype));
@@ -87,8 +86,6 @@ static inline void compare(mixed_case *c, mixed_one call)
     case_check_bits(c, &call);
     free(by_unicast);
 }
-
-/* ---- what is chosen ---- */
 
 /* Without a table. */
 static inline void check_defaults(const mixed_case *c, banyan_mixed_op op)
@@ -114,7 +111,7 @@ static inline void run_each_op(banyan_world *world, const series *of,
     gpu_case_close(&c);
 }
 
-/* Autotuning measures what is valid, and the choice runs. */
+/* Autotuning measures the valid modes, and its choice runs. */
 static inline void run_autotuned(banyan_world *world, void *context)
 {
     const series *of = context;
@@ -141,9 +138,7 @@ static inline void run_autotuned(banyan_world *world, void *context)
     gpu_case_close(&c);
 }
 
-/* ---- call after call ---- */
-
-/* Now and then at addresses that are no multiples of 16, which may differ between ranks. */
+/* Sometimes use addresses that are not multiples of 16 and differ between ranks. */
 static inline void run_anywhere(mixed_case *c, random_state *own, const mixed_one *call)
 {
     uint64_t elem = banyan_dtype_bytes(c->dtype);
@@ -177,8 +172,6 @@ static inline void run_series(banyan_world *world, void *context)
     gpu_case_close(&c);
 }
 
-/* ---- late and dead peers ---- */
-
 typedef struct late_case {
     series of;
     mixed_one call;
@@ -207,7 +200,7 @@ static inline void be_late(int rank, int count, const banyan_unique_id *id, void
     banyan_world_close(world);
 }
 
-/* Rank 1 dies before it. */
+/* Rank 1 dies before the second call. */
 static inline void die(int rank, int count, const banyan_unique_id *id, void *context)
 {
     late_case *late = context;

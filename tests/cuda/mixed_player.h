@@ -1,5 +1,5 @@
-/* Fused modes of mixed collectives on GPUs, called through the module's table: ranks' engines,
- * calls of drawn operations, modes, sizes and places, and what must come out of them. */
+/* Fused modes of mixed collectives on GPUs, called through the module's table: ranks' engines;
+ * calls with random operations, modes, sizes and addresses; and expected results. */
 #ifndef TESTS_CUDA_MIXED_PLAYER_H
 #define TESTS_CUDA_MIXED_PLAYER_H
 
@@ -12,7 +12,7 @@
 #include "support/gpu_stream.h"
 #include "support/test.h"
 
-#define GUARD 64 /* bytes before and behind every output */
+#define GUARD 64 /* bytes before and after every output */
 #define POISON 0xC9
 
 struct case_of {
@@ -21,7 +21,7 @@ struct case_of {
     uint64_t max_bytes;
     uint64_t timeout_ns;
     int grid_size, min_num_steps;
-    bool share; /* all ranks have the first device */
+    bool share; /* all ranks use the first device */
 };
 
 struct player {
@@ -33,11 +33,9 @@ struct player {
     banyan_memory *memory;
     char *parts[16];
     void *stream;
-    random_state random; /* the same on all ranks */
-    uint64_t more_elems; /* than a call would have */
+    random_state random; /* equal on all ranks */
+    uint64_t more_elems; /* elements beyond a call's */
 };
-
-/* ---- players ---- */
 
 static inline int node_zero(void *context, int rank)
 {
@@ -110,14 +108,12 @@ static inline void check_fine(struct player *p)
           (int)report.verdict, report.rank, (double)report.waited_ns * 1e-9);
 }
 
-/* ---- data ---- */
-
 static inline float_format format_of(DLDataType dtype)
 {
     return dtype.bits == 32 ? format_f32 : dtype.code == kDLBfloat ? format_bf16 : format_f16;
 }
 
-/* A rank's element: numbers of like size, and now and then -0, infinities and NaNs. */
+/* A rank's element: numbers of similar size, and sometimes -0, infinities and NaN. */
 static inline uint32_t element(DLDataType dtype, int rank, uint64_t seed, uint64_t index)
 {
     random_state random = random_from(seed * 977 + (uint64_t)rank * 0x9E3779B97F4A7C15u + index);
@@ -128,7 +124,7 @@ static inline uint32_t element(DLDataType dtype, int rank, uint64_t seed, uint64
     unsigned kind = word >> 56;
     if (seed % 7 == 3 || kind < 16)
         return sign;   /* -0 */
-    if (seed % 7 == 5) /* words that differ little from two -0, or one */
+    if (seed % 7 == 5) /* words that differ little from two -0, or from one */
         return dtype.bits == 32 || index % 2 == 0 ? sign ^ (uint32_t)(index / 2 % 300) : sign;
     if (kind < 18)
         return infinity | (kind & 1 ? sign : 0);
@@ -150,8 +146,6 @@ static inline uint32_t get(DLDataType dtype, const void *from, uint64_t index)
 {
     return dtype.bits == 32 ? ((const uint32_t *)from)[index] : ((const uint16_t *)from)[index];
 }
-
-/* ---- calls ---- */
 
 struct one_call {
     mixed_call call;
@@ -189,7 +183,7 @@ static inline void fill_input(const struct player *p, const struct one_call *c)
     free(values);
 }
 
-/* The same on all ranks, but for where input and output lie. */
+/* Equal on all ranks, except for the addresses of input and output. */
 static inline void make_call(struct player *p, uint64_t most_elems, struct one_call *c)
 {
     int dp = p->setup.grid.dp;
@@ -229,8 +223,6 @@ static inline banyan_status run(struct player *p, const struct one_call *c)
     return p->ops->run(p->engine, &c->call, p->stream);
 }
 
-/* ---- what must come out ---- */
-
 struct expected {
     double sum, magnitude;
 };
@@ -248,8 +240,8 @@ static inline struct expected sum_over(const struct player *p, const struct one_
     return of;
 }
 
-/* Of an output's element: the sum that it must be. Ranks of one tensor-parallel group stand side by
- * side. */
+/* Return the expected sum for an output's element. Ranks of one tensor-parallel group are
+ * consecutive. */
 static inline struct expected expect(const struct player *p, const struct one_call *c,
                                      uint64_t index)
 {
@@ -312,7 +304,7 @@ static inline uint64_t digest(const char *bytes, uint64_t count)
     return hash;
 }
 
-/* Whoever has the same output has the same bits. */
+/* Check that ranks with one output have equal bits. */
 static inline void check_equal(const struct player *p, const struct one_call *c, uint64_t mine)
 {
     const banyan_mixed_grid *grid = &p->setup.grid;

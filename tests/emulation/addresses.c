@@ -1,4 +1,4 @@
-/* What lies at the addresses of this process. */
+/* The memory at the addresses of this process. */
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -85,7 +85,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
     if (offset != 0 || bytes > of->bytes)
         return CUDA_ERROR_INVALID_VALUE;
     if (of->multicast && !multicast_is_whole(of->multicast))
-        return CUDA_ERROR_NOT_READY; /* the real one waits */
+        return CUDA_ERROR_NOT_READY; /* the real driver waits */
     pthread_mutex_lock(&memory_lock);
     of->users++;
     range_add((char *)(uintptr_t)address, bytes, of);
@@ -107,8 +107,9 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
             result = CUDA_ERROR_INVALID_VALUE;
             break;
         }
-        if (!at->accessible && !at->of->multicast && mmap(at->base, at->bytes, PROT_READ | PROT_WRITE,
-                                    MAP_SHARED | MAP_FIXED, at->of->fd, 0) == MAP_FAILED)
+        if (!at->accessible && !at->of->multicast &&
+            mmap(at->base, at->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, at->of->fd,
+                 0) == MAP_FAILED)
             result = CUDA_ERROR_OUT_OF_MEMORY;
         at->accessible = true;
         done += at->bytes;

@@ -1,5 +1,5 @@
 /* Memory that the emulated driver allocates and maps at once: of contexts, of pools, of the host,
- * and of other processes; and what it says of any address. */
+ * and of other processes; and attributes of addresses. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -76,7 +76,7 @@ static CUresult drop_range(CUdeviceptr address, range_kind kind)
     return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* As the real one does, once all that is queued is done. */
+/* Frees after all queued work is done, like the real driver. */
 CUresult cuMemFree(CUdeviceptr address)
 {
     if (address == 0)
@@ -85,7 +85,7 @@ CUresult cuMemFree(CUdeviceptr address)
     return drop_range(address, RANGE_PLAIN);
 }
 
-/* The stream is waited for, which the real one need not do. */
+/* Waits for the stream, which the real driver need not do. */
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
 {
     CUresult result = cuStreamSynchronize(stream);
@@ -141,8 +141,6 @@ CUresult cuMemGetAddressRange(CUdeviceptr *base, size_t *bytes, CUdeviceptr addr
     return at ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* ---- what an address is ---- */
-
 static CUresult attribute_of(void *value, CUpointer_attribute attribute, const range *at)
 {
     switch (attribute) {
@@ -186,7 +184,7 @@ CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute, CUdev
     return result;
 }
 
-/* Unlike the one above it succeeds for ordinary memory, whose attributes are zero. */
+/* Unlike the function above it succeeds for ordinary memory, whose attributes are zero. */
 CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **values,
                                 CUdeviceptr address)
 {
@@ -202,8 +200,6 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
     pthread_mutex_unlock(&memory_lock);
     return result;
 }
-
-/* ---- between processes ---- */
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 {

@@ -1,10 +1,8 @@
-/* What is queued in the emulated driver's streams: copies, values and kernels. */
+/* The work in the emulated driver's streams: copies, values and kernels. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "streams.h"
-
-/* ---- copies and values ---- */
 
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
@@ -58,8 +56,6 @@ CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr address, cuuint64_t va
                                        .value = value,
                                        .flags = flags});
 }
-
-/* ---- kernels ---- */
 
 CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction kernel)
 {

@@ -1,6 +1,5 @@
 /* The part of the CUDA driver's interface that Banyan uses, for building against the emulation
- * where there is no CUDA toolkit. Only names matter: nothing built with this meets a real driver.
- */
+ * without a CUDA toolkit. Only names matter: nothing built with this uses a real driver. */
 #ifndef EMULATION_CUDA_H
 #define EMULATION_CUDA_H
 
@@ -54,8 +53,6 @@ typedef enum CUdevice_attribute {
     CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT,
     CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS
 } CUdevice_attribute;
-
-/* ---- memory ---- */
 
 typedef enum CUmemAllocationType { CU_MEM_ALLOCATION_TYPE_PINNED = 1 } CUmemAllocationType;
 typedef enum CUmemLocationType { CU_MEM_LOCATION_TYPE_DEVICE = 1 } CUmemLocationType;
@@ -146,8 +143,6 @@ typedef struct CUDA_MEMCPY2D {
     size_t dstPitch;
     size_t WidthInBytes, Height;
 } CUDA_MEMCPY2D;
-
-/* ---- streams, events, graphs, kernels ---- */
 
 #define CU_STREAM_DEFAULT 0
 #define CU_STREAM_NON_BLOCKING 1

@@ -74,7 +74,7 @@ CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-/* BANYAN_EMULATED_FABRIC: "none", or "refused" where devices have fabric handles, and their machine
+/* BANYAN_EMULATED_FABRIC: "none", or "refused": devices have fabric handles, but their machine
  * does not. */
 bool emulated_fabric_is(const char *what)
 {
@@ -82,7 +82,7 @@ bool emulated_fabric_is(const char *what)
     return set && strcmp(set, what) == 0;
 }
 
-/* Small, since every thread of a kernel is a fiber. */
+/* Small limits, since every thread of a kernel is a fiber. */
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
 {
     (void)device;
@@ -135,7 +135,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
     *context = &devices[device];
     return CUDA_SUCCESS;
 }
-/* With its last user the context goes, and with it the memory that was allocated in it. */
+/* The context is destroyed with its last user, and with it the memory that was allocated in it. */
 CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 {
     pthread_mutex_lock(&memory_lock);
@@ -146,7 +146,7 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device)
     return used ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-/* BANYAN_EMULATED_ENTRY=main: other threads than the process's first cannot. */
+/* BANYAN_EMULATED_ENTRY=main: only the process's first thread can enter a device. */
 static bool may_enter(void)
 {
     const char *who = getenv("BANYAN_EMULATED_ENTRY");

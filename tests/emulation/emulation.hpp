@@ -1,7 +1,7 @@
-/* CUDA's device language as plain C++: a kernel is a function, each of its threads a fiber, and all
- * fibers of a launch take turns on one thread of the host. Turns change where device code waits
- * (device_pause, barriers), so that who waits for whom must be right. Stores are seen by others when
- * they are released (stores.h); loads are never early. */
+/* CUDA's device language as plain C++: a kernel is a function, each of its threads a fiber, and
+ * all fibers of a launch take turns on one thread of the host. Turns change where device code
+ * waits (device_pause, barriers), so device code must wait for the right thread. Stores become
+ * visible to others when they are released (stores.h); loads are never early. */
 #ifndef EMULATION_HPP
 #define EMULATION_HPP
 
@@ -48,7 +48,7 @@ struct emulated_index {
     unsigned x, y, z;
 };
 
-/* Where the running fiber stands in its launch. */
+/* The position of the running fiber in its launch. */
 struct emulated_place {
     emulated_index thread, block, block_size, grid_size;
     char *shared;
@@ -58,17 +58,18 @@ extern "C" {
 extern __thread const emulated_place *emulated_here;
 /* Let the launch's other fibers run. */
 void emulated_yield(void);
-/* The same, now and then: between two stores that others may see one without the other. */
+/* Like emulated_yield, at random: between two stores of which others may see one without the
+ * other. */
 void emulated_dawdle(void);
-/* Wait for all fibers of the block, or of the warp, that have not ended. */
+/* Wait for all running fibers of the block, or of the warp. */
 void emulated_block_barrier(void);
 void emulated_warp_barrier(void);
-/* What a multicast address stands for at its i-th device; NULL behind the last. An access begins
- * with 0, and is counted. */
+/* Return the memory of a multicast address at its i-th device; NULL after the last. An access
+ * begins with 0, and is counted. */
 char *emulated_multicast_member(const void *address, unsigned i);
 /* Give every lane of the warp its word, and return lane `from`'s. All lanes call it. */
 uint64_t emulated_warp_exchange(uint64_t word, unsigned from);
-/* As stores.h has them. */
+/* As in stores.h. */
 void emulated_store(void *to, const void *value, size_t bytes);
 void emulated_load(void *value, const void *from, size_t bytes);
 void emulated_release(void);
@@ -131,7 +132,7 @@ static inline void device_pause(void)
     emulated_yield();
 }
 
-/* What a launch calls, and the size of the one argument that it copies. */
+/* The function that a launch calls, and the size of its one argument, which it copies. */
 struct emulated_kernel {
     void (*call)(const void *args);
     size_t args_bytes;

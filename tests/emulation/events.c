@@ -72,7 +72,7 @@ CUresult cuStreamWaitEvent(CUstream given, CUevent event, unsigned flags)
         frontier_add(&stream->last, &event->last);
         return CUDA_SUCCESS;
     }
-    if (stream->capture) /* the graph would not know of it */
+    if (stream->capture) /* the graph would not contain it */
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     return stream_push(stream,
                        &(work){.kind = WORK_WAIT_EVENT, .event = event, .ticket = event->recorded});

@@ -11,10 +11,10 @@
 #include "switch.h"
 
 #define STACK_BYTES ((size_t)64 << 10)
-#define SHARED_MARGIN 128 /* in front of it, for what the emulation itself keeps there */
+#define SHARED_MARGIN 128 /* before it, for the emulation's own data */
 #define WARP 32
 
-/* As emulation.hpp has it. */
+/* As in emulation.hpp. */
 typedef struct place {
     fiber_index thread, block, block_size, grid_size;
     char *shared;
@@ -28,7 +28,7 @@ typedef struct warp {
 
 typedef struct block {
     unsigned alive, waiting; /* at the barrier */
-    uint64_t round;          /* barriers that were passed */
+    uint64_t round;          /* number of completed barriers */
     warp *warps;
 } block;
 
@@ -41,7 +41,7 @@ typedef struct fiber {
     bool ended;
 } fiber;
 
-/* A launch that is under way on this thread. */
+/* A running launch of this thread. */
 typedef struct launch {
     fiber *fibers;
     size_t count, alive, current;
@@ -50,7 +50,7 @@ typedef struct launch {
     void (*body)(const void *argument);
     const void *argument;
     uint64_t random;
-    unsigned turns; /* since the processor was last offered to others */
+    unsigned turns; /* since the processor was last yielded */
     unsigned dawdles;
 } launch;
 
@@ -62,8 +62,6 @@ void emulated_dawdle(void);
 void emulated_block_barrier(void);
 void emulated_warp_barrier(void);
 uint64_t emulated_warp_exchange(uint64_t word, unsigned from);
-
-/* ---- taking turns ---- */
 
 static uint64_t draw(launch *of)
 {
@@ -82,7 +80,7 @@ static size_t next_fiber(launch *of)
     return at;
 }
 
-/* Others, on other threads and in other processes, are waited for as well. */
+/* The launch may also wait for other threads and processes. */
 static void offer_processor(launch *of)
 {
     if (++of->turns < of->alive)
@@ -109,8 +107,6 @@ void emulated_dawdle(void)
     if (running && ++running->dawdles % 5 == 0)
         emulated_yield();
 }
-
-/* ---- barriers ---- */
 
 static bool pass_if_last(unsigned alive, unsigned *waiting, uint64_t *round)
 {
@@ -150,8 +146,6 @@ uint64_t emulated_warp_exchange(uint64_t word, unsigned from)
     emulated_warp_barrier();
     return got;
 }
-
-/* ---- a launch ---- */
 
 static void fiber_main(void)
 {
@@ -214,7 +208,7 @@ void fibers_run(fiber_index grid, fiber_index size, size_t shared_bytes,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (!shared || of.stacks == MAP_FAILED)
         abort();
-    /* Nobody may count on what shared memory holds at first. */
+    /* Kernels must not depend on the initial contents of shared memory. */
     memset(shared, 0xA7, shared_total);
     of.fibers = take(of.count, sizeof *of.fibers);
     block *blocks = take(block_count, sizeof *blocks);

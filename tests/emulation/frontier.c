@@ -47,7 +47,7 @@ static bool may_come(const frontier *needs, const bool *has_come)
     return true;
 }
 
-/* What was captured last, what follows what came last, or any. */
+/* Choose the latest capture, the successor of the previous choice, or any. */
 static size_t choose(const frontier *needs, const size_t *next, size_t count, unsigned way,
                      uint64_t random, const size_t *last)
 {

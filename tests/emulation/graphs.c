@@ -1,4 +1,4 @@
-/* The emulated driver's graphs: lists of work that are queued again and again. */
+/* The emulated driver's graphs: lists of work that can be queued repeatedly. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,9 +6,7 @@
 
 static __thread CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
-/* ---- capture ---- */
-
-/* Of captures that are no RELAXED ones: this thread's, and all threads' that are GLOBAL. */
+/* Number of captures that are not RELAXED: this thread's, and the GLOBAL ones of all threads. */
 static __thread int own_captures;
 static int global_captures;
 
@@ -75,8 +73,6 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
     return CUDA_SUCCESS;
 }
 
-/* ---- graphs ---- */
-
 static work *work_copy(const work *of)
 {
     work *copy = emulated_take(sizeof *copy);
@@ -90,7 +86,7 @@ static work *work_copy(const work *of)
     return copy;
 }
 
-/* Another order for every graph and device, as far as what waits for what allows. */
+/* A different order for every graph and device, as far as dependencies permit. */
 static uint64_t order_seed(void)
 {
     static uint64_t graphs;
@@ -120,7 +116,7 @@ static void order_nodes(const work **nodes, size_t count, uint64_t seed)
     free(before);
 }
 
-/* A graph runs one node after the other. */
+/* A graph runs one node after another. */
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
 {
     (void)flags;
@@ -147,7 +143,7 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
     for (const work *at = exec->first; at; at = at->next) {
         work *copy = work_copy(at);
         CUresult result = stream_push(stream, copy);
-        free(copy); /* what it points to is the stream's now */
+        free(copy); /* the stream now owns its contents */
         if (result != CUDA_SUCCESS)
             return result;
     }

@@ -1,4 +1,4 @@
-/* Device code that is loaded as an image: kernels by name, and what NVSHMEM gives its device
+/* Device code that is loaded as an image: kernels by name, and NVSHMEM's state for its device
  * library. */
 #ifndef EMULATION_IMAGE_H
 #define EMULATION_IMAGE_H
@@ -8,7 +8,7 @@
 
 typedef struct emulated_nvshmem_state {
     void (*put)(void *to, const void *from, size_t bytes, uint64_t *word, uint64_t value, int pe);
-    const uint32_t *unplaced; /* signals that are here, and their data not yet */
+    const uint32_t *unplaced; /* signals that arrived before their data */
 } emulated_nvshmem_state;
 
 typedef struct emulated_entry {

@@ -1,4 +1,4 @@
-/* What the files of the emulated driver's memory share. */
+/* Declarations that the emulated driver's memory files share. */
 #ifndef EMULATION_MEMORY_H
 #define EMULATION_MEMORY_H
 
@@ -12,16 +12,14 @@
 
 #pragma GCC visibility push(hidden)
 
-/* Of all that is declared here. */
+/* Guards everything that is declared here. */
 extern pthread_mutex_t memory_lock;
-
-/* ---- physical.c ---- */
 
 typedef struct physical {
     int fd, device, users;
     size_t bytes;
-    CUmemAllocationHandleType types; /* that it may be exported as */
-    struct multicast *multicast;     /* NULL: it is memory, no multicast object */
+    CUmemAllocationHandleType types; /* permitted export types */
+    struct multicast *multicast;     /* NULL: it is memory, not a multicast object */
 } physical;
 
 CUresult physical_make(int device, size_t bytes, CUmemAllocationHandleType types, physical **made);
@@ -29,7 +27,7 @@ void physical_drop(physical *of);
 physical *physical_of(CUmemGenericAllocationHandle handle);
 size_t physical_free_bytes(int device);
 
-/* What names memory for other processes: its file, as its maker has it open. */
+/* The name of memory for other processes: its file, as its creator has opened it. */
 typedef struct file_name {
     pid_t pid;
     int fd, device;
@@ -38,15 +36,11 @@ typedef struct file_name {
 
 int file_open(const file_name *name);
 
-/* ---- multicast.c ---- */
-
 /* If the file is a multicast object's, make `of` one. False: it could not be mapped. */
 bool multicast_import(physical *of);
 void multicast_drop(struct multicast *old);
-/* Have all devices been added? */
+/* True if all devices have been added. */
 bool multicast_is_whole(const struct multicast *object);
-
-/* ---- addresses.c ---- */
 
 typedef enum range_kind {
     RANGE_MAPPED, /* by cuMemMap */
@@ -55,7 +49,7 @@ typedef enum range_kind {
     RANGE_IPC     /* a peer's, of cuMemAlloc there */
 } range_kind;
 
-/* What lies at an address of this process. */
+/* A range of addresses of this process. */
 typedef struct range {
     char *base;
     size_t bytes;
@@ -68,7 +62,7 @@ typedef struct range {
 range *range_at(CUdeviceptr address);
 range *range_add(char *base, size_t bytes, physical *of);
 void range_remove(range *old);
-/* The memory of a context that goes. */
+/* Free the memory of a context that is destroyed. */
 void ranges_drop_plain(CUdevice device);
 
 #pragma GCC visibility pop

@@ -1,4 +1,4 @@
-/* The emulated driver's modules: images that are there already. */
+/* The emulated driver's modules: images that exist already. */
 #include <string.h>
 
 #include "image.h"

@@ -1,7 +1,6 @@
-/* The emulated driver's multicast objects. What lies at their addresses is backed by nothing, so
- * that ordinary accesses end the process; multimem accesses find the members' memory here, each
- * mapped once more. An object is a file that processes share; memory that is bound is found by the
- * name of its own file. */
+/* The emulated driver's multicast objects. No memory backs their addresses, so ordinary accesses
+ * end the process. Multimem accesses find the members' memory here, where each is mapped once
+ * more. An object is a file that processes share; bound memory is found by the name of its file. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +16,7 @@
 struct object {
     uint64_t bytes;
     uint32_t devices;
-    _Atomic uint32_t joined; /* a bit a device */
+    _Atomic uint32_t joined; /* one bit for each device */
     struct {
         _Atomic uint32_t is_bound;
         file_name memory;
@@ -27,7 +26,7 @@ struct object {
 
 struct multicast {
     struct object *shared;
-    char *members[EMULATED_DEVICES_MAX];   /* as far as they are mapped */
+    char *members[EMULATED_DEVICES_MAX];   /* mapped ones */
     physical *bound[EMULATED_DEVICES_MAX]; /* by this process */
 };
 
@@ -50,8 +49,6 @@ uint64_t emulated_multicast_accesses(void)
 {
     return accesses;
 }
-
-/* ---- objects ---- */
 
 static struct multicast *map_object(int fd)
 {
@@ -160,7 +157,7 @@ CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset,
     if (offset != 0 || memory_offset != 0 || !may_bind(object, bound, bytes))
         return CUDA_ERROR_INVALID_VALUE;
     if (!multicast_is_whole(object->multicast))
-        return CUDA_ERROR_NOT_READY; /* the real one waits */
+        return CUDA_ERROR_NOT_READY; /* the real driver waits */
     int device = bound->device;
     if (device == 1 && strcmp(emulated_multicast(), "unbound") == 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -174,8 +171,6 @@ CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset,
     atomic_store(&shared->of[device].is_bound, 1);
     return CUDA_SUCCESS;
 }
-
-/* ---- accesses ---- */
 
 static void refuse(const void *address, const char *why)
 {

@@ -1,8 +1,8 @@
 /* NCCL for emulated devices. A communicator is a memory file that its ranks map, with a slot for
- * each and a mailbox for each two; a collective, or a group of sends and receives, is a kernel of
- * emulated streams, which waits for the others' as real ones do, until its communicator is aborted.
- * EMULATED_NCCL_FAILS=n: rank n of each cannot start it, and the others, as those of the real one
- * may, wait. */
+ * each rank and a mailbox for each pair. A collective, or a group of sends and receives, is a
+ * kernel of emulated streams. It waits for the other ranks' like a real one, until its
+ * communicator is aborted. EMULATED_NCCL_FAILS=n: rank n of each communicator cannot start it, and
+ * the others wait, as with the real library. */
 #include "cuda/copy/nccl/library.h"
 
 #include <dlfcn.h>
@@ -46,7 +46,7 @@ typedef struct emulated_comm {
     uint64_t barriers;
     atomic_bool aborted;
     bool fails;
-    struct group *groups; /* that were queued, and may be in graphs */
+    struct group *groups; /* queued groups, which graphs may contain */
 } emulated_comm;
 
 typedef struct message {
@@ -56,7 +56,7 @@ typedef struct message {
     bool is_send;
 } message;
 
-/* All are under way at once; of those to one peer, or from it, the first. */
+/* All messages are in progress at once, but only the first to each peer, and from it. */
 typedef struct group {
     struct group *next;
     emulated_comm *comm;
@@ -69,9 +69,7 @@ static CUresult (*launch)(CUfunction kernel, unsigned, unsigned, unsigned, unsig
                           unsigned, unsigned, CUstream stream, void **params, void **extra);
 static const char *last_error = "";
 
-/* ---- ranks ---- */
-
-/* How many have come: to the communicator, and to its barriers. */
+/* Number of arrivals: at the communicator, and at its barriers. */
 static atomic_ullong *arrivals(const emulated_comm *comm, int which)
 {
     return (atomic_ullong *)(void *)comm->file + which;
@@ -82,7 +80,7 @@ static char *slot_of(const emulated_comm *comm, int rank)
     return comm->file + HEADER_BYTES + (size_t)rank * SLOT_BYTES;
 }
 
-/* False: given up. */
+/* False: aborted. */
 static bool barrier(emulated_comm *comm)
 {
     uint64_t all = ++comm->barriers * (uint64_t)comm->ranks;
@@ -103,8 +101,6 @@ static int launch_one(const struct emulated_kernel *kernel, void *args, void *st
         launch((CUfunction)(uintptr_t)kernel, 1, 1, 1, 1, 1, 1, 0, (CUstream)stream, params, NULL);
     return result == CUDA_SUCCESS ? NCCL_SUCCESS : INTERNAL_ERROR;
 }
-
-/* ---- communicators ---- */
 
 int ncclGetUniqueId(nccl_unique_id *id)
 {
@@ -182,7 +178,7 @@ int ncclCommDestroy(void *given)
     return NCCL_SUCCESS;
 }
 
-/* What is under way still looks at it. */
+/* Running kernels still read it. */
 int ncclCommAbort(void *given)
 {
     emulated_comm *comm = given;
@@ -200,8 +196,6 @@ const char *ncclGetLastError(void *comm)
     (void)comm;
     return last_error;
 }
-
-/* ---- collectives ---- */
 
 typedef enum { ALLREDUCE, ALLGATHER, REDUCESCATTER } collective_kind;
 
@@ -241,7 +235,7 @@ static void store(int type, char *to, size_t i, float value)
         memcpy(to + i * 2, &half, sizeof half);
 }
 
-/* All ranks' slots, element by element in rank order. */
+/* Add all ranks' slots, element by element in rank order. */
 static void add_up(const collective *of, char *to, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -252,7 +246,7 @@ static void add_up(const collective *of, char *to, size_t count)
     }
 }
 
-/* `count` elements of everybody's from `from` on: as many as a slot holds. False: given up. */
+/* Exchange `count` elements of every rank from `from` on, at most a slot. False: aborted. */
 static bool exchange(const collective *of, const char *from, char *to, size_t count, bool adds)
 {
     size_t bytes = count * bytes_of(of->type), whole = of->count * bytes_of(of->type);
@@ -308,13 +302,11 @@ int ncclReduceScatter(const void *from, void *to, size_t count, int type, int op
                           : INVALID_USAGE;
 }
 
-/* ---- sends and receives ---- */
-
-/* What this thread is collecting. */
+/* The group that this thread is collecting. */
 static _Thread_local int depth;
 static _Thread_local group *collected;
 
-/* One mailbox full; false: not yet. */
+/* Transfer one mailbox; false: not yet. */
 static bool advance(const emulated_comm *comm, const message *of, size_t *done)
 {
     int from = of->is_send ? comm->rank : of->peer, to = of->is_send ? of->peer : comm->rank;
@@ -338,7 +330,7 @@ static bool advance(const emulated_comm *comm, const message *of, size_t *done)
     return true;
 }
 
-/* How many have not ended. */
+/* Return the number of unfinished messages. */
 static size_t advance_all(const group *of, size_t *done, bool *any)
 {
     bool taken[2][RANKS_MAX] = {{false}};

@@ -37,7 +37,7 @@ static void nap(long ns)
         nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
 }
 
-/* What was read is on its way: the sender may write there again once the signal has come. */
+/* The data has been read: the sender may overwrite it once the signal has come. */
 static void carry(const network_put *put, long before_ns, long between_ns)
 {
     char *read = malloc(put->bytes);

@@ -1,5 +1,5 @@
-/* A network between emulated ranks, as a thread of each of them. It knows no order: of two puts
- * either may come first, and a signal may be seen before the data that it stands for. */
+/* A network between emulated ranks, as a thread in each of them. It keeps no order: either of two
+ * puts may come first, and a signal may be visible before its data. */
 #ifndef EMULATION_NETWORK_H
 #define EMULATION_NETWORK_H
 
@@ -12,9 +12,9 @@ typedef struct network_put {
     size_t bytes;
     uint64_t *word;
     uint64_t value;
-    uint32_t *unplaced; /* the receiver's */
+    uint32_t *unplaced; /* of the receiver */
 } network_put;
 
-/* Any thread. Ends the process when it cannot. */
+/* Any thread. Ends the process on failure. */
 void network_take(const network_put *put);
 #endif

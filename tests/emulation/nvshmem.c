@@ -1,8 +1,8 @@
 /* NVSHMEM's host library for emulated devices: one memory file for the heaps of all ranks, which
- * every rank maps; puts and signals are work of emulated streams. As the real one it knows no
- * deadlines: who waits for a rank that does not come waits for ever. It starts only without
- * multicast. What kernels put goes by the emulated network. EMULATED_NVSHMEM_ABSENT=n: rank n never
- * comes. EMULATED_NVSHMEM, any of: apart (no rank's heap is mapped), old (than any device library),
+ * every rank maps; puts and signals are work of emulated streams. Like the real one it has no
+ * deadlines: a wait for a rank that does not come never ends. It starts only without multicast.
+ * The emulated network carries kernels' puts. EMULATED_NVSHMEM_ABSENT=n: rank n never comes.
+ * EMULATED_NVSHMEM, any of: apart (no rank's heap is mapped), old (than any device library),
  * closed (to all of them), stuck (when one comes). */
 #include "cuda/pipeline/nvshmem.h"
 
@@ -41,7 +41,7 @@ static struct {
                        unsigned, unsigned, CUstream stream, void **params, void **extra);
 } world;
 
-/* In the file's first page, behind what barriers count. */
+/* In the file's first page, after the barriers' counters. */
 static uint32_t *unplaced_of(int rank)
 {
     return (uint32_t *)(void *)(world.file + 64) + rank;
@@ -180,7 +180,7 @@ void *nvshmem_ptr(const void *here, int pe)
     return pe != world.rank && is("apart") ? NULL : at_rank(here, pe);
 }
 
-/* A call that fails here ends the process, as there is no status to return. */
+/* A failed call ends the process, since there is no status to return. */
 static void check(CUresult result)
 {
     if (result != CUDA_SUCCESS)
@@ -206,8 +206,6 @@ void nvshmemx_putmem_signal_on_stream(void *to, const void *from, size_t bytes, 
                      stream));
     nvshmemx_signal_op_on_stream(word, value, how, pe, stream);
 }
-
-/* ---- for device code ---- */
 
 void nvshmemx_vendor_get_version_info(int *major, int *minor, int *patch)
 {

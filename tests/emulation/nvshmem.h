@@ -1,4 +1,4 @@
-/* NVSHMEM's device library for emulated kernels. What it puts, the emulated network carries. */
+/* NVSHMEM's device library for emulated kernels. The emulated network carries its puts. */
 #ifndef EMULATION_NVSHMEM_H
 #define EMULATION_NVSHMEM_H
 

@@ -26,7 +26,7 @@ void physical_drop(physical *of)
     free(of);
 }
 
-/* Fresh memory holds what nobody would expect. */
+/* New memory has unexpected contents. */
 static void poison(int fd, size_t bytes)
 {
     if (bytes > POISON_MOST)

@@ -1,5 +1,5 @@
-/* Room for thread blocks on the emulated devices: a launch begins when all of its blocks fit beside
- * those of other streams. Of this process alone: processes take turns on a device. */
+/* Space for thread blocks on the emulated devices: a launch begins when all of its blocks fit
+ * beside those of other streams. Counts only this process: processes take turns on a device. */
 #ifndef EMULATION_ROOM_H
 #define EMULATION_ROOM_H
 
@@ -7,7 +7,7 @@
 
 #pragma GCC visibility push(hidden)
 
-/* More than a device has, whose blocks do not wait for each other, are not counted. */
+/* Blocks beyond the device's limit do not wait for each other, and are not counted. */
 void room_take(int device, unsigned blocks);
 bool room_try(int device, unsigned blocks);
 void room_give(int device, unsigned blocks);

@@ -1,4 +1,4 @@
-/* What the parts of the emulated driver share. */
+/* Declarations that the parts of the emulated driver share. */
 #ifndef EMULATION_STATE_H
 #define EMULATION_STATE_H
 
@@ -15,26 +15,27 @@
 struct emulated_context {
     int device;
     int users;
-    CUstream null_stream; /* made when it is first used */
+    CUstream null_stream; /* created at its first use */
 };
 
 int emulated_device_count(void);
 bool emulated_fabric_is(const char *what);
 
-/* Multicast is there when BANYAN_EMULATED_MULTICAST says so: "1"; "old": devices have it, and the
- * driver has no functions for it; "unbound": they have it, and device 1 cannot bind memory. */
+/* BANYAN_EMULATED_MULTICAST enables multicast: "1"; "old": devices have it, but the driver has no
+ * functions for it; "unbound": devices have it, but device 1 cannot bind memory. */
 const char *emulated_multicast(void);
 
 /* The thread's current context; NULL: none. */
 CUcontext emulated_current(void);
 
-/* Must this thread not ask for what a capture that is under way does not allow? */
+/* True if a capture in progress forbids the call to this thread. */
 bool emulated_capture_forbids(void);
 
-/* May streams write values there? Not to memory of a pool, or that is mapped piece by piece. */
+/* True if streams may write values there. False for memory of a pool, or memory mapped piece by
+ * piece. */
 bool emulated_takes_values(CUdeviceptr address);
 
-/* All streams of the process have done what they were given. */
+/* Wait until all streams of the process have done their work. */
 void emulated_wait_for_all(void);
 
 #endif

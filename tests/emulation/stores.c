@@ -15,7 +15,7 @@ typedef struct line {
     unsigned char bytes[LINE];
 } line;
 
-/* A launch's: found by address, and in the order they were made. */
+/* Stores of a launch: found by address, and in the order of creation. */
 typedef struct stores {
     line slots[SLOTS];
     uint16_t made[LINES_MOST];
@@ -40,9 +40,7 @@ void stores_end(void)
     kept = NULL;
 }
 
-/* ---- lines ---- */
-
-/* Where the line is, or would be. */
+/* Return the line's slot, or the free slot for it. */
 static line *slot_of(uintptr_t at)
 {
     size_t slot = (size_t)(at / LINE * 0x9E3779B97F4A7C15u >> 40) % SLOTS;
@@ -56,7 +54,7 @@ static unsigned mask_of(const void *at, size_t bytes)
     return ((1u << bytes) - 1) << ((uintptr_t)at % LINE);
 }
 
-/* Runs of bytes, so that what lies between them is left alone. */
+/* Write runs of bytes, so that the bytes between them are left alone. */
 static void write_line(const line *from)
 {
     size_t begin = 0;
@@ -78,8 +76,6 @@ static bool goes_at_once(void)
     kept->random ^= kept->random << 17;
     return kept->random >> 63;
 }
-
-/* ---- access ---- */
 
 void emulated_store(void *to, const void *value, size_t bytes)
 {

@@ -1,9 +1,10 @@
-/* What kernels have stored and others do not see yet.
+/* Stores of kernels that are not yet visible to others.
  *
- * A GPU lets stores travel as they like until a release. Here a launch keeps them to itself until
- * one of its threads releases, it ends, or there are too many; its own threads see them at once. So
- * whoever takes data for arrived without a release behind it does not find it. With a seed some
- * stores, at random, are there at once. One launch at a time on a thread of the host. */
+ * A GPU may make stores visible in any order until a release. Here a launch buffers its stores
+ * until one of its threads releases, the launch ends, or there are too many; its own threads see
+ * them at once. So a thread that reads data without a release after the store does not find it.
+ * With a seed, some stores become visible at once, at random. One launch at a time on a host
+ * thread. */
 #ifndef EMULATION_STORES_H
 #define EMULATION_STORES_H
 
@@ -13,8 +14,8 @@
 void stores_begin(uint64_t seed);
 void stores_end(void);
 
-/* At most 16 bytes, aligned to their size, that lie in no two lines of 16. Outside of launches
- * nothing is kept. */
+/* At most 16 bytes, aligned to their size, within a line of 16. Outside of launches nothing is
+ * buffered. */
 void emulated_store(void *to, const void *value, size_t bytes);
 void emulated_load(void *value, const void *from, size_t bytes);
 /* A release, by any thread of the launch. */

@@ -1,6 +1,5 @@
-/* The emulated driver's streams, each a thread that takes what is queued in order, kernels as
- * fibers. A stream that is not given is one of its device's own, which the others do not wait for.
- */
+/* The emulated driver's streams, each a thread that executes its queue in order, with kernels as
+ * fibers. The default stream belongs to its device, and other streams do not wait for it. */
 #include "streams.h"
 
 #include <sched.h>
@@ -19,8 +18,6 @@ void *emulated_take(size_t bytes)
         abort();
     return taken;
 }
-
-/* ---- doing the work ---- */
 
 static void copy_rows(const work *of)
 {
@@ -55,8 +52,8 @@ static unsigned blocks_of(const work *of)
     return of->grid.x * of->grid.y * of->grid.z;
 }
 
-/* With the lock. Blocks of the next kernel, if it may begin early, come as soon as all of the one
- * that runs are there, and wait for its end. */
+/* Called with the lock. If the next kernel may begin early, its blocks start when all blocks of
+ * the running one have started, and wait for its end. */
 static void begin_next_early(CUstream stream)
 {
     work *next = stream->first;
@@ -139,8 +136,6 @@ static void *stream_main(void *argument)
     return NULL;
 }
 
-/* ---- streams ---- */
-
 static CUresult stream_make(CUcontext context, CUstream *stream)
 {
     CUstream made = emulated_take(sizeof *made);
@@ -195,7 +190,7 @@ static void stream_drain(CUstream stream)
     pthread_mutex_unlock(&stream->lock);
 }
 
-/* Every stream has a thread of its own: none is behind another. */
+/* Every stream has its own thread, so no stream blocks another. */
 CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
 {
     (void)priority;
@@ -261,7 +256,7 @@ CUresult stream_push(CUstream given, const work *wanted)
     return CUDA_SUCCESS;
 }
 
-/* Waiting for a stream that is being captured spoils the capture. */
+/* Waiting for a stream that is being captured invalidates the capture. */
 CUresult cuStreamSynchronize(CUstream given)
 {
     CUstream stream;

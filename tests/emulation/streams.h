@@ -1,4 +1,4 @@
-/* Streams of the emulated driver, and the work that is queued in them. */
+/* Streams of the emulated driver, and their queued work. */
 #ifndef EMULATION_STREAMS_H
 #define EMULATION_STREAMS_H
 
@@ -28,15 +28,15 @@ typedef struct work {
     CUevent event;
     uint64_t ticket; /* of the event */
     const struct emulated_kernel *kernel;
-    void *argument; /* a copy of its own */
+    void *argument; /* a private copy */
     fiber_index grid, block;
     size_t shared_bytes;
-    bool early, has_room; /* early: while the kernel before it in its stream runs */
+    bool early, has_room; /* early: while the previous kernel in its stream runs */
     frontier needs;       /* in a graph */
     struct work *next;
 } work;
 
-/* What a stream is being captured into, or a finished capture. */
+/* The graph of a capture, in progress or finished. */
 struct emulated_graph {
     work *first, **end;
     size_t count;
@@ -50,7 +50,7 @@ struct emulated_stream {
     uint64_t queued, done;
     bool closing, runs_kernel;
     CUgraph capture; /* NULL: none */
-    frontier last;   /* what the next captured work waits for */
+    frontier last;   /* dependencies of the next captured work */
     bool is_origin;
     CUstreamCaptureMode capture_mode; /* of an origin */
     CUcontext context;
@@ -62,9 +62,9 @@ struct emulated_event {
     pthread_cond_t changed;
     uint64_t recorded, reached; /* tickets */
     struct timespec at;
-    CUgraph capture; /* that it was last recorded in */
-    frontier last;   /* and what it stands for there */
-    bool in_graph;   /* what it waits for is in a graph: nobody waits for it outside */
+    CUgraph capture; /* the capture that recorded it last */
+    frontier last;   /* its dependencies in that capture */
+    bool in_graph;   /* its dependencies are in a graph: waits outside of it ignore them */
 };
 
 struct emulated_kernel {
@@ -74,17 +74,17 @@ struct emulated_kernel {
 
 #pragma GCC visibility push(hidden)
 
-/* All of the process. */
+/* All streams of the process. */
 extern pthread_mutex_t streams_lock;
 extern CUstream streams;
 
-/* Zeroed; ends the process when there is no memory. */
+/* Zeroed; ends the process if out of memory. */
 void *emulated_take(size_t bytes);
 void work_free(work *old);
 
-/* NULL, and the other two names of the default streams, are the device's own. */
+/* NULL, and the two other names of default streams, stand for the device's own. */
 CUresult stream_find(CUstream given, CUstream *stream);
-/* Queue a copy of it, or add it to what is captured. */
+/* Queue a copy of the work, or add it to the capture. */
 CUresult stream_push(CUstream given, const work *wanted);
 
 void event_reach(CUevent event, uint64_t ticket);

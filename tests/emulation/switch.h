@@ -1,5 +1,4 @@
-/* From one stack to another, without the system call that swapcontext makes where it can be done
- * without. */
+/* Switch from one stack to another, without swapcontext's system call where possible. */
 #ifndef EMULATION_SWITCH_H
 #define EMULATION_SWITCH_H
 
@@ -13,7 +12,7 @@ typedef struct machine_context {
     void *stack_pointer;
 } machine_context;
 
-/* Registers that a call keeps lie on the stack that is left. */
+/* Registers that a call preserves lie on the old stack. */
 void context_switch(machine_context *from, const machine_context *to);
 __asm__(".text\n"
         ".type context_switch, @function\n"
@@ -38,7 +37,7 @@ __asm__(".text\n"
 static inline void context_make(machine_context *made, char *stack, size_t bytes,
                                 void (*entry)(void))
 {
-    /* As a call would have left it: the stack is a multiple of 16 before the return address. */
+    /* The state after a call: the stack is a multiple of 16 before the return address. */
     uintptr_t *top = (uintptr_t *)(void *)(stack + bytes) - 1;
     *--top = (uintptr_t)entry;
     for (int i = 0; i < 6; i++)

@@ -1,4 +1,4 @@
-/* Running whole collectives on data whose every element is told apart, and checking each byte. */
+/* Runs whole collectives on data with distinct elements, and checks each byte. */
 #ifndef TESTS_EXECUTE_COLLECTIVE_CHECK_H
 #define TESTS_EXECUTE_COLLECTIVE_CHECK_H
 
@@ -22,8 +22,6 @@ static const DLDataType dtypes[] = {
     {kDLUInt, 8, 1},
 };
 #define DTYPES (sizeof dtypes / sizeof dtypes[0])
-
-/* ---- small whole numbers in any element type ---- */
 
 /* Exact for the sums of up to eight values. */
 static inline uint64_t small_value(DLDataType dtype, uint64_t hash)
@@ -68,15 +66,13 @@ static inline void element_put(DLDataType dtype, void *buffer, uint64_t index, u
     memcpy((char *)buffer + index * bytes, &bits, bytes);
 }
 
-/* ---- a collective's definition ---- */
-
 typedef struct collective_case {
     const banyan_plan *plan;
     uint64_t message_bytes;
     DLDataType dtype;
     banyan_reduce_op op;
     bool symmetric;
-    bool apart; /* input and output have nothing in common */
+    bool apart; /* input and output do not overlap */
     int workers;
     int runs;
     DLDevice device; /* where plans run; zeroed: the host */
@@ -94,8 +90,8 @@ static inline uint64_t reduce_values(banyan_reduce_op op, uint64_t a, uint64_t b
     return op == BANYAN_SUM ? a + b : op == BANYAN_MIN ? (a < b ? a : b) : (a > b ? a : b);
 }
 
-/* What element `index` of a rank's output must be. `info` of the plan, `elems` of the input, `out`
- * of the output. */
+/* Return the expected element `index` of a rank's output. `info` is the plan's; `elems` is of the
+ * input, `out` of the output. */
 static inline uint64_t case_output(const collective_case *c, const banyan_plan_info *info, int rank,
                                    uint64_t index, int run, uint64_t elems, uint64_t out)
 {
@@ -121,20 +117,18 @@ static inline uint64_t case_output(const collective_case *c, const banyan_plan_i
     return value;
 }
 
-/* ---- buffers ---- */
-
 #define GUARD 256
 
 typedef struct case_buffers {
     banyan_memory *memory; /* symmetric, for both */
     char *allocated;
-    char *host; /* the same bytes as `allocated`, where the processor has them */
+    char *host; /* the bytes of `allocated` in host memory */
     char *input, *output;
     uint64_t input_bytes, output_bytes;
-    uint64_t room; /* from `input` or `output`, whichever comes first */
+    uint64_t room; /* from the lower of `input` and `output` */
 } case_buffers;
 
-/* In place the shorter lies in the longer; apart both have guards around them. */
+/* In place, the shorter buffer lies in the longer; apart, both have guards. */
 static inline case_buffers case_take(const collective_case *c, banyan_world *world)
 {
     case_buffers b = {0};
@@ -192,8 +186,8 @@ static inline bool is_in(const char *at, const char *start, uint64_t bytes)
     return at >= start && at < start + bytes;
 }
 
-/* What has been fetched to the host. Every byte: the output's, an input's that lies apart, and the
- * guards'. In place, what the longer buffer holds beside the result is the plan's. */
+/* Check the bytes fetched to the host: the output's, those of a separate input, and the guards'.
+ * In place, the rest of the longer buffer is unspecified. */
 static inline void case_check_host(const collective_case *c, const case_buffers *b, int rank,
                                    int run)
 {
@@ -231,7 +225,7 @@ static inline void case_check(const collective_case *c, const case_buffers *b, i
     case_check_host(c, b, rank, run);
 }
 
-/* Run it time after time, with other data each time and no barrier in between. */
+/* Run it repeatedly, with new data each time and no barrier in between. */
 static inline void case_run(banyan_world *world, banyan_executor *executor,
                             const collective_case *c)
 {

@@ -1,4 +1,4 @@
-/* Running plans and comparing every byte of input and output with what one thread makes of them. */
+/* Runs plans and compares every byte of input and output with the sequential result. */
 #ifndef TESTS_EXECUTE_COMPARED_H
 #define TESTS_EXECUTE_COMPARED_H
 
@@ -48,7 +48,7 @@ static inline void compared_fill(const compared_case *c, uint64_t *memory, int r
     }
 }
 
-/* Every element is a run of its own for the interpreter. */
+/* The interpreter treats every element as a separate run. */
 static inline void compared_check(const compared_case *c, const uint64_t *memory, int rank, int run)
 {
     for (uint64_t e = 0; e < c->chunk_elems; e++) {
@@ -76,8 +76,8 @@ static inline void compared_check(const compared_case *c, const uint64_t *memory
     }
 }
 
-/* In symmetric memory, so that nothing is copied behind the plan's back. Plans are free to read
- * each other's buffers at their beginning, so that ranks meet between runs. */
+/* Use symmetric memory, so that no run copies behind the plan's back. Plans may read each other's
+ * buffers at the beginning, so ranks synchronize between runs. */
 static inline void compared_run(banyan_world *world, const compared_case *c)
 {
     int rank = banyan_world_rank(world);

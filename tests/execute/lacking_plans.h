@@ -1,5 +1,5 @@
-/* One rank lacks each allocation in turn while symmetric memory is taken, a plan is loaded or a
- * communicator is opened: that fails on all ranks, at once, and can be tried again. */
+/* One rank fails each allocation in turn while symmetric memory is allocated, a plan is loaded or
+ * a communicator is opened: that fails on all ranks at once, and a retry succeeds. */
 #ifndef TESTS_EXECUTE_LACKING_PLANS_H
 #define TESTS_EXECUTE_LACKING_PLANS_H
 
@@ -23,7 +23,7 @@ typedef struct rig {
     banyan_comm *comm;
 } rig;
 
-/* Every one is collective; what it makes is unmade, and made for those after it. */
+/* Each step is collective; its objects are destroyed, and created again for the later steps. */
 typedef struct step {
     const char *name;
     banyan_status (*make)(rig *r);
@@ -142,8 +142,9 @@ static void run_both(const rig *r)
     check_sums(r, "the communicator");
 }
 
-/* The rank that lacks the n-th allocation of a run of a new size makes no later run either: the
- * others would take it for the one before. False: it lacked none, and all have made the run. */
+/* The rank whose n-th allocation fails, in a run of a new size, makes no later run either: the
+ * others would take it for the previous one. False: no allocation failed, and all ranks have made
+ * the run. */
 static bool lack_in_run(rig *r, int n)
 {
     float *input = banyan_memory_local(r->memory), *output = input + ELEMS;

@@ -1,5 +1,5 @@
-/* Programs with every kind of operation, which do what one thread makes of their plans: bytes are
- * compared with that. That a plan says what its author wants is the program layer's matter. */
+/* Programs with every kind of operation. Their bytes are compared with the sequential result of
+ * their plans. Tests of the program layer check that a plan means what its author wrote. */
 #ifndef TESTS_EXECUTE_OPERATION_PROGRAMS_H
 #define TESTS_EXECUTE_OPERATION_PROGRAMS_H
 
@@ -10,8 +10,8 @@
 
 typedef void (*program_fn)(banyan_program *program);
 
-/* ---- programs, of two ranks, three for switch channels, one for what is local. Nothing is raced
- * for, also not by the chunks of two instances ---- */
+/* Programs of two ranks, three for switch channels, one for local operations. They have no races,
+ * also between the chunks of two instances. */
 
 static void write_copies(banyan_program *program)
 {
@@ -79,7 +79,7 @@ static void write_meetings(banyan_program *program)
         banyan_program_copy(program, 0, OUT(0, 3 + i, 4 + i), OUT(0, i, i + 1), BANYAN_TB(3));
 }
 
-/* A rank, its channels to the other one, and scratch of both. */
+/* A rank, its channels to the other one, and both ranks' scratch. */
 struct pair {
     banyan_program_memory_channel *memory;
     banyan_program_port_channel *port;
@@ -233,8 +233,7 @@ static void write_switches(banyan_program *program)
                                       BANYAN_TB(2));
 }
 
-/* Two thread blocks of each rank hand units to each other, through scratch that is gone round in
- * when it is reused. */
+/* Two thread blocks of each rank pass units to each other, through scratch that the loop reuses. */
 static void write_loop(banyan_program *program)
 {
     for (int r = 0; r < 2; r++) {
@@ -255,7 +254,7 @@ static void write_loop(banyan_program *program)
     }
 }
 
-/* The same with packets, whose flags tell one round of the scratch from the next. */
+/* Like write_loop with packets, whose flags distinguish rounds of the scratch. */
 static void write_packet_loop(banyan_program *program)
 {
     for (int r = 0; r < 2; r++) {
@@ -289,8 +288,6 @@ static const struct {
     {"packet loop", write_packet_loop, 2},
 };
 #define PROGRAMS (sizeof programs / sizeof programs[0])
-
-/* ---- running them ---- */
 
 enum { PLAIN, FUSED, FUSED_IN_TWO, REUSED, WAYS };
 
@@ -326,7 +323,7 @@ static void run_program(banyan_world *world, const struct operation_run *run)
 {
     static const uint64_t elems[] = {1, 2, 7, 40, 333};
     banyan_plan *plan = compile(run->which, run->way);
-    /* What is not in a loop has to fit into scratch that is reused. */
+    /* Scratch must be large enough for everything outside of loops. */
     bool loops =
         programs[run->which].write == write_loop || programs[run->which].write == write_packet_loop;
     for (size_t i = 0; i < sizeof elems / sizeof elems[0]; i++) {

@@ -1,4 +1,4 @@
-/* Running plans in shuffled order, time after time, and counting what comes out wrong. */
+/* Runs plans in shuffled order repeatedly, and counts wrong results. */
 #ifndef TESTS_EXECUTE_SHUFFLED_H
 #define TESTS_EXECUTE_SHUFFLED_H
 
@@ -11,7 +11,7 @@ typedef struct shuffled_case {
     collective_case c;
     uint64_t first_seed;
     int seeds;
-    bool stops; /* with the first seed under which a run goes wrong */
+    bool stops; /* at the first seed with a wrong result */
     /* Results, of all ranks. */
     _Atomic uint64_t wrong;      /* elements */
     _Atomic uint64_t wrong_seed; /* 0: none */
@@ -34,7 +34,7 @@ static inline uint64_t shuffled_count_wrong(const collective_case *c, const case
     return wrong;
 }
 
-/* No barrier between the runs of a seed, and every caller changes its buffers at once. */
+/* There is no barrier between the runs of a seed, and every caller changes its buffers at once. */
 static inline uint64_t shuffled_run_seed(banyan_world *world, const collective_case *c,
                                          uint64_t seed)
 {
@@ -80,7 +80,7 @@ static inline void shuffled_run_seeds(banyan_world *world, void *context)
     }
 }
 
-/* Run it under the seeds; how many elements were wrong, and under which seed first. The ranks'
+/* Run it with each seed; returns the number of wrong elements, and the first such seed. The ranks'
  * process is not the test's own. */
 static inline uint64_t shuffled_run(const shuffled_case *of, uint64_t *seed)
 {
@@ -96,7 +96,7 @@ static inline uint64_t shuffled_run(const shuffled_case *of, uint64_t *seed)
     return wrong;
 }
 
-/* Seeds are not 0, which is none. */
+/* A seed is never 0, which means none. */
 static inline uint64_t shuffled_first_seed(void)
 {
     return random_seed() % 1000000 + 1;

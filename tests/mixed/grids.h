@@ -1,4 +1,5 @@
-/* All grids of some ranks, and what mixed collectives make of data that everybody can derive. */
+/* All grids of a number of ranks, and the expected results of mixed collectives on data that every
+ * rank can compute. */
 #ifndef TESTS_MIXED_GRIDS_H
 #define TESTS_MIXED_GRIDS_H
 
@@ -13,7 +14,7 @@ typedef struct grid_sizes {
     int nodes, local_tp, local_dp, inter_tp, inter_dp;
 } grid_sizes;
 
-/* Fills up to `room` of them; every way to factor. */
+/* List up to `room` grids: every factorization. */
 static inline int grids_of(int ranks, grid_sizes *grids, int room)
 {
     int count = 0;
@@ -44,12 +45,10 @@ static inline banyan_mixed_options options_of(const grid_sizes *grid, DLDataType
     return options;
 }
 
-/* ---- data ---- */
-
 typedef enum data_kind {
     DATA_WHOLE,  /* small whole numbers, whose sums are exact in every type and order */
-    DATA_RANDOM, /* of [-1, 1) */
-    DATA_SPECIAL /* zeros of both signs, subnormals, infinities and NaNs, whose sums are exact */
+    DATA_RANDOM, /* in [-1, 1) */
+    DATA_SPECIAL /* zeros of both signs, subnormals, infinities and NaN, whose sums are exact */
 } data_kind;
 
 static inline double f16_or_so(DLDataType dtype, double value, uint32_t *bits)
@@ -67,8 +66,8 @@ static inline double f16_or_so(DLDataType dtype, double value, uint32_t *bits)
     return (double)f32_of_bits(wide);
 }
 
-/* Every rank's element at one index is of one of four sorts: zeros; subnormals; whole numbers; and
- * these among infinities and NaNs of any payload. */
+/* All ranks' elements at one index are of one of four sorts: zeros; subnormals; whole numbers; and
+ * whole numbers with infinities and NaN of any payload. */
 static inline double special_of(DLDataType dtype, uint64_t sort, uint64_t drawn, uint32_t *bits)
 {
     bool is_bf16 = banyan_dtype_equal(dtype, BANYAN_BF16), is_f32 = dtype.bits == 32;
@@ -123,9 +122,7 @@ static inline void store_bits(DLDataType dtype, void *data, uint64_t index, uint
         ((uint16_t *)data)[index] = (uint16_t)bits;
 }
 
-/* ---- what must come out ---- */
-
-/* Of which ranks' inputs, at which index, output element `index` of the rank is the sum. */
+/* The inputs of an output element: the ranks, and the index in their inputs. */
 typedef struct sum_of {
     int first_tp, tp_count, first_dp, dp_count; /* indices in the groups */
     uint64_t index;
@@ -147,7 +144,7 @@ static inline sum_of sum_at(const banyan_mixed_grid *grid, banyan_mixed_op op, u
     }
 }
 
-/* The sum in double, and the sum of magnitudes, which bounds what rounding can do. */
+/* The sum in double, and the sum of magnitudes, which bounds rounding errors. */
 static inline double sum_exactly(const banyan_mixed_grid *grid, const sum_of *of, data_kind kind,
                                  DLDataType dtype, uint64_t salt, double *magnitudes)
 {

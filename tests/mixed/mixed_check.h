@@ -1,5 +1,5 @@
-/* Calls of mixed collectives on data whose every element can be derived, and each byte of what
- * comes out checked: on the host or on GPUs. */
+/* Calls of mixed collectives on computable data, with a check of each output byte: on the host or
+ * on GPUs. */
 #ifndef TESTS_MIXED_MIXED_CHECK_H
 #define TESTS_MIXED_MIXED_CHECK_H
 
@@ -17,19 +17,19 @@ typedef struct mixed_case {
     DLDataType dtype;
     DLDevice device; /* zeroed: the host */
     void *stream;
-    uint64_t room;        /* bytes of either buffer, guards counted in */
+    uint64_t room;        /* bytes of either buffer, including guards */
     char *input, *output; /* on the device, guard first */
-    char *host;           /* as long as one of them; on the host unused */
-    uint64_t salt;        /* of the latest call: other data each time */
+    char *host;           /* a copy of one of them; unused on the host */
+    uint64_t salt;        /* of the latest call: new data each time */
 } mixed_case;
 
-/* The same on all ranks. */
+/* Equal on all ranks. */
 typedef struct mixed_one {
     banyan_mixed_op op;
     banyan_mixed_mode mode;
     data_kind kind;
     uint64_t rows, row_elems;
-    bool in_place; /* an all-reduce's */
+    bool in_place; /* of an all-reduce */
 } mixed_one;
 
 static inline bool case_is_host(const mixed_case *c)
@@ -63,7 +63,7 @@ static inline void case_release(const mixed_case *c, char *buffer)
         gpu_memory()->free(c->device.device_id, buffer);
 }
 
-/* With buffers for up to `elems_most` elements of b rows. world, device and stream are set. */
+/* Open with buffers for up to `elems_most` elements of b rows. world, device and stream are set. */
 static inline void case_open(mixed_case *c, const banyan_mixed_options *options,
                              uint64_t elems_most)
 {
@@ -100,7 +100,7 @@ static inline uint64_t output_elems(const mixed_case *c, const mixed_one *call)
     return mixed_output_elems(call->op, one_elems(call), c->grid.dp);
 }
 
-/* Other data than before into the input; poison into the output and around both. */
+/* Fill the input with new data, and poison the output and the guards of both. */
 static inline void case_fill(mixed_case *c, const mixed_one *call)
 {
     char *to = case_is_host(c) ? (call->in_place ? c->output : c->input) : c->host;
@@ -144,10 +144,8 @@ static inline banyan_status case_call(mixed_case *c, const mixed_one *call)
     return banyan_mixed_run(c->mixed, call->op, &input, &output, call->mode, c->stream);
 }
 
-/* ---- checking ---- */
-
-/* How far from the exact sum a mode's may be: rounded once, or after each of a few steps, and f32's
- * own error of each addition. */
+/* The permitted distance from the exact sum in a mode: rounded once, or after each of a few steps,
+ * plus f32's error of each addition. */
 static inline double one_bound(const mixed_case *c, const mixed_one *call, double sum,
                                double magnitudes)
 {
@@ -160,7 +158,7 @@ static inline double one_bound(const mixed_case *c, const mixed_one *call, doubl
     return 2 * ranks * half_ulp(c->dtype) * magnitudes + adding + 1e-7;
 }
 
-/* What is gathered alone keeps every bit. */
+/* True if the value is only gathered, so that it keeps every bit. */
 static inline bool is_gathered(const mixed_case *c, const mixed_one *call, const sum_of *of,
                                uint32_t found)
 {
@@ -211,7 +209,7 @@ static inline void check_guards(const mixed_case *c, const mixed_one *call, cons
     }
 }
 
-/* On the host's own copy of a device's output; its guards are in it. */
+/* Return the host's copy of a device's output, with its guards. */
 static inline const char *case_fetch(const mixed_case *c, const mixed_one *call)
 {
     if (case_is_host(c))
@@ -220,7 +218,7 @@ static inline const char *case_fetch(const mixed_case *c, const mixed_one *call)
     return c->host;
 }
 
-/* What the latest fill and call left; a stream has been waited for. */
+/* Check the results of the latest fill and call; the stream must be synchronized. */
 static inline void case_check(const mixed_case *c, const mixed_one *call)
 {
     const char *output = case_fetch(c, call);
@@ -241,7 +239,7 @@ static inline void case_run(mixed_case *c, const mixed_one *call)
     case_check(c, call);
 }
 
-/* All that hold the same sums of the latest call hold the same bits. Collective. */
+/* Check that ranks with equal sums of the latest call have equal bits. Collective. */
 static inline void case_check_bits(const mixed_case *c, const mixed_one *call)
 {
     bool all = call->op == BANYAN_MIXED_ALLGATHER || call->op == BANYAN_MIXED_ALLREDUCE_ALLGATHER;
@@ -259,9 +257,7 @@ static inline void case_check_bits(const mixed_case *c, const mixed_one *call)
     free(every);
 }
 
-/* ---- drawing calls, alike on all ranks ---- */
-
-/* Rows and their elements, `most` in all at most: many small ones, some long. */
+/* Draw rows and their elements, at most `most` in total: many small ones, some long. */
 static inline void draw_size(random_state *random, uint64_t most, mixed_one *call)
 {
     uint64_t elems = 16;
@@ -278,7 +274,7 @@ static inline DLDataType draw_dtype(random_state *random)
     return types[random_between(random, 0, 2)];
 }
 
-/* Any valid operation and mode, or the automatic one. */
+/* Draw any valid operation and mode, or the automatic one. */
 static inline mixed_one draw_call(const mixed_case *c, random_state *random, uint64_t most)
 {
     banyan_mixed_op ops[BANYAN_MIXED_OPS];

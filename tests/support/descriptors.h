@@ -1,4 +1,4 @@
-/* What this process has open. */
+/* The open descriptors of this process. */
 #ifndef TESTS_SUPPORT_DESCRIPTORS_H
 #define TESTS_SUPPORT_DESCRIPTORS_H
 

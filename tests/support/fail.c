@@ -4,7 +4,7 @@
 
 bool ranks_in_child;
 
-/* A test may fork while a thread of its own answers ranks. */
+/* A test may fork while one of its threads answers ranks. */
 const char *__tsan_default_options(void) __attribute__((visibility("default")));
 const char *__tsan_default_options(void)
 {

@@ -1,5 +1,5 @@
-/* Small floating types by the book, in double arithmetic: slow, and nothing like the code under
- * test. */
+/* Reference implementation of small floating types in double arithmetic: slow, and independent of
+ * the code under test. */
 #ifndef TESTS_SUPPORT_FLOAT_REFERENCE_H
 #define TESTS_SUPPORT_FLOAT_REFERENCE_H
 
@@ -27,7 +27,7 @@ static inline double format_decode(float_format format, uint32_t bits)
            (exponent == 0 ? ldexp(fraction, 1 - bias) : ldexp(1 + fraction, exponent - bias));
 }
 
-/* The nearest value, to even; beyond the largest one infinity. `value` is no NaN. */
+/* Round to nearest, ties to even; beyond the largest value infinity. `value` is not NaN. */
 static inline uint32_t format_encode(float_format format, double value)
 {
     int bias = (1 << (format.exponent_bits - 1)) - 1, top = (1 << format.exponent_bits) - 1;
@@ -74,8 +74,8 @@ static inline uint32_t format_cast(float_format to, float_format from, uint32_t 
     return isnan(value) ? format_cast_nan(to, from, bits) : format_encode(to, value);
 }
 
-/* e4m3, which has numbers in place of infinities: one NaN, and a largest value, 448, that greater
- * ones become. */
+/* e4m3 has numbers in place of infinities: one NaN, and a largest value, 448, to which larger ones
+ * are clamped. */
 static inline double e4m3_decode(uint8_t code)
 {
     int exponent = code >> 3 & 15, mantissa = code & 7;

@@ -19,7 +19,7 @@
 
 #define LONGEST_NS (60 * NS_PER_S)
 #define MOST_CONNECTS 200000
-/* Connections to one port in one round: what a round takes is short. */
+/* Connections to one port in one round: a round with this many is short. */
 #define ROUND_CONNECTS 250
 #define ROUND_MS 10
 
@@ -56,8 +56,6 @@ bool flood_enter_network(void)
     return up;
 }
 
-/* ---- whom to bother ---- */
-
 static void add_target(struct flooder *flooder, int port)
 {
     for (int i = 0; i < flooder->target_count; i++) {
@@ -68,7 +66,8 @@ static void add_target(struct flooder *flooder, int port)
         flooder->targets[flooder->target_count++] = (struct target){.port = port};
 }
 
-/* The kernel's list of sockets: "sl local_address rem_address st …", where state 0A listens. */
+/* The kernel's list of sockets: "sl local_address rem_address st …"; state 0A is a listening
+ * one. */
 static void find_targets(struct flooder *flooder, const char *path)
 {
     char line[512];
@@ -82,8 +81,6 @@ static void find_targets(struct flooder *flooder, const char *path)
     if (file)
         fclose(file);
 }
-
-/* ---- what to say ---- */
 
 static void speak(struct flooder *flooder, int fd)
 {
@@ -139,7 +136,7 @@ static void fill(struct flooder *flooder, struct target *target)
         flood->full_ports++;
 }
 
-/* Connect again where the other side has hung up. */
+/* Connect again where the other side has closed. */
 static void forget_closed(struct flooder *flooder, int timeout_ms)
 {
     struct epoll_event events[256];

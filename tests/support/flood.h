@@ -1,5 +1,5 @@
-/* Strangers by the thousand: a process that holds connections to every TCP port that listens in its
- * network. Bounded in count and time. */
+/* Thousands of connections that do not belong to the job: a process that holds connections to
+ * every listening TCP port of its network. Bounded in count and time. */
 #ifndef TESTS_SUPPORT_FLOOD_H
 #define TESTS_SUPPORT_FLOOD_H
 
@@ -21,14 +21,14 @@ enum flood_kind {
 struct flood {
     enum flood_kind kind;
     _Atomic bool stop;
-    _Atomic int full_ports; /* that have been connected to as often as `held` asks for */
-    _Atomic long connects;  /* in all */
+    _Atomic int full_ports; /* ports with as many connections made as `held` demands */
+    _Atomic long connects;  /* in total */
     int held;               /* connections to hold at each port */
 };
 
 const char *flood_name(enum flood_kind kind);
 
-/* Enter a network with nobody else in it. */
+/* Enter a network of its own. */
 bool flood_enter_network(void);
 
 /* Fork the flooder. It ends with its parent, when `stop` is set, and after 60 s. */

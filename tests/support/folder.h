@@ -1,4 +1,4 @@
-/* A folder for a test to write into, removed after it. */
+/* A folder for a test's files, removed after it. */
 #ifndef TESTS_SUPPORT_FOLDER_H
 #define TESTS_SUPPORT_FOLDER_H
 
@@ -36,14 +36,14 @@ static inline int folder_teardown(void **state)
     return failed;
 }
 
-/* "folder/name", to be freed. */
+/* "folder/name"; the caller frees it. */
 static inline char *folder_path(const char *folder, const char *name)
 {
     char *path;
     return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
 }
 
-/* Write a file of text, in place of what is there. */
+/* Write a text file, replacing an existing one. */
 static inline void folder_write(const char *path, const char *text)
 {
     FILE *file = fopen(path, "w");

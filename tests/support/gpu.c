@@ -18,7 +18,7 @@ struct answer {
     char reason[512];
 };
 
-/* In a process of its own: how many devices does the module find? */
+/* Runs in a separate process: return the number of devices that the module finds. */
 static void ask(struct answer *answer)
 {
     const memory_device_ops *ops;
@@ -52,7 +52,7 @@ static int count_with(const char *module_folder, char *reason, size_t reason_byt
     return count;
 }
 
-/* Beside this program's own folder, wherever it was carried. */
+/* Search beside this program's own folder, even if it was moved. */
 static void find_modules(char *folder, size_t bytes)
 {
     ssize_t length = readlink("/proc/self/exe", folder, bytes - 1);
@@ -129,7 +129,7 @@ static void enter(DLDevice device)
     CHECK_CUDA(call_cuCtxPushCurrent(context));
 }
 
-/* The context stays retained: with its last user it would go, and all memory in it. */
+/* Keep the context retained: without users it would be destroyed with all its memory. */
 static void leave(void)
 {
     FUNCTION(cuCtxPopCurrent);

@@ -5,7 +5,7 @@
 
 #include "support/test.h"
 
-/* The driver's functions, by the types that its interface has given them for good. */
+/* The driver's functions, with the types of its stable interface. */
 typedef struct driver_functions {
     int (*cuInit)(unsigned flags);
     int (*cuDevicePrimaryCtxRetain)(void **context, int device);
@@ -32,7 +32,7 @@ typedef struct driver_functions {
 static driver_functions driver;
 static pthread_once_t opened = PTHREAD_ONCE_INIT;
 
-/* Newer versions of a function have names of their own. */
+/* Newer versions of a function have separate names. */
 static void find(void *library, const char *name, void *function)
 {
     char newer[64];
@@ -120,7 +120,7 @@ void gpu_stream_fill(DLDevice device, void *stream, void *to, uint8_t value, siz
     DRIVER(device, cuMemsetD8Async((uintptr_t)to, value, bytes, stream));
 }
 
-/* Fills, at what a GPU of today, or a core that plays one, does in a nanosecond. */
+/* Fill at the rate of a current GPU, or of a core that emulates one. */
 void gpu_stream_delay(DLDevice device, void *stream, void *scratch, size_t bytes)
 {
     size_t bytes_a_ns = gpu_is_emulated() ? 8 : 3000;

@@ -1,5 +1,5 @@
-/* One rank lacks memory for one of its allocations: all ranks must be told, at once. The program
- * that includes this has an allocator of its own, which whatever it loads takes. */
+/* One rank fails one of its allocations: all ranks must get the error, at once. A program that
+ * includes this has its own allocator, which the libraries it loads use as well. */
 #ifndef TESTS_SUPPORT_LACKING_H
 #define TESTS_SUPPORT_LACKING_H
 
@@ -12,10 +12,10 @@
 #define LACKING 1 /* the rank */
 #define LACK_ANY 0
 
-/* Of the arrays of so many elements, or of any, that this thread allocates in this library, or,
- * when there is no name, in the program: the n-th. */
+/* Selects the n-th allocation of an array of this many elements, or of any, by this thread, in
+ * this library or, without a name, in the program. */
 static const char *lack_library;
-static size_t lack_least_bytes; /* smaller ones are never lacked */
+static size_t lack_least_bytes; /* smaller ones never fail */
 static _Thread_local struct {
     bool is_looking, has_lacked;
     size_t count;
@@ -48,7 +48,7 @@ static inline bool lacks(size_t count, size_t bytes, const void *caller)
     return lack.has_lacked;
 }
 
-/* In main: else the program is skipped, and has said so. */
+/* Call it in main. False: the program is skipped, and has said so. */
 static inline bool lack_is_possible(void)
 {
 #if defined(SANITIZER_MEMORY) || defined(SANITIZER_THREAD)
@@ -88,7 +88,7 @@ static inline void lack_begin(const banyan_world *world, size_t count, int n)
     lack.began_ns = time_now_ns();
 }
 
-/* Did a rank lack it? Then that is what all were told. */
+/* True if an allocation failed on some rank. Then all ranks must have the expected status. */
 static inline bool lack_end(banyan_world *world, banyan_status status, banyan_status expected)
 {
     uint64_t took_ns = time_now_ns() - lack.began_ns;

@@ -1,4 +1,5 @@
-/* Tests of code that is compiled for several processors, run for each that this one can be. */
+/* Tests of code that is compiled for several processors: run for each level that this processor
+ * supports. */
 #ifndef TESTS_SUPPORT_LEVELS_H
 #define TESTS_SUPPORT_LEVELS_H
 
@@ -9,8 +10,8 @@
 
 #include "core/threads/sanitizer.h"
 
-/* In a process each, since the level is fixed when it is first asked for; returns how many failed.
- * The thread sanitizer, which is slow, sees the same in all of them. */
+/* Run each level in a process, since it is fixed at its first use; returns the number of failures.
+ * The thread sanitizer, which is slow, runs one level. */
 static inline int levels_run(int (*run)(void))
 {
 #ifdef SANITIZER_THREAD

@@ -38,8 +38,8 @@ int64_t random_between(random_state *random, int64_t low, int64_t high)
     return low + (int64_t)(random_next(random) % ((uint64_t)(high - low) + 1));
 }
 
-/* The top exponent bit of each 16-bit half is cleared: never NaN or infinity in bf16, f16 or f32.
- */
+/* The top exponent bit of each 16-bit half is cleared: never NaN or infinity in bf16, f16 or
+ * f32. */
 void pattern_element(const char *name, uint64_t index, size_t elem_bytes, void *element)
 {
     random_state random =

@@ -7,8 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* cmocka's handlers would take a crash of this process for a failed test and go on to the next one.
- */
+/* cmocka's handlers would treat a crash of this process as a failed test and continue with the
+ * next one. */
 void ranks_become_child(void)
 {
     const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS};
@@ -17,8 +17,8 @@ void ranks_become_child(void)
     ranks_in_child = true;
 }
 
-/* A process of its own answers the ranks, so that this one has a single thread when it forks them,
- * and dies with it. */
+/* A separate process answers the ranks. This one then has a single thread when it forks them; the
+ * helper ends with it. */
 static pid_t host_unique_id(banyan_unique_id *id)
 {
     int channel[2];
@@ -137,7 +137,7 @@ static void *run_thread(void *argument)
     return NULL;
 }
 
-/* The threads live in a forked child, so that a rank that fails ends all of them. */
+/* The threads live in a forked child, so that a failing rank ends all of them. */
 void ranks_run_threads(int count, ranks_fn fn, void *context)
 {
     fflush(NULL);

@@ -10,27 +10,28 @@ typedef void (*ranks_fn)(banyan_world *world, void *context);
  * well. */
 void ranks_run(int count, ranks_fn fn, void *context);
 
-/* The same with a thread a rank, each with a world of its own: for the thread sanitizer. */
+/* Like ranks_run with one thread for each rank, each with its own world: for the thread
+ * sanitizer. */
 void ranks_run_threads(int count, ranks_fn fn, void *context);
 
-/* Fork `count` processes that each get their rank and a unique id, and open the world themselves.
- * statuses[i] receives what waitpid gave for rank i. */
+/* Fork `count` processes with a rank and a unique id, which open the world themselves. statuses[i]
+ * receives waitpid's status of rank i. */
 typedef void (*ranks_raw_fn)(int rank, int count, const banyan_unique_id *id, void *context);
 void ranks_fork(int count, ranks_raw_fn fn, void *context, int *statuses);
-/* Two such ranks: rank 0 must end well, and rank 1 by a signal. */
+/* Fork two such ranks: rank 0 must succeed, and rank 1 must end by a signal. */
 void ranks_fork_and_lose_one(ranks_raw_fn fn, void *context);
 
-/* The world that such a rank opens; timeout_ns as in banyan_world_options. */
+/* Open the world in such a rank; timeout_ns as in banyan_world_options. */
 banyan_world *ranks_open_world(int rank, int count, const banyan_unique_id *id,
                                uint64_t timeout_ns);
 
-/* Force the way to peers' ordinary memory (BANYAN_USER_MEMORY) of worlds to come; NULL: none. */
+/* Select how later worlds access peers' ordinary memory (BANYAN_USER_MEMORY); NULL: the default. */
 void ranks_force_user_memory(const char *path);
 
 /* End the calling rank as failed; in the test's own process, fail the test. */
 void ranks_fail(void) __attribute__((noreturn));
 
-/* What a process that a test forks calls first: checks that fail, and crashes, end it. */
+/* Call it first in a process that a test forks: failing checks, and crashes, end it. */
 void ranks_become_child(void);
 
 /* True in such a process. */

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Where they were compiled; BANYAN_SOURCE, or "source" of the working folder, for tests that were
- * carried to another machine. */
+/* The folder in which the tests were compiled; BANYAN_SOURCE, or "source" in the working folder,
+ * for tests that were copied to another machine. */
 static inline const char *source_dir(void)
 {
     const char *carried = getenv("BANYAN_SOURCE");

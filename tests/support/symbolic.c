@@ -2,8 +2,6 @@
 
 #include "support/symbolic_play.h"
 
-/* ---- runs ---- */
-
 /* All units of a rank's input, or output. */
 #define EACH_UNIT(p, rank, buffer, chunk, unit)                                                    \
     for (uint64_t chunk = 0; chunk < (p)->plan->ranks[rank].chunks[buffer]; chunk++)               \
@@ -93,8 +91,6 @@ static bool user_step(play *p, agent *user, plan_contribution *room)
     return true;
 }
 
-/* ---- the schedule ---- */
-
 static bool agent_step(play *p, agent *a, plan_contribution *room)
 {
     switch (a->kind) {
@@ -108,7 +104,7 @@ static bool agent_step(play *p, agent *a, plan_contribution *room)
     return false;
 }
 
-/* Someone who can, of those who lag or of those who do not. */
+/* Step a random agent that can continue, among the lagging ones or the others. */
 static bool anyone_step(play *p, bool lagging, plan_contribution *room)
 {
     uint32_t first = (uint32_t)random_between(&p->random, 0, p->agent_count - 1);
@@ -169,8 +165,6 @@ static void play_all(play *p)
         check_ends(p);
 }
 
-/* ---- making and freeing ---- */
-
 static uint64_t units_in_ring(const banyan_plan *plan, uint64_t units)
 {
     if (!plan->reuse_resources)
@@ -196,7 +190,7 @@ static uint64_t block_chunks_of(const banyan_plan *plan)
     return plan->ranks[0].chunks[PLAN_INPUT] / (blocks ? (uint64_t)plan->rank_count : 1);
 }
 
-/* Now and then the longest, and often such that chunks are clipped, or empty. */
+/* Sometimes the longest, and often such that chunks are clipped, or empty. */
 static void choose_sizes(play *p)
 {
     p->block_chunks = block_chunks_of(p->plan);

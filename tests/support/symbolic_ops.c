@@ -4,15 +4,13 @@
 
 #include "plan/op.h"
 
-/* ---- operations on data ---- */
-
-/* One step of an agent's operation; `operand` for puts that a port does one by one. */
+/* A step of an agent's operation; `operand` for puts that a port does one by one. */
 typedef struct step {
     agent *by;
     const plan_thread_block *block;
     const plan_op *op;
     int64_t unit;  /* in a loop; -1: all */
-    uint32_t flag; /* of packets, and so the run */
+    uint32_t flag; /* of packets; identifies the run */
 } step;
 
 static uint64_t unit_count(const play *p, const step *s)
@@ -22,7 +20,7 @@ static uint64_t unit_count(const play *p, const step *s)
     return s->unit < 0 ? size * p->run_units[s->flag - 1] : 1;
 }
 
-/* Where the i-th unit of the step lies in an operand: a unit of a chunk. */
+/* Return the position of the step's i-th unit in an operand: a unit of a chunk. */
 static uint64_t unit_of(const play *p, const step *s, const plan_operand *operand, uint64_t i,
                         uint64_t *chunk)
 {
@@ -31,7 +29,7 @@ static uint64_t unit_of(const play *p, const step *s, const plan_operand *operan
     return x % units;
 }
 
-/* The operand's cell for the i-th unit of the step; of a group the given member's. */
+/* Return the operand's cell for the i-th unit of the step; for a group, the given member's. */
 static cell *operand_cell(play *p, const step *s, const plan_operand *operand, int member,
                           uint64_t i)
 {
@@ -48,7 +46,8 @@ static bool operand_has(const play *p, const step *s, const plan_operand *operan
     return unit < chunk_units(p, (int)s->flag - 1, where.buffer, chunk);
 }
 
-/* Do all operands have the i-th unit; of those that pair the o-th source and destination? */
+/* True if all operands have the i-th unit; for operations on pairs, the o-th source and
+ * destination. */
 static bool unit_moves(const play *p, const step *s, uint32_t o, uint64_t i)
 {
     if (plan_op_form_of(s->op->kind)->pairs)
@@ -69,8 +68,8 @@ static const plan_switch *group_of(const play *p, const step *s, const plan_oper
     return &rank->switches[s->block->channels[PLAN_SWITCH][operand->reference]];
 }
 
-/* Packets that have not come yet keep an operation waiting, even those that only pad; those of a
- * later run never will. */
+/* An operation waits for packets that have not arrived, even for padding; packets of a later run
+ * can never arrive. */
 static bool packets_are_there(play *p, const step *s)
 {
     char me[64];
@@ -96,7 +95,7 @@ static cell add_up(cell sum, cell more)
     return sum;
 }
 
-/* All sources, in their order; a group's members in theirs. */
+/* Read all sources in their order; a group's members in theirs. */
 static cell read_all(play *p, const step *s, uint64_t i)
 {
     cell all = {0};
@@ -126,7 +125,7 @@ static void write_one(play *p, const step *s, uint32_t o, uint64_t i, cell value
         cell_write(p, s->by, operand_cell(p, s, operand, group ? group->ranks[m] : -1, i), value);
 }
 
-/* Packets are written even where there is no data, since others wait for them. */
+/* Packets are written even without data, since others wait for them. */
 static void pad(play *p, const step *s, uint32_t o, uint64_t i)
 {
     if (plan_destination_is_packets(s->op, o))
@@ -140,7 +139,7 @@ static void hear_pads(play *p, const step *s, uint64_t i)
             (void)cell_read(p, s->by, operand_cell(p, s, &s->op->sources[o], -1, i), true);
 }
 
-/* Source i to destination i. */
+/* Move source i to destination i. */
 static void move_pair(play *p, const step *s, uint32_t o)
 {
     for (uint64_t i = 0; i < unit_count(p, s); i++) {
@@ -173,8 +172,6 @@ static void move_data(play *p, const step *s)
         }
     }
 }
-
-/* ---- signals ---- */
 
 static post *post_of(play *p, int rank, plan_channel_type type, uint32_t channel)
 {
@@ -236,8 +233,6 @@ static void release_all(play *p, const step *s)
         post_add(&p->ranks[s->by->rank].semaphores[s->op->semaphores[i]], told);
 }
 
-/* ---- ports ---- */
-
 static agent *port_of(play *p, const step *s, uint32_t number)
 {
     return &p->agents[p->ranks[s->by->rank].first_port +
@@ -270,7 +265,7 @@ static bool port_flush(play *p, const step *s)
     return true;
 }
 
-/* A port's next task; false when it has none. */
+/* Perform a port's next task; false if it has none. */
 bool play_port_step(play *p, agent *port)
 {
     if (port->tasks_done == port->tasks.count)
@@ -287,9 +282,7 @@ bool play_port_step(play *p, agent *port)
     return true;
 }
 
-/* ---- thread blocks ---- */
-
-/* False: it has to wait. */
+/* False: it must wait. */
 static bool do_op(play *p, const step *s)
 {
     bool by_port = s->op->channel_type == PLAN_PORT;
@@ -343,7 +336,7 @@ static uint64_t iterations(const play *p, const agent *block, const plan_op *op)
     return op->kind == PLAN_PIPELINE ? op->loop_chunks * units : 1;
 }
 
-/* Steps over what ended: loops, and the list. */
+/* Leave completed loops, and the list at its end. */
 static void advance(const play *p, agent *block)
 {
     const plan_op *op = &block->block->ops[block->at];

@@ -41,7 +41,6 @@ clocks play_clocks(play *p)
                     play_take(p, p->agent_count, sizeof(uint32_t))};
 }
 
-/* What the agent knows now, as it tells others; what it does next is later than that. */
 clocks play_tell(play *p, agent *by)
 {
     clocks told = play_clocks(p);
@@ -72,8 +71,6 @@ bool post_ready(const post *from)
 {
     return from->taken < from->words.count;
 }
-
-/* ---- cells ---- */
 
 uint64_t play_mix(uint64_t x)
 {

@@ -1,4 +1,4 @@
-/* What every test includes: cmocka, and checks that work in forked ranks too. */
+/* Included by every test: cmocka, and checks that also work in forked ranks. */
 #ifndef TESTS_SUPPORT_TEST_H
 #define TESTS_SUPPORT_TEST_H
 
@@ -18,7 +18,7 @@
 #include "support/random.h"
 #include "support/ranks.h"
 
-/* How many times as long as otherwise things may take under a sanitizer. */
+/* Factor by which a sanitizer slows tests down. */
 #if defined(SANITIZER_THREAD)
 #define TEST_SLOWER 20
 #elif defined(SANITIZER_MEMORY)
@@ -27,7 +27,8 @@
 #define TEST_SLOWER 1
 #endif
 
-/* For code that may run in a rank: says what failed and where, then ends that rank's process. */
+/* For code that may run in a rank: report the failed condition and its place, then end the rank's
+ * process. */
 #define CHECK(condition, ...)                                                                      \
     do {                                                                                           \
         if (!(condition)) {                                                                        \
@@ -45,7 +46,7 @@
               banyan_last_error());                                                                \
     } while (0)
 
-/* The call fails with this status and a sentence that contains `part`. */
+/* Expect the call to fail with this status and a message that contains `part`. */
 #define CHECK_FAILS(call, status, part)                                                            \
     do {                                                                                           \
         banyan_status check_status_ = (call);                                                      \

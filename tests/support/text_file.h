@@ -1,4 +1,4 @@
-/* A file for a parser to read, gone afterwards. */
+/* A temporary file for a parser. */
 #ifndef TESTS_SUPPORT_TEXT_FILE_H
 #define TESTS_SUPPORT_TEXT_FILE_H
 

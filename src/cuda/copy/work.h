@@ -86,7 +86,7 @@ typedef struct copy_span {
     uint32_t unused;
 } copy_span;
 
-/* gpu_copy_lane of gpu_copy.h; `runs` counts those that ended, here. */
+/* gpu_copy_lane of gpu_copy.h; `runs` counts the ended runs on this rank. */
 typedef struct copy_lane {
     uint64_t *my_entered, *their_entered, *my_finished, *their_finished, *runs;
     int32_t peer;
@@ -97,7 +97,7 @@ typedef struct copy_lane {
 
 #define COPY_RUNS_MAX 64
 
-/* A GPU copy's, on the device; zero at first. */
+/* A GPU copy's state on the device; initially zero. */
 typedef struct copy_shared {
     uint32_t failed, unused;
     uint64_t blocks_done;

@@ -12,7 +12,7 @@ typedef struct gpu_pipeline_copies {
     uint32_t blocks;
 } gpu_pipeline_copies;
 
-/* Nothing that is passed is needed afterwards, but for the GPU pipeline. Local. */
+/* The arguments, except for the GPU pipeline, may be freed afterwards. Local. */
 banyan_status gpu_pipeline_copies_make(const gpu_pipeline *owner, const direct_moves *const *lists,
                                        size_t count, gpu_pipeline_copies *copies);
 /* The device's context is entered, and no launch is in progress. */

@@ -1,5 +1,5 @@
-/* What GPU pipelines do on the device beside moving boxes: waiting for signals in memory of their
- * own, sealing slots, telling peers. */
+/* The GPU pipeline's kernels besides the copies: waiting for signals in its own memory, writing and
+ * checking sequence numbers of slots, signalling peers. */
 #ifndef CUDA_PIPELINE_KERNEL_H
 #define CUDA_PIPELINE_KERNEL_H
 
@@ -39,7 +39,7 @@ typedef struct gpu_pipeline_args {
 extern "C" {
 #endif
 
-/* For driver_kernel; it takes gpu_pipeline_args, one thread and no shared memory. */
+/* For driver_kernel; the kernel takes gpu_pipeline_args, one thread and no shared memory. */
 const void *gpu_pipeline_kernel_symbol(void);
 
 #ifdef __cplusplus

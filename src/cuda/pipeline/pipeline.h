@@ -1,4 +1,4 @@
-/* A GPU pipeline inside: what its parts share. */
+/* Internals of a GPU pipeline, shared by its files. */
 #ifndef CUDA_PIPELINE_PIPELINE_H
 #define CUDA_PIPELINE_PIPELINE_H
 

@@ -17,7 +17,7 @@ typedef enum watchdog_end {
 banyan_status watchdog_call(banyan_world *world, int device, const char *name,
                             void (*call)(void *argument), void *argument, watchdog_end *end);
 
-/* Like patience_call, for calls that wait for all ranks of the world: no rank calls unless all
+/* Like watchdog_call, for calls that wait for all ranks of the world: no rank calls unless all
  * have a thread for it. Collective. */
 banyan_status watchdog_call_together(banyan_world *world, int device, const char *name,
                                      void (*call)(void *argument), void *argument,

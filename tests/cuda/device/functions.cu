@@ -19,7 +19,7 @@ struct kernel_call {
     uint32_t *failed;
 };
 
-/* An array of addresses, made of offsets. */
+/* An array of addresses, computed from offsets. */
 struct offsets {
     char *memory;
     const uint64_t *at;
@@ -82,7 +82,7 @@ BANYAN_DEVICE void pass_packets(const kernel_call *k)
     banyan_device_limits limits = {TIMEOUT_NS, {NULL, NULL}};
     uint32_t half = blockDim.x / 2, flag = 0x12345;
     char *packets = k->memory + call->to[0];
-    /* One half writes what the other waits for. */
+    /* One half writes the packets that the other half waits for. */
     if (threadIdx.x < half)
         banyan_device_packets_write(packets, k->memory + call->from[0], call->bytes, flag,
                                     threadIdx.x, half);

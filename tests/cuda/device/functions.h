@@ -19,17 +19,17 @@ typedef enum function_kind {
     FUNCTION_REDUCE,  /* all sources to all places */
     FUNCTION_GROUP,   /* all places, reduced, to all places */
     FUNCTION_PACKETS, /* from[0], as packets to to[0], and from there to to[1] */
-    FUNCTION_SIGNALS, /* the two halves of the threads tell each other `bytes` times */
-    /* `places` pieces of from[0] are posted to to[0], a signal behind every third, and written over
-     * with FUNCTION_OVER after a flush; another thread is the proxy. function_ports are at to[1].
-     */
+    FUNCTION_SIGNALS, /* the two halves of the threads signal each other `bytes` times */
+    /* `places` pieces of from[0] are posted to to[0], with a signal after every third, and
+     * overwritten with FUNCTION_OVER after a flush; another thread is the proxy. function_ports
+     * are at to[1]. */
     FUNCTION_PORTS
 } function_kind;
 
 #define FUNCTION_OVER 0xEE
 #define FUNCTION_PORT_ROOM 4
 
-/* Zeroed. */
+/* Initially zeroed. */
 typedef struct function_ports {
     banyan_port_queue queue;
     uint64_t done, signals;
@@ -46,11 +46,11 @@ typedef struct function_call {
     uint64_t bytes;
 } function_call;
 
-/* Is there a GPU? */
+/* True if there is a GPU. */
 bool functions_can_run(void);
 
-/* Have `threads` threads of one block make the call on a copy of `memory`, which is changed as they
- * change it. False: the launch failed, or a wait ended in vain. */
+/* Let `threads` threads of one block make the call on a copy of `memory`, then copy the result
+ * back. False: the launch failed, or a wait failed. */
 bool functions_run(const function_call *call, void *memory, size_t bytes, uint32_t threads);
 
 #ifdef __cplusplus

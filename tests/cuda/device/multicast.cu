@@ -1,5 +1,4 @@
-/* Compiled for a GPU too, where it is never run: what the instructions are called is checked then.
- */
+/* Also compiled for a GPU, but never run there: this checks the names of the instructions. */
 #include "multicast.h"
 
 #include <banyan/device/multicast.cuh>

@@ -22,10 +22,11 @@ typedef struct multicast_call {
     char *to;
     const char *from;
     uint64_t bytes;
-    uint64_t word; /* that is stored with release */
+    uint64_t word; /* word that is stored with release */
 } multicast_call;
 
-/* By `threads` threads of each of two blocks, which both add, or share the rest out. */
+/* Called by `threads` threads of each of two blocks. Both blocks add; other work is divided among
+ * them. */
 void multicast_run(const multicast_call *call, uint32_t threads);
 
 #ifdef __cplusplus
