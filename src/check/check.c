@@ -8,14 +8,14 @@
 #include "check/warnings/warnings.h"
 #include "core/options.h"
 
-/* Halves of scratch come again after two runs; one more tells the others from the first. */
+/* Halves of scratch repeat after two runs; a third run distinguishes the others from the first. */
 #define RUNS 3
 #define RUNS_DOUBLE_SCRATCH 4
 
-/* Collected of a rule at most, before the first of them in order are kept. */
+/* Findings collected per rule, as a multiple of those kept after sorting. */
 #define COLLECTED_TIMES 8
 
-/* Of a buffer: each may be looked at. */
+/* Upper limit of chunks per buffer, since the check may visit each. */
 #define CHUNKS_MOST (1 << 22)
 
 typedef struct checker {
@@ -24,7 +24,7 @@ typedef struct checker {
     banyan_check_report *report;
     size_classes classes;
     size_t skipped;
-    uint64_t steps; /* that were played of all classes */
+    uint64_t steps; /* replayed in all classes */
     bool shared_counters;
 } checker;
 
@@ -51,7 +51,7 @@ static banyan_status check_class(checker *by, const size_class *at)
     return status;
 }
 
-/* Of the plan as a whole. */
+/* Warn about the plan as a whole. */
 static banyan_status warn(checker *by)
 {
     findings *found = &by->report->findings;
@@ -109,7 +109,7 @@ static banyan_status tell_limits(checker *by)
     return BANYAN_OK;
 }
 
-/* The first so many of each rule. */
+/* Keep the first `most` findings of each rule. */
 static void keep_most(findings *all, size_t most)
 {
     size_t kept = 0, of_rule[BANYAN_CHECK_RULES] = {0};

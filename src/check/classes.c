@@ -2,12 +2,12 @@
 
 #include <inttypes.h>
 
-/* Operations that are played, loops unrolled, in one run of one class. */
+/* Limit of replayed operations, with loops unrolled, in one run of one class. */
 #define PLAYED_MOST (UINT64_C(1) << 21)
-/* Different loops that have classes of their own. */
+/* Limit of distinct loops that get classes of their own. */
 #define LOOPS_MOST 8
 
-/* True when a loop that reduces goes round in units of broken elements. */
+/* True when a loop that reduces steps in units that break elements. */
 static bool breaks_elems(const plan_op *loop, size_t elem)
 {
     for (uint32_t i = 0; i < loop->op_count; i++) {
@@ -39,10 +39,10 @@ size_t class_elem_bytes(const banyan_plan *plan)
     return elem;
 }
 
-/* ---- what the plan has ---- */
+/* ---- properties of the plan ---- */
 
 typedef struct survey {
-    const plan_op *loops[LOOPS_MOST]; /* different in unit or chunks */
+    const plan_op *loops[LOOPS_MOST]; /* distinct in unit or chunks */
     size_t loop_count;
     uint32_t widest_group;
 } survey;
@@ -116,7 +116,7 @@ static banyan_status cut_ops(const plan_geometry *geometry, const banyan_plan *p
     return BANYAN_OK;
 }
 
-/* A share of reused scratch may turn out to be empty. */
+/* A share of reused scratch may become empty. */
 static banyan_status cut_all(const plan_geometry *geometry, const banyan_plan *plan)
 {
     for (int r = 0; r < plan->rank_count; r++) {
@@ -157,7 +157,7 @@ typedef struct maker {
     size_t *skipped;
 } maker;
 
-/* Blocks of so many bytes, if the plan can cut them. */
+/* Add a class with blocks of this many bytes, if the plan can be cut so. */
 static banyan_status add_block(maker *to, uint64_t block_bytes)
 {
     uint64_t message;
@@ -167,7 +167,8 @@ static banyan_status add_block(maker *to, uint64_t block_bytes)
     return status == BANYAN_ERR_INVALID ? BANYAN_OK : status;
 }
 
-/* Chunks of so many bytes: all whole; the last one clipped; half of them empty. */
+/* Add classes with chunks of this many bytes: all whole; the last one clipped; half of them empty.
+ */
 static banyan_status add_stride(maker *to, uint64_t stride)
 {
     uint64_t alignment = to->plan->buffer_alignment, elem = class_elem_bytes(to->plan), whole;
@@ -192,7 +193,7 @@ static banyan_status add_loop(maker *to, const plan_op *loop)
     return BANYAN_OK;
 }
 
-/* Scratch that is reused, gone round once, and a few units more. */
+/* Add classes that go around reused scratch once, and a few units more. */
 static banyan_status add_rounds(maker *to, const survey *seen)
 {
     plan_geometry geometry;
@@ -234,8 +235,8 @@ static int compare_classes(const void *left, const void *right)
     return (a->message_bytes > b->message_bytes) - (a->message_bytes < b->message_bytes);
 }
 
-/* Steps in loops are bounded, since a small file can ask for any number of them; those that the
- * file lists are not. The smallest messages come first. */
+/* Bound the steps in loops, since a small file can ask for any number of them; steps that the file
+ * lists are not bounded. The smallest messages come first. */
 static void keep_steps(const banyan_plan *plan, uint64_t max_steps, size_classes *made,
                        size_t *skipped)
 {

@@ -1,5 +1,5 @@
-/* Which sizes of messages a plan is checked for: one of every class at which chunks, loops or
- * groups behave differently. */
+/* Message sizes that a plan is checked for: one of every class in which chunks, loops or groups
+ * behave differently. */
 #ifndef CHECK_CLASSES_H
 #define CHECK_CLASSES_H
 
@@ -14,17 +14,16 @@ typedef struct size_class {
 
 typedef ARRAY(size_class) size_classes;
 
-/* Bytes of an element: sizes are multiples of it. Of four bytes, as most that are reduced, and as
- * packets hold them, unless the plan's alignment or the unit of a loop that reduces breaks those.
- */
+/* Bytes of an element: sizes are multiples of it. Four bytes, like most reduced elements and like
+ * packets, unless the plan's alignment or the unit of a loop that reduces breaks those. */
 #define CLASS_ELEM_BYTES 4
 size_t class_elem_bytes(const banyan_plan *plan);
 
-/* Ascending. `*skipped` counts classes that would take too many iterations of loops: more than are
- * possible in one, or so many that all those up to it make more than `max_steps` steps in loops. */
+/* Make the classes, ascending. `*skipped` counts classes with too many loop iterations: more than
+ * one class may have, or so many that the classes up to it exceed `max_steps` steps in loops. */
 banyan_status size_classes_make(const banyan_plan *plan, uint64_t max_steps, size_classes *made,
                                 size_t *skipped);
-/* A size that somebody names. INVALID: the plan cannot run at it. */
+/* Add a size that the caller names. INVALID: the plan cannot run at it. */
 banyan_status size_classes_add(const banyan_plan *plan, uint64_t message_bytes, size_classes *made,
                                size_t *skipped);
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Of a finding that is told once: where it is, but not in which run. */
+/* Identifies a finding that is reported once: its places, without the run. */
 typedef struct finding_key {
     uint32_t rule, count;
     int32_t places[2][4];

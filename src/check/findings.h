@@ -1,4 +1,4 @@
-/* What a check has found, each thing once. */
+/* The findings of a check, without repeats. */
 #ifndef CHECK_FINDINGS_H
 #define CHECK_FINDINGS_H
 
@@ -14,13 +14,13 @@
 typedef struct findings {
     arena memory;
     ARRAY(banyan_check_finding) list;
-    map seen; /* rule and places, whatever the run */
+    map seen; /* rule and places, without the run */
     size_t of_rule[BANYAN_CHECK_RULES], most;
-    uint64_t message_bytes; /* of the size class at hand */
-    bool deadlocks_only;    /* the order that is played may be one of a few */
+    uint64_t message_bytes; /* of the current size class */
+    bool deadlocks_only;    /* the replayed order may be one of several */
 } findings;
 
-/* A finding on its way in; unused places are zero. */
+/* A finding to be added; unused places are zero. */
 typedef struct finding_draft {
     banyan_check_rule rule;
     bool caller_only, relaxed_only;
@@ -28,17 +28,17 @@ typedef struct finding_draft {
     size_t place_count;
 } finding_draft;
 
-/* Is it new, and is there room for more of its rule? Only then it is worth being told. */
+/* True if the finding is new and its rule is not full. Only then is it worth formatting. */
 bool findings_wants(const findings *all, const finding_draft *draft);
-/* False, with the error set, when memory ran out. */
+/* Add a finding. False, with the error set, when memory ran out. */
 bool findings_add(findings *all, const finding_draft *draft, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* By rule, places and message. */
+/* Sort by rule, places and message. */
 void findings_sort(findings *all);
-/* The source line of the operation there, or NULL. */
+/* Return the source line of the operation there, or NULL. */
 const plan_line *findings_line(const banyan_plan *plan, const banyan_check_place *at);
-/* Give all places their source lines, and say which findings are alike, and which is the cause of
- * which. False when memory ran out. Once they are sorted. */
+/* Set the source lines of all places, and link identical findings and consequences to their causes.
+ * Call it after sorting. False when memory ran out. */
 bool findings_relate(findings *all, const banyan_plan *plan);
 void findings_free(findings *all);
 

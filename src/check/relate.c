@@ -1,4 +1,5 @@
-/* Which findings are one mistake: the same on other ranks, and what follows from another. */
+/* Group findings that are one mistake: identical ones on other ranks, and consequences of another
+ * finding. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +15,7 @@ const plan_line *findings_line(const banyan_plan *plan, const banyan_check_place
     return plan_line_of(plan, at->loop_operation < 0 ? op : &op->ops[at->loop_operation]);
 }
 
-/* The plan may be gone before its report. */
+/* Keep a copy: the plan may be destroyed before its report. */
 static const char *keep_file(findings *all, const char **files, const banyan_plan *plan,
                              const plan_line *line)
 {
@@ -47,7 +48,7 @@ static bool add_lines(findings *all, const banyan_plan *plan)
 
 /* ---- keys ---- */
 
-/* Two findings have something in common if the numbers are the same. */
+/* Two findings are related if their keys are equal. */
 typedef struct relate_key {
     int32_t *numbers;
     size_t count;
@@ -63,7 +64,8 @@ static void key_add(relate_key *key, int rank, const banyan_check_place *at)
     key->count += KEY_NUMBERS;
 }
 
-/* The first finding with this key, which is `number` if there was none. False: no memory. */
+/* Return the first finding with this key, or `number` if it is the first. False when memory ran
+ * out. */
 static bool first_with(findings *all, map *seen, const relate_key *key, size_t number,
                        size_t *first)
 {
@@ -79,14 +81,14 @@ static bool first_with(findings *all, map *seen, const relate_key *key, size_t n
     return true;
 }
 
-/* ---- alike ---- */
+/* ---- identical findings ---- */
 
 static int compare_operations(const void *left, const void *right)
 {
     return memcmp(left, right, KEY_NUMBERS * sizeof(int32_t));
 }
 
-/* The same operations, on whichever ranks, and in whichever order. */
+/* Key of the operations, regardless of ranks and order. */
 static void key_of_alike(relate_key *key, const banyan_check_finding *of)
 {
     const int32_t head[] = {(int32_t)of->rule, of->caller_only, of->relaxed_only};
@@ -106,7 +108,7 @@ static void key_of_place(relate_key *key, const banyan_check_place *at)
     key_add(key, at->rank, at);
 }
 
-/* Of two operations, whichever comes first. */
+/* Key of the earlier of two operations. */
 static void key_of_pair(relate_key *key, const banyan_check_finding *of)
 {
     const banyan_check_place *a = &of->places[0], *b = &of->places[1];
@@ -123,11 +125,11 @@ static void key_of_pair(relate_key *key, const banyan_check_finding *of)
 
 typedef struct cause_index {
     map races;    /* by their two operations */
-    map writes;   /* to inputs, by their operation */
-    size_t drift; /* the first counter that gets more than is taken; SIZE_MAX: none */
+    map writes;   /* writes to inputs, by operation */
+    size_t drift; /* first counter with more tokens given than taken; SIZE_MAX: none */
 } cause_index;
 
-/* Warnings about other synchronization name an operation. */
+/* True for a drift; warnings about other synchronization name an operation. */
 static bool is_drift(const banyan_check_finding *of)
 {
     return of->rule == BANYAN_CHECK_IDLE_SYNC && of->places[0].operation < 0;
@@ -162,9 +164,10 @@ static bool has_caller(const banyan_check_finding *of)
     return false;
 }
 
-/* An operation that writes to an input races with the rank's caller, and what is made of that input
- * is wrong. Two operations that race in a run also race from run to run. A wait that is missing
- * lets later ones of its channel end too early, and what they protect is no longer in order. */
+/* Return a finding's cause. An operation that writes to an input races with the rank's caller, and
+ * results of that input are wrong. Two operations that race in a run also race from run to run. A
+ * missing wait lets later waits of its channel end too early, so that they no longer order what
+ * they protect. */
 static size_t cause_of(const findings *all, size_t number, const cause_index *causes,
                        relate_key *key)
 {

@@ -77,10 +77,10 @@ static const char *remark_of(const banyan_check_finding *one)
     return one->relaxed_only ? " (rests on a relaxed pair or packets)" : "";
 }
 
-/* Of a cause. */
+/* Consequences that are listed per cause. */
 #define CONSEQUENCES_TOLD 3
 
-/* The rank of its first operation. */
+/* Return the rank of its first operation. */
 static int rank_of(const banyan_check_finding *one)
 {
     for (size_t i = 0; i < one->place_count; i++) {
@@ -115,7 +115,7 @@ static void print_ranks(bytes_writer *to, int *ranks, size_t count)
     }
 }
 
-/* A finding and how many are alike, on which ranks. */
+/* Print a finding with the number of identical ones and their ranks. */
 static banyan_status print_finding(bytes_writer *to, const banyan_check_report *report,
                                    size_t number)
 {
@@ -144,7 +144,8 @@ static banyan_status print_finding(bytes_writer *to, const banyan_check_report *
     return BANYAN_OK;
 }
 
-/* Findings that follow from this one, or from one like it, one of each kind. Returns how many. */
+/* Print the consequences of this finding and its identical ones, one of each kind. Returns their
+ * number. */
 static size_t print_consequences(bytes_writer *to, const banyan_check_report *report, size_t number)
 {
     const banyan_check_finding *all = report->findings.list.data;

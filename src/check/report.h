@@ -1,4 +1,4 @@
-/* What a check has come to. */
+/* The report of a check. */
 #ifndef CHECK_REPORT_H
 #define CHECK_REPORT_H
 

@@ -3,8 +3,8 @@
 
 #define SLOT_BYTES (UINT64_C(16) << 20)
 /* All pairs of ranks move at once, and each end may change the rates of all others. With more pairs
- * than this the simulation has a grain, which grows with them so that its time does not grow with
- * their square. */
+ * than this the simulation uses a time grain that grows with them, so that its time does not grow
+ * with their square. */
 #define EXACT_PAIRS 1000
 #define PAIRS_A_GRAIN 5e7
 

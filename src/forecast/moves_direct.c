@@ -1,6 +1,6 @@
 #include "forecast/traffic.h"
 
-/* Each pair of ranks has a lane of its own: all begin at once. */
+/* Each pair of ranks has its own lane: all begin at once. */
 static banyan_status moves_direct_add_rank(const traffic_rank *of, int rank, move_list *moves)
 {
     banyan_move next = {.rank = rank,

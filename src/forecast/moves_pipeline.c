@@ -1,11 +1,11 @@
-/* What the pipeline's executors do becomes moves: packing and unpacking are kernels of a rank,
- * sending is its proxy's. A step comes after the one that emptied its slot, a send after the grant
- * of its partner's, unpacking after what was sent has arrived. */
+/* Turn the steps of the pipeline's executors into moves: a rank packs and unpacks by kernels and
+ * sends by its proxy. A step comes after the one that emptied its slot, a send after its partner's
+ * grant, and unpacking after the arrival of the sent batch. */
 #include "forecast/traffic.h"
 
 enum { LANE_PACK, LANE_SEND, LANE_UNPACK };
 
-/* One end of a batch: the n-th between two ranks is the n-th of the other end. */
+/* One end of a batch: the n-th between two ranks matches the n-th at the other end. */
 typedef struct batch_end {
     int sender, receiver;
     size_t number; /* in the order of the rank's steps */
@@ -18,7 +18,7 @@ typedef struct writer {
     const banyan_traffic *traffic;
     move_list *moves;
     banyan_forecast *counted;
-    /* What sends, what unpacks that, and what emptied the slot that was granted for it. */
+    /* The sends, the unpacks that receive them, and the unpacks that emptied the granted slots. */
     batch_ends sends, unpacks, grants;
 } writer;
 
@@ -76,7 +76,7 @@ static banyan_status add_receiving(writer *to, int rank, const pipeline_step_lis
     return BANYAN_OK;
 }
 
-/* What goes to oneself comes last: partners wait for the rest. */
+/* Moves within a rank come last: partners wait for the rest. */
 static banyan_status moves_pipeline_add_local(writer *to, int rank, size_t last_sent,
                                               size_t last_unpacked)
 {
@@ -157,7 +157,7 @@ static banyan_status make_world(const banyan_traffic *traffic, bool optimal, pip
     return optimal ? pipeline_world_colour(world) : BANYAN_OK;
 }
 
-/* Different rounds that a rank takes part in. */
+/* Count the distinct rounds that a rank takes part in. */
 static banyan_status count_rounds(const pipeline_world *world, banyan_forecast *counted)
 {
     for (int r = 0; r < world->ranks; r++) {

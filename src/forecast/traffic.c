@@ -4,7 +4,7 @@
 #include "reshard/planner/sample.h"
 #include "reshard/planner/tasks.h"
 
-/* Transfers are many, and large: only what a service asks of them is kept. */
+/* Keep only the requests to a service: transfers are many, and large. */
 static banyan_status traffic_take_rank(void *context, int rank, planner_result *result)
 {
     banyan_traffic *traffic = context;

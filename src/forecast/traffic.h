@@ -1,4 +1,5 @@
-/* What all ranks of a reshard send each other, and the moves that a service makes of it. */
+/* The data that all ranks of a reshard send each other, and the moves that a service makes of it.
+ */
 #ifndef FORECAST_TRAFFIC_H
 #define FORECAST_TRAFFIC_H
 
@@ -24,10 +25,10 @@ static inline uint64_t traffic_task_bytes(const pipeline_world_task *task)
 
 typedef ARRAY(banyan_move) move_list;
 
-/* One move a pair of ranks, and one for what a rank keeps. NO_MEMORY. */
+/* Make one move per pair of ranks, and one for the data that a rank keeps. NO_MEMORY. */
 banyan_status moves_direct(const banyan_traffic *traffic, move_list *moves);
 
-/* The moves of the pipeline's executors; batches and rounds are counted. INVALID, NO_MEMORY. */
+/* Make the moves of the pipeline's executors, and count batches and rounds. INVALID, NO_MEMORY. */
 banyan_status moves_pipeline(const banyan_traffic *traffic, const banyan_forecast_options *options,
                              move_list *moves, banyan_forecast *counted);
 

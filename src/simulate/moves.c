@@ -8,7 +8,7 @@
 #include "simulate/topology/resources.h"
 
 #define PS_PER_S 1e12
-/* 53 days: nothing is meant to take so long. */
+/* 53 days, more than any simulation is meant to cover. */
 #define PS_MOST UINT64_C(4611686018427387904)
 
 static const processor_kind *kind_of(const moves_run *run, int rank)
@@ -29,7 +29,7 @@ static banyan_status find_way(moves_run *run, int from, int to)
     return BANYAN_OK;
 }
 
-/* Before the first byte. */
+/* Return the time before the first byte. */
 static uint64_t fixed_ps(const moves_run *run, const banyan_move *move)
 {
     const processor_kind *kind = kind_of(run, move->rank);
@@ -38,8 +38,8 @@ static uint64_t fixed_ps(const moves_run *run, const banyan_move *move)
     return move->by == BANYAN_BY_PROXY ? kind->request_ps : kind->launch_ps;
 }
 
-/* Seconds of one thread block, at the rates of what is too large for caches. Its many threads read
- * and write at the same time; a core does one after the other. */
+/* Return the seconds of one thread block, at the rates of data too large for caches. Its many
+ * threads read and write concurrently; a core does one after the other. */
 static double block_seconds(const moves_run *run, const banyan_move *move)
 {
     const processor_kind *kind = kind_of(run, move->rank);
@@ -69,8 +69,8 @@ static bool add_uses(moves_run *run, uint32_t lane, const banyan_move *move)
     return added;
 }
 
-/* What the flow can have when it has all it uses for itself. A limit that is no higher keeps
- * resources from looking full that are not. */
+/* Return the flow's rate without contention. A limit no higher than that keeps resources from
+ * looking full that are not. */
 static double rate_alone(const moves_run *run, uint32_t lane, const banyan_move *move)
 {
     const flow *made = &run->sharing.flows[lane];
@@ -98,7 +98,7 @@ static banyan_status begin_flow(moves_run *run, uint32_t lane, const banyan_move
 
 /* ---- lanes ---- */
 
-/* Put the lane's move into the agenda when nothing is missing. */
+/* Put the lane's move into the agenda when it waits for nothing. */
 static void look(moves_run *run, uint32_t number)
 {
     move_lane *lane = &run->lanes[number];
@@ -129,7 +129,7 @@ static banyan_status tell_follower(moves_run *run, uint32_t done, uint32_t step,
         state->awaited_step = step;
     }
     state->missing--;
-    /* Only the move that its lane is at goes on now. */
+    /* Only the current move of a lane can continue. */
     look(run, state->lane);
     return BANYAN_OK;
 }
@@ -194,7 +194,7 @@ static banyan_status advance(moves_run *run, uint32_t number)
 
 /* ---- all of them ---- */
 
-/* What only ends may wait for others to end. */
+/* Process ends first: other moves may wait for them. */
 static uint64_t settle_due(const moves_run *run)
 {
     if (run->began)
@@ -214,7 +214,7 @@ static void add_load(const moves_run *run, double *seconds, uint32_t number, uin
     seconds[number] += (double)bytes / run->sharing.resources[number].bytes_per_s;
 }
 
-/* Seconds that the busiest link or memory is full at least. */
+/* Compute the lower bound: the seconds for which the busiest link or memory is full. */
 static banyan_status find_least(moves_run *run, double *least)
 {
     size_t count = run->sharing.resource_count;

@@ -2,7 +2,7 @@
 
 #include <inttypes.h>
 
-/* ---- what is asked for ---- */
+/* ---- checks ---- */
 
 static banyan_status check_move(const moves_run *run, uint32_t number)
 {
@@ -10,7 +10,7 @@ static banyan_status check_move(const moves_run *run, uint32_t number)
     if (move->rank < 0 || move->rank >= run->ranks || move->peer < 0 || move->peer >= run->ranks)
         return error_set(BANYAN_ERR_INVALID, "move %" PRIu32 " is from rank %d to rank %d of %d",
                          number, move->rank, move->peer, run->ranks);
-    /* Lanes that no move is in would only take memory. */
+    /* Empty lanes would only take memory. */
     if (move->lane < 0 || (uint32_t)move->lane >= run->count)
         return error_set(BANYAN_ERR_INVALID,
                          "move %" PRIu32 " is in lane %d, and there are %" PRIu32 " moves", number,
@@ -50,7 +50,7 @@ static banyan_status count_lanes(moves_run *run, uint32_t *firsts)
     return BANYAN_OK;
 }
 
-/* From the last move to the first, so that each lane's list is in order. */
+/* Link from the last move to the first, so that each lane's list is in order. */
 static banyan_status link_lanes(moves_run *run, const uint32_t *firsts)
 {
     run->lanes = calloc(run->lane_count + (size_t)1, sizeof *run->lanes);
@@ -80,7 +80,7 @@ static banyan_status link_followers(moves_run *run)
     run->first_follower = calloc(run->count + (size_t)2, sizeof *run->first_follower);
     if (!run->first_follower)
         return error_no_memory(run->count * sizeof *run->first_follower, "the order of moves");
-    /* Ends first: filling from the back makes them the beginnings. */
+    /* Store ends first: filling from the back turns them into beginnings. */
     for (uint32_t i = 0; i < run->count; i++) {
         for (int a = 0; a < 2; a++) {
             if (run->moves[i].after[a] == BANYAN_NO_MOVE)

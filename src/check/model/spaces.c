@@ -12,7 +12,7 @@ void cells_free(cell_list *all)
     array_free(&all->list);
 }
 
-/* The last edge at or before `at`. */
+/* Return the last edge at or before `at`. */
 static size_t find_edge(const space *in, uint64_t at)
 {
     size_t low = 0, high = in->edges.count;
@@ -69,7 +69,7 @@ static bool copy_lists(cell_list *all, cell *to, const cell *from, uint64_t ahea
     return copied;
 }
 
-/* What the cell holds from `bytes` on. */
+/* Add a cell with the contents of this cell from `bytes` on. */
 static bool add_rest(cell_list *all, uint32_t from, uint64_t bytes, uint32_t *added)
 {
     if (!array_reserve(&all->list, 1))

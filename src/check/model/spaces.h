@@ -1,5 +1,5 @@
-/* What lies in a rank's buffers, and who has touched it: cells, cut where anything that has
- * happened to them begins or ends. */
+/* Contents and accesses of a rank's buffers as cells, cut where any access to them begins or ends.
+ */
 #ifndef CHECK_MODEL_SPACES_H
 #define CHECK_MODEL_SPACES_H
 
@@ -9,14 +9,15 @@
 #define NOBODY UINT32_MAX
 
 typedef struct touch {
-    uint32_t chain, time; /* chain NOBODY: there was none */
+    uint32_t chain, time; /* chain NOBODY: no access */
     uint32_t instance;
-    uint32_t part; /* with packets to tell that it is over: which; else NOBODY */
-    /* Of the bytes in the operation: one thread has the same one of all operands. */
+    uint32_t part; /* for accesses whose packets show their end: the part; otherwise NOBODY */
+    /* Position of the bytes in the operation: one thread handles equal positions of all operands.
+     */
     uint64_t position;
 } touch;
 
-/* Bytes of a part that are known to have been read, since a packet with what they became has come.
+/* Bytes of a part that are known to have been read, since a packet with their result has arrived.
  */
 typedef struct trace {
     uint32_t part;
@@ -29,12 +30,12 @@ typedef struct cell {
     touch writer;
     ARRAY(touch) readers; /* since then */
     value_ref value;
-    uint32_t origin;     /* how it came to be: a place in the history */
-    uint32_t generation; /* of packets: which flag they have; 0: none yet */
-    vector_clock *told;  /* with packets */
+    uint32_t origin;     /* index into the history of values */
+    uint32_t generation; /* of packets: their flag; 0: none yet */
+    vector_clock *told;  /* carried by the packets */
     trace_list traces;
-    bool read, lost; /* since it was written; a race about it has been told */
-    bool pad;        /* zeros behind data, which nobody needs */
+    bool read, lost; /* since it was written; a race about it has been reported */
+    bool pad;        /* zeros behind data, which no operation needs */
 } cell;
 
 typedef struct cell_list {
@@ -44,7 +45,7 @@ typedef struct cell_list {
 } cell_list;
 
 void cells_free(cell_list *all);
-/* Bytes of memory, without what its packets told. */
+/* Return the bytes of memory in use, without the clocks of packets. */
 uint64_t cells_memory(const cell_list *all);
 bool cells_add_reader(cell_list *all, cell *of, touch one);
 bool cells_add_trace(cell_list *all, cell *of, trace one);
@@ -61,10 +62,10 @@ typedef struct space {
 
 #define SPACE_END UINT64_MAX
 
-/* The index of the cell that begins exactly at `begin`, which is made if need be, and where it
- * ends. False when memory ran out. Other cells' indices stay. */
+/* Return the index of the cell that begins exactly at `begin`, making it if necessary, and its end.
+ * False when memory ran out. Other cells' indices stay valid. */
 bool space_cell(cell_list *all, space *in, uint64_t begin, uint32_t *index, uint64_t *end);
-/* Let a cell begin at `at`. */
+/* Make a cell begin at `at`. */
 bool space_cut(cell_list *all, space *in, uint64_t at);
 
 #endif

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Terms that are told one by one. */
+/* Terms that a message lists individually. */
 #define TERMS_TOLD 4
 
 bool values_make(values *all)
@@ -45,14 +45,14 @@ static uint32_t join_equal(value_term *terms, uint32_t count, banyan_reduce_op o
     return kept;
 }
 
-/* An empty room begins with a header, so that it can be a key. */
+/* The scratch value begins with a header, so that it can be a key. */
 static bool clear_room(values *all)
 {
     all->room.count = 0;
     return array_push(&all->room, (value_term){0});
 }
 
-/* The terms in the room, sorted, as a value that is kept once. */
+/* Sort the scratch terms and keep them as a value, without duplicates. */
 static bool keep(values *all, banyan_reduce_op op, value_ref *made)
 {
     value_term *room = all->room.data;
@@ -123,7 +123,7 @@ bool values_reduce(values *all, const value_ref *refs, size_t count, banyan_redu
     return keep(all, op, made);
 }
 
-/* ---- for people ---- */
+/* ---- formatting ---- */
 
 static int tell_term(value_term term, uint64_t offset, int ranks, char *text, size_t bytes)
 {

@@ -1,7 +1,7 @@
-/* What bytes hold, as symbols: which bytes of whose inputs were reduced to them, and how.
+/* Symbolic contents of bytes: the input bytes that were reduced to them, and the operator.
  *
  * A value is a multiset of terms. It is kept once, with its smallest term at offset 0; a value_ref
- * says where that term's byte really is, so that the same value stands for all bytes of a chunk. */
+ * has the real offset of that term's byte, so that one value stands for all bytes of a chunk. */
 #ifndef CHECK_MODEL_VALUES_H
 #define CHECK_MODEL_VALUES_H
 
@@ -9,9 +9,9 @@
 #include "plan/plan.h"
 
 enum {
-    VALUE_NOTHING,  /* nobody has written it */
+    VALUE_NOTHING,  /* never written */
     VALUE_ZERO,     /* zeros behind the data of packets */
-    VALUE_ANYTHING, /* wrong already, and told so */
+    VALUE_ANYTHING, /* wrong, and already reported */
     VALUE_FIRST
 };
 
@@ -20,7 +20,7 @@ typedef struct value_ref {
     uint64_t offset;
 } value_ref;
 
-/* An input's byte, or with VALUE_NESTED a value that was reduced by another operator. */
+/* An input's byte, or with VALUE_NESTED a value that another operator reduced. */
 #define VALUE_NESTED (UINT32_C(1) << 31)
 typedef struct value_term {
     uint32_t source; /* run × ranks + rank */
@@ -44,11 +44,11 @@ typedef struct values {
 bool values_make(values *all);
 void values_free(values *all);
 
-/* A byte of an input. False, with the error set, when memory ran out. */
+/* Make the value of an input's byte. False, with the error set, when memory ran out. */
 bool values_input(values *all, uint32_t source, uint64_t offset, value_ref *made);
 bool values_reduce(values *all, const value_ref *refs, size_t count, banyan_reduce_op op,
                    value_ref *made);
-/* The value of `bytes` further on. */
+/* Return the value `bytes` further on. */
 static inline value_ref value_ahead(value_ref ref, uint64_t bytes)
 {
     return (value_ref){ref.id, ref.id < VALUE_FIRST ? 0 : ref.offset + bytes};
@@ -58,7 +58,7 @@ static inline bool value_is(value_ref a, value_ref b)
     return a.id == b.id && a.offset == b.offset;
 }
 
-/* "sum of rank 0 [16], rank 1 [16]", in at most so many bytes. */
+/* Write "sum of rank 0 [16], rank 1 [16]", in at most `text_bytes` bytes. */
 void values_tell(const values *all, value_ref ref, int ranks, char *text, size_t text_bytes);
 
 #endif

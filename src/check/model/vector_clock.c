@@ -38,17 +38,18 @@ static vector_clock_entry join(vector_clock_entry a, vector_clock_entry b)
     return (vector_clock_entry){a.chain, greater(a.order, b.order), greater(a.seen, b.seen)};
 }
 
-/* Calls `put` for what both know, ascending, without what the callers' times imply. */
+/* Merge two clocks: call `put` for the maximum of both, ascending, without entries that the
+ * callers' times imply. */
 typedef struct merger {
     const chain_list *chains;
     uint32_t caller, caller_runs; /* the last caller's */
     vector_clock_entry *to;
     uint32_t count;
-    bool same; /* as `like`, so far */
+    bool same; /* equal to `like` so far */
     const vector_clock *like;
 } merger;
 
-/* Who waits for a rank's part to end has waited for these. */
+/* True for chains that a rank's caller waits for at the end of a run. */
 static bool ends_with_run(const chain_owner *of)
 {
     return of->kind == CHAIN_BLOCK || of->kind == CHAIN_PART;

@@ -1,26 +1,27 @@
-/* What somebody knows of how far the others are: a vector clock, kept sparse. (Vector clocks are
- * Fidge's and Mattern's; to keep one time a chain and drop what a later one implies is what race
+/* A sparse vector clock: how far each chain is known to have come. (Vector clocks are Fidge's and
+ * Mattern's; to keep one time per chain and drop times that a later one implies is what race
  * detectors do since FastTrack, Flanagan and Freund 2009.)
  *
- * Who has heard of a rank's run r knows that all thread blocks of its earlier runs have ended, for
- * its caller waited for them: so only those of the newest run are listed. */
+ * A clock that includes a rank's run r implies that all thread blocks of its earlier runs have
+ * ended,
+ * since the rank's caller waited for them. So only thread blocks of the newest run are listed. */
 #ifndef CHECK_MODEL_VECTOR_CLOCK_H
 #define CHECK_MODEL_VECTOR_CLOCK_H
 
 #include "check/replay/chains.h"
 
-/* Whatever the chain did up to `order` is over; what it wrote up to `seen` can be seen, too. */
+/* Everything that the chain did up to `order` is over; its writes up to `seen` are visible, too. */
 typedef struct vector_clock_entry {
     uint32_t chain, order, seen;
 } vector_clock_entry;
 
-/* Does not change once it is made, and is shared: `users` counts. NULL is knowing nothing. */
+/* Immutable and shared: `users` counts references. NULL is the empty clock. */
 typedef struct vector_clock {
     uint32_t users, count;
     vector_clock_entry entries[]; /* ascending by chain */
 } vector_clock;
 
-/* What all of it takes, and what it may take. */
+/* Memory in use, and its limit. */
 typedef struct vector_clock_store {
     const chain_list *chains;
     uint64_t bytes;
@@ -34,16 +35,17 @@ static inline vector_clock *vector_clock_keep(vector_clock *known)
 }
 void vector_clock_drop(vector_clock_store *store, vector_clock *known);
 
-/* `*into` becomes all that either knows. False, with the error set, when memory ran out. */
+/* Set `*into` to the maximum of both clocks. False, with the error set, when memory ran out. */
 bool vector_clock_add(vector_clock_store *store, vector_clock **into, const vector_clock *more);
-/* And this of one chain. */
+/* Add one chain's time. */
 bool vector_clock_add_one(vector_clock_store *store, vector_clock **into, vector_clock_entry one);
 
-/* The same, but that nothing can be seen of what `rank`'s thread blocks wrote in this run. NULL
+/* Return a copy in which the writes of `rank`'s thread blocks in this run are not visible. NULL
  * when memory ran out. */
 vector_clock *vector_clock_relax(vector_clock_store *store, const vector_clock *known, int rank);
 
-/* Is the chain known to have done what it did at `time`; can that be seen, too? */
+/* True if the clock includes the chain's actions up to `time`; the second also requires that they
+ * are visible. */
 bool vector_clock_orders(const vector_clock *known, const chain_list *all, uint32_t chain,
                          uint32_t time, bool seen);
 

@@ -1,4 +1,4 @@
-/* Signals and releases of a run that are more, or fewer, than what is taken in it. */
+/* Find signals and releases of a run that outnumber, or fall short of, the waits and acquires. */
 #include "check/replay/replay.h"
 
 typedef bool (*counter_visit)(replay *all, int rank, counter *at, const char *what,

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Looks at a lane, and bytes of states, after which the orders of a class of messages are too many.
+/* Limits of visits to a lane, and of bytes of states, above which the search of a class gives up.
  */
 #define LOOKS_MOST (UINT64_C(1) << 25)
 #define STATE_BYTES_MOST (32 << 20)
@@ -99,27 +99,27 @@ static bool count_left(order_net *net)
 
 typedef struct branch {
     uint32_t parent; /* state; ORDER_NONE: the first one */
-    uint32_t lane;   /* that takes first */
+    uint32_t lane;   /* lane that takes first */
 } branch;
 
 typedef struct state {
     branch from;
-    const uint32_t *at;     /* how far each lane is */
-    const uint64_t *counts; /* given to each counter, then taken from it */
+    const uint32_t *at;     /* position of each lane */
+    const uint64_t *counts; /* tokens given to each counter, then tokens taken from it */
 } state;
 
 typedef struct trial {
     const order_net *net;
-    order_need limit; /* the lane goes no further than that; lane ORDER_NONE: none is held back */
-    uint64_t *looks;  /* that are left */
+    order_need limit; /* stop the lane there; lane ORDER_NONE: no lane is stopped */
+    uint64_t *looks;  /* remaining */
     arena memory;
     map seen;
     ARRAY(state) states;
-    ARRAY(branch) branches; /* to be gone on from */
-    uint32_t *at;           /* of the state at hand */
+    ARRAY(branch) branches; /* states to continue from */
+    uint32_t *at;           /* of the current state */
     uint64_t *counts;
-    uint32_t *reach; /* the furthest of each lane in any state; or NULL */
-    uint32_t stuck;  /* a state in which nobody can go on, though not all is done; ORDER_NONE */
+    uint32_t *reach; /* furthest position of each lane in any state; or NULL */
+    uint32_t stuck;  /* a deadlocked state: no lane can continue, and events are left; ORDER_NONE */
     bool gave_up;
 } trial;
 
@@ -156,13 +156,13 @@ static bool is_able(const trial *by, uint32_t lane, const order_event *event)
            (event->takes == ORDER_NONE || tokens_of(by, event->takes) > 0);
 }
 
-/* Takes that are still to come, of all lanes. */
+/* Count takes that are still to come, of all lanes. */
 static uint64_t takes_left(const trial *by, uint32_t counter)
 {
     return by->net->takes[counter] - *taken_from(by, counter);
 }
 
-/* There is enough for all that others will ever take: who comes first does not matter. */
+/* True if the tokens suffice for all future takes: then their order does not matter. */
 static bool leaves_enough(const trial *by, const order_event *event)
 {
     return event->takes == ORDER_NONE ||
@@ -181,7 +181,7 @@ static bool step(trial *by, uint32_t lane, const order_event *event, bool chosen
     return !log || event->takes == ORDER_NONE || array_push(log, take);
 }
 
-/* All that changes nothing for others. */
+/* Execute every event that has no influence on other lanes. */
 static bool go_on(trial *by, order_take_list *log)
 {
     for (bool moved = true; moved && !by->gave_up;) {
@@ -202,7 +202,7 @@ static bool go_on(trial *by, order_take_list *log)
 
 /* ---- all states ---- */
 
-/* False: it is known already. */
+/* Return false if the state is known. */
 static bool is_new(const trial *by)
 {
     uint64_t place;
@@ -232,7 +232,7 @@ static void restore(trial *by, const state *old)
     memcpy(by->counts, old->counts, 2 * by->net->counter_count * sizeof *by->counts);
 }
 
-/* A counter that all who will ever take from it are at: to begin with them is enough. */
+/* Find a counter at which every lane that will take from it stands: it suffices to branch there. */
 static uint32_t find_meeting(const trial *by)
 {
     for (uint32_t lane = 0; lane < by->net->lane_count; lane++) {
@@ -282,7 +282,7 @@ static bool enter_branch(trial *by, branch from, order_take_list *log)
     return go_on(by, log);
 }
 
-/* Those with fewest choices first, so that what leads to a deadlock is short. */
+/* Try counters with the fewest choices first, so that a path to a deadlock is short. */
 static bool try_all(trial *by)
 {
     bool free = by->limit.lane == ORDER_NONE;
@@ -316,9 +316,9 @@ static void trial_free(trial *by)
     arena_free(&by->memory);
 }
 
-/* ---- what comes of it ---- */
+/* ---- results ---- */
 
-/* Takes on the way to a state, those between its parents' included. */
+/* List the takes on the way to a state, including those between its parents. */
 static bool log_path(trial *by, uint32_t number, order_take_list *path)
 {
     ARRAY(uint32_t) back = {0};
@@ -343,7 +343,7 @@ static bool try_freely(order_net *net, uint64_t *looks, orders *made)
     return tried;
 }
 
-/* What comes about without this give. */
+/* Find out which events happen without this give. */
 static bool try_without(order_net *net, order_need give, uint64_t *looks, orders *made)
 {
     trial by;

@@ -1,11 +1,11 @@
-/* What a rank's caller does: it writes the input, starts the run, and when the rank's own part has
- * ended, reads the output and goes on to the next run. */
+/* The actions of a rank's caller: it writes the input, starts the run and, after the rank's own
+ * part has ended, reads the output and continues with the next run. */
 #include <stdio.h>
 #include <string.h>
 
 #include "check/replay/motion.h"
 
-/* Operations of a history that are told. */
+/* Operations of a history that a message lists. */
 #define HISTORY_TOLD 4
 #define VALUE_TEXT_BYTES 256
 
@@ -78,7 +78,7 @@ bool replay_begin_run(replay *all, int rank)
     return replay_note_run(all, rank);
 }
 
-/* ---- after it ---- */
+/* ---- after a run ---- */
 
 static void tell_history(const replay *all, uint32_t origin_number, char *text, size_t bytes,
                          finding_draft *draft)
@@ -171,7 +171,7 @@ static bool read_bytes(motion *by, lane *l, uint64_t bytes)
     return true;
 }
 
-/* All that is said of the output, or, where nothing is, the whole of it. */
+/* Check the parts of the output that the collective defines or, if it defines none, all of it. */
 static bool read_output(replay *all, int rank)
 {
     motion by;

@@ -1,20 +1,20 @@
-/* Operations on data: copying, packing, reducing, by a thread block or by a port channel. */
+/* Replay operations on data: copying, packing, reducing, by a thread block or by a port channel. */
 #include <string.h>
 
 #include "check/replay/motion.h"
 
-/* Bytes that what comes with packets is known of, at most: to forget some is to order less. */
+/* Limit of traces kept per packet; dropping some only loses order. */
 #define TRACES_MOST 256
 
 typedef struct gpu_copy {
     motion motion;
-    vector_clock *known; /* of the thread block, without packets at hand */
+    vector_clock *known; /* of the thread block, without the current packets */
     const plan_op *loop;
     lane *lanes; /* those of sources, then those of destinations */
     uint32_t source_lanes, lane_count;
     value_ref *values; /* of the sources */
     bool pads, missing;
-    trace_list traces; /* of the packets at hand */
+    trace_list traces; /* of the current packets */
 } gpu_copy;
 
 /* ---- lanes ---- */
@@ -80,7 +80,7 @@ static uint64_t lesser(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Lay a cell under every lane, from `first` on, that begin at `at` of the piece; all are as long as
+/* Find the cells under every lane, from `first` on, that begin at `at` of the piece, and cut all to
  * the shortest. */
 static bool lay_cells(gpu_copy *m, const plan_piece *piece, uint64_t at, uint32_t first,
                       uint64_t *bytes)
@@ -108,7 +108,7 @@ static void look_at(gpu_copy *m, const plan_piece *piece, const lane *l, uint64_
     m->motion.bytes = bytes;
 }
 
-/* ---- have the packets come? ---- */
+/* ---- waiting for packets ---- */
 
 static banyan_status look_for_packets(void *context, const plan_piece *piece)
 {
@@ -129,7 +129,7 @@ static banyan_status look_for_packets(void *context, const plan_piece *piece)
     return BANYAN_OK;
 }
 
-/* ---- moving ---- */
+/* ---- moving data ---- */
 
 static bool add_origin(gpu_copy *m, uint32_t *made)
 {
@@ -176,8 +176,8 @@ static bool add_traces(gpu_copy *m, const cell *from)
     return true;
 }
 
-/* What the packets told that these bytes come from: who writes them, and who gets them as packets,
- * is after all that. */
+/* Merge the clocks of the packets that these bytes come from: their writers, and the receivers of
+ * packets made of them, come after them. */
 static bool hear_packets(gpu_copy *m, vector_clock **known, vector_clock **told)
 {
     replay *all = m->motion.all;
@@ -279,7 +279,7 @@ static banyan_status pad(gpu_copy *m, const plan_op *one)
                              by->iteration, move_piece, m);
 }
 
-/* ---- by whom ---- */
+/* ---- the acting chain ---- */
 
 static uint32_t generation_of(const replay *all, const walker *by, const plan_op *loop)
 {
@@ -288,7 +288,7 @@ static uint32_t generation_of(const replay *all, const walker *by, const plan_op
            (rounds && loop ? (uint32_t)by->iteration : 0);
 }
 
-/* Packets by a port tell how far the port is; those that the block writes tell it of themselves. */
+/* A port's packets show the port's progress; packets that the block writes show their own. */
 static bool begin_part(gpu_copy *m, const plan_op *op, uint32_t number)
 {
     replay *all = m->motion.all;
@@ -310,7 +310,7 @@ static uint32_t channel_number(const plan_op *op, uint32_t number)
     return number < op->channel_count ? number : op->channel_count - 1;
 }
 
-/* A port channel carries it out, some time later. */
+/* Leave the operation to a port channel, which executes it some time later. */
 static void leave_to_port(gpu_copy *m, const plan_op *op, uint32_t number, uint32_t *channel)
 {
     replay *all = m->motion.all;
@@ -319,11 +319,12 @@ static void leave_to_port(gpu_copy *m, const plan_op *op, uint32_t number, uint3
     m->motion.chain =
         all->chains.callers[by->rank] + 1 + all->plan->ranks[by->rank].block_count + *channel;
     m->motion.time = all->ranks[by->rank].port_times[*channel];
-    /* No thread does one part after another. */
+    /* No single thread executes two parts. */
     m->motion.position = (uint64_t)number << 48;
 }
 
-/* What packets tell: all that a relaxed signal would. Those of a port tell how far it is, too. */
+/* Attach a clock to packets: that of a relaxed signal. Packets of a port also show the port's
+ * progress. */
 static bool tell_with_packets(gpu_copy *m, const plan_op *op, uint32_t channel)
 {
     replay *all = m->motion.all;

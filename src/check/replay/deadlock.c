@@ -1,10 +1,10 @@
-/* Nobody can go on: who waits for whom? */
+/* Explain a deadlock: find which thread blocks wait for each other. */
 #include <stdio.h>
 #include <string.h>
 
 #include "check/replay/motion.h"
 
-/* What a thread block waits for. */
+/* The object that a thread block waits for. */
 typedef struct want {
     const counter *counter;
     const meeting *meeting;
@@ -42,7 +42,7 @@ static void find_want(replay *all, const walker *by, want *made)
     }
 }
 
-/* ---- who could help ---- */
+/* ---- blocks that could help ---- */
 
 static bool gives_to(replay *all, const walker *by, const plan_op *ops, uint32_t count,
                      const counter *to)
@@ -108,7 +108,7 @@ static walker *walker_of(replay *all, uint32_t chain)
     return &all->ranks[of->rank].walkers[of->index];
 }
 
-/* Could `other` give what `by` waits for, if it went on? */
+/* True if `other`, by continuing, could give what `by` waits for. */
 static bool could_help(replay *all, const walker *by, const want *wanted, const walker *other)
 {
     const plan_op *rest = &other->block->ops[other->at];
@@ -148,16 +148,16 @@ static walker *find_helper(replay *all, const walker *by, const want *wanted)
     return NULL;
 }
 
-/* ---- telling ---- */
+/* ---- reporting ---- */
 
 typedef struct chase {
     walker *path[PLACES_MOST];
-    size_t count, first; /* the circle begins at `first` */
+    size_t count, first; /* the cycle begins at `first` */
     bool circle;
 } chase;
 
-/* From one to whom it waits for, and on, until somebody comes again or there is nobody. False when
- * it comes to who has been followed before: that has been told. */
+/* Follow the waits from one block to the next until a block repeats or none is left. False for a
+ * chain that joins one already reported. */
 static bool follow(replay *all, walker *from, chase *made)
 {
     *made = (chase){0};
@@ -214,7 +214,7 @@ static bool tell_chase(replay *all, const chase *what)
     return findings_add(all->findings, &draft, "%s, and nobody is left who gives it%s", text, how);
 }
 
-/* The circle is told from its smallest member, whoever led to it. */
+/* Rotate the cycle so that its smallest member comes first, from wherever it was found. */
 static void turn(chase *what)
 {
     size_t least = what->first, count = what->count - what->first;

@@ -19,7 +19,7 @@ lane motion_lane(replay *all, int rank, plan_buffer buffer, bool packets, uint32
 
 /* ---- order ---- */
 
-/* Have packets come with what those very bytes became, or all packets of that part? */
+/* True if packets with results of these very bytes, or all packets of that part, have arrived. */
 static bool is_traced(const motion *by, const touch *other)
 {
     if (other->part == NOBODY)
@@ -47,12 +47,12 @@ static bool is_ordered(const motion *by, const touch *other, bool seen)
     return vector_clock_orders(by->known, chains, other->chain, other->time, seen);
 }
 
-/* ---- telling ---- */
+/* ---- reporting ---- */
 
 static const char *const buffer_words[] = {
     [PLAN_INPUT] = "input", [PLAN_OUTPUT] = "output", [PLAN_SCRATCH] = "scratch"};
 
-/* What would have had to order the two: `first` came earlier in the replay. */
+/* Name the missing synchronization between the two; `first` came earlier in the replay. */
 static void advise(const motion *by, const touch *first, bool relaxed_only, char *text,
                    size_t bytes)
 {
@@ -129,7 +129,7 @@ static bool collide(motion *by, const lane *at, cell *with, const touch *other, 
 
 /* ---- packets ---- */
 
-/* A flag tells packets from those before them, but not from those that come after, or at once. */
+/* A flag distinguishes packets from earlier ones, but not from later or concurrent ones. */
 static bool is_newer_order(const motion *by, const cell *old, bool writes)
 {
     if (!writes)
@@ -172,7 +172,8 @@ static bool tell_nothing_read(motion *by, const lane *from)
         from->rank, buffer_words[from->buffer]);
 }
 
-/* Packets that have come: what they tell, and that their part is over when they are the last. */
+/* Record packets that have arrived: merge their clocks and, after the last one, the end of their
+ * part. */
 static bool hear_packets(motion *by, const cell *of)
 {
     replay *all = by->all;
@@ -208,7 +209,8 @@ bool motion_read(motion *by, const lane *from, value_ref *value)
     if (from->packets && by->by && ordered && !hear_packets(by, of))
         return false;
     *value = of->lost ? (value_ref){VALUE_ANYTHING, 0} : of->value;
-    /* Where chunks are clipped, what lies behind their data may be moved, but not be a result. */
+    /* Where chunks are clipped, bytes behind their data may be moved, but must not become a result.
+     */
     if (value->id == VALUE_NOTHING && by->by && by->all->whole) {
         *value = (value_ref){VALUE_ANYTHING, 0};
         if (!tell_nothing_read(by, from))
@@ -232,12 +234,12 @@ static bool tell_input_written(motion *by, const lane *to)
         replay_bytes_text(all, to->buffer, false, by->at, by->at + by->bytes, span), to->rank);
 }
 
-/* With who wrote there before, and who has read that. */
+/* Report races with the previous writer and its readers. */
 static bool collide_with_all(motion *by, const lane *to, cell *of, value_ref value, bool *lost)
 {
     bool packets = to->packets, was_lost = of->lost;
     of->lost = false;
-    /* An operation that writes the same twice does not care which comes first. */
+    /* An operation that writes the same value twice may do so in any order. */
     bool same = of->writer.instance == by->instance && value_is(of->value, value);
     bool ordered =
         same || (packets ? is_newer_order(by, of, true) : is_ordered(by, &of->writer, true));
@@ -253,7 +255,7 @@ static bool collide_with_all(motion *by, const lane *to, cell *of, value_ref val
     return true;
 }
 
-/* What has been read for these packets. */
+/* Record the bytes that were read for these packets. */
 static bool leave_traces(const motion *by, cell *of)
 {
     cell_list *cells = &by->all->cells;

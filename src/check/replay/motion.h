@@ -1,19 +1,18 @@
-/* An operation, or a caller, at work on bytes: what it reads and writes, and with whom it collides.
- */
+/* Reads and writes of an operation, or of a caller, and the races that they cause. */
 #ifndef CHECK_REPLAY_MOTION_H
 #define CHECK_REPLAY_MOTION_H
 
 #include "check/replay/replay.h"
 
-/* One operand, or of a group one member's. */
+/* One operand, or one member's share of a group operand. */
 typedef struct lane {
     space *in;
     int rank;
     plan_buffer buffer;
-    uint64_t place; /* of the buffer's first byte */
+    uint64_t place; /* address of the buffer's first byte */
     uint32_t operand;
     bool packets;
-    uint32_t cell; /* at hand */
+    uint32_t cell; /* current */
 } lane;
 
 typedef struct motion {
@@ -22,16 +21,16 @@ typedef struct motion {
     const plan_op *op;
     uint32_t chain, time, instance, generation, part;
     const vector_clock *known;
-    vector_clock *told;       /* with packets that it writes; NULL without */
+    vector_clock *told;       /* clock of the packets that it writes; NULL without */
     const trace_list *traces; /* of the packets that it has read for these bytes; or NULL */
     uint64_t position;
-    uint64_t at, bytes; /* of the lane's buffer at hand, for those who are told */
+    uint64_t at, bytes; /* current range of the lane's buffer, for messages */
 } motion;
 
-/* Where a rank's buffer lies, in this run's half if it is scratch. */
+/* Locate a rank's buffer, with scratch in this run's half. */
 lane motion_lane(replay *all, int rank, plan_buffer buffer, bool packets, uint32_t run);
 
-/* Who reads finds this value; a generation that has not come yet is not asked for. */
+/* Read this value; the generation of packets that have not arrived is not checked. */
 bool motion_read(motion *by, const lane *from, value_ref *value);
 bool motion_write(motion *by, const lane *to, value_ref value, uint32_t origin);
 

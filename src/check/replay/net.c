@@ -1,11 +1,11 @@
-/* What is waited for and given, noted as the plan is played; and playing it again, knowing in which
- * orders thread blocks can take from what they share. */
+/* Record waits and gives while the plan is replayed, and replay it again once the possible orders
+ * of takes from shared counters are known. */
 #include <stdio.h>
 #include <string.h>
 
 #include "check/replay/replay.h"
 
-/* Takes that are told of an order, at most. */
+/* Takes of an order that a message lists. */
 #define TAKES_TOLD 4
 
 static bool keeps_net(const replay *all)
@@ -24,7 +24,7 @@ order_need replay_net_place(const replay *all, const walker *by)
     return (order_need){lane, order_net_next(&all->net, lane)};
 }
 
-/* ---- noting ---- */
+/* ---- recording ---- */
 
 static bool add_event(replay *all, walker *by, uint32_t gives, uint32_t takes)
 {
@@ -41,7 +41,7 @@ bool replay_note_run(replay *all, int rank)
     walker *walkers = all->ranks[rank].walkers;
     for (uint32_t b = 0; b < count; b++) {
         for (uint32_t other = 0; other < count; other++) {
-            /* Those before it have got one event more by now. */
+            /* Blocks that ended before have one more event by now. */
             order_need end = replay_net_place(all, &walkers[other]);
             end.at -= other < b;
             if (!order_net_need(&all->net, lane_of(all, &walkers[b]), end))
@@ -124,7 +124,7 @@ bool replay_note_data(replay *all, walker *by)
 
 /* ---- every order ---- */
 
-/* Who had to come first for that; the first few. */
+/* List the takes that had to come first, up to a limit. */
 static void tell_path(const replay *all, const orders *found, char *text, size_t bytes)
 {
     size_t told = 0, used = 0;
@@ -166,7 +166,7 @@ static bool tell_undecided(const replay *all, findings *into)
                         all->shared.count, replay_place_text(all, event->instance, place));
 }
 
-/* In one order, for the net, and nothing is told. */
+/* Replay in one order, without reports, to record the net. */
 static banyan_status try_orders(const replay *asked, replay *first, orders *found, bool *stuck,
                                 char *how, size_t how_bytes)
 {
@@ -184,7 +184,7 @@ static banyan_status try_orders(const replay *asked, replay *first, orders *foun
                                                                     : BANYAN_ERR_NO_MEMORY;
 }
 
-/* Once more, knowing what there is to be known. */
+/* Replay again, with the results of the search. */
 static banyan_status replay_again(replay *all, const orders *found, const char *how)
 {
     if (found->stuck) {

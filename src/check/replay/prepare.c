@@ -8,7 +8,7 @@ static void *take_zeroed(replay *all, size_t count, size_t bytes)
     return taken ? memset(taken, 0, count * bytes) : NULL;
 }
 
-/* ---- who gives and takes ---- */
+/* ---- givers and takers ---- */
 
 static bool note_user(counter *at, bool gives, uint32_t chain, uint64_t times)
 {
@@ -24,7 +24,7 @@ static bool note_user(counter *at, bool gives, uint32_t chain, uint64_t times)
     return gives ? array_push(&at->givers, new) : array_push(&at->takers, new);
 }
 
-/* Several give to it, or take from it. */
+/* True if several blocks give to the counter, or take from it. */
 static bool note_shared(replay *all, counter *at)
 {
     if (at->shared != NOBODY || (at->givers.count <= 1 && at->takers.count <= 1))
@@ -90,7 +90,7 @@ static banyan_status note_ops(replay *all, const walker *by, const plan_op *ops,
 
 /* ---- ranks ---- */
 
-/* As the executor lays them: all-gather's input is a block of the output, and so on. */
+/* Place buffers as the executor does: all-gather's input is a block of the output, and so on. */
 static void place_buffers(replay *all, int r)
 {
     rank_state *rank = &all->ranks[r];

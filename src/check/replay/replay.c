@@ -45,7 +45,7 @@ banyan_check_place replay_place(const replay *all, uint32_t number)
     return place_of(all->instances.data[number]);
 }
 
-/* Of a long path, the end is shown. */
+/* Show the end of a long path. */
 #define FILE_BYTES_MOST 96
 
 const char *line_text(const plan_line *line, char text[LINE_TEXT_BYTES])
@@ -85,7 +85,7 @@ const char *replay_place_text(const replay *all, uint32_t number, char text[PLAC
 
 /* ---- chunks ---- */
 
-/* The chunk of a rank's buffer that has this byte. False: of bytes that several chunks use. */
+/* Find the chunk of a rank's buffer that has this byte. False for bytes that several chunks use. */
 static bool chunk_at(const replay *all, plan_buffer buffer, bool packets, uint64_t byte,
                      uint64_t *chunk)
 {
@@ -132,7 +132,7 @@ bool walker_begin(replay *all, walker *by)
     return array_push(&all->instances, instance_of(all, by));
 }
 
-/* ---- knowing ---- */
+/* ---- vector clocks ---- */
 
 static void forget_told(replay *all, walker *by)
 {
@@ -198,7 +198,7 @@ static void go_on(walker *by, const plan_op *loop)
     plan_go_on(loop, &by->at, &by->inner, &by->iteration);
 }
 
-/* A loop that is over, or has nothing in it. */
+/* True for a loop that is over, or empty. */
 static bool is_past_loop(const replay *all, const walker *by)
 {
     const plan_op *op = &by->block->ops[by->at];
@@ -214,7 +214,7 @@ static uint64_t memory_of(const replay *all)
            all->origins.capacity * sizeof *all->origins.data + map_memory(&all->values.by_content);
 }
 
-/* As far as it comes; `moved` tells whether that is any further. */
+/* Advance the block as far as possible; `moved` is whether it made progress. */
 static outcome advance(replay *all, walker *by, bool *moved)
 {
     while (by->at < by->block->op_count) {
@@ -253,7 +253,7 @@ static bool has_ended(const replay *all, int r)
     return true;
 }
 
-/* One rank, as far as it comes in runs up to `last`. */
+/* Advance one rank as far as possible in runs up to `last`. */
 static outcome advance_rank(replay *all, int r, uint32_t last, bool *moved)
 {
     rank_state *rank = &all->ranks[r];
@@ -276,7 +276,7 @@ static outcome advance_rank(replay *all, int r, uint32_t last, bool *moved)
     return DONE;
 }
 
-/* All ranks in runs up to `last`; `waits` tells whether any is still in one of them. */
+/* Advance all ranks in runs up to `last`; `waits` is whether any rank is still in one of them. */
 static banyan_status advance_all(replay *all, uint32_t last, bool *waits)
 {
     bool moved = true;

@@ -1,9 +1,11 @@
-/* Plays several runs of a plan on messages of one size with symbols in place of data.
+/* Replays several runs of a plan on messages of one size, with symbols in place of data.
  *
- * Signals, semaphores and packets only ever let others go on, so that who can go on once can go on
- * for good: an order in which as many operations run as can is enough to find out what never runs.
- * Who may have seen what is kept as vector clock, so that accesses that nothing orders are found in
- * this one order, whatever order they come in. docs/check.md has the memory model. */
+ * Signals, semaphores and packets only ever enable operations, and an enabled operation stays
+ * enabled:
+ * one greedy schedule therefore finds every operation that never runs. Visibility is tracked by
+ * vector
+ * clocks, so that this one schedule also finds all unordered accesses, whatever order they
+ * come in. docs/check.md has the memory model. */
 #ifndef CHECK_REPLAY_REPLAY_H
 #define CHECK_REPLAY_REPLAY_H
 
@@ -13,29 +15,29 @@
 #include "plan/geometry/geometry.h"
 #include "plan/pairs.h"
 
-/* An operation that is run once, or what a caller does. */
+/* One execution of an operation, or an action of a caller. */
 typedef struct instance {
     int rank;
     uint32_t block, op, loop_op; /* NOBODY: none */
     uint32_t iteration, run;
 } instance;
 
-/* Of instances that are the caller's (block NOBODY): what it does. */
+/* For instances of a caller (block NOBODY): its action. */
 enum { CALLER_WRITES, CALLER_READS };
 
-/* How bytes came to be what they are. Place 0: nobody knows. */
+/* The history of bytes. Index 0: unknown. */
 typedef struct origin_link {
     uint32_t instance, first, second;
 } origin_link;
 
-/* A part of an operation that writes packets, done once: who has read them all knows that what it
- * read has been read. */
+/* One execution of a part of an operation that writes packets: a chain that has read all packets
+ * knows that the part's sources have been read. */
 typedef struct part {
     uint32_t chain, time;
     uint64_t bytes;
 } part;
 
-/* Packets of a part that somebody has read so far. */
+/* Packets of a part that a chain has read so far. */
 typedef struct part_count {
     uint32_t part;
     uint64_t bytes;
@@ -43,9 +45,9 @@ typedef struct part_count {
 
 typedef struct token {
     vector_clock *known;
-    uint32_t chain;   /* of who signalled */
-    uint64_t ordinal; /* among that chain's */
-    order_need given; /* where in the net */
+    uint32_t chain;   /* of the giver */
+    uint64_t ordinal; /* number within that chain */
+    order_need given; /* event in the net */
 } token;
 
 typedef struct counter_user {
@@ -58,12 +60,12 @@ typedef struct counter {
     uint64_t initial, taken;
     ARRAY(token) tokens;
     ARRAY(counter_user) givers, takers;
-    /* More is given in a run than is taken: after many runs nobody waits there for anything new. */
+    /* A run gives more tokens than it takes: after many runs no wait there blocks any more. */
     bool drifts;
-    uint32_t shared; /* its number among those that several give to or take from, else NOBODY */
+    uint32_t shared; /* its number among counters with several givers or takers, otherwise NOBODY */
 } counter;
 
-/* A thread block on its way. */
+/* A thread block during the replay. */
 typedef struct walker {
     int rank;
     uint32_t index;
@@ -71,13 +73,13 @@ typedef struct walker {
     uint32_t chain, time;
     uint32_t at, inner; /* operation, and operation in its loop */
     uint64_t iteration;
-    uint32_t taken;    /* signals that the operation at hand has */
-    uint32_t instance; /* of the operation at hand; NOBODY: not begun */
-    bool arrived;      /* at a barrier */
-    bool followed;     /* when nobody could go on, and it was asked who waits for whom */
-    uint64_t rounds;   /* of it that were over by then */
-    vector_clock *start, *pending;     /* at the segment's beginning, and since */
-    vector_clock *told, *told_relaxed; /* what it tells others, when somebody has asked */
+    uint32_t taken;                    /* signals of the current operation that were taken */
+    uint32_t instance;                 /* of the current operation; NOBODY: not begun */
+    bool arrived;                      /* at a barrier */
+    bool followed;                     /* visited by the explanation of a deadlock */
+    uint64_t rounds;                   /* rounds of the barrier that were over at its arrival */
+    vector_clock *start, *pending;     /* at the segment's beginning, and acquired since */
+    vector_clock *told, *told_relaxed; /* its releases' clocks, once computed */
     ARRAY(part_count) counts;
 } walker;
 
@@ -85,8 +87,8 @@ typedef struct meeting {
     int rank;
     uint32_t barrier, members, arrived;
     uint64_t rounds;
-    vector_clock *known, *next; /* of the last round that is over; of those who have arrived */
-    ARRAY(order_need) over, arrivals; /* the same, in the net */
+    vector_clock *known, *next; /* of the last completed round; of the blocks that have arrived */
+    ARRAY(order_need) over, arrivals; /* likewise, in the net */
 } meeting;
 
 typedef enum space_kind {
@@ -112,7 +114,7 @@ typedef struct rank_state {
 typedef struct replay {
     const banyan_plan *plan;
     const plan_geometry *geometry;
-    uint32_t runs, flags; /* that packets of a run use up */
+    uint32_t runs, flags; /* that packets of a run use */
     bool whole;           /* no chunk is clipped */
     uint64_t max_memory_bytes;
     arena memory;
@@ -124,84 +126,87 @@ typedef struct replay {
     rank_state *ranks;
     walker *walkers;
     size_t walker_count;
-    map meetings; /* rank and barrier to the place in the list */
+    map meetings; /* from rank and barrier to the index in the list */
     ARRAY(meeting) meeting_list;
     ARRAY(instance) instances;
     ARRAY(origin_link) origins;
     ARRAY(part) parts;
-    uint64_t steps; /* operations, and what they touched: what it cost */
+    uint64_t steps; /* operations and cells visited: the cost */
     bool stuck;
-    bool raced; /* results of later runs mean nothing */
+    bool raced; /* results of later runs are meaningless */
     findings *findings;
 
-    /* With counters that several give to or take from, what is waited for and given. */
-    ARRAY(uint64_t) shared; /* what they hold at first */
+    /* With counters that several blocks give to or take from: the net of waits and gives. */
+    ARRAY(uint64_t) shared; /* their initial tokens */
     order_net net;
-    ARRAY(order_need) event_of; /* by instance: of who writes packets */
-    /* What is known of the orders, when that is. */
+    ARRAY(order_need) event_of; /* by instance, for writers of packets */
+    /* The search's result, once known. */
     const orders *orders;
-    const order_take_list *forced; /* who takes from shared counters: these, one by one */
-    const char *how;               /* how it comes to that order */
+    const order_take_list *forced; /* the takes from shared counters, one by one */
+    const char *how;               /* explanation of that order */
 } replay;
 
 typedef enum outcome { DONE, WAITS, FAILED } outcome;
 
-/* Errors: those of the geometry, NO_MEMORY. Findings are added. What comes first where thread
- * blocks take from a counter that they share is tried both ways. */
+/* Replay the plan, adding findings. Takes from a counter that several blocks share are tried in
+ * every order. Errors: those of the geometry, NO_MEMORY. */
 banyan_status replay_plan(replay *all);
 
-/* ---- its parts ---- */
+/* ---- stages ---- */
 
 banyan_status replay_prepare(replay *all);
-/* Once it is prepared: in one order. */
+/* Replay a prepared plan in one order. */
 banyan_status replay_play(replay *all);
 void replay_free(replay *all);
 
-/* The net of what is waited for and given, when there are shared counters. */
+/* Record the net of waits and gives, when there are shared counters. */
 bool replay_note_run(replay *all, int rank);
 bool replay_note_give(replay *all, walker *by, const counter *to, order_need *at);
-/* `from` as it is shared, or as it gave `one`; NULL: it was there at first. */
+/* Record a take from the shared counter, or of the token `one`; NULL: an initial token. */
 bool replay_note_take(replay *all, walker *by, const counter *from, const token *one);
 bool replay_note_arrival(replay *all, walker *by, meeting *at);
 void replay_note_round(meeting *at);
 bool replay_note_barrier(replay *all, walker *by, const meeting *at);
-/* Packets that the operation at hand waits for, and that it is done. */
+/* Record packets that the current operation waits for, and its completion. */
 bool replay_note_packets(replay *all, walker *by, uint32_t writer);
 bool replay_note_data(replay *all, walker *by);
-/* Its next event. */
+/* Return its next event. */
 order_need replay_net_place(const replay *all, const walker *by);
 
-/* The operation at hand, in a loop the one in its body. */
+/* Return the current operation; in a loop, the one in its body. */
 const plan_op *walker_op(const walker *by, const plan_op **loop);
 banyan_check_place walker_place(const replay *all, const walker *by);
-/* An instance of the operation at hand, the same until the walker goes on. False: no memory. */
+/* Create an instance of the current operation, kept until the walker continues. False when memory
+ * ran out. */
 bool walker_begin(replay *all, walker *by);
-/* What it may tell others: what all its threads did before this segment, and knew. */
+/* Compute the clock of its releases: everything that all its threads did and knew before this
+ * segment. */
 bool walker_tell(replay *all, walker *by, bool relaxed, vector_clock **told);
-/* Its threads meet. */
+/* Synchronize its threads. */
 bool walker_join(replay *all, walker *by);
 
 outcome replay_sync(replay *all, walker *by, const plan_op *op);
 outcome replay_data(replay *all, walker *by, const plan_op *op, const plan_op *loop);
-/* The rank's signal to the other end of its channel. */
+/* Give the rank's signal to the other end of its channel. */
 outcome replay_signal(replay *all, walker *by, const plan_op *op, uint32_t number, bool relaxed);
 outcome replay_flush(replay *all, walker *by, const plan_op *op);
 
-/* A rank's caller: writes the input and starts a run; reads the output, and is ready for the next.
- */
+/* Replay a rank's caller: it writes the input and starts a run; it reads the output, and is ready
+ * for the next run. */
 bool replay_begin_run(replay *all, int rank);
 bool replay_end_run(replay *all, int rank);
 
-/* Mark what drifts from run to run; tell of what runs dry some day. */
+/* Mark counters that drift from run to run; report those that run dry eventually. */
 void replay_mark_drifts(replay *all);
 bool replay_tell_dry(replay *all);
-/* Tell of what drifts: a warning, for it may be that nobody needs to wait. */
+/* Warn about counters that drift: possibly no block needs to wait there. */
 bool replay_warn_of_drifts(replay *all);
 
-/* Nobody can go on: tell who waits for whom. */
+/* Report a deadlock: which blocks wait for each other. */
 bool replay_explain_stuck(replay *all);
 
-/* Which counter the k-th channel or semaphore of an operation is; its giver's and taker's side. */
+/* Return the counter of an operation's k-th channel or semaphore, on the giver's and the taker's
+ * side. */
 counter *replay_given(replay *all, int rank, const plan_thread_block *block, const plan_op *op,
                       uint32_t k);
 counter *replay_taken(replay *all, int rank, const plan_thread_block *block, const plan_op *op,
@@ -216,8 +221,8 @@ const char *replay_place_text(const replay *all, uint32_t instance, char text[PL
 #define LINE_TEXT_BYTES 128
 const char *line_text(const plan_line *line, char text[LINE_TEXT_BYTES]);
 
-/* "bytes [64, 128) (chunk 1)": bytes from `begin` to `end` of a rank's buffer, `packets` of its
- * packets. */
+/* "bytes [64, 128) (chunk 1)": bytes from `begin` to `end` of a rank's buffer, which hold packets
+ * if `packets`. */
 #define SPAN_TEXT_BYTES 128
 const char *replay_bytes_text(const replay *all, plan_buffer buffer, bool packets, uint64_t begin,
                               uint64_t end, char text[SPAN_TEXT_BYTES]);

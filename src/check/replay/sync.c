@@ -1,4 +1,4 @@
-/* Signals and waits, semaphores, barriers. */
+/* Replay signals and waits, semaphores, and barriers. */
 #include "check/replay/replay.h"
 
 /* ---- counters ---- */
@@ -39,7 +39,7 @@ static counter_user *user_of(counter_user *users, size_t count, uint32_t chain)
     return NULL;
 }
 
-/* `told` is the token's from here on. */
+/* Give a token, which takes over `told`. */
 static outcome give(replay *all, walker *by, counter *to, vector_clock *told)
 {
     counter_user *giver = user_of(to->givers.data, to->givers.count, by->chain);
@@ -50,8 +50,8 @@ static outcome give(replay *all, walker *by, counter *to, vector_clock *told)
     return FAILED;
 }
 
-/* When not all orders could be tried: at least `least` others have been taken by the time that this
- * one is, so that signals without which there were not so many must have been given before. */
+/* When not all orders could be searched: at least `least` other tokens are taken before this one,
+ * so a token without which there are fewer must have been given before. */
 static bool is_needed(const counter *at, const token *one, uint32_t run, uint64_t least)
 {
     uint64_t without = one->ordinal - 1 + at->initial;
@@ -73,7 +73,7 @@ static outcome hear(replay *all, walker *by, const token *one, bool relaxed)
     return heard ? DONE : FAILED;
 }
 
-/* One giver and one taker: the k-th is the k-th. */
+/* One giver and one taker: the k-th take matches the k-th give. */
 static outcome hear_in_order(replay *all, walker *by, counter *at, token *one, bool relaxed)
 {
     if (!one || at->drifts)
@@ -104,7 +104,7 @@ static outcome hear_certain(replay *all, walker *by, counter *at, bool relaxed)
     return DONE;
 }
 
-/* Where the order of who takes is given. */
+/* True if the block may take next in the given order. */
 static bool is_next(const replay *all, const walker *by, const counter *at)
 {
     uint64_t before = 0;
@@ -146,7 +146,7 @@ static outcome take_all(replay *all, walker *by, const plan_op *op)
 
 /* ---- giving ---- */
 
-/* A port channel tells that all it has been given before is done. */
+/* A port channel's signal shows that all its earlier requests are done. */
 static outcome give_by_port(replay *all, walker *by, const plan_op *op, uint32_t k,
                             vector_clock **told)
 {
@@ -244,7 +244,7 @@ static outcome meet(replay *all, walker *by, const plan_op *op)
     return walker_join(all, by) ? DONE : FAILED;
 }
 
-/* ---- all of them ---- */
+/* ---- all synchronization ---- */
 
 outcome replay_sync(replay *all, walker *by, const plan_op *op)
 {

@@ -5,13 +5,13 @@
 
 #include "check/replay/replay.h"
 
-/* Operations that are played for this, and bytes they touch as one, of all tries. */
+/* Limits of replayed operations, and of bytes that they touch at once, over all attempts. */
 #define STEPS_MOST (UINT64_C(1) << 18)
 
-/* A signal or release of one channel or semaphore, or what takes it. */
+/* A signal or release of one channel or semaphore, or a wait or acquire. */
 typedef struct end {
     bool gives, in_loop;
-    int owner;          /* the rank whose counter it is */
+    int owner;          /* rank that owns the counter */
     uint32_t type, key; /* PLAN_CHANNEL_TYPES: a semaphore */
     uint32_t sequence;  /* in the order of the plan */
     uint32_t chain;     /* the thread block it is in */
@@ -20,7 +20,7 @@ typedef struct end {
     banyan_check_place place;
 } end;
 
-/* What becomes of one kind. */
+/* Attempts for one kind of operation. */
 typedef struct idle_kind {
     const char *one, *many;
     size_t count;
@@ -30,10 +30,10 @@ typedef struct idle_kind {
 enum { IDLE_NOP, IDLE_FLUSH, IDLE_BARRIER, IDLE_PAIR, IDLE_KINDS };
 
 typedef struct idle_search {
-    banyan_plan *plan; /* a copy, that is changed and changed back */
+    banyan_plan *plan; /* a copy that is changed and restored */
     const size_classes *classes;
     uint32_t runs;
-    uint64_t steps; /* so far */
+    uint64_t steps; /* used so far */
     ARRAY(end) ends;
     idle_kind kinds[IDLE_KINDS];
 } idle_search;
@@ -43,7 +43,7 @@ static bool is_spent(const idle_search *by)
     return by->steps >= STEPS_MOST;
 }
 
-/* ---- is it as sound? ---- */
+/* ---- soundness of a changed plan ---- */
 
 static banyan_status play_class(idle_search *by, const size_class *at, bool *sound)
 {
@@ -81,7 +81,7 @@ static void add_place(idle_kind *to, banyan_check_place place)
         to->draft.places[to->draft.place_count++] = place;
 }
 
-/* Does nothing, and lets no threads meet. */
+/* An operation without effect that does not synchronize threads. */
 static plan_op nothing(void)
 {
     return (plan_op){.kind = PLAN_SIGNAL, .channel_type = PLAN_MEMORY};
@@ -94,7 +94,7 @@ static bool joins(const plan_op *op)
     return op->kind == PLAN_NOP || op->kind == PLAN_BARRIER;
 }
 
-/* A nop between which and the meeting before, or the beginning, nothing happens. */
+/* True for a nop after which nothing happened since the last synchronization, or the beginning. */
 static bool is_idle_at_sight(const plan_op *ops, uint32_t i, bool in_loop)
 {
     return ops[i].kind == PLAN_NOP && (i > 0 ? joins(&ops[i - 1]) : !in_loop);
@@ -154,7 +154,8 @@ static banyan_status visit_all(idle_search *by, op_visit visit)
 
 /* ---- barriers ---- */
 
-/* The n-th operation of each thread block at the barrier becomes a nop, or a barrier again. */
+/* Turn the n-th operation of each thread block at the barrier into a nop, or into a barrier again.
+ */
 static void change_round(const plan_rank *rank, uint32_t barrier, uint32_t n, bool drop)
 {
     for (uint32_t b = 0; b < rank->block_count; b++) {
@@ -168,7 +169,7 @@ static void change_round(const plan_rank *rank, uint32_t barrier, uint32_t n, bo
     }
 }
 
-/* The first of its members' operations stands for a round. */
+/* Try one round of a barrier, represented by the first of its members' operations. */
 static banyan_status try_barrier(idle_search *by, plan_op *ops, uint32_t i,
                                  banyan_check_place place)
 {
@@ -238,7 +239,7 @@ static banyan_status note_ends(idle_search *by, plan_op *ops, uint32_t i, banyan
     return BANYAN_OK;
 }
 
-/* Signals are their receivers' from here on; those that lead nowhere are nobody's. */
+/* Assign signals to their receivers; those without a receiver get no owner. */
 static banyan_status find_owners(idle_search *by)
 {
     plan_pairs pairs;
@@ -272,7 +273,7 @@ static int compare_ends(const void *left, const void *right)
     return order ? order : (a->sequence > b->sequence) - (a->sequence < b->sequence);
 }
 
-/* The operation without one of its channels or semaphores, which are in `rest`. */
+/* Return the operation without one of its channels or semaphores; `rest` holds the others. */
 static plan_op without(const end *one, uint32_t *rest)
 {
     plan_op made = *one->op;
@@ -311,7 +312,7 @@ static banyan_status try_pair(idle_search *by, const end *giver, const end *take
     return status;
 }
 
-/* All ends of one counter, first those who give. One block gives, as often as another takes. */
+/* Try all ends of one counter, givers first. One block gives as often as another takes. */
 static banyan_status try_counter(idle_search *by, const end *ends, size_t count)
 {
     size_t pairs = count / 2;
@@ -340,7 +341,7 @@ static banyan_status try_pairs(idle_search *by)
     return BANYAN_OK;
 }
 
-/* ---- telling ---- */
+/* ---- reporting ---- */
 
 static int compare_places(const void *left, const void *right)
 {

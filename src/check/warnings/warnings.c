@@ -5,7 +5,7 @@
 
 #define ULL(number) ((unsigned long long)(number))
 
-/* A link that carries so many times what another does is told. */
+/* A link that carries this many times the bytes of another is reported. */
 #define UNEVEN_TIMES 2
 
 /* ---- unread ---- */
@@ -80,7 +80,7 @@ static void mark_ops(const banyan_plan *plan, int rank, const plan_thread_block 
     }
 }
 
-/* Of all ranks. */
+/* Scratch that no rank uses. */
 typedef struct unused_scratch {
     uint64_t chunks, first;
     size_t ranks;

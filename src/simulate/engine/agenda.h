@@ -1,4 +1,4 @@
-/* What happens next: every lane has at most one time at which it goes on. */
+/* The event queue: every lane has at most one time at which it continues. */
 #ifndef SIMULATE_ENGINE_AGENDA_H
 #define SIMULATE_ENGINE_AGENDA_H
 
@@ -6,8 +6,8 @@
 
 /* Lanes in a heap, the earliest first, lower numbers first among equals. */
 typedef struct agenda {
-    uint64_t *times;  /* of each lane */
-    uint32_t *places; /* of each lane in the heap; AGENDA_NOWHERE */
+    uint64_t *times;  /* for each lane */
+    uint32_t *places; /* index of each lane in the heap; AGENDA_NOWHERE */
     uint32_t *heap;
     uint32_t count, lanes;
 } agenda;
@@ -18,11 +18,11 @@ typedef struct agenda {
 banyan_status agenda_make(uint32_t lanes, agenda *made);
 void agenda_free(agenda *old);
 
-/* Instead of the time that the lane has; AGENDA_NEVER takes it out. */
+/* Replace the lane's time; AGENDA_NEVER removes it. */
 void agenda_set(agenda *all, uint32_t lane, uint64_t time_ps);
-/* AGENDA_NEVER when nothing will happen any more. */
+/* Return the next time, or AGENDA_NEVER when no event is left. */
 uint64_t agenda_next(const agenda *all);
-/* The lane whose time that is; it is taken out. */
+/* Remove and return the lane of that time. */
 uint32_t agenda_take(agenda *all);
 
 #endif

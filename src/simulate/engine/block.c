@@ -19,7 +19,7 @@ static void come_after(happening *latest, happening what)
         *latest = what;
 }
 
-/* The step that ends now. */
+/* Record the step that ends now. */
 static banyan_status note_step(engine *all, sim_block *block)
 {
     uint32_t number;
@@ -38,7 +38,7 @@ static void begin_step(const engine *all, sim_block *block)
     block->taken = 0;
 }
 
-/* It has waited until now: for what it came after. */
+/* End a wait, and record the step that it waited for. */
 static void end_wait(const engine *all, sim_block *block)
 {
     block->doing.waited_ps = all->now_ps - block->doing.began_ps;
@@ -106,7 +106,7 @@ static banyan_status await(engine *all, uint32_t lane, const plan_op *op, bool *
     }
 }
 
-/* The transfers of port channels, as far as they are asked for. */
+/* Wait for the transfers of port channels that were requested so far. */
 static bool await_transfers(engine *all, uint32_t lane, const plan_op *op)
 {
     sim_block *block = &all->blocks[lane];
@@ -160,7 +160,7 @@ static banyan_status cost_of(engine *all, sim_block *block, uint64_t *cost_ps)
     return BANYAN_OK;
 }
 
-/* The next part of the operation that has bytes: of its pairs one after another, or all of it. */
+/* Begin the next part of the operation that has bytes: one of its pairs, or all of it. */
 static banyan_status begin_part(engine *all, uint32_t lane, bool *flows)
 {
     sim_block *block = &all->blocks[lane];
@@ -183,7 +183,7 @@ static banyan_status begin_part(engine *all, uint32_t lane, bool *flows)
     return BANYAN_OK;
 }
 
-/* ---- telling ---- */
+/* ---- signalling ---- */
 
 static banyan_status tell_peers(engine *all, const sim_block *block, const plan_op *op,
                                 uint32_t step)
@@ -232,7 +232,7 @@ static banyan_status tell(engine *all, sim_block *block)
 
 /* ---- from stage to stage ---- */
 
-/* To the operation at hand; false behind the last. */
+/* Advance to the current operation; false behind the last. */
 static bool begin_op(engine *all, sim_block *block)
 {
     for (; block->at < block->block->op_count; block->at++) {
@@ -282,7 +282,7 @@ static void end_block(engine *all, const sim_block *block)
     *last = end > *last ? end : *last;
 }
 
-/* One stage; `*waits` is whether the lane stops there. */
+/* Execute one stage; `*waits` is whether the lane stops there. */
 static banyan_status pass_stage(engine *all, uint32_t lane, bool *waits)
 {
     sim_block *block = &all->blocks[lane];

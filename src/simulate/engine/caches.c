@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Chunks, each counted for every rank that uses it. */
+/* Limit of chunks, each counted for every rank that uses it. */
 #define CHUNKS_MOST (UINT64_C(1) << 24)
 /* Packets lie in a part of scratch of their own. */
 #define PACKETS PLAN_BUFFERS
@@ -38,12 +38,12 @@ static void add_user(int *users, int rank)
     *users = *users == CACHES_NOBODY || *users == rank ? rank : CACHES_SEVERAL;
 }
 
-/* ---- who uses what ---- */
+/* ---- users of chunks ---- */
 
 typedef struct maker {
     caches *made;
     const plan_geometry *geometry;
-    int rank; /* that uses it */
+    int rank; /* the using rank */
 } maker;
 
 static uint64_t chunk_bytes(const maker *of, plan_buffer buffer, bool packets)
@@ -163,9 +163,9 @@ void caches_free(caches *old)
     arena_free(&old->memory);
 }
 
-/* ---- what others use ---- */
+/* ---- use by others ---- */
 
-/* What an operation writes where it has read, it has fetched already. */
+/* True if the operation reads the chunk that it writes: then it has fetched it already. */
 static bool has_read(const plan_op *op, const plan_operand *operand, uint64_t chunk)
 {
     for (uint32_t i = 0; i < op->source_count; i++) {

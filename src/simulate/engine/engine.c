@@ -6,9 +6,9 @@
 
 #include "simulate/topology/resources.h"
 
-/* 53 days: nothing is meant to take so long. */
+/* 53 days, more than any simulation is meant to cover. */
 #define PS_MOST UINT64_C(4611686018427387904)
-/* Writers of packets, each counted for every chunk. */
+/* Limit of writers of packets, counted for every chunk. */
 #define WRITERS_MOST (UINT64_C(1) << 24)
 
 static void *take_zeroed(engine *all, size_t count, size_t bytes)
@@ -94,10 +94,10 @@ static banyan_status count_lanes(engine *all)
     return BANYAN_OK;
 }
 
-/* Between two uses of what lies in a ring as much passes of what lies elsewhere. */
+/* Between two uses of data in a ring, as much other data passes. */
 #define RING_SHARE 2
 
-/* How fast memory is may depend on how much of it a rank touches. */
+/* Set the memory rates, which may depend on how much memory a rank touches. */
 static banyan_status find_rates(engine *all)
 {
     bool cached = false;
@@ -148,7 +148,7 @@ static banyan_status make_parts(engine *all)
     return BANYAN_OK;
 }
 
-/* The smallest unit that a loop of the plan goes round in. */
+/* Return the smallest unit in which a loop of the plan steps. */
 static uint64_t smallest_unit(const banyan_plan *plan)
 {
     uint64_t unit = UINT64_MAX;
@@ -165,7 +165,7 @@ static uint64_t smallest_unit(const banyan_plan *plan)
     return unit;
 }
 
-/* A loop of a small file can go round for days. */
+/* Refuse plans whose loops would take days: a small file can ask for any number of iterations. */
 static banyan_status refuse_too_many_steps(const engine *of, const banyan_simulate_options *options)
 {
     uint64_t steps = plan_geometry_loop_steps(&of->geometry, of->plan);

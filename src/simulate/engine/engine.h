@@ -1,8 +1,10 @@
-/* A plan at work on a topology: what the parts of the simulation share.
+/* State of a simulated plan on a topology, shared by the parts of the simulation.
  *
- * Lanes do things: a lane for each thread block of each rank, and one for each port channel, whose
- * transfers go on by themselves. A lane is either in the agenda (it knows when it goes on), or in
- * the list of those who wait for something that another lane does. */
+ * Each thread block of each rank has a lane, and so has each port channel, whose transfers proceed
+ * by
+ * themselves. A lane is either in the agenda (its next time is known), or in a list of lanes that
+ * wait
+ * for another lane. */
 #ifndef SIMULATE_ENGINE_ENGINE_H
 #define SIMULATE_ENGINE_ENGINE_H
 
@@ -18,20 +20,20 @@
 
 #define NO_LANE UINT32_MAX
 
-/* Something that was done at a time, by a step of the record. */
+/* An event at a time, caused by a step of the record. */
 typedef struct happening {
     uint64_t time_ps;
     uint32_t step;
 } happening;
 
-/* Thread blocks that wait for the same, the first come first: linked through `next_waiter`. */
+/* Thread blocks that wait for one event, in order of arrival: linked through `next_waiter`. */
 typedef struct waiters {
     uint32_t first, last; /* lanes */
 } waiters;
 
-/* What was signalled or released, and when it comes in; who waits for more. */
+/* Tokens of a signal or semaphore with their arrival times, and the blocks that wait for more. */
 typedef struct tokens {
-    uint64_t initial; /* there from the start, and not taken yet */
+    uint64_t initial; /* initial tokens that are not taken yet */
     ARRAY(happening) come;
     size_t taken;
     waiters waiting;
@@ -44,15 +46,15 @@ typedef struct meeting {
     waiters waiting;
 } meeting;
 
-/* What an operation does, one after the other. */
+/* The stages of an operation, in order. */
 typedef enum block_stage {
     STAGE_LAUNCH,
     STAGE_BEGIN,
-    STAGE_AWAIT, /* what others do first */
+    STAGE_AWAIT, /* wait for others */
     STAGE_COST,  /* its fixed time */
-    STAGE_MOVE,  /* its bytes: of its first pair, of the next */
+    STAGE_MOVE,  /* its bytes, pair by pair */
     STAGE_MOVED,
-    STAGE_TELL,  /* those who wait for it */
+    STAGE_TELL,  /* signal others */
     STAGE_DRAIN, /* wait for the port channels' transfers */
     STAGE_DRAINED,
     STAGE_END
@@ -64,17 +66,17 @@ typedef struct sim_block {
     uint32_t at, inner; /* operation, and operation in its loop */
     uint64_t iteration, iterations;
     block_stage stage;
-    uint32_t taken; /* tokens, pairs or channels of the operation that are done with */
-    bool arrived;   /* at a barrier, when `rounds` of it were over */
+    uint32_t taken; /* tokens, pairs or channels of the operation that are done */
+    bool arrived;   /* at a barrier, with the number of its rounds that were over */
     uint64_t rounds;
     step_record doing;
-    happening awaited;    /* the last of what it waited for */
-    uint64_t land_ps;     /* how much later what it wrote has arrived everywhere */
-    bool publishes;       /* it has written what others touch since its last signal */
+    happening awaited;    /* the last event that it waited for */
+    uint64_t land_ps;     /* delay until its writes have arrived everywhere */
+    bool publishes;       /* since its last signal it has written data that others touch */
     uint32_t next_waiter; /* lane */
 } sim_block;
 
-/* What a thread block asks of a port channel. */
+/* A thread block's request to a port channel. */
 typedef struct port_request {
     const plan_thread_block *block;
     const plan_op *op, *loop;
@@ -82,34 +84,34 @@ typedef struct port_request {
     uint32_t pair;     /* destination, of a put */
     bool signals;      /* a signal, not a put */
     bool is_last;      /* of the operation's puts */
-    uint64_t ready_ps; /* when the proxy hands it on */
+    uint64_t ready_ps; /* time when the proxy issues it */
     step_record doing;
 } port_request;
 
-/* A port channel's end that sends: one transfer at a time, in the order of the requests. */
+/* The sending end of a port channel: one transfer at a time, in the order of the requests. */
 typedef struct port_lane {
     int rank;
     uint32_t channel;
     ARRAY(port_request) requests;
-    size_t begun, ended; /* of them; behind the end all are forgotten */
+    size_t begun, ended; /* counts of requests; after the last ends the list is cleared */
     uint64_t posted, done;
-    happening acked; /* when the last one that is done was known to be */
+    happening acked; /* time when the last completed one was acknowledged */
     uint64_t land_ps;
     uint32_t last_step;
     bool moves;
-    waiters waiting; /* for `done` to grow */
+    waiters waiting; /* waits for `done` to grow */
 } port_lane;
 
 typedef struct sim_rank {
     const processor_kind *kind;
-    block_rates rates;                   /* for what it touches in this run */
-    block_rates ring_rates;              /* for what it touches in scratch that is gone round in */
+    block_rates rates;                   /* for the memory that it touches in this run */
+    block_rates ring_rates;              /* for scratch that is used in rounds */
     tokens *signals[PLAN_CHANNEL_TYPES]; /* of each channel */
     tokens *semaphores;
     uint32_t first_block, first_port; /* lanes */
     uint64_t requests;                /* posted on its port channels and not done */
     uint64_t proxy_free_ps;
-    uint32_t *switches; /* of each switch channel: the vertex that it goes by */
+    uint32_t *switches; /* for each switch channel: its vertex */
     waiters for_packets;
 } sim_rank;
 
@@ -119,12 +121,12 @@ typedef struct engine {
     plan_geometry geometry;
     plan_pairs pairs;
     routes routes;
-    route way; /* the last one asked for */
+    route way; /* the last route */
     arena memory;
     agenda agenda;
     sharing sharing;
     packet_writers packets;
-    caches caches; /* nothing without processors that share a memory */
+    caches caches; /* empty unless processors share a memory */
     record record;
     sim_rank *ranks;
     sim_block *blocks;
@@ -144,22 +146,22 @@ void engine_free(engine *old);
 /* ---- waiting (tokens.c) ---- */
 
 void waiters_add(engine *all, waiters *list, uint32_t lane);
-/* All of them look again, now. */
+/* Make all of them check again, now. */
 void waiters_wake(engine *all, waiters *list);
 bool tokens_add(engine *all, tokens *to, happening what);
-/* False, and the lane is in the list, when there is none. */
+/* Take a token. False when there is none; then the lane joins the list. */
 bool tokens_take(engine *all, tokens *from, uint32_t lane, happening *what);
 /* The rank's signal arrives at the other end. */
 banyan_status signal_peer(engine *all, int rank, plan_channel_type type, uint32_t channel,
                           happening what);
-/* Packets for the rank are on their way: a packets_reached. */
+/* Deliver packets for the rank: a packets_reached callback. */
 void readers_wake(void *context, int rank);
-/* At a barrier: true when the round is over that the block came for. NO_MEMORY. */
+/* Wait at a barrier: true when the round that the block arrived for is over. NO_MEMORY. */
 banyan_status meeting_attend(engine *all, uint32_t lane, const plan_op *op, bool *over);
 
 /* ---- bytes (move.c) ---- */
 
-/* What an operation, or one pair of it, moves. */
+/* The data that an operation, or one pair of it, moves. */
 typedef struct sim_move {
     int rank;
     const plan_thread_block *block;
@@ -168,25 +170,25 @@ typedef struct sim_move {
     bool by_port;
 } sim_move;
 
-/* How long until the first byte of a peer's memory is here; 0: only its own is read, or shared
- * memory, whose signals take as much longer. */
+/* Return the time until the first byte of a peer's memory arrives; 0 for own memory and for shared
+ * memory, whose signals take longer instead. */
 banyan_status move_reach(engine *all, const sim_move *move, uint64_t *latency_ps);
-/* In shared memory: does it write what others touch? */
+/* True if it writes, in shared memory, data that others touch. */
 bool move_publishes(const engine *all, const sim_move *move);
-/* Start the lane's flow. `*flows` is false when there are no bytes; `*land_ps`: what is written has
- * arrived so much after the flow's end. */
+/* Start the lane's flow. `*flows` is false when there are no bytes; `*land_ps` is the delay from
+ * the flow's end until the written data has arrived. */
 banyan_status move_begin(engine *all, uint32_t lane, const sim_move *move, bool *flows,
                          uint64_t *land_ps);
 banyan_status engine_latency(engine *all, int from, int to, uint64_t *latency_ps);
-/* The switch of a switch channel of the rank. UNSUPPORTED. */
+/* Find the switch of a switch channel of the rank. UNSUPPORTED. */
 banyan_status engine_switch(engine *all, int rank, uint32_t channel, uint32_t *vertex);
 
 /* ---- lanes ---- */
 
-/* Do what is to be done now, until the lane waits (block.c, port.c). */
+/* Advance the lane until it waits (block.c, port.c). */
 banyan_status block_advance(engine *all, uint32_t lane);
 banyan_status port_advance(engine *all, uint32_t lane);
-/* The block's operation posts its requests; `by` is its step. */
+/* Post the requests of the block's operation; `by` is its step. */
 banyan_status requests_post(engine *all, const sim_block *block, const plan_op *op,
                             const plan_op *loop, uint32_t step);
 static inline uint32_t port_of(const engine *all, int rank, uint32_t channel)
@@ -194,7 +196,7 @@ static inline uint32_t port_of(const engine *all, int rank, uint32_t channel)
     return all->ranks[rank].first_port + channel;
 }
 
-/* The sentence for a plan that hangs (hang.c). */
+/* Format the message for a plan that hangs (hang.c). */
 banyan_status engine_hangs(const engine *all);
 
 #endif

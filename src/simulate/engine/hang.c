@@ -5,7 +5,7 @@
 #include "plan/op.h"
 #include "simulate/engine/engine.h"
 
-/* Thread blocks of a chain that are told of. */
+/* Thread blocks of a chain that the message lists. */
 #define LINKS_MOST 6
 
 static bool is_over(const sim_block *block)
@@ -40,10 +40,10 @@ static bool releases(const plan_op *op, uint32_t semaphore)
     return false;
 }
 
-/* What a thread block waits for, and who could still do it. */
+/* What a thread block waits for, and which blocks could still provide it. */
 typedef struct missing {
     char what[160];
-    int rank; /* where it would be done */
+    int rank; /* rank that would provide it */
     plan_channel_type type;
     uint32_t number; /* channel there, semaphore or barrier */
     plan_op_kind kind;
@@ -90,8 +90,8 @@ static bool would_do(const sim_block *block, const plan_op *op, const missing *w
     }
 }
 
-/* A thread block that waits, and that would do it afterwards; NO_LANE: none. Packets may come from
- * any rank. */
+/* Find a waiting thread block that would provide it afterwards; NO_LANE: none. Packets may come
+ * from any rank. */
 static uint32_t find_culprit(const engine *all, uint32_t self, const missing *what)
 {
     for (uint32_t lane = 0; lane < all->block_count; lane++) {

@@ -4,19 +4,19 @@
 #include "simulate/engine/engine.h"
 #include "simulate/topology/resources.h"
 
-/* Bytes that a thread block has to move, by its rates. */
+/* Bytes that a thread block moves, per kind of rate. */
 typedef struct work {
     double local, loaded, stored, packed;
-    double summed; /* of what is stored, by the arithmetic itself */
+    double summed; /* stored bytes that the arithmetic itself stores */
 } work;
 
-/* What a flow is made of. */
+/* The components of a flow. */
 typedef struct load {
     engine *all;
     uint32_t lane;
     const sim_move *move;
-    double data, packets; /* bytes of an operand that is the one or the other */
-    work work, in_ring;   /* the latter in scratch that is gone round in */
+    double data, packets; /* bytes of an operand, as plain data or as packets */
+    work work, in_ring;   /* the latter in scratch that is used in rounds */
     double reduced;
     uint64_t land_ps;
 } load;
@@ -43,7 +43,7 @@ static banyan_status count_bytes(load *to)
     return BANYAN_OK;
 }
 
-/* ---- ways ---- */
+/* ---- routes ---- */
 
 static const char *name_of(const engine *all, uint32_t vertex)
 {
@@ -90,7 +90,8 @@ static banyan_status add_memory(load *to, int rank, double bytes)
 
 /* ---- switches ---- */
 
-/* Can the members reach each other through this switch? How far it is from the first. */
+/* Test whether the members reach each other through this switch, and how far it is from the first.
+ */
 static banyan_status try_switch(engine *all, int rank, const plan_switch *group, uint32_t vertex,
                                 bool *there, uint64_t *latency_ps)
 {
@@ -166,8 +167,8 @@ static bool is_shared(const engine *all, const sim_move *move)
     return all->ranks[move->rank].kind->shared_memory;
 }
 
-/* Of the operand, what is not the rank's own: peers' memory, or in a shared memory what others
- * have in their caches. */
+/* Return the share of the operand that is not the rank's own: peers' memory, or data in others'
+ * caches where memory is shared. */
 static double share_of_others(const engine *all, const sim_move *move, const plan_operand *operand,
                               bool in_packets, bool written)
 {
@@ -177,7 +178,8 @@ static double share_of_others(const engine *all, const sim_move *move, const pla
     return operand->place != PLAN_LOCAL;
 }
 
-/* A reduction writes its sum to one place, its own if it can, and copies it from there. */
+/* True for the destination that receives the sum: a reduction writes its sum to one place, its own
+ * if it can, and copies it from there. */
 static bool gets_sum(const plan_op *op, const plan_operand *operand)
 {
     return plan_op_reduces(op->kind) &&
@@ -231,8 +233,8 @@ static double moved_on_core(const work *of, const block_rates *rates)
            of->packed / rates->packet;
 }
 
-/* A core fetches its lines one after the other, and adds meanwhile. A sum that is stored to lines
- * that others hold takes longer than what is copied there. */
+/* Time on a core, which fetches its lines one after the other, and adds meanwhile. A sum stored to
+ * lines that others hold takes longer than a copy to them. */
 static double alone_on_core(const load *of, const sim_rank *rank)
 {
     double moved =
@@ -240,7 +242,7 @@ static double alone_on_core(const load *of, const sim_rank *rank)
     return fmax(moved, of->reduced / rank->rates.reduce);
 }
 
-/* The many threads of a thread block read and write at the same time; but one that reduces has one
+/* Time in a thread block, whose many threads read and write concurrently; one that reduces has one
  * load in flight, and stores when it has them all. */
 static double alone_in_block(const load *of, const block_rates *rates)
 {
@@ -255,7 +257,7 @@ static double alone_in_block(const load *of, const block_rates *rates)
     return fmax(moved, own / rates->reduce + loaded / rates->reduce_load + stored / rates->store);
 }
 
-/* Seconds that it takes at the rates of whoever moves it, when no link is in the way. */
+/* Return the seconds at the mover's rates, without contention on links. */
 static double alone(const load *of, double wire)
 {
     const sim_rank *rank = &of->all->ranks[of->move->rank];
@@ -264,7 +266,7 @@ static double alone(const load *of, double wire)
     return rank->kind->shared_memory ? alone_on_core(of, rank) : alone_in_block(of, &rank->rates);
 }
 
-/* Bytes on the link that carries most, or where there is none, in the memory. */
+/* Return the bytes on the link that carries most or, without links, in memory. */
 static double heaviest(const load *of)
 {
     const flow *made = &of->all->sharing.flows[of->lane];
@@ -298,7 +300,7 @@ banyan_status move_begin(engine *all, uint32_t lane, const sim_move *move, bool 
     return BANYAN_OK;
 }
 
-/* ---- what is far away ---- */
+/* ---- remote memory ---- */
 
 static banyan_status reach_operand(engine *all, const sim_move *move, const plan_operand *operand,
                                    uint64_t *latency_ps)

@@ -22,8 +22,8 @@ static bool push(engine *all, uint32_t lane, port_request *request)
     return true;
 }
 
-/* The proxy takes requests as they come, one after another. One that shares its processor is woken,
- * and then takes all that there are until it has nothing to do. */
+/* Return when the proxy has issued the request. It takes requests in order, one after another. A
+ * proxy that shares its processor must wake first, then takes requests until none is left. */
 static uint64_t pass_proxy(engine *all, int rank)
 {
     sim_rank *of = &all->ranks[rank];
@@ -83,7 +83,8 @@ static banyan_status begin_put(engine *all, uint32_t lane, const port_request *r
     return move_begin(all, lane, &move, flows, land_ps);
 }
 
-/* A put's bytes have left, or a signal has: it is known to have arrived a round trip later. */
+/* End a request whose bytes, or whose signal, have left: the arrival is known a round trip later.
+ */
 static banyan_status end_request(engine *all, port_lane *port, const port_request *request)
 {
     step_record doing = request->doing;
@@ -119,7 +120,7 @@ static banyan_status end_request(engine *all, port_lane *port, const port_reques
 
 static void begin_request(const engine *all, const port_lane *port, port_request *request)
 {
-    /* Did it wait for the transfer before it? */
+    /* True if it waited for the transfer before it. */
     if (request->ready_ps < all->now_ps && port->last_step != NO_STEP)
         request->doing.after = port->last_step;
     request->doing.began_ps = all->now_ps;

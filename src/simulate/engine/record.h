@@ -1,4 +1,4 @@
-/* When each operation began and ended, and what it came after. */
+/* The begin and end of each operation, and the step that it waited for. */
 #ifndef SIMULATE_ENGINE_RECORD_H
 #define SIMULATE_ENGINE_RECORD_H
 
@@ -14,7 +14,7 @@ typedef struct step_record {
     uint64_t waited_ps;
     uint64_t iteration;
     const char *what;
-    uint32_t after; /* the step that it could not end before; NO_STEP */
+    uint32_t after; /* the step that delayed its end; NO_STEP */
     uint32_t lane;
     uint32_t at, inner;
     int rank;
@@ -25,14 +25,14 @@ typedef struct step_record {
 typedef struct record {
     ARRAY(step_record) steps;
     bool wanted;
-    bool too_long; /* nothing is kept any more */
+    bool too_long; /* recording has stopped */
 } record;
 
-/* The step's number, or NO_STEP when none are kept. False when memory ran out. */
+/* Set the step's number, or NO_STEP after recording has stopped. False when memory ran out. */
 bool record_add(record *to, const step_record *step, uint32_t *number);
-/* The chain that leads to the last end, the first step first, as numbers: to be freed. */
+/* Return the chain that leads to the last end, first step first, as numbers; to be freed. */
 banyan_status record_path(const record *of, uint32_t **path, size_t *count);
-/* Chrome's trace JSON. */
+/* Write Chrome's trace JSON. */
 banyan_status record_write(const record *of, const char *path);
 
 #endif

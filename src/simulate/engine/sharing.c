@@ -4,9 +4,9 @@
 #include <stdlib.h>
 
 #define PS_PER_S 1e12
-/* Beyond this a flow never ends as far as anybody can tell: 106 days. */
+/* A flow that takes longer counts as endless: 106 days. */
 #define PS_MOST 9.2e18
-/* What rounding may leave of a resource, or of the difference between two rates. */
+/* Rounding error allowed in a resource, or in the difference of two rates. */
 #define SLACK 1e-9
 
 banyan_status sharing_make(agenda *ends, uint32_t flow_count, uint32_t resource_count,
@@ -42,14 +42,15 @@ void sharing_free(sharing *old)
     array_free(&old->shares);
 }
 
-/* ---- flows come and go ---- */
+/* ---- adding and removing flows ---- */
 
 static bool is_full(const resource *one)
 {
     return one->wanted > one->bytes_per_s * (1 + SLACK);
 }
 
-/* Flows of a resource that was never full have their limits, whoever comes or goes. */
+/* Flows of a resource that was never full keep their limits, whatever flows are added or removed.
+ */
 static bool note_change(sharing *all, uint32_t number)
 {
     resource *one = &all->resources[number];
@@ -129,7 +130,7 @@ static bool leave(sharing *all, const flow *one, const flow_use *use, uint64_t n
     at->carried += use->bytes;
     at->wanted -= use->weight * one->limit;
     if (at->users.count == 0) {
-        at->wanted = 0; /* what rounding left */
+        at->wanted = 0; /* remove the rounding error */
         at->busy_ps += now_ps - at->busy_since_ps;
         return true;
     }
@@ -147,7 +148,7 @@ bool flow_end(sharing *all, uint32_t number, uint64_t now_ps)
     return true;
 }
 
-/* ---- who is tied to whom ---- */
+/* ---- tied flows and resources ---- */
 
 static bool tie_users(sharing *all, uint32_t number)
 {
@@ -173,7 +174,8 @@ static bool tie_users(sharing *all, uint32_t number)
     return true;
 }
 
-/* All that a change reaches: flows of changed resources, full resources of those, and so on. */
+/* Find everything that a change reaches: flows of changed resources, full resources of those flows,
+ * and so on. */
 static bool find_tied(sharing *all)
 {
     all->searches++;
@@ -195,7 +197,7 @@ static bool find_tied(sharing *all)
     return true;
 }
 
-/* ---- how much each gets ---- */
+/* ---- rates ---- */
 
 static void set_rate(sharing *all, uint32_t number, double rate, uint64_t now_ps)
 {
@@ -219,7 +221,7 @@ static void set_rate(sharing *all, uint32_t number, double rate, uint64_t now_ps
 
 /* ---- the scarcest first ---- */
 
-/* What a resource has for each of those who have no rate yet; it only grows as others get theirs.
+/* Return the resource's remaining room per flow without a rate; it only grows as others get theirs.
  */
 static double share_of(const resource *one)
 {
@@ -262,7 +264,7 @@ static void drop_scarcest(sharing *all)
         sink(all->shares.data, all->shares.count, 0, last);
 }
 
-/* Places in the heap are of when they were taken: the first is right when it has not grown. */
+/* Heap entries keep the share at insertion: the first one is correct if its share has not grown. */
 static resource *find_scarcest(sharing *all)
 {
     while (all->shares.count > 0) {
@@ -279,7 +281,7 @@ static resource *find_scarcest(sharing *all)
     return NULL;
 }
 
-/* All that use the resource get the same. */
+/* Give all users of the resource an equal rate. */
 static void settle_users(sharing *all, resource *one, uint64_t now_ps)
 {
     double rate = share_of(one);
@@ -288,11 +290,11 @@ static void settle_users(sharing *all, resource *one, uint64_t now_ps)
         if (!all->flows[user].settled)
             set_rate(all, user, rate, now_ps);
     }
-    one->weight = 0; /* without what rounding left */
+    one->weight = 0; /* remove the rounding error */
 }
 
-/* Those who want no more than `rate` get what they want. The others stay in the list; the least
- * that one of them wants. */
+/* Give flows that want no more than `rate` what they want, and keep the others in the list; return
+ * the least that one of these wants. */
 static double settle_modest(sharing *all, double rate, uint64_t now_ps)
 {
     double least = INFINITY;

@@ -14,12 +14,12 @@ typedef struct repeat {
     size_t variables;
 } repeat;
 
-/* At the first of the entry's turns; one turn without "for". FORMAT. */
+/* Begin with the first combination of the variables; one without "for". FORMAT. */
 banyan_status repeat_begin(json_path *path, const json_t *entry, repeat *turns);
-/* To the next one: the last variable counts fastest. False behind the last. */
+/* Advance to the next combination: the last variable counts fastest. False after the last. */
 bool repeat_next(repeat *turns);
 
-/* The entry's text under `key`, with the variables' numbers in it. From the arena. */
+/* Return the entry's text under `key`, with the variables' numbers filled in, from the arena. */
 banyan_status repeat_text(json_path *path, const json_t *entry, const char *key,
                           const repeat *turns, arena *memory, const char **text);
 

@@ -1,15 +1,15 @@
-/* What a simulation shares out: links, then the ranks' memories, then the thread blocks that each
- * rank can have at work: their time in place of bytes. */
+/* The shared resources of a simulation: links, then the ranks' memories, then the thread blocks
+ * that each rank can run at once (their time in place of bytes). */
 #ifndef SIMULATE_TOPOLOGY_RESOURCES_H
 #define SIMULATE_TOPOLOGY_RESOURCES_H
 
 #include "simulate/engine/sharing.h"
 #include "simulate/topology/topology.h"
 
-/* A thread block's second, in place of the bytes that links carry: of about as much. */
+/* A thread block's second in place of a link's bytes, of similar magnitude. */
 #define BLOCK_SECOND 1e12
 
-/* Rank i is processor i. NO_MEMORY. */
+/* Make the resources; rank i is processor i. NO_MEMORY. */
 banyan_status resources_make(const banyan_topology *topology, uint32_t ranks, uint32_t flow_count,
                              agenda *ends, sharing *made);
 

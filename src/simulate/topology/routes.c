@@ -4,7 +4,7 @@
 
 #define NO_LINK UINT32_MAX
 
-/* How far a vertex is: compared in this order, so that the choice among equals is always the same.
+/* Distance of a vertex, compared in this order, so that the choice among equals is deterministic.
  */
 typedef struct distance {
     uint64_t latency_ps;
@@ -13,7 +13,7 @@ typedef struct distance {
 
 typedef struct search {
     const banyan_topology *topology;
-    ARRAY(distance) heap; /* the nearest first; out-dated entries stay in it */
+    ARRAY(distance) heap; /* the nearest first; it may contain outdated entries */
     distance *best;
     uint32_t *arrived_by;
 } search;

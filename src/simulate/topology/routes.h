@@ -1,4 +1,4 @@
-/* The quickest ways through a topology. */
+/* The fastest routes through a topology. */
 #ifndef SIMULATE_TOPOLOGY_ROUTES_H
 #define SIMULATE_TOPOLOGY_ROUTES_H
 
@@ -6,7 +6,7 @@
 
 typedef struct routes {
     const banyan_topology *topology;
-    uint32_t **arrived_by; /* of each source asked for: the link by which each vertex is reached */
+    uint32_t **arrived_by; /* for each requested source: the link by which each vertex is reached */
 } routes;
 
 typedef struct route {
@@ -17,8 +17,8 @@ typedef struct route {
 banyan_status routes_make(const banyan_topology *topology, routes *all);
 void routes_free(routes *all);
 
-/* Of the ways with the least latency the one with the fewest links. Processors do not forward.
- * `*there` is false when there is none. The route's memory is used again. */
+/* Find the route with the least latency and, among equals, the fewest links. Processors do not
+ * forward. `*there` is false when there is none. The route's memory is reused. */
 banyan_status routes_find(routes *all, uint32_t from, uint32_t to, route *found, bool *there);
 void route_free(route *old);
 

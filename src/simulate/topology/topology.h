@@ -1,4 +1,4 @@
-/* A machine, or many: processors and switches, and the links between them. */
+/* One machine or several: processors and switches, and the links between them. */
 #ifndef SIMULATE_TOPOLOGY_TOPOLOGY_H
 #define SIMULATE_TOPOLOGY_TOPOLOGY_H
 
@@ -15,19 +15,19 @@ typedef struct shipped_topology {
 } shipped_topology;
 extern const shipped_topology shipped_topologies[]; /* ends with an empty one */
 
-/* What a thread block does in a second. Where processors share a memory, peers' memory is what
- * others write, and to be written, what others touch: wherever it lies. */
+/* A thread block's rates per second. Where processors share a memory, "peer's memory" means data
+ * that others write or, for writes, touch, wherever it lies. */
 typedef struct block_rates {
     double local;        /* bytes of its own memory, read or written */
     double load;         /* bytes of a peer's memory, read */
     double store;        /* bytes of a peer's memory, written */
     double packet;       /* bytes of packets with their flags, read or written, wherever they lie */
     double reduce;       /* bytes of sources, reduced */
-    double reduce_load;  /* those of a peer's memory */
-    double reduce_store; /* bytes of sums that a core writes to what peers touch */
+    double reduce_load;  /* sources in a peer's memory, reduced */
+    double reduce_store; /* bytes of sums that a core writes to data that peers touch */
 } block_rates;
 
-/* The rates of a rank that touches so many bytes in a run. */
+/* The rates of a rank that touches this many bytes in a run. */
 typedef struct cached_rates {
     double working_set_bytes;
     block_rates rates;
@@ -36,18 +36,18 @@ typedef struct cached_rates {
 typedef struct processor_kind {
     const char *name;
     double memory_bytes_per_s;
-    double blocks_at_once; /* thread blocks that can go at their full rates */
+    double blocks_at_once; /* thread blocks that can run at their full rates */
     uint64_t launch_ps;    /* before the first operation of a run */
-    uint64_t operation_ps; /* of each operation but nop */
+    uint64_t operation_ps; /* of each operation except nop */
     uint64_t sync_ps;      /* of a nop or barrier */
-    uint64_t signal_ps;    /* more, of a signal; in shared memory, of one with data to publish */
-    bool shared_memory;    /* with all others of its kind, each with caches of its own */
-    cached_rates *rates;   /* by working set, ascending; one: whatever that is */
+    uint64_t signal_ps;  /* extra time of a signal; in shared memory, of one with data to publish */
+    bool shared_memory;  /* with all others of its kind, each with its own caches */
+    cached_rates *rates; /* by working set, ascending; a single entry serves every working set */
     size_t rate_count;
-    double load_overhead, store_overhead; /* room on links of a byte that a thread block moves */
+    double load_overhead, store_overhead; /* room on links per byte that a thread block moves */
     uint64_t request_ps;                  /* the proxy's work for one request */
     double port_bytes_per_s;
-    bool port_takes_block; /* the proxy copies where thread blocks do */
+    bool port_takes_block; /* the proxy copies in place of thread blocks */
 } processor_kind;
 
 /* Processors come first. */
@@ -72,11 +72,12 @@ struct banyan_topology {
     ARRAY(topology_vertex) vertices;
     uint32_t processor_count;
     ARRAY(topology_link) links;
-    uint32_t *first_out; /* of each vertex, and one more, into `out` */
-    uint32_t *out;       /* links by where they come from */
+    uint32_t *first_out; /* for each vertex, and one more entry: index into `out` */
+    uint32_t *out;       /* links by source vertex */
 };
 
-/* Those of a working set: between two that are known, a byte's time changes with the logarithm. */
+/* Return the rates of a working set: between two known sets, a byte's time is interpolated by the
+ * logarithm. */
 block_rates rates_for(const processor_kind *kind, double working_set_bytes);
 
 #endif

@@ -23,7 +23,7 @@ typedef struct reader {
 
 typedef const char *const *key_list; /* ends with NULL */
 
-/* A key that nobody reads is a slip of the pen. */
+/* Refuse unknown keys, which are probably misspelt. */
 static banyan_status check_keys(reader *from, json_t *object, key_list known)
 {
     const char *key;
@@ -41,7 +41,7 @@ static banyan_status check_keys(reader *from, json_t *object, key_list known)
     return BANYAN_OK;
 }
 
-/* A number from `low` on, but 0 where something has to be above it. */
+/* Read a number from 0 to `most`; with `above_zero` from 1. */
 static banyan_status read_number(reader *from, const json_t *object, const char *key,
                                  bool above_zero, double most, double *value)
 {
@@ -81,7 +81,7 @@ static banyan_status read_flag(reader *from, const json_t *entry, const char *ke
 
 /* ---- kinds of processors ---- */
 
-/* What may be missing, and is `otherwise` then. */
+/* Read an optional rate; `otherwise` is the default. */
 static banyan_status read_rate_or(reader *from, const json_t *object, const char *key,
                                   double otherwise, double *rate)
 {
@@ -89,7 +89,7 @@ static banyan_status read_rate_or(reader *from, const json_t *object, const char
     return json_object_get(object, key) ? read_rate(from, object, key, rate) : BANYAN_OK;
 }
 
-/* In a list each has a working set. */
+/* Read rates; in a list each has a working set. */
 static banyan_status read_rates(reader *from, json_t *block, bool listed, block_rates *rates)
 {
     static const char *const of_list[] = {
@@ -163,7 +163,7 @@ static banyan_status read_proxy(reader *from, const json_t *object, processor_ki
     return BANYAN_OK;
 }
 
-/* 1 when it is missing: what is moved takes its own room on links. */
+/* Read an overhead; the default 1 means that data takes its own size on links. */
 static banyan_status read_overhead(reader *from, const json_t *object, const char *key,
                                    double *overhead)
 {
@@ -357,9 +357,9 @@ static banyan_status read_entries(reader *from, const json_t *root, const char *
     return BANYAN_OK;
 }
 
-/* ---- the whole ---- */
+/* ---- the whole file ---- */
 
-/* Links by the vertex that they come from. */
+/* Index links by source vertex. */
 static banyan_status index_links(banyan_topology *topology)
 {
     size_t vertices = topology->vertices.count, links = topology->links.count;
@@ -373,7 +373,7 @@ static banyan_status index_links(banyan_topology *topology)
     for (size_t v = 0; v < vertices; v++)
         topology->first_out[v + 1] += topology->first_out[v];
     for (size_t i = links; i-- > 0;) {
-        /* Counts down to where the vertex' links begin. */
+        /* Counts down to the start of the vertex' links. */
         uint32_t from = topology->links.data[i].from;
         topology->out[--topology->first_out[from + 1]] = (uint32_t)i;
     }
