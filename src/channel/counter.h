@@ -1,21 +1,19 @@
 /* Signals between ranks of a node, and between the thread blocks of a rank: counters in memory that
- * both sides have mapped, each waited for by one side.
+ * both sides have mapped. One side waits for each counter.
  *
- * A counter only grows. The waiter keeps how far it has consumed it. Whoever adds to a counter
- * knocks on the wake-up of the rank that waits, which costs next to nothing while that rank is
- * awake.
- */
+ * A counter only grows. The waiter stores how much of it has been consumed. Each add rings the
+ * doorbell of the waiting rank; that costs almost nothing while the rank is awake. */
 #ifndef CHANNEL_COUNTER_H
 #define CHANNEL_COUNTER_H
 
 #include "memory/staging/wake_up.h"
 
-/* A cache line of its own. Zeroed is ready. */
+/* One cache line. A zeroed counter is ready for use. */
 typedef struct counter {
     _Alignas(64) _Atomic uint64_t value;
 } counter;
 
-/* What the signaller did before is visible to whoever sees the new value. */
+/* Release: a thread that sees the new value sees everything the signaller did before. */
 static inline void counter_add(counter *c, uint64_t add)
 {
     atomic_fetch_add_explicit(&c->value, add, memory_order_release);
@@ -26,7 +24,7 @@ static inline uint64_t counter_read(const counter *c)
     return atomic_load_explicit(&((counter *)c)->value, memory_order_acquire);
 }
 
-/* Relaxed: tells that something has happened, and publishes nothing. */
+/* Relaxed: signals an event, and publishes no data. */
 static inline void counter_add_relaxed(counter *c, uint64_t add)
 {
     atomic_fetch_add_explicit(&c->value, add, memory_order_relaxed);

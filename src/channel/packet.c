@@ -23,8 +23,6 @@ static inline uint64_t packet_load(const void *packet)
     return __atomic_load_n((const packet_at *)packet, __ATOMIC_RELAXED);
 }
 
-/* ---- one by one ---- */
-
 static void write_each(char *packets, const char *data, size_t bytes, uint64_t flag)
 {
     for (; bytes > 0; packets += PACKET_BYTES) {
@@ -72,25 +70,24 @@ static size_t forward_each(char *to, uint64_t to_flag, const char *from, size_t 
     return done;
 }
 
-/* ---- several at once ---- */
-
-/* The processors named here never split the 8 aligned bytes of a lane: aarch64's manual promises it
- * of vector registers whose parts are aligned, and x86-64 processors part a vector access, where
- * they do, at the end of a cache line or in halves of 16 bytes or more. The vectors are volatile so
- * that the compiler accesses each once: flag and data are of one reading. The thread sanitizer
- * wants to see atomics. */
+/* These processors never split the 8 aligned bytes of a lane. aarch64's manual guarantees it for
+ * vector registers with aligned elements. x86-64 processors split a vector access only at the end
+ * of a cache line or into halves of at least 16 bytes. The vectors are volatile so that the
+ * compiler accesses each once: flag and data come from one read. The thread sanitizer needs to see
+ * atomics. */
 #if (defined(__x86_64__) || defined(__aarch64__)) && !defined(SANITIZER_THREAD)
 #define PACKETS_IN_VECTORS 1
 #endif
 
 #ifdef PACKETS_IN_VECTORS
 
-/* Data bytes from which vectors are worthwhile, and the widest ones: two of their steps. */
+/* Data bytes from which vectors are worthwhile, and from which the widest ones are: two steps of
+ * each. */
 #define WORTHWHILE 32
 #define WIDE_WORTHWHILE 256
 
-/* Whole steps, of four vectors of packets each, from the start of a run; each says how many packets
- * that were. */
+/* Process whole steps, of four vectors of packets each, from the start of a run; each function
+ * returns the number of packets. */
 typedef struct packet_loops {
     size_t vector_bytes;
     size_t (*write)(char *packets, const char *data, size_t count, uint64_t flag);
@@ -98,7 +95,7 @@ typedef struct packet_loops {
     size_t (*forward)(char *to, uint64_t to_flag, const char *from, size_t count, uint64_t flag);
 } packet_loops;
 
-/* Places of 32-bit words in two vectors that are mixed. */
+/* Indices of 32-bit words for mixing two vectors. */
 #define LOWER_4 0, 4, 1, 5
 #define UPPER_4 2, 6, 3, 7
 #define EVEN_4 0, 2, 4, 6
@@ -109,7 +106,7 @@ typedef struct packet_loops {
 #define UPPER_16 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
 #define EVEN_16 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
 
-/* Is any bit of a flag set? */
+/* True if any bit of a flag is set. */
 static inline bool narrow_any_flag(uint64_t __attribute__((vector_size(16))) lanes)
 {
     return (lanes[0] | lanes[1]) >> 32 != 0;
@@ -152,7 +149,7 @@ AVX512 static inline bool avx512_any_flag(uint64_t __attribute__((vector_size(64
         to[3] = q->d;                                                                              \
     }                                                                                              \
                                                                                                    \
-    /* Have all of them come? */                                                                   \
+    /* True if all packets have arrived. */                                                        \
     attributes static inline bool name##_load(name##_quad *q, const char *packets, uint64_t flag)  \
     {                                                                                              \
         const volatile name##_packets *from = (const volatile name##_packets *)packets;            \
@@ -233,15 +230,13 @@ static const packet_loops *loops_for(size_t bytes)
 #endif
 }
 
-/* Data bytes before the first packet that starts a vector. */
+/* Return the data bytes before the first packet that starts a vector. */
 static size_t bytes_before(const packet_loops *loops, const void *packets)
 {
     return (-(uintptr_t)packets & (loops->vector_bytes - 1)) / PACKET_BYTES * PACKET_DATA_BYTES;
 }
 
 #endif
-
-/* ---- runs ---- */
 
 void packets_write(void *packets, const void *data, size_t bytes, uint32_t flag)
 {

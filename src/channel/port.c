@@ -10,14 +10,14 @@
 #include "core/threads/thread.h"
 #include "memory/stream.h"
 
-/* Of a queue; a power of two. */
+/* Capacity of a queue; a power of two. */
 #define REQUESTS 128
-/* Bytes that a queue moves before the others have their turn. */
+/* Bytes that a queue moves before it is the next queue's turn. */
 #define TURN_BYTES ((uint64_t)1 << 20)
 #define SLICE_MULTIPLE 64
 
-/* A ring: one posts, one serves. Both count up, and never look at each other's cache line more
- * often than they must. */
+/* A ring with one poster and one server. Each increments its own counter, and reads the other's
+ * cache line only when it must. */
 struct port_queue {
     port_proxy *proxy;
     port_queue *next; /* in the inbox, then in the proxy's list */
@@ -34,19 +34,17 @@ struct port_queue {
 };
 
 struct port_proxy {
-    wake_up door; /* knocked on for the thread */
+    wake_up door; /* wakes the thread */
     wake_up *own;
     uint32_t spins;
     bool running;
     pthread_t thread;
-    _Atomic(port_queue *) inbox; /* queues that the thread has not taken over yet */
+    _Atomic(port_queue *) inbox; /* queues that the thread has not adopted yet */
     _Atomic bool stop;
     port_queue *queues; /* the thread's */
 };
 
-/* ---- serving ---- */
-
-/* Returns how many bytes were moved: all, but for packets that have not come. */
+/* Return the number of bytes moved: all, except packets that have not arrived. */
 static uint64_t move_slice(const port_request *request, uint64_t moved, uint64_t bytes)
 {
     const char *from = request->source;
@@ -71,14 +69,14 @@ static uint64_t move_slice(const port_request *request, uint64_t moved, uint64_t
     return bytes;
 }
 
-/* Slices end where packets do. */
+/* Slices end at packet boundaries. */
 static uint64_t slice_bytes(uint64_t rest, uint64_t turn)
 {
     return rest <= turn ? rest : turn & ~(uint64_t)(SLICE_MULTIPLE - 1);
 }
 
-/* As much of the request as the turn has bytes left for. True when it is done: what it wrote comes
- * before all that is told afterwards. */
+/* Process as much of the request as the turn has bytes left. True when it is done: its writes are
+ * ordered before all later signals. */
 static bool serve_request(port_queue *queue, const port_request *request, uint64_t *turn)
 {
     if (request->kind == PORT_SIGNAL) {
@@ -98,7 +96,7 @@ static bool serve_request(port_queue *queue, const port_request *request, uint64
     return true;
 }
 
-/* False when there was nothing to do. */
+/* Serve a queue's turn. False when there was nothing to do. */
 static bool serve_queue(port_proxy *proxy, port_queue *queue)
 {
     uint64_t first = atomic_load_explicit(&queue->done, memory_order_relaxed), done = first;
@@ -178,8 +176,6 @@ static void *channel_port_serve(void *argument)
     return NULL;
 }
 
-/* ---- proxies and queues ---- */
-
 banyan_status port_proxy_create(wake_up *own, bool crowded, port_proxy **proxy)
 {
     port_proxy *made = aligned_alloc(_Alignof(port_proxy), sizeof *made);
@@ -243,8 +239,6 @@ void port_queue_destroy(port_queue *queue)
     }
     free(queue);
 }
-
-/* ---- posting ---- */
 
 bool port_post(port_queue *queue, const port_request *request)
 {

@@ -1,11 +1,10 @@
 #include "channel/reduce_loops.h"
 
-/* ---- floats in order ---- */
-
-/* Floats as unsigned integers that are ordered as they are. Flipping all bits but the sign of the
- * negative ones gives signed integers in order, from negative NaN over -infinity, -0, 0 and
- * infinity to positive NaN, after which the circle begins again. Counted from -infinity on, all NaN
- * are at the top, where they win a maximum; counted from behind infinity, at the bottom. */
+/* Map floats to unsigned integers of the same order. Flipping all bits but the sign of the negative
+ * ones gives ordered signed integers: from negative NaN over -infinity, -0, 0 and infinity to
+ * positive NaN, after which the circle begins again. Counted from -infinity on, all NaN are at the
+ * top, where they win a maximum; counted from behind infinity, they are at the bottom and win a
+ * minimum. */
 #define DEFINE_ORDER(name, bits_t, signed_t, infinity, nan)                                        \
     static inline bits_t name##_flipped(bits_t bits)                                               \
     {                                                                                              \
@@ -53,8 +52,6 @@ DEFINE_ORDER(e5m2, uint8_t, int8_t, 0x7c, 0x7e)
 
 #define LOWER(a, b) ((b) < (a) ? (b) : (a))
 #define HIGHER(a, b) ((b) > (a) ? (b) : (a))
-
-/* ---- types ---- */
 
 static const DLDataType types[] = {
     BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_F8_E4M3, BANYAN_F8_E5M2,

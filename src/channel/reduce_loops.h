@@ -1,4 +1,4 @@
-/* The loops of reductions, to be made for an element type, an operation and a processor. */
+/* Reduction loops, instantiated for an element type, an operation and a processor level. */
 #ifndef CHANNEL_REDUCE_LOOPS_H
 #define CHANNEL_REDUCE_LOOPS_H
 
@@ -13,11 +13,11 @@ typedef uint16_t half_at __attribute__((aligned(1), may_alias));
 typedef uint32_t word_at __attribute__((aligned(1), may_alias));
 typedef uint64_t long_at __attribute__((aligned(1), may_alias));
 
-/* Words that are reduced at a time, before any of them is stored. A constant number of iterations
- * is what compilers like best. */
+/* Words that are reduced before any of them is stored. Compilers optimize a constant number of
+ * iterations best. */
 #define TILE 64
 
-/* The destination may be a source, but then each word depends on those in its own place alone. */
+/* The destination may be a source, but each word depends only on the words at its own place. */
 #if defined(__clang__)
 #define WORDS_ARE_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #define UNROLLED _Pragma("clang loop unroll(full)")
@@ -29,7 +29,7 @@ typedef uint64_t long_at __attribute__((aligned(1), may_alias));
 #define SAME(x) (x)
 #define PLUS(a, b) ((a) + (b))
 
-/* A source's tile; what is left of one, as a whole tile in `room`. */
+/* Return a source's tile; a partial tile is copied to `room` as a whole tile. */
 static inline const void *tile_at(const void *source, size_t at, size_t bytes, size_t tile_bytes,
                                   void *room)
 {
@@ -41,9 +41,9 @@ static inline const void *tile_at(const void *source, size_t at, size_t bytes, s
     return room;
 }
 
-/* `widen` makes an accumulator of an element, `narrow` an element of an accumulator. A word holds
- * one element or more: small ones that are accumulated in f32 stay in their lanes so, with nothing
- * to be spread and gathered. Two sources need no accumulators in memory. */
+/* `widen` converts an element to an accumulator, `narrow` an accumulator to an element. A word
+ * holds one or more elements: small elements that are accumulated in f32 stay in their lanes, so
+ * nothing is spread or gathered. Two sources need no accumulators in memory. */
 #define DEFINE_REDUCE(name, attributes, word_t, parts, accumulator_t, widen, combine, narrow)      \
     attributes static inline accumulator_t name##_part(word_t word, int k)                         \
     {                                                                                              \
@@ -107,7 +107,7 @@ static inline const void *tile_at(const void *source, size_t at, size_t bytes, s
         }                                                                                          \
     }
 
-/* Functions for a level. */
+/* Attributes of the functions for a level. */
 #define AVX2 __attribute__((target(CPU_AVX2_TARGET)))
 #define AVX512 __attribute__((target(CPU_AVX512_TARGET)))
 

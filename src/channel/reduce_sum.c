@@ -5,9 +5,7 @@
 #include <immintrin.h>
 #endif
 
-/* ---- elements ---- */
-
-/* What a sum becomes: its bits, with one NaN for all. */
+/* Return a sum's bits, with one NaN for all. */
 static inline uint32_t sum_bits(float sum)
 {
     return bits_select(sum != sum, F32_INFINITY | F32_QUIET, f32_bits(sum));
@@ -24,7 +22,7 @@ static inline uint32_t sum_bits(float sum)
         return name_of_f32(sum_bits(sum));                                                         \
     }
 
-/* NaN need not be quietened, nor be told apart: that is done to the sum. */
+/* Convert without making NaN quiet or telling NaNs apart: sum_bits handles them. */
 static inline uint32_t f32_of_bf16_number(uint16_t half)
 {
     return (uint32_t)half << 16;
@@ -40,8 +38,6 @@ DEFINE_SUM(f16, uint16_t, f32_of_f16, f16_of_f32)
 DEFINE_SUM(bf16, uint16_t, f32_of_bf16_number, bf16_of_f32_number)
 DEFINE_SUM(e4m3, uint8_t, f32_of_e4m3, e4m3_of_f32)
 DEFINE_SUM(e5m2, uint8_t, f32_of_e5m2, e5m2_of_f32)
-
-/* ---- one after the other ---- */
 
 #if defined(__x86_64__)
 
@@ -109,8 +105,8 @@ AVX512 static inline void avx512_f16_store(half_at *to, __m512 sums)
     _mm256_storeu_si256((__m256i_u *)to, halves);
 }
 
-/* 8-bit floats go by way of f16. On the way back the last bit of the f16 is set where bits are
- * lost: then rounding it again gives what rounding once would. */
+/* 8-bit floats are rounded through f16. The conversion sets the last bit of the f16 if bits are
+ * lost; then the second rounding gives the result of a single rounding. */
 AVX2 static inline __m128i avx2_odd_halves(__m256 sums)
 {
     __m128i halves = _mm256_cvtps_ph(sums, _MM_FROUND_TO_ZERO);
@@ -157,8 +153,7 @@ AVX512 static inline void avx512_e5m2_store(byte_at *to, __m512 sums)
     _mm_storeu_si128((__m128i_u *)to, _mm256_cvtepi16_epi8(_mm256_srli_epi16(halves, 8)));
 }
 
-/* With its exponent and mantissa in those of an f16, an e4m3 is 2^-8 of its value; so are the sums.
- */
+/* An e4m3's exponent and mantissa, placed in an f16's, have 2^-8 of its value; so do the sums. */
 AVX2 static inline __m256 avx2_e4m3_load(const byte_at *from)
 {
     __m128i bytes = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i_u *)from));
@@ -177,7 +172,7 @@ AVX512 static inline __m512 avx512_e4m3_load(const byte_at *from)
     return _mm512_cvtph_ps(_mm256_mask_mov_epi16(halves, is_nan, _mm256_set1_epi16(-1)));
 }
 
-/* f16's NaN and infinity are above all that e4m3 has, too. */
+/* f16's NaN and infinity are above every e4m3 value, too. */
 AVX2 static inline void avx2_e4m3_store(byte_at *to, __m256 sums)
 {
     __m128i halves = avx2_odd_halves(avx2_one_nan(sums));
@@ -206,8 +201,6 @@ AVX512 static inline void avx512_e4m3_store(byte_at *to, __m512 sums)
 }
 
 #endif
-
-/* ---- processors ---- */
 
 #define DEFINE_SUMS(level, attributes)                                                             \
     DEFINE_REDUCE(level##_f32, attributes, word_at, 1, float, f32_wide, PLUS, f32_narrow)          \

@@ -4,7 +4,8 @@
 
 #include "memory/stream.h"
 
-/* Stays in the first-level cache while it is copied again and again; what streaming likes best. */
+/* Stays in the first-level cache while it is copied repeatedly; a good size for streaming stores.
+ */
 #define BLOCK ((size_t)32 << 10)
 
 static void spread_copy_block(char *to, const char *from, size_t bytes, spread_way way)

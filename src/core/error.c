@@ -42,7 +42,7 @@ const char *banyan_last_error(void)
     return last_error;
 }
 
-/* Formatted aside first: the arguments may point into last_error. */
+/* Format into a temporary buffer first: the arguments may point into last_error. */
 static void set_sentence(const char *format, va_list args, const char *suffix)
 {
     char text[ERROR_BYTES];

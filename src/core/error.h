@@ -1,4 +1,4 @@
-/* Failing with a sentence. */
+/* Set the last error's message. */
 #ifndef CORE_ERROR_H
 #define CORE_ERROR_H
 
@@ -9,15 +9,15 @@
 /* `return error_set(BANYAN_ERR_INVALID, "rank %d …", …)`. */
 #define error_set banyan_error_set
 
-/* BANYAN_ERR_SYSTEM with ": <errno's text>" appended; errno is read before anything else. */
+/* Set BANYAN_ERR_SYSTEM with ": <errno's text>" appended. Reads errno before it calls anything. */
 banyan_status error_set_errno(const char *format, ...) __attribute__((format(printf, 1, 2), cold));
 
 banyan_status error_no_memory(size_t bytes, const char *what) __attribute__((cold));
 
-/* INVALID: "banyan_comm_create: comm is NULL". */
+/* Set INVALID: "banyan_comm_create: comm is NULL". */
 banyan_status error_null(const char *call, const char *argument) __attribute__((cold));
 
-/* Refuse a public call that lacks an argument, by the argument's name. */
+/* Return an error from a public function if this argument is NULL; the message names it. */
 #define RETURN_IF_NULL(argument)                                                                   \
     do {                                                                                           \
         if (!(argument))                                                                           \

@@ -7,8 +7,8 @@
 void log_line(banyan_log_level level, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Between two lines of one wait: BANYAN_WAIT_LOG. A sum with a time of the clock does not overflow.
- */
+/* Return the time between two log lines of one wait (BANYAN_WAIT_LOG). Adding it to a clock time
+ * does not overflow. */
 uint64_t log_wait_period_ns(void);
 
 #define log_error(...) log_line(BANYAN_LOG_ERROR, __VA_ARGS__)

@@ -20,7 +20,7 @@ static struct loaded_module {
 } modules[MODULE_MAX];
 static int module_count;
 
-/* The folder of the library or program this code is part of. */
+/* Get the folder of the library or program that contains this code. */
 static void own_folder(char *folder, size_t bytes)
 {
     Dl_info info;
@@ -35,7 +35,7 @@ static void own_folder(char *folder, size_t bytes)
         snprintf(folder, bytes, ".");
 }
 
-/* The first file that exists of those a module may be in; empty when there is none. */
+/* Find the module's file: the first that exists in the search path; empty when there is none. */
 static void module_path(const char *name, char *path, size_t bytes)
 {
     char own[PATH_MAX], beside[PATH_MAX + 16];

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #define MOST_DISTANCE 16
-/* Further away than this on one row no distance below the limit can lead. */
+/* A cell further than this from the diagonal cannot lead to a distance below the limit. */
 #define BAND (2 * MOST_DISTANCE + 3)
 
 int names_limit(const char *name)
@@ -18,8 +18,8 @@ static int core_nearest_least(int a, int b)
     return a < b ? a : b;
 }
 
-/* Row i of the table of distances between prefixes, only where |i - j| < limit: cell j lies at
- * j - i + MOST_DISTANCE + 1. */
+/* Compute the distance row by row. Row i holds the distances between prefixes only where |i - j| <
+ * limit: cell j is at j - i + MOST_DISTANCE + 1. */
 static int band_distance(const char *a, int a_bytes, const char *b, int b_bytes, int limit)
 {
     int rows[3][BAND];

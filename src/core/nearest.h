@@ -1,20 +1,22 @@
 /* Find the name that a misspelt one may stand for.
  *
- * Nothing else of Banyan is needed: the library and its command line are both built with this. */
+ * This file depends on nothing else of Banyan: the library and the command line are both built with
+ * it. */
 #ifndef CORE_NEAREST_H
 #define CORE_NEAREST_H
 
 #include <stddef.h>
 
-/* Characters to insert, delete, replace or swap with their neighbour until `a` is `b`; `limit` when
- * there are as many or more. */
+/* Return the number of characters to insert, delete, replace or swap with their neighbour to turn
+ * `a` into `b`; at most `limit`. */
 int names_distance(const char *a, const char *b, int limit);
 
-/* The distance from which on a name is no help for this one: a third of its length, at most 16. */
+/* Return the distance from which a name is no useful suggestion: a third of its length, at most 16.
+ */
 int names_limit(const char *name);
 
 /* A search of a list for the name nearest to `wanted`. `nearest` is the first of the nearest names
- * so far, or NULL while none is below names_limit. */
+ * so far; NULL while none is closer than names_limit. */
 typedef struct names_search {
     const char *wanted, *nearest;
     int limit;

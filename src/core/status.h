@@ -1,4 +1,5 @@
-/* What to do with a status that was returned: by the public API alone, for modules, too. */
+/* Macros that handle a returned status. They use only the public API, so modules can use them too.
+ */
 #ifndef CORE_STATUS_H
 #define CORE_STATUS_H
 
@@ -6,7 +7,7 @@
 
 #include <banyan/core.h>
 
-/* Return the status of a failing call at once. For functions with nothing to undo. */
+/* Return the status of a failed call at once. For functions with nothing to undo. */
 #define RETURN_IF_FAILED(call)                                                                     \
     do {                                                                                           \
         banyan_status return_status_ = (call);                                                     \
@@ -14,7 +15,7 @@
             return return_status_;                                                                 \
     } while (0)
 
-/* A status and its sentence, kept while what follows may set others. */
+/* A saved status and message: later calls may overwrite the last error. */
 typedef struct error_kept {
     banyan_status status;
     char sentence[2048];
@@ -28,7 +29,8 @@ static inline error_kept error_keep(banyan_status status)
     return kept;
 }
 
-/* `return error_again(&kept)`: the last error once more; BANYAN_OK when there was none. */
+/* Set the saved error again and return it (`return error_again(&kept)`); BANYAN_OK when none was
+ * saved. */
 static inline banyan_status error_again(const error_kept *kept)
 {
     return kept->status == BANYAN_OK ? BANYAN_OK

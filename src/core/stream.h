@@ -1,10 +1,10 @@
-/* Streams that calls are given. */
+/* Stream arguments of public calls. */
 #ifndef CORE_STREAM_H
 #define CORE_STREAM_H
 
 #include "core/error.h"
 
-/* On the host there are none. */
+/* Refuse a stream on the host, where there are none. */
 static inline banyan_status stream_check_none(const void *stream, int rank, const char *what)
 {
     if (!stream)

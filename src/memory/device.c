@@ -1,4 +1,4 @@
-/* Which modules have been loaded for devices, and whose memory a pointer is. */
+/* Find the loaded device modules, and the device that a pointer belongs to. */
 #include "memory/device.h"
 
 #include <dlfcn.h>
@@ -48,7 +48,8 @@ static int take_count(struct dl_phdr_info *info, size_t bytes, void *count)
     return 1;
 }
 
-/* Looking for a library takes the linker microseconds, so only when there are new ones. */
+/* The linker takes microseconds to look for a library, so look only after new libraries were
+ * loaded. */
 static bool process_has_driver(void)
 {
     static _Atomic unsigned long long looked_at;

@@ -24,7 +24,8 @@ static void space_destroy(void *attachment)
     free(space);
 }
 
-/* Peers that read without a pause must not keep the owner from unregistering. */
+/* The lock prefers writers, so that peers that read without a pause cannot keep the owner from
+ * unregistering. */
 static void init_lock(pthread_rwlock_t *lock)
 {
     pthread_rwlockattr_t attributes;

@@ -1,4 +1,4 @@
-/* What one rank knows of a world's memory: its symmetric buffers and its registrations. */
+/* The state of a world's memory at one rank: its symmetric buffers and its registrations. */
 #ifndef MEMORY_SPACE_H
 #define MEMORY_SPACE_H
 
@@ -14,26 +14,27 @@
 /* A rank's part of a symmetric buffer. */
 typedef struct memory_part {
     pages mapped;
-    size_t bytes;           /* as its owner asked for */
+    size_t bytes;           /* as its owner requested */
     uint64_t owner_address; /* where the owner has it mapped */
 } memory_part;
 
 struct banyan_memory {
-    struct memory_space *space;          /* NULL: suspended, and of no world (suspend.h) */
+    struct memory_space *space;          /* NULL: suspended, and in no world (suspend.h) */
     const struct memory_device_ops *ops; /* NULL: on the host */
     DLDevice device;                     /* where this rank's part lies */
     uint64_t id;
-    memory_part *parts; /* one a local rank */
+    memory_part *parts; /* one per local rank */
     int part_count, own_part;
-    bool is_suspended; /* nothing is mapped where the parts were */
-    /* Memory that its owners have allocated: how it is mapped, and this rank's part (kind 0: it has
-     * none, or the buffer is of our own making). */
+    bool is_suspended; /* nothing is mapped at the parts' addresses */
+    /* For memory that its owners allocated: how it is mapped, and this rank's part. Kind 0: this
+     * rank has none, or Banyan allocated the buffer. */
     struct memory_attachments *attached;
     banyan_memory_handle adopted;
-    struct memory_multicast *multicasts; /* what it has of them; see multicast.h */
+    struct memory_multicast *multicasts; /* its multicast addresses; see multicast.h */
 };
 
-/* A registration, as its owner shows it to its peers. The id is 0 while it is empty or changing. */
+/* A registration, as its owner publishes it to peers. The id is 0 while the entry is empty or
+ * changing. */
 typedef struct registration_entry {
     _Atomic uint64_t id, address, bytes;
     uint64_t unused; /* two entries share a cache line */
@@ -59,67 +60,68 @@ typedef struct memory_space {
     uint64_t next_buffer_id;
     spans buffer_spans; /* of this rank's own parts */
 
-    /* The lock is held, shared, by whoever uses a registration on behalf of a peer, so that memory
-     * is left alone once it is unregistered. */
+    /* Held, shared, while a registration is used on behalf of a peer, so that nobody accesses
+     * memory after it is unregistered. */
     pthread_rwlock_t lock;
     ARRAY(registration) registrations;
     size_t first_free; /* index + 1; 0 when all are live */
     spans registration_spans;
-    registration_entry *shown; /* to peers; NULL until somebody needs it */
+    registration_entry *shown; /* published to peers; NULL until needed */
 
-    struct memory_shares *shares;    /* of registered memory of GPUs; NULL until somebody asks */
-    struct attached_share *attached; /* what peers share and is mapped here */
-    struct user_memory *user;        /* NULL until somebody needs it */
-    int processors; /* that the node's ranks may run on, together; 0: not known yet */
+    struct memory_shares *shares;    /* of registered GPU memory; NULL until requested */
+    struct attached_share *attached; /* shares of peers that are mapped here */
+    struct user_memory *user;        /* NULL until needed */
+    int processors; /* available to all of the node's ranks together; 0: not counted yet */
 } memory_space;
 
-/* The world's, made when it is first asked for. */
+/* Get the world's memory state; created on first use. */
 banyan_status memory_space_of(banyan_world *world, memory_space **space);
 
-/* The place of `rank` among the node's ranks; -1 for another node's. */
+/* Return the index of `rank` among the node's ranks; -1 for another node's rank. */
 int memory_space_local(const memory_space *space, int rank);
 
-/* Must the node's ranks share processors, when each has so many threads at work? */
+/* True if the node's ranks share processors when each has this many busy threads. */
 static inline bool memory_space_is_crowded(const memory_space *space, int threads)
 {
     return space->processors > 0 && space->local_size * threads > space->processors;
 }
 
-/* Like banyan_memory_alloc. `sparse`: most of it is never touched. */
+/* Allocate as banyan_memory_alloc does. `sparse`: most of the memory is never touched. */
 banyan_status memory_alloc(banyan_world *world, size_t bytes, bool sparse, banyan_memory **memory);
 
-/* Unmap, and free what describes it; NULL is ignored. */
+/* Unmap the buffer and free its description; NULL is ignored. */
 void memory_release(banyan_memory *memory);
 
-/* The device had no room for `bytes`: add to the error how much there is. */
+/* Append the device's free memory to the error of a failed allocation of `bytes`. */
 banyan_status memory_explain_device(const banyan_memory *memory, size_t bytes,
                                     banyan_status status);
 
-/* Have a world know a buffer that has its id, or forget it. There is room in `buffers`; NO_MEMORY.
- */
+/* Add a buffer that has its id to a world, or remove it. The caller has reserved the entry in
+ * `buffers`; otherwise NO_MEMORY. */
 banyan_status memory_enter_space(memory_space *space, banyan_memory *memory);
 void memory_leave_space(banyan_memory *memory);
 
-/* A rank's part by its place among the node's ranks. */
+/* Return a rank's part by its index among the node's ranks. */
 static inline char *memory_part_of(const banyan_memory *memory, int local)
 {
     return memory->parts[local].mapped.address;
 }
 
-/* Symmetric memory that the handle names, as mapped here. NOT_FOUND, INVALID or UNSUPPORTED. */
+/* Find the symmetric memory that the handle names, as mapped here. NOT_FOUND, INVALID or
+ * UNSUPPORTED. */
 banyan_status memory_resolve(memory_space *space, const banyan_memory_handle *handle,
                              char **address);
 
-/* Let peers see the registrations in `shown` from now on. */
+/* Publish the registrations to peers in `shown` from now on. */
 void registrations_show(memory_space *space, registration_entry *shown);
 
-/* At the owner, with the lock held: is what the handle names registered, whole? */
+/* At the owner, with the lock held: true if the whole range of the handle is registered. */
 bool registration_covers(const memory_space *space, const banyan_memory_handle *handle);
 
-/* At a peer, the same from what the owner shows. */
+/* At a peer: true if the whole range is registered, by the entry that the owner published. */
 bool registration_shown_covers(registration_entry *shown, const banyan_memory_handle *handle);
 
-/* The error of this rank, which asked for what the handle names in vain. */
+/* Return the error of a request for memory that its owner has not registered. */
 banyan_status registration_missing(const memory_space *space, const banyan_memory_handle *handle);
 
 void registrations_free(memory_space *space);

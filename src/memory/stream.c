@@ -6,14 +6,14 @@
 #include "core/threads/cpu.h"
 #include "core/threads/sanitizer.h"
 
-/* Sanitizers know memcpy, but not what intrinsics touch. */
+/* Sanitizers understand memcpy, but not the memory accesses of intrinsics. */
 #if !defined(__x86_64__) || defined(SANITIZER_THREAD) || defined(SANITIZER_MEMORY)
 #define STREAM_PLAIN 1
 #endif
 
-/* On AMD's processors glibc copies by `rep movsb` up to the size of the second-level cache. That is
- * two to three times as fast as vectors where another core has the destination's lines, which need
- * not be fetched; from PAST_CACHE_BYTES on memcpy may know better, and go past the caches. */
+/* On AMD processors, glibc copies with `rep movsb` up to the size of the second-level cache. That
+ * is two to three times as fast as vectors when another core holds the destination's lines, which
+ * then need not be fetched. From PAST_CACHE_BYTES on, memcpy may bypass the caches. */
 #define PIECE_BYTES ((size_t)256 << 10)
 #define PAST_CACHE_BYTES ((size_t)16 << 20)
 #define VECTORS_BYTES ((size_t)1 << 20) /* about the size of that cache */
@@ -23,7 +23,8 @@ bool stream_is_worthwhile(size_t bytes)
     return bytes >= (cpu_amd_family() > 0 ? PAST_CACHE_BYTES : (size_t)1 << 20);
 }
 
-/* From the end: a load waits for an earlier store to the same place in another page. */
+/* Copy from the end, because a load waits for an earlier store to the same offset in another page.
+ */
 static void copy_trailing(char *to, const char *from, size_t bytes)
 {
     enum { PART_BYTES = 256 };
@@ -32,8 +33,9 @@ static void copy_trailing(char *to, const char *from, size_t bytes)
     memcpy(to, from, bytes);
 }
 
-/* With the fourth generation of EPYC `rep movsb` takes fifteen times as long if the destination
- * lies 1 to 15 bytes behind the source in their pages, with the fifth as long as anywhere. */
+/* True if `rep movsb` is slow: on the fourth generation of EPYC it takes fifteen times as long if
+ * the destination's page offset is 1 to 15 bytes above the source's. The fifth generation has no
+ * such penalty. */
 static bool stream_trails(const char *to, const char *from)
 {
     bool behind = ((uintptr_t)to - (uintptr_t)from - 1) % 4096 < 15;
@@ -93,15 +95,14 @@ void stream_fence(void) {}
 
 #include <immintrin.h>
 
-/* Prefetchers stop at page ends. Walking eight pages abreast keeps memory busy across them: 15 to
- * 20 % faster than one page after the other; of short rows that lie apart, even half as fast again.
- */
+/* Prefetchers stop at page ends. Copying eight pages in parallel keeps memory busy across them: 15
+ * to 20 % faster than page by page, and 50 % faster for short rows that lie apart. */
 #define PAGE 4096
 #define ABREAST 8
 #define BLOCK (ABREAST * PAGE)
 #define LINE 64
 #define SHORT 512 /* not worth aligning */
-#define PART 1024 /* of a row, to be worth going abreast with others */
+#define PART 1024 /* smallest part of a row worth copying in parallel with others */
 
 static inline void line_store(char *to, const char *from)
 {
@@ -115,7 +116,7 @@ static inline void line_stream(char *to, const char *from)
         _mm_stream_si128((__m128i *)(to + i), _mm_loadu_si128((const __m128i *)(from + i)));
 }
 
-/* Bytes [0, bytes) of ABREAST rows, a pair of lines of each in turn. */
+/* Copy bytes [0, bytes) of ABREAST rows, two lines of each in turn. */
 typedef void (*rows_copy)(char *to, ptrdiff_t to_pitch, const char *from, ptrdiff_t from_pitch,
                           size_t bytes);
 
@@ -141,7 +142,7 @@ static void rows_stream(char *to, ptrdiff_t to_pitch, const char *from, ptrdiff_
     }
 }
 
-/* Whole lines in one instruction: 10 % faster for a copy through a slot in the cache. */
+/* Store whole lines with one instruction: 10 % faster for a copy through a slot in the cache. */
 __attribute__((target("avx512f"))) static void
 rows_store_wide(char *to, ptrdiff_t to_pitch, const char *from, ptrdiff_t from_pitch, size_t bytes)
 {
@@ -168,7 +169,7 @@ rows_stream_wide(char *to, ptrdiff_t to_pitch, const char *from, ptrdiff_t from_
     }
 }
 
-/* Copies what lies before the first whole line of the destination; returns its size. */
+/* Copy up to the first whole line of the destination; return the number of bytes. */
 static size_t copy_head(char *to, const char *from)
 {
     size_t head = (size_t)(-(uintptr_t)to & (LINE - 1));
@@ -176,8 +177,8 @@ static size_t copy_head(char *to, const char *from)
     return head;
 }
 
-/* As much as can go abreast: pages, and then what is left in ABREAST parts, unless they are short.
- * Returns how much that was. */
+/* Copy in parallel streams: pages first, then the rest in ABREAST parts unless they are short.
+ * Return the number of bytes copied. */
 static size_t copy_abreast(char *to, const char *from, size_t bytes, rows_copy copy)
 {
     size_t i = 0;
@@ -206,7 +207,7 @@ void stream_past_cache(void *destination, const void *source, size_t bytes)
     memcpy(to + i, from + i, bytes - i);
 }
 
-/* ABREAST rows that have whole lines in the same places. */
+/* Copy ABREAST rows whose whole lines start at equal offsets. */
 static void stream_copy_rows(char *to, ptrdiff_t to_pitch, const char *from, ptrdiff_t from_pitch,
                              size_t bytes, bool wide)
 {
@@ -224,8 +225,8 @@ static void stream_copy_rows(char *to, ptrdiff_t to_pitch, const char *from, ptr
     }
 }
 
-/* Rows of whole lines are worth it from two lines on; where the ends are parts of lines, which are
- * read first and driven out of the cache by the next stream, rows must be longer. */
+/* Rows of whole lines are worth it from two lines on. Rows with partial lines at their ends must be
+ * longer: the partial lines are read first, and the next stream evicts them. */
 static bool rows_suit(const char *to, ptrdiff_t to_pitch, size_t bytes)
 {
     bool whole = ((uintptr_t)to | bytes) % LINE == 0;
@@ -253,7 +254,8 @@ void stream_rows_past_cache(void *destination, ptrdiff_t destination_pitch, cons
     }
 }
 
-/* Does memcpy do best what others read next? `rep movsb` leaves the lines where they fetch them. */
+/* True if memcpy is best for data that others read next: `rep movsb` leaves the lines where the
+ * readers fetch them. */
 static bool suits_memcpy(size_t bytes)
 {
     return bytes > STREAM_SHORT_BYTES && cpu_amd_family() > 0;

@@ -1,8 +1,8 @@
-/* Copying data, and more of it than the caches hold.
+/* Copy data, also more of it than the caches hold.
  *
  * Plain memcpy reads every destination line before it writes it, until a single call is larger than
- * most of the last-level cache. A transfer that is cut into smaller calls knows better that it will
- * not come back to its destination soon. */
+ * most of the last-level cache. A transfer that consists of smaller calls knows that it will not
+ * return to its destination soon. */
 #ifndef MEMORY_STREAM_H
 #define MEMORY_STREAM_H
 
@@ -11,14 +11,14 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Should pieces of a transfer of `bytes` in all go past the caches? */
+/* True if pieces of a transfer of `bytes` in total should bypass the caches. */
 bool stream_is_worthwhile(size_t bytes);
 
-/* stream_copy of what is longer than STREAM_SHORT_BYTES. */
+/* stream_copy for more than STREAM_SHORT_BYTES. */
 void stream_copy_long(void *destination, const void *source, size_t bytes);
-#define STREAM_SHORT_BYTES 2048 /* glibc takes vectors */
+#define STREAM_SHORT_BYTES 2048 /* glibc uses vectors up to here */
 
-/* memcpy of data, as fast wherever it lies and however long it is. */
+/* Copy like memcpy, equally fast for every alignment and length. */
 static inline void stream_copy(void *destination, const void *source, size_t bytes)
 {
     if (bytes > STREAM_SHORT_BYTES)
@@ -27,22 +27,22 @@ static inline void stream_copy(void *destination, const void *source, size_t byt
         memcpy(destination, source, bytes);
 }
 
-/* memcpy whose destination is not wanted in a cache. Its stores are ordered only by stream_fence,
- * which must come before anybody is told. */
+/* Copy like memcpy, and leave the destination out of the caches. Only stream_fence orders these
+ * stores: call it before you signal anyone. */
 void stream_past_cache(void *destination, const void *source, size_t bytes);
 
-/* The same for `rows` rows of `bytes` each, whose starts lie a pitch apart. */
+/* Copy `rows` rows of `bytes` each, one pitch apart, past the caches. */
 void stream_rows_past_cache(void *destination, ptrdiff_t destination_pitch, const void *source,
                             ptrdiff_t source_pitch, size_t rows, size_t bytes);
 
-/* memcpy from memory that is not in a cache to a buffer that stays in one. */
+/* Copy like memcpy from uncached memory to a buffer that stays cached. */
 void stream_into_cache(void *destination, const void *source, size_t bytes);
 
-/* The same for rows. */
+/* Copy rows into the cache. */
 void stream_rows_into_cache(void *destination, ptrdiff_t destination_pitch, const void *source,
                             ptrdiff_t source_pitch, size_t rows, size_t bytes);
 
-/* All stream_past_cache of this thread come before what it writes next. */
+/* Order this thread's copies past the cache before its next writes. */
 void stream_fence(void);
 
 #endif

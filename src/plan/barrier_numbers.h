@@ -1,4 +1,4 @@
-/* Numbers for the barriers of all ranks, as they are met. */
+/* Number the barriers of all ranks, in the order in which they are first seen. */
 #ifndef PLAN_BARRIER_NUMBERS_H
 #define PLAN_BARRIER_NUMBERS_H
 
@@ -6,14 +6,14 @@
 #include "core/containers/map.h"
 #include "plan/plan.h"
 
-/* Zeroed is empty. */
+/* A zeroed set is empty. */
 typedef struct plan_barrier_numbers {
     map numbers;
     arena memory;
 } plan_barrier_numbers;
 
-/* The number of the barrier that the rank's operation is: from 0 on, the next one when it is met
- * for the first time. False when memory ran out. */
+/* Get the number of the rank's barrier operation. A barrier that was not seen before gets the next
+ * number, from 0 on. False when out of memory. */
 bool plan_barrier_numbers_find(plan_barrier_numbers *all, int rank, const plan_op *op,
                                size_t *number);
 void plan_barrier_numbers_free(plan_barrier_numbers *old);

@@ -2,7 +2,7 @@
 
 #include "plan/plan.h"
 
-/* What of a copy has been made; nothing more once memory has run out. */
+/* State of a copy; nothing is copied after out of memory. */
 typedef struct copier {
     banyan_plan *plan;
     bool with_ops, failed;

@@ -15,7 +15,7 @@ typedef struct differ {
     size_t most, count;
 } differ;
 
-/* Count a difference; should it be told? */
+/* Count a difference; true if it is reported. */
 static bool diff_tell(differ *diff)
 {
     return diff->count++ < diff->most;
@@ -52,8 +52,6 @@ static void note_number(differ *diff, const char *what, uint64_t a, uint64_t b)
         diff_note(diff, "%s: %llu, %llu", what, ULL(a), ULL(b));
 }
 
-/* ---- operations ---- */
-
 static bool diff_same_operands(const plan_operand *a, const plan_operand *b, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -71,7 +69,7 @@ static bool same_numbers(const uint32_t *a, uint32_t a_count, const uint32_t *b,
     return a_count == b_count && (a_count == 0 || memcmp(a, b, a_count * sizeof *a) == 0);
 }
 
-/* But for the operations in a loop. */
+/* Compare two operations, without the operations in a loop. */
 static bool same_op(const plan_op *a, const plan_op *b)
 {
     return a->kind == b->kind && a->channel_type == b->channel_type &&
@@ -97,7 +95,7 @@ static bool same_op_whole(const plan_op *a, const plan_op *b)
     return true;
 }
 
-/* Two lists of operations, and the thread blocks they belong to. */
+/* Two lists of operations, and their thread blocks. */
 typedef struct op_lists {
     const plan_op *a, *b;
     uint32_t a_count, b_count;
@@ -131,7 +129,7 @@ static void compare_loops(differ *diff, const op_lists *lists, uint32_t at, cons
     compare_ops(diff, &inner);
 }
 
-/* What both begin and end with is the same; between, operations are compared one by one. */
+/* Skip the common start and the common end; compare the operations between them one by one. */
 static void compare_ops(differ *diff, const op_lists *lists)
 {
     uint32_t a_count = lists->a_count, b_count = lists->b_count, first = 0;
@@ -158,8 +156,6 @@ static void compare_ops(differ *diff, const op_lists *lists)
         }
     }
 }
-
-/* ---- thread blocks and ranks ---- */
 
 static void compare_blocks(differ *diff, int r, uint32_t number)
 {
@@ -249,8 +245,6 @@ static void diff_compare_ranks(differ *diff, int r)
         compare_blocks(diff, r, i);
 }
 
-/* ---- the plan as a whole ---- */
-
 static bool same_contributions(const plan_expected *a, const plan_expected *b)
 {
     if (a->count != b->count)
@@ -263,7 +257,7 @@ static bool same_contributions(const plan_expected *a, const plan_expected *b)
     return true;
 }
 
-/* Of a rank that has as many output chunks in both. */
+/* Compare a rank with equally many output chunks in both plans. */
 static void compare_expected_rank(differ *diff, int r)
 {
     static const plan_expected nothing;

@@ -67,7 +67,7 @@ static void list_semaphores(bytes_writer *text, const plan_rank *rank)
         text_add(text, "\n");
 }
 
-/* Operations are numbered as in the file; those of a loop behind a point. */
+/* Operations have their numbers in the file; in a loop, after a point. */
 static void list_ops(bytes_writer *text, const banyan_plan *plan, int rank,
                      const plan_thread_block *block)
 {
@@ -84,7 +84,7 @@ static void list_ops(bytes_writer *text, const banyan_plan *plan, int rank,
     }
 }
 
-/* Whole collectives say by their name what an output must be. */
+/* A built-in collective's name already defines its output. */
 static void list_expected(bytes_writer *text, const banyan_plan *plan, int r)
 {
     if (!plan->expected || !plan->expected[r])

@@ -7,16 +7,17 @@
 
 typedef struct measure {
     const banyan_plan *plan;
-    const plan_geometry *geometry; /* as if reused scratch did not wrap around: as many bytes */
+    /* laid out as if reused scratch did not wrap around: the byte counts are equal */
+    const plan_geometry *geometry;
     banyan_plan_stats stats;
-    map places; /* source and destination to the place in the list */
+    map places; /* source and destination to the index in the list */
     ARRAY(banyan_plan_link) links;
     arena memory; /* of the map's keys */
-    int rank;     /* whose operations are counted */
+    int rank;     /* the rank whose operations are counted */
     const plan_thread_block *block;
 } measure;
 
-/* Bytes that flow from one rank to another, or stay. */
+/* Add bytes that flow from one rank to another, or stay on a rank. */
 static banyan_status add_flow(measure *to, int source, int destination, uint64_t bytes)
 {
     if (source == destination) {
@@ -40,8 +41,8 @@ static banyan_status add_flow(measure *to, int source, int destination, uint64_t
     return BANYAN_OK;
 }
 
-/* What the operation moves over one operand: between this rank and the operand's, or those of its
- * group. */
+/* Count the bytes that the operation moves over one operand: between this rank and the operand's
+ * rank, or the ranks of its group. */
 static banyan_status plan_measure_add_operand(measure *to, const plan_op *op,
                                               const plan_operand *operand, bool written,
                                               uint64_t bytes)
@@ -71,7 +72,7 @@ static banyan_status plan_measure_sum_piece(void *context, const plan_piece *pie
     return BANYAN_OK;
 }
 
-/* All iterations of a loop together move what the operation would outside of it. */
+/* All iterations of a loop together move as many bytes as the operation would outside it. */
 static banyan_status count_moved(measure *to, const plan_op *op)
 {
     uint64_t bytes = 0, padding = 0;

@@ -1,4 +1,4 @@
-/* What each kind of operation looks like: its name, its channels and its operands. */
+/* The form of each kind of operation: its name, its channels and its operands. */
 #ifndef PLAN_OP_H
 #define PLAN_OP_H
 
@@ -7,20 +7,20 @@
 #define PLAN_BIT(type) (1u << (type))
 #define PLAN_MANY UINT8_MAX
 
-/* How many operands of each place: local ones come first, then remote or group ones. */
+/* The number of operands per place: local ones come first, then remote or group ones. */
 typedef struct plan_operands_form {
     uint8_t local_least, local_most;
     uint8_t remote_least, remote_most;
     bool group;           /* exactly one, and no others */
-    uint8_t packets_from; /* those from here on are packets; PLAN_MANY: none */
+    uint8_t packets_from; /* the operands from this one on are packets; PLAN_MANY: none */
 } plan_operands_form;
 
-/* What the operation has channels for. */
+/* How an operation uses channels. */
 typedef enum plan_channel_use {
     PLAN_CHANNELS_UNUSED,
     PLAN_CHANNELS_SIGNALLED, /* one or more; the peer's end must exist */
     PLAN_CHANNELS_FLUSHED,   /* one or more */
-    PLAN_CHANNELS_CARRY      /* port: one a destination; memory: they do not matter */
+    PLAN_CHANNELS_CARRY      /* port: one per destination; memory: ignored */
 } plan_channel_use;
 
 typedef struct plan_op_form {
@@ -32,7 +32,7 @@ typedef struct plan_op_form {
     plan_operands_form sources, destinations;
 } plan_op_form;
 
-/* Of data in a packet, beside its flag. */
+/* Data bytes in a packet, beside its flag. */
 #define PLAN_PACKET_DATA_BYTES 4
 
 const plan_op_form *plan_op_form_of(plan_op_kind kind);
@@ -40,7 +40,7 @@ const plan_op_form *plan_op_form_of(plan_op_kind kind);
 /* "memory" and so on. */
 bool plan_channel_parse(const char *name, plan_channel_type *type);
 bool plan_buffer_parse(const char *name, plan_buffer *buffer);
-/* "input", for people. */
+/* Return "input" and so on, for messages. */
 const char *plan_buffer_word(plan_buffer buffer);
 
 #endif

@@ -55,7 +55,7 @@ void plan_pairs_free(plan_pairs *pairs)
     pairs->ends = NULL;
 }
 
-/* The place of the first channel to `peer` in the order by peer. */
+/* Return the index of the first channel to `peer` in the order by peer. */
 static uint32_t first_towards(const plan_ends *ends, const int *peers, uint32_t count, int peer)
 {
     uint32_t low = 0, high = count;

@@ -7,12 +7,12 @@
 #include "plan/check/packet_writers.h"
 #include "plan/pairs.h"
 
-/* Steps after which a walk is given up: a fraction of a second. */
+/* Steps after which a walk is abandoned: a fraction of a second. */
 #define STEPS_MOST (UINT64_C(1) << 22)
-/* Writers of packets, each counted for every chunk. */
+/* Most writers of packets, each counted for every chunk. */
 #define WRITERS_MOST (UINT64_C(1) << 20)
 
-/* How deep in hops those were who signalled or released: first come, first served. */
+/* The depth, in hops, of each signal or release; first in, first out. */
 typedef struct tokens {
     ARRAY(uint64_t) depths;
     size_t taken;
@@ -20,19 +20,19 @@ typedef struct tokens {
 
 typedef struct meeting {
     uint32_t arrived;
-    uint64_t rounds, depth; /* of the last round that is over */
+    uint64_t rounds, depth; /* of the last completed round */
     uint64_t next_depth;
 } meeting;
 
-/* A thread block on its way. */
+/* The position of a thread block. */
 typedef struct walker {
     int rank;
     const plan_thread_block *block;
     uint32_t at, inner; /* operation, and operation in its loop */
     uint64_t iteration;
-    uint32_t taken;         /* tokens that the operation at hand has already */
-    bool arrived;           /* at a barrier, when `rounds` of it were over */
-    uint64_t rounds, depth; /* depth: hops that were needed to come here */
+    uint32_t taken;         /* tokens that the current operation has already taken */
+    bool arrived;           /* at a barrier, after `rounds` completed rounds of it */
+    uint64_t rounds, depth; /* depth: hops on the longest way to here */
 } walker;
 
 typedef struct walk {
@@ -40,9 +40,9 @@ typedef struct walk {
     const plan_geometry *geometry;
     plan_pairs pairs;
     arena memory;
-    tokens *(*signals)[PLAN_CHANNEL_TYPES]; /* of each rank's channels: what has come in */
-    tokens **semaphores;                    /* of each rank's */
-    plan_barrier_numbers meetings;          /* places in the list */
+    tokens *(*signals)[PLAN_CHANNEL_TYPES]; /* of each rank's channels: received signals */
+    tokens **semaphores;                    /* one per semaphore of each rank */
+    plan_barrier_numbers meetings;          /* numbers are indices into the list */
     ARRAY(meeting) meeting_list;
     packet_writers packets;
     walker *walkers;
@@ -50,7 +50,7 @@ typedef struct walk {
     uint64_t steps;
 } walk;
 
-/* What a thread block did with an operation. */
+/* The outcome of a thread block's attempt at an operation. */
 typedef enum outcome { DONE, WAITS, FAILED } outcome;
 
 static outcome add_token(tokens *to, uint64_t depth)
@@ -67,8 +67,6 @@ static bool take_token(tokens *from, walker *by)
         by->depth = depth;
     return true;
 }
-
-/* ---- operations ---- */
 
 static outcome signal_one(walk *all, const walker *by, const plan_op *op, uint32_t number)
 {
@@ -150,7 +148,7 @@ static outcome plan_walk_barrier(walk *all, walker *by, const plan_op *op)
     return DONE;
 }
 
-/* Operations on data wait for the packets that they read. */
+/* Perform an operation on data; it waits for the packets that it reads. */
 static outcome plan_walk_move(walk *all, walker *by, const plan_op *op, uint64_t iterations)
 {
     uint32_t step;
@@ -192,8 +190,6 @@ static outcome plan_walk_take_step(walk *all, walker *by, const plan_op *op, uin
     }
 }
 
-/* ---- thread blocks ---- */
-
 static void plan_walk_go_on(walker *by, const plan_op *loop)
 {
     by->taken = 0;
@@ -205,7 +201,7 @@ static bool is_too_long(const walk *all)
     return all->steps + all->packets.looks >= STEPS_MOST;
 }
 
-/* As far as it comes; `moved` tells whether that is any further. */
+/* Run the thread block as far as possible; `moved` is set if it made progress. */
 static outcome plan_walk_advance(walk *all, walker *by, bool *moved)
 {
     *moved = false;
@@ -257,8 +253,6 @@ static uint64_t depth_of(const walk *all)
     }
     return depth;
 }
-
-/* ---- beginning and end ---- */
 
 static void *plan_walk_take_zeroed(walk *all, size_t count, size_t bytes)
 {

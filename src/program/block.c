@@ -1,4 +1,4 @@
-/* Thread blocks of a program, and their own numbers of channels and peers' buffers. */
+/* Thread blocks of a program, with their own numbers for channels and peers' buffers. */
 #include "program/builder.h"
 
 #include <inttypes.h>
@@ -20,7 +20,7 @@ program_block *program_block_of(banyan_program *program, int rank, int thread_bl
     return &of->blocks.data[thread_block];
 }
 
-/* Where the rank's number is among the block's, which gets it if it is new. */
+/* Find the rank's number in the block's list; append it if it is new. */
 static bool number_place(banyan_program *program, program_numbers *known, uint32_t number,
                          uint32_t *place)
 {
@@ -47,7 +47,7 @@ bool program_use_channel(banyan_program *program, program_block *block, plan_cha
     return number_place(program, &block->channels[type], channel, number);
 }
 
-/* Of two ints, so that no bytes of it are undefined. */
+/* Two ints, so the key has no undefined padding bytes. */
 typedef struct remote_key {
     int rank, buffer;
 } remote_key;
@@ -113,7 +113,8 @@ uint32_t *program_number(banyan_program *program, uint32_t number)
     return list;
 }
 
-/* Units are cut off a loop's chunks, so that what an iteration moves must lie in them. */
+/* True if the operation has at most as many chunks as the loop: an iteration cuts units off the
+ * loop's chunks, and the operation's data must be within them. */
 static bool fits_loop(banyan_program *program, const plan_op *op)
 {
     for (uint32_t i = 0; program->in_loop && i < op->source_count; i++) {
@@ -127,13 +128,13 @@ static bool fits_loop(banyan_program *program, const plan_op *op)
     return true;
 }
 
-/* The number of the call's source line; 0: not known. */
+/* Return the number of the call's source line; 0: unknown. */
 static uint32_t line_of(banyan_program *program)
 {
     const plan_line *place = &program->call.place;
     struct {
         uintptr_t file;
-        uintptr_t line; /* as long, so that keys have no padding */
+        uintptr_t line; /* pointer-sized, so that keys have no padding */
     } key = {(uintptr_t)place->file, (uintptr_t)place->line}, *kept;
     uint64_t number = program->lines.count;
     if (!place->file)

@@ -1,4 +1,4 @@
-/* Builder calls keep the first error, with the place of the call. */
+/* Builder calls keep the first error, with the place of its call. */
 #include "program/builder.h"
 
 #include <inttypes.h>
@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Places of calls that have been noted and not yet begun: a call's arguments are evaluated, with
- * the calls in them, after its own place is noted. Deeper ones push the outermost out. */
+/* Places recorded for calls that have not begun yet. A call's place is recorded before its
+ * arguments are evaluated, which may contain calls. Deeper nesting drops the outermost place. */
 enum { MOST_PLACES = 16 };
 
 static _Thread_local struct {

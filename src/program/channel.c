@@ -28,7 +28,7 @@ static bool channel_begin(const program_channel *channel, const char *operation)
     return program_call_begin(channel ? channel->program : NULL, call);
 }
 
-/* The channel's number in the block, as a list of one. */
+/* Return the channel's number in the block, as a list of one. */
 static uint32_t *use_channel(const program_channel *channel, program_block *block)
 {
     uint32_t number;
@@ -65,14 +65,14 @@ static bool valid_put(const program_channel *channel, plan_op_kind kind, banyan_
            (kind != PLAN_READ_PUT_PACKET || program_in_scratch(program, local, "source"));
 }
 
-/* The format names the channels of operations over ports and of get; memory channels do not matter
- * to a put, which only needs the peer's buffer. */
+/* True if the operation names its channels: operations over ports and get do. A put over a memory
+ * channel only needs the peer's buffer. */
 static bool names_channels(const program_channel *channel, plan_op_kind kind)
 {
     return channel->type == PLAN_PORT || kind == PLAN_GET;
 }
 
-/* The operation of a thread block that moves `local` to `remote`, or back. */
+/* Add the operation of a thread block that moves `local` to `remote`, or back. */
 static void channel_add_move(const program_channel *channel, plan_op_kind kind, banyan_chunk remote,
                              banyan_chunk local, program_share share)
 {

@@ -1,4 +1,4 @@
-/* Chunks and groups of thread blocks: the values that operations are called with. */
+/* Chunks and groups of thread blocks: the values that operations take. */
 #include "program/builder.h"
 
 #include <inttypes.h>

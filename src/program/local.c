@@ -1,9 +1,9 @@
-/* What a rank does alone: copies, reductions, barriers, semaphores. */
+/* Operations within a rank: copies, reductions, barriers, semaphores. */
 #include "program/builder.h"
 
 #include <string.h>
 
-/* One operation a thread block, with the block's share of it. */
+/* Add one operation per thread block, with the block's share of it. */
 static void add_shares(banyan_program *program, int rank, banyan_program_by by, plan_op op)
 {
     int count = program_by_count(program, by);
@@ -127,7 +127,7 @@ void banyan_program_reduce_packets(banyan_program *program, int rank, banyan_chu
                                  destination, op, by);
 }
 
-/* The rank's number of the barrier of these blocks. */
+/* Return the rank's number for the barrier of these blocks. */
 static bool barrier_number(banyan_program *program, int rank, const int *thread_blocks, int count,
                            uint32_t *number)
 {

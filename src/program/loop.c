@@ -23,7 +23,7 @@ void banyan_program_loop_begin(banyan_program *program, uint64_t unit_bytes, uin
     program->loop_place = program->call.place;
 }
 
-/* The block's part of the loop becomes one operation of it. */
+/* Replace the block's part of the loop by one operation. */
 static bool close_loop(banyan_program *program, program_block *block)
 {
     size_t count = block->loop_ops.count;

@@ -13,7 +13,8 @@ static banyan_status rewrite_list(const ops_place *place, ops_rewrite rewrite, p
     return rewrite(place, ops, count);
 }
 
-/* From the plan that the block is of to the one that is made, by way of `scratch`. */
+/* Copy a block from the old plan to the new one and rewrite it, with `scratch` for intermediate
+ * lists. */
 static banyan_status rewrite_block(ops_place *place, const ops_rewrite *rewrites, size_t count,
                                    banyan_plan *made)
 {

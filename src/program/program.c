@@ -10,7 +10,7 @@ static bool program_multiply(uint64_t a, uint64_t b, uint64_t *product)
     return !__builtin_mul_overflow(a, b, product);
 }
 
-/* The collective's sizes in chunks, equal at all ranks. */
+/* Compute the collective's sizes in chunks, equal at all ranks. */
 static banyan_status buffer_sizes(const banyan_collective *collective, int ranks, uint64_t *input,
                                   uint64_t *output)
 {

@@ -1,4 +1,4 @@
-/* Switch channels: one address for the same region of several ranks. */
+/* Switch channels: one address for a region of several ranks. */
 #include "program/builder.h"
 
 #include <inttypes.h>
@@ -52,7 +52,7 @@ banyan_program_switch_channel *banyan_program_switch_channel_create(banyan_progr
     return channel;
 }
 
-/* Where the rank is in the group. */
+/* Find the index of the rank in the group. */
 static bool member_index(const banyan_program_switch_channel *channel, int rank, int *index)
 {
     for (int i = 0; i < channel->count; i++) {
@@ -81,7 +81,7 @@ static bool region_exists(const banyan_program_switch_channel *channel, uint64_t
     return true;
 }
 
-/* The chunk is the rank's own, as large as the region of all. */
+/* Check that the chunk is the rank's own and as large as the region. */
 static bool chunk_fits(const banyan_program_switch_channel *channel, int rank, banyan_chunk chunk,
                        const char *what, uint64_t size)
 {
@@ -93,7 +93,7 @@ static bool chunk_fits(const banyan_program_switch_channel *channel, int rank, b
     return chunk.size == size;
 }
 
-/* The operation's two operands, the region of all and the rank's own chunk. */
+/* Take the operation's two operands: the shared region and the rank's own chunk. */
 static bool take_operands(const banyan_program_switch_channel *channel, uint64_t index,
                           uint64_t size, banyan_chunk chunk, int thread_block,
                           program_block **block, plan_operand **region, plan_operand **own)

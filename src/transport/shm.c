@@ -74,7 +74,7 @@ static banyan_status out_of_range(const struct shm *shm, const banyan_remote *re
                      remote->handle.rank);
 }
 
-/* The memory behind the remote's offset as a handle of its own. */
+/* Make a handle of the memory at the remote's offset. */
 static banyan_status remote_narrow(const struct shm *shm, const banyan_remote *remote,
                                    banyan_memory_handle *handle)
 {
@@ -129,7 +129,7 @@ static banyan_status shm_get_many(void *state, const banyan_remote *source,
     return move_pieces(state, source, pieces, count, false);
 }
 
-/* A write only reads what `local` points to. */
+/* A write only reads from `local`. */
 static banyan_status shm_put(void *state, const banyan_remote *destination, const void *source,
                              size_t bytes)
 {
@@ -185,7 +185,7 @@ static banyan_status shm_idle(void *state, uint64_t seen)
     return signals_idle(shm->signals, seen);
 }
 
-/* Stores reach shared memory by themselves, and every put fences those that are not in order. */
+/* Stores to shared memory need no flush: every put that is not ordered ends with a fence. */
 static banyan_status shm_flush(void *state, int peer)
 {
     return check_on_node(state, peer);

@@ -14,7 +14,7 @@
 #define SEGMENT_SIGNALS (UINT32_C(1) << SEGMENT_BITS)
 #define SIGNALS_MAX (UINT32_C(1) << 22)
 
-/* A line each: neighbours are often added to by different peers. */
+/* One cache line each: different peers often add to neighbouring counters. */
 typedef struct counter {
     _Alignas(64) _Atomic uint64_t value;
 } counter;
@@ -26,10 +26,10 @@ struct range {
 struct signals {
     banyan_world *world;
     memory_space *space;
-    banyan_memory *wake_ups;         /* one a rank; every signal to the rank rings it */
+    banyan_memory *wake_ups;         /* one per rank; every signal to the rank rings it */
     ARRAY(banyan_memory *) segments; /* SEGMENT_SIGNALS counters each */
     ARRAY(struct range) unused;      /* below `end`, ascending, apart from each other */
-    uint32_t end;                    /* behind the highest number ever given out */
+    uint32_t end;                    /* one more than the highest number ever allocated */
     uint32_t spins;
 };
 
@@ -72,8 +72,6 @@ void signals_close(signals *set)
     free(set);
 }
 
-/* ---- numbers ---- */
-
 static uint32_t first_fit(const signals *set, uint32_t count)
 {
     for (size_t i = 0; i < set->unused.count; i++) {
@@ -83,8 +81,8 @@ static uint32_t first_fit(const signals *set, uint32_t count)
     return set->end;
 }
 
-/* Ranks that freed in another order than others may propose different numbers; above everybody's
- * end all is free. */
+/* Ranks that freed signals in different orders may propose different numbers. Above the highest end
+ * of all ranks, every number is free. */
 static banyan_status agree_on_first(signals *set, uint32_t count, uint32_t *first)
 {
     uint64_t mine = first_fit(set, count), highest, lowest, end;
@@ -160,7 +158,7 @@ banyan_status signals_alloc(signals *set, uint32_t count, uint32_t *first)
     uint32_t agreed = 0;
     RETURN_IF_FAILED(agree_on_first(set, count, &agreed));
     RETURN_IF_FAILED(signals_grow(set, agreed + count));
-    /* All have left what the counters counted before: they took part in agreeing. */
+    /* All ranks have finished with the old counters: they took part in the agreement. */
     for (uint32_t i = 0; i < count; i++)
         atomic_store_explicit(&counter_of(set, agreed + i, set->space->local_rank)->value, 0,
                               memory_order_relaxed);
@@ -180,7 +178,7 @@ static void merge_with_next(signals *set, size_t at)
     }
 }
 
-/* What cannot be noted for want of memory is not given out again. */
+/* If there is no memory to record a freed range, its numbers are not reused. */
 void signals_free(signals *set, uint32_t first, uint32_t count)
 {
     size_t at = 0;
@@ -192,8 +190,6 @@ void signals_free(signals *set, uint32_t first, uint32_t count)
     if (at > 0)
         merge_with_next(set, at - 1);
 }
-
-/* ---- counting ---- */
 
 void signals_add(signals *set, int peer, uint32_t signal, uint64_t add)
 {

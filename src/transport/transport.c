@@ -12,10 +12,8 @@ struct banyan_transport {
     banyan_world *world;
     const banyan_transport_ops *ops;
     void *state;
-    ARRAY(uint64_t) live; /* a bit a signal */
+    ARRAY(uint64_t) live; /* one bit per signal */
 };
-
-/* ---- finding and opening ---- */
 
 static const banyan_transport_ops *const built_in[] = {&shm_transport};
 
@@ -128,8 +126,6 @@ const char *banyan_transport_name(const banyan_transport *transport)
     return transport->ops->name;
 }
 
-/* ---- checks ---- */
-
 static banyan_status transport_check_rank(const banyan_transport *transport, int rank)
 {
     int size = banyan_world_size(transport->world);
@@ -175,7 +171,7 @@ static banyan_status transport_check_remote(banyan_transport *transport,
     return BANYAN_OK;
 }
 
-/* Is the piece inside the remote, and somewhere here? */
+/* Check that the piece is inside the remote, and has a local address. */
 static banyan_status transport_check_piece(const banyan_transport *transport,
                                            const banyan_remote *remote, uint64_t offset,
                                            const void *local, size_t bytes)
@@ -204,8 +200,6 @@ static banyan_status transport_check_pieces(banyan_transport *transport,
                                                pieces[i].bytes));
     return BANYAN_OK;
 }
-
-/* ---- operations ---- */
 
 uint64_t banyan_transport_capabilities(banyan_transport *transport, int peer)
 {

@@ -1,17 +1,18 @@
-/* Memory that is taken piece by piece and freed all at once. */
+/* An arena: allocate many pieces, free all of them at once. */
 #ifndef CORE_CONTAINERS_ARENA_H
 #define CORE_CONTAINERS_ARENA_H
 
 #include <stddef.h>
 
-/* Zeroed is empty. Blocks grow with what is taken, so that thousands of small arenas stay small. */
+/* A zeroed arena is empty. Each block is twice the size of the last one, up to a limit, so
+ * thousands of small arenas stay small. */
 typedef struct arena {
     struct arena_block *last;
     size_t used;  /* of the last block */
     size_t bytes; /* of all blocks */
 } arena;
 
-/* Aligned for any of C's types. NULL, with the error set, when memory ran out. */
+/* Allocate `bytes`, aligned for every C type. NULL, with the error set, when out of memory. */
 void *arena_take(arena *from, size_t bytes);
 void arena_free(arena *all);
 

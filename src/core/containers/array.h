@@ -12,12 +12,12 @@
         size_t count, capacity;                                                                    \
     }
 
-/* Room for `more` further elements. False, with the error set, when memory ran out. */
+/* Reserve space for `more` further elements. False, with the error set, when out of memory. */
 #define array_reserve(array, more)                                                                 \
     array_grow((void **)&(array)->data, &(array)->capacity, (array)->count, (more),                \
                sizeof *(array)->data)
 
-/* Append a value. An expression: false when memory ran out. */
+/* Append a value. An expression: false when out of memory. */
 #define array_push(array, ...)                                                                     \
     (array_reserve((array), 1) && ((array)->data[(array)->count++] = (__VA_ARGS__), true))
 

@@ -23,8 +23,8 @@ uint64_t hash_string(const char *text, uint64_t seed)
     return hash_bytes(text, strlen(text), seed);
 }
 
-/* The entry of the key, or the free one where it would go. Linear probing; there is always a free
- * one. */
+/* Return the entry of the key, or the free entry where it would go. Linear probing; the table
+ * always has a free entry. */
 static struct map_entry *containers_map_find(const map *table, const void *key, size_t key_bytes,
                                              uint64_t hash)
 {

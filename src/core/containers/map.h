@@ -6,22 +6,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Zeroed is empty. Keys are not copied: they must outlive the map. */
+/* A zeroed map is empty. Keys are not copied: they must outlive the map. */
 typedef struct map {
     struct map_entry *entries;
     size_t count, capacity; /* capacity is a power of two, or 0 */
 } map;
 
-/* Set the key's value. False, with the error set, when memory ran out. */
+/* Set the key's value. False, with the error set, when out of memory. */
 bool map_put(map *table, const void *key, size_t key_bytes, uint64_t value);
 bool map_get(const map *table, const void *key, size_t key_bytes, uint64_t *value);
 bool map_put_string(map *table, const char *key, uint64_t value);
 bool map_get_string(const map *table, const char *key, uint64_t *value);
-/* Bytes of memory that the map holds, without its keys. */
+/* Return the bytes of memory that the map holds, without its keys. */
 size_t map_memory(const map *table);
 void map_free(map *table);
 
-/* XXH3, 64 bits. */
+/* 64-bit XXH3. */
 uint64_t hash_bytes(const void *data, size_t bytes, uint64_t seed);
 uint64_t hash_string(const char *text, uint64_t seed);
 

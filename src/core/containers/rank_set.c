@@ -26,8 +26,9 @@ int banyan_rank_set_at(const banyan_rank_set *set, int64_t index)
     return (int)rank;
 }
 
-/* Levels need not nest by size (a slow level may have the smaller stride), so each is tried; the
- * recursion is at most BANYAN_RANK_SET_LEVELS deep and the last level is solved by division. */
+/* Levels need not nest by size: a slow level may have the smaller stride. So each index of a level
+ * is tried. The recursion is at most BANYAN_RANK_SET_LEVELS deep, and the last level is solved by
+ * division. */
 static int64_t find_below(const banyan_rank_set *set, int level, int64_t distance, int64_t index)
 {
     int64_t count = set->count[level], stride = set->stride[level];

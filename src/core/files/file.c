@@ -13,7 +13,7 @@
 #include "core/containers/array.h"
 #include "core/error.h"
 
-/* Read from a pipe at once: what Linux has in one. */
+/* Bytes of one read from a pipe: the default capacity of a Linux pipe. */
 #define PIPE_BYTES ((size_t)64 << 10)
 
 static banyan_status fail_kind(const char *path, mode_t mode)
@@ -25,7 +25,7 @@ static banyan_status fail_kind(const char *path, mode_t mode)
     return error_set(BANYAN_ERR_INVALID, "%s is %s, not a file", path, kind);
 }
 
-/* Sockets and some devices cannot be opened at all. */
+/* open() fails for sockets and some devices, so the error checks the path's type. */
 static banyan_status fail_open(const char *path)
 {
     int error = errno;
@@ -38,7 +38,7 @@ static banyan_status fail_open(const char *path)
     return error_set_errno("opening %s", path);
 }
 
-/* Without O_NONBLOCK, opening a pipe that nobody writes to waits for ever. */
+/* O_NONBLOCK: opening a pipe without a writer would otherwise wait forever. */
 static banyan_status open_any(const char *path, int *fd, struct stat *info)
 {
     int opened = TEMP_FAILURE_RETRY(open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
@@ -66,8 +66,6 @@ banyan_status file_open(const char *path, int *fd, uint64_t *bytes)
     *bytes = (uint64_t)info.st_size;
     return BANYAN_OK;
 }
-
-/* ---- whole files ---- */
 
 static banyan_status files_file_read_all(int fd, const char *path, char *text, size_t bytes)
 {
@@ -104,7 +102,7 @@ static banyan_status files_file_read_file(int fd, const char *path, uint64_t siz
     return BANYAN_OK;
 }
 
-/* A pipe that this process was given has no name, or was opened by who gave it. */
+/* True for a pipe that this process inherited: an anonymous pipe, or a /dev/fd path. */
 static bool is_given_pipe(int fd, const char *path, const struct stat *info)
 {
     struct statfs system;
@@ -114,7 +112,7 @@ static bool is_given_pipe(int fd, const char *path, const struct stat *info)
            (fstatfs(fd, &system) == 0 && system.f_type == PIPEFS_MAGIC);
 }
 
-/* How much there is shows at the end. */
+/* Read until the end of the pipe; its size is not known before. */
 static banyan_status read_pipe(int fd, const char *path, size_t max_bytes, char **text,
                                size_t *bytes)
 {

@@ -1,4 +1,4 @@
-/* Files that people name, opened to read: without waiting, and only where they are files. */
+/* Open and read files that a user named: without blocking, and regular files only. */
 #ifndef CORE_FILES_FILE_H
 #define CORE_FILES_FILE_H
 
@@ -7,13 +7,13 @@
 
 #include <banyan/core.h>
 
-/* Open a regular file to read. The call never waits, whatever has the name: INVALID says what the
- * path is instead (a folder, a named pipe, a socket, a device), NOT_FOUND that there is nothing. */
+/* Open a regular file to read. Never blocks. INVALID, with the type in the message, if the path is
+ * a folder, a named pipe, a socket or a device; NOT_FOUND if there is no such file. */
 banyan_status file_open(const char *path, int *fd, uint64_t *bytes);
 
-/* The text of a file, or of a pipe that this process was given (/dev/stdin, /dev/fd/N) up to its
- * end, and its length; to be freed. The byte behind the text is 0. As above, and INVALID for more
- * than `max_bytes`. */
+/* Read a whole file, or a pipe that this process was given (/dev/stdin, /dev/fd/N) up to its end.
+ * You free `*text`; a zero byte follows the text. Errors as above, and INVALID for more than
+ * `max_bytes`. */
 banyan_status file_read(const char *path, size_t max_bytes, char **text, size_t *bytes);
 
 #endif

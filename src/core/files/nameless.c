@@ -67,7 +67,7 @@ bool nameless_open_for(const char *path, nameless *file)
     return opened;
 }
 
-/* Give an unnamed file this name, which must be free. */
+/* Link an unnamed file to this path, which must be free. */
 static bool link_as(const nameless *file, const char *path)
 {
     char self[64];
@@ -75,7 +75,7 @@ static bool link_as(const nameless *file, const char *path)
     return linkat(AT_FDCWD, self, AT_FDCWD, path, AT_SYMLINK_FOLLOW) == 0;
 }
 
-/* A hidden name, for the moment before a rename takes the place of what has the name now. */
+/* Link an unnamed file to a hidden name, from which a rename can then replace the existing file. */
 static bool link_hidden(nameless *file, const char *path)
 {
     char *folder = nameless_folder(path);
@@ -91,7 +91,7 @@ static bool link_hidden(nameless *file, const char *path)
     return true;
 }
 
-/* A file must not take the place of a device, nor of a link to one: /dev/stdout is such a link. */
+/* False for a device and for a link to one, such as /dev/stdout: a file must not replace them. */
 static bool is_replaceable(const char *path)
 {
     struct stat found;

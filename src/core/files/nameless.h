@@ -1,8 +1,8 @@
-/* Files that nobody sees until they are whole: unnamed where the file system can have them so, and
- * else under a hidden name that goes away on failure.
+/* Files that appear under their name only when complete. They are unnamed (O_TMPFILE) where the
+ * file system supports it; elsewhere they have a hidden name that is removed on failure.
  *
- * Failures are errno, and nothing else of Banyan is needed: the library and its command line are
- * both built with this. */
+ * Errors are in errno. This file depends on nothing else of Banyan: the library and the command
+ * line are both built with it. */
 #ifndef CORE_FILES_NAMELESS_H
 #define CORE_FILES_NAMELESS_H
 
@@ -12,31 +12,32 @@
 typedef struct nameless {
     int fd;
     char *name;    /* hidden; NULL for an unnamed one */
-    bool is_named; /* it is no new file, but what nameless_is_taken found */
+    bool is_named; /* not a new file: the existing object that nameless_is_taken found */
 } nameless;
 
-/* In the file system of `folder`. */
+/* Create a file in the file system of `folder`. */
 bool nameless_open(const char *folder, nameless *file);
 
-/* For what will have this path: in its folder, or what is there already when that is no file. */
+/* Create a file that will get this path: in the path's folder. An existing path that is not a
+ * regular file is opened instead. */
 bool nameless_open_for(const char *path, nameless *file);
 
-/* Give it its name, in the file system that it was made in; a file that has the name is replaced in
- * one step, and a link to one, a device or a link to one is not. */
+/* Give the file its name, in the file system where it was created. A rename replaces an existing
+ * file in one step. Links to files are replaced too; devices and links to devices are not. */
 bool nameless_publish(nameless *file, const char *path);
 
-/* Close it, and let it vanish unless it was published. Once after every open. */
+/* Close the file, and remove it unless it was published. Call once after every open. */
 void nameless_close(nameless *file);
 
-/* Where a path's last component lies: "a" for "a/b/", "." for "b". To be freed; NULL without
- * memory. */
+/* Return the folder of the path's last component: "a" for "a/b/", "." for "b". You free it; NULL
+ * when out of memory. */
 char *nameless_folder(const char *path);
 
-/* Is there something that is no file: a device, a pipe, a link? It is written to as it is, since a
- * file under its name would take its place. */
+/* True if the path exists and is not a regular file: a device, a pipe or a link. Such an object is
+ * written in place, because a new file would replace it. */
 bool nameless_is_taken(const char *path);
 
-/* For names that no one else has. */
+/* Return a random number for unique names. */
 uint64_t nameless_random(void);
 
 #endif

@@ -13,7 +13,7 @@
 #include "core/error.h"
 #include "core/files/path.h"
 
-/* By the time that somebody looks, others may have given up what they had. */
+/* The free space may have grown since the write failed, when other processes freed theirs. */
 static banyan_status fail_full_of(const char *what, uint64_t size, uint64_t free_bytes)
 {
     if (free_bytes < size)
@@ -27,7 +27,7 @@ static banyan_status fail_full_of(const char *what, uint64_t size, uint64_t free
                      what, size, free_bytes);
 }
 
-/* A disk that is full now, or will be. */
+/* Return the error of a disk that is full or would become full. */
 static banyan_status fail_full(int fd, const char *what, uint64_t size)
 {
     int error = errno;
@@ -134,7 +134,7 @@ banyan_status new_file_write_text(const char *folder, const char *name, const ch
     return status;
 }
 
-/* Into a pipe or a device, byte after byte. */
+/* Write text to a pipe or a device. */
 static banyan_status write_special(const char *path, const char *text)
 {
     FILE *file = fopen(path, "we");
@@ -171,7 +171,7 @@ banyan_status folder_sync(const char *folder)
     if (fd < 0)
         return error_set_errno("opening %s", folder);
     banyan_status status = BANYAN_OK;
-    /* File systems that cannot sync a folder say EINVAL; there is nothing to be done then. */
+    /* File systems that cannot sync a folder return EINVAL; ignore it. */
     if (fsync(fd) != 0 && errno != EINVAL)
         status = error_set_errno("bringing %s to the disk", folder);
     close(fd);

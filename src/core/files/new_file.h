@@ -1,4 +1,4 @@
-/* Nameless files, with errors in sentences. */
+/* Nameless files (nameless.h) that report errors as messages. */
 #ifndef CORE_FILES_NEW_FILE_H
 #define CORE_FILES_NEW_FILE_H
 
@@ -10,37 +10,37 @@
 
 typedef nameless new_file;
 
-/* Make one in the file system of `folder`, which must exist. `size` bytes are reserved where the
- * file system can: SYSTEM says what is needed and what is free when they are not there. `what`,
- * here and below, is for errors: the name it will have. */
+/* Create a file in the file system of `folder`, which must exist, and reserve `size` bytes where
+ * the file system can. SYSTEM, with the bytes needed and free, when the disk is full. In all calls
+ * `what` is the file's future name, for error messages. */
 banyan_status new_file_open(const char *folder, const char *what, uint64_t size, new_file *file);
 
-/* The same for what will have this path; a device, a pipe or a link is written to as it is. Only as
- * a stream. */
+/* Create a file that will get this path. A device, a pipe or a link is written in place; use it
+ * only as a stream. */
 banyan_status new_file_open_for(const char *path, new_file *file);
 
 /* Write all of `data`. */
 banyan_status new_file_write(const new_file *file, const char *what, uint64_t offset,
                              const void *data, size_t bytes);
 
-/* Bring it to the disk, and then under its name, in the file system that it was made in; a file
- * that has the name is replaced in one step. */
+/* Sync the file to disk; then give it its name, in the file system where it was created. A rename
+ * replaces an existing file in one step. */
 banyan_status new_file_sync(const new_file *file, const char *what);
 banyan_status new_file_publish(new_file *file, const char *path);
 
-/* Close it, and let it vanish unless it was published. Once after every open. */
+/* Close the file, and remove it unless it was published. Call once after every open. */
 void new_file_close(new_file *file);
 
-/* A whole file of text at once: folder/name. */
+/* Write a text file folder/name in one call. */
 banyan_status new_file_write_text(const char *folder, const char *name, const char *text);
-/* The same with the path in one; a device, a pipe or a link is written to as it is. */
+/* Write a text file at a path in one call. A device, a pipe or a link is written in place. */
 banyan_status new_file_write_at(const char *path, const char *text);
 
-/* To write it as a stream, which is to be closed with fclose before the file is published. NULL
- * with errno. */
+/* Return a stream that writes the file. Close it with fclose before you publish the file. NULL,
+ * with errno, on failure. */
 FILE *new_file_stream(const new_file *file);
 
-/* Bring a folder's entries to the disk. */
+/* Sync the folder's entries to disk. */
 banyan_status folder_sync(const char *folder);
 
 #endif

@@ -17,7 +17,7 @@ char *path_join(const char *folder, const char *name)
     return joined;
 }
 
-/* Bytes before the slashes that end a path; "/" keeps its one. */
+/* Return the length without trailing slashes; "/" keeps its slash. */
 static size_t path_trimmed(const char *path, size_t length)
 {
     while (length > 1 && path[length - 1] == '/')

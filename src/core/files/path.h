@@ -1,4 +1,4 @@
-/* Paths as new strings, to be freed. NULL, with the error set, when memory ran out. */
+/* Paths as new strings that you free. NULL, with the error set, when out of memory. */
 #ifndef CORE_FILES_PATH_H
 #define CORE_FILES_PATH_H
 
@@ -7,8 +7,8 @@
 /* "folder/name" */
 char *path_join(const char *folder, const char *name);
 
-/* Where a path's last component lies, and that component, without slashes at the end: "a/b/" is in
- * "a" and called "b", "b" is in ".". */
+/* Return the folder of a path's last component, or that component. Trailing slashes are ignored:
+ * "a/b/" is "b" in "a", "b" is in ".". */
 char *path_parent(const char *path);
 char *path_base(const char *path);
 

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Bytes of the control character that the text begins with; 0: it begins with another. Those from
- * 0x80 to 0x9f have two in UTF-8. */
+/* Return the length of the control character at the start of the text; 0 when it starts with
+ * another character. Characters 0x80 to 0x9f take two bytes in UTF-8. */
 static size_t control_bytes(const unsigned char *text)
 {
     if (text[0] < 0x20 || text[0] == 0x7f)

@@ -19,7 +19,7 @@ banyan_status json_parse(const char *path, const char *text, size_t bytes, json_
     return BANYAN_OK;
 }
 
-/* Do the digits say more than INT64_MAX and at most UINT64_MAX? */
+/* True if the digits are a number above INT64_MAX and at most UINT64_MAX. */
 static bool json_is_large(const char *digits, size_t count)
 {
     static const char int64_max[] = "9223372036854775807", uint64_max[] = "18446744073709551615";
@@ -30,13 +30,14 @@ static bool json_is_large(const char *digits, size_t count)
     return count == sizeof uint64_max - 1 && memcmp(digits, uint64_max, count) <= 0;
 }
 
-/* Could a number begin behind this character, or end before it? */
+/* True for a character that can be inside a number: a number begins or ends only next to another
+ * character. */
 static bool is_part_of_number(char c)
 {
     return (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E';
 }
 
-/* Copy the text with quotes around its large integers; `quoted` has room for one in four more. */
+/* Copy the text with quotes around its large integers; `quoted` needs space for a quarter more. */
 static size_t quote_large(const char *text, size_t bytes, char *quoted)
 {
     size_t out = 0;
@@ -87,8 +88,8 @@ size_t json_line_of_key(const char *text, const char *key)
     return 0;
 }
 
-/* Whoever checks a document goes to every place of it and needs the text of none, mostly: printf
- * would take most of the time. */
+/* Append to the path without printf: a check visits every place of a document and rarely needs the
+ * path's text, so printf would take most of its time. */
 static void json_push(json_path *path, const char *text, size_t bytes)
 {
     size_t room = sizeof path->text - 1 - path->used;
@@ -195,7 +196,7 @@ banyan_status json_member_int(json_path *path, const json_t *object, const char 
     return BANYAN_OK;
 }
 
-/* Digits that json_parse_u64 has quoted. */
+/* Read the digits of an integer that json_parse_u64 has quoted. */
 static bool read_large(const json_t *json, uint64_t *value)
 {
     const char *digits = json_string_value(json);

@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "core/text/json.h"
 
-/* A member that documents of one kind alone have at the top. */
+/* Top-level members that only documents of one kind have. */
 static const struct {
     const char *name;
     const char *key;
@@ -52,7 +52,8 @@ static banyan_status refuse_others(json_kind expected, const char *path, const j
     return BANYAN_OK;
 }
 
-/* What cannot be parsed because it is a plan, with integers that others do not have. */
+/* Refuse text that fails to parse because it is a plan: only plans have integers above INT64_MAX.
+ */
 static banyan_status refuse_plan(json_kind expected, const char *path, const char *text,
                                  size_t bytes, banyan_status status)
 {

@@ -1,4 +1,4 @@
-/* Which kind of Banyan's documents a file is, for those who were given another than they read. */
+/* Recognize the kind of a Banyan document, to report a file of the wrong kind. */
 #ifndef CORE_TEXT_JSON_KIND_H
 #define CORE_TEXT_JSON_KIND_H
 
@@ -14,14 +14,14 @@ typedef enum json_kind {
     JSON_TUNING,
     JSON_MIXED_TUNING,
     JSON_LAYOUT,
-    /* Have no reader here. */
+    /* Recognized, but not read by json_parse_as. */
     JSON_TRACE,
     JSON_WEIGHT_MAP,
     JSON_KINDS
 } json_kind;
 
-/* As json_parse, or for plans json_parse_u64. FORMAT says so when the document is of another kind;
- * what is of none is the reader's to refuse. */
+/* Parse as json_parse does, or for plans as json_parse_u64 does. FORMAT, with both kinds, when the
+ * document is of another kind. The caller refuses documents of no known kind. */
 banyan_status json_parse_as(json_kind expected, const char *path, const char *text, size_t bytes,
                             json_t **root);
 

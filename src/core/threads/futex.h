@@ -1,11 +1,11 @@
-/* Sleeping on a 32-bit word, between threads or, in shared memory, between processes. */
+/* Sleep on a 32-bit word shared by threads or, in shared memory, by processes. */
 #ifndef CORE_THREADS_FUTEX_H
 #define CORE_THREADS_FUTEX_H
 
 #include <stdatomic.h>
 #include <stdint.h>
 
-/* Sleep while *word == expected, `timeout_ns` at most. Returns early for any reason. */
+/* Sleep while *word == expected, at most `timeout_ns`. May return early for any reason. */
 void futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns);
 void futex_wake_all(_Atomic uint32_t *word);
 

@@ -1,5 +1,5 @@
-/* Is this built for a sanitizer, which knows neither what intrinsics touch nor what fences order?
- */
+/* Detect sanitizer builds: sanitizers understand neither the memory accesses of intrinsics nor the
+ * order of fences. */
 #ifndef CORE_THREADS_SANITIZER_H
 #define CORE_THREADS_SANITIZER_H
 

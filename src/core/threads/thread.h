@@ -6,7 +6,7 @@
 
 #include <banyan/core.h>
 
-/* Start one that no signal of the user's is delivered to. */
+/* Start a thread with all signals blocked. */
 banyan_status thread_start(pthread_t *thread, void *(*run)(void *), void *argument, bool detached);
 
 #endif

@@ -1,7 +1,7 @@
-/* One element between f32 and the smaller floats, as bits: rounded to nearest even; a NaN keeps its
- * sign and the top of its payload and becomes quiet. No branches, so that loops over these become
- * vector code; and no float arithmetic on subnormals of f32, which a process may have set to be
- * flushed. */
+/* Convert one element between f32 and the smaller floats, as bits. Values are rounded to nearest
+ * even. A NaN keeps its sign and the top of its payload, and becomes quiet. No branches, so that
+ * loops over these vectorize; no float arithmetic on f32 subnormals, which a process may have set
+ * to flush to zero. */
 #ifndef CORE_TYPES_FLOAT_BITS_H
 #define CORE_TYPES_FLOAT_BITS_H
 
@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Kernels compute the very same. */
+/* Kernels use these functions too, and so get identical bits. */
 #ifdef __CUDACC__
 #define FLOAT_BITS static __host__ __device__ inline
 #else
@@ -63,8 +63,8 @@ FLOAT_BITS uint16_t bf16_of_f32(uint32_t bits)
     return (uint16_t)(bits_select(f32_is_nan(bits), bits | F32_QUIET, rounded) >> 16);
 }
 
-/* The exponent is moved by integer addition. A subnormal, which has no leading one to move, gets
- * one and loses it again in an exact subtraction. */
+/* Integer addition adjusts the exponent. A subnormal has no leading one; it gets one, and an exact
+ * subtraction removes it again. */
 FLOAT_BITS uint32_t f32_of_f16(uint16_t half)
 {
     const uint32_t rebias = F32_POWER(0) - F32_POWER(-112);
@@ -77,8 +77,8 @@ FLOAT_BITS uint32_t f32_of_f16(uint16_t half)
     return bits | (uint32_t)(half & 0x8000) << 16;
 }
 
-/* A result in f16's subnormal range is rounded by the float unit: added to a half, its last bit is
- * the last place of the sum. */
+/* The float unit rounds results in f16's subnormal range: after adding a half, the last bit of the
+ * sum has the weight of f16's last place. */
 FLOAT_BITS uint16_t f16_of_f32(uint32_t bits)
 {
     const uint32_t rebias = F32_POWER(0) - F32_POWER(-112);
@@ -99,7 +99,7 @@ FLOAT_BITS uint32_t f32_of_e5m2(uint8_t byte)
     return f32_of_f16((uint16_t)(byte << 8));
 }
 
-/* Too large a value becomes infinity. */
+/* A value that is too large becomes infinity. */
 FLOAT_BITS uint8_t e5m2_of_f32(uint32_t bits)
 {
     const uint32_t rebias = F32_POWER(0) - F32_POWER(-112);
@@ -114,8 +114,8 @@ FLOAT_BITS uint8_t e5m2_of_f32(uint32_t bits)
     return (uint8_t)(result | (bits >> 24 & 0x80));
 }
 
-/* e4m3 has no infinity (it is DLPack's e4m3fn): what is too large becomes the largest value, with
- * its sign. */
+/* e4m3 has no infinity (it is DLPack's e4m3fn): a value that is too large becomes the largest
+ * value, with its sign. */
 #define E4M3_LARGEST 0x7e /* 448 */
 #define E4M3_NAN 0x7f
 

@@ -1,15 +1,17 @@
-/* MXFP8's arithmetic on one value, as bits: a block's scale in e8m0 (2^(byte - 127), 255 is NaN)
- * and what an element becomes under it in e4m3. Kernels compute the very same. */
+/* MXFP8 arithmetic on one value, as bits: the scale of a block in e8m0 (2^(byte - 127), 255 is
+ * NaN), and an element's e4m3 code under that scale. Kernels use these functions too, and so get
+ * identical bits. */
 #ifndef CORE_TYPES_MXFP8_BITS_H
 #define CORE_TYPES_MXFP8_BITS_H
 
 #include "core/types/float_bits.h"
 
-#define E4M3_EMAX 8 /* of 448 = 1.75 · 2^8 */
+#define E4M3_EMAX 8 /* exponent of 448 = 1.75 · 2^8 */
 #define E8M0_BIAS 127
 #define E8M0_NAN 255
 
-/* With such a scale, and without NaN, float arithmetic meets no subnormal that counts. */
+/* With a scale in this range, and without NaN, subnormals in the float arithmetic do not affect the
+ * result. */
 #define SCALE_EASY_MIN (E8M0_BIAS - 110)
 #define SCALE_EASY_MAX (E8M0_BIAS + 118)
 
@@ -27,7 +29,7 @@ FLOAT_BITS int leading_zeros(uint32_t value)
 #endif
 }
 
-/* A subnormal amax is below 2^-126, which asks for the smallest scale under either rule. */
+/* A subnormal amax is below 2^-126; both rounding rules then give the smallest scale. */
 FLOAT_BITS uint8_t block_scale(bool round_up, uint32_t amax)
 {
     if (amax == F32_INFINITY)
@@ -38,8 +40,8 @@ FLOAT_BITS uint8_t block_scale(bool round_up, uint32_t amax)
     return (uint8_t)(scale < 0 ? 0 : scale);
 }
 
-/* Adding 2^20 times the value's own power of two, or that of e4m3's smallest normal number, leaves
- * as many bits as e4m3 has; the sum counts its last places. */
+/* Add 2^20 times the value's own power of two, or times the power of e4m3's smallest normal number.
+ * The sum keeps as many bits as e4m3 has, and counts units of its last place. */
 FLOAT_BITS uint8_t easy_element(uint32_t bits, float factor)
 {
     float scaled = f32_of_bits(bits & ~F32_SIGN) * factor;
@@ -52,7 +54,7 @@ FLOAT_BITS uint8_t easy_element(uint32_t bits, float factor)
     return (uint8_t)((uint32_t)code | (bits >> 24 & 0x80));
 }
 
-/* value · 2^-shift, to nearest even; shift > 0. */
+/* Return value · 2^-shift, rounded to nearest even; shift > 0. */
 FLOAT_BITS uint32_t shift_to_nearest(uint32_t value, int shift)
 {
     if (shift > 31)
@@ -62,7 +64,7 @@ FLOAT_BITS uint32_t shift_to_nearest(uint32_t value, int shift)
     return kept + (lost > half || (lost == half && (kept & 1)));
 }
 
-/* Any value and scale, in integers alone. */
+/* Convert any value under any scale, with integer arithmetic only. */
 FLOAT_BITS uint8_t any_element(uint32_t bits, uint8_t scale)
 {
     uint32_t magnitude = bits & ~F32_SIGN, sign = bits >> 24 & 0x80;

@@ -10,11 +10,12 @@
 #include "memory/stream.h"
 #include "world/control.h"
 
-/* More than a core's own caches hold, and read in milliseconds. */
+/* Larger than a core's own caches, and read within milliseconds. */
 #define SAMPLE_BYTES ((size_t)4 << 20)
 #define ROUNDS 9 /* the first warms up */
 
-/* Ways that need less help from the peer are kept unless another is that much faster. */
+/* A way that needs less help from the peer wins unless another takes less than this share of its
+ * time. */
 #define WORTH_CHANGING 0.92
 
 struct sample {
@@ -50,7 +51,7 @@ static banyan_status share_handles(memory_space *space, struct sample *sample)
     return BANYAN_OK;
 }
 
-/* Weights come from memory, not from a cache: writing past the caches leaves nothing in them. */
+/* Weights come from memory, not from a cache. Streaming stores leave nothing in the caches. */
 static void sample_chill(struct sample *sample)
 {
     static const char zeros[4096];
@@ -59,14 +60,14 @@ static void sample_chill(struct sample *sample)
     stream_fence();
 }
 
-/* Where the node's threads share cores, what counts is the processor time that a way takes, whoever
- * else is using the machine now; elsewhere the time until the data is there. */
+/* Return processor time if the node's threads share cores: it does not depend on other users of the
+ * machine. Otherwise return wall time. */
 static uint64_t clock_ns(const memory_space *space, const user_memory *user)
 {
     return memory_space_is_crowded(space, 2) ? user_memory_cpu_ns(user) : time_now_ns();
 }
 
-/* One read in a way. A rank whose read has failed (`*mine`) goes on taking part. */
+/* Time one read. A rank whose read failed (`*mine`) continues to take part. */
 static banyan_status measure_once(memory_space *space, user_memory *user, struct sample *sample,
                                   user_memory_way way, banyan_status *mine, uint64_t *took_ns)
 {
@@ -77,14 +78,15 @@ static banyan_status measure_once(memory_space *space, user_memory *user, struct
     uint64_t start_ns = clock_ns(space, user);
     if (*mine == BANYAN_OK)
         *mine = user_memory_read(user, &sample->next, &piece, 1, SAMPLE_BYTES);
-    /* What this rank does for others counts too. */
+    /* The time includes what this rank does for others. */
     RETURN_IF_FAILED(banyan_world_barrier(space->world));
     *took_ns = clock_ns(space, user) - start_ns;
     return BANYAN_OK;
 }
 
-/* The shortest time of each way. They take turns, so that what else the machine does for a moment
- * meets all of them. `ways` may differ between nodes: those that leave one out meet the others. */
+/* Take the shortest time of each way. The ways alternate, so that a disturbance affects all of
+ * them. `ways` may differ between nodes: a node that omits one still joins the barriers of the
+ * others. */
 static banyan_status memory_measure_all(memory_space *space, user_memory *user, unsigned ways,
                                         struct sample *sample, uint64_t *shortest_ns)
 {
@@ -106,7 +108,7 @@ static banyan_status memory_measure_all(memory_space *space, user_memory *user, 
     return mine;
 }
 
-/* By the sum of the node's times, so that all of its ranks come to the same. */
+/* Choose by the sum of the node's times, so that all of its ranks choose alike. */
 static user_memory_way memory_measure_fastest(const memory_space *space, unsigned ways,
                                               const uint64_t (*all_ns)[USER_MEMORY_WAYS])
 {
@@ -148,7 +150,7 @@ static banyan_status memory_measure(memory_space *space, user_memory *user, unsi
 banyan_status measure_ways(memory_space *space, user_memory *user, unsigned ways,
                            user_memory_way *best)
 {
-    /* Only one to choose from, on all nodes: nothing to measure. */
+    /* If every node has only one way, nothing needs measuring. */
     uint64_t choices;
     RETURN_IF_FAILED(control_max(space->world, (uint64_t)__builtin_popcount(ways), &choices));
     if (choices == 1) {

@@ -17,7 +17,7 @@
 #define PR_SET_PTRACER_ANY ((unsigned long)-1)
 #endif
 
-/* What a rank shows to be read, and where peers leave their mark. */
+/* The word that peers read, and the words that they write. */
 struct probe_card {
     uint64_t word, word_address, marks_address;
 };
@@ -30,7 +30,7 @@ struct probe_verdict {
 struct probe {
     memory_space *space;
     uint64_t word;
-    _Atomic uint64_t *marks;        /* one a local rank, and one more */
+    _Atomic uint64_t *marks;        /* one per local rank, and one more */
     struct probe_card *cards;       /* of all ranks */
     struct probe_verdict *verdicts; /* of all ranks */
     char *reason;
@@ -57,7 +57,8 @@ static bool probe_draw(uint64_t *word)
     return got == sizeof *word;
 }
 
-/* Process numbers may mean another process in another namespace: only the right word counts. */
+/* In another namespace, a process number may mean another process: only the expected word proves
+ * the right one. */
 static bool reach_peer(struct probe *probe, int local)
 {
     memory_space *space = probe->space;
@@ -109,7 +110,7 @@ static bool was_reached_by_all(struct probe *probe)
     return true;
 }
 
-/* One bit from every rank; true when all of this node's said yes. */
+/* Exchange one bit of every rank; true when all ranks of this node sent true. */
 static banyan_status node_agrees(struct probe *probe, bool mine, bool *all)
 {
     memory_space *space = probe->space;
@@ -139,8 +140,8 @@ static banyan_status probe_attempt(struct probe *probe, bool *works)
     return BANYAN_OK;
 }
 
-/* Yama lets only ancestors attach, unless the process says otherwise. All ranks do the same number
- * of collective steps, whatever their own node answers. */
+/* Yama lets only ancestors attach unless the process allows others. Every rank makes the same
+ * number of collective calls, whatever its own node's result. */
 static banyan_status probe_run(struct probe *probe, bool *works)
 {
     struct probe_card mine = {
@@ -158,8 +159,8 @@ static banyan_status probe_run(struct probe *probe, bool *works)
     return BANYAN_OK;
 }
 
-/* Peers may still write marks after the world has ended here: such memory is never used again, and
- * its last word leads to what was kept before. */
+/* Peers may still write marks after the world has ended here, so this memory is never reused. Its
+ * last word links it to the previously kept memory. */
 static void give_back(_Atomic uint64_t *marks, int local_size, banyan_status status)
 {
     static _Atomic uintptr_t kept;

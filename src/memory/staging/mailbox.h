@@ -1,4 +1,4 @@
-/* The symmetric block that ranks of a node work through to reach each other's ordinary memory. */
+/* The symmetric block through which ranks of a node reach each other's ordinary memory. */
 #ifndef MEMORY_STAGING_MAILBOX_H
 #define MEMORY_STAGING_MAILBOX_H
 
@@ -30,7 +30,7 @@ typedef struct slot_piece {
     uint64_t offset, bytes;
 } slot_piece;
 
-/* One request: pieces of the owner's memory, whose bytes lie one after another in `data`. */
+/* One request: pieces of the owner's memory; their bytes are consecutive in `data`. */
 typedef struct mailbox_slot {
     _Alignas(64) _Atomic uint32_t state;
     uint32_t owner;   /* local rank */
@@ -38,29 +38,29 @@ typedef struct mailbox_slot {
     uint32_t verdict; /* slot_verdict */
     uint32_t past_cache;
     uint32_t piece_count;
-    int32_t processor; /* serve it there, where its data is cached; -1: anywhere */
+    int32_t processor; /* where its data is cached, so serve it there; -1: anywhere */
     banyan_memory_handle handle;
     slot_piece pieces[MAILBOX_SLOT_PIECES];
     _Alignas(4096) char data[MAILBOX_SLOT_BYTES];
 } mailbox_slot;
 
-/* Where one thread of an owner hears of requests: requesters who meet at the same owner are served
- * at the same time, each on its own processor. */
+/* The queue of one of an owner's threads. Requesters of one owner are served in parallel, each on
+ * its own processor. */
 typedef struct mailbox_queue {
     wake_up requested;                                                /* rung by requesters */
-    _Alignas(64) _Atomic uint64_t requesters[MAILBOX_RANKS_MAX / 64]; /* a bit a local rank */
+    _Alignas(64) _Atomic uint64_t requesters[MAILBOX_RANKS_MAX / 64]; /* one bit per local rank */
 } mailbox_queue;
 
-/* A rank's part. Slots belong to the rank that asks: it has one operation at a time. */
+/* A rank's part. The slots belong to the requesting rank, which has one operation at a time. */
 typedef struct mailbox {
     mailbox_queue queues[MAILBOX_QUEUES]; /* of this rank as an owner */
     wake_up answered;                     /* rung by owners, for this rank as a requester */
-    cpu_set_t processors; /* where the rank may run; empty when there are too many to tell */
+    cpu_set_t processors; /* where the rank may run; empty when there are too many to list */
     _Alignas(4096) registration_entry registrations[REGISTRATIONS_MAX];
     mailbox_slot slots[MAILBOX_SLOTS];
 } mailbox;
 
-/* The queue that a requester goes to, by its local rank. */
+/* Return the queue that a requester uses, by its local rank. */
 static inline mailbox_queue *mailbox_queue_for(mailbox *owner, int requester)
 {
     return &owner->queues[requester % MAILBOX_QUEUES];

@@ -12,21 +12,21 @@
 #include "memory/user/cursor.h"
 #include "world/control.h"
 
-/* A transfer under way. Slot i % MAILBOX_SLOTS carries request i. */
+/* A transfer in progress. Slot i % MAILBOX_SLOTS carries request i. */
 struct progress {
     staging_requester *requester;
     const staging_transfer *transfer;
     mailbox *own, *owner;
     int owner_local;
-    cursor next; /* to be posted */
+    cursor next; /* next piece to post */
     size_t counts[MAILBOX_SLOTS];
-    cursor begin[MAILBOX_SLOTS]; /* where the slot's pieces begin */
+    cursor begin[MAILBOX_SLOTS]; /* the first piece of each slot */
     size_t posted, completed;    /* requests */
     banyan_status status;        /* the first refusal */
 };
 
-/* A quarter of a core's own cache for all slots together: the memory that passes takes its share,
- * and so do the slots of other ranks on the core. */
+/* All slots together take a quarter of a core's own cache. The memory being copied and the slots of
+ * other ranks on the core need the rest. */
 static size_t slot_bytes_for_cache(void)
 {
     long cache_bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
@@ -37,9 +37,9 @@ static size_t slot_bytes_for_cache(void)
     return bytes < MAILBOX_SLOT_BYTES ? bytes : MAILBOX_SLOT_BYTES;
 }
 
-/* Where there are cores enough the two sides work at the same time, each on its own. Where there
- * are not they take turns: then on one core, so that a slot is read from the cache it was written
- * to, and with all slots a turn. */
+/* With enough cores, requester and owner work in parallel, each on its own core. Otherwise they
+ * alternate on one core, so that a slot is read from the cache it was written to, and each turn
+ * handles all slots. */
 staging_requester staging_requester_of(memory_space *space, const banyan_memory *mailboxes)
 {
     bool crowded = memory_space_is_crowded(space, 2);
@@ -61,8 +61,8 @@ static void copy_out(void *destination, const void *source, size_t bytes, bool p
         stream_copy(destination, source, bytes);
 }
 
-/* Take the next pieces into the slot; for a write, their bytes too. Returns how many: peers can
- * write to the slot. */
+/* Fill the slot with the next pieces; for a write, with their bytes too. Returns the number of
+ * pieces, since peers can write to the slot. */
 static size_t slot_fill(mailbox_slot *slot, struct progress *work)
 {
     size_t bytes = 0;
@@ -148,7 +148,7 @@ static banyan_status memory_staging_refusal(const struct progress *work, uint32_
                      space->rank, handle->rank, handle->bytes, handle->address);
 }
 
-/* Pieces of one size whose places lie equally far apart, from `first` on: how many? */
+/* Return the number of pieces of one size at equal distances, from `first` on. */
 static size_t count_rows(const staging_transfer *transfer, const cursor *at, size_t most)
 {
     const banyan_iovec *first = &transfer->pieces[at->index];
@@ -162,7 +162,7 @@ static size_t count_rows(const staging_transfer *transfer, const cursor *at, siz
     return rows;
 }
 
-/* What a read has brought goes to its places. */
+/* Copy the bytes that a read has fetched to their destinations. */
 static void slot_drain(const struct progress *work, const mailbox_slot *slot, cursor at,
                        size_t count)
 {

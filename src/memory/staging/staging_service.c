@@ -1,4 +1,4 @@
-/* The owner's side of staging: threads that serve what peers ask for. */
+/* The owner's side of staging: threads that serve the requests of peers. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -13,10 +13,9 @@
 #include "memory/stream.h"
 #include "world/control.h"
 
-/* A peer that asks knows that the memory is ready to be read or written, by signals and messages
- * that went through its own process. The thread sanitizer sees only what happens in this one, and
- * would take our copy for a race with whoever wrote before. Ranks that are threads of one process
- * it sees whole. */
+/* The requester knows that the memory is ready to be read or written, through signals and messages
+ * of its own process. The thread sanitizer sees only this process, and would report our copy as a
+ * race with an earlier writer. It sees all of the ranks that are threads of one process. */
 #ifdef SANITIZER_THREAD
 void AnnotateIgnoreReadsBegin(const char *file, int line);
 void AnnotateIgnoreReadsEnd(const char *file, int line);
@@ -50,12 +49,12 @@ static void copy_unseen_end(bool foreign)
 }
 #endif
 
-/* A thread at its queue. */
+/* A thread and its queue. */
 typedef struct helper {
     staging_service *service;
     mailbox_queue *queue;
     pthread_t thread;
-    int processor; /* moved to last; -1: anywhere */
+    int processor; /* the last one it moved to; -1: anywhere */
 } helper;
 
 struct staging_service {
@@ -67,19 +66,19 @@ struct staging_service {
     atomic_bool stop;
 };
 
-/* What is asked for ahead of a copy: more than that would be driven out again. */
+/* Pieces to prefetch ahead of a copy; a larger number would evict earlier ones. */
 #define EXPECTED_AHEAD 2
 #define EXPECTED_BYTES 2048
 
-/* Pieces of one size that lie equally far apart in the owner's memory. */
+/* Pieces of one size at equal distances in the owner's memory. */
 typedef struct slot_rows {
     uint64_t offset, pitch; /* a pitch may stand for a negative number */
     size_t bytes;
     uint32_t count;
 } slot_rows;
 
-/* The pieces from `first` on that are rows together: one, where nothing fits. Slots are shared
- * memory: every number is read once, and checked before it is used. */
+/* Take the pieces from `first` on that form rows; a single piece if the next does not fit. Slots
+ * are shared memory, so each number is read once and checked before use. */
 static slot_verdict take_rows(const mailbox_slot *slot, uint32_t first, uint32_t piece_count,
                               const banyan_memory_handle *handle, size_t room, slot_rows *rows)
 {
@@ -114,8 +113,8 @@ static void staging_service_copy_rows(char *memory, char *data, const slot_rows 
             stream_copy(memory + (ptrdiff_t)i * pitch, data + (ptrdiff_t)i * dense, rows->bytes);
 }
 
-/* Prefetchers do not know where the next piece lies. Asking for memory that is not there is
- * harmless. */
+/* Prefetch the next piece, whose place hardware prefetchers cannot predict. Prefetching an invalid
+ * address is harmless. */
 static void expect_piece(const char *memory, const slot_piece *next)
 {
     for (size_t i = 0; i < next->bytes && i < EXPECTED_BYTES; i += 64)
@@ -146,7 +145,7 @@ static slot_verdict serve_pieces(mailbox_slot *slot, const banyan_memory_handle 
     return SLOT_GRANTED;
 }
 
-/* A hint: where it is not allowed to run it stays. */
+/* Move the thread to the processor. A hint: if it is not allowed there, it stays. */
 static void move_to(helper *self, int processor)
 {
     if (processor < 0 || processor >= CPU_SETSIZE || processor == self->processor)
@@ -176,7 +175,8 @@ static void serve_slot(helper *self, mailbox_slot *slot, bool foreign)
     atomic_store_explicit(&slot->state, SLOT_DONE, memory_order_release);
 }
 
-/* A requester that shares this processor is woken once for all: it would only displace us. */
+/* Serve one requester. If it shares this processor, wake it once at the end: it would only displace
+ * this thread. */
 static void serve_requester(helper *self, int local)
 {
     memory_space *space = self->service->space;
@@ -200,7 +200,7 @@ static void serve_requester(helper *self, int local)
         wake_up_notify(&requester->answered);
 }
 
-/* Serve all that is asked for now; false when nothing was. */
+/* Serve all pending requests; false when there were none. */
 static bool serve_round(helper *self)
 {
     bool any = false;
@@ -240,7 +240,7 @@ static banyan_status start_helper(staging_service *service, mailbox_queue *queue
     return BANYAN_OK;
 }
 
-/* Somebody goes to each of the first queues, unless it is only this rank itself. */
+/* Start a thread for each queue that has a requester other than this rank. */
 static banyan_status start_helpers(staging_service *service)
 {
     const memory_space *space = service->space;

@@ -19,21 +19,19 @@ struct memory_attachments {
     char reason[320];
 };
 
-/* Collective work on the way to attachments. */
+/* State of a collective attach. */
 struct attaching {
     memory_space *space;
     int device;
     memory_wanted *wanted;
     size_t count;
-    attached_share **places; /* which share each lies in; NULL: none */
+    attached_share **places; /* the share of each wanted range; NULL: none */
     const memory_device_ops *ops;
     memory_attachments *made;
     ARRAY(attached_share *) fresh; /* to be mapped part by part */
     control_message *messages;     /* one a local rank */
     bytes_writer *writers;
 };
-
-/* ---- shares that are mapped ---- */
 
 static attached_share *attached_find(const memory_space *space, int owner, uint64_t id, int device)
 {
@@ -80,8 +78,6 @@ const char *memory_attachments_reason(const memory_attachments *attached)
     return attached->reason;
 }
 
-/* ---- asking ---- */
-
 static banyan_status work_begin(struct attaching *work)
 {
     size_t peers = (size_t)work->space->local_size;
@@ -114,7 +110,7 @@ static void work_end(struct attaching *work)
     array_free(&work->fresh);
 }
 
-/* What was written for each local rank, as messages; then there is nothing written any more. */
+/* Turn the bytes written for each local rank into messages, and empty the writers. */
 static banyan_status symmetric_attach_exchange(struct attaching *work, banyan_status mine,
                                                const char *what, control_message **heard,
                                                size_t *heard_count)
@@ -160,9 +156,7 @@ static banyan_status write_questions(struct attaching *work)
     return BANYAN_OK;
 }
 
-/* ---- answering ---- */
-
-/* For each handle the place of its share in a list; then the list. */
+/* For each handle the index of its share in a list; then the list. */
 struct answer {
     bytes_writer indices, list;
     ARRAY(uint64_t) ids;
@@ -229,15 +223,13 @@ static banyan_status write_answers(struct attaching *work, const control_message
     return BANYAN_OK;
 }
 
-/* ---- taking answers ---- */
-
 static banyan_status symmetric_attach_malformed(int owner)
 {
     return error_set(BANYAN_ERR_FORMAT, "rank %d described memory of its GPU that cannot be",
                      owner);
 }
 
-/* Begin to map it; what owners share by parts is mapped later, for all at once. */
+/* Map the share. A share by parts is mapped later, together with all others. */
 static void attach_share(struct attaching *work, attached_share *share)
 {
     bool here = control_pid(work->space->world, share->owner) == getpid();
@@ -296,7 +288,7 @@ static banyan_status symmetric_attach_read_share(struct attaching *work, int own
     return share_begin(work, owner, id, &what, reason, share);
 }
 
-/* Shares of one answer; the attachments know them from here on. */
+/* Read the shares of one answer; from here on the attachments own them. */
 static banyan_status read_shares(struct attaching *work, int owner, bytes_reader *reader)
 {
     uint32_t count = bytes_read_u32(reader);
@@ -307,7 +299,7 @@ static banyan_status read_shares(struct attaching *work, int owner, bytes_reader
     return reader->failed || reader->left > 0 ? symmetric_attach_malformed(owner) : BANYAN_OK;
 }
 
-/* Which share each handle of this owner's lies in. */
+/* Assign each wanted handle of this owner to its share. */
 static banyan_status place_wanted(struct attaching *work, int owner, const void *indices,
                                   size_t index_bytes, size_t first_share)
 {
@@ -347,8 +339,6 @@ static banyan_status take_answers(struct attaching *work, const control_message 
     }
     return BANYAN_OK;
 }
-
-/* ---- addresses ---- */
 
 static banyan_status set_address(struct attaching *work, const attached_share *share,
                                  memory_wanted *one)
@@ -397,7 +387,7 @@ static banyan_status ask_and_map(struct attaching *work, banyan_status mine)
     return control_agree(work->space->world, set_addresses(work));
 }
 
-/* When nobody wants anything that costs a word from everybody. */
+/* When no rank wants anything, this costs one message per rank. */
 static banyan_status attach_all(struct attaching *work)
 {
     uint64_t most;

@@ -1,5 +1,5 @@
-/* The parts of what owners share, fetched in rounds: few descriptors are open at a time, however
- * many there are. */
+/* Fetch the parts of shares in rounds, so that few descriptors are open at a time, whatever their
+ * number. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -9,15 +9,15 @@
 #include "memory/symmetric/shares.h"
 #include "world/control.h"
 
-/* That an owner sends a peer in a round. */
+/* Parts that an owner sends to one peer in a round. */
 #define PARTS_A_ROUND 16
 
-/* What a peer asks an owner for: the allocations of a share from an offset on. */
+/* A peer's request to an owner: the allocations of a share from an offset on. */
 struct part_question {
     uint64_t share, offset;
 };
 
-/* A part, which a descriptor may go with, or why there is none. */
+/* A part, perhaps with a descriptor, or why there is none. */
 struct part_answer {
     uint64_t bytes;
     unsigned char name[DEVICE_NAME_BYTES];
@@ -26,8 +26,6 @@ struct part_answer {
     uint32_t status; /* banyan_status */
     char reason[160];
 };
-
-/* ---- the owner ---- */
 
 static banyan_status send_part(memory_space *space, int peer, uint64_t tag,
                                const struct part_question *question, uint64_t *offset, bool last,
@@ -58,7 +56,7 @@ static banyan_status send_part(memory_space *space, int peer, uint64_t tag,
     close(part.fd);
     if (status == BANYAN_OK)
         return status;
-    /* The peer waits for an answer: it gets one without the descriptor. */
+    /* The peer waits for an answer: send one without the descriptor. */
     *more = false;
     answer = (struct part_answer){.last = 1, .status = (uint32_t)status};
     snprintf(answer.reason, sizeof answer.reason, "%s", banyan_last_error());
@@ -80,8 +78,6 @@ static banyan_status answer_questions(memory_space *space, uint64_t tag,
     }
     return BANYAN_OK;
 }
-
-/* ---- the peer ---- */
 
 static bool is_missing(const attached_share *share)
 {
@@ -128,7 +124,7 @@ static banyan_status receive_parts(memory_space *space, uint64_t tag, attached_s
     return BANYAN_OK;
 }
 
-/* The first missing share of each owner. */
+/* Choose the first missing share of each owner. */
 static size_t attach_parts_choose(memory_space *space, attached_share **missing, size_t count,
                                   attached_share **chosen)
 {

@@ -12,21 +12,22 @@
 #include "memory/device.h"
 #include "world/control.h"
 
-/* All ranks have as many, in the same order; of groups that this rank is not in it is empty. */
+/* All ranks have equally many entries, in one order. The entry of a group without this rank is
+ * empty. */
 struct memory_multicast {
     struct memory_multicast *next;
     device_multicast made;
     int count;
-    int locals[]; /* the group's places among the node's ranks, ascending */
+    int locals[]; /* the group's indices among the node's ranks, ascending */
 };
 
-/* What ranks tell each other of their groups. */
+/* A rank's description of its group, for its peers. */
 struct group_record {
     int32_t count, first; /* its lowest rank; -1: none */
     uint64_t hash;        /* of its places */
 };
 
-/* Collective work on the way to an address. */
+/* State of a collective creation of an address. */
 struct multicast_work {
     banyan_memory *memory;
     struct memory_multicast *entry;
@@ -34,8 +35,6 @@ struct multicast_work {
     int *fds;                     /* of this node's ranks; -1: none */
     int own_fd;
 };
-
-/* ---- is there multicast? ---- */
 
 static bool is_wanted(void)
 {
@@ -52,7 +51,7 @@ static banyan_status symmetric_multicast_check_own(DLDevice device, unsigned cha
     return ops->multicast_check(device.device_id);
 }
 
-/* A multicast object has a device once. */
+/* Refuse ranks that share a device: a multicast object can contain a device only once. */
 static banyan_status check_apart(banyan_world *world, const unsigned char *uuid)
 {
     int ranks = banyan_world_size(world);
@@ -93,8 +92,6 @@ banyan_status memory_multicast_agree(banyan_world *world, DLDevice device, bool 
     *usable = status == BANYAN_OK;
     return status;
 }
-
-/* ---- groups ---- */
 
 static banyan_status symmetric_multicast_check_group(const banyan_memory *memory, const int *ranks,
                                                      int count)
@@ -138,7 +135,7 @@ static struct memory_multicast *symmetric_multicast_find_entry(const banyan_memo
     return at;
 }
 
-/* Empty for a rank that is in none. */
+/* Make an entry; empty for a rank in no group. */
 static banyan_status make_entry(const banyan_memory *memory, const int *ranks, int count,
                                 struct memory_multicast **entry)
 {
@@ -153,9 +150,7 @@ static banyan_status make_entry(const banyan_memory *memory, const int *ranks, i
     return BANYAN_OK;
 }
 
-/* ---- making ---- */
-
-/* The least that all of a group have mapped. */
+/* Return the smallest mapped size in the group. */
 static size_t symmetric_multicast_bytes_of(const struct multicast_work *work)
 {
     size_t least = SIZE_MAX;
@@ -271,7 +266,7 @@ static void end_work(struct multicast_work *work)
     free(work->records);
 }
 
-/* What has begun stays with the entry. */
+/* Create the object. A failed attempt stays with the entry, which cleans up. */
 static banyan_status make_object(banyan_memory *memory, struct memory_multicast *entry)
 {
     struct multicast_work work = {.memory = memory, .entry = entry, .own_fd = -1};
@@ -317,8 +312,6 @@ banyan_status memory_multicast_make(banyan_memory *memory, const int *ranks, int
     *bytes = entry ? entry->made.mapped.mapped_bytes : 0;
     return BANYAN_OK;
 }
-
-/* ---- ending, for a while or for good ---- */
 
 void memory_multicasts_suspend(banyan_memory *memory)
 {

@@ -1,28 +1,30 @@
-/* Multicast addresses of symmetric buffers on devices: one that stands for the same place in the
- * parts of several ranks, for multimem instructions alone. Opt-in: BANYAN_MULTICAST=1. */
+/* Multicast addresses of symmetric buffers on devices: one address for corresponding places in the
+ * parts of several ranks, for multimem instructions only. Opt-in: BANYAN_MULTICAST=1. */
 #ifndef MEMORY_SYMMETRIC_MULTICAST_H
 #define MEMORY_SYMMETRIC_MULTICAST_H
 
 #include "memory/space.h"
 
-/* May the world's ranks use multicast on their devices? When all have BANYAN_MULTICAST=1, a device
- * each, and what it takes there; else `why_not` (NULL: none is asked for) says what is missing, as
- * part of a sentence. When only some have it, or lack something, the log says so at level info.
- * Errors are those of the world. Collective. */
+/* Agree whether the world's ranks use multicast on their devices. They do if all have
+ * BANYAN_MULTICAST=1, a device each, and the required support. Otherwise `why_not` (NULL: none is
+ * requested) says what is missing, as part of a message. If only some ranks qualify, an info log
+ * line says so. Errors are those of the world. Collective. */
 banyan_status memory_multicast_agree(banyan_world *world, DLDevice device, bool *usable,
                                      char *why_not, size_t why_not_bytes);
 
-/* An address for the first `*bytes` of a buffer in the parts of `ranks`, ascending, this rank among
- * them; every rank of the world names those of its own group, or none (`count` 0: `*address` is
- * NULL then). The smallest part, in whole units of the device's, is how much there is. It is made
- * once a group and stays until the buffer is freed. Collective over the world, once
- * memory_multicast_agree has said yes; an error of one rank is all ranks', and leaves nothing:
- * UNSUPPORTED for adopted memory, MISMATCH when ranks name different groups. */
+/* Get an address for the first `*bytes` of a buffer in the parts of `ranks`, which are ascending
+ * and include this rank. Every rank of the world names its own group, or none (`count` 0,
+ * `*address` NULL). `*bytes` is the size of the smallest part, in whole units of the device. The
+ * address is created once per group and stays until the buffer is freed. Collective over the world,
+ * after memory_multicast_agree has agreed. An error of one rank is the error of all ranks, and
+ * leaves nothing behind: UNSUPPORTED for adopted memory, MISMATCH when ranks name different groups.
+ */
 banyan_status memory_multicast_make(banyan_memory *memory, const int *ranks, int count,
                                     char **address, size_t *bytes);
 
-/* When a buffer's memory is given back for a while (suspend.h): before it goes, local; and once it
- * is there again, at the same addresses, collective. After an error it can be suspended again. */
+/* Suspend the addresses before a buffer's memory is released (suspend.h), local; resume them, at
+ * unchanged addresses, once the memory is back, collective. After an error they can be suspended
+ * again. */
 void memory_multicasts_suspend(banyan_memory *memory);
 banyan_status memory_multicasts_resume(banyan_memory *memory);
 

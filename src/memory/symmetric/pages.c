@@ -43,7 +43,7 @@ static size_t page_bytes(void)
     return (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Rounding up, which the caller has checked not to overflow. */
+/* Round up; the caller has checked for overflow. */
 static size_t symmetric_pages_round_up(size_t bytes, size_t unit)
 {
     return (bytes + unit - 1) / unit * unit;
@@ -74,7 +74,7 @@ banyan_status memory_check_machine(size_t bytes, const char *what)
                      bytes, what, machine);
 }
 
-/* At a multiple of 2 MiB when it is as long, so that huge pages can back it. */
+/* Map at a multiple of 2 MiB if the mapping is as long, so that huge pages can back it. */
 static char *map_aligned(int fd, size_t bytes)
 {
     size_t slack = bytes >= PAGES_HUGE_BYTES ? PAGES_HUGE_BYTES : 0;
@@ -119,7 +119,7 @@ static banyan_status create_file(size_t bytes, unsigned flags, int *fd)
     do
         failed = ftruncate(file, (off_t)bytes);
     while (failed != 0 && errno == EINTR);
-    /* Peers rely on its size: nobody may cut it short under them. */
+    /* Seal the size: peers rely on it, and nobody may truncate the memory. */
     if (failed != 0 || fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
         banyan_status status =
             errno == EFBIG || errno == ENOMEM || errno == EINVAL
@@ -132,8 +132,8 @@ static banyan_status create_file(size_t bytes, unsigned flags, int *fd)
     return BANYAN_OK;
 }
 
-/* From the machine's reserved huge pages, all of them allocated at once: running out later would be
- * a SIGBUS. False when there are too few. */
+/* Allocate from the machine's reserved huge pages, all at once: running out later would raise
+ * SIGBUS. False when there are too few. */
 static bool create_huge(size_t bytes, int *fd, pages *made)
 {
     int file;
@@ -219,7 +219,7 @@ void pages_release(pages *mapped)
     *mapped = (pages){0};
 }
 
-/* Kernels before 5.14 cannot be asked: touch the pages, changing nothing. */
+/* For kernels before 5.14, which lack MADV_POPULATE: touch the pages without changing them. */
 static void symmetric_pages_touch(char *address, size_t bytes, bool write)
 {
     size_t step = page_bytes() - (uintptr_t)address % page_bytes();

@@ -6,7 +6,7 @@
 struct memory_shares {
     ARRAY(memory_share *) all; /* ascending by id */
     uint64_t next_id;
-    memory_share nobodys; /* what was asked for last that nobody can share */
+    memory_share nobodys; /* the last requested range that nobody can share */
 };
 
 static bool shares_holds(const memory_share *share, const banyan_memory_handle *handle)

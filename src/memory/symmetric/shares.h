@@ -1,27 +1,28 @@
-/* The allocations that this rank's registered GPU memory lies in, as peers are told of them. */
+/* The allocations behind this rank's registered GPU memory, as described to peers. */
 #ifndef MEMORY_SYMMETRIC_SHARES_H
 #define MEMORY_SYMMETRIC_SHARES_H
 
 #include "memory/device.h"
 #include "memory/space.h"
 
-/* Good for as long as the registration that it was described for: until then its allocations cannot
- * have been freed and made anew at the same address. */
+/* Valid as long as the registration that it was created for: until that ends, its allocations
+ * cannot have been freed and replaced at the same address. */
 typedef struct memory_share {
-    uint64_t id; /* never used again, so that what peers have mapped under it is this */
+    uint64_t id; /* never reused, so a peer's mapping under an id stays correct */
     uint64_t founder;
     device_share what;
     char reason[160]; /* why nobody can share it */
 } memory_share;
 
-/* What the handle of kind DEVICE lies in, whole. INVALID when it is not registered. The share stays
- * where it is until a registration goes; one that nobody can share, until the next call. */
+/* Get the share that contains the whole handle of kind DEVICE. INVALID when it is not registered.
+ * The share stays valid until a registration ends; a range that nobody can share, until the next
+ * call. */
 banyan_status memory_share_of(memory_space *space, const banyan_memory_handle *handle,
                               const memory_share **share);
-/* NULL: there is none (any more). */
+/* Find a share by id; NULL when it does not exist (any more). */
 const memory_share *memory_share_find(const memory_space *space, uint64_t id);
 
-/* A registration goes, and so do the shares that it founded. */
+/* Remove the shares that were created for a registration that ends. */
 void memory_shares_forget(memory_space *space, uint64_t founder);
 void memory_shares_free(memory_space *space);
 

@@ -10,7 +10,7 @@
 #include "memory/symmetric/multicast.h"
 #include "world/control.h"
 
-/* Memory that its owner has allocated is not ours to release. */
+/* False for memory that its owner allocated: Banyan cannot release it. */
 static bool can_be_suspended(const banyan_memory *memory)
 {
     return memory->ops && memory->adopted.kind == 0 && !memory->attached;
@@ -26,8 +26,8 @@ static void suspend(banyan_memory *memory)
     memory->is_suspended = true;
 }
 
-/* Before anybody unmaps all have come, since whoever has not may still use it; and before anybody
- * goes on all have unmapped, since memory is free only then. */
+/* Two barriers. Nobody unmaps before all have arrived, since a rank that has not may still use the
+ * memory. Nobody goes on before all have unmapped, since the memory is free only then. */
 banyan_status memory_suspend_all(banyan_world *world)
 {
     memory_space *space;
@@ -40,9 +40,7 @@ banyan_status memory_suspend_all(banyan_world *world)
     return banyan_world_barrier(world);
 }
 
-/* ---- and back ---- */
-
-/* What ranks tell each other about a part. */
+/* A rank's description of its part, for its peers. */
 struct part_record {
     uint64_t bytes, mapped_bytes, address;
     uint32_t has_name, unused;
@@ -158,7 +156,7 @@ static void resumption_end(struct resumption *work)
     free(work->fds);
 }
 
-/* Whoever tries again needs what peers have mapped. */
+/* Release everything again; a later attempt needs the addresses that peers have reserved. */
 static void suspend_again(struct resumption *work)
 {
     for (size_t i = 0; i < work->count; i++)
@@ -184,8 +182,6 @@ banyan_status memory_resume_all(banyan_world *world)
     resumption_end(&work);
     return status;
 }
-
-/* ---- from world to world ---- */
 
 void memory_leave(banyan_memory *memory)
 {

@@ -12,7 +12,7 @@
 #include "memory/symmetric/multicast.h"
 #include "world/control.h"
 
-/* What ranks tell each other about their parts. */
+/* A rank's description of its part, for its peers. */
 struct part_record {
     uint64_t bytes, mapped_bytes, address;
     int32_t device_type, device;
@@ -21,7 +21,7 @@ struct part_record {
     unsigned char name[DEVICE_NAME_BYTES]; /* as device_handles has it */
 };
 
-/* Collective work on the way to a buffer. */
+/* State of a collective allocation. */
 struct allocation {
     banyan_memory *memory;
     struct part_record *records; /* of all ranks */
@@ -51,8 +51,6 @@ void memory_release(banyan_memory *memory)
     free(memory->parts);
     free(memory);
 }
-
-/* ---- a rank's own part ---- */
 
 static banyan_status symmetric_open_device(struct allocation *work)
 {
@@ -88,7 +86,7 @@ static banyan_status create_own(struct allocation *work, size_t bytes, bool spar
     return status == BANYAN_OK ? BANYAN_OK : memory_explain_device(memory, bytes, status);
 }
 
-/* What this rank can do alone. */
+/* Do the local part of an allocation. */
 static banyan_status allocation_begin(struct allocation *work, memory_space *space, DLDevice device,
                                       size_t bytes, bool sparse)
 {
@@ -124,9 +122,7 @@ static banyan_status allocation_begin(struct allocation *work, memory_space *spa
     return BANYAN_OK;
 }
 
-/* ---- the parts of peers ---- */
-
-/* All ranks have the same records, and so fail alike. */
+/* All ranks have identical records, so all fail alike. */
 static banyan_status check_device_types(const struct allocation *work)
 {
     const struct part_record *first = &work->records[0];
@@ -141,8 +137,7 @@ static banyan_status check_device_types(const struct allocation *work)
     return BANYAN_OK;
 }
 
-/* The same memory is mapped once more by every rank that is a thread of this process, for its own
- * device. */
+/* Every rank that is a thread of this process maps the memory once more, for its own device. */
 static banyan_status map_on_device(const struct allocation *work, int local)
 {
     const banyan_memory *memory = work->memory;
@@ -160,7 +155,7 @@ static banyan_status map_on_device(const struct allocation *work, int local)
     return BANYAN_OK;
 }
 
-/* Ranks that are threads of this process have their part on the host mapped already. */
+/* Ranks that are threads of this process have already mapped their part on the host. */
 static banyan_status map_peer(struct allocation *work, int local)
 {
     memory_space *space = work->memory->space;
@@ -191,7 +186,7 @@ static banyan_status map_peers(struct allocation *work)
     return BANYAN_OK;
 }
 
-/* What all ranks do together, once each has its own part. */
+/* Do the collective part of an allocation, after each rank made its own part. */
 static banyan_status allocation_exchange(struct allocation *work)
 {
     memory_space *space = work->memory->space;
@@ -214,7 +209,7 @@ static banyan_status allocation_exchange(struct allocation *work)
     return control_agree(space->world, status);
 }
 
-/* Numbers of buffers are equal on all ranks, since all allocate in the same order. */
+/* All ranks allocate in the same order, so buffer ids are equal on all ranks. */
 static void allocation_commit(struct allocation *work, banyan_status *status)
 {
     memory_space *space = work->memory->space;
@@ -289,7 +284,7 @@ DLDevice banyan_memory_device(const banyan_memory *memory)
     return memory->device;
 }
 
-/* The first buffer whose id is not below `id`. */
+/* Return the index of the first buffer whose id is at least `id`. */
 static size_t buffer_position(const memory_space *space, uint64_t id)
 {
     size_t low = 0, high = space->buffers.count;
@@ -345,7 +340,7 @@ size_t banyan_memory_bytes(const banyan_memory *memory)
     return memory->parts[memory->own_part].bytes;
 }
 
-/* Where among this node's ranks `rank` is; an error for those that are not. */
+/* Find the index of `rank` among this node's ranks; an error for other ranks. */
 static banyan_status find_local(const memory_space *space, int rank, int *local)
 {
     int world_size = banyan_world_size(space->world);

@@ -1,19 +1,17 @@
-/* Symmetric buffers of memory that somebody else has allocated. */
+/* Symmetric buffers over memory that the caller allocated. */
 #include "core/error.h"
 #include "memory/device.h"
 #include "memory/space.h"
 #include "memory/symmetric/attach.h"
 #include "world/control.h"
 
-/* Collective work on the way to a buffer. */
+/* State of a collective adoption. */
 struct adoption {
     memory_space *space;
     banyan_memory *memory;
     banyan_memory_handle *handles; /* of all ranks */
-    memory_wanted *wanted;         /* one a local rank, but for those that have nothing */
+    memory_wanted *wanted;         /* one per local rank with memory */
 };
-
-/* ---- a rank's own part ---- */
 
 static banyan_status adopt_check_own(const struct adoption *work, void *address, size_t bytes)
 {
@@ -69,7 +67,7 @@ static banyan_status adopt_make_room(struct adoption *work)
     return array_reserve(&space->buffers, 1) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-/* What this rank can do alone. */
+/* Do the local part of an adoption. */
 static banyan_status adoption_begin(struct adoption *work, DLDevice device, void *address,
                                     size_t bytes)
 {
@@ -86,8 +84,6 @@ static banyan_status adoption_begin(struct adoption *work, DLDevice device, void
     RETURN_IF_FAILED(adopt_check_own(work, address, bytes));
     return register_own(work, address, bytes);
 }
-
-/* ---- the parts of peers ---- */
 
 static banyan_status set_parts(struct adoption *work)
 {

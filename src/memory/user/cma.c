@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "memory/user/cursor.h"
 
-/* Entries a call: fewer than IOV_MAX, so that both lists fit a small stack. */
+/* Entries per call: fewer than IOV_MAX, so that both lists fit a small stack. */
 #define BATCH 512
 
 typedef ssize_t (*cma_call)(pid_t pid, const struct iovec *local, unsigned long local_count,
@@ -34,7 +34,7 @@ static banyan_status cma_failed(const cma_peer *peer, const char *call, const st
                            call, local->iov_len, remote->iov_base, peer->peer, (int)peer->pid);
 }
 
-/* The next pieces as the two lists of one call. */
+/* Fill the two lists of one call with the next pieces. */
 static size_t fill_batch(cursor at, uint64_t address, struct iovec *local, struct iovec *remote)
 {
     size_t entries = 0;
@@ -48,7 +48,7 @@ static size_t fill_batch(cursor at, uint64_t address, struct iovec *local, struc
     return entries;
 }
 
-/* A call may stop early, at a piece's end or a bad page; going on from there finds out which. */
+/* A call may stop early, at a piece's end or a bad page; the next call then reports which. */
 static banyan_status user_cma_transfer(const cma_peer *peer, const char *name, cma_call call,
                                        uint64_t address, const banyan_iovec *pieces, size_t count)
 {

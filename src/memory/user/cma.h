@@ -11,7 +11,7 @@ typedef struct cma_peer {
     pid_t pid;
 } cma_peer;
 
-/* Copy `count` pieces between here and `address` + their offsets there. */
+/* Copy `count` pieces between this process and `address` + their offsets in the peer. */
 banyan_status cma_read(const cma_peer *peer, uint64_t address, const banyan_iovec *pieces,
                        size_t count);
 banyan_status cma_write(const cma_peer *peer, uint64_t address, const banyan_iovec *pieces,

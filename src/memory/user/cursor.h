@@ -1,4 +1,4 @@
-/* Where a walk over pieces stands, for those that cut them anew. */
+/* A position in a list of pieces, for walks that cut the pieces differently. */
 #ifndef MEMORY_USER_CURSOR_H
 #define MEMORY_USER_CURSOR_H
 
@@ -10,7 +10,7 @@ typedef struct cursor {
     size_t done; /* bytes of the current piece */
 } cursor;
 
-/* Go on by `bytes`, and past pieces of no bytes. */
+/* Advance by `bytes`, and past empty pieces. */
 static inline void cursor_advance(cursor *at, size_t bytes)
 {
     while (at->index < at->count && bytes >= at->pieces[at->index].bytes - at->done) {
@@ -33,7 +33,7 @@ static inline bool cursor_at_end(const cursor *at)
     return at->index == at->count;
 }
 
-/* What is left of the current piece, `most` bytes at most, as a piece of its own. */
+/* Return the rest of the current piece, at most `most` bytes, as a piece. */
 static inline banyan_iovec cursor_piece(const cursor *at, size_t most)
 {
     const banyan_iovec *piece = &at->pieces[at->index];

@@ -1,11 +1,12 @@
-/* Ordinary memory that peers may reach, and finding what a pointer lies in. */
+/* Ordinary memory that peers may access, and the search for the buffer or registration of a
+ * pointer. */
 #include <inttypes.h>
 
 #include "core/error.h"
 #include "memory/device.h"
 #include "memory/symmetric/shares.h"
 
-/* Peers may be reading the entry: it is empty while it changes. */
+/* Peers may be reading the entry, so it is empty while it changes. */
 static void entry_show(registration_entry *entry, const registration *what)
 {
     atomic_store_explicit(&entry->id, 0, memory_order_seq_cst);
@@ -68,7 +69,7 @@ banyan_status registration_missing(const memory_space *space, const banyan_memor
                      space->rank, handle->bytes, handle->address, handle->rank, handle->id);
 }
 
-/* With the lock held: a free place, whose id is new. */
+/* With the lock held: take a free entry, with a new id. */
 static banyan_status registration_take_place(memory_space *space, size_t *index)
 {
     if (space->first_free != 0) {
@@ -139,7 +140,7 @@ static banyan_status check_range(const memory_space *space, const void *address,
     return BANYAN_OK;
 }
 
-/* Ordinary memory, or a GPU's? */
+/* Find out whether memory is ordinary or a GPU's. */
 static banyan_status registration_find_kind(const memory_space *space, const void *address,
                                             size_t bytes, banyan_memory_kind *kind)
 {
@@ -179,7 +180,8 @@ banyan_status banyan_memory_unregister(banyan_world *world, const banyan_memory_
     pthread_rwlock_wrlock(&space->lock);
     bool known = handle->rank == space->rank && registration_covers(space, handle);
     size_t index = known ? registration_index_of(handle->id) : 0;
-    /* A handle to a part of it, as banyan_memory_find makes them, is not the registration. */
+    /* A handle to a part, as banyan_memory_find makes them, does not name the whole registration.
+     */
     known = known && space->registrations.data[index].bytes == handle->bytes;
     if (known) {
         spans_remove(&space->registration_spans, space->registrations.data[index].address,

@@ -19,7 +19,7 @@ static void user_spans_update(span *node)
         node->furthest_end = node->right->furthest_end;
 }
 
-/* Into what comes before (start, id), and the rest. */
+/* Split into the nodes before (start, id) and the rest. */
 static void user_spans_split(span *node, uintptr_t start, uint64_t id, span **before, span **rest)
 {
     if (!node) {
@@ -82,7 +82,7 @@ const span *spans_find(const spans *set, uintptr_t start, uintptr_t end)
 {
     const span *node = set->root;
     while (node && node->furthest_end >= end) {
-        /* All that is to the left of a span that starts early enough does so too. */
+        /* Every span left of one that starts early enough also starts early enough. */
         if (node->start > start || (node->left && node->left->furthest_end >= end))
             node = node->left;
         else if (node->end >= end)

@@ -1,4 +1,5 @@
-/* Address ranges of one process, which may overlap, and which of them holds a given one. */
+/* Possibly overlapping address ranges of one process, and a search for one that contains a range.
+ */
 #ifndef MEMORY_USER_SPANS_H
 #define MEMORY_USER_SPANS_H
 
@@ -6,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A treap ordered by (start, id), each node knowing the furthest end below it. */
+/* A treap ordered by (start, id); each node stores the furthest end below it. */
 typedef struct span {
     uintptr_t start, end; /* end is behind the last byte */
     uint64_t id;
@@ -15,17 +16,17 @@ typedef struct span {
     struct span *left, *right;
 } span;
 
-/* Zeroed is empty. */
+/* A zeroed set is empty. */
 typedef struct spans {
     span *root;
     uint64_t random;
 } spans;
 
-/* False, with the error set, when memory ran out. */
+/* Add a range. False, with the error set, when out of memory. */
 bool spans_add(spans *set, uintptr_t start, uintptr_t end, uint64_t id);
 void spans_remove(spans *set, uintptr_t start, uint64_t id);
 
-/* One that holds [start, end) whole; NULL when none does. O(log n). */
+/* Return a span that contains all of [start, end); NULL when none does. O(log n). */
 const span *spans_find(const spans *set, uintptr_t start, uintptr_t end);
 void spans_free(spans *set);
 

@@ -16,7 +16,8 @@
 #include "memory/user/cma.h"
 #include "world/control.h"
 
-/* Below these a hand-over to the owner's thread and back takes longer than the kernel's copy. */
+/* Below this size, handing over to the owner's thread and back takes longer than the kernel's copy.
+ */
 #define SMALL_BYTES (32 << 10)
 #define SMALL_COUNT 32
 
@@ -24,7 +25,8 @@ struct user_memory {
     memory_space *space;
     banyan_memory *mailboxes;
     user_memory_way way;
-    bool attaches_small; /* to be staged, but small, and the kernel allows it */
+    /* the way is staging, but the kernel allows attaching, which is faster for small transfers */
+    bool attaches_small;
     staging_service *service;
     staging_requester requester;
 };
@@ -33,8 +35,6 @@ static mailbox *mailbox_of(const user_memory *user, int local)
 {
     return (mailbox *)memory_part_of(user->mailboxes, local);
 }
-
-/* ---- moving bytes ---- */
 
 static banyan_status user_check_pieces(const user_memory *user, const banyan_memory_handle *handle,
                                        const banyan_iovec *pieces, size_t count)
@@ -51,7 +51,7 @@ static banyan_status user_check_pieces(const user_memory *user, const banyan_mem
     return BANYAN_OK;
 }
 
-/* The owner is in this process, and so is its memory. */
+/* Copy directly: the owner is in this process, and so is its memory. */
 static void copy_here(const banyan_memory_handle *handle, const banyan_iovec *pieces, size_t count,
                       bool write, bool past_cache)
 {
@@ -125,9 +125,7 @@ banyan_status user_memory_write(user_memory *user, const banyan_memory_handle *h
     return user_transfer(user, handle, pieces, count, total, true);
 }
 
-/* ---- finding out which way ---- */
-
-/* What BANYAN_USER_MEMORY asks for; 0 when it asks for nothing. */
+/* Read the way that BANYAN_USER_MEMORY names; 0 when it is not set. */
 static banyan_status forced_path(const memory_space *space, uint32_t *path)
 {
     const char *text = getenv("BANYAN_USER_MEMORY");
@@ -145,7 +143,7 @@ static banyan_status forced_path(const memory_space *space, uint32_t *path)
     return BANYAN_OK;
 }
 
-/* The ranks of a node must ask for the same. */
+/* Check that all ranks of a node set the same way. */
 static banyan_status agree_on_forced(memory_space *space, uint32_t *path)
 {
     void *gathered;
@@ -164,7 +162,8 @@ static banyan_status agree_on_forced(memory_space *space, uint32_t *path)
     return control_agree(space->world, status);
 }
 
-/* Ranks that are all threads of one process, or alone, copy; there is nothing to compare. */
+/* False if the ranks are all threads of one process, or alone: they copy directly, and there is
+ * nothing to compare. */
 static bool has_other_processes(const memory_space *space)
 {
     for (int i = 0; i < space->local_size; i++) {
@@ -221,9 +220,8 @@ static banyan_status user_memory_create(memory_space *space, user_memory **user)
     return BANYAN_OK;
 }
 
-/* A launcher may have bound every rank to a processor of its own: what one rank may use says
- * little.
- */
+/* Count the processors of all ranks of the node: a launcher may have bound each rank to its own
+ * processor. */
 static banyan_status user_count_processors(user_memory *user)
 {
     memory_space *space = user->space;

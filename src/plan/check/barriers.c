@@ -2,15 +2,15 @@
 #include "core/containers/map.h"
 #include "plan/check/check.h"
 
-/* A barrier of the rank, and where it was first seen. */
+/* A barrier of the rank, and its first use. */
 typedef struct barrier_use {
     const plan_op *op;
-    uint32_t block, index, inner; /* inner: in the loop at index, plus one; 0: it is in none */
-    uint32_t blocks, last_block;  /* thread blocks that have it, and the last of them */
+    uint32_t block, index, inner; /* inner: index in the loop at `index`, plus one; 0: in no loop */
+    uint32_t blocks, last_block;  /* number of thread blocks that use it, and the last of them */
 } barrier_use;
 
 typedef struct barrier_uses {
-    map numbers; /* a barrier's number to its place in the list */
+    map numbers; /* a barrier's number to its index in the list */
     ARRAY(barrier_use) list;
 } barrier_uses;
 

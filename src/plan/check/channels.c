@@ -4,8 +4,6 @@
 #include "plan/check/check.h"
 #include "plan/op.h"
 
-/* ---- memory and port channels ---- */
-
 static banyan_status check_peers(checker *check, int r, plan_channel_type type)
 {
     const plan_rank *rank = &check->plan->ranks[r];
@@ -24,10 +22,8 @@ static banyan_status check_peers(checker *check, int r, plan_channel_type type)
     return BANYAN_OK;
 }
 
-/* ---- switch channels ---- */
-
-/* `number` is the group's among those of all ranks, from 1; `seen[rank]` is that of the last group
- * that had the rank. */
+/* `number` is the group's number among those of all ranks, from 1; `seen[rank]` is the number of
+ * the last group that contained the rank. */
 static banyan_status check_members(checker *check, int r, const plan_switch *group, uint64_t number,
                                    uint64_t *seen, check_region *region)
 {
@@ -53,7 +49,7 @@ static banyan_status check_members(checker *check, int r, const plan_switch *gro
     return BANYAN_OK;
 }
 
-/* `*number` counts the groups of all ranks, so that `seen` is cleared once. */
+/* `*number` counts the groups of all ranks, so `seen` is cleared only once. */
 static banyan_status check_switches(checker *check, int r, uint64_t *seen, uint64_t *number)
 {
     const plan_rank *rank = &check->plan->ranks[r];
@@ -72,19 +68,17 @@ static banyan_status check_switches(checker *check, int r, uint64_t *seen, uint6
     return BANYAN_OK;
 }
 
-/* ---- every member of a group has the same channels of it ---- */
-
-/* Channels of the same ranks, in the same order, and buffer are of one group. */
+/* Channels with one buffer and one list of ranks, in order, belong to one group. */
 typedef struct group_count {
     uint64_t group;
     int rank;
-    int zero; /* no bytes that are not set: they are hashed */
+    int zero; /* padding, set because the struct is hashed as bytes */
 } group_count;
 
 typedef struct groups {
     map numbers;       /* buffer and ranks to the group's number */
-    map counts;        /* group_count to how many channels of the group the rank has */
-    uint64_t **number; /* of each rank's switch channels */
+    map counts;        /* group_count to the rank's number of channels of the group */
+    uint64_t **number; /* one per switch channel of each rank */
 } groups;
 
 static bool add_to_group(checker *check, groups *all, int r, uint32_t i)
@@ -134,7 +128,7 @@ static banyan_status compare_members(checker *check, const groups *all, int r, u
     return BANYAN_OK;
 }
 
-/* The path that leads to a rank's channels, as they are numbered in it: by type. */
+/* Push the path of a rank's channels of one type. */
 static size_t push_channels(checker *check, int r)
 {
     size_t mark = json_path_key(&check->path, "gpus");
@@ -167,8 +161,6 @@ static banyan_status compare_groups(checker *check, groups *all)
     }
     return BANYAN_OK;
 }
-
-/* ---- all of them ---- */
 
 static banyan_status check_each(checker *check, uint64_t *seen)
 {

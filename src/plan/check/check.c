@@ -5,9 +5,7 @@
 
 #define ALIGNMENT_MAX (UINT64_C(1) << 30)
 
-/* ---- the plan as a whole ---- */
-
-/* What the collective makes of the numbers of chunks. */
+/* True if the collective allows these numbers of chunks. */
 static bool chunks_fit(const banyan_plan *plan, uint64_t input, uint64_t output)
 {
     uint64_t ranks = (uint64_t)plan->rank_count;
@@ -59,8 +57,8 @@ static banyan_status plan_check_collective(checker *check, int r)
     return BANYAN_OK;
 }
 
-/* Blocks come from whole blocks, chunk by chunk: how a block is cut is of no matter to its result.
- */
+/* Check that whole blocks come from whole blocks, chunk by chunk, so that dividing a block into
+ * chunks does not change its result. */
 static banyan_status check_block_expected(checker *check, int rank, uint64_t chunk)
 {
     const plan_expected *of = check->plan->expected[rank];
@@ -127,7 +125,8 @@ static banyan_status plan_check_head(checker *check)
     return BANYAN_OK;
 }
 
-/* The name says which it is, so that what is written is read as it was. */
+/* Check that the name matches the collective: a reader selects the collective by its name, so a
+ * written plan is read back as it was. */
 static banyan_status plan_check_name(checker *check)
 {
     const banyan_plan *plan = check->plan;
@@ -140,8 +139,6 @@ static banyan_status plan_check_name(checker *check)
                               banyan_collective_name(plan->collective), plan->collective_name);
     return BANYAN_OK;
 }
-
-/* ---- ranks ---- */
 
 static banyan_status check_remote_buffers(checker *check)
 {
@@ -161,7 +158,7 @@ static banyan_status check_remote_buffers(checker *check)
     return BANYAN_OK;
 }
 
-/* Behind the key "channels": the numbers by type, as operations count them. */
+/* After the key "channels": the numbers by type, as operations count them. */
 static banyan_status check_block_channels(checker *check, const plan_thread_block *block)
 {
     const plan_rank *rank = &check->plan->ranks[check->rank];

@@ -5,7 +5,7 @@
 #include "core/text/json.h"
 #include "plan/pairs.h"
 
-/* How far a switch channel's region goes: in the member that has the fewest chunks. */
+/* The size of a switch channel's region: that of the member with the fewest chunks. */
 typedef struct check_region {
     int rank;
     uint64_t chunks;
@@ -15,20 +15,20 @@ typedef struct checker {
     const banyan_plan *plan;
     json_path path;
     plan_pairs pairs;
-    check_region **regions; /* of each rank's switch channels */
+    check_region **regions; /* one per switch channel of each rank */
     arena memory;           /* of the lists */
-    int rank;               /* whose operations are being looked at */
+    int rank;               /* the rank whose operations are checked */
     const plan_thread_block *block;
 } checker;
 
-/* Look at all channels, and prepare what the operations' checks ask. */
+/* Check all channels, and prepare the data for the operations' checks. */
 banyan_status check_channels(checker *check);
 void check_channels_free(checker *check);
 
-/* One operation of `check->block`; `path` leads to it. `loop` NULL: it is outside of any. */
+/* Check one operation of `check->block`; `path` leads to it. `loop` NULL: outside any loop. */
 banyan_status check_op(checker *check, const plan_op *op, const plan_op *loop);
 
-/* Barriers of `check->rank`, whose operations are all in order. */
+/* Check the barriers of `check->rank`, after all its operations have passed. */
 banyan_status check_barriers(checker *check);
 
 #endif

@@ -3,8 +3,6 @@
 
 #define ULL(number) ((unsigned long long)(number))
 
-/* ---- operands ---- */
-
 static banyan_status check_chunks(checker *check, const plan_operand *operand, int rank,
                                   plan_buffer buffer, uint64_t chunks)
 {
@@ -79,8 +77,6 @@ static banyan_status check_operand(checker *check, const plan_op *op, const plan
                               plan_buffer_word(where.buffer));
     return BANYAN_OK;
 }
-
-/* ---- lists of operands ---- */
 
 static uint32_t count_local(const plan_operand *operands, uint32_t count)
 {
@@ -175,8 +171,6 @@ static banyan_status check_op_check_sizes(checker *check, const plan_op *op)
     return BANYAN_OK;
 }
 
-/* ---- channels ---- */
-
 static banyan_status check_channel(checker *check, const plan_op *op, uint32_t i)
 {
     uint32_t count = check->block->channel_count[op->channel_type];
@@ -238,8 +232,6 @@ static banyan_status check_channel_type(checker *check, const plan_op *op)
                           plan_channel_name(op->channel_type), plan_op_name(op->kind));
 }
 
-/* ---- the rest ---- */
-
 static banyan_status check_semaphores(checker *check, const plan_op *op)
 {
     bool uses = op->kind == PLAN_SEM_ACQUIRE || op->kind == PLAN_SEM_RELEASE;
@@ -284,7 +276,8 @@ static banyan_status check_loop(checker *check, const plan_op *loop)
     return BANYAN_OK;
 }
 
-/* Packets lie side by side, from the first byte of their room on: none begins inside of one. */
+/* Packets are consecutive from the first byte of the buffer on, so none may begin inside another.
+ */
 static banyan_status check_packets(checker *check, const plan_op *op, const plan_op *loop)
 {
     uint64_t alignment = check->plan->buffer_alignment;

@@ -14,8 +14,6 @@ static size_t first_writer(const packet_writers *all, int rank, uint64_t chunk)
     return (size_t)first;
 }
 
-/* ---- who will write ---- */
-
 static bool add_writer(packet_writers *all, int rank, uint64_t chunk, const packet_writer *writer)
 {
     size_t place = all->list.count, first = first_writer(all, rank, chunk);
@@ -99,8 +97,6 @@ void packet_writers_free(packet_writers *old)
     arena_free(&old->memory);
 }
 
-/* ---- what was written ---- */
-
 static void note_chunk(packet_writers *all, int rank, uint64_t chunk, const packets_written *news)
 {
     all->looks++;
@@ -138,9 +134,8 @@ void packet_writers_wrote(packet_writers *all, const packets_written *news, pack
     }
 }
 
-/* ---- what has come ---- */
-
-/* Loops of another number of iterations are as far when they have done the same share of theirs. */
+/* Loops with different iteration counts are equally far when they have done an equal fraction of
+ * their iterations. */
 static bool chunk_has_come(packet_writers *all, size_t at, uint64_t iteration, uint64_t iterations,
                            uint64_t *when, uint32_t *step)
 {

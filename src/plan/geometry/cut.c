@@ -2,25 +2,25 @@
 
 #include "plan/geometry/geometry.h"
 
-/* Operands for which nothing is allocated. */
+/* Operands up to which nothing is allocated. */
 #define FEW 32
 
-/* Where an operand's bytes lie, by their position in its chunks as if none were clipped. */
+/* The bytes of an operand, by their position in its chunks, counted without clipping. */
 typedef struct operand_map {
-    uint64_t index; /* of its first chunk */
+    uint64_t index; /* its first chunk */
     bool scratch;
-    uint64_t base; /* of scratch chunk 0 */
-    /* When scratch is reused and too short: the share of the operand's bytes begins at `begin`, has
-     * `bytes` of scratch, and wraps around in them. */
+    uint64_t base; /* start of scratch chunk 0 */
+    /* Set when scratch is reused and too short. Then the operand's share begins at `begin`, has
+     * `bytes` of scratch, and wraps around within them. */
     bool wraps;
     uint64_t begin, bytes;
 } operand_map;
 
-/* What one operand has at a position. */
+/* The bytes of one operand at a position. */
 typedef struct operand_run {
     bool there;
     uint64_t offset;
-    uint64_t bytes; /* how far that holds */
+    uint64_t bytes; /* how many bytes this holds for */
 } operand_run;
 
 typedef struct cutter {
@@ -29,14 +29,14 @@ typedef struct cutter {
     int rank;
     const plan_thread_block *block;
     const plan_op *op;
-    plan_share share; /* of the operation's bytes */
-    bool pads;        /* visit what is left out instead */
+    plan_share share; /* the operation's bytes to visit */
+    bool pads;        /* visit the omitted bytes instead */
     plan_piece_visit visit;
     void *context;
     operand_map *maps;
     uint32_t count;
     plan_piece *piece;
-    uint64_t *offsets; /* room for one an operand */
+    uint64_t *offsets; /* space for one per operand */
 } cutter;
 
 static operand_run run_in_blocks(const cutter *cut, const operand_map *map, uint64_t position)
@@ -69,7 +69,7 @@ static uint64_t geometry_cut_lesser(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Has every operand something at `position`? That holds for so many bytes. */
+/* Find out whether every operand has bytes at `position`, and for how many bytes that holds. */
 static bool find_run(const cutter *cut, uint64_t position, uint64_t most, uint64_t *bytes)
 {
     uint64_t all = most, in_scratch = most, missing = 0;
@@ -98,7 +98,7 @@ static bool geometry_cut_touches(const plan_piece *piece, const uint64_t *offset
     return true;
 }
 
-/* Visit these bytes of the operation, counted as if no chunk were clipped. */
+/* Visit a range of the operation's bytes, counted without clipping. */
 static banyan_status visit_range(const cutter *cut, plan_share range)
 {
     plan_piece *piece = cut->piece;
@@ -120,8 +120,6 @@ static banyan_status visit_range(const cutter *cut, plan_share range)
     }
     return piece->bytes > 0 ? cut->visit(cut->context, piece) : BANYAN_OK;
 }
-
-/* ---- operations ---- */
 
 static banyan_status map_operand(cutter *cut, uint32_t i)
 {
@@ -157,7 +155,7 @@ static banyan_status cut_range(cutter *cut, plan_share range)
     return visit_range(cut, range);
 }
 
-/* The part of the share that an iteration works on. */
+/* Return the part of the share that an iteration processes. */
 static plan_share range_of(plan_share share, const plan_op *loop, uint64_t iteration)
 {
     uint64_t bytes = share.end - share.begin, before;

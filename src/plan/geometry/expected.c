@@ -1,6 +1,6 @@
 #include "plan/plan.h"
 
-/* A collective reduces with what its operations reduce with. */
+/* Return the reduction of the collective, which is that of its operations. */
 static banyan_reduce_op reduction_of(const plan_op *ops, uint32_t count, bool *found)
 {
     for (uint32_t i = 0; i < count && !*found; i++) {
@@ -41,7 +41,7 @@ static size_t from_all(plan_contribution *room, int ranks, uint64_t chunk)
     return (size_t)ranks;
 }
 
-/* Of a whole collective; 0 when nothing is said. */
+/* Return the contributions of a built-in collective; 0 when it specifies nothing. */
 static size_t expected_contributions(const banyan_plan *plan, int rank, uint64_t chunk,
                                      plan_contribution *room)
 {

@@ -1,11 +1,11 @@
-/* What outputs must hold, in bytes of a message. */
+/* The contents that outputs must have, in bytes of a message. */
 #include <stdlib.h>
 
 #include "core/error.h"
 #include "plan/geometry/geometry.h"
 
-/* A rank's output, block by block: chunks that begin a block come from chunks that begin one, so
- * how blocks are cut into chunks does not matter. */
+/* A rank's output, block by block. A chunk that begins a block comes from chunks that begin one, so
+ * the division of blocks into chunks does not matter. */
 struct outcome {
     const banyan_plan *plan;
     int rank;

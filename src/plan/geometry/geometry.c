@@ -4,7 +4,7 @@
 
 #define ULL(number) ((unsigned long long)(number))
 
-/* No buffer is longer: sums of a few of them are computed without a check. */
+/* No buffer is longer, so sums of a few sizes cannot overflow. */
 #define BYTES_MAX (UINT64_C(1) << 60)
 
 plan_share plan_share_of(uint64_t total, uint64_t alignment, uint32_t index, uint32_t size)
@@ -16,8 +16,6 @@ plan_share plan_share_of(uint64_t total, uint64_t alignment, uint32_t index, uin
     return (plan_share){begin * alignment, (begin + least + (index < more)) * alignment};
 }
 
-/* ---- input and output ---- */
-
 static uint64_t geometry_most_chunks(const banyan_plan *plan, plan_buffer buffer)
 {
     uint64_t most = 0;
@@ -28,8 +26,8 @@ static uint64_t geometry_most_chunks(const banyan_plan *plan, plan_buffer buffer
     return most;
 }
 
-/* The message is the input; where no rank has any, the output, and where none has that, the
- * scratch. */
+/* The message is the input. If no rank has input, the message is the output; if no rank has output
+ * either, the scratch. */
 void plan_message_divide(const banyan_plan *plan, uint64_t *blocks, uint64_t *block_chunks)
 {
     bool per_rank = plan->collective == BANYAN_REDUCESCATTER || plan->collective == BANYAN_ALLTOALL;
@@ -86,9 +84,7 @@ static banyan_status measure_buffers(const banyan_plan *plan, plan_geometry *mad
     return BANYAN_OK;
 }
 
-/* ---- scratch ---- */
-
-/* What lies in scratch. */
+/* The plan's use of scratch. */
 typedef struct scratch_use {
     bool data, packets;
 } scratch_use;
@@ -140,7 +136,8 @@ static banyan_status fail_scratch(const banyan_plan *plan, const plan_geometry *
                      ULL(plan->reused_scratch_bytes), plan->name, ULL(made->scratch_stride));
 }
 
-/* Outside of a loop an operation needs all its chunks at once, inside its share of a unit. */
+/* True if the operation fits reused scratch: outside a loop it needs all its chunks at once, within
+ * its share of a unit. */
 static bool fits_reused(const banyan_plan *plan, const plan_geometry *made, int rank,
                         const plan_thread_block *block, const plan_op *op, const plan_op *loop)
 {
@@ -205,8 +202,6 @@ static banyan_status lay_scratch(const banyan_plan *plan, plan_geometry *made)
     return BANYAN_OK;
 }
 
-/* ---- loops ---- */
-
 static banyan_status check_loops(const banyan_plan *plan, const plan_geometry *made)
 {
     for (int r = 0; r < plan->rank_count; r++) {
@@ -267,9 +262,7 @@ uint64_t plan_geometry_loop_steps(const plan_geometry *geometry, const banyan_pl
     return steps;
 }
 
-/* ---- all of it ---- */
-
-/* All that does not depend on operations, of which a plan may have millions. */
+/* Compute all that does not depend on operations, of which a plan may have millions. */
 static banyan_status lay_buffers(const banyan_plan *plan, uint64_t message_bytes, size_t elem_bytes,
                                  plan_geometry *made)
 {

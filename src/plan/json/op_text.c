@@ -36,7 +36,7 @@ static void op_text_add_operands(bytes_writer *text, const banyan_plan *plan, in
     }
 }
 
-/* By the rank's own numbers, and where they lead. */
+/* List channels by the rank's own numbers, with their peers. */
 static void op_text_add_channels(bytes_writer *text, const plan_rank *rank,
                                  const plan_thread_block *block, const plan_op *op)
 {
@@ -48,7 +48,7 @@ static void op_text_add_channels(bytes_writer *text, const plan_rank *rank,
     }
 }
 
-/* Only before the compiler has made nops of it. */
+/* Seen only before the compiler has turned them into nops. */
 static const char *const sync_words[] = {[PLAN_SYNC_BEFORE] = ", sync before",
                                          [PLAN_SYNC_AFTER] = ", sync after",
                                          [PLAN_SYNC_BEFORE | PLAN_SYNC_AFTER] = ", sync both",

@@ -55,8 +55,6 @@ static banyan_status read_lines(plan_reader *reader, const json_t *extras)
     return BANYAN_OK;
 }
 
-/* ---- the expected result of a custom collective ---- */
-
 static banyan_status read_contribution(plan_reader *reader, const json_t *pair,
                                        plan_contribution *read)
 {
@@ -88,8 +86,8 @@ static banyan_status read_chunk(plan_reader *reader, const json_t *pairs, plan_e
     return BANYAN_OK;
 }
 
-/* A list a rank, of as many as the rank has output chunks: no number alone makes memory be taken.
- */
+/* Read one list per rank, as long as the rank has output chunks: a number alone never causes an
+ * allocation. */
 static banyan_status read_chunks(plan_reader *reader, const json_t *chunks, int rank)
 {
     uint64_t outputs = reader->plan->ranks[rank].chunks[PLAN_OUTPUT];

@@ -83,7 +83,7 @@ static banyan_status read_u32(plan_reader *reader, const json_t *object, const c
     return BANYAN_OK;
 }
 
-/* The thread block's share of an operation that a group does together. */
+/* Read the thread block's share of an operation that a group performs together. */
 static banyan_status read_op_read_share(plan_reader *reader, const json_t *object, plan_op *op)
 {
     json_t *share;

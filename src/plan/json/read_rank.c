@@ -1,7 +1,8 @@
 #include "plan/json/read.h"
 #include "plan/op.h"
 
-/* How many numbers the entries hold for channels of each type, at most: some may be refused yet. */
+/* Count the channels of each type in the entries: an upper bound, since some may be refused later.
+ */
 static void count_numbers(const json_t *entries, const char *type_key, const char *numbers_key,
                           size_t counts[PLAN_CHANNEL_TYPES])
 {
@@ -13,8 +14,6 @@ static void count_numbers(const json_t *entries, const char *type_key, const cha
             counts[type] += json_array_size(json_object_get(entry, numbers_key));
     }
 }
-
-/* ---- a thread block's numbering of the rank's channels and remote buffers ---- */
 
 static banyan_status read_references(plan_reader *reader, const json_t *object,
                                      const char *list_key, const char *type_key,
@@ -85,8 +84,6 @@ static banyan_status read_blocks(plan_reader *reader, const json_t *object, plan
     return BANYAN_OK;
 }
 
-/* ---- the rank's channels ---- */
-
 static banyan_status read_rank_read_ranks(plan_reader *reader, const json_t *object,
                                           const char *key, int *ranks, uint32_t *count)
 {
@@ -131,7 +128,7 @@ static banyan_status read_groups(plan_reader *reader, const json_t *entry, plan_
     return BANYAN_OK;
 }
 
-/* How many switch channels the entries hold, at most. */
+/* Count the switch channels in the entries: an upper bound. */
 static size_t count_groups(const json_t *entries)
 {
     size_t count = 0;
@@ -177,8 +174,6 @@ static banyan_status read_channels(plan_reader *reader, const json_t *object, pl
     json_path_pop(&reader->path, key);
     return BANYAN_OK;
 }
-
-/* ---- what else the rank has ---- */
 
 static banyan_status read_access(plan_reader *reader, const json_t *entry, unsigned *access)
 {

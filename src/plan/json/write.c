@@ -10,7 +10,7 @@
 
 #define ULL(number) ((unsigned long long)(number))
 
-/* A line an operation, and a line each of what a rank has else. */
+/* One line per operation, and one per other list of a rank. */
 typedef struct plan_writer {
     const banyan_plan *plan;
     bytes_writer text;
@@ -52,8 +52,6 @@ static const char *json_write_truth(bool value)
 {
     return value ? "true" : "false";
 }
-
-/* ---- operations ---- */
 
 static void json_write_add_operand(plan_writer *writer, const plan_operand *operand)
 {
@@ -130,8 +128,6 @@ static void json_write_add_ops(plan_writer *writer, const plan_op *ops, uint32_t
     }
     text_print(&writer->text, count > 0 ? "\n%s]" : "]", indent);
 }
-
-/* ---- ranks ---- */
 
 static void add_references(plan_writer *writer, const char *key, const char *type_key,
                            const char *numbers_key, uint32_t *const *lists, const uint32_t *counts)
@@ -230,8 +226,6 @@ static void json_write_add_rank(plan_writer *writer, int r)
     text_add(text, "]\n    }");
 }
 
-/* ---- what Banyan adds ---- */
-
 static void add_expected_chunk(plan_writer *writer, const plan_expected *chunk)
 {
     if (chunk->count == 0) {
@@ -295,7 +289,7 @@ static const char *next_extra(bool *any)
     return before;
 }
 
-/* Only what differs from what a reader assumes. */
+/* Write only the values that differ from a reader's defaults. */
 static void add_extras(plan_writer *writer)
 {
     const banyan_plan *plan = writer->plan;
@@ -324,8 +318,6 @@ static void add_extras(plan_writer *writer)
     }
     text_add(text, any ? "\n  }" : "");
 }
-
-/* ---- all of it ---- */
 
 static void add_plan(plan_writer *writer)
 {

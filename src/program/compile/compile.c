@@ -1,4 +1,4 @@
-/* From a program to its plan. */
+/* Compile a program to its plan. */
 #include "program/builder.h"
 #include "program/compile/pass.h"
 
@@ -38,7 +38,8 @@ static bool view_rank(banyan_plan *view, const program_rank *rank, plan_rank *se
     return true;
 }
 
-/* 0 is the default, so that to oneself is `ranks`, or a multiple of it. */
+/* Return the shift modulo `ranks`. 0 in the options is the default, 1; a shift to oneself is given
+ * as `ranks`, or a multiple of it. */
 static int shift_of(const banyan_collective *collective, int ranks)
 {
     int shift = (collective->shift ? collective->shift : 1) % ranks;
@@ -77,7 +78,8 @@ static void view_header(banyan_plan *view, const banyan_program *program)
     view->line_count = (uint32_t)program->lines.count;
 }
 
-/* The program as it was written: its lists are those of the program. To be destroyed. */
+/* View the program as a plan, as it was written: its lists remain those of the program. Destroy it
+ * afterwards. */
 static banyan_status view_program(const banyan_program *program, banyan_plan **seen)
 {
     banyan_plan *view = plan_create(program->rank_count);
@@ -100,7 +102,7 @@ static void compile_dump(const banyan_program *program, const char *pass, const 
         program->options.dump(program->options.dump_context, pass, plan);
 }
 
-/* The rewriting passes that are wanted. */
+/* The selected rewriting passes. */
 typedef struct pass_list {
     const char *names[5];
     ops_rewrite passes[5];
@@ -135,7 +137,7 @@ static bool loads_groups(const plan_op *ops, uint32_t count)
     return false;
 }
 
-/* Does any pass have to see what the one before it has made of other thread blocks? */
+/* True if a pass needs the result of the previous pass for other thread blocks. */
 static bool looks_around(const banyan_plan *plan)
 {
     for (int rank = 0; rank < plan->rank_count; rank++) {
@@ -148,7 +150,8 @@ static bool looks_around(const banyan_plan *plan)
     return false;
 }
 
-/* A plan of its own after all passes: at once, unless somebody wants to see what is between. */
+/* Run all passes and return a new plan. One traversal, unless the caller wants to see the plan
+ * after each pass. */
 static banyan_status run_rewrites(const banyan_program *program, const banyan_plan *view,
                                   banyan_plan **plan)
 {

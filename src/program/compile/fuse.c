@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Append to a list that has room for `*room`, or for no more than it holds. */
+/* Append to a list whose capacity is `*room`, or exactly its length. */
 static banyan_status compile_fuse_append(fuse *with, void **list, uint32_t *count, uint32_t *room,
                                          const void *more, uint32_t more_count, size_t bytes)
 {

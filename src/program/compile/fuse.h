@@ -1,11 +1,11 @@
-/* Joining an operation with the one after it. */
+/* Join an operation with the next one. */
 #ifndef PROGRAM_COMPILE_FUSE_H
 #define PROGRAM_COMPILE_FUSE_H
 
 #include "program/ops.h"
 
-/* Room behind the lists of the operation that is being added to, so that long runs of operations
- * are joined in linear time. Zeroed for a new one. */
+/* Spare capacity of the lists of the operation being extended, so that long runs are joined in
+ * linear time. Zeroed for a new operation. */
 typedef struct fuse_room {
     uint32_t sources, destinations, channels, semaphores;
 } fuse_room;
@@ -15,18 +15,19 @@ typedef struct fuse {
     fuse_room room;
 } fuse;
 
-/* Each tries some rules: `*joined` when `current` does the work of both now. Errors: NO_MEMORY. */
+/* Each function tries some rules, and sets `*joined` if `current` now does the work of both.
+ * Errors: NO_MEMORY. */
 
-/* Synchronisation; what one of the two asks for and the other fulfils is dropped even when they
- * stay apart. */
+/* Synchronization. A request of one operation that the other fulfils is dropped even when they stay
+ * separate. */
 banyan_status fuse_sync(fuse *with, plan_op *current, plan_op *next, bool *joined);
 /* Runs of gets and puts. */
 banyan_status fuse_moves(fuse *with, plan_op *current, const plan_op *next, bool *joined);
-/* Reductions, and what is done with their results. */
+/* Reductions, and operations that copy or send their results. */
 banyan_status fuse_reduce(fuse *with, plan_op *current, const plan_op *next, bool *joined);
-/* Reductions that go on from where the last one left its result. */
+/* Reductions that continue from the result of the previous one. */
 banyan_status fuse_chain(fuse *with, plan_op *current, const plan_op *next, bool *joined);
-/* Load from a group, reduced, and store to it. */
+/* Load from a group, reduce, and store to the group. */
 banyan_status fuse_switch(fuse *with, plan_op *current, const plan_op *next, bool *joined);
 
 /* Append to the current operation's lists. */

@@ -12,7 +12,7 @@ static bool fuse_moves_same_operands(const plan_operand *a, uint32_t a_count, co
     return true;
 }
 
-/* Would a get write where the run wrote something else already? In a run there is no order. */
+/* True if a get would write to a place that the run already wrote: a run has no internal order. */
 static bool fuse_moves_overwrites(const plan_op *run, const plan_op *get)
 {
     const plan_operand *to = &get->destinations[0];
@@ -26,7 +26,7 @@ static bool fuse_moves_overwrites(const plan_op *run, const plan_op *get)
     return false;
 }
 
-/* Pairs of a source and a destination, of equal sizes. */
+/* True for pairs of a source and a destination of equal sizes. */
 static bool fuse_moves_is_run(const plan_op *current, const plan_op *next)
 {
     if (current->sources[0].size != next->sources[0].size)

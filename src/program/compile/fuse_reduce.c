@@ -1,6 +1,6 @@
 #include "program/compile/fuse.h"
 
-/* Sources other than the first that the operation would read after it wrote there. */
+/* True if a source other than the first would be read after the joined operation wrote to it. */
 static bool reads_own_result(const plan_op *current, const plan_op *next)
 {
     const plan_operand *result = &current->destinations[0];
@@ -19,9 +19,8 @@ static bool is_plain_reduction(const plan_op *op)
            op->kind == PLAN_READ_REDUCE;
 }
 
-/* Both leave their results in one place, and the second does not read there but as its first
- * source.
- */
+/* True if both write their results to one place, and the second reads there only as its first
+ * source. */
 static bool share_result(const plan_op *current, const plan_op *next)
 {
     return is_plain_reduction(current) && current->kind == next->kind &&
@@ -30,7 +29,7 @@ static bool share_result(const plan_op *current, const plan_op *next)
            !reads_own_result(current, next);
 }
 
-/* Reductions to the same place from the same first source add up. */
+/* True if reductions to one place, from one first source, add up. */
 static bool adds_up(const plan_op *current, const plan_op *next)
 {
     return share_result(current, next) &&
@@ -69,7 +68,7 @@ static bool sends_packets(plan_op_kind kind, plan_op_kind *sending)
     }
 }
 
-/* Does the put carry what the reduction made, as data or as packets, to a peer's memory? */
+/* True if the put sends the reduction's result, as data or as packets, to a peer's memory. */
 static bool sends_result(const plan_op *current, const plan_op *put, plan_op_kind *sending)
 {
     if (put->channel_type != PLAN_MEMORY || put->source_count != 1)

@@ -1,6 +1,6 @@
 #include "program/compile/fuse.h"
 
-/* Does the source take in some of the owner's chunk? */
+/* True if the source overlaps the owner's chunk. */
 static bool reads_chunk(const banyan_plan *plan, int rank, const plan_thread_block *block,
                         const plan_op *op, const plan_operand *source, int owner,
                         const plan_operand *chunk)
@@ -22,7 +22,7 @@ static uint64_t reads_of(const banyan_plan *plan, int rank, const plan_thread_bl
     return reads;
 }
 
-/* Nobody but the store itself reads the chunk of scratch. */
+/* True if only the store reads the chunk of scratch. */
 static bool is_only_stored(const fuse *with, const plan_operand *chunk)
 {
     if (chunk->buffer != PLAN_SCRATCH)
@@ -39,8 +39,8 @@ static bool is_only_stored(const fuse *with, const plan_operand *chunk)
     return reads == 1;
 }
 
-/* The joined operation does not write the chunk in between: either the store writes it too, or
- * nobody misses it. */
+/* True if the joined operation may skip the intermediate write of the chunk: the store writes it
+ * too, or nobody reads it. */
 static bool chunk_is_spare(const fuse *with, const plan_op *load, const plan_op *store)
 {
     const plan_operand *chunk = &load->destinations[0];

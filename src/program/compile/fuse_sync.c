@@ -7,7 +7,7 @@ static bool fuse_sync_synchronises(const plan_op *op)
     return op->kind == PLAN_NOP || op->kind == PLAN_BARRIER;
 }
 
-/* Are the block's threads together before the operation's work, and after it? */
+/* True if the block's threads are synchronized before the operation's work, or after it. */
 static bool begins_together(const plan_op *op)
 {
     if (op->kind == PLAN_PIPELINE)
@@ -42,7 +42,7 @@ static int fuse_sync_compare_numbers(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* Channels of an operation are in ascending order. */
+/* The channels of an operation are in ascending order. */
 static bool has_channel(const plan_op *op, const uint32_t *channel)
 {
     return op->channel_count > 0 && bsearch(channel, op->channels, op->channel_count,
@@ -77,7 +77,8 @@ static bool fuse_sync_is_run(const plan_op *current, const plan_op *next)
     }
 }
 
-/* Ascending, each once, when the first `ordered` are so and the others are. */
+/* Sort the channels and remove duplicates. The first `ordered` are sorted, and so are the others.
+ */
 static void order_channels(plan_op *op, uint32_t ordered)
 {
     if (ordered == 0 || ordered == op->channel_count ||

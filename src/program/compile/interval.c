@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* The first interval that ends after `at`. */
+/* Return the first interval that ends after `at`. */
 static size_t first_after(const interval_map *map, uint64_t at)
 {
     size_t low = 0, high = map->count;
@@ -27,7 +27,7 @@ bool interval_map_conflicts(const interval_map *map, uint64_t start, uint64_t st
     return false;
 }
 
-/* Append, or lengthen the last one when that is the same. */
+/* Append, or extend the last interval if it is of equal state and adjacent. */
 static bool interval_append(interval_map *pieces, uint64_t start, uint64_t stop, bool written)
 {
     if (start == stop)
@@ -40,7 +40,7 @@ static bool interval_append(interval_map *pieces, uint64_t start, uint64_t stop,
     return array_push(pieces, (interval){start, stop, written});
 }
 
-/* An interval laid over those in [from, to), which are all that it touches. */
+/* Overlay an interval on those in [from, to), which are all that it touches. */
 static bool interval_overlay(const interval_map *map, size_t from, size_t to, interval added,
                              interval_map *pieces)
 {
@@ -61,7 +61,7 @@ static bool interval_overlay(const interval_map *map, size_t from, size_t to, in
     return interval_append(pieces, at, added.stop, added.written);
 }
 
-/* Put the pieces where the intervals [from, to) were. */
+/* Replace the intervals [from, to) by the pieces. */
 static bool interval_splice(interval_map *map, size_t from, size_t to, const interval_map *pieces)
 {
     if (!array_reserve(map, pieces->count))

@@ -1,4 +1,4 @@
-/* Which chunks of a buffer have been read or written: disjoint intervals, in order. */
+/* Chunks of a buffer that were read or written: disjoint intervals, in order. */
 #ifndef PROGRAM_COMPILE_INTERVAL_H
 #define PROGRAM_COMPILE_INTERVAL_H
 
@@ -9,13 +9,13 @@ typedef struct interval {
     bool written;         /* else only read */
 } interval;
 
-/* Zeroed is empty. */
+/* A zeroed map is empty. */
 typedef ARRAY(interval) interval_map;
 
-/* Would reading, or writing, [start, stop) depend on what is in the map? Reads do not depend on
- * reads. */
+/* True if reading, or writing, [start, stop) depends on an access in the map. Reads do not depend
+ * on reads. */
 bool interval_map_conflicts(const interval_map *map, uint64_t start, uint64_t stop, bool write);
-/* Note [start, stop) as read, or written. What was written stays so. False: memory ran out. */
+/* Record [start, stop) as read, or written. A written range stays written. False: out of memory. */
 bool interval_map_add(interval_map *map, uint64_t start, uint64_t stop, bool written);
 void interval_map_clear(interval_map *map);
 void interval_map_free(interval_map *map);

@@ -1,4 +1,4 @@
-/* Signals and waits between two ranks. */
+/* Check signals and waits between two ranks. */
 #include "program/compile/pass.h"
 
 #include <inttypes.h>
@@ -21,7 +21,8 @@ static int pairing_compare_pairs(const void *left, const void *right)
     return (a->type > b->type) - (a->type < b->type);
 }
 
-/* A thread block talks to the same few peers in turn: what it does again is added to the pair. */
+/* A thread block uses the same few peers in turn: repeated counts are added to one of the last
+ * pairs. */
 #define LOOK_BACK 4
 
 static bool count_pair(pair_counts *counts, size_t first, const pair_count *more)
@@ -81,7 +82,7 @@ static bool pairing_count_ops(pair_counts *counts, size_t first, const plan_rank
     return true;
 }
 
-/* From `first` on, sort and sum up what is of the same pair. */
+/* Sort the entries from `first` on, and add up those of one pair. */
 static void pairing_add_up(pair_counts *counts, size_t first)
 {
     size_t kept = first;

@@ -1,6 +1,7 @@
 /* Threads of a block run ahead of each other from one operation to the next, until a nop, a barrier
- * or an operation that synchronises them. So an operation that reads or writes what an earlier one
- * wrote, or writes what it read, needs a nop in between: in this rank's memory and in peers'. */
+ * or an operation that synchronizes them. So a nop must precede an operation that reads or writes
+ * data that an earlier one wrote, or writes data that it read. This holds in this rank's memory and
+ * in peers'. */
 #include "program/compile/interval.h"
 #include "program/compile/pass.h"
 #include "program/ops.h"
@@ -18,14 +19,12 @@ typedef struct buffer_map {
 
 typedef struct block_state {
     ARRAY(buffer_map) buffers;
-    size_t used;            /* of them since the last nop; the others are there to be used again */
-    ARRAY(access) accesses; /* of the operation at hand */
+    size_t used;            /* number in use since the last nop; the rest is kept for reuse */
+    ARRAY(access) accesses; /* of the current operation */
 } block_state;
 
-/* ---- what an operation reads and writes ---- */
-
-/* Packets bring flags of their own, on which their reader waits. (Those that a reduction reads
- * count: data may lie there as well.) */
+/* True if the source is packets, whose flags the reader waits for. Not for those that a reduction
+ * reads: data may be there as well. */
 static bool waits_for_flags(const plan_op *op, uint32_t source)
 {
     return plan_source_is_packets(op, source) && !plan_op_reduces(op->kind);
@@ -67,8 +66,6 @@ static bool add_accesses(const ops_place *place, const plan_op *op, block_state 
     }
     return true;
 }
-
-/* ---- since the last nop ---- */
 
 static void pass_dependencies_forget(block_state *state)
 {
@@ -119,8 +116,6 @@ static bool pass_dependencies_remember(block_state *state)
     }
     return true;
 }
-
-/* ---- lists ---- */
 
 static bool mark_op(const ops_place *place, plan_op *op, block_state *state)
 {

@@ -1,4 +1,4 @@
-/* A peephole over each thread block, and over the body of each loop in it. */
+/* A peephole pass over each thread block, and over the body of each loop in it. */
 #include "program/compile/fuse.h"
 #include "program/compile/pass.h"
 

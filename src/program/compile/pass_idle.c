@@ -1,8 +1,9 @@
-/* Drops nops that keep nothing apart. Between two meetings of a thread block's threads its
- * operations overlap. So a nop may go if those before it, back to the last meeting, may overlap
- * those after it, up to the next: there are none of one of them; or the earlier ones only tell
- * others something, in which those that follow have no part; or the later ones only wait for
- * signals, which changes nothing before the threads meet again. */
+/* Remove nops that separate nothing. Between two synchronization points of a thread block's
+ * threads, its operations overlap. A nop may go if the operations before it, back to the last
+ * synchronization point, may overlap the operations after it, up to the next one. That holds in
+ * three cases: one side is empty; the earlier operations only signal, and the later ones do not use
+ * the signalled objects; or the later ones only wait for signals, which changes nothing before the
+ * next synchronization point. */
 #include "program/compile/pass.h"
 #include "program/ops.h"
 
@@ -40,16 +41,14 @@ static bool pass_idle_share_channel(const plan_op *a, const plan_op *b)
            have_common(a->channels, a->channel_count, b->channels, b->channel_count);
 }
 
-/* Operations between two meetings. */
+/* The operations between two synchronization points. */
 typedef struct stretch {
     const plan_op *ops;
     uint32_t count;
-    bool open; /* it is not known what else is before the first one, or after the last one */
+    bool open; /* it is unknown which operations precede the first one, or follow the last one */
 } stretch;
 
-/* ---- those before only tell ---- */
-
-/* Threads that do not meet would signal through one channel, or use one semaphore. */
+/* True if unsynchronized threads would signal through one channel, or use one semaphore. */
 static bool tell_through_one(const plan_op *a, const plan_op *b)
 {
     return b->kind == PLAN_PIPELINE || (pass_idle_tells(b) && pass_idle_share_channel(a, b)) ||
@@ -69,9 +68,7 @@ static bool only_tells(const stretch *before, const stretch *after)
     return !before->open && (!after->open || before->count == 0);
 }
 
-/* ---- those after only wait ---- */
-
-/* Does no other thread block wait there? Nobody misses then what is taken earlier. */
+/* True if no other thread block waits there: then taking a signal earlier affects nobody. */
 static bool waits_alone(const ops_place *place, const plan_op *op)
 {
     const plan_rank *rank = &place->before->ranks[place->rank];
@@ -111,9 +108,7 @@ static bool may_overlap(const ops_place *place, const stretch *before, const str
     return only_tells(before, after) || only_waits(place, before, after);
 }
 
-/* ---- lists ---- */
-
-/* To the next meeting; open if there is none. */
+/* Return the operations up to the next synchronization point; open if there is none. */
 static stretch stretch_from(const plan_op *ops, uint32_t count)
 {
     uint32_t i = 0;
@@ -130,7 +125,7 @@ static stretch stretch_to(const plan_op *ops, uint32_t count)
     return (stretch){ops + i, count - i, i == 0};
 }
 
-/* The nop that a body begins with is between its end and its beginning as well. */
+/* Drop the nop that begins a body. It also separates the body's end from its beginning. */
 static void drop_first_of_body(const ops_place *place, plan_op *loop)
 {
     if (loop->op_count < 2 || loop->ops[0].kind != PLAN_NOP)
@@ -154,7 +149,8 @@ static void drop_last_of_body(const ops_place *place, plan_op *loop)
         loop->op_count--;
 }
 
-/* Where nothing is to be kept apart from what is before the loop, or after it. */
+/* Drop nops at the ends of a body if it needs no separation from the operations before or after the
+ * loop. */
 static void drop_at_ends_of_body(const ops_place *place, const stretch *before,
                                  const stretch *after, plan_op *loop)
 {
@@ -166,7 +162,7 @@ static void drop_at_ends_of_body(const ops_place *place, const stretch *before,
 
 banyan_status pass_idle(const ops_place *place, plan_op **ops, uint32_t *count)
 {
-    /* The threads of a block meet when it begins and when it ends. */
+    /* The threads of a block are synchronized when it begins and when it ends. */
     bool body = ops != &place->block->ops;
     plan_op *list = *ops;
     stretch before = {list, 0, body};

@@ -41,7 +41,7 @@ static bool copy_op(const replica *r, const plan_op *op, plan_op *copy)
     *copy = *op;
     copy->sources = copy_operands(r, op->sources, op->source_count);
     copy->destinations = copy_operands(r, op->destinations, op->destination_count);
-    /* Numbers of the thread block's own list of channels, which is shifted. */
+    /* Indices into the thread block's own list of channels, which is renumbered. */
     copy->channels = copy_numbers(r, op->channels, op->channel_count, false);
     copy->semaphores = copy_numbers(r, op->semaphores, op->semaphore_count, true);
     if (op->kind == PLAN_BARRIER)
@@ -95,7 +95,7 @@ static banyan_status replicate_blocks(banyan_plan *plan, plan_rank *rank, replic
     return BANYAN_OK;
 }
 
-/* Everything of the list `instances` times in a row. */
+/* Repeat the whole list `instances` times in a row. */
 #define REPEAT(plan, list, list_count, instances)                                                  \
     pass_instances_repeat((plan), (void **)&(list), &(list_count), sizeof *(list), (instances))
 
@@ -126,7 +126,7 @@ static banyan_status replicate_rank(banyan_plan *plan, plan_rank *rank, const re
     return replicate_blocks(plan, rank, *r);
 }
 
-/* Chunk x of what is expected is chunks x·n … x·n + n - 1 now, and so are its contributions. */
+/* Expected chunk x becomes chunks x·n … x·n + n - 1, and so do its contributions. */
 static banyan_status replicate_expected(banyan_plan *plan, int rank, uint64_t chunks,
                                         uint32_t instances)
 {

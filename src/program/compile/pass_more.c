@@ -1,4 +1,4 @@
-/* What MSCCL++'s language leaves apart. */
+/* Join operations that MSCCL++'s language leaves separate. */
 #include "program/compile/fuse.h"
 #include "program/compile/pass.h"
 
@@ -8,9 +8,9 @@ static bool same_port(const plan_op *a, const plan_op *b)
            b->channel_count == 1 && a->channels[0] == b->channels[0];
 }
 
-/* The proxy does in order what a port channel is given, so that the put's own thread may hand over
- * what follows it; what the follower asks for in front of itself is fulfilled in front of the put.
- */
+/* The proxy processes a port channel's requests in order, so the put's own thread may post its
+ * follower too. Synchronization that the follower requires before itself is provided before the
+ * put. */
 static bool join_put(plan_op *put, const plan_op *next)
 {
     if (!same_port(put, next))
