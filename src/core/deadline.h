@@ -9,18 +9,18 @@
 #define NS_PER_S UINT64_C(1000000000)
 #define NS_PER_MS UINT64_C(1000000)
 
-/* Every message of a timeout ends with the name of its bound and these words. */
+/* Every message of a timeout ends with the name of its limit and these words. */
 #define TIMEOUT_SETS " sets how long"
 #define TIMEOUT_OF_WORLD "BANYAN_TIMEOUT or the world's timeout_ns"
 #define TIMEOUT_HINT TIMEOUT_OF_WORLD TIMEOUT_SETS
 
-/* The name of a bound; `option` NULL: of the world's. */
+/* Return the name of the option that sets a limit; `option` NULL: the world's. */
 static inline const char *timeout_name(const char *option)
 {
     return option ? option : TIMEOUT_OF_WORLD;
 }
 
-/* CLOCK_MONOTONIC in nanoseconds. */
+/* Return CLOCK_MONOTONIC in nanoseconds. */
 static inline uint64_t time_now_ns(void)
 {
     struct timespec now;
@@ -28,7 +28,7 @@ static inline uint64_t time_now_ns(void)
     return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
 }
 
-/* When a wait of `timeout_ns` from now ends; saturates. */
+/* Return the time at which a wait of `timeout_ns` from now ends; saturates. */
 static inline uint64_t deadline_after(uint64_t timeout_ns)
 {
     uint64_t now = time_now_ns();

@@ -20,7 +20,7 @@ static void queue_push(struct message_queue *queue, struct message *message)
     queue->last = &message->next;
 }
 
-/* Take out what `*at` points to. */
+/* Remove the message at `*at` from the queue. */
 static struct message *queue_remove(struct message_queue *queue, struct message **at)
 {
     struct message *message = *at;
@@ -118,7 +118,7 @@ static struct message_queue *bucket_of(struct context *context, int source, uint
     return &context->buckets[(hash >> 32) % CONTEXT_BUCKETS];
 }
 
-/* The first range that ends at the number or above it. */
+/* Return the first range that ends at the number or above it. */
 static size_t find_range(const struct context *context, uint64_t number)
 {
     size_t at = context->given_up.count;

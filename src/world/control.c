@@ -37,10 +37,8 @@ banyan_status control_receive(banyan_world *world, int source, uint64_t tag, con
     return BANYAN_OK;
 }
 
-/* ---- calls ---- */
-
-/* How many calls of Banyan's this thread is in, one within another, and did the outermost enter? A
- * call within another may be on another world, split from the outer one's. */
+/* Number of nested Banyan calls of this thread, and whether the outermost one entered. An inner
+ * call may be on another world, split from the outer one's. */
 static _Thread_local int calls;
 static _Thread_local bool entered;
 
@@ -83,8 +81,6 @@ bool world_begins_call(void)
     return begins;
 }
 
-/* ---- exchange ---- */
-
 static int compare_by_rank(const void *a, const void *b)
 {
     const control_message *left = a, *right = b;
@@ -118,8 +114,8 @@ static banyan_status collect(banyan_world *world, uint64_t tag, control_message 
     return BANYAN_OK;
 }
 
-/* Whoever has left the barrier knows that all that was sent to it has been delivered: nobody enters
- * it before its own messages are acknowledged. */
+/* A rank that has left the barrier knows that all messages to it have been delivered: each rank
+ * enters the barrier only after its own messages are acknowledged. */
 banyan_status control_exchange(banyan_world *world, const control_message *messages, size_t count,
                                const char *what, control_message **received, size_t *received_count)
 {
@@ -141,13 +137,11 @@ void control_messages_free(control_message *messages, size_t count)
     free(messages);
 }
 
-/* ---- descriptors ---- */
-
-/* The first byte that goes with a descriptor: a lost one is told from one that was not given, and
- * from one that could not be sent, whose message says why. */
+/* The first byte of a message with a descriptor. It distinguishes a lost descriptor from one that
+ * was not given, and from one that could not be sent, whose message has the reason. */
 enum fd_mark { FD_GIVEN = 'd', FD_NOT_SENT = 'n' };
 
-/* Peers wait for the message: it goes without the descriptor where that has no room. */
+/* Peers wait for the message, so if the descriptor cannot be sent, the message goes without it. */
 static banyan_status share_fd(banyan_world *world, int peer, uint64_t tag, int fd)
 {
     char mark = FD_GIVEN;
@@ -170,7 +164,7 @@ static const char *rank_text(const banyan_world *world, int rank, char *text)
                               context_job_rank(world->context, rank), text);
 }
 
-/* The message names the rank, once. */
+/* Report a descriptor that could not be sent; the message names the rank, once. */
 static banyan_status tell_not_sent(const banyan_world *world, int source, const char *why,
                                    int bytes)
 {
@@ -204,7 +198,7 @@ static banyan_status receive_fd(banyan_world *world, int source, uint64_t tag, i
     return status;
 }
 
-/* The message of the first failure is kept; the end of the world ends the exchange. */
+/* Keep the first failure's message; true unless the world has ended, which ends the exchange. */
 static bool goes_on(banyan_world *world, banyan_status status, error_kept *first)
 {
     if (status != BANYAN_OK && first->status == BANYAN_OK)
@@ -263,8 +257,6 @@ banyan_status control_receive_fd(banyan_world *world, int source, uint64_t tag, 
     return BANYAN_OK;
 }
 
-/* ---- looking ---- */
-
 int control_pid(const banyan_world *world, int rank)
 {
     if (world->node_of[rank] != world->node_of[world->rank])
@@ -317,8 +309,6 @@ banyan_status banyan_world_check(banyan_world *world)
 {
     return control_check(world);
 }
-
-/* ---- attachments ---- */
 
 void *world_attachment(banyan_world *world, const void *key)
 {

@@ -7,11 +7,11 @@
 #include "world/collectives/late.h"
 #include "world/world.h"
 
-/* A rank that knows what all have agreed on may end at once. The others still have so long to pass
- * it on among themselves. */
+/* A rank that knows the agreed result may end at once. The others still have this long to pass it
+ * on among themselves. */
 #define AGREEMENT_GRACE_NS (200 * NS_PER_MS)
 
-/* After its deadline a rank at a gate waits so long for the late one to give it up. */
+/* After its deadline, a rank at a gate waits this long for the late rank to give the gate up. */
 #define GIVE_UP_NS (2 * NS_PER_S)
 #define ASK_AGAIN_NS (50 * NS_PER_MS)
 
@@ -42,7 +42,7 @@ static const char *in_call(const banyan_world *world, char text[80])
     return text;
 }
 
-/* Why the wait for a rank of this world ended: the world has. */
+/* Report that the wait for a rank of this world ended because the world has ended. */
 static banyan_status report_end(banyan_world *world, int rank, const char *what)
 {
     char own[CONTROL_RANK_BYTES], call[80];
@@ -61,8 +61,8 @@ static banyan_status lost_by_leaving(banyan_world *world, int source, const char
                      control_own_name(world, own), in_call(world, call), what);
 }
 
-/* "rank 0 waited 60.0 s in banyan_memory_alloc for rank 3 (pid 7 on node x), which has not come".
- */
+/* Write "rank 0 waited 60.0 s in banyan_memory_alloc for rank 3 (pid 7 on node x), which has not
+ * come". */
 static banyan_status name_late(const banyan_world *world, const control_wait *wait, int late,
                                const char *how, const char *what, const char *then)
 {
@@ -74,8 +74,8 @@ static banyan_status name_late(const banyan_world *world, const control_wait *wa
         what, then, timeout_name(wait->option));
 }
 
-/* A rank that waited in vain cannot go on in step with the others: the world ends for all of them,
- * so that the late one does not wait in its turn. */
+/* End the world for all ranks: a rank whose wait failed cannot continue in step with the others,
+ * and the late rank must not wait for it. */
 static banyan_status end_by_timeout(banyan_world *world, const control_wait *wait, const char *how,
                                     const char *what)
 {
@@ -90,7 +90,7 @@ static banyan_status end_by_timeout(banyan_world *world, const control_wait *wai
     return error_again(&kept);
 }
 
-/* The late rank has given the gate up for all. */
+/* The late rank has given up the gate for all. */
 static banyan_status leave_gate(banyan_world *world, const control_wait *wait, const char *what)
 {
     if (time_now_ns() < wait->ends_ns) {
@@ -109,7 +109,7 @@ static bool may_still_agree(const banyan_world *world)
            time_now_ns() < context->ended_ns + AGREEMENT_GRACE_NS;
 }
 
-/* What came before a loss is still of use, other than before an abort. */
+/* Messages sent before a loss are still valid; those before an abort are not. */
 static struct message *take_message(banyan_world *world, uint32_t kind, int job_rank, uint64_t tag)
 {
     int ended = atomic_load(&world->context->ended);
@@ -178,7 +178,7 @@ banyan_status world_await(banyan_world *world, uint32_t kind, int source, uint64
     return status;
 }
 
-/* A rank that has not acknowledged yet. */
+/* Return a rank that has not acknowledged yet. */
 static int find_silent(const banyan_world *world, const control_message *messages, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -247,8 +247,8 @@ static banyan_status send_frame(banyan_world *world, int job_rank, const struct 
     return endpoint_send(world->endpoint, job_rank, frame, data, fd);
 }
 
-/* Whatever else would go on a connection that this rank cannot use is lost too: then all worlds
- * end, else the one that lacks this message. */
+/* A connection that this rank cannot use loses all its later messages too: then all worlds end,
+ * otherwise only the one that lacks this message. */
 static banyan_status fail_to_send(banyan_world *world, banyan_status status)
 {
     if (status != BANYAN_ERR_SYSTEM)

@@ -18,12 +18,10 @@
 
 #define DEFAULT_TIMEOUT_NS (600 * NS_PER_S)
 #define JOB_CONTEXT 1
-/* How long ranks that come late are told that there will be no world. */
+/* How long late ranks are still informed that there will be no world. */
 #define TURN_AWAY_NS NS_PER_S
-/* To report a failure with: a connection, or a rendezvous without its ranks. */
+/* Descriptors to report a failure: for a connection, or for a rendezvous without its ranks. */
 #define REPORT_DESCRIPTORS 16
-
-/* ---- who and where ---- */
 
 static banyan_status find_timeout(uint64_t wanted_ns, uint64_t *timeout_ns)
 {
@@ -55,7 +53,7 @@ static banyan_status find_node(const char *wanted, char node[ADDRESS_NODE_BYTES]
     return BANYAN_OK;
 }
 
-/* A node's name of the user's own is what a person knows it by. */
+/* Use the node name that the user gave, if any: people know the node by it. */
 static void find_host(const struct member *self, const char *wanted, char host[MEMBER_HOST_BYTES])
 {
     const char *name = wanted ? wanted : getenv("BANYAN_NODE");
@@ -78,8 +76,6 @@ banyan_status banyan_unique_id_create(banyan_unique_id *id)
     *id = made;
     return BANYAN_OK;
 }
-
-/* ---- joining ---- */
 
 static banyan_status table_of_one(const struct member *self, struct member_table *table)
 {
@@ -105,7 +101,7 @@ static bool rank_0_hosts(const struct identity *identity)
     return !identity->has_unique_id && identity->world_size > 1;
 }
 
-/* Rank 0 listens where the others look for it, and itself joins at a name of its own. */
+/* Rank 0 listens where the others look for it, and itself joins at a private name. */
 static banyan_status prepare_to_serve(const struct identity *identity,
                                       struct rendezvous_place *place, int *tcp_fd)
 {
@@ -144,14 +140,15 @@ static banyan_status find_place(const struct identity *identity, const char *nod
     return rendezvous_place_of_job(identity, place);
 }
 
-/* Things that opening a world takes, and an open world does not have. */
+/* State that exists only while a world is opened. */
 struct meeting {
     struct rendezvous_place place;
-    struct rendezvous *rendezvous; /* that rank 0 hosts */
+    struct rendezvous *rendezvous; /* hosted by rank 0 */
     struct joiner joiner;
 };
 
-/* Rank 0 goes on serving while it opens its world: others may be slower to take the table. */
+/* Join the rendezvous. Rank 0 continues to serve while it opens its world: others may take the
+ * table later. */
 static banyan_status meet(const struct identity *identity, const struct member *self,
                           uint64_t timeout_ns, struct member_table *table, struct meeting *meeting)
 {
@@ -161,7 +158,7 @@ static banyan_status meet(const struct identity *identity, const struct member *
     return joiner_join(&meeting->joiner, &meeting->place, &request, table);
 }
 
-/* Rank 0 cannot open the world: tell those that look for it now. */
+/* Rank 0 cannot open the world: inform the ranks that look for it now. */
 static void turn_away(const struct identity *identity, struct rendezvous_place *place,
                       const error_kept *why)
 {
@@ -170,7 +167,7 @@ static void turn_away(const struct identity *identity, struct rendezvous_place *
         rendezvous_refuse(place, tcp_fd, identity->world_size, why, TURN_AWAY_NS);
 }
 
-/* This rank cannot open the world: tell the others, as far as they can be reached. */
+/* This rank cannot open the world: inform the others, as far as they can be reached. */
 static bool report(const banyan_world_options *options, const struct identity *identity,
                    const error_kept *why)
 {
@@ -195,8 +192,8 @@ static bool report(const banyan_world_options *options, const struct identity *i
     return reported;
 }
 
-/* Meeting has failed here: the others are told, unless this rank has given up waiting, or they have
- * refused it. False when nobody was told. */
+/* Joining has failed here: inform the others, unless this rank has timed out, or they have refused
+ * it. False when no rank was informed. */
 static bool tell_others(const banyan_world_options *options, const struct identity *identity,
                         struct meeting *meeting, const error_kept *why)
 {
@@ -212,7 +209,7 @@ static bool tell_others(const banyan_world_options *options, const struct identi
     return report(options, identity, why);
 }
 
-/* Without a secret only ranks of one node may be in a world. */
+/* Without a secret, only ranks of one node may be in a world. */
 static banyan_status check_nodes(const struct identity *identity, const struct member_table *table)
 {
     for (int rank = 1; rank < identity->world_size; rank++) {
@@ -234,14 +231,12 @@ static banyan_status check_nodes(const struct identity *identity, const struct m
     return BANYAN_OK;
 }
 
-/* ---- where the ranks are ---- */
-
 static int job_node(const banyan_world *world, int rank)
 {
     return world->endpoint->peers[context_job_rank(world->context, rank)].node;
 }
 
-/* Nodes are numbered as they appear; `seen` has a place for every node of the job. */
+/* Nodes are numbered in order of appearance; `seen` has an entry for every node of the job. */
 static void place_ranks(banyan_world *world, int *seen)
 {
     for (int rank = 0; rank < world->size; rank++)
@@ -273,8 +268,6 @@ static banyan_status locate(banyan_world *world)
     free(seen);
     return ok ? BANYAN_OK : error_no_memory(size * sizeof *seen, "the nodes of a world");
 }
-
-/* ---- opening and closing ---- */
 
 static void free_world(banyan_world *world)
 {
@@ -313,7 +306,8 @@ static banyan_status open_endpoint(const banyan_world_options *options,
     return status;
 }
 
-/* The context that messages of this id go to is a world's from now on. With the lock held. */
+/* Assign the context of this id to a world, which receives its messages from now on. With the lock
+ * held. */
 static banyan_status open_context(banyan_world *world, uint64_t id, struct context *parent,
                                   int *job_ranks)
 {
@@ -330,7 +324,7 @@ static banyan_status open_context(banyan_world *world, uint64_t id, struct conte
     return BANYAN_OK;
 }
 
-/* All that this rank can fail at alone, before others connect to it. */
+/* Do everything that can fail on this rank alone, before others connect to it. */
 static banyan_status prepare_world(banyan_world *world)
 {
     pthread_mutex_lock(&world->endpoint->reactor.lock);
@@ -341,7 +335,7 @@ static banyan_status prepare_world(banyan_world *world)
     return status == BANYAN_OK ? endpoint_start(world->endpoint) : status;
 }
 
-/* All ranks are prepared. */
+/* Start the world, once all ranks are prepared. */
 static banyan_status start_world(banyan_world *world)
 {
     endpoint_connect(world->endpoint);
@@ -351,7 +345,8 @@ static banyan_status start_world(banyan_world *world)
     return status;
 }
 
-/* The others may be connecting to this rank, and know no other way to its failure. */
+/* Send the failure to peers that may be connecting to this rank: they have no other way to learn
+ * it. */
 static void tell_peers(banyan_world *world, const error_kept *why)
 {
     struct endpoint *endpoint = world->endpoint;
@@ -376,7 +371,8 @@ static banyan_status meet_and_prepare(const banyan_world_options *options,
     return meeting->joiner.is_open ? joiner_await_all(&meeting->joiner) : BANYAN_OK;
 }
 
-/* A rank that was ready, and has neither heard that all are nor that they are not, tries. */
+/* True if this rank was ready, and has heard neither that all ranks are ready nor that they are
+ * not: it tries. */
 static bool may_start(const struct meeting *meeting, banyan_status status)
 {
     return status == BANYAN_OK || (meeting->joiner.is_ready && !meeting->joiner.has_reason &&
@@ -437,7 +433,7 @@ static void destroy_attachments(banyan_world *world)
     }
 }
 
-/* Members that still wait hear at once of a rank that leaves after a wait in vain. */
+/* Members that still wait are informed at once of a rank that leaves after a failed wait. */
 static void leave_sub(banyan_world *sub, const error_kept *why)
 {
     pthread_mutex_lock(&sub->endpoint->reactor.lock);
@@ -475,8 +471,6 @@ banyan_status banyan_world_abort(banyan_world *world, const char *reason)
     return BANYAN_OK;
 }
 
-/* ---- sub-worlds ---- */
-
 static banyan_status check_list(const banyan_world *parent, const int *ranks, int count, int *mine)
 {
     char *seen = calloc((size_t)parent->size, 1);
@@ -501,8 +495,8 @@ static banyan_status check_list(const banyan_world *parent, const int *ranks, in
     return status;
 }
 
-/* How often before this call the list was split off the parent: all its members count alike,
- * whatever fails then. */
+/* Count the earlier splits of this list from the parent: all its members count identically,
+ * whatever fails afterwards. */
 static banyan_status count_split(banyan_world *parent, uint64_t list_hash, uint64_t *count)
 {
     for (size_t i = 0; i < parent->splits.count; i++) {
@@ -543,8 +537,8 @@ static banyan_status open_sub(banyan_world *parent, const int *ranks, uint64_t i
     return status == BANYAN_OK ? locate(sub) : status;
 }
 
-/* The other members do not wait in the split for this rank, which cannot have its world: end
- * theirs. Returns `status`. */
+/* The other members do not wait in the split for this rank, which cannot have its world: end their
+ * worlds. Returns `status`. */
 static banyan_status fail_split(banyan_world *parent, uint64_t id, int rank, banyan_status status)
 {
     struct endpoint *endpoint = parent->endpoint;
@@ -555,7 +549,8 @@ static banyan_status fail_split(banyan_world *parent, uint64_t id, int rank, ban
              kept.sentence);
     pthread_mutex_lock(&endpoint->reactor.lock);
     struct context *context = endpoint_context(endpoint, id);
-    /* It stays until the job's world is closed: the others' word of its end may still come. */
+    /* It stays until the job's world is closed: the others' messages about its end may still
+     * arrive. */
     if (context)
         liveness_abort(endpoint, context, rank, status, reason);
     pthread_mutex_unlock(&endpoint->reactor.lock);
@@ -601,8 +596,6 @@ banyan_status banyan_world_split(banyan_world *parent, const int *ranks, int cou
         status = make_sub(parent, ranks, count, rank, id, sub);
     return status == BANYAN_ERR_NO_MEMORY ? fail_split(parent, id, rank, status) : status;
 }
-
-/* ---- looking ---- */
 
 int banyan_world_rank(const banyan_world *world)
 {

@@ -1,4 +1,4 @@
-/* What a world is made of. */
+/* The contents of a world. */
 #ifndef WORLD_WORLD_H
 #define WORLD_WORLD_H
 
@@ -22,7 +22,7 @@ struct banyan_world {
     struct context *context;
     bool is_sub; /* shares its parent's endpoint */
     int rank, size;
-    int *node_of; /* of each rank */
+    int *node_of; /* one per rank */
     int node_count;
     int *local_peers; /* the ranks of this node */
     int local_rank, local_size;
@@ -31,26 +31,26 @@ struct banyan_world {
      * name. A world that is split off in such a call keeps the bound. */
     _Atomic uint64_t call_timeout_ns;
     const char *_Atomic call_option;
-    uint64_t opens_until_ns; /* the deadline of all waits while it is opened; 0: it is open */
+    uint64_t opens_until_ns; /* deadline of all waits during opening; 0: the world is open */
     uint64_t exchanges;      /* so far */
     bool agreeing;           /* a loss does not end the agreement at once */
-    control_wait *gate;      /* this rank's wait at a gate; NULL: it is at none */
+    control_wait *gate;      /* this rank's wait at a gate; NULL: none */
     bool again;              /* the gate was given up, and this rank still has time */
-    /* This rank has waited in vain already, in this call: no further wait of it is long. */
+    /* A wait of this call has already failed: no further wait of it is long. */
     const error_kept *in_vain;
     error_kept missed; /* the last call timed out at its gate; BANYAN_OK: it did not */
-    const char *call;  /* that waits, for the error; NULL: nobody said */
+    const char *call;  /* the waiting call, for the error; NULL: unknown */
     ARRAY(struct split_count) splits;
     struct attachment *attachments;
 };
 
-/* The message of this kind and tag from a rank of the world. When it waits in vain that ends the
- * world here. */
+/* Wait for the message of this kind and tag from a rank of the world. A failed wait ends the world
+ * here. */
 banyan_status world_await(banyan_world *world, uint32_t kind, int source, uint64_t tag,
                           const char *what, struct message **message);
 
-/* A message or step of this kind to a rank of the world. Failing ends the world for all, but for
- * lack of a descriptor when there is one to send: the message may then go without it. */
+/* Send a message or step of this kind to a rank of the world. A failure ends the world for all,
+ * except when a descriptor to send is missing: the message may then go without it. */
 banyan_status world_send(banyan_world *world, uint32_t kind, int destination, uint64_t tag,
                          const void *data, size_t bytes, int fd);
 
@@ -58,27 +58,27 @@ banyan_status world_send(banyan_world *world, uint32_t kind, int destination, ui
 banyan_status world_await_delivery(banyan_world *world, const control_message *messages,
                                    size_t count, const char *what);
 
-/* The tag of the first step of the collective that begins. Between enter and leave this rank is
- * inside; world_next_collective is for those in which nobody asks for whom it waits. */
+/* Return the tag of the first step of the collective that begins. Between enter and leave this rank
+ * is inside; use world_next_collective for collectives in which no rank asks for the late one. */
 uint64_t world_enter_collective(banyan_world *world);
 void world_leave_collective(banyan_world *world);
 uint64_t world_next_collective(banyan_world *world);
 
-/* Does the thread's outermost call begin here? It has then entered. */
+/* True if the thread's outermost call begins here; it has then entered. */
 bool world_begins_call(void);
 
-/* Do all that is due in a wait for a rank of the job, with the lock held: ask, and write a line for
- * the log, which is to be written without it. Returns when to look again. */
+/* Do everything that is due in a wait for a rank of the job, with the lock held: ask, and format a
+ * log line, which is to be written without the lock. Returns when to call again. */
 #define WORLD_LINE_BYTES 1024
 uint64_t world_wait_due(control_wait *wait, uint64_t number, int job_rank, const char *text,
                         char line[WORLD_LINE_BYTES]);
 
-/* Wait for the connections by which this rank's death and others' are noticed. */
+/* Wait for the connections by which this rank's death and others' deaths are noticed. */
 banyan_status world_await_liveness(banyan_world *world);
 
 banyan_status world_barrier(banyan_world *world, const char *what);
 
-/* Concatenate what all ranks give, in rank order; `sizes` is world-size long. */
+/* Concatenate the data of all ranks, in rank order; `sizes` has one entry per rank. */
 banyan_status world_gather(banyan_world *world, const void *mine, size_t bytes, const char *what,
                            void **all, size_t *sizes);
 

@@ -11,7 +11,7 @@
 
 #define UNSET (-1)
 
-/* The variables in which a launcher tells a process who it is. */
+/* The variables in which a launcher passes a process its rank and the job's size. */
 struct source {
     const char *rank, *world_size, *local_rank, *local_size;
 };
@@ -20,9 +20,7 @@ static const struct source banyan_launch = {"BANYAN_RANK", "BANYAN_WORLD_SIZE", 
                                             "BANYAN_LOCAL_SIZE"};
 static const struct source torchrun = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
 
-/* ---- variables ---- */
-
-/* A variable's number; UNSET when there is no such variable. */
+/* Read a variable's number; UNSET when the variable is not set. */
 static banyan_status identity_read_number(const char *name, int low, int high, int *number)
 {
     const char *text = getenv(name);
@@ -46,7 +44,7 @@ static banyan_status identity_contradiction(const char *name, const char *other)
                      other, getenv(other));
 }
 
-/* Two numbers that mean something only together: which, of how many. */
+/* Read two numbers that are meaningful only together: an index and a count. */
 static banyan_status read_pair(const char *which_name, const char *count_name, int *which,
                                int *count)
 {
@@ -63,7 +61,7 @@ static banyan_status read_pair(const char *which_name, const char *count_name, i
     return BANYAN_OK;
 }
 
-/* A text as long as `bytes` allows, from the options or a variable; empty when neither has it. */
+/* Read a text, at most `bytes` long, from the options or a variable; empty when neither is set. */
 static banyan_status identity_read_text(const char *given, const char *name, char *text,
                                         size_t bytes)
 {
@@ -83,7 +81,7 @@ static int hex_digit(char digit)
     return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
 }
 
-/* The sentence does not show what was given: it may be most of a secret. */
+/* The message does not contain the given text, which may be most of a secret. */
 static banyan_status read_secret(const char *given, struct identity *found)
 {
     const char *text = given ? given : getenv("BANYAN_SECRET");
@@ -106,8 +104,6 @@ static banyan_status read_secret(const char *given, struct identity *found)
     return BANYAN_OK;
 }
 
-/* ---- sources ---- */
-
 static banyan_status read_source(const struct source *source, struct identity *found)
 {
     RETURN_IF_FAILED(read_pair(source->rank, source->world_size, &found->rank, &found->world_size));
@@ -126,8 +122,8 @@ static const char *variable_or(const char *name, const char *otherwise)
     return text ? text : otherwise;
 }
 
-/* A node has one store of PyTorch's at an address and port at a time; a restarted job has a new
- * count. */
+/* A node has only one PyTorch store at an address and port at a time; a restarted job has a new
+ * restart count. */
 static banyan_status read_torchrun(struct identity *found)
 {
     RETURN_IF_FAILED(read_source(&torchrun, found));
@@ -164,8 +160,8 @@ static banyan_status read_pmix(struct identity *found, const module_identity_ops
     return BANYAN_OK;
 }
 
-/* The first source that knows this process. `*manager` is set when it is one that can pass bytes
- * between the ranks. */
+/* Read the first source that has this process's rank. `*manager` is set if that source can also
+ * send bytes between the ranks. */
 static banyan_status identity_read_sources(struct identity *found,
                                            const module_identity_ops **manager)
 {
@@ -179,8 +175,8 @@ static banyan_status identity_read_sources(struct identity *found,
     return BANYAN_OK;
 }
 
-/* What the options say wins. A process that is someone else in its environment has nothing there
- * to be met by. */
+/* The options take precedence. If the environment describes another process, its rendezvous does
+ * not apply. */
 static banyan_status apply_ranks(const banyan_world_options *options, struct identity *found,
                                  const module_identity_ops **manager)
 {
@@ -209,17 +205,15 @@ static banyan_status apply_ranks(const banyan_world_options *options, struct ide
     return BANYAN_OK;
 }
 
-/* Do the options leave nothing to ask the environment for? */
+/* True if the options leave nothing to read from the environment. */
 static bool say_all(const banyan_world_options *options)
 {
     return options->rank >= 0 && options->world_size >= 0 &&
            (options->unique_id || options->world_size == 1);
 }
 
-/* ---- meeting ---- */
-
-/* Rank 0 makes the id that all meet by. The first byte says whether it could: the others wait for
- * the bytes in any case. */
+/* Rank 0 makes the unique id of the rendezvous. The first byte says whether it succeeded: the other
+ * ranks receive the bytes in both cases. */
 static banyan_status share_unique_id(const module_identity_ops *manager, struct identity *found)
 {
     unsigned char bytes[1 + BANYAN_UNIQUE_ID_BYTES] = {0};

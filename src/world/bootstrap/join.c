@@ -12,7 +12,8 @@
 
 #define RETRY_NS (20 * NS_PER_MS)
 #define LONGEST_RETRY_NS (500 * NS_PER_MS)
-/* The rendezvous ends our wait itself, since it knows who is missing; we wait a little longer. */
+/* The rendezvous ends our wait itself, because it can name the missing ranks; so this rank waits a
+ * little longer. */
 #define GRACE_NS (NS_PER_S)
 #define NEWS_BYTES 1000
 /* How long a rank that cannot open the world tries to report it. */
@@ -44,7 +45,7 @@ static void ask_to_join(void *owner, struct link *link)
         reactor_drop(&joiner->reactor, link, status);
 }
 
-/* For messages, when rank 0 is the rendezvous. */
+/* Record rank 0's host for messages, if rank 0 is the rendezvous. */
 static void note_host(struct joiner *joiner)
 {
     const struct member *host = &joiner->table->members[0];
@@ -115,7 +116,7 @@ static void pause_a_little(void)
     pause_for(RETRY_NS);
 }
 
-/* Ask at one address, to the end of one connection. */
+/* Make one attempt at one address, until its connection ends. */
 static banyan_status ask_once(struct joiner *joiner, const struct address *address,
                               uint64_t deadline_ns)
 {
@@ -131,7 +132,7 @@ static banyan_status ask_once(struct joiner *joiner, const struct address *addre
         if (joiner->refused)
             return address_say_taken(address, other);
         errno = error;
-        /* EAGAIN: a Unix listener's queue is full. */
+        /* EAGAIN: the queue of a Unix listener is full. */
         if (errno != EAGAIN || deadline_left_ns(deadline_ns) == 0)
             return error_set_errno("rank %d cannot connect to %s", joiner->request.rank, who);
         pause_a_little();
@@ -148,8 +149,8 @@ static banyan_status ask_once(struct joiner *joiner, const struct address *addre
     return joiner->has_table ? BANYAN_OK : joiner->status;
 }
 
-/* Where strangers come by the thousand this rank may have been dropped among them: it comes again,
- * ever less often. */
+/* Ask, and ask again at increasing intervals: among thousands of unknown connections, the
+ * rendezvous may have dropped this rank's. */
 static banyan_status bootstrap_join_ask(struct joiner *joiner, const struct address *address,
                                         uint64_t deadline_ns)
 {
@@ -163,7 +164,8 @@ static banyan_status bootstrap_join_ask(struct joiner *joiner, const struct addr
     }
 }
 
-/* One that did not answer may do so later, or another may; one that said no has said it. */
+/* True if another attempt may succeed: a rendezvous that did not answer may do so later. A refusal
+ * is final. */
 static bool may_try_again(const struct joiner *joiner, banyan_status status)
 {
     if (joiner->refused || joiner->has_failed)
@@ -190,7 +192,8 @@ static banyan_status ask_everywhere(struct joiner *joiner, const struct rendezvo
     return status;
 }
 
-/* Nobody saw from where a rank came that met on its own node: it is where the rendezvous is. */
+/* A rank that joined from the rendezvous's own node has no visible address there: use the
+ * rendezvous's. */
 static void complete_addresses(const struct joiner *joiner)
 {
     for (int rank = 0; rank < joiner->request.world_size; rank++) {
@@ -216,7 +219,8 @@ static const char *other_text(const struct rendezvous_place *place, char text[OT
     return text;
 }
 
-/* Rank 0, which is the rendezvous, is not there yet, or not any more. */
+/* Log that this rank is searching: rank 0, which is the rendezvous, has not started yet or has
+ * ended. */
 static void tell_of_search(const struct joiner *joiner, const struct rendezvous_place *place,
                            banyan_status status, uint64_t began_ns, uint64_t *log_ns)
 {

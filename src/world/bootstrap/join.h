@@ -1,4 +1,4 @@
-/* A rank's side of the meeting: from its request to join until all ranks are ready. */
+/* A rank's side of the rendezvous: from its request to join until all ranks are ready. */
 #ifndef WORLD_BOOTSTRAP_JOIN_H
 #define WORLD_BOOTSTRAP_JOIN_H
 
@@ -9,32 +9,34 @@ struct joiner {
     struct reactor reactor;
     bool is_open;
     struct join_request request;
-    const error_kept *failure; /* to report; NULL: it joins */
+    const error_kept *failure; /* to report; NULL: this rank joins */
     struct member_table *table;
-    const struct address *via; /* that answered */
-    struct link *link;         /* that the request went out on */
+    const struct address *via; /* the address that answered */
+    struct link *link;         /* carries the request */
     char host[192];            /* the rank that is the rendezvous, once known */
     uint64_t ends_ns;
     bool has_table, may_go, gone;
-    bool is_ready;        /* and has said so */
-    bool has_reason;      /* the other side has said why */
-    bool refused;         /* it has, or it is not the right one */
-    bool has_failed;      /* for a reason of this side's own */
-    bool heard;           /* the connection stood, so that the other side was the right one */
-    bool unheard;         /* hung up before the other side had seen who this is */
-    banyan_status status; /* why it is gone; the message is in last_error */
+    bool is_ready;   /* and this rank has reported it */
+    bool has_reason; /* the other side has sent a reason */
+    bool refused;    /* the other side refused, or is not the right one */
+    bool has_failed; /* failed for a local reason */
+    bool heard;      /* the handshake was complete, so the other side was the right one */
+    /* the other side closed the connection before it could identify this rank */
+    bool unheard;
+    banyan_status status; /* why the link ended; the message is in last_error */
 };
 
-/* Tell who and where this rank is, and wait for the table. Then `joiner` must be closed, also after
- * a failure. */
+/* Send this rank's entry and wait for the table. Close `joiner` afterwards, even after a failure.
+ */
 banyan_status joiner_join(struct joiner *joiner, const struct rendezvous_place *place,
                           const struct join_request *request, struct member_table *table);
-/* This rank can be connected to: wait until all ranks can. */
+/* Report that this rank accepts connections, and wait until all ranks do. */
 banyan_status joiner_await_all(struct joiner *joiner);
 void joiner_close(struct joiner *joiner);
 
-/* A rank cannot open the world: tell the rendezvous, which tells the other ranks. Tries for a
- * second, and opens what it takes itself. False when the rendezvous does not answer. */
+/* Report to the rendezvous that a rank cannot open the world; the rendezvous informs the other
+ * ranks. Tries for a second, and opens everything it needs itself. False when the rendezvous does
+ * not answer. */
 bool join_report(const struct rendezvous_place *place, const struct join_request *request,
                  const error_kept *why);
 

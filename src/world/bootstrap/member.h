@@ -1,4 +1,4 @@
-/* A rank's entry in the table of a job, and the messages in which it travels. */
+/* A rank's entry in the table of a job, and the messages that carry it. */
 #ifndef WORLD_BOOTSTRAP_MEMBER_H
 #define WORLD_BOOTSTRAP_MEMBER_H
 
@@ -8,27 +8,27 @@
 #define MEMBER_TOKEN_BYTES 16
 #define MEMBER_HOST_BYTES 64
 
-/* Of a process: open files and sockets. */
+/* A process's open files and sockets. */
 struct descriptors {
     int limit;
-    int free;  /* counted up to what a world takes at most */
+    int free;  /* counted up to the most that a world needs */
     int above; /* open from the limit on, where a higher limit would not free them; as far */
 };
 
 struct member {
     char node[ADDRESS_NODE_BYTES];
-    char host[MEMBER_HOST_BYTES]; /* the node, for a person */
+    char host[MEMBER_HOST_BYTES]; /* the node, for messages */
     int pid;
-    char name[ADDRESS_NAME_BYTES];  /* of its Unix listener */
-    int port;                       /* of its TCP listener; 0: none */
-    struct address tcp;             /* that listener as others reach it; none when nobody saw it */
+    char name[ADDRESS_NAME_BYTES];  /* name of its Unix listener */
+    int port;                       /* port of its TCP listener; 0: none */
+    struct address tcp;             /* that listener's address for others; none while unknown */
     struct descriptors descriptors; /* before it joined */
 };
 
 struct member_table {
-    struct member *members; /* world-size long, to be freed */
-    /* Random and the same for all: part of the key between ranks, so that a process of another job
-     * is never taken for one of this. */
+    struct member *members; /* one per rank; free it */
+    /* Random, and equal on all ranks: part of the key between ranks, so that a process of another
+     * job is never accepted. */
     unsigned char token[MEMBER_TOKEN_BYTES];
 };
 
@@ -39,14 +39,15 @@ struct join_request {
 };
 
 void join_write(bytes_writer *writer, const struct join_request *request);
-/* False when the message is malformed. */
+/* Read a request; false when the message is malformed. */
 bool join_read(const void *data, size_t bytes, struct join_request *request);
 
-/* The end of a report: the request of a rank that cannot open the world comes first. */
+/* Write the end of a failure report: the request of the rank that cannot open the world precedes
+ * it. */
 void failure_write(bytes_writer *writer, const error_kept *why);
 bool failure_read(const void *data, size_t bytes, struct join_request *request, error_kept *why);
 
-/* The table's head; world_size times member_write follow. Chooses the token. */
+/* Write the table's head and choose the token; world_size calls of member_write follow. */
 void table_write(bytes_writer *writer, int world_size);
 void member_write(bytes_writer *writer, const struct member *member);
 banyan_status table_read(const void *data, size_t bytes, int world_size,

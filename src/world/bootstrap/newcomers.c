@@ -52,8 +52,6 @@ struct link *newcomers_oldest(const struct newcomers *newcomers)
     return silent ? silent : oldest;
 }
 
-/* ---- the log ---- */
-
 static const char *const done_to_them[STRANGER_KINDS] = {
     [STRANGER_CROWD] = "were dropped, for too many come",
     [STRANGER_SILENT] = "were dropped, for they said nothing",

@@ -16,7 +16,7 @@
 
 #define ID_MAGIC UINT64_C(0x1d4e41594e4142f5)
 
-/* A unique id, written and read as bytes. */
+/* The contents of a unique id, written and read as bytes. */
 struct id_content {
     uint64_t magic;
     uint64_t node_hash;
@@ -66,7 +66,8 @@ static bool interface_bytes(const struct sockaddr *socket, unsigned char bytes[1
     return !IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr);
 }
 
-/* Loopback comes last: on another machine it leads to somebody else. */
+/* Add the machine's addresses. Loopback comes last: on another machine it leads to a different
+ * host. */
 static void add_interfaces(struct id_content *content)
 {
     struct ifaddrs *list = NULL;
@@ -78,7 +79,7 @@ static void add_interfaces(struct id_content *content)
             if (!entry->ifa_addr || !(entry->ifa_flags & IFF_UP) || is_loopback != loopback ||
                 content->address_count == RENDEZVOUS_ADDRESSES)
                 continue;
-            /* One place is kept for loopback. */
+            /* The last entry is reserved for loopback. */
             if (!loopback && content->address_count == RENDEZVOUS_ADDRESSES - 1)
                 continue;
             if (interface_bytes(entry->ifa_addr, content->addresses[content->address_count].bytes))

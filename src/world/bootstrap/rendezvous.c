@@ -15,33 +15,33 @@
 #include "world/net/descriptors.h"
 #include "world/net/reactor.h"
 
-/* What was handed out is on its way for so long at most. */
+/* Longest time for sent tables and messages to arrive. */
 #define FAREWELL_NS (10 * NS_PER_S)
 #define LOOK_NS (100 * NS_PER_MS)
-/* So many copies of the table may be on their way at once: each is as long as the job is large. */
+/* Most copies of the table in flight at once: each copy grows with the job. */
 #define HANDED_AT_ONCE 64
-/* A rank whose connection ends may still report why, on another. */
+/* Time for a rank to report a failure on a second connection, after the first one ended. */
 #define REPORT_NS (200 * NS_PER_MS)
-/* How long ranks that come late are told that there will be no world. */
+/* How long late ranks are still informed that there will be no world. */
 #define TURN_AWAY_NS NS_PER_S
 #define MISSING_NAMED 10
 #define MISSING_BYTES 256
 #define NEWS_BYTES 512
 
-/* A rank that has come and waits for the others. */
+/* A rank's state at the rendezvous. */
 struct seat {
-    struct link *link; /* NULL: nobody */
+    struct link *link; /* NULL: not connected */
     struct join_request request;
     uint64_t gives_up_ns;
-    bool gave_up, died; /* whoever was here last */
-    bool came;          /* somebody was here, or nobody will be */
-    bool ready;         /* it has the table, and can be connected to */
+    bool gave_up, died; /* the last process in this seat */
+    bool came;          /* a process was here, or none will be */
+    bool ready;         /* has the table, and accepts connections */
 };
 
 enum phase {
-    GATHERING, /* not all ranks are here */
-    PREPARING, /* they are: they receive the table, and become ready */
-    ALL_READY  /* they have been told so, and leave */
+    GATHERING, /* not all ranks have joined */
+    PREPARING, /* all have: they receive the table, and become ready */
+    ALL_READY  /* all know that all are ready, and leave */
 };
 
 struct rendezvous {
@@ -52,16 +52,17 @@ struct rendezvous {
     enum phase phase;
     unsigned char key[WIRE_KEY_BYTES];
     int world_size, joined, sized_by;
-    error_kept lacks;          /* descriptors for all ranks */
-    const error_kept *refuses; /* everybody; NULL: only those who are wrong here */
+    error_kept lacks;          /* missing descriptors for all ranks */
+    const error_kept *refuses; /* refuses every rank; NULL: only invalid requests */
     uint64_t refuses_until_ns;
     int refused;
     struct seat *seats;
-    uint64_t came_ns, news_ns; /* when the first rank came, and when there is news next */
-    error_kept failure;        /* of a rank: ranks that have not come yet are told */
-    bool turned_away;          /* the others have been told of it */
-    error_kept own_failure;    /* of the rank that hosts this, before `stop` is set */
-    /* Once all are here. */
+    /* when the first rank joined, and when the next status line is due */
+    uint64_t came_ns, news_ns;
+    error_kept failure;     /* of a rank: sent to ranks that join later */
+    bool turned_away;       /* the others have been informed of it */
+    error_kept own_failure; /* of the hosting rank; set before `stop` */
+    /* Set once all ranks have joined. */
     bytes_writer table;
     int handed; /* ranks that were sent the table */
     int ready;
@@ -82,7 +83,7 @@ static void nothing_to_say(void *owner, struct link *link)
     (void)link;
 }
 
-/* Of ranks, as far as is known. */
+/* Count the connections of ranks, as far as they are known. */
 static int count_connections(const struct rendezvous *rendezvous)
 {
     int count = (int)rendezvous->reactor.near.count;
@@ -140,9 +141,8 @@ static banyan_status check_request(struct rendezvous *rendezvous,
     return BANYAN_OK;
 }
 
-/* Tell a rank that is here, and have it gone. One that cannot be told comes again, and is told
- * then.
- */
+/* Send a rank the reason, and disconnect it. A rank that cannot be reached connects again and gets
+ * the reason then. */
 static void rendezvous_dismiss(struct rendezvous *rendezvous, struct seat *seat,
                                const error_kept *why)
 {
@@ -156,7 +156,7 @@ static void rendezvous_dismiss(struct rendezvous *rendezvous, struct seat *seat,
     reactor_drop(&rendezvous->reactor, link, why->status);
 }
 
-/* The world cannot be opened: tell all ranks that are here. */
+/* Give up opening the world, and inform all connected ranks. */
 static void call_off(struct rendezvous *rendezvous, const error_kept *why)
 {
     log_info("the rendezvous: the world is not opened: %s", why->sentence);
@@ -171,7 +171,7 @@ static void call_off(struct rendezvous *rendezvous, const error_kept *why)
     rendezvous->lost = -1;
 }
 
-/* The failure of a rank that cannot open the world, as the others are told. */
+/* Return the failure of a rank that cannot open the world, with the rank's name, for the others. */
 static error_kept name_failure(int rank, const error_kept *why)
 {
     char name[32];
@@ -183,7 +183,7 @@ static error_kept name_failure(int rank, const error_kept *why)
     return named;
 }
 
-/* A rank cannot open the world: ranks that come later are told, too. */
+/* Give up because a rank cannot open the world; ranks that join later are informed, too. */
 static void call_off_for(struct rendezvous *rendezvous, int rank, const error_kept *why)
 {
     rendezvous->failure = name_failure(rank, why);
@@ -191,7 +191,7 @@ static void call_off_for(struct rendezvous *rendezvous, int rank, const error_ke
     call_off(rendezvous, &rendezvous->failure);
 }
 
-/* The rendezvous itself has failed. */
+/* Give up because the rendezvous itself has failed. */
 static void call_off_here(struct rendezvous *rendezvous, banyan_status status)
 {
     error_kept why = error_keep(status);
@@ -200,7 +200,7 @@ static void call_off_here(struct rendezvous *rendezvous, banyan_status status)
     call_off(rendezvous, &why);
 }
 
-/* A rank is lost while others may have the table. */
+/* Give up because a rank is lost while others may have the table. */
 static void call_off_for_loss(struct rendezvous *rendezvous)
 {
     const struct member *lost = &rendezvous->seats[rendezvous->lost].request.self;
@@ -211,7 +211,7 @@ static void call_off_for_loss(struct rendezvous *rendezvous)
     call_off(rendezvous, &why);
 }
 
-/* All have come. */
+/* Write the table, once all ranks have joined. */
 static void rendezvous_write_table(struct rendezvous *rendezvous)
 {
     table_write(&rendezvous->table, rendezvous->world_size);
@@ -240,7 +240,8 @@ static void hand_out_table(struct rendezvous *rendezvous)
         call_off_here(rendezvous, status);
 }
 
-/* All can be connected to. A rank hangs up then; one that cannot be told finds out by itself. */
+/* Tell all ranks that all accept connections. Each rank then disconnects; one that cannot be
+ * reached finds out by itself. */
 static void let_go(struct rendezvous *rendezvous)
 {
     struct wire_frame frame = {.kind = WIRE_GO};
@@ -259,7 +260,7 @@ static void let_go(struct rendezvous *rendezvous)
     pthread_mutex_unlock(&rendezvous->reactor.lock);
 }
 
-/* To the lowest `most` ranks that wait, for their logs. */
+/* Send a log line to the lowest `most` waiting ranks. */
 static void spread_news(struct rendezvous *rendezvous, const char *text, int most)
 {
     struct wire_frame frame = {.kind = WIRE_NEWS, .bytes = strlen(text)};
@@ -287,7 +288,7 @@ static banyan_status rendezvous_refuse_newcomer(struct rendezvous *rendezvous, s
     return status;
 }
 
-/* A rank that has been told of a failure and comes again begins anew. */
+/* A rank that was informed of a failure and connects again starts over. */
 static banyan_status check_failure(struct rendezvous *rendezvous, struct seat *seat)
 {
     if (seat->came)
@@ -347,14 +348,14 @@ static banyan_status take_ready(struct rendezvous *rendezvous, const struct link
     return BANYAN_OK;
 }
 
-/* Another process that says it is a rank which is here is not believed. */
+/* True if another process claims a rank that is connected: the claim is refused. */
 static bool is_of_another(const struct seat *seat, const struct member *self)
 {
     const struct member *here = &seat->request.self;
     return seat->link && (here->pid != self->pid || strcmp(here->node, self->node) != 0);
 }
 
-/* The answer says that the report has come. */
+/* Take a failure report; the answer acknowledges it. */
 static banyan_status rendezvous_take_failure(struct rendezvous *rendezvous, struct link *link,
                                              const void *data, size_t bytes)
 {
@@ -396,7 +397,7 @@ static banyan_status rendezvous_take_frame(void *owner, struct link *link,
     return status;
 }
 
-/* The link of a rank that waits ends with the rank. */
+/* A waiting rank whose link ends leaves its seat. */
 static void leave_seat(void *owner, struct link *link, banyan_status status)
 {
     struct rendezvous *rendezvous = owner;
@@ -435,7 +436,7 @@ static const struct reactor_ops rendezvous_ops = {
     .closed = leave_seat,
 };
 
-/* The ranks that never came or, when there are none, those that came and gave up. */
+/* List the ranks that never joined or, if there are none, those that joined and gave up. */
 static void name_missing(const struct rendezvous *rendezvous, char *text, size_t bytes)
 {
     int named = 0, missing = 0, gone = 0;
@@ -459,7 +460,7 @@ static void name_missing(const struct rendezvous *rendezvous, char *text, size_t
         snprintf(text + used, bytes - used, " (gave up waiting)");
 }
 
-/* Those whose patience ends hear who is missing. */
+/* Disconnect ranks whose deadline has passed, with a list of the missing ranks. */
 static void send_home(struct rendezvous *rendezvous)
 {
     uint64_t now = time_now_ns();
@@ -481,7 +482,8 @@ static void send_home(struct rendezvous *rendezvous)
     }
 }
 
-/* All are here, and not all become ready: the first to die or to be waited for too long ends it. */
+/* All ranks have joined, but not all become ready: the first one to die or to exceed its deadline
+ * ends the opening. */
 static void check_preparing(struct rendezvous *rendezvous)
 {
     uint64_t now = time_now_ns();
@@ -505,7 +507,7 @@ static void check_preparing(struct rendezvous *rendezvous)
     call_off(rendezvous, &why);
 }
 
-/* One line every so often, at one rank. */
+/* Send one rank a line about the missing ranks, at intervals. */
 static void rendezvous_tell_missing(struct rendezvous *rendezvous)
 {
     uint64_t now = time_now_ns();
@@ -534,7 +536,7 @@ static bool all_have_come(const struct rendezvous *rendezvous)
     return rendezvous->world_size > 0 && rendezvous->joined == rendezvous->world_size;
 }
 
-/* In the caller's thread, which has nothing else to do. */
+/* Refuse all ranks, in the caller's thread, which has nothing else to do. */
 static void refuse_all(struct rendezvous *rendezvous)
 {
     uint64_t left_ns;
@@ -551,7 +553,7 @@ static uint64_t look_again_ns(const struct rendezvous *rendezvous)
     return rendezvous->phase != GATHERING || news_ns > LOOK_NS ? LOOK_NS : news_ns;
 }
 
-/* True when the thread has nothing more to do. */
+/* Serve one step; true when the thread is done. */
 static bool serve_once(struct rendezvous *rendezvous)
 {
     if (rendezvous->phase == GATHERING && all_have_come(rendezvous))
@@ -572,7 +574,7 @@ static bool serve_once(struct rendezvous *rendezvous)
             (rendezvous->detached && time_now_ns() >= rendezvous->ends_ns));
 }
 
-/* The rank that hosts this has failed: tell the others, and those that come within a while. */
+/* The hosting rank has failed: inform the other ranks, and those that join within a short time. */
 static void rendezvous_turn_away(struct rendezvous *rendezvous)
 {
     uint64_t left_ns, ends_ns = deadline_after(TURN_AWAY_NS);
@@ -606,7 +608,7 @@ static void *rendezvous_serve(void *argument)
     return NULL;
 }
 
-/* Takes the TCP listener. */
+/* Listen. Takes ownership of the TCP listener. */
 static banyan_status listen_everywhere(struct rendezvous *rendezvous,
                                        const struct rendezvous_place *place, int tcp_fd)
 {
@@ -625,7 +627,7 @@ static banyan_status listen_everywhere(struct rendezvous *rendezvous,
     return status;
 }
 
-/* Takes the TCP listener, also on failure. */
+/* Open a rendezvous. Takes ownership of the TCP listener, even on failure. */
 static banyan_status open_rendezvous(const struct rendezvous_place *place, int tcp_fd,
                                      struct rendezvous **rendezvous)
 {

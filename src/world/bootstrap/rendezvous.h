@@ -1,5 +1,5 @@
-/* How the ranks of a job meet: one process collects who and where each rank is, and when all have
- * come hands out the table. It need not be a rank itself. */
+/* The rendezvous of a job: one process collects every rank's entry, and sends all ranks the table
+ * when all have joined. The process need not be a rank. */
 #ifndef WORLD_BOOTSTRAP_RENDEZVOUS_H
 #define WORLD_BOOTSTRAP_RENDEZVOUS_H
 
@@ -11,21 +11,21 @@
 
 #define RENDEZVOUS_ADDRESSES 8
 
-/* Where and under which key to meet. */
+/* The place and the key of a rendezvous. */
 struct rendezvous_place {
     char name[ADDRESS_NAME_BYTES]; /* for ranks of its node */
-    bool local;                    /* it is met at the name, else at the addresses */
+    bool local;                    /* ranks connect to the name; otherwise to the addresses */
     struct address addresses[RENDEZVOUS_ADDRESSES];
     int address_count;
-    bool patient; /* it may start later than those who look for it */
+    bool patient; /* it may start after the ranks that look for it */
     unsigned char key[WIRE_KEY_BYTES];
 };
 
-/* Of the unique id. `node` is this process's. FORMAT when it is no id. */
+/* Get the place from a unique id. `node` is this process's. FORMAT when it is not an id. */
 banyan_status rendezvous_place_of_id(const banyan_unique_id *id, const char *node,
                                      struct rendezvous_place *place);
 
-/* Of a job whose rank 0 is the rendezvous. */
+/* Get the place for a job whose rank 0 is the rendezvous. */
 banyan_status rendezvous_place_of_job(const struct identity *identity,
                                       struct rendezvous_place *place);
 
@@ -34,24 +34,24 @@ banyan_status rendezvous_place_of_job(const struct identity *identity,
 bool rendezvous_has_other_secret(const struct rendezvous_place *place,
                                  char who[ADDRESS_TEXT_BYTES]);
 
-/* A new job's: random, and the id that says where it is. `*tcp_fd` listens for ranks of other
- * nodes; -1 where there is no TCP. */
+/* Make a place for a new job: a random key, and the id that describes the place. `*tcp_fd` listens
+ * for ranks of other nodes; -1 without TCP. */
 banyan_status rendezvous_place_new(const char *node, struct rendezvous_place *place,
                                    banyan_unique_id *id, int *tcp_fd);
 
-/* Serve from a thread of its own, which ends when all have the table. `tcp_fd` (-1: none) is taken,
- * also on failure. `world_size` 0: as the first to come says. Detached, it frees itself and
- * `*rendezvous` is not set. */
+/* Serve from a new thread, which ends when all ranks have the table. Takes ownership of `tcp_fd`
+ * (-1: none), even on failure. `world_size` 0: the first rank to join sets it. A detached
+ * rendezvous frees itself, and `*rendezvous` is not set. */
 struct rendezvous;
 banyan_status rendezvous_start(const struct rendezvous_place *place, int tcp_fd, int world_size,
                                bool detached, struct rendezvous **rendezvous);
-/* End the thread, whether all have the table or not. `why` is the failure of this process's rank,
- * NULL when there is none that concerns the others. They are told, those that have yet to come for
- * a second at most. False when nobody was told: all ranks were ready before, or the rendezvous is
- * NULL. */
+/* End the thread, whether or not all ranks have the table. `why` is the failure of this process's
+ * rank; NULL when no failure concerns the others. The other ranks get it; those that have yet to
+ * join, for at most a second. False when no rank was informed: all ranks were ready before, or the
+ * rendezvous is NULL. */
 bool rendezvous_stop(struct rendezvous *rendezvous, const error_kept *why);
 
-/* The job cannot be: tell all ranks but rank 0, as far as they come within `ns`. */
+/* The job cannot start: inform all ranks but rank 0 that connect within `ns`. */
 void rendezvous_refuse(const struct rendezvous_place *place, int tcp_fd, int world_size,
                        const error_kept *why, uint64_t ns);
 

@@ -7,16 +7,16 @@
 #include "core/module.h"
 #include "world/world.h"
 
-/* ---- dissemination: in log2(ranks) steps everybody has heard from everybody, if only through
- * others; good for anything that does no harm when it is heard twice ---- */
+/* Dissemination: in log2(ranks) steps every rank receives a word from every other, directly or
+ * through others. A word may arrive twice, so combining it must be idempotent. */
 
 struct word {
     const void *data;
     size_t bytes;
-    void *owned; /* memory of it to be freed; NULL: none */
+    void *owned; /* memory of the word to free; NULL: none */
 };
 
-/* Should what was heard replace what is held? */
+/* True if the received word replaces the current one. */
 typedef bool (*word_wins)(const struct word *heard, const struct word *held);
 
 uint64_t world_enter_collective(banyan_world *world)
@@ -65,7 +65,7 @@ static banyan_status collectives_take_step(banyan_world *world, uint64_t tag, in
     return BANYAN_OK;
 }
 
-/* `word` is replaced when another one wins. */
+/* Exchange words; a word that wins replaces `word`. */
 static banyan_status collectives_disseminate(banyan_world *world, const char *what, word_wins wins,
                                              struct word *word)
 {
@@ -84,7 +84,7 @@ banyan_status world_barrier(banyan_world *world, const char *what)
     return collectives_disseminate(world, what, NULL, &nothing);
 }
 
-/* A gate that was given up is tried again under its next number, with the same deadline. */
+/* A gate that was given up is retried under its next number, with its old deadline. */
 typedef banyan_status (*gate_try)(banyan_world *world, void *state);
 static banyan_status pass_gate(banyan_world *world, gate_try attempt, void *state)
 {
@@ -164,9 +164,7 @@ banyan_status control_enter_max(banyan_world *world, uint64_t mine, uint64_t *ma
     return BANYAN_OK;
 }
 
-/* ---- agreement ---- */
-
-/* A rank's failure: its number, its status, its sentence; empty when it has none. */
+/* A rank's failure: its number, its status, its message; empty when it has none. */
 static bool lower_rank_wins(const struct word *heard, const struct word *held)
 {
     if (heard->bytes < 2 * sizeof(uint32_t) || held->bytes == 0)
@@ -176,7 +174,7 @@ static bool lower_rank_wins(const struct word *heard, const struct word *held)
     return bytes_read_u32(&theirs) < bytes_read_u32(&mine);
 }
 
-/* Does the sentence name the rank itself, at its start? */
+/* True if the message begins with the rank's name. */
 static bool names_rank(const char *sentence, size_t bytes, const char *name)
 {
     size_t length = strlen(name);
@@ -184,20 +182,22 @@ static bool names_rank(const char *sentence, size_t bytes, const char *name)
            (sentence[length] == ':' || sentence[length] == ' ');
 }
 
-/* The name that begins the latest message that this thread has agreed on, of any world. */
+/* The name at the start of the latest message that this thread has agreed on, in any world. */
 static _Thread_local char agreed_name[CONTEXT_RANK_BYTES];
 
-/* With a failure: its message begins with a rank's name that holds in all worlds. */
+/* Flag of a failure whose message begins with a rank's name that is valid in all worlds. */
 #define FAILURE_IS_NAMED (UINT32_C(1) << 31)
 
-/* Whatever agrees on the result of an agreement keeps the name of the rank that has failed. */
+/* True if the message already names the failed rank: an agreement on the result of an agreement
+ * keeps that name. */
 static bool is_named(const char *sentence)
 {
     return context_names_rank(sentence) ||
            (agreed_name[0] && names_rank(sentence, strlen(sentence), agreed_name));
 }
 
-/* Returns its length. No memory is taken: there may be none to say so in. */
+/* Write a failure and return its length. Allocates nothing, because the failure may be out of
+ * memory. */
 static size_t write_failure(int rank, banyan_status status, unsigned char *text, size_t bytes)
 {
     uint32_t flags = is_named(banyan_last_error()) ? FAILURE_IS_NAMED : 0;
@@ -209,7 +209,7 @@ static size_t write_failure(int rank, banyan_status status, unsigned char *text,
     return sizeof head + sizeof length + (size_t)length;
 }
 
-/* "rank 3" or "rank 1 (rank 3 of the job)", if the message begins so. */
+/* Record "rank 3" or "rank 1 (rank 3 of the job)", if the message begins with it. */
 static void note_name(const char *sentence)
 {
     int at = 0, rank, job_rank, end = 0;
@@ -219,7 +219,7 @@ static void note_name(const char *sentence)
     snprintf(agreed_name, sizeof agreed_name, "%.*s", end > 0 ? end : at, sentence);
 }
 
-/* Set the failure that all agree on as this rank's. */
+/* Set the agreed failure as this rank's error. */
 static banyan_status collectives_take_failure(const banyan_world *world, const struct word *word)
 {
     bytes_reader reader = bytes_reader_of(word->data, word->bytes);
@@ -263,7 +263,7 @@ banyan_status control_agree(banyan_world *world, banyan_status mine)
     world->agreeing = false;
     world->in_vain = world->in_vain == &kept ? NULL : world->in_vain;
     if (status == BANYAN_OK && word.bytes > 0) {
-        endpoint_flush(world->endpoint); /* whoever fails may end the process at once */
+        endpoint_flush(world->endpoint); /* a failing rank may end its process at once */
         status = collectives_take_failure(world, &word);
     }
     free(word.owned);
@@ -302,7 +302,7 @@ banyan_status control_gather(banyan_world *world, banyan_status status, const vo
     return status;
 }
 
-/* ---- broadcast, along a binomial tree ---- */
+/* Broadcast, along a binomial tree. */
 
 static banyan_status collectives_pass_on(banyan_world *world, uint64_t tag, int root, int reach,
                                          const void *data, size_t bytes)
@@ -353,9 +353,9 @@ banyan_status banyan_world_broadcast(banyan_world *world, void *data, size_t byt
     return status;
 }
 
-/* ---- gathering (Bruck): each step doubles the number of ranks whose bytes are here ---- */
+/* Gather (Bruck): each step doubles the number of ranks whose bytes are here. */
 
-/* Blocks of the ranks from this one upwards, and around. */
+/* Blocks of the ranks from this one upwards, modulo the size. */
 struct gathered {
     size_t *sizes;
     int count;
@@ -426,7 +426,7 @@ static banyan_status gather_all(banyan_world *world, uint64_t tag, const char *w
     return BANYAN_OK;
 }
 
-/* From this rank's order into rank order. */
+/* Reorder from this rank's order into rank order. */
 static banyan_status collectives_unrotate(const banyan_world *world,
                                           const struct gathered *gathered, void **all,
                                           size_t *sizes)
@@ -476,7 +476,7 @@ static banyan_status try_gather(banyan_world *world, void *state)
     return status == BANYAN_ERR_NO_MEMORY ? control_fail(world, status) : status;
 }
 
-/* A gate too: what all ranks give is here when all have entered. */
+/* Also a gate: when all ranks' data is here, all have entered. */
 banyan_status world_gather(banyan_world *world, const void *mine, size_t bytes, const char *what,
                            void **all, size_t *sizes)
 {

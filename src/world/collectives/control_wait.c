@@ -6,19 +6,19 @@
 #include "world/collectives/late.h"
 #include "world/world.h"
 
-/* The answer to a question is there when it is needed, so long later. */
+/* Ask this long before the answer is needed. */
 #define LEAD_NS (500 * NS_PER_MS)
-/* Waits that are shorter are nobody else's business. */
+/* Shorter waits are not reported to peers. */
 #define KNOWN_AFTER_NS (20 * NS_PER_MS)
 #define NAP_NS (100 * NS_PER_MS)
-/* A rank that has waited in vain waits so long for what others have to say to that. */
+/* How long a rank whose wait failed waits for the other ranks' reports. */
 #define IN_VAIN_NS NS_PER_S
-/* A device's wait that began so much later than the one before it is another one. */
+/* A device's wait that began this much later than the previous one is a new wait. */
 #define KNOWN_ANEW_NS (NS_PER_S / 2)
-/* Threads of a device wait for several ranks: the wait that it told of first is the one that
- * counts, until it has not been told of for so long. */
+/* A device's threads may wait for several ranks. The wait reported first counts until it has not
+ * been reported for this long. */
 #define KEPT_NS NS_PER_S
-/* How long an answer is waited for when a device's wait has ended in vain. */
+/* How long to wait for an answer after a device's wait has failed. */
 #define ANSWER_NS (100 * NS_PER_MS)
 
 static uint64_t next_log(uint64_t now)
@@ -98,8 +98,8 @@ static const char *in_call(const banyan_world *world, char text[80])
     return text;
 }
 
-/* Where all of a node wait for one, its first rank says so, and those whom the late one holds up
- * itself. */
+/* True if this rank reports a wait: when a whole node waits for one rank, only the node's first
+ * rank reports it, and ranks that block the late rank. */
 static bool speaks_for_node(const banyan_world *world, const struct waiting *waiting)
 {
     return world->local_rank == 0 || late_rank(world->endpoint, waiting) == waiting->rank;
@@ -150,7 +150,7 @@ uint64_t world_wait_due(control_wait *wait, uint64_t number, int job_rank, const
     return earlier(earlier(wait->ask_ns, wait->log_ns), wait->ends_ns);
 }
 
-/* With the lock held. */
+/* Write the late rank. With the lock held. */
 static void write_late(const banyan_world *world, const struct waiting *waiting, int rank,
                        char *text, size_t bytes)
 {
@@ -207,8 +207,6 @@ banyan_status control_wait_on(control_wait *wait, int rank, const char *text, ui
     return BANYAN_OK;
 }
 
-/* ---- devices ---- */
-
 static void end_device_wait(control_wait *wait)
 {
     struct context *context = wait->world->context;
@@ -221,7 +219,7 @@ static void end_device_wait(control_wait *wait)
     wait->is_known = false;
 }
 
-/* The device's clock is its own: what it says of the time that has passed counts. */
+/* The device has its own clock: the elapsed time that it reports counts. */
 static void begin_device_wait(control_wait *wait, uint64_t now, uint64_t waited_ns)
 {
     wait->began_ns = now > waited_ns ? now - waited_ns : 0;
@@ -282,8 +280,6 @@ void control_device_late(banyan_world *world, int rank, char *text, size_t bytes
         late_end(waiting);
     pthread_mutex_unlock(lock);
 }
-
-/* ---- modules ---- */
 
 module_wait banyan_module_wait_begin(banyan_world *world)
 {

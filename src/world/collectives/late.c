@@ -5,7 +5,7 @@
 #include "core/deadline.h"
 #include "core/error.h"
 
-/* A rank that is asked by many asks on once in so long. */
+/* A rank that is asked by many forwards the question once per this time. */
 #define ASK_AGAIN_NS (25 * NS_PER_MS)
 
 static void send_rank(struct endpoint *endpoint, uint64_t context_id, uint32_t kind, int to,
@@ -65,7 +65,7 @@ void late_ask(struct endpoint *endpoint, const struct context *context, struct w
     (void)endpoint_send(endpoint, waiting->rank, &frame, NULL, -1);
 }
 
-/* To all this rank sends to in a barrier: everybody is reached in log2(ranks) steps. */
+/* Send to this rank's barrier partners: all ranks are reached in log2(ranks) steps. */
 static void late_spread(struct endpoint *endpoint, const struct context *context, uint64_t number,
                         int late)
 {
@@ -75,7 +75,7 @@ static void late_spread(struct endpoint *endpoint, const struct context *context
     }
 }
 
-/* False when the number is behind this rank, or memory ran out. */
+/* False when this rank has passed the number, or when out of memory. */
 static bool late_give_up(struct endpoint *endpoint, struct context *context, uint64_t number,
                          int late)
 {
@@ -95,7 +95,7 @@ static void remember_asker(struct waiting *waiting, struct asker asker)
             return;
         }
     }
-    /* Without memory that rank names the one that this rank waits for. */
+    /* Without memory for its name, the asker will name the rank that this rank waits for. */
     (void)array_push(&waiting->askers, asker);
 }
 
@@ -104,7 +104,7 @@ static bool late_has_entered(const struct context *context, uint64_t number)
     return context->number > number || (context->inside && context->number == number);
 }
 
-/* A wait in another world, which keeps this rank from coming; NULL: there is none. */
+/* Return a wait in another world, which keeps this rank from arriving; NULL: none. */
 static struct waiting *find_elsewhere(const struct endpoint *endpoint, struct context **context,
                                       bool on_device)
 {
@@ -119,8 +119,8 @@ static struct waiting *find_elsewhere(const struct endpoint *endpoint, struct co
     return NULL;
 }
 
-/* The wait that keeps this rank from coming to what it is asked about, and its world; NULL: it does
- * not wait. A rank in a collective is late for a wait that belongs to none. */
+/* Return the wait that keeps this rank from the awaited call, and its world; NULL: this rank does
+ * not wait. For a wait outside collectives, a rank in a collective is late. */
 static struct waiting *find_hindrance(const struct endpoint *endpoint, struct context **context,
                                       uint64_t number)
 {

@@ -10,11 +10,11 @@
 #include "world/net/endpoint.h"
 
 #define SENTENCE_BYTES 2048
-/* Turns of reading what a lost rank has sent: more than a socket holds. */
+/* Reads of a lost rank's pending data: more than a socket holds. */
 #define LAST_WORDS_TURNS 64
 
-/* To all who are connected, whichever side made the connection, but `except` (-1: none). With the
- * lock held. */
+/* Send to all connected ranks but `except` (-1: none), whichever side connected. With the lock
+ * held. */
 static void tell_everybody(struct endpoint *endpoint, const struct wire_frame *frame,
                            const char *text, int except)
 {
@@ -106,8 +106,8 @@ static void end_worlds_of(struct endpoint *endpoint, int rank, banyan_status sta
     }
 }
 
-/* Everybody is told before anybody here wakes up, so that whoever leaves because of this loss is
- * not taken for its cause. */
+/* Record a loss. All peers are informed before any local thread wakes up, so that a rank that
+ * leaves because of this loss is not taken for its cause. */
 static void lose(struct endpoint *endpoint, int rank, banyan_status status, const char *how)
 {
     struct peer *peer = &endpoint->peers[rank];
@@ -139,8 +139,8 @@ static void lose(struct endpoint *endpoint, int rank, banyan_status status, cons
         reactor_drop(&endpoint->reactor, in, BANYAN_OK);
 }
 
-/* What a rank sent before it was lost came before its loss. Messages come on the connection that it
- * made; the end of either ends both. */
+/* Read everything that a rank sent before its loss, and process it first. Messages come on the
+ * connection that the rank made; the end of either connection ends both. */
 static void hear_last_words(struct endpoint *endpoint, struct peer *peer)
 {
     if (endpoint->heard_last || peer->state != PEER_HERE)
@@ -157,8 +157,8 @@ static void hear_last_words(struct endpoint *endpoint, struct peer *peer)
     endpoint->heard_last = NULL;
 }
 
-/* Among the last words of one rank may be news of the loss of others, and so on: one after another,
- * or this would go as deep as there are ranks. */
+/* Queue a loss. The last messages of one rank may report the loss of others, and so on. They are
+ * processed one after another; recursion would be as deep as there are ranks. */
 static bool lose_later(struct endpoint *endpoint, int rank, banyan_status status, const char *how)
 {
     if (!endpoint->heard_last || endpoint->heard_last == &endpoint->peers[rank])
@@ -189,8 +189,7 @@ void liveness_lose(struct endpoint *endpoint, int rank, banyan_status status, co
     lose_those_put_off(endpoint);
 }
 
-/* Whoever gave up waiting leaves; what ends the others' worlds is still the wait that was in vain.
- */
+/* A rank that timed out leaves; the cause for the other worlds is still its timeout. */
 static banyan_status cause_of(uint64_t status)
 {
     return status == BANYAN_ERR_TIMEOUT ? BANYAN_ERR_TIMEOUT : BANYAN_ERR_PEER_LOST;
@@ -213,7 +212,7 @@ static bool comes_from(const struct context *context, const struct context *ance
     return context == ancestor;
 }
 
-/* The reason without the number of its rank, if it begins with that; else NULL. */
+/* Return the reason without its rank's name, if it begins with that; otherwise NULL. */
 static const char *skip_name(const char *reason, const char *name)
 {
     size_t length = strlen(name);
@@ -221,7 +220,7 @@ static const char *skip_name(const char *reason, const char *name)
     return is_named && (reason[length] == ' ' || reason[length] == ':') ? reason + length : NULL;
 }
 
-/* "rank 3: …", once. */
+/* Prefix the reason with "rank 3: ", once. */
 static void name_abort(const struct context *context, int rank, banyan_status status,
                        const char *reason, char sentence[SENTENCE_BYTES])
 {
@@ -333,7 +332,7 @@ void liveness_leave(struct endpoint *endpoint, struct peer *peer)
         pthread_cond_broadcast(&endpoint->contexts.data[i]->changed);
 }
 
-/* On the connection that this rank made, a goodbye may overtake messages on the other. */
+/* A goodbye on this rank's own connection may overtake messages on the other. */
 void liveness_take_goodbye(struct endpoint *endpoint, const struct link *link,
                            const struct wire_frame *frame, const char *reason)
 {
@@ -350,8 +349,6 @@ void liveness_take_goodbye(struct endpoint *endpoint, const struct link *link,
         liveness_leave(endpoint, peer);
     pthread_mutex_unlock(&endpoint->reactor.lock);
 }
-
-/* ---- processes of this node ---- */
 
 void liveness_watch(struct endpoint *endpoint, const struct link *link)
 {
@@ -370,12 +367,12 @@ void liveness_watch(struct endpoint *endpoint, const struct link *link)
         peer->process.fd = -1;
     }
     pthread_mutex_unlock(&endpoint->reactor.lock);
-    /* On other failures the connection alone must tell. */
+    /* After other errors, only the connection shows the process's end. */
     if (peer->process.fd < 0 && error == ESRCH)
         liveness_process_ended(endpoint, &peer->process);
 }
 
-/* All that the process wrote is here to be read: what counts is whether it said goodbye. */
+/* Everything that the process wrote can be read now; its goodbye decides how it ended. */
 void liveness_process_ended(struct endpoint *endpoint, struct event_source *source)
 {
     struct peer *peer = source->context;

@@ -40,8 +40,8 @@ banyan_status banyan_directory_put(banyan_directory *directory, const char *key,
     return directory_part_put(directory->part, key, value, bytes, holders);
 }
 
-/* A rank whose own step failed still takes part, with nothing to say, so that no other rank waits
- * for it; the ranks agree afterwards. */
+/* A rank whose own step failed still takes part, with nothing to contribute, so that no other rank
+ * waits for it. The ranks agree afterwards. */
 banyan_status banyan_directory_commit(banyan_directory *directory)
 {
     CONTROL_ENTER(directory->world);
@@ -60,7 +60,7 @@ banyan_status banyan_directory_commit(banyan_directory *directory)
     return control_agree(directory->world, mine);
 }
 
-/* Turn the questions received into answers, each to its asker. */
+/* Turn the received questions into answers, each to its asker. */
 static banyan_status directory_answer_all(directory_part *part, const control_message *questions,
                                           size_t count, control_message **answers,
                                           size_t *answer_count)

@@ -5,11 +5,11 @@
 
 #define OWNER_SEED UINT64_C(0x6469726563746f72)
 #define NO_VALUE UINT32_MAX
-/* What one part keeps of the answers that it gave. */
+/* Most bytes of past answers that a part keeps. */
 #define KEPT_ANSWER_BYTES (256 * 1024)
 
-/* A put as it travels: key bytes, value bytes, key, value, holders. The first four together are the
- * record: it says what is held, and equal records are one value. */
+/* A put as it is sent: key bytes, value bytes, key, value, holders. The first four together are the
+ * record, which identifies the value: equal records are one value. */
 struct put {
     const unsigned char *record;
     size_t record_bytes;
@@ -23,26 +23,26 @@ struct put {
 struct value {
     const unsigned char *data;
     uint64_t bytes;
-    uint32_t next; /* under the same key */
+    uint32_t next; /* next under the key */
     rank_list holders;
 };
 
 struct key {
     uint32_t first_value;
     uint32_t value_count;
-    uint32_t answer_at, answer_bytes; /* in the kept answers; no bytes: not kept */
+    uint32_t answer_at, answer_bytes; /* in the kept answers; 0 bytes: not kept */
     bool sorted;
 };
 
 struct pending {
     int owner;
     size_t start, bytes; /* of the encoded put or question */
-    size_t index;        /* order of coming */
+    size_t index;        /* order of arrival */
 };
 
 struct asked {
     int owner;
-    const unsigned char *answer; /* where this key's part of the owner's answer starts */
+    const unsigned char *answer; /* start of this key's part of the owner's answer */
     size_t bytes;
 };
 
@@ -53,14 +53,14 @@ struct directory_part {
     bytes_writer put_bytes;
     ARRAY(struct pending) puts;
 
-    arena memory; /* of records and lists of holders */
+    arena memory; /* holds records and lists of holders */
     map key_index, value_index;
     ARRAY(struct key) keys;
     ARRAY(struct value) values;
     bytes_writer kept_answers; /* of keys that were asked for since the last put */
 
     ARRAY(struct asked) asked;
-    ARRAY(size_t) asked_order; /* keys by owner, as they were sent */
+    ARRAY(size_t) asked_order; /* keys by owner, in the order sent */
 };
 
 static int owner_of(const void *key, size_t bytes, int world_size)
@@ -120,8 +120,6 @@ size_t directory_part_memory(const directory_part *part)
            part->asked_order.capacity * sizeof *part->asked_order.data;
 }
 
-/* ---- putting ---- */
-
 banyan_status directory_part_put(directory_part *part, const char *key, const void *value,
                                  size_t bytes, const banyan_rank_set *holders)
 {
@@ -160,7 +158,7 @@ static int by_owner(const void *a, const void *b)
     return (put_a->index > put_b->index) - (put_a->index < put_b->index);
 }
 
-/* One message an owner, of its items in order of coming. Sorts the items. */
+/* Make one message per owner, with its items in order of arrival. Sorts the items. */
 static banyan_status group_by_owner(struct pending *items, size_t count, const unsigned char *bytes,
                                     control_message **messages, size_t *message_count)
 {
@@ -203,8 +201,6 @@ banyan_status directory_part_take_puts(directory_part *part, control_message **m
     return BANYAN_OK;
 }
 
-/* ---- owning ---- */
-
 static struct put read_put(bytes_reader *reader)
 {
     struct put put = {.record = reader->data};
@@ -246,7 +242,7 @@ static banyan_status check_puts(const directory_part *part, int from, const void
     return BANYAN_OK;
 }
 
-/* The key's number; a new key points into the record, which stays. */
+/* Get the key's number; a new key points into the record, which stays. */
 static bool part_key_of(directory_part *part, const char *key, size_t bytes, uint64_t *index)
 {
     if (map_get(&part->key_index, key, bytes, index))
@@ -319,8 +315,6 @@ banyan_status directory_part_absorb(directory_part *part, int from, const void *
     return BANYAN_OK;
 }
 
-/* ---- asking ---- */
-
 banyan_status directory_part_ask(directory_part *part, size_t count, const char *const *keys,
                                  control_message **messages, size_t *message_count)
 {
@@ -369,7 +363,8 @@ static int by_bytes(const void *a, const void *b, void *context)
     return order ? order : (value_a->bytes > value_b->bytes) - (value_a->bytes < value_b->bytes);
 }
 
-/* Link the key's values in the order of their bytes. It stays until a new value comes. */
+/* Link the key's values in the order of their bytes. The order is kept until a new value arrives.
+ */
 static bool sort_values(directory_part *part, struct key *key)
 {
     if (key->sorted)
@@ -394,7 +389,8 @@ static bool sort_values(directory_part *part, struct key *key)
     return true;
 }
 
-/* Thousands of ranks may ask for the same key. Going without is no failure. */
+/* Keep an answer, because thousands of ranks may ask for one key. Failing to keep it is no error.
+ */
 static void keep_answer(directory_part *part, struct key *key, const void *answer, size_t bytes)
 {
     bytes_writer *kept = &part->kept_answers;
@@ -477,13 +473,11 @@ free_writer:
     return status;
 }
 
-/* ---- visiting ---- */
-
-/* Room for one key's values, taken again for each key. */
+/* Space for one key's values, reused for each key. */
 struct visit_room {
     ARRAY(banyan_directory_value) values;
     ARRAY(banyan_rank_set) sets;
-    ARRAY(size_t) first_set; /* of each value */
+    ARRAY(size_t) first_set; /* one per value */
 };
 
 static banyan_status part_malformed(const directory_part *part, int from, size_t at)
@@ -493,8 +487,8 @@ static banyan_status part_malformed(const directory_part *part, int from, size_t
                      part->rank, from, at);
 }
 
-/* Read one key's values; the smallest value takes 16 bytes and the smallest set 8, so that counts
- * are bounded by what is there. */
+/* Read one key's values. The smallest value takes 16 bytes and the smallest set 8, so the message's
+ * length bounds both counts. */
 static bool part_read_values(const directory_part *part, bytes_reader *reader,
                              struct visit_room *room)
 {
@@ -533,7 +527,7 @@ static const struct asked *asked_at(const directory_part *part, size_t i)
     return &part->asked.data[part->asked_order.data[i]];
 }
 
-/* Where, in the order in which they were sent, the questions to `owner` start. */
+/* Return the index of the first question to `owner`, in the order sent. */
 static size_t first_asked(const directory_part *part, int owner)
 {
     size_t low = 0, high = part->asked_order.count;
@@ -547,7 +541,7 @@ static size_t first_asked(const directory_part *part, int owner)
     return low;
 }
 
-/* Find where each key's values lie in one owner's answer, and that they are sound. */
+/* Find each key's values in one owner's answer, and check that they are well formed. */
 static banyan_status index_answer(directory_part *part, const control_message *answer,
                                   struct visit_room *room)
 {

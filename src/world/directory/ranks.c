@@ -2,7 +2,7 @@
 
 #define LEVELS BANYAN_RANK_SET_LEVELS
 #define FAST (LEVELS - 1)
-/* A list that grows past this without a fold is folded before it takes more memory. */
+/* A list that reaches this size without a fold is folded before it takes more memory. */
 #define FOLD_ABOVE 64
 
 banyan_rank_set ranks_pack(const banyan_rank_set *set)
@@ -23,8 +23,8 @@ size_t ranks_words(int world_size)
     return ((size_t)world_size + 63) / 64;
 }
 
-/* True when every stride is larger than all that the smaller ones span together: no rank can then
- * come twice. What a mesh makes is like that. */
+/* True if every stride is larger than the span of the smaller ones together: then no rank can occur
+ * twice. Sets from a mesh have this property. */
 static bool is_nested(const banyan_rank_set *set)
 {
     int64_t strides[LEVELS], spans[LEVELS];
@@ -56,7 +56,7 @@ static bool test_and_set(uint64_t *seen, int rank)
     return was;
 }
 
-/* True when one was marked already. */
+/* Mark the set's ranks; true if one was already marked. */
 static bool ranks_mark(uint64_t *seen, const banyan_rank_set *set)
 {
     bool twice = false;
@@ -126,8 +126,8 @@ static bool has_one_level(const banyan_rank_set *set)
     return set->count[FAST - 1] == 1;
 }
 
-/* Ranks that come one after another extend the last run, whatever its stride. True when `rank` is
- * in it now. */
+/* Extend the last run by a rank that continues it, whatever its stride. True if `rank` is in the
+ * run now. */
 static bool ranks_extend(banyan_rank_set *run, int rank)
 {
     if (!has_one_level(run))
@@ -190,7 +190,7 @@ static bool ranks_same_shape(const banyan_rank_set *a, const banyan_rank_set *b)
            memcmp(a->stride, b->stride, sizeof a->stride) == 0;
 }
 
-/* Neighbours of one shape, equally far apart, become one set with a further level. */
+/* Combine equidistant neighbours of one shape into a set with one more level. */
 static uint32_t fold_level(banyan_rank_set *sets, uint32_t count, int level)
 {
     uint32_t kept = 0;
@@ -226,7 +226,7 @@ static int by_first(const void *a, const void *b)
     return (first_a > first_b) - (first_a < first_b);
 }
 
-/* Every marked rank as runs, in ascending order. The marks are cleared. */
+/* Return all marked ranks as runs, in ascending order, and clear the marks. */
 static bool ranks_runs_of(uint64_t *seen, int world_size, arena *memory, rank_list *runs)
 {
     for (size_t word = 0; word < ranks_words(world_size); word++) {

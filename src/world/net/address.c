@@ -59,7 +59,7 @@ const char *address_text(const struct address *address, char text[ADDRESS_TEXT_B
     return text;
 }
 
-/* One port serves both versions of IP. The kernel keeps connections that say nothing to itself for
+/* Prepare one port for both versions of IP. The kernel holds back connections that send nothing for
  * some seconds. */
 static void prepare_tcp_listener(int fd, int family)
 {
@@ -135,7 +135,7 @@ struct address address_with_port(const struct address *address, int port)
 
 banyan_status address_listen_tcp(bool loopback, int wanted_port, int *fd, int *port)
 {
-    /* IPv6 sockets take IPv4 too, but for the loopback address; some machines have no IPv6. */
+    /* IPv6 sockets accept IPv4 too, except at the loopback address; some machines have no IPv6. */
     struct address address = loopback ? any_v4(true, wanted_port) : any_v6(wanted_port);
     int listener;
     banyan_status status = address_listen(&address, &listener);
@@ -156,7 +156,7 @@ banyan_status address_listen_tcp(bool loopback, int wanted_port, int *fd, int *p
     return BANYAN_OK;
 }
 
-/* A machine that vanished is noticed in a few seconds, also on a connection that is silent. */
+/* Detect a vanished machine within a few seconds, on a silent connection too. */
 static void watch_tcp(int fd)
 {
     int on = 1, idle_s = 1, interval_s = 1, count = 5;
@@ -273,7 +273,7 @@ static banyan_status read_boot_id(char boot[40])
     return BANYAN_OK;
 }
 
-/* Containers of one machine share a boot: what counts is in which namespaces they are. */
+/* Containers of one machine share a boot id, so their namespaces distinguish them. */
 banyan_status address_node(char node[ADDRESS_NODE_BYTES])
 {
     char boot[40];

@@ -6,14 +6,14 @@
 
 #include "core/error.h"
 
-/* A rank's own: epoll, a wake-up, a Unix listener and one of TCP. */
+/* A rank's own: epoll, a wake-up, a Unix listener and a TCP listener. */
 #define OWN 4
-/* The same of a rendezvous. */
+/* A rendezvous's own. */
 #define HOST 4
-/* What joins: epoll, a wake-up, a connection. */
+/* To join: epoll, a wake-up, a connection. */
 #define JOIN 3
 
-/* Of a rank that may have as many as it likes. */
+/* For a rank without a limit. */
 #define UNLIMITED INT32_MAX
 
 static int log2_ceiling(int value)
@@ -34,9 +34,9 @@ static int taken_by_meeting(int world_size, bool hosts)
     return OWN + JOIN + (hosts ? HOST + world_size : 0);
 }
 
-/* With each rank of its node two connections and the other's process; with ranks of other nodes one
- * each way, for each step of an operation of all ranks, in either direction. Rank 0 hears of every
- * death, from everybody. */
+/* Return the descriptors that a rank needs. For each rank of its node: two connections and a pidfd.
+ * For ranks of other nodes: one connection each way, for each step of a collective, in either
+ * direction. Rank 0 hears of every death, from every rank. */
 static int taken_by_world(int rank, int world_size, int near, bool hosts)
 {
     int far = world_size - near, steps = 2 * log2_ceiling(world_size);
@@ -95,7 +95,7 @@ banyan_status descriptors_check_meeting(const struct descriptors *mine, int rank
     return say_too_few(mine, rank, world_size, 0, most, sufficient_limit(mine, most));
 }
 
-/* Is there room for so many here, where ranks meet? */
+/* Check that the process of the rendezvous has enough descriptors. */
 static banyan_status check_host(int taken, int world_size, const char *doing)
 {
     struct descriptors mine = descriptors_count(world_size);

@@ -13,14 +13,12 @@
 #include "core/threads/thread.h"
 #include "world/net/descriptors.h"
 
-/* What a rank said last is on its way for so long at most. */
+/* Longest time for a rank's last messages to arrive. */
 #define FAREWELL_NS (2 * NS_PER_S)
 #define FLUSH_NS (200 * NS_PER_MS)
 #define AWAIT_PEERS_NS (500 * NS_PER_MS)
-/* A rank that does not answer for so long is connected to anew. */
+/* Reconnect to a rank that does not answer for this long. */
 #define ANSWER_NS (5 * NS_PER_S)
-
-/* ---- contexts ---- */
 
 struct context *endpoint_find_context(const struct endpoint *endpoint, uint64_t id)
 {
@@ -71,8 +69,6 @@ const char *endpoint_rank_text(const struct endpoint *endpoint, const struct con
                  rank, job_rank, member->pid, member->host);
     return text;
 }
-
-/* ---- sending ---- */
 
 banyan_status endpoint_deliver(struct endpoint *endpoint, int source,
                                const struct wire_frame *frame, void *data, int fd)
@@ -155,7 +151,7 @@ banyan_status endpoint_send(struct endpoint *endpoint, int rank, const struct wi
         return send_to_self(endpoint, frame, data, fd);
     struct peer *peer = &endpoint->peers[rank];
     if (peer->state != PEER_HERE)
-        return BANYAN_OK; /* whoever waits for an answer hears of it */
+        return BANYAN_OK; /* a rank that waits for an answer is informed */
     if (peer->out && peer->out->stage == LINK_READY && peer->pending.count == 0) {
         banyan_status status = link_send(peer->out, frame, data, fd);
         reactor_update(&endpoint->reactor, peer->out);
@@ -194,8 +190,6 @@ void endpoint_send_pending(struct endpoint *endpoint, struct peer *peer)
     endpoint_drop_pending(peer);
     reactor_update(&endpoint->reactor, peer->out);
 }
-
-/* ---- opening and closing ---- */
 
 static banyan_status listen_at(struct endpoint *endpoint, enum endpoint_tcp tcp,
                                struct member *self)
@@ -287,7 +281,7 @@ static banyan_status number_nodes(struct endpoint *endpoint)
     return ok ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-/* What the ranks share that met: the job's key, if it has one, and this meeting's token. */
+/* Derive the shared key: from the job's key, if it has one, and the token of this rendezvous. */
 static void derive_key(struct endpoint *endpoint, const struct member_table *table,
                        const unsigned char job_key[WIRE_KEY_BYTES])
 {
@@ -323,7 +317,7 @@ banyan_status endpoint_introduce(struct endpoint *endpoint, struct member_table 
     RETURN_IF_FAILED(number_nodes(endpoint));
     if (endpoint->size > 1)
         RETURN_IF_FAILED(check_descriptors(endpoint, rank_0_hosts));
-    /* A rank that lacks memory later can still connect, and remember losses. */
+    /* Reserve now: when out of memory later, this rank can still connect and remember losses. */
     if (!array_reserve(&endpoint->wanted, (size_t)endpoint->size) ||
         !array_reserve(&endpoint->lost, (size_t)endpoint->size))
         return BANYAN_ERR_NO_MEMORY;
@@ -331,7 +325,7 @@ banyan_status endpoint_introduce(struct endpoint *endpoint, struct member_table 
         if (endpoint->peers[rank].node != endpoint->peers[0].node)
             return BANYAN_OK;
     }
-    reactor_stop_tcp(&endpoint->reactor); /* all are on this node */
+    reactor_stop_tcp(&endpoint->reactor); /* all ranks are on this node */
     return BANYAN_OK;
 }
 
@@ -353,7 +347,8 @@ void endpoint_connect(struct endpoint *endpoint)
     pthread_mutex_unlock(&endpoint->reactor.lock);
 }
 
-/* All is written; and between machines, where closing early may destroy what was sent, read too. */
+/* True if everything is written. Between machines also read, because an early close may destroy
+ * sent data. */
 static bool is_drained(const struct endpoint *endpoint, bool clean)
 {
     for (const struct link *link = endpoint->reactor.links; link; link = link->next) {
@@ -439,7 +434,7 @@ static void say_goodbye(struct endpoint *endpoint, banyan_status status, const c
 void endpoint_close(struct endpoint *endpoint, banyan_status status, const char *reason)
 {
     if (endpoint->forked)
-        return; /* its threads are the parent's; the memory goes with the process */
+        return; /* its threads are the parent's; the process's end frees the memory */
     if (endpoint->has_thread) {
         say_goodbye(endpoint, status, reason);
         atomic_store(&endpoint->stop, true);

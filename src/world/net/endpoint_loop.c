@@ -9,12 +9,13 @@
 #include "world/collectives/late.h"
 #include "world/net/endpoint.h"
 
-/* How long a machine may be out of reach before its rank counts as lost. */
+/* How long a machine may be unreachable before its rank counts as lost. */
 #define CONNECT_PATIENCE_NS (3 * NS_PER_S)
 #define CONNECT_RETRY_NS (20 * NS_PER_MS)
-/* A rank that is gone may have left because of another, of whose loss there is news soon. */
+/* How long to wait, when a rank refuses connections, for news of the loss that may have made it
+ * leave. */
 #define REFUSED_PATIENCE_NS (200 * NS_PER_MS)
-/* How long this rank tries to connect without the descriptors or memory that it takes. */
+/* How long this rank tries to connect while it lacks descriptors or memory. */
 #define OWN_PATIENCE_NS (200 * NS_PER_MS)
 #define IDLE_NS (60 * NS_PER_S)
 
@@ -140,14 +141,14 @@ static void retry(struct endpoint *endpoint, struct peer *peer, int rank)
     }
 }
 
-/* This process lacks something, not the machine of the peer. */
+/* True for an error of this process, not of the peer's machine. */
 static bool is_own_error(int error)
 {
     return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS ||
            error == ENOSPC || error == EPERM;
 }
 
-/* A connection failed for a reason of this rank's own. */
+/* Handle a connection that failed for a reason of this rank. */
 static void fail(struct endpoint *endpoint, struct link *link, int rank, banyan_status status,
                  const char *how)
 {
@@ -159,8 +160,8 @@ static void fail(struct endpoint *endpoint, struct link *link, int rank, banyan_
     pthread_mutex_unlock(&endpoint->reactor.lock);
 }
 
-/* A rank listens before others hear of it: when nobody does any more it is gone. A machine that
- * cannot be reached may be so for a while. */
+/* Give up or retry. A rank listens before others learn its address, so a refused connection means
+ * that it is gone. An unreachable machine may return. */
 static void give_up_or_retry(struct endpoint *endpoint, int rank, int error, const char *how)
 {
     struct peer *peer = &endpoint->peers[rank];
@@ -182,7 +183,8 @@ static void give_up_or_retry(struct endpoint *endpoint, int rank, int error, con
         liveness_lose(endpoint, rank, BANYAN_ERR_PEER_LOST, how);
 }
 
-/* It was there, but did not finish the handshake: it may have been too slow for the other side. */
+/* Reconnect to a rank that was there but did not finish the handshake: this side may have been too
+ * slow for it. */
 static void shake_hands_again(struct endpoint *endpoint, int rank)
 {
     struct peer *peer = &endpoint->peers[rank];
@@ -215,8 +217,7 @@ static void note_closed(void *owner, struct link *link, banyan_status status)
         return;
     }
     bool own = link->own_error != 0 || status == BANYAN_ERR_NO_MEMORY;
-    /* In the last stage the peer may take this link for one that stands, and its end for a death.
-     */
+    /* In the last stage the peer may regard this link as established, and its end as a death. */
     bool may_stand = link->stage == LINK_READY || (own && link->stage == LINK_WELCOME);
     if (!may_stand && (status == BANYAN_OK || status == BANYAN_ERR_SYSTEM || own)) {
         shake_hands_again(endpoint, rank);
@@ -280,8 +281,6 @@ const struct reactor_ops endpoint_ops = {
     .forked = forget_in_child,
 };
 
-/* ---- the thread ---- */
-
 static void connect_to(struct endpoint *endpoint, int rank)
 {
     struct peer *peer = &endpoint->peers[rank];
@@ -308,7 +307,8 @@ static void connect_to(struct endpoint *endpoint, int rank)
     give_up_or_retry(endpoint, rank, error, near && error == ECONNREFUSED ? "died" : how);
 }
 
-/* The next rank whose connection is due, or -1; `*wait_ns` is until the earliest other is. */
+/* Return the next rank whose connection is due, or -1; `*wait_ns` is the time until the earliest
+ * other one. */
 static int next_wanted(struct endpoint *endpoint, uint64_t *wait_ns)
 {
     int rank = -1;

@@ -20,8 +20,8 @@ static void fork_guard_release_all(void)
     pthread_mutex_unlock(&list_lock);
 }
 
-/* What the child inherited is of no use to it: it forgets the guards, not to run them again in a
- * child of its own. */
+/* The child cannot use what it inherited. It also forgets the guards, so that they do not run again
+ * in a child of its own. */
 static void in_child(void)
 {
     fork_guard_release_all();

@@ -1,5 +1,5 @@
 /* Children that the user's program forks must not keep this process's connections open, or read
- * from them: right after a fork their copies are closed. */
+ * from them: their copies are closed right after the fork. */
 #ifndef WORLD_NET_FORK_GUARD_H
 #define WORLD_NET_FORK_GUARD_H
 
@@ -7,7 +7,7 @@
 
 struct fork_guard {
     struct fork_guard *next, **previous;
-    pthread_mutex_t *lock; /* held over the fork, so that what in_child sees is whole */
+    pthread_mutex_t *lock; /* held over the fork, so that in_child sees consistent data */
     void (*in_child)(void *owner);
     void *owner;
 };

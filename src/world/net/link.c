@@ -10,16 +10,16 @@
 
 #include "core/error.h"
 
-/* Of a refusal's reason that is repeated. */
+/* Most bytes of a refusal's reason that are repeated. */
 #define REFUSAL_BYTES 1024
-/* For a payload before any of it has come. What a header says costs its sender nothing; memory is
- * taken as bytes arrive. */
+/* Memory for a payload before any of it has arrived. A header can claim any size at no cost, so
+ * memory grows with the bytes that arrive. */
 #define FIRST_PAYLOAD_BYTES (256 * 1024)
 
 struct link_chunk {
     struct link_chunk *next;
     size_t bytes, sent;
-    int fd; /* goes with the first byte; -1: none */
+    int fd; /* sent with the first byte; -1: none */
     unsigned char data[];
 };
 
@@ -68,9 +68,7 @@ void link_destroy(struct link *link)
     free(link);
 }
 
-/* ---- output ---- */
-
-/* As sendmsg, a descriptor going with the bytes. -1 with errno set. */
+/* Send as sendmsg does, with a descriptor. -1 with errno set. */
 static ssize_t send_some(int socket, struct iovec *pieces, size_t count, int fd)
 {
     union {
@@ -137,7 +135,7 @@ void link_flush(struct link *link)
     }
 }
 
-/* What is left of the pieces after `skip` bytes goes to the queue's end. */
+/* Append the rest of the pieces, after `skip` bytes, to the queue. */
 static banyan_status queue_rest(struct link *link, const struct iovec *pieces, size_t count,
                                 size_t skip, int fd)
 {
@@ -195,8 +193,6 @@ static banyan_status write_bytes(struct link *link, const void *data, size_t byt
     return write_pieces(link, &piece, 1, -1);
 }
 
-/* ---- seals ---- */
-
 static void seal_start(crypto_generichash_state *state, const unsigned char *key, uint64_t count,
                        char part)
 {
@@ -242,8 +238,6 @@ banyan_status link_refuse(struct link *link, banyan_status status, const char *s
     return link_send(link, &frame, sentence, -1);
 }
 
-/* ---- handshake ---- */
-
 void link_greet(struct link *link)
 {
     link->stage = LINK_CHALLENGE;
@@ -267,7 +261,7 @@ static void set_stage(struct link *link, enum link_stage stage)
     pthread_mutex_unlock(link->lock);
 }
 
-/* Who has another key, or speaks another version, is answered too: the answer tells it so. */
+/* A peer with another key or version is answered too, so that it learns the reason. */
 static banyan_status answer_hello(struct link *link)
 {
     struct wire_hello hello;
@@ -342,8 +336,6 @@ static banyan_status check_proof(struct link *link)
         link->ops->ready(link->owner, link);
     return status;
 }
-
-/* ---- frames ---- */
 
 static size_t head_wanted(const struct link *link)
 {
@@ -421,7 +413,7 @@ static banyan_status complete_frame(struct link *link)
     return status;
 }
 
-/* Room for the next bytes of the payload: at most as many as have come. */
+/* Make space for the next bytes of the payload: at most as many as have arrived. */
 static banyan_status grow_payload(struct link *link)
 {
     uint64_t wanted = link->payload ? 2 * (uint64_t)link->payload_bytes : FIRST_PAYLOAD_BYTES;

@@ -13,7 +13,7 @@
 
 #define HANDSHAKE_NS (5 * NS_PER_S)
 #define READ_BYTES 16384
-/* One link may keep the loop from the others for so many bytes. */
+/* Bytes that one link may read before the other links have their turn. */
 #define READ_TURN_BYTES (1 << 20)
 #define EVENTS 64
 
@@ -101,7 +101,7 @@ static void free_list(struct link **list)
     }
 }
 
-/* With the lock held, so that no fork happens while a descriptor is in nobody's list. */
+/* With the lock held, so that no fork happens while a descriptor is in no list. */
 static void free_finished(struct reactor *reactor)
 {
     pthread_mutex_lock(&reactor->lock);
@@ -154,14 +154,12 @@ void reactor_stop_listening(struct reactor *reactor)
     reactor->listener_count = 0;
 }
 
-/* ---- links ---- */
-
 static bool in_handshake(const struct link *link)
 {
     return !link->connects && link->stage != LINK_READY;
 }
 
-/* It has proved nothing yet: the other side knows it for nobody's connection. */
+/* True for a link that has proved nothing yet: the other side has not identified it. */
 static bool awaits_answer(const struct reactor *reactor, const struct link *link)
 {
     return reactor->answer_ns > 0 && link->connects && link->stage == LINK_CHALLENGE;
@@ -224,7 +222,7 @@ struct link *reactor_add(struct reactor *reactor, int fd, bool connected, bool s
     return link;
 }
 
-/* Who leaves in the middle of a handshake has most likely ended. */
+/* Log a stranger. One that leaves during the handshake has most likely ended. */
 static void log_stranger(struct reactor *reactor, const struct link *link, banyan_status status)
 {
     enum stranger_kind kind = stranger_kind_of(status);
@@ -239,7 +237,7 @@ static void log_stranger(struct reactor *reactor, const struct link *link, banya
                           link->who, banyan_last_error());
 }
 
-/* The kernel too forgets one that has got no answer at once. */
+/* Make the kernel drop the connection at once too, without waiting for an answer. */
 static void forget_at_once(const struct link *link)
 {
     struct linger none = {.l_onoff = 1};
@@ -255,7 +253,7 @@ void reactor_drop(struct reactor *reactor, struct link *link, banyan_status stat
     reactor->proving -= reactor_is_proving(link);
     pthread_mutex_lock(&reactor->lock);
     link->closed = true;
-    /* After a failure of this side's own its owner may still say why. */
+    /* After a failure of this side, the owner may still send the reason. */
     link->broken |= link->own_error == 0 && status != BANYAN_ERR_NO_MEMORY;
     take_from_list(link);
     link->next = reactor->finished;
@@ -279,7 +277,7 @@ struct link *reactor_connect(struct reactor *reactor, const struct address *addr
     pthread_mutex_lock(&reactor->lock);
     address_connect(address, &fd, &error);
     bool connected = error == 0;
-    /* Whoever has taken the name before its owner could is not to be trusted. */
+    /* A process that has taken the name before its owner is not trusted. */
     char listener[ADDRESS_TEXT_BYTES];
     if (connected && !address_peer_allowed(fd, listener)) {
         error = errno;
@@ -313,11 +311,9 @@ void reactor_update(struct reactor *reactor, struct link *link)
         link->watches_output = wanted;
     } else {
         link->own_error = errno;
-        shutdown(link->fd, SHUT_RD); /* the thread that reads drops it */
+        shutdown(link->fd, SHUT_RD); /* the reading thread drops it */
     }
 }
-
-/* ---- reading and writing ---- */
 
 static void keep_descriptor(struct link *link, int fd)
 {
@@ -327,7 +323,7 @@ static void keep_descriptor(struct link *link, int fd)
         close(fd);
 }
 
-/* As recv, keeping the descriptors that come along. */
+/* Receive as recv does, and keep the descriptors that arrive. */
 static ssize_t receive_some(struct link *link, unsigned char *data, size_t bytes)
 {
     if (link->sealed || link->stage != LINK_READY)
@@ -345,7 +341,7 @@ static ssize_t receive_some(struct link *link, unsigned char *data, size_t bytes
     if (got < 0)
         return got;
     if (message.msg_flags & MSG_CTRUNC)
-        keep_descriptor(link, -1); /* this process has no room for it; its place is kept */
+        keep_descriptor(link, -1); /* no space for it in this process; its place is kept */
     for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header;
          header = CMSG_NXTHDR(&message, header)) {
         if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
@@ -360,7 +356,7 @@ static ssize_t receive_some(struct link *link, unsigned char *data, size_t bytes
     return got;
 }
 
-/* Its hello has the key's tag: it is no stranger. */
+/* Its hello has the key's tag, so it is no longer a stranger. */
 static void let_prove(struct reactor *reactor, struct link *link)
 {
     pthread_mutex_lock(&reactor->lock);
@@ -370,7 +366,7 @@ static void let_prove(struct reactor *reactor, struct link *link)
     reactor->proving += reactor_is_proving(link);
 }
 
-/* Why a link ends that has nothing more to read, or cannot be read. */
+/* Return why a link ends that has nothing more to read, or cannot be read. */
 static banyan_status reactor_find_end(struct link *link, ssize_t got)
 {
     if (got < 0 && link->own_error == 0) {
@@ -382,7 +378,7 @@ static banyan_status reactor_find_end(struct link *link, ssize_t got)
     return errno == 0 ? BANYAN_OK : error_set_errno("cannot write to %s", link->who);
 }
 
-/* One recv and what follows from it. False when there is no more to read now. */
+/* Receive once and process the bytes. False when there is no more to read now. */
 static bool read_once(struct reactor *reactor, struct link *link, size_t *got_bytes)
 {
     unsigned char buffer[READ_BYTES];
@@ -421,7 +417,7 @@ static bool read_once(struct reactor *reactor, struct link *link, size_t *got_by
     return !link->closed;
 }
 
-/* What a frame leads to may pump the link that it came on: it is being read already. */
+/* Processing a frame may pump the link that it arrived on, which is being read already. */
 bool reactor_pump(struct reactor *reactor, struct link *link)
 {
     size_t got = 0;
@@ -474,8 +470,6 @@ static void handle_link(struct reactor *reactor, struct link *link, uint32_t eve
     if (events & (EPOLLIN | EPOLLHUP | EPOLLERR))
         reactor_pump(reactor, link);
 }
-
-/* ---- the loop ---- */
 
 static void drop_late(struct reactor *reactor, struct link *list, uint64_t now)
 {
@@ -553,5 +547,5 @@ void reactor_wake(struct reactor *reactor)
 {
     uint64_t one = 1;
     ssize_t wrote = write(reactor->wake.fd, &one, sizeof one);
-    (void)wrote; /* fails only when a wake-up is pending already */
+    (void)wrote; /* fails only when a wake-up is already pending */
 }

@@ -1,5 +1,6 @@
-/* The loop behind control connections: listeners, accepting, reading, writing, timing out those
- * that do not say who they are. The rendezvous and every rank's endpoint have one each. */
+/* The event loop of control connections: listening, accepting, reading, writing, and timeouts for
+ * connections that do not identify themselves. The rendezvous and every rank's endpoint have one
+ * each. */
 #ifndef WORLD_NET_REACTOR_H
 #define WORLD_NET_REACTOR_H
 
@@ -14,37 +15,37 @@ struct reactor_listener {
 
 struct reactor_ops {
     struct link_ops link;
-    /* The link is going: EOF (OK) or an error, with its sentence. The owner forgets it. */
+    /* The link ends: EOF (OK) or an error, with its message. The owner forgets it. */
     void (*closed)(void *owner, struct link *link, banyan_status status);
     void (*watched)(void *owner, struct event_source *source);
-    /* No descriptors are left to accept connections from this machine with. NULL: never mind. */
+    /* No descriptors are left to accept connections from this machine. May be NULL. */
     void (*starved)(void *owner, int error);
-    /* In a forked child: close what the reactor does not know of. NULL: nothing. */
+    /* In a forked child: close descriptors that the reactor does not know. May be NULL. */
     void (*forked)(void *owner);
 };
 
 #define REACTOR_LISTENERS 2
 
 struct reactor {
-    pthread_mutex_t lock; /* outputs and stages of links, and whatever the owner puts under it */
+    pthread_mutex_t lock; /* guards outputs and stages of links, and data of the owner */
     struct fork_guard guard;
     int epoll_fd;
     struct event_source wake;
     struct reactor_listener listeners[REACTOR_LISTENERS];
     int listener_count;
-    struct link *links; /* but for newcomers */
+    struct link *links; /* except newcomers */
     struct link *finished;
     struct newcomers near, far; /* accepted from Unix sockets, and TCP; the loop's thread */
-    size_t proving;             /* of the links: accepted, with a hello that has the key's tag */
+    size_t proving;             /* accepted links whose hello has the key's tag */
     struct stranger_log strangers;
-    size_t handshakes; /* that have an end */
-    /* How long whoever is connected to may take to answer the first word; 0: as long as it likes.
-     * For owners that connect anew. */
+    size_t handshakes; /* handshakes with a deadline */
+    /* Longest time for a peer's first answer to a connection; 0: no limit. For owners that
+     * reconnect. */
     uint64_t answer_ns;
     uint64_t next_check_ns;
     uint64_t starved_ns; /* since when local connections are not accepted; 0: they are */
     bool accepting;
-    bool quiet;       /* the job is over: strangers who are its own ranks are no news */
+    bool quiet;       /* the job is over: do not log its own ranks as strangers */
     const char *name; /* for the log: "rank 3" */
     uint32_t purpose;
     int rank; /* expected in hellos */
@@ -55,12 +56,13 @@ struct reactor {
 
 banyan_status reactor_open(struct reactor *reactor, uint32_t purpose, int rank,
                            const unsigned char *key, const struct reactor_ops *ops, void *owner);
-/* Closes all links without a word, and everything else. No other thread uses it any more. */
+/* Close all links without a message, and everything else. No other thread uses the reactor any
+ * more. */
 void reactor_close(struct reactor *reactor);
 
-/* Accept at a listener. Takes the descriptor, also on failure. */
+/* Accept at a listener. Takes ownership of the descriptor, even on failure. */
 banyan_status reactor_listen(struct reactor *reactor, int fd, bool sealed);
-/* TCP's listener comes last. */
+/* Stop TCP; its listener must be the last one. */
 void reactor_stop_tcp(struct reactor *reactor);
 void reactor_stop_listening(struct reactor *reactor);
 
@@ -82,7 +84,7 @@ bool reactor_pump(struct reactor *reactor, struct link *link);
 banyan_status reactor_watch(struct reactor *reactor, struct event_source *source);
 void reactor_unwatch(struct reactor *reactor, struct event_source *source);
 
-/* Wait for events, `timeout_ns` at most, and handle them. */
+/* Wait for events, at most `timeout_ns`, and handle them. */
 void reactor_step(struct reactor *reactor, uint64_t timeout_ns);
 
 /* Make a reactor_step return. Any thread. */

@@ -8,10 +8,10 @@
 #include "core/deadline.h"
 #include "core/error.h"
 
-/* Connections that are accepted before others are read from. */
+/* Connections to accept before the next round of reading. */
 #define ACCEPT_TURN 16
 
-/* Also closes its descriptor: there may be need of it. NULL is no newcomer. */
+/* Drop a newcomer and close its descriptor at once, which may be needed. NULL is ignored. */
 static bool drop_newcomer(struct reactor *reactor, struct link *link)
 {
     if (!link)
@@ -35,7 +35,7 @@ static struct link *oldest_proving(const struct reactor *reactor)
     return oldest;
 }
 
-/* One has come: another may have to go. */
+/* After a new connection: drop another one if there are too many. */
 static void keep_few(struct reactor *reactor, const struct link *latest)
 {
     struct newcomers *among = latest->among;
@@ -67,8 +67,8 @@ void reactor_resume_accepting(struct reactor *reactor)
     reactor->accepting = true;
 }
 
-/* Only processes of this user on this machine come to the listener, most likely peers, which wait:
- * its owner is told when that lasts. */
+/* Only processes of this user on this machine connect to this listener: most likely peers, which
+ * wait. The owner is informed if the shortage lasts. */
 static void reactor_accept_note_starved(struct reactor *reactor,
                                         const struct reactor_listener *listener, int error)
 {
@@ -81,7 +81,8 @@ static void reactor_accept_note_starved(struct reactor *reactor,
         reactor->ops->starved(reactor->owner, error);
 }
 
-/* NULL, with errno set, when there is none to accept; errno is 0 when one was turned away. */
+/* Accept one connection. NULL, with errno set, when there is none; errno is 0 when one was turned
+ * away. */
 static struct link *accept_one(struct reactor *reactor, struct reactor_listener *listener)
 {
     char who[ADDRESS_TEXT_BYTES];
@@ -108,8 +109,8 @@ static struct link *accept_one(struct reactor *reactor, struct reactor_listener 
     return link;
 }
 
-/* A newcomer's hello has come with it, as a rule: it is read at once, so that those who belong to
- * the job do not wait among those who do not. */
+/* Accept connections. A newcomer's hello usually arrives with it and is read at once, so that ranks
+ * of the job do not wait among strangers. */
 void reactor_accept(struct reactor *reactor, struct reactor_listener *listener)
 {
     for (int i = 0; i < ACCEPT_TURN; i++) {

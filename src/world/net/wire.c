@@ -2,7 +2,7 @@
 
 #include <sodium.h>
 
-/* `label` keeps proofs and session keys apart. */
+/* `label` separates proofs and session keys. */
 static void wire_derive(const unsigned char key[WIRE_KEY_BYTES], const char label[4],
                         enum wire_role role, const struct wire_hello *hello,
                         const unsigned char nonce[WIRE_NONCE_BYTES], unsigned char *out,

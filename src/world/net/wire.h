@@ -1,12 +1,12 @@
-/* What travels on a control connection: the handshake, then frames.
+/* The protocol of a control connection: the handshake, then frames.
  *
- * The side that connects says hello; the other answers with a challenge that already proves that
- * it knows the key; the first proves the same. A proof is a keyed hash over both nonces, the role
- * and what the hello claims, so that it is good for this one connection only. A tag under the key
- * in the hello tells strangers from newcomers at the first word. Who repeats the hello of another
- * connection passes that test, and no more: only the proof lets in. Frames come after
- * that; between machines header and payload each carry a MAC under a key of this connection and a
- * count, so that none can be changed, repeated or left out. */
+ * The connecting side sends a hello. The other side answers with a challenge that already proves
+ * that it knows the key; then the connecting side proves it too. A proof is a keyed hash over both
+ * nonces, the role and the claims of the hello, so it is valid for this one connection only. A tag
+ * under the key in the hello separates strangers from newcomers at the first message. A replayed
+ * hello passes that test, but only the proof admits a connection. Frames follow. Between machines,
+ * header and payload each carry a MAC under a key of this connection and a count, so that no frame
+ * can be changed, repeated or omitted. */
 #ifndef WORLD_NET_WIRE_H
 #define WORLD_NET_WIRE_H
 
@@ -22,7 +22,7 @@
 #define WIRE_HELLO_NONCE_BYTES 16
 #define WIRE_TAG_BYTES 16
 #define WIRE_MAC_BYTES 16
-/* No message of a control plane is longer. */
+/* The control plane sends no longer message. */
 #define WIRE_PAYLOAD_MAX (UINT64_C(1) << 32)
 
 enum wire_purpose { WIRE_PURPOSE_JOIN = 1, WIRE_PURPOSE_PEER = 2 };
@@ -31,9 +31,9 @@ struct wire_hello {
     uint64_t magic;
     uint32_t version;
     uint32_t purpose;
-    int32_t from, to; /* ranks of the job; a rendezvous is -1 */
+    int32_t from, to; /* ranks of the job; -1: a rendezvous */
     unsigned char nonce[WIRE_HELLO_NONCE_BYTES];
-    unsigned char tag[WIRE_TAG_BYTES]; /* under the key, of all before it */
+    unsigned char tag[WIRE_TAG_BYTES]; /* under the key, over everything before it */
 };
 
 struct wire_challenge {
@@ -45,28 +45,33 @@ struct wire_challenge {
 
 enum wire_kind {
     WIRE_WELCOME = 1, /* the handshake is complete */
-    WIRE_REFUSED,     /* it is not, or a join is not: tag is the status, the payload says why */
-    WIRE_JOIN,        /* a rank tells the rendezvous who and where it is */
-    WIRE_TABLE,       /* the rendezvous tells a rank where all others are */
-    WIRE_NEWS,        /* of the ranks that it waits for: a line for the log */
-    WIRE_READY,       /* a rank has the table and all that it takes to be connected to */
-    WIRE_GO,          /* all ranks have */
+    /* a handshake or a join was refused: tag is the status, the payload is the reason */
+    WIRE_REFUSED,
+    WIRE_JOIN,       /* a rank sends the rendezvous its entry */
+    WIRE_TABLE,      /* the rendezvous sends a rank the table */
+    WIRE_NEWS,       /* about missing ranks: a line for the log */
+    WIRE_READY,      /* a rank has the table and accepts connections */
+    WIRE_GO,         /* all ranks are ready */
     WIRE_FAILED,     /* a rank cannot open the world: a join request, the status, and the message */
     WIRE_MESSAGE,    /* control_send */
     WIRE_COLLECTIVE, /* a step of a collective operation */
     WIRE_EXCHANGE,   /* a message of control_exchange */
     WIRE_ACK,        /* one exchange message was delivered */
-    WIRE_DESCRIPTOR, /* with a descriptor attached */
-    WIRE_LOST,       /* tag is the rank that is lost, flags the status, the payload says how */
-    WIRE_ABORT,      /* tag is the rank, in the context's numbering, flags the status with which the
-                      * world ends; the payload is its reason */
-    WIRE_ASK,        /* whom does the receiver wait for? tag is the collective's number */
-    WIRE_ANSWER,     /* to it: the same tag; the payload is a rank of the job, or -1 */
-    WIRE_GIVE_UP,    /* tag is the number of a collective that all give up; payload: who is late */
-    WIRE_GOODBYE     /* the last; tag is OK after a collective close, else the payload says why */
+    WIRE_DESCRIPTOR, /* a message with a descriptor attached */
+    WIRE_LOST,       /* tag is the lost rank, flags the status, the payload how it was lost */
+    /* tag is the rank, in the context's numbering, flags the status with which the world ends; the
+     * payload is its reason */
+    WIRE_ABORT,
+    WIRE_ASK,    /* which rank does the receiver wait for? tag is the collective's number */
+    WIRE_ANSWER, /* the answer: the same tag; the payload is a rank of the job, or -1 */
+    /* tag is the number of a collective that all give up; the payload is the late rank */
+    WIRE_GIVE_UP,
+    /* the last frame; tag is OK after a collective close, otherwise the payload is the reason */
+    WIRE_GOODBYE
 };
 
-/* A flag of WIRE_ASK: the asker's deadline has passed. A receiver that has not entered gives up. */
+/* A flag of WIRE_ASK: the asker's deadline has passed. A receiver that has not entered gives up the
+ * gate. */
 enum { WIRE_HAS_DESCRIPTOR = 1, WIRE_DEADLINE_PASSED = 2 };
 
 struct wire_frame {
@@ -79,7 +84,7 @@ struct wire_frame {
 
 enum wire_role { WIRE_CONNECTS = 1, WIRE_ACCEPTS = 2 };
 
-/* Fill in the hello's tag; compare it, in constant time. */
+/* Fill in the hello's tag, or compare it in constant time. */
 void wire_tag(const unsigned char key[WIRE_KEY_BYTES], struct wire_hello *hello);
 bool wire_tag_is_right(const unsigned char key[WIRE_KEY_BYTES], const struct wire_hello *hello);
 
@@ -87,11 +92,11 @@ void wire_prove(const unsigned char key[WIRE_KEY_BYTES], enum wire_role role,
                 const struct wire_hello *hello, const unsigned char nonce[WIRE_NONCE_BYTES],
                 unsigned char proof[WIRE_PROOF_BYTES]);
 
-/* In constant time. */
+/* Compare proofs in constant time. */
 bool wire_proof_equal(const unsigned char a[WIRE_PROOF_BYTES],
                       const unsigned char b[WIRE_PROOF_BYTES]);
 
-/* The key of frames sent by `role` on the connection that this handshake made. */
+/* Derive the key of frames that `role` sends on the connection of this handshake. */
 void wire_session_key(const unsigned char key[WIRE_KEY_BYTES], enum wire_role role,
                       const struct wire_hello *hello, const unsigned char nonce[WIRE_NONCE_BYTES],
                       unsigned char session_key[WIRE_KEY_BYTES]);
