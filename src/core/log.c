@@ -41,7 +41,7 @@ static void core_log_read_level(void)
         }
     }
     char text[512], name[401];
-    snprintf(text, sizeof text, "BANYAN_LOG=%s is no level: there are error, warn, info and debug",
+    snprintf(text, sizeof text, "BANYAN_LOG=%s is not a level: use error, warn, info or debug",
              escape_controls(wanted, name, sizeof name));
     core_log_emit(BANYAN_LOG_WARN, text);
 }

@@ -28,7 +28,7 @@ banyan_status memory_device_find(DLDeviceType type, const memory_device_ops **op
         RETURN_IF_FAILED(module_load("cuda", &tables));
         found = tables->device_memory;
         if (!found)
-            return error_set(BANYAN_ERR_UNSUPPORTED, "module %s has no memory of devices",
+            return error_set(BANYAN_ERR_UNSUPPORTED, "module %s provides no device memory",
                              tables->name);
         atomic_store_explicit(&loaded_cuda, found, memory_order_release);
     }

@@ -66,9 +66,9 @@ banyan_chunk banyan_program_slice(banyan_program *program, banyan_chunk of, uint
     if (start > stop || stop > of.size) {
         program_fail(program,
                      start > stop ? "[%" PRIu64 ", %" PRIu64
-                                    ") starts after its stop (it is of %" PRIu64 " chunks)"
+                                    ") starts after its stop (the chunk has %" PRIu64 " chunks)"
                                   : "[%" PRIu64 ", %" PRIu64
-                                    ") is outside of what it is of, which has %" PRIu64 " chunks",
+                                    ") is outside of the chunk, which has %" PRIu64 " chunks",
                      start, stop, of.size);
         return no_chunk;
     }
@@ -134,7 +134,7 @@ bool program_has_reduce_op(banyan_program *program, banyan_reduce_op op)
 {
     if (op == BANYAN_SUM || op == BANYAN_MIN || op == BANYAN_MAX)
         return true;
-    program_fail(program, "reduction %d is none that is known", (int)op);
+    program_fail(program, "reduction %d is unknown", (int)op);
     return false;
 }
 

@@ -44,8 +44,7 @@ static banyan_status buffer_sizes(const banyan_collective *collective, int ranks
         *output = one;
         return BANYAN_OK;
     }
-    return error_set(BANYAN_ERR_INVALID, "collective %d is none that is known",
-                     (int)collective->kind);
+    return error_set(BANYAN_ERR_INVALID, "collective %d is unknown", (int)collective->kind);
 }
 
 static banyan_status program_check_collective(const banyan_collective *collective, int ranks)
@@ -74,8 +73,7 @@ static banyan_status program_take_options(const banyan_program_options *options,
         return error_set(BANYAN_ERR_INVALID, "thread blocks of %d threads",
                          taken->threads_per_block);
     if (taken->protocol != BANYAN_SIMPLE && taken->protocol != BANYAN_LL)
-        return error_set(BANYAN_ERR_INVALID, "protocol %d is none that is known",
-                         (int)taken->protocol);
+        return error_set(BANYAN_ERR_INVALID, "protocol %d is unknown", (int)taken->protocol);
     if (taken->buffer_alignment == 0)
         return error_set(BANYAN_ERR_INVALID, "the buffers' alignment is 0 bytes");
     if (taken->min_message_bytes > taken->max_message_bytes)
@@ -170,7 +168,7 @@ banyan_status banyan_program_create(const char *name, const banyan_collective *c
         return error_set(BANYAN_ERR_INVALID, "a program of %d ranks: 1 to %d are possible", ranks,
                          BANYAN_MAX_RANKS);
     if (!collective)
-        return error_set(BANYAN_ERR_INVALID, "a program of %d ranks, but of no collective", ranks);
+        return error_set(BANYAN_ERR_INVALID, "a program of %d ranks has no collective", ranks);
     banyan_program_options taken;
     RETURN_IF_FAILED(program_take_options(options, &taken));
     RETURN_IF_FAILED(program_check_collective(collective, ranks));

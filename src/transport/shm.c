@@ -68,7 +68,7 @@ static banyan_status out_of_range(const struct shm *shm, const banyan_remote *re
                                   uint64_t offset, size_t bytes)
 {
     return error_set(BANYAN_ERR_INVALID,
-                     "rank %d: %zu bytes at offset %" PRIu64 " + %" PRIu64 " reach out of %" PRIu64
+                     "rank %d: %zu bytes at offset %" PRIu64 " + %" PRIu64 " extend beyond %" PRIu64
                      " bytes of rank %d",
                      shm->space->rank, bytes, remote->offset, offset, remote->handle.bytes,
                      remote->handle.rank);

@@ -181,7 +181,7 @@ static banyan_status transport_check_piece(const banyan_transport *transport,
     if (remote->offset > whole || offset > room || bytes > room - offset)
         return error_set(BANYAN_ERR_INVALID,
                          "transport %s: %zu bytes at offset %" PRIu64 " + %" PRIu64
-                         " reach out of the %" PRIu64 " bytes of rank %d",
+                         " extend beyond the %" PRIu64 " bytes of rank %d",
                          transport->ops->name, bytes, remote->offset, offset, whole,
                          remote->handle.rank);
     if (!local && bytes > 0)

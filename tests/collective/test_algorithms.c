@@ -222,7 +222,7 @@ static void a_program_that_fails_on_the_way_is_refused(void **state)
                        entry->info.collective == BANYAN_REDUCESCATTER ||
                        entry->info.collective == BANYAN_REDUCE;
         if (reduces)
-            CHECK_FAILS(status, BANYAN_ERR_INVALID, "reduction 9 is none that is known");
+            CHECK_FAILS(status, BANYAN_ERR_INVALID, "reduction 9 is unknown");
         else
             CHECK_OK(status);
         banyan_plan_destroy(plan);

@@ -115,7 +115,7 @@ static void what_is_no_plan_is_refused(void **state)
     } list[] = {
         {"", "plan.json:1:0: "},
         {"{", "plan.json:1:1: "},
-        {"[]", "the document is no object"},
+        {"[]", "the document is not an object"},
         {"{\"name\": \"a\", \"name\": \"b\"}", "duplicate"},
         {"{\"gpus\": 4}", "gpus is an integer where an array should be"},
         {"{\"gpus\": []}", "has 0 ranks"},

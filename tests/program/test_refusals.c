@@ -129,7 +129,7 @@ static void impossible_programs_are_refused(void **state)
     banyan_program *program = NULL;
     banyan_plan *plan = NULL;
     CHECK_FAILS(banyan_program_create("none", NULL, 2, NULL, &program), BANYAN_ERR_INVALID,
-                "of no collective");
+                "has no collective");
     CHECK_FAILS(banyan_program_compile(NULL, &plan), BANYAN_ERR_INVALID, "no program");
     assert_null(program);
     assert_null(plan);

@@ -179,7 +179,7 @@ static void processors_reach_each_other(void **state)
 static void what_is_wrong_is_refused_with_its_place(void **state)
 {
     (void)state;
-    check_refused("[]", "t.json: the document is no object");
+    check_refused("[]", "t.json: the document is not an object");
     check_refused("{\"name\": \"t\"", "t.json:1:");
     check_refused("{\"name\": \"t\", \"colour\": 1}",
                   "t.json: the document has a key \"colour\" that means nothing here");

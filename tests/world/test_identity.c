@@ -273,11 +273,11 @@ static const struct refused_case refused_cases[] = {
     {{NULL},
      OPTIONS(.rank = 3, .world_size = -1),
      BANYAN_ERR_INVALID,
-     {"this is rank 3", "how many there are"}},
+     {"rank 3", "nothing gives the world size"}},
     {{NULL},
      OPTIONS(.rank = -1, .world_size = 5),
      BANYAN_ERR_INVALID,
-     {"world size is 5", "which rank"}},
+     {"the world size 5", "nothing gives the rank"}},
     /* no numbers */
     {{TORCH("", "2")}, NO_OPTIONS, BANYAN_ERR_INVALID, {"RANK is \"\"", "not a number from 0"}},
     {{TORCH("1x", "2")}, NO_OPTIONS, BANYAN_ERR_INVALID, {"RANK is \"1x\"", "not a number"}},

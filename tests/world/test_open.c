@@ -117,7 +117,7 @@ static void bytes_that_are_no_id_are_refused(void **state)
     (void)state;
     banyan_unique_id id;
     memset(&id, 0x5a, sizeof id);
-    expect(start(&id, 0, 2, 5), BANYAN_ERR_FORMAT, "are no unique id");
+    expect(start(&id, 0, 2, 5), BANYAN_ERR_FORMAT, "are not a unique id");
     CHECK_OK(banyan_unique_id_create(&id));
     struct opener *one = start(&id, 1, 2, 5);
     expect(start(&id, 0, 2, 5), BANYAN_OK, NULL);

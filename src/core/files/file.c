@@ -130,8 +130,8 @@ static banyan_status read_pipe(int fd, const char *path, size_t max_bytes, char 
             status = error_set_errno("reading %s", path);
         all.count += got > 0 ? (size_t)got : 0;
         if (all.count > max_bytes)
-            status = error_set(BANYAN_ERR_INVALID, "%s has more than %zu bytes, the most to read",
-                               path, max_bytes);
+            status = error_set(BANYAN_ERR_INVALID, "%s has more than %zu bytes, the limit", path,
+                               max_bytes);
     }
     if (status != BANYAN_OK) {
         array_free(&all);

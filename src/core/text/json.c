@@ -212,7 +212,7 @@ banyan_status json_u64(const json_path *path, const json_t *value, uint64_t low,
 {
     uint64_t read;
     if (json_is_integer(value) && json_integer_value(value) < 0)
-        return json_path_fail(path, "is %" JSON_INTEGER_FORMAT ": less than nothing",
+        return json_path_fail(path, "is %" JSON_INTEGER_FORMAT ": a negative number",
                               json_integer_value(value));
     if (json_is_integer(value))
         read = (uint64_t)json_integer_value(value);

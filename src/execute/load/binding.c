@@ -211,7 +211,7 @@ static banyan_status place_in_memory(const struct brought *with, plan_buffer buf
         if (bytes > 0 && (offset > room || bytes > room - offset))
             return error_set(BANYAN_ERR_INVALID,
                              "rank %d: %" PRIu64 " bytes of %s at offset %" PRIu64
-                             " reach out of rank %d's %" PRIu64 " bytes of symmetric memory",
+                             " extend beyond rank %d's %" PRIu64 " bytes of symmetric memory",
                              with->rank, bytes, buffer_names[buffer], offset, r, room);
         bases[step_base(r, buffer)] = binding_part_of(loaded, memory, r) + offset;
     }

@@ -225,7 +225,7 @@ static banyan_status write_answers(struct attaching *work, const control_message
 
 static banyan_status symmetric_attach_malformed(int owner)
 {
-    return error_set(BANYAN_ERR_FORMAT, "rank %d described memory of its GPU that cannot be",
+    return error_set(BANYAN_ERR_FORMAT, "rank %d sent an invalid description of its GPU's memory",
                      owner);
 }
 

@@ -98,7 +98,7 @@ static banyan_status remap_peer(struct resumption *work, const banyan_memory *me
     const struct part_record *record = &work->records[peer];
     if (record->bytes != part->bytes || record->mapped_bytes != part->mapped.mapped_bytes)
         return error_set(BANYAN_ERR_MISMATCH,
-                         "rank %d has room for %zu bytes of rank %d's, which resumes %" PRIu64,
+                         "rank %d reserved %zu bytes for rank %d's part, which resumes %" PRIu64,
                          work->space->rank, part->bytes, peer, record->bytes);
     part->owner_address = record->address;
     if (part->bytes == 0)

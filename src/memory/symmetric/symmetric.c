@@ -72,8 +72,8 @@ banyan_status memory_explain_device(const banyan_memory *memory, size_t bytes, b
     if (status == BANYAN_ERR_NO_MEMORY &&
         memory->ops->room(memory->device.device_id, &free_bytes, &all_bytes) == BANYAN_OK)
         snprintf(room, sizeof room, "; %zu of %zu bytes are free", free_bytes, all_bytes);
-    return error_set(status, "rank %d could not have %zu bytes: %s%s", memory->space->rank, bytes,
-                     kept.sentence, room);
+    return error_set(status, "rank %d could not allocate %zu bytes: %s%s", memory->space->rank,
+                     bytes, kept.sentence, room);
 }
 
 static banyan_status create_own(struct allocation *work, size_t bytes, bool sparse)
@@ -385,7 +385,7 @@ banyan_status memory_resolve(memory_space *space, const banyan_memory_handle *ha
     if (handle->address < part->owner_address || offset > part->bytes ||
         handle->bytes > part->bytes - offset)
         return error_set(BANYAN_ERR_INVALID,
-                         "%" PRIu64 " bytes at %#" PRIx64 " reach out of rank %d's %zu bytes of "
+                         "%" PRIu64 " bytes at %#" PRIx64 " extend beyond rank %d's %zu bytes of "
                          "symmetric buffer %" PRIu64,
                          handle->bytes, handle->address, handle->rank, part->bytes, handle->id);
     *address = part->mapped.address + offset;

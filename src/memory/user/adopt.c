@@ -74,8 +74,8 @@ static banyan_status adoption_begin(struct adoption *work, DLDevice device, void
     RETURN_IF_FAILED(adopt_make_room(work));
     if (device_is_host(device))
         return error_set(BANYAN_ERR_UNSUPPORTED,
-                         "rank %d: peers cannot map memory of the host that others have allocated: "
-                         "take banyan_memory_alloc",
+                         "rank %d: peers cannot map host memory that you allocated: use "
+                         "banyan_memory_alloc",
                          work->space->rank);
     banyan_memory *memory = work->memory;
     memory->device = device;

@@ -44,7 +44,7 @@ static banyan_status user_check_pieces(const user_memory *user, const banyan_mem
         if (offset > handle->bytes || pieces[i].bytes > handle->bytes - offset)
             return error_set(BANYAN_ERR_INVALID,
                              "rank %d: %zu bytes at offset %" PRIu64
-                             " reach out of rank %d's registration of %" PRIu64 " bytes",
+                             " extend beyond rank %d's registration of %" PRIu64 " bytes",
                              user->space->rank, pieces[i].bytes, offset, handle->rank,
                              handle->bytes);
     }

@@ -80,7 +80,8 @@ banyan_status staging_resume(const banyan_mixed *mixed)
                                                               &mixed->staging.data[i], &handles);
         if (status != BANYAN_OK) {
             staging_suspend(mixed);
-            return error_set(status, "rank %d could not have its staging of %zu bytes again: %s",
+            return error_set(status,
+                             "rank %d could not allocate its staging of %zu bytes again: %s",
                              mixed->rank, mixed->staging.data[i].mapped_bytes, banyan_last_error());
         }
         device_handles_close(&handles);

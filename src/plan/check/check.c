@@ -119,9 +119,11 @@ static banyan_status plan_check_head(checker *check)
         return json_path_fail(path, "is for messages of at least %llu and at most %llu bytes",
                               ULL(plan->min_message_bytes), ULL(plan->max_message_bytes));
     if (plan->root < 0 || plan->root >= plan->rank_count)
-        return json_path_fail(path, "has the root %d and %d ranks", plan->root, plan->rank_count);
+        return json_path_fail(path, "has the root %d, but only %d ranks", plan->root,
+                              plan->rank_count);
     if (plan->shift < 0 || plan->shift >= plan->rank_count)
-        return json_path_fail(path, "has the shift %d and %d ranks", plan->shift, plan->rank_count);
+        return json_path_fail(path, "has the shift %d, but only %d ranks", plan->shift,
+                              plan->rank_count);
     return BANYAN_OK;
 }
 
@@ -135,7 +137,7 @@ static banyan_status plan_check_name(checker *check)
     if (plan->collective_name[0] == '\0')
         return json_path_fail(&check->path, "has a collective without a name");
     if (plan->collective != (known ? kind : BANYAN_CUSTOM))
-        return json_path_fail(&check->path, "calls its collective, which is %s, %s",
+        return json_path_fail(&check->path, "is of the collective %s, but named %s",
                               banyan_collective_name(plan->collective), plan->collective_name);
     return BANYAN_OK;
 }

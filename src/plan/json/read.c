@@ -202,7 +202,7 @@ banyan_status banyan_plan_parse(const char *text, size_t bytes, const char *name
     RETURN_IF_FAILED(json_parse_as(JSON_PLAN, name, text, bytes, &root));
     plan_reader reader = {.path = {.file = name}};
     banyan_status status = json_is_object(root) ? read_root(&reader, root, plan)
-                                                : json_path_fail(&reader.path, "is no object");
+                                                : json_path_fail(&reader.path, "is not an object");
     json_decref(root);
     return status;
 }

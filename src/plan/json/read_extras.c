@@ -46,7 +46,7 @@ static banyan_status read_lines(plan_reader *reader, const json_t *extras)
         json_int_t number = json_integer_value(line);
         size_t inner = json_path_index(&reader->path, i);
         if (!file || !json_is_integer(line) || number < 0 || number > INT_MAX)
-            return json_path_fail(&reader->path, "is no list of a file and a line");
+            return json_path_fail(&reader->path, "is not a list of a file and a line");
         plan->lines[i].line = (int)number;
         RETURN_IF_FAILED(read_text(reader, "file", file, &plan->lines[i].file));
         json_path_pop(&reader->path, inner);

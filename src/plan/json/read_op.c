@@ -135,7 +135,7 @@ static banyan_status read_op_read_kind(plan_reader *reader, const json_t *object
     RETURN_IF_FAILED(json_member_string(&reader->path, object, "name", &name));
     size_t mark = json_path_key(&reader->path, "name");
     if (!plan_op_parse(name, kind))
-        return json_path_fail(&reader->path, "is \"%s\", which is no operation", name);
+        return json_path_fail(&reader->path, "is \"%s\", which is not an operation", name);
     if (*kind == PLAN_PIPELINE && in_loop)
         return json_path_fail(&reader->path, "is \"pipeline\": pipelines do not nest");
     json_path_pop(&reader->path, mark);

@@ -90,7 +90,7 @@ static banyan_status read_entry(json_path *path, const json_t *member, uint64_t 
                                 safetensors_entry *entry)
 {
     if (!json_is_object(member))
-        return json_path_fail(path, "is no object");
+        return json_path_fail(path, "is not an object");
     RETURN_IF_FAILED(safetensors_read_dtype(path, member, &entry->tensor.dtype));
     RETURN_IF_FAILED(safetensors_read_shape(path, member, &entry->tensor));
     return read_offsets(path, member, room, entry);
@@ -101,7 +101,7 @@ static banyan_status check_metadata(json_path *path, const json_t *metadata)
     const char *key;
     json_t *value;
     if (!json_is_object(metadata))
-        return json_path_fail(path, "is no object");
+        return json_path_fail(path, "is not an object");
     json_object_foreach((json_t *)metadata, key, value)
     {
         if (!json_is_string(value))

@@ -162,7 +162,7 @@ banyan_status facts_from_json(facts *known, json_path *path, const json_t *objec
     const char *key;
     json_t *value;
     if (!json_is_object(object))
-        return json_path_fail(path, "is no object");
+        return json_path_fail(path, "is not an object");
     json_object_foreach((json_t *)object, key, value)
     {
         banyan_status status;

@@ -124,7 +124,8 @@ static banyan_status read_model(const char *path, const char *text, const json_t
         banyan_local_tensor tensor = {0};
         if (strcmp(name, CONFIG_NAME) == 0) {
             if (!json_is_object(description))
-                return error_set(BANYAN_ERR_FORMAT, "%s: \"" CONFIG_NAME "\" is no object", path);
+                return error_set(BANYAN_ERR_FORMAT, "%s: \"" CONFIG_NAME "\" is not an object",
+                                 path);
             RETURN_IF_FAILED(facts_add_config(&model->known, description));
             continue;
         }

@@ -29,7 +29,7 @@ static banyan_status check_keys(reader *from, json_t *object, key_list known)
     const char *key;
     json_t *value;
     if (!json_is_object(object))
-        return json_path_fail(&from->path, "is no object");
+        return json_path_fail(&from->path, "is not an object");
     json_object_foreach(object, key, value)
     {
         size_t i = 0;

@@ -188,10 +188,10 @@ static banyan_status apply_ranks(const banyan_world_options *options, struct ide
     if (rank == UNSET && world_size == UNSET)
         return BANYAN_OK;
     if (rank == UNSET || world_size == UNSET)
-        return error_set(BANYAN_ERR_INVALID, "the options say %s %d, but nothing says %s",
-                         rank == UNSET ? "that the world size is" : "that this is rank",
+        return error_set(BANYAN_ERR_INVALID, "the options give %s %d, but nothing gives %s",
+                         rank == UNSET ? "the world size" : "rank",
                          rank == UNSET ? world_size : rank,
-                         rank == UNSET ? "which rank this is" : "how many there are");
+                         rank == UNSET ? "the rank" : "the world size");
     if (world_size < 1 || rank >= world_size)
         return error_set(BANYAN_ERR_INVALID, "rank %d does not exist in a world of %d", rank,
                          world_size);
@@ -239,8 +239,8 @@ static banyan_status check_meeting(const struct identity *found)
         (found->address[0] && found->port > 0))
         return BANYAN_OK;
     return error_set(BANYAN_ERR_INVALID,
-                     "rank %d of %d cannot find the others: it has no unique id, %s, and %s says "
-                     "where rank 0 is",
+                     "rank %d of %d cannot find the others: it has no unique id, %s, and %s for "
+                     "the address of rank 0",
                      found->rank, found->world_size,
                      !found->job[0] ? "no name of the job (BANYAN_JOB)"
                                     : "its node is not known to have all ranks",

@@ -53,12 +53,12 @@ struct link *newcomers_oldest(const struct newcomers *newcomers)
 }
 
 static const char *const done_to_them[STRANGER_KINDS] = {
-    [STRANGER_CROWD] = "were dropped, for too many come",
-    [STRANGER_SILENT] = "were dropped, for they said nothing",
+    [STRANGER_CROWD] = "were dropped, because there were too many",
+    [STRANGER_SILENT] = "were dropped, because they sent nothing",
     [STRANGER_LEFT] = "left before they had proved that they belong to the job",
-    [STRANGER_BABBLE] = "were refused, for they say what no rank says",
-    [STRANGER_SECRET] = "were refused, for they have another secret",
-    [STRANGER_USER] = "were refused, for they belong to another user",
+    [STRANGER_BABBLE] = "were refused, because they do not follow the protocol",
+    [STRANGER_SECRET] = "were refused, because they have another secret",
+    [STRANGER_USER] = "were refused, because they belong to another user",
     [STRANGER_UNSEEN] = "could not be accepted",
 };
 

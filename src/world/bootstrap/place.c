@@ -109,7 +109,7 @@ banyan_status rendezvous_place_of_id(const banyan_unique_id *id, const char *nod
     if (content.magic != ID_MAGIC || content.address_count > RENDEZVOUS_ADDRESSES ||
         content.port > UINT16_MAX || !memchr(content.name, 0, sizeof content.name))
         return error_set(BANYAN_ERR_FORMAT,
-                         "these %d bytes are no unique id of this version of Banyan",
+                         "these %d bytes are not a unique id of this version of Banyan",
                          BANYAN_UNIQUE_ID_BYTES);
     return place_of_content(&content, node, place);
 }

@@ -195,7 +195,8 @@ banyan_status late_take(struct endpoint *endpoint, const struct link *link,
     if (frame->bytes == sizeof late && payload)
         memcpy(&late, payload, sizeof late);
     if (frame->bytes != (asks ? 0 : sizeof late) || late < -1 || late >= endpoint->size)
-        return error_set(BANYAN_ERR_FORMAT, "%s sends a malformed word on who is late", link->who);
+        return error_set(BANYAN_ERR_FORMAT, "%s sends a malformed message about the late rank",
+                         link->who);
     struct context *context = endpoint_context(endpoint, frame->context);
     if (!context)
         return error_no_memory(sizeof *context, "a world");

@@ -120,7 +120,7 @@ static void lose(struct endpoint *endpoint, int rank, banyan_status status, cons
     peer->lost_status = status;
     peer->lost_how = strdup(how);
     if (!array_push(&endpoint->lost, rank))
-        log_warn("rank %d has no memory to remember that rank %d %s", endpoint->rank, rank, how);
+        log_warn("rank %d is out of memory to record that rank %d %s", endpoint->rank, rank, how);
     if (has_living_world(endpoint)) {
         struct wire_frame frame = loss_frame(rank, peer);
         tell_everybody(endpoint, &frame, peer->lost_how, rank);
@@ -199,7 +199,7 @@ banyan_status liveness_take_lost(struct endpoint *endpoint, const struct link *l
                                  const struct wire_frame *frame, const char *how)
 {
     if (frame->tag >= (uint64_t)endpoint->size)
-        return error_set(BANYAN_ERR_FORMAT, "%s says that rank %llu is lost, of %d", link->who,
+        return error_set(BANYAN_ERR_FORMAT, "%s reports the loss of rank %llu of %d", link->who,
                          (unsigned long long)frame->tag, endpoint->size);
     liveness_lose(endpoint, (int)frame->tag, cause_of(frame->flags), how);
     return BANYAN_OK;
@@ -312,7 +312,7 @@ banyan_status liveness_take_abort(struct endpoint *endpoint, const struct link *
                                   const struct wire_frame *frame, const char *reason)
 {
     if (frame->tag >= (uint64_t)endpoint->size)
-        return error_set(BANYAN_ERR_FORMAT, "%s says that rank %llu aborts, of %d", link->who,
+        return error_set(BANYAN_ERR_FORMAT, "%s reports an abort by rank %llu of %d", link->who,
                          (unsigned long long)frame->tag, endpoint->size);
     pthread_mutex_lock(&endpoint->reactor.lock);
     struct context *context = endpoint_context(endpoint, frame->context);

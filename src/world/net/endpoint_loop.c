@@ -30,13 +30,13 @@ static banyan_status admit_rank(void *owner, struct link *link)
     struct endpoint *endpoint = owner;
     int rank = link->hello.from;
     if (rank < 0 || rank >= endpoint->size || rank == endpoint->rank)
-        return error_set(BANYAN_ERR_REFUSED, "%s says that it is rank %d, which cannot be",
+        return error_set(BANYAN_ERR_REFUSED, "%s claims to be rank %d, which it cannot be",
                          link->who, rank);
     banyan_status status = BANYAN_OK;
     struct peer *peer = &endpoint->peers[rank];
     pthread_mutex_lock(&endpoint->reactor.lock);
     if (peer->in || peer->state != PEER_HERE)
-        status = error_set(BANYAN_ERR_REFUSED, "%s says that it is rank %d, which is %s", link->who,
+        status = error_set(BANYAN_ERR_REFUSED, "%s claims to be rank %d, which is %s", link->who,
                            rank, peer->in ? "connected already" : "gone");
     else
         peer->in = link;
@@ -96,8 +96,8 @@ static banyan_status take_news(struct endpoint *endpoint, struct link *link,
         liveness_take_goodbye(endpoint, link, frame, text);
         return BANYAN_OK;
     default:
-        return error_set(BANYAN_ERR_FORMAT, "%s sends frame kind %u, which nobody expects",
-                         link->who, frame->kind);
+        return error_set(BANYAN_ERR_FORMAT, "%s sends a frame of unexpected kind %u", link->who,
+                         frame->kind);
     }
 }
 

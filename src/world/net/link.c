@@ -369,7 +369,7 @@ static banyan_status be_refused(const struct link *link, const struct wire_frame
     if (frame->tag == BANYAN_OK || frame->tag > BANYAN_ERR_NVSHMEM)
         status = BANYAN_ERR_REFUSED;
     if (!sentence || sentence[0] == '\0')
-        return error_set(status, "%s refuses this process, and does not say why", link->who);
+        return error_set(status, "%s refuses this process without a reason", link->who);
     int length = frame->bytes < REFUSAL_BYTES ? (int)frame->bytes : REFUSAL_BYTES;
     return error_set(status, "%.*s", length, sentence);
 }
@@ -396,7 +396,7 @@ static banyan_status complete_frame(struct link *link)
     } else if (frame.kind == WIRE_WELCOME) {
         free(payload);
         if (link->stage != LINK_WELCOME)
-            return error_set(BANYAN_ERR_FORMAT, "%s says welcome twice", link->who);
+            return error_set(BANYAN_ERR_FORMAT, "%s sends a second welcome", link->who);
         set_stage(link, LINK_READY);
         link->ops->ready(link->owner, link);
     } else if (link->stage != LINK_READY) {

@@ -479,7 +479,7 @@ static void drop_late(struct reactor *reactor, struct link *list, uint64_t now)
             continue;
         if (in_handshake(link))
             reactor_drop(reactor, link,
-                         error_set(BANYAN_ERR_TIMEOUT, "it said nothing for %d s",
+                         error_set(BANYAN_ERR_TIMEOUT, "it sent nothing for %d s",
                                    (int)(HANDSHAKE_NS / NS_PER_S)));
         else
             reactor_drop(reactor, link,

@@ -212,7 +212,8 @@ static void resume_without_room(banyan_world *world, void *context)
     size_t free_bytes = gpu_free_bytes(world);
     if (rank == 1)
         taken = gpu_plain_alloc(device, free_bytes - bytes / 2);
-    CHECK_FAILS(memory_resume_all(world), BANYAN_ERR_NO_MEMORY, "rank 1 could not have 536870912");
+    CHECK_FAILS(memory_resume_all(world), BANYAN_ERR_NO_MEMORY,
+                "rank 1 could not allocate 536870912");
     if (rank != 1)
         CHECK(gpu_free_bytes(world) == free_bytes, "memory is kept of what failed");
     else

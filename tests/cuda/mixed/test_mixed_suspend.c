@@ -255,7 +255,7 @@ static void resume_without_room(banyan_world *world, void *context)
         taken = gpu_plain_alloc(c.device, free_bytes - bytes_of(&c) / 2);
     for (int attempt = 0; attempt < 2; attempt++) {
         CHECK_FAILS(banyan_mixed_resume(c.mixed, NULL), BANYAN_ERR_NO_MEMORY,
-                    "rank 1 could not have");
+                    "rank 1 could not allocate");
         size_t free_now = gpu_free_bytes(world);
         if (!taken)
             CHECK(free_now == free_bytes, "memory is kept of what failed");

@@ -606,7 +606,7 @@ static void indexes_that_lie_are_refused_with_their_place(void **state)
         {"{\"format\":\"banyan.checkpoint\",\"version\":1,\"tensors\":{},\"facts\":{\"a\":[]}}",
          "facts.a is no number", BANYAN_ERR_FORMAT},
         {"{\"format\":\"banyan.checkpoint\",\"version\":1,\"tensors\":{},\"facts\":7}",
-         "facts is no object", BANYAN_ERR_FORMAT},
+         "facts is not an object", BANYAN_ERR_FORMAT},
         {"{\"format\":\"x\"}", "format \"x\"", BANYAN_ERR_FORMAT},
         {"{\"format\":\"banyan.checkpoint\",\"version\":2}", "version is 2", BANYAN_ERR_FORMAT},
         {INDEX("../m", ""), "files[0] has file \"../m\"", BANYAN_ERR_FORMAT},

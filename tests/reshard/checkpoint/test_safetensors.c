@@ -160,7 +160,7 @@ static void malformed_json_is_refused_with_its_place(void **state)
 static void members_of_the_wrong_kind_are_refused(void **state)
 {
     (void)state;
-    REFUSED("{\"w\":[]}", 0, "w is no object");
+    REFUSED("{\"w\":[]}", 0, "w is not an object");
     REFUSED("{\"w\":{}}", 0, "w has no \"dtype\"");
     REFUSED("{\"w\":{\"dtype\":7}}", 0, "w.dtype");
     REFUSED("{" TENSOR("w", "BF17", "[1]", "0", "2") "}", 2, "unknown type \"BF17\"");
@@ -175,7 +175,7 @@ static void members_of_the_wrong_kind_are_refused(void **state)
             "w.data_offsets has 3 entries");
     REFUSED("{\"w\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, "w has no \"data_offsets\"");
     REFUSED("{\"__metadata__\":{\"a\":1}}", 0, "no string");
-    REFUSED("{\"__metadata__\":\"a\"}", 0, "__metadata__ is no object");
+    REFUSED("{\"__metadata__\":\"a\"}", 0, "__metadata__ is not an object");
     safetensors_header header;
     CHECK_FAILS(parse("{" TENSOR("w", "U8", "[1,1,1,1,1,1,1,1,1]", "0", "1") "}", 1, &header),
                 BANYAN_ERR_UNSUPPORTED, "w has 9 dimensions");
