@@ -119,8 +119,8 @@ typedef struct memory_device_ops {
     banyan_status (*share_part)(const device_share *share, uint64_t offset, device_part *part);
 
     /* Map a peer's share for use by device `id`. `here`: the peer is a thread of this process.
-     * attach_part maps a share by parts one part at a time; it is usable after the last one. Detach
-     * every attachment that was begun, even if a later part fails. */
+     * attach_part maps a share by parts one part at a time. Such a share is usable after the last
+     * part. Detach every attachment that was begun, even if a later part fails. */
     banyan_status (*attach)(int id, const device_share *share, bool here, device_attachment *made);
     banyan_status (*attach_part)(int id, const device_share *share, const device_part *part,
                                  device_attachment *attachment);

@@ -221,9 +221,9 @@ bool plan_op_waits(plan_op_kind kind); /* wait, relaxed wait, acquire, barrier, 
 /* True for kinds that move the i-th source to the i-th destination, pair by pair: get, put, put
  * with signal (and flush), put packet. Other kinds use all their operands together. */
 bool plan_op_is_pairs(plan_op_kind kind);
-/* Return the number of parts of an operation that moves data: one per pair of source and
- * destination (forwarding packets has one source for all pairs); one for a reduction. 0 for
- * operations that move no data. */
+/* Return the number of parts of an operation that moves data. Operations on pairs have one part per
+ * pair of source and destination; forwarding packets has one source for all pairs. A reduction is
+ * one part. 0 for operations that move no data. */
 uint32_t plan_op_part_count(const plan_op *op);
 /* Return the i-th part as an operation; its operands remain those of the whole. */
 plan_op plan_op_part(const plan_op *op, uint32_t i);

@@ -22,9 +22,6 @@ typedef banyan_status (*ops_rewrite)(const ops_place *place, plan_op **ops, uint
 banyan_status ops_rewrite_all(const banyan_plan *plan, const ops_rewrite *rewrites, size_t count,
                               banyan_plan **made);
 
-/* An ops_rewrite: add a nop on each side that an operation's `sync` names. */
-banyan_status ops_place_sync(const ops_place *place, plan_op **ops, uint32_t *count);
-
 bool ops_operand_equal(const plan_operand *a, const plan_operand *b);
 bool ops_share_equal(const plan_op *a, const plan_op *b);
 /* True if operands of one buffer have chunks in common. */

@@ -103,9 +103,9 @@ void control_wait_restart(control_wait *wait);
 void control_wait_is_idle_for(control_wait *wait, uint64_t idle_ns);
 
 /* Call this between unsuccessful polls, at least every 100 ms; `*nap_ns` is the longest sleep. It
- * fails with the error that ended the world, or with TIMEOUT. `rank` is the awaited rank (-1: none
- * in particular). `text` continues "rank 2 waited 60.0 s", as in "for rank 3 to read"; it is used
- * when control_wait_speaks is true, and may be NULL otherwise. */
+ * fails with the error that ended the world, or with TIMEOUT. The awaited rank is `rank` (-1: none
+ * in particular). In messages, `text` continues "rank 2 waited 60.0 s", as in "for rank 3 to read".
+ * It is used when control_wait_speaks is true, and may be NULL otherwise. */
 banyan_status control_wait_on(control_wait *wait, int rank, const char *text, uint64_t *nap_ns);
 bool control_wait_speaks(const control_wait *wait);
 /* True if the wait is so long that peers may ask about it. Before that, `rank` may be -1. */

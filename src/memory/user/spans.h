@@ -9,7 +9,7 @@
 
 /* A treap ordered by (start, id); each node stores the furthest end below it. */
 typedef struct span {
-    uintptr_t start, end; /* end is behind the last byte */
+    uintptr_t start, end; /* end is one past the last byte */
     uint64_t id;
     uintptr_t furthest_end;
     uint64_t priority;

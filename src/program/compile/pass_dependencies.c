@@ -143,5 +143,5 @@ banyan_status pass_dependencies(const ops_place *place, plan_op **ops, uint32_t 
         interval_map_free(&state.buffers.data[i].map);
     array_free(&state.buffers);
     array_free(&state.accesses);
-    return marked ? ops_place_sync(place, ops, count) : BANYAN_ERR_NO_MEMORY;
+    return marked ? pass_sync(place, ops, count) : BANYAN_ERR_NO_MEMORY;
 }

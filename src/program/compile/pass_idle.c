@@ -1,9 +1,11 @@
 /* Remove nops that separate nothing. Between two synchronization points of a thread block's
  * threads, its operations overlap. A nop may go if the operations before it, back to the last
  * synchronization point, may overlap the operations after it, up to the next one. That holds in
- * three cases: one side is empty; the earlier operations only signal, and the later ones do not use
- * the signalled objects; or the later ones only wait for signals, which changes nothing before the
- * next synchronization point. */
+ * three cases:
+ * - One side is empty.
+ * - The earlier operations only signal, and the later ones do not use the signalled objects.
+ * - The later ones only wait for signals, which changes nothing before the next synchronization
+ *   point. */
 #include "program/compile/pass.h"
 #include "program/ops.h"
 

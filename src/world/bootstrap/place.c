@@ -181,7 +181,7 @@ static void name_of_job(const char *job, const unsigned char *secret_key,
              sodium_bin2hex(digest_hex, sizeof digest_hex, digest, DIGEST_BYTES));
 }
 
-/* Does a process of this user listen at the name? */
+/* True if a process of this user listens at the name. */
 static bool listens(const char *name, char who[ADDRESS_TEXT_BYTES])
 {
     struct address address = address_unix(name);

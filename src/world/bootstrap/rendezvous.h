@@ -29,8 +29,8 @@ banyan_status rendezvous_place_of_id(const banyan_unique_id *id, const char *nod
 banyan_status rendezvous_place_of_job(const struct identity *identity,
                                       struct rendezvous_place *place);
 
-/* Does a process of this user wait on this node for ranks of the same job with another secret, or
- * without one? `who` receives "pid 12 of user 1000". */
+/* True if a process of this user waits on this node for ranks of the job with another secret, or
+ * without one. `who` receives "pid 12 of user 1000". */
 bool rendezvous_has_other_secret(const struct rendezvous_place *place,
                                  char who[ADDRESS_TEXT_BYTES]);
 

@@ -78,8 +78,8 @@ banyan_status endpoint_start(struct endpoint *endpoint);
 void endpoint_connect(struct endpoint *endpoint);
 
 /* After a failure to open the world: wait until the ranks that connect to this one first have done
- * so and have received the cause; after a failure of this rank itself, also until it is connected.
- * At most half a second. */
+ * so and have received the cause. After a failure of this rank itself, also wait until this rank is
+ * connected. At most half a second. */
 void endpoint_await_peers(struct endpoint *endpoint, const struct context *context);
 
 /* Send goodbye (OK after a collective close, otherwise the reason), end the thread, free
