@@ -1,4 +1,4 @@
-/* How fast channels move, mark and reduce bytes, beside memcpy of as many bytes. */
+/* Bandwidth of channels that move, mark and reduce bytes, beside memcpy of as many bytes. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

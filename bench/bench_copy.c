@@ -1,5 +1,5 @@
-/* How fast copy backends move tensors between the processes of one machine, beside the memcpy of as
- * many processes and beside MPI.
+/* Speed of copy backends that move tensors between the processes of one machine, beside the memcpy
+ * of as many processes and beside MPI.
  *
  * Without arguments it measures everything. It starts the ranks itself; those for MPI are this
  * program again, under mpirun. */

@@ -1,4 +1,4 @@
-/* What running a plan costs beside what the plan does: an empty one, a signal there and back, and
+/* The cost of running a plan beside its work: an empty one, a signal there and back, and
  * all-reduces of some sizes, in symmetric and ordinary memory. usage: bench_execute [ranks] */
 #include <stdio.h>
 #include <stdlib.h>

@@ -15,7 +15,7 @@
 #define ROWS_MOST 1024
 #define ELEM_BYTES 2
 #define TURNS 7
-/* Of the same time; less is noise. */
+/* relative difference below which two times are equal */
 #define SLOWER 1.05
 
 struct bench {

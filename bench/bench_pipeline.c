@@ -1,4 +1,4 @@
-/* What planning a pipeline costs: packing tasks into batches, ordering the batches by rotation and
+/* The cost of planning a pipeline: packing tasks into batches, ordering the batches by rotation and
  * by colouring. Pure computation, one rank's (for colouring rank 0's) time.
  *
  * Usage: bench_pipeline */

@@ -1,5 +1,5 @@
-/* What planning costs one rank when thousands take part: Qwen3-235B from a training layout to an
- * inference layout on as many other ranks, then with twice the ranks. */
+/* The cost of planning at one rank when thousands take part: Qwen3-235B from a training layout to
+ * an inference layout on as many other ranks, then with twice the ranks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

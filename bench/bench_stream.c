@@ -52,7 +52,7 @@ static double rate(copy_fn copy, char *to, const char *from, size_t bytes)
 
 /* ---- from core to core ---- */
 
-/* Of two threads, each of which writes where the other reads. */
+/* Two threads, each of which writes where the other reads. */
 typedef struct side {
     char *own, *shared, *taken; /* what it has, what it is given, and where it copies that */
     double seconds;             /* of a pass, in the fastest batch */

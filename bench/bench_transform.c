@@ -1,4 +1,4 @@
-/* How fast formats change on one core, beside memcpy of as many bytes. */
+/* Speed of format changes on one core, beside memcpy of as many bytes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* What the shm transport moves, beside what the same processes move together with memcpy, and how
+/* Bandwidth of the shm transport, beside memcpy by the same processes together, and how
  * long a signal takes. usage: bench_transport [ranks [MiB [cma|staging]]] */
 #include <sched.h>
 #include <stdatomic.h>

@@ -1,4 +1,4 @@
-/* Who am I, and who are the others? Start it with any of
+/* Print this rank and its peers. Start it with any of
  *
  *     banyan launch -n 4 -- example_hello
  *     torchrun --no-python --nproc-per-node 4 example_hello

@@ -69,7 +69,7 @@ static void run(void *context, cudaStream_t stream)
     need(banyan_copy_schedule_run(c->schedule, stream));
 }
 
-/* What the rank before this one has sent, cast here. */
+/* Cast here the data that the rank before this one has sent. */
 static bool is_right(caster *c, char *scratch, char *expected, const char *received)
 {
     gpu before = *c->on;

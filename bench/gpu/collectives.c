@@ -132,7 +132,7 @@ static size_t blocks_out(const bench *b, banyan_collective_kind kind)
     return whole ? (size_t)b->on->ranks : 1;
 }
 
-/* The same bytes as NCCL's, or as the first that was measured. */
+/* Compare with NCCL's bytes, or with those of the first one measured. */
 static void check(bench *b, const job *j, size_t out_bytes, bool *have_expected)
 {
     if (!*have_expected) {

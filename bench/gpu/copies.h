@@ -1,5 +1,4 @@
-/* What resharding is made of, between GPUs: boxes moved by the copy service, beside copy engines.
- */
+/* The elements of resharding between GPUs: boxes moved by the copy service, beside copy engines. */
 #ifndef BENCH_COPIES_H
 #define BENCH_COPIES_H
 

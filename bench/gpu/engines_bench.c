@@ -1,7 +1,8 @@
-/* What copy engines reach when each GPU writes to all others at once, by how the copies are cut and
- * dealt out to streams.
+/* The bandwidth of copy engines when each GPU writes to all others at once, by how the copies are
+ * cut and distributed over streams.
  * usage: banyan launch -n RANKS -- gpu_engines_bench [MIB …]
- * Of every pattern, GB/s that leave a GPU, the slowest's, in a graph and queued one by one. */
+ * Prints for every pattern the GB/s that leave a GPU, the slowest one's, in a graph and queued one
+ * by one. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

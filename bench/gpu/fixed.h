@@ -1,4 +1,4 @@
-/* What running a plan costs beside what the plan does. */
+/* The fixed cost of running a plan, beside the work of the plan. */
 #ifndef BENCH_FIXED_H
 #define BENCH_FIXED_H
 

@@ -1,4 +1,4 @@
-/* What the benchmark's ranks have in common: a GPU, a stream, a clock. */
+/* State shared by the benchmark's ranks: a GPU, a stream, a clock. */
 #ifndef BENCH_GPU_H
 #define BENCH_GPU_H
 
@@ -25,8 +25,8 @@ void gpu_close(gpu *old);
 /* Queue the work that is measured. */
 typedef void (*gpu_work)(void *context, cudaStream_t stream);
 
-/* What one of it takes, in microseconds: the median of replays of a graph that has it several times
- * over, of the slowest rank. Collective. */
+/* Return the time of one of it, in microseconds: the median of replays of a graph that has it
+ * several times over, of the slowest rank. Collective. */
 double gpu_time_us(const gpu *on, gpu_work work, void *context);
 
 /* On this process's clock. */

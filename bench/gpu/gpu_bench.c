@@ -1,4 +1,4 @@
-/* What moves between GPUs, beside the machine's limits and other libraries, in one run.
+/* Transfers between GPUs, beside the machine's limits and other libraries, in one run.
  * usage: banyan launch -n RANKS -- gpu_bench [--json FILE] [--size MIN:MAX] [--way WAY] [what …]
  * Times are the slowest rank's medians. */
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* What the hardware does at best, measured beside everything else. */
+/* The best figures of the hardware, measured beside everything else. */
 #ifndef BENCH_HARDWARE_H
 #define BENCH_HARDWARE_H
 

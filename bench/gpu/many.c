@@ -167,7 +167,7 @@ static double run_ms(const many *of, banyan_copy_schedule *schedule)
     return gpu_now_ms() - begun;
 }
 
-/* So that a way that stops says where. */
+/* Print the way first, so that a way that hangs is known. */
 static void tell(const many *of, const char *what, double ms)
 {
     if (of->on->rank == 0)
@@ -200,7 +200,7 @@ static result measure(const many *of, banyan_copy_service *service, double open_
     return found;
 }
 
-/* What the busiest link has to carry. */
+/* Return the bytes that the busiest link carries. */
 static uint64_t busiest_bytes(const many *of)
 {
     uint64_t most = 0;

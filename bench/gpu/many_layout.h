@@ -15,7 +15,7 @@ typedef struct many_options {
     uint64_t seed;
 } many_options;
 
-/* Where a side of a transfer lies in its rank's memory: rows that are `pitch` elements apart. */
+/* The memory of one side of a transfer at its rank: rows that are `pitch` elements apart. */
 typedef struct many_place {
     uint64_t at; /* bytes */
     uint64_t pitch;

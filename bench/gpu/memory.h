@@ -1,4 +1,4 @@
-/* What memory of GPUs costs: making symmetric buffers, and receiving into memory of other origins,
+/* The cost of GPU memory: making symmetric buffers, and receiving into memory of other origins,
  * which is mapped at the sender's or staged. */
 #ifndef BENCH_MEMORY_H
 #define BENCH_MEMORY_H
@@ -7,8 +7,8 @@
 
 #include "gpu.h"
 
-/* What the first of everything takes in a process that began at `begin` (gpu_now_ms): before
- * anything else. Collective. */
+/* Measure the first use of everything in a process that began at `begin` (gpu_now_ms); call it
+ * before anything else. Collective. */
 void memory_measure_first(const gpu *on, double begin);
 
 /* A line a size of buffer and an origin of memory, an object in `json`. False when bytes came out

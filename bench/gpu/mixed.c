@@ -80,7 +80,7 @@ static DLTensor tensor_of(const struct bench *b, void *data, int64_t *shape)
                       .shape = shape};
 }
 
-/* The same bytes as the first mode's: the numbers add up exactly. */
+/* Compare with the first mode's bytes: the numbers add up exactly. */
 static void check(struct bench *b, const struct row *row, banyan_mixed_mode mode, bool *have)
 {
     size_t bytes = bytes_of(row->out);

@@ -106,7 +106,7 @@ static char *take(const bench *b, uint64_t bytes)
     return taken;
 }
 
-/* Whole numbers below 16, whose sums are exact. */
+/* Whole numbers below 16 have exact sums. */
 static void fill(const bench *b, uint64_t bytes)
 {
     uint16_t *values = malloc(bytes);
@@ -186,7 +186,7 @@ static double measure(bench *b, banyan_status (*queue)(void *, void *))
     return slowest_us(b, ns);
 }
 
-/* The same bits as the reference has? */
+/* True if the bits equal the reference's. */
 static bool is_right(const bench *b)
 {
     uint64_t bytes = 2 * mixed_output_elems(b->call.op, b->call.elems, b->setup.grid.dp);

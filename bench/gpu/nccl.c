@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Of NCCL's C interface, stable since 2.10. */
+/* The parts used of NCCL's C interface, stable since 2.10. */
 typedef struct {
     char bytes[128];
 } unique_id;

@@ -12,7 +12,7 @@ typedef struct copy_way {
 #define COPY_WAYS 4
 extern const copy_way copy_ways[COPY_WAYS];
 
-/* False, and a line on rank 0 says why, where there is no such way. Collective. */
+/* False, after rank 0 prints why, where there is no such way. Collective. */
 bool copy_way_open(const gpu *on, const copy_way *way, banyan_copy_service **service);
 
 #endif

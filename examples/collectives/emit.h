@@ -1,5 +1,5 @@
-/* What the examples have in common: the number of ranks from the command line, the plan to the
- * standard output. */
+/* Code shared by the examples: the number of ranks from the command line, the plan to the standard
+ * output. */
 #ifndef EXAMPLES_EMIT_H
 #define EXAMPLES_EMIT_H
 

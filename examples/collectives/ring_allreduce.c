@@ -5,8 +5,8 @@
  */
 #include "emit.h"
 
-/* What a rank needs to know of the ring: a channel to the next rank, on which it sends, and one to
- * the rank before, on which it waits for what that one sends. */
+/* A rank's place in the ring: a channel to the next rank, on which it sends, and one to the rank
+ * before, on which it waits for that rank's data. */
 typedef struct place {
     banyan_program_memory_channel *next, *before;
     banyan_chunk scratch;

@@ -57,7 +57,7 @@ static __global__ void exchange_and_add(exchange e)
     for (uint32_t i = threadIdx.x; i < COUNT; i += blockDim.x)
         e.mine->own[i] += e.mine->from_left[i];
     __syncthreads();
-    /* Nobody goes on before its block has been read: the right neighbour says so. */
+    /* Continue only after the right neighbour has signalled that it has read this rank's block. */
     if (threadIdx.x == 0) {
         banyan_device_signal_relaxed(&e.from_left);
         if (!banyan_device_wait_signal_relaxed(&e.to_right, &limits))

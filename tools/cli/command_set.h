@@ -13,7 +13,7 @@ typedef struct command_entry {
 
 typedef struct command_set {
     const char *command; /* "banyan plan" */
-    const char *usage;   /* what follows the command */
+    const char *usage;   /* arguments after the command */
     const char *about;   /* lines in front of the list, end with a newline; or "" */
     const char *more;    /* lines behind the list; or "" */
     const command_entry *entries;

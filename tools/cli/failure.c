@@ -27,7 +27,7 @@ void failure_note(failure *shared, int rank, banyan_status status)
     snprintf(slot->sentence, sizeof slot->sentence, "%s", banyan_last_error());
 }
 
-/* A sentence that all ranks agreed on names its rank already. */
+/* Return the message. One that all ranks agreed on names its rank already. */
 const char *failure_sentence(const failure *shared, char text[FAILURE_TEXT_BYTES])
 {
     const failure_slot *slot =

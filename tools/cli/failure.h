@@ -1,4 +1,4 @@
-/* Why a job of forked ranks failed, told once, by the process that started it. */
+/* Why a job of forked ranks failed, reported once, by the process that started it. */
 #ifndef TOOLS_FAILURE_H
 #define TOOLS_FAILURE_H
 
@@ -20,14 +20,14 @@ typedef struct failure {
     failure_slot cause, consequence;
 } failure;
 
-/* Before the ranks are forked. NULL when memory ran out. */
+/* Create it before the ranks are forked. NULL when memory ran out. */
 failure *failure_create(void);
 void failure_destroy(failure *shared);
 
-/* In a rank: note the last error. The first to come is kept. */
+/* Note the last error of a rank. The first note is kept. */
 void failure_note(failure *shared, int rank, banyan_status status);
 
-/* "rank 3: sentence", or NULL when nothing was noted. */
+/* Return "rank 3: message", or NULL when nothing was noted. */
 const char *failure_sentence(const failure *shared, char text[FAILURE_TEXT_BYTES]);
 
 #endif

@@ -1,4 +1,4 @@
-/* JSON files that people name. */
+/* JSON files named by the user. */
 #ifndef TOOLS_JSON_FILE_H
 #define TOOLS_JSON_FILE_H
 

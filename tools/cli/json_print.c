@@ -8,7 +8,7 @@ banyan_status json_print(json_t *made)
     json_decref(made);
     if (!text)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory for the report as JSON");
-    puts(text); /* main reports what could not be written */
+    puts(text); /* main reports a failed write */
     free(text);
     return BANYAN_OK;
 }

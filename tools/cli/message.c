@@ -2,7 +2,7 @@
 
 #include "core/status.h"
 
-/* Bytes of the longest buffer of any rank. */
+/* Compute the bytes of the longest buffer of any rank. */
 static banyan_status longest_of(const banyan_plan *plan, int ranks, uint64_t message_bytes,
                                 uint64_t *longest)
 {

@@ -155,8 +155,8 @@ static bool set_value(const option_table *table, const option_entry *entry, cons
     return true;
 }
 
-/* The option that argv[at] names: "-n", "-n4", "--name" or "--name=value". `*value` points behind
- * the name when the value is in the same argument. */
+/* Find the option that argv[at] names: "-n", "-n4", "--name" or "--name=value". `*value` points
+ * behind the name when the value is in the same argument. */
 static const option_entry *find_entry(const option_table *table, const char *argument,
                                       const char **value)
 {
@@ -176,7 +176,7 @@ static const option_entry *find_entry(const option_table *table, const char *arg
     return NULL;
 }
 
-/* Name the option that "--form=tp=2" may stand for. */
+/* Refuse an unknown option, suggesting the one that "--form=tp=2" may stand for. */
 static void refuse_unknown(const option_table *table, const char *argument)
 {
     char name[64] = "";

@@ -1,11 +1,11 @@
-/* Command-line options: a table says what there is, this reads them and prints the help. */
+/* Command-line options: a table describes them; this reads them and prints the help. */
 #ifndef TOOLS_OPTIONS_H
 #define TOOLS_OPTIONS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* What every command exits with when it was called wrongly. */
+/* Exit code of every command that was called wrongly. */
 #define EXIT_USAGE 2
 
 typedef enum option_kind {
@@ -15,8 +15,8 @@ typedef enum option_kind {
     OPTION_COUNT,       /* int, low ≤ value ≤ high */
     OPTION_SECONDS,     /* double, more than 0 */
     OPTION_BYTES,       /* uint64_t, more than 0; "64K" */
-    OPTION_BYTES_RANGE, /* two of them, ascending; "1K:64M", or one for both */
-    OPTION_ROWS_RANGE,  /* the same of rows: "1:4096" */
+    OPTION_BYTES_RANGE, /* two sizes, ascending; "1K:64M", or one for both */
+    OPTION_ROWS_RANGE,  /* two numbers of rows, ascending: "1:4096" */
     OPTION_CHOICE       /* const char *, one of `argument`: "direct|pipeline" */
 } option_kind;
 
@@ -32,7 +32,7 @@ typedef struct option_entry {
 
 typedef struct option_table {
     const char *command; /* "banyan launch" */
-    const char *usage;   /* what follows the command */
+    const char *usage;   /* arguments after the command */
     const char *about;   /* a few lines, ends with a newline */
     const option_entry *entries;
     size_t count;
@@ -41,28 +41,29 @@ typedef struct option_table {
 typedef enum options_result {
     OPTIONS_OK,
     OPTIONS_HELP, /* --help was given and printed */
-    OPTIONS_WRONG /* a sentence was printed */
+    OPTIONS_WRONG /* a message was printed */
 } options_result;
 
-/* Read argv[1] up to the first argument that is no option, or up to "--"; `*rest` is the index
+/* Read argv[1] up to the first argument that is not an option, or up to "--"; `*rest` is the index
  * behind. */
 options_result options_parse(const option_table *table, int argc, char **argv, int *rest);
 
-/* Options before, between and behind other arguments, which are moved to argv[*rest] and on. */
+/* Read options before, between and behind other arguments, which are moved to argv[*rest] and on.
+ */
 options_result options_parse_anywhere(const option_table *table, int argc, char **argv, int *rest);
 
-/* The same for a command that takes one other argument, which the refusal names when it is missing
- * or there are more: "which plan: PLAN.json". */
+/* Read options of a command that takes one other argument. The error names it when it is missing or
+ * repeated: "which plan: PLAN.json". */
 options_result options_parse_one(const option_table *table, int argc, char **argv,
                                  const char *wanted, const char **given);
 
-/* The same for a command that takes no other arguments: one is refused. */
+/* Read options of a command that refuses other arguments. */
 options_result options_parse_only(const option_table *table, int argc, char **argv);
 
-/* What a command exits with that is not to go on. */
+/* Return the exit code of a command that must stop here. */
 int options_exit_code(options_result result);
 
-/* "banyan launch: <sentence>" on stderr; returns EXIT_USAGE. */
+/* Print "banyan launch: <message>" on stderr; returns EXIT_USAGE. */
 int options_refuse(const option_table *table, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -36,7 +36,7 @@ bool out_file_open(out_file *opened, const char *path)
 bool out_file_finish(out_file *opened)
 {
     if (opened->file == stdout)
-        return true; /* main sees to all that is printed */
+        return true; /* main checks everything that is printed */
     bool whole = !ferror(opened->file) && fflush(opened->file) == 0;
     int error = errno;
     if (fclose(opened->file) != 0 && whole) {
@@ -75,7 +75,7 @@ bool out_file_flush_stdout(void)
     errno = 0;
     bool written = fflush(stdout) == 0 && !ferror(stdout);
     int error = errno;
-    /* What failed while something was printed is forgotten: it fails again. */
+    /* Discard an earlier error while printing: it occurs again here. */
     if (!written && error == 0)
         error = write(STDOUT_FILENO, "\n", 1) < 0 ? errno : EIO;
     errno = error;

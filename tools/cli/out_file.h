@@ -1,4 +1,4 @@
-/* Files that appear under their name only when they are whole, and output that must arrive. */
+/* Files that appear under their name only when complete, and checked output. */
 #ifndef TOOLS_OUT_FILE_H
 #define TOOLS_OUT_FILE_H
 
@@ -13,15 +13,16 @@ typedef struct out_file {
     FILE *file;
 } out_file;
 
-/* Of "-": stdout. False with errno. */
+/* Open the file; "-" is stdout. False with errno. */
 bool out_file_open(out_file *opened, const char *path);
-/* Give it its name. False with errno: a full disk, say; nothing is left behind. */
+/* Rename the file to its name. False with errno, for example on a full disk; nothing is left
+ * behind. */
 bool out_file_finish(out_file *opened);
 
-/* Could a file be written there? Asked before work whose result it will hold. False with errno. */
+/* True if a file can be written there; ask before long work. False with errno. */
 bool out_file_possible(const char *path);
 
-/* Has all that was printed been written? False with errno. */
+/* Flush stdout: true if everything printed was written. False with errno. */
 bool out_file_flush_stdout(void);
 
 #endif

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Up to where the size ends in `text`. */
+/* Parse up to the end of the size in `text`. */
 static bool parse_front(const char *text, const char **end, uint64_t *bytes)
 {
     static const char units[] = "KMG";

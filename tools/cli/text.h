@@ -1,4 +1,4 @@
-/* Numbers as people read them. */
+/* Numbers formatted for people. */
 #ifndef TOOLS_TEXT_H
 #define TOOLS_TEXT_H
 
@@ -14,7 +14,7 @@ const char *text_count(uint64_t count, char text[TEXT_NUMBER_BYTES]);
 /* "0.123 s", "4.56 ms", "789 µs" */
 const char *text_seconds(double seconds, char text[TEXT_NUMBER_BYTES]);
 
-/* The text behind as many spaces as make it `columns` wide on a terminal; printf counts bytes. */
+/* Pad the text on the left to `columns` on a terminal; printf counts bytes. */
 const char *text_right(const char *text, int columns, char padded[TEXT_NUMBER_BYTES]);
 
 #endif

@@ -1,16 +1,16 @@
-/* What a picture of a plan shows, the same on a page and in a figure: lanes, the steps in them, and
- * arrows between them. */
+/* The contents of a picture of a plan, equal on a page and in a figure: lanes, the steps in them,
+ * and arrows between them. */
 #ifndef TOOLS_PICTURE_H
 #define TOOLS_PICTURE_H
 
 #include <banyan/simulate.h>
 #include <jansson.h>
 
-/* More than a browser draws willingly. */
+/* More than this is too slow in a browser. */
 #define PICTURE_STEPS_MOST 50000
 #define PICTURE_NONE SIZE_MAX
 
-/* An operation as it was done once, or the launch of a thread block. */
+/* One execution of an operation, or the launch of a thread block. */
 typedef struct picture_step {
     int rank, thread_block;
     int operation;      /* -1: the launch */
@@ -18,7 +18,7 @@ typedef struct picture_step {
     uint64_t iteration;
     bool proxy;
     double began_s, ended_s;
-    size_t after; /* the step without which it had ended earlier; PICTURE_NONE */
+    size_t after; /* the step that it waited for; PICTURE_NONE */
     size_t lane;
 } picture_step;
 
@@ -36,7 +36,7 @@ typedef struct picture_lane {
 
 typedef enum picture_arrow_kind {
     PICTURE_SIGNAL,  /* from a step to the one that waited for it */
-    PICTURE_PACKETS, /* from who wrote packets to who read them */
+    PICTURE_PACKETS, /* from the writer of packets to their reader */
     PICTURE_PUT,     /* from a step to the lane of a rank's buffers */
     PICTURE_GET      /* from such a lane to a step */
 } picture_arrow_kind;
@@ -56,17 +56,16 @@ typedef struct picture {
     picture_arrow *arrows;
     size_t arrow_count, arrow_room;
     bool has_proxies;
-    bool timeless; /* nobody knows when steps begin */
+    bool timeless; /* the begins of steps are unknown */
 } picture;
 
-/* Begin with a plan, give it steps from one of the three, and finish: lanes and arrows follow. A
- * picture that is all zeros may be freed. */
+/* Begin with a plan, add steps from one of the three sources, and finish: lanes and arrows follow.
+ * A zeroed picture may be freed. */
 banyan_status picture_begin(picture *of, const banyan_plan *plan);
 banyan_status picture_take_simulation(picture *of, const banyan_simulation *simulation);
-/* The last run that a trace has, of banyan_executor_trace_write or banyan_simulation_write_trace.
- */
+/* Take the last run of a trace, of banyan_executor_trace_write or banyan_simulation_write_trace. */
 banyan_status picture_take_trace(picture *of, const char *path);
-/* Of a plan that hangs: its operations in their order, loops once, a step each. */
+/* Take the operations of a plan that hangs, in order, loops once, one step each. */
 banyan_status picture_take_order(picture *of);
 banyan_status picture_finish(picture *of);
 void picture_free(picture *of);
@@ -74,11 +73,11 @@ void picture_free(picture *of);
 /* Room for one more of `elem_bytes` in a list that holds `count`. NO_MEMORY. */
 banyan_status picture_grow(void **list, size_t *room, size_t count, size_t elem_bytes);
 
-/* 0 for what is none, or more than a double counts. */
+/* Return 0 for anything but a number, and above the range of a double. */
 uint64_t picture_number(const json_t *value);
 
 banyan_status picture_add_step(picture *of, const picture_step *step);
-/* Signals, packets and data between the steps, and what each came after if that is not known. */
+/* Add signals, packets and data between the steps, and each step's predecessor if unknown. */
 banyan_status picture_add_arrows(picture *of);
 
 #endif

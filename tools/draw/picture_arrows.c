@@ -1,11 +1,11 @@
-/* What leads from one step to another: signals, semaphores, packets and data. */
+/* Find the arrows between steps: signals, semaphores, packets and data. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/status.h"
 #include "draw/picture_op.h"
 
-/* More scratch than this is not looked into for packets. */
+/* Larger scratch is not searched for packets. */
 #define CHUNKS_MOST (UINT64_C(1) << 24)
 
 static banyan_status out_of_memory(void)
@@ -34,9 +34,9 @@ static bool is_one_of(const char *name, const char *const *names)
     return *names != NULL;
 }
 
-/* ---- who does what ---- */
+/* ---- acting steps ---- */
 
-/* What goes through a port is done by the proxy, if it has steps of its own. */
+/* The proxy executes operations of a port, if it has steps of its own. */
 static bool acts(const picture *of, size_t i)
 {
     const picture_step *step = &of->steps[i];
@@ -55,7 +55,7 @@ static bool same_operation(const picture_step *a, const picture_step *b)
            a->iteration == b->iteration;
 }
 
-/* Of each operation, every time it is done, one step: those that wait for their transfers, and
+/* Choose one step for each execution of an operation: operations that wait for their transfers, and
  * those of a proxy, have several. To be freed; NULL without memory. */
 static bool *find_actors(const picture *of)
 {
@@ -78,9 +78,9 @@ static bool *find_actors(const picture *of)
 
 /* ---- signals and semaphores ---- */
 
-/* One thing told or waited for. What is told k-th goes to whoever waits k-th for the same. */
+/* One signal or wait. The k-th signal matches the k-th wait on the same counter. */
 struct message {
-    int rank, type, number; /* of the channel or semaphore of whom it is told */
+    int rank, type, number; /* of the signaller's channel or semaphore */
     bool waits;
     double at_s;
     size_t step;
@@ -100,7 +100,7 @@ static banyan_status add_message(struct messages *all, const struct message *add
     return BANYAN_OK;
 }
 
-/* The channel of the peer that is the other end: the k-th from a to b is the k-th from b to a. */
+/* Return the peer's channel at the other end: the k-th from a to b is the k-th from b to a. */
 static int other_end(const picture *of, int rank, const char *type, int channel, int peer)
 {
     int before = 0, at = 0;
@@ -188,7 +188,7 @@ static int compare_messages(const void *a, const void *b)
     return first->step < second->step ? -1 : first->step > second->step;
 }
 
-/* Acquires that a semaphore's initial value serves wait for nobody. */
+/* Acquires that a semaphore's initial value serves wait for no release. */
 static size_t initially(const picture *of, const struct message *told)
 {
     if (told->type != SEMAPHORE)
@@ -198,7 +198,7 @@ static size_t initially(const picture *of, const struct message *told)
     return (size_t)picture_number(json_object_get(entry, "init_value"));
 }
 
-/* Those from `first` on are told; those behind them, up to `end`, wait for the same. */
+/* Join signals, from `first` on, with the waits behind them, up to `end`. */
 static banyan_status join_messages(picture *of, const struct message *first,
                                    const struct message *end)
 {
@@ -235,7 +235,7 @@ static banyan_status add_signals(picture *of, const bool *actors)
 
 /* ---- packets ---- */
 
-/* Who wrote packets last to each scratch chunk: chunk c of rank r is first[r] + c. */
+/* The last writer of packets to each scratch chunk: chunk c of rank r is first[r] + c. */
 struct packets {
     uint64_t *first;
     size_t *writer;
@@ -308,8 +308,7 @@ static banyan_status read_packets(picture *of, const struct packets *all, size_t
     return BANYAN_OK;
 }
 
-/* Packets are there for others from when their writer began, and have been read when the reader
- * has ended. */
+/* Packets are visible from the begin of their writer, and read at the end of the reader. */
 struct moment {
     double at_s;
     bool reads;
@@ -413,7 +412,7 @@ static banyan_status add_all_data(picture *of, const bool *actors)
     return status;
 }
 
-/* ---- what a step came after, where no simulation says ---- */
+/* ---- predecessors without a simulation ---- */
 
 static void come_after(picture *of, size_t from, size_t to)
 {
@@ -431,7 +430,7 @@ static bool has_chains(const picture *of)
     return false;
 }
 
-/* The last to end of the step before on the lane and those that it waited for. */
+/* Choose the last end among the lane's previous step and the steps that this one waited for. */
 static banyan_status add_chains(picture *of)
 {
     size_t *last_on = malloc(of->lane_count * sizeof *last_on);

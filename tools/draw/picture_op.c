@@ -10,13 +10,13 @@ const picture_family picture_families[] = {
 
 enum { MOVE, REDUCE, PACKETS, SWITCH, SIGNAL, WAIT, SYNC, LAUNCH };
 
-/* Which operands of an operation are packets: data come first, then packets. */
+/* The operands of an operation that are packets: data come first, then packets. */
 enum { ALL = 0, BEHIND_FIRST = 1, NONE = 99 };
 
 static const struct kind {
     const char *name;
     int family;
-    int packet_sources, packet_destinations; /* the first that is */
+    int packet_sources, packet_destinations; /* the first one that is packets */
 } kinds[] = {
     {"nop", SYNC, NONE, NONE},
     {"copy", MOVE, NONE, NONE},
@@ -106,7 +106,7 @@ const picture_family *picture_op_family(const picture *of, const picture_step *s
     return &picture_families[find_kind(picture_op_name(of, step))->family];
 }
 
-/* ---- numbers that a thread block has of its own ---- */
+/* ---- a thread block's own numbers ---- */
 
 /* The index-th of `ids` over all entries of the type. */
 static int own_number(const json_t *block, const char *list, const char *type_key, const char *type,
@@ -271,7 +271,7 @@ static void print_sentence(FILE *to, const picture *of, const picture_step *step
     fputs(count > 0 ? "\n" : "", to);
 }
 
-/* Those without operands say whom they reach. */
+/* Operations without operands show the ranks that they reach. */
 static void print_channels(FILE *to, const picture *of, const picture_step *step)
 {
     const json_t *op = picture_op_of(of, step);

@@ -17,7 +17,7 @@ typedef struct picture_operand {
     bool packets;
 } picture_operand;
 
-/* What a kind of operation is drawn as. */
+/* The drawing style of a kind of operation. */
 typedef struct picture_family {
     const char *name, *colour;
     bool dark; /* its label is */
@@ -38,14 +38,14 @@ size_t picture_operand_count(const json_t *op, bool sources);
 picture_operand picture_operand_at(const picture *of, const picture_step *step, bool sources,
                                    size_t index);
 
-/* Of a rank's k-th channel of a type: the rank it leads to; -1: there is none. */
+/* Return the rank that a rank's k-th channel of a type leads to; -1: there is none. */
 int picture_channel_peer(const picture *of, int rank, const char *type, int channel);
-/* The rank's number of the channel that an operation names as its index-th. */
+/* Return the rank's number of the index-th channel that an operation names. */
 int picture_channel_of(const picture *of, const picture_step *step, size_t index);
 
 /* "i[0..2), s[1]@2" */
 void picture_op_print_operands(FILE *to, const picture *of, const picture_step *step, bool sources);
-/* What there is to say beside its name, a line each: "from input[0..2) of rank 1". */
+/* Print details beside its name, one per line: "from input[0..2) of rank 1". */
 void picture_op_print_about(FILE *to, const picture *of, const picture_step *step);
 
 #endif

@@ -1,4 +1,4 @@
-/* Steps as a trace has them. */
+/* Read steps from a trace. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static bool is_step(const json_t *event)
     return phase && strcmp(phase, "X") == 0;
 }
 
-/* Traces of simulations have one run, and say nothing of it. */
+/* Return the event's run; traces of simulations have one run and do not number it. */
 static json_int_t run_of(const json_t *event)
 {
     return number_of(json_object_get(event, "args"), "run", 0);
@@ -41,7 +41,7 @@ static json_int_t last_run(const json_t *events)
     return last;
 }
 
-/* Is the event one of this plan's? */
+/* Check that the event belongs to this plan. */
 static banyan_status check_step(const picture *of, const char *path, const json_t *event,
                                 const picture_step *step)
 {
@@ -133,7 +133,7 @@ static void join_parts(picture *of)
     qsort(of->steps, of->step_count, sizeof *of->steps, compare_ends);
 }
 
-/* Times of a trace are those of a clock. */
+/* Shift times, which are those of a clock, to begin at 0. */
 static void begin_at_zero(picture *of)
 {
     double first = of->steps[0].began_s;

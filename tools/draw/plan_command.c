@@ -14,7 +14,7 @@
 #include "cli/text.h"
 #include "draw/plan_view.h"
 
-/* Differences of two plans that are told one by one. */
+/* Differences of two plans that are listed individually. */
 #define DIFFERENCES_TOLD 100
 
 #define WHICH_PLAN "which plan: PLAN.json"
@@ -189,7 +189,8 @@ static int print_json(const char *who, const banyan_plan_info *info, uint64_t me
     return json_print(object) == BANYAN_OK ? 0 : fail(who);
 }
 
-/* The default is rounded up to what the plan can cut; a stranger's plan may want absurdly much. */
+/* Round the default up to a size that the plan can be cut into; a plan from elsewhere may require
+ * an absurdly large one. */
 static uint64_t choose_size(const banyan_plan_info *info, uint64_t given)
 {
     uint64_t parts = info->message_parts;

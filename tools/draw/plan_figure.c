@@ -13,7 +13,7 @@
 
 #define FONT 6.5
 #define SMALL 5.5
-#define LEFT 66.0 /* of it are the lanes' names */
+#define LEFT 66.0 /* width of the lanes' names */
 #define MARGIN 6.0
 #define ROW 19.0
 #define BUFFERS_ROW 8.0
@@ -48,8 +48,8 @@ struct drawing {
     const plan_figure *figure;
     double *lane_y;     /* NaN: the lane is not shown */
     double y;           /* below what has been drawn */
-    double width;       /* of it all */
-    double from_s, end; /* the time that is shown */
+    double width;       /* total width */
+    double from_s, end; /* the displayed time */
     bool drawn_arrows[ARROW_KINDS], drawn_families[16];
 };
 
@@ -100,8 +100,8 @@ static bool is_at(const banyan_check_place *place, const picture_step *step)
            place->operation == step->operation && place->loop_operation == step->loop_operation;
 }
 
-/* The first from `first` on that is about the step; those that are no warnings come first.
- * SIZE_MAX: none. */
+/* Find the first finding from `first` on that is about the step; errors precede warnings. SIZE_MAX:
+ * none. */
 static size_t finding_at(const struct drawing *of, const picture_step *step, size_t first)
 {
     const banyan_check_report *report = of->view->report;
@@ -133,7 +133,8 @@ static void draw_badge(const struct drawing *of, double x, double y, size_t inde
              "text-anchor=\"middle\" fill=\"#ffffff\" font-weight=\"bold\" " SMALL_TEXT, number);
 }
 
-/* "1", "2–4,7", as banyan check numbers them: all that are about the step. To be freed. */
+/* Return the numbers, as in banyan check, of all findings about the step: "1", "2–4,7". To be
+ * freed. */
 static char *numbers_at(const struct drawing *of, const picture_step *step)
 {
     char *text = NULL;
@@ -260,7 +261,7 @@ static void draw_badges(const struct drawing *of)
 /* ---- arrows ---- */
 
 struct spot {
-    double x, y, height; /* y: the top of what it leaves, or comes to */
+    double x, y, height; /* y: top of the object that it leaves, or reaches */
 };
 
 static void draw_between(const struct drawing *of, const struct spot *from, const struct spot *to,
@@ -478,7 +479,7 @@ static int compare_doubles(const void *a, const void *b)
     return first < second ? -1 : first > second;
 }
 
-/* Nine names in ten fit. */
+/* Choose a width in which nine names in ten fit. */
 static double choose_width(const struct drawing *of)
 {
     const picture *drawn = of->picture;

@@ -1,4 +1,4 @@
-/* The page of `banyan plan view`: a page that is compiled in, and its data. */
+/* The page of `banyan plan view`: a compiled-in page with its data. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,10 +8,10 @@
 #include "draw/picture_op.h"
 #include "draw/plan_view.h"
 
-/* Where the page has its data. */
+/* Placeholder of the data in the page. */
 #define MARK "/*DATA*/null"
 
-/* JSON in a script: what could end the script can only be in a string. */
+/* Write JSON into a script: text that could end the script can only be in a string. */
 static void write_json(FILE *file, const char *text)
 {
     for (; *text; text++) {
@@ -123,7 +123,7 @@ static void write_about(FILE *file, const picture *of, const picture_step *step)
     free(text);
 }
 
-/* Of each operation once, by its place: what the steps of it have in common. */
+/* Write each operation once, by its place: the properties that its steps share. */
 static void write_operation(FILE *file, const picture *of, const picture_step *step)
 {
     fprintf(file, "\n\"%d/%d/%d/%d\": {\"name\": ", step->rank, step->thread_block, step->operation,

@@ -23,12 +23,12 @@ struct view {
     plan_view shown;
     banyan_plan *plan;
     banyan_topology *topology;
-    char *hang; /* the sentence about it */
+    char *hang; /* message about the deadlock */
     banyan_check_report *report;
 };
 
-/* Without a topology the page shows the order: an operation takes a step, bytes and ways nothing.
- */
+/* Without a topology the page shows the order: an operation takes one step, bytes and routes
+ * nothing. */
 #define IN_STEPS                                                                                   \
     "{\"name\": \"steps\", \"kinds\": {\"step\": {\"memory_bytes_per_s\": 1e18, "                  \
     "\"blocks_at_once\": 1e6,"                                                                     \
@@ -51,7 +51,7 @@ static banyan_status read_topology(struct view *view)
     return banyan_topology_parse(text, (size_t)bytes, "steps", &view->topology);
 }
 
-/* A plan that hangs is shown all the same. */
+/* A plan that hangs is shown too. */
 static banyan_status simulate(struct view *view)
 {
     banyan_simulate_options options = BANYAN_SIMULATE_OPTIONS_INIT;
@@ -91,7 +91,7 @@ static banyan_status gather(struct view *view)
     return BANYAN_OK;
 }
 
-/* ---- what a figure shows ---- */
+/* ---- selection for a figure ---- */
 
 /* "0,2", "0:3", "0:1,7". */
 static banyan_status read_ranks(const char *text, int count, bool *ranks)

@@ -8,20 +8,20 @@
 
 #include "draw/picture.h"
 
-/* All that is shown. */
+/* The displayed data. */
 typedef struct plan_view {
     const banyan_plan *plan;
     picture picture;
     const char *topology;              /* its name; NULL: in steps, or from a trace */
     const char *trace;                 /* its file; NULL */
-    const char *hang;                  /* the sentence about it; NULL */
+    const char *hang;                  /* message about a deadlock; NULL */
     const banyan_check_report *report; /* NULL: it was not checked */
     uint64_t message_bytes;            /* 0: a trace does not say */
 } plan_view;
 
-/* What of it a figure shows. */
+/* The selection that a figure shows. */
 typedef struct plan_figure {
-    const bool *ranks; /* those that are shown */
+    const bool *ranks; /* the displayed ranks */
     double width;      /* points; 0: as its labels need */
     double from, to;   /* of the time from the first step to the last, 0 to 1 */
 } plan_figure;
@@ -32,7 +32,7 @@ int plan_view_command(int argc, char **argv);
 banyan_status plan_page_print(FILE *to, const plan_view *view);
 banyan_status plan_figure_print(FILE *to, const plan_view *view, const plan_figure *figure);
 
-/* An operation takes a step, and so does a way: neither times nor bytes are known. */
+/* True when an operation, or a route, takes one step: neither times nor bytes are known. */
 static inline bool plan_view_in_steps(const plan_view *view)
 {
     return !view->topology && !view->trace;

@@ -16,10 +16,10 @@
 #define NODE_WIDTH 14.0
 #define GAP 10.0
 #define BOTTOM 92.0
-#define LABEL_HEIGHT 11.0 /* nodes closer than this share a label's place: it is left out */
+#define LABEL_HEIGHT 11.0 /* of a label; a label is left out where nodes are closer than this */
 #define STAYS "#b8bcc4"
 
-/* A rank on one side: where it stands, and how much of its height bands have taken. */
+/* A rank on one side: its position, and the height that bands have taken. */
 struct node {
     uint64_t bytes;
     double top, height, taken;

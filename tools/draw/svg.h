@@ -1,4 +1,4 @@
-/* A picture of who sends how much to whom. */
+/* A picture of the bytes that each rank sends to each other one. */
 #ifndef TOOLS_SVG_H
 #define TOOLS_SVG_H
 
@@ -8,13 +8,13 @@
 typedef struct svg_flows {
     const char *title;     /* the model */
     const char *from, *to; /* the specs */
-    const char *caption;   /* a line below: what it came to */
+    const char *caption;   /* a line below with the totals */
     int ranks;
     const uint64_t *bytes; /* [sender × ranks + receiver] */
 } svg_flows;
 
-/* Senders at the left, receivers at the right, a band between them as wide as what it carries.
- * Bytes that stay on their rank are grey. False with errno. */
+/* Draw senders at the left, receivers at the right, and bands between them whose width is
+ * proportional to their bytes. Bytes that stay on their rank are grey. False with errno. */
 bool svg_write(const char *path, const svg_flows *flows);
 
 #endif

@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Wide fonts have it. */
+/* The widest common fonts need it. */
 #define WIDTH_OF_LETTER 0.6
 
 static void print_escaped(FILE *to, const char *text, size_t bytes)
@@ -56,7 +56,7 @@ double svg_text_width(const char *text, double font_size)
     return letters * WIDTH_OF_LETTER * font_size;
 }
 
-/* Up to the last blank that fits, or all that does. */
+/* Return the bytes up to the last blank that fits, or of everything if it fits. */
 static size_t line_bytes(const char *text, int columns)
 {
     size_t at = 0, blank = 0;

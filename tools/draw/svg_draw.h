@@ -1,5 +1,5 @@
-/* Lines of SVG that pictures are made of: shapes and text with plain attributes, without styles or
- * markers, which not every program reads. */
+/* SVG elements of pictures: shapes and text with plain attributes, without styles or markers, which
+ * some programs cannot read. */
 #ifndef TOOLS_SVG_DRAW_H
 #define TOOLS_SVG_DRAW_H
 
@@ -7,10 +7,11 @@
 
 /* `style`: further attributes. Anything may be in the text. */
 void svg_text(FILE *to, double x, double y, const char *style, const char *text);
-/* In lines of at most so many characters, below each other; gives the y behind the last. */
+/* Write text in lines of at most `columns` characters, below each other; returns the y behind the
+ * last. */
 double svg_paragraph(FILE *to, double x, double y, double line_height, int columns,
                      const char *style, const char *text);
-/* What a text takes in whatever font without serifs there is, or a little more. */
+/* Return the width of a text in any common sans-serif font, or slightly more. */
 double svg_text_width(const char *text, double font_size);
 
 void svg_rect(FILE *to, double x, double y, double width, double height, const char *style);

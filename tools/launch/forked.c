@@ -18,7 +18,7 @@ int forked_run(const char *who, int ranks, int (*rank_main)(int rank, void *cont
                       .rank_main = rank_main,
                       .context = context,
                       .ranks_explain = true};
-    signal(SIGXFSZ, SIG_IGN); /* a file that grows too long is an error, which has a sentence */
+    signal(SIGXFSZ, SIG_IGN); /* a file that grows too long causes an error with a message */
     int code = launch_run(&job);
     char text[FAILURE_TEXT_BYTES];
     const char *sentence = failure_sentence(noted, text);

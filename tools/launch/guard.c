@@ -2,8 +2,8 @@
 
 #include "launch/launch.h"
 
-/* Positive words add a group, negative ones remove it. What is left when the launcher has ended is
- * killed. */
+/* Watch process groups: positive words add a group, negative ones remove it. Kill the remaining
+ * groups when the launcher has ended. */
 static void watch(int from, const void *nothing)
 {
     static pid_t groups[LAUNCH_MAX_RANKS];

@@ -1,12 +1,13 @@
-/* The helper that ends what a killed launcher cannot: its ranks, and what those have started. */
+/* The helper that cleans up after a killed launcher: it kills the ranks, and processes that they
+ * started. */
 #ifndef TOOLS_GUARD_H
 #define TOOLS_GUARD_H
 
 #include "launch/helper.h"
 
-/* Call before there are descriptors that should not stay open. False with errno. */
+/* Start the guard before opening descriptors that it must not inherit. False with errno. */
 bool guard_start(helper *guard);
-/* Watch over a process group, or no longer. */
+/* Watch a process group, or stop watching it. */
 void guard_add(const helper *guard, pid_t group);
 void guard_remove(const helper *guard, pid_t group);
 

@@ -1,4 +1,4 @@
-/* A process that outlives the command by a moment, to clean up what a killed one cannot. */
+/* A process that outlives the command briefly, to clean up after a kill. */
 #ifndef TOOLS_HELPER_H
 #define TOOLS_HELPER_H
 
@@ -8,7 +8,7 @@
 
 typedef struct helper {
     pid_t pid;
-    int socket; /* its other end closes when the command ends, and all that it has forked */
+    int socket; /* its other end closes when the command and all its forks have ended */
 } helper;
 
 /* Fork `helper_main`, which reads from its end of the socket. No signal but SIGKILL ends it. False
@@ -16,10 +16,10 @@ typedef struct helper {
 bool helper_start(helper *started, void (*helper_main)(int socket, const void *context),
                   const void *context);
 
-/* Send it some bytes. One that is gone gets none, and no SIGPIPE comes. */
+/* Send bytes. A helper that has ended gets none, without a SIGPIPE. */
 void helper_tell(const helper *to, const void *data, size_t bytes);
 
-/* Read so many bytes. False when the command has ended. */
+/* Read `bytes` bytes. False when the command has ended. */
 bool helper_hear(int socket, void *data, size_t bytes);
 
 /* True once it has ended, by itself or by a signal. */

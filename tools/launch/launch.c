@@ -23,9 +23,9 @@
 #define EXIT_CANNOT_RUN 126
 #define EXIT_NOT_FOUND 127
 
-/* How long a rank's output is waited for after its end, when what it started still writes. */
+/* Time to wait for a rank's output after its end, while processes that it started still write. */
 #define DRAIN_SECONDS 1.0
-/* How long after a rank's failure another's death may still turn out to be its cause. */
+/* Time after a rank's failure in which the death of another may prove to be its cause. */
 #define SUSPECT_SECONDS 0.1
 
 /* Signals that ask a program to end. */
@@ -35,7 +35,7 @@ static const int other_signals[] = {SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP, SIGCONT
 struct rank {
     pid_t pid;
     bool running;
-    bool own_group; /* what it starts can be ended with it */
+    bool own_group; /* processes that it starts can be ended with it */
 };
 
 struct launch {
@@ -49,7 +49,7 @@ struct launch {
     tagged_stream *streams; /* two a rank, when lines are tagged */
     int running;
     int exit_code;
-    int suspect; /* the rank that has failed, as far as is known; -1: none */
+    int suspect; /* the rank that failed first, as far as known; -1: none */
     bool suspect_killed;
     int suspect_status; /* exit code, or signal */
     double conclude_at;
@@ -109,7 +109,7 @@ static void redirect(int rank, const int output[2])
     }
 }
 
-/* Descriptors of the launcher that a program would not inherit. */
+/* Close descriptors of the launcher that a program would not inherit. */
 static void close_inherited(const struct launch *launch)
 {
     close(launch->signals);
@@ -149,7 +149,7 @@ static void be_rank(const struct launch *launch, int rank, const int output[2], 
 
 /* ---- starting ---- */
 
-/* What became of the child's exec: 0, or its errno. The pipe closes when it worked. */
+/* Return the result of the child's exec: 0, or its errno. The pipe closes on success. */
 static int exec_error(int pipe)
 {
     int error = 0;
@@ -181,7 +181,7 @@ static bool cannot_start(struct launch *launch, int rank, int error)
     return false;
 }
 
-/* A name without a slash is looked for as a shell does: not in this folder. */
+/* Look up a name without a slash as a shell does: not in this folder. */
 static bool cannot_run(struct launch *launch, int error)
 {
     const char *program = launch->job->program[0];
@@ -259,8 +259,9 @@ static void begin_ending(struct launch *launch)
     signal_ranks(launch, SIGCONT);
 }
 
-/* An exit code is often a consequence of another rank's death by a signal, which may be seen a
- * moment later: for that moment a killed rank takes the place of one that exited. */
+/* Record the first failure. An exit code is often a consequence of another rank's death by a
+ * signal, which may become visible a moment later: for that moment a killed rank replaces one that
+ * exited. */
 static void suspect(struct launch *launch, int rank, const siginfo_t *how)
 {
     bool killed = how->si_code != CLD_EXITED;
@@ -289,8 +290,8 @@ static void conclude(struct launch *launch)
     begin_ending(launch);
 }
 
-/* What a rank that failed, or was ended, has started ends with it. Its number cannot belong to
- * another process yet: it is waited for afterwards. */
+/* End the processes that a failed or ended rank has started. Its process group number cannot be
+ * reused yet: the rank is waited for afterwards. */
 static void reap(struct launch *launch, int rank, bool failed)
 {
     struct rank *reaped = &launch->ranks[rank];
@@ -319,7 +320,8 @@ static void reap_ranks(struct launch *launch)
     }
 }
 
-/* Without its helper a launcher that is killed would leave what ranks have started. */
+/* Report the loss of the helper: without it, a killed launcher would leave processes that ranks
+ * have started. */
 static void look_at_guard(struct launch *launch)
 {
     siginfo_t how;
@@ -349,7 +351,8 @@ static bool is_end_signal(int number)
     return false;
 }
 
-/* What a terminal sends has reached the ranks in the launcher's own group already. */
+/* Forward a signal. Signals of a terminal have reached ranks in the launcher's own group already.
+ */
 static void forward(struct launch *launch, const struct signalfd_siginfo *info)
 {
     int number = (int)info->ssi_signo;
@@ -408,7 +411,7 @@ static int poll_timeout_ms(const struct launch *launch)
     return left_ms > 60000 ? 60000 : left_ms < 0 ? 0 : (int)left_ms;
 }
 
-/* Wait for a signal, output or the clock, and see to all three. */
+/* Wait for a signal, output or a timeout, and handle all three. */
 static void watch_once(struct launch *launch, struct pollfd *polled)
 {
     int streams = launch->streams ? 2 * launch->job->count : 0;
@@ -456,8 +459,8 @@ static bool block_signals(struct launch *launch)
     return launch->signals >= 0;
 }
 
-/* A secret that is given stays; a mistyped one must not become another in silence. The sentence
- * does not show it. */
+/* Name the job. A given secret is kept, and a malformed one is refused instead of silently
+ * replaced. The message does not show it. */
 static bool make_names(struct launch *launch)
 {
     if (!random_hex(launch->job_name) || !random_hex(launch->secret)) {

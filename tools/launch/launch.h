@@ -1,4 +1,4 @@
-/* Start the ranks of a job on this machine, look after them, and end them together. */
+/* Start the ranks of a job on this machine, supervise them, and end them together. */
 #ifndef TOOLS_LAUNCH_H
 #define TOOLS_LAUNCH_H
 
@@ -9,14 +9,14 @@
 #define LAUNCH_SIGNALLED 128 /* exit codes above: a signal's number is added to it */
 
 typedef struct launch_job {
-    const char *who; /* what sentences begin with: "banyan launch" */
+    const char *who; /* begins messages: "banyan launch" */
     int count;
-    char *const *program; /* argv of what every rank runs; NULL: `rank_main` runs in a fork */
+    char *const *program; /* argv of the program of every rank; NULL: `rank_main` runs in a fork */
     int (*rank_main)(int rank, void *context); /* returns the rank's exit code */
     void *context;
-    bool ranks_explain; /* ranks say themselves why they end with a code other than 0 */
+    bool ranks_explain; /* ranks print why they end with a code other than 0 */
     bool tag_output;    /* "[rank] " before every line */
-    double timeout_s;   /* the job is ended after so long; 0: never */
+    double timeout_s;   /* the job is ended after this time; 0: never */
     double grace_s;     /* between SIGTERM and SIGKILL; 0: LAUNCH_GRACE_SECONDS */
 } launch_job;
 

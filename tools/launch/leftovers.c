@@ -11,7 +11,7 @@
 
 #include "core/files/nameless.h"
 
-/* As the library names its hidden folders: ".banyan-RESULT." and so many hexadecimal digits. */
+/* The library's hidden folders are named ".banyan-RESULT." and this many hexadecimal digits. */
 #define RANDOM_DIGITS 16
 #define MAX_BASE 200
 
@@ -22,7 +22,7 @@ static bool is_hidden_name(const char *name, const char *prefix)
            strspn(name + length, "0123456789abcdef") == RANDOM_DIGITS;
 }
 
-/* Those that nobody uses: their makers hold a lock. */
+/* Remove unused folders: makers of used ones hold a lock. */
 static void remove_abandoned(const char *result)
 {
     const char *slash = strrchr(result, '/');
@@ -46,8 +46,8 @@ static void remove_abandoned(const char *result)
     free(parent);
 }
 
-/* A byte says that all is done. The other end closes when the command and its ranks have ended: no
- * one writes any more. */
+/* Wait for the end: a byte reports success. The other end closes when the command and its ranks
+ * have ended, so that none of them writes any more. */
 static void keep(int from, const void *context)
 {
     const leftovers *watched = context;

@@ -1,5 +1,5 @@
-/* What a command that writes a folder must not leave behind, however it ends: its work folder, and
- * the hidden folders of the library's. */
+/* Folders that a command must not leave behind, however it ends: its work folder, and the library's
+ * hidden folders. */
 #ifndef TOOLS_LEFTOVERS_H
 #define TOOLS_LEFTOVERS_H
 
@@ -12,11 +12,11 @@ typedef struct leftovers {
     helper keeper;     /* removes them if this process is killed */
 } leftovers;
 
-/* Call before ranks are started. `work` (NULL: none) has its name; make it afterwards. Without a
- * helper, what is wrong is told on stderr behind `who`, and the work folder is removed. */
+/* Call before ranks are started. `work` (NULL: none) has its name; make it afterwards. On failure
+ * of the helper, print an error on stderr behind `who` and remove the work folder. */
 bool leftovers_watch(leftovers *watched, const char *result, work_folder *work, const char *who);
 
-/* The result is there, or is not to be. No rank runs any more. */
+/* Remove leftovers after success or failure. No rank may be running. */
 void leftovers_remove(leftovers *watched);
 
 #endif

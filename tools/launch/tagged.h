@@ -8,14 +8,14 @@
 typedef struct tagged_stream {
     int from, to; /* descriptors; from -1: at its end */
     char tag[16];
-    char *line; /* what has come of a line that has not ended */
+    char *line; /* beginning of an unfinished line */
     size_t bytes, capacity;
 } tagged_stream;
 
-/* Read once from the stream, which has something or is at its end, and write the lines that are
- * complete. False when there is nothing more to come: what was left has been written. */
+/* Read once from the stream, which is readable or at its end, and write complete lines. False at
+ * the end, after the rest has been written. */
 bool tagged_stream_pump(tagged_stream *stream);
-/* Write what has come, close, free. */
+/* Write the rest, close, free. */
 void tagged_stream_close(tagged_stream *stream);
 
 #endif

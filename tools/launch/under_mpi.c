@@ -12,8 +12,8 @@ int under_mpi_rank(void)
     return rank && getenv("PMIX_NAMESPACE") ? atoi(rank) : -1;
 }
 
-/* Open MPI refuses more ranks than cores, and root, unless told; its own variables tell it, so that
- * the command line stays one that every mpirun takes. What the user has set stays. */
+/* Open MPI refuses more ranks than cores, and root, unless its own variables allow it. Set these,
+ * so that the command line fits every mpirun. Variables that the user has set stay. */
 static void allow_what_forks_are_allowed(void)
 {
     setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);

@@ -27,7 +27,7 @@ static bool set_path(work_folder *folder, const char *result)
     return false;
 }
 
-/* Whether the name still leads to the folder that is locked: its last user removes it. */
+/* True if the name still leads to the locked folder; its last user removes it. */
 static bool is_current(const work_folder *folder)
 {
     struct stat locked, named;
@@ -35,7 +35,7 @@ static bool is_current(const work_folder *folder)
            locked.st_dev == named.st_dev && locked.st_ino == named.st_ino;
 }
 
-/* A file system without locks: whoever makes the folder has it. */
+/* On a file system without locks, the maker of the folder owns it. */
 static bool has_no_locks(int error)
 {
     return error == ENOSYS || error == EOPNOTSUPP || error == ENOLCK;
@@ -53,8 +53,8 @@ static bool lock_it(work_folder *folder, bool is_new)
     return false;
 }
 
-/* Make or open it, and lock it. False with errno: EWOULDBLOCK while another process has it, ESTALE
- * when that one has just removed it. */
+/* Make or open the folder, and lock it. False with errno: EWOULDBLOCK while another process owns
+ * it, ESTALE when that one has just removed it. */
 static bool try_take(work_folder *folder)
 {
     bool is_new = mkdir(folder->path, 0700) == 0;
@@ -132,7 +132,7 @@ void work_folder_remove_abandoned(const work_folder *folder)
     work_folder left = *folder;
     double until = clock_now_s() + TAKE_OVER_SECONDS;
     left.lock = open(left.path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    /* A process that is ending may still hold the lock when all else of it has been closed. */
+    /* A process that is ending may hold the lock after all its other files are closed. */
     while (left.lock >= 0 && flock(left.lock, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK || clock_now_s() > until) {
             close(left.lock);

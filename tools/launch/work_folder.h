@@ -1,5 +1,5 @@
-/* A folder for what is only a step on the way to a result, beside that, on its file system. One
- * that a killed run has left is taken over by the next with the same result. */
+/* A folder for intermediate files, beside the result and on its file system. The next run with the
+ * same result takes over a folder that a killed run has left. */
 #ifndef TOOLS_WORK_FOLDER_H
 #define TOOLS_WORK_FOLDER_H
 
@@ -15,14 +15,14 @@ typedef struct work_folder {
  * too long. */
 bool work_folder_name(work_folder *named, const char *result, const char *who);
 
-/* Make the named folder, empty. Without one, what is wrong is told on stderr, behind `who`. */
+/* Make the named folder, empty. On failure, print an error on stderr, behind `who`. */
 bool work_folder_make(work_folder *made, const char *result, const char *who);
 
-/* Remove it with all that it has. */
+/* Remove it with its contents. */
 void work_folder_remove(work_folder *folder);
-/* Remove the one that a process which has ended made, unless another process has taken it over. */
+/* Remove the folder of a process that has ended, unless another process has taken it over. */
 void work_folder_remove_abandoned(const work_folder *folder);
-/* Remove any folder with all that it has. */
+/* Remove any folder with its contents. */
 void folder_remove(const char *path);
 
 #endif

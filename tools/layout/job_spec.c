@@ -76,7 +76,7 @@ static void add_destination(const job_spec *spec, int to_rank, banyan_layout *la
                                 spec->to_first);
 }
 
-/* Whether the model can be cut so: its first rank's layout says it. */
+/* Test whether the model can be cut so: build its first rank's layout. */
 static banyan_status try_layout(const job_spec *spec,
                                 void (*add)(const job_spec *spec, int rank, banyan_layout *layout))
 {
@@ -90,7 +90,7 @@ static banyan_status try_layout(const job_spec *spec,
     return status;
 }
 
-/* A side's spec, or the file that is in its place. */
+/* Read a side's spec, or its layout file. */
 static bool read_side(const char *who, const char *option, const char *text, banyan_side side,
                       banyan_spec *spec, banyan_layout_file **file)
 {
@@ -158,7 +158,7 @@ const char *job_spec_name(const job_spec *spec, char text[256])
     return text;
 }
 
-/* An empty spec is one rank that holds all. */
+/* An empty spec is one rank that holds everything. */
 static const char *in_words(const char *text)
 {
     return text[0] == '\0' ? "tp=1" : text;

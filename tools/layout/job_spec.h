@@ -1,4 +1,4 @@
-/* A model and the two layouts that it is moved between, as a command line names them. */
+/* A model and the two layouts that it moves between, as named on a command line. */
 #ifndef TOOLS_JOB_SPEC_H
 #define TOOLS_JOB_SPEC_H
 
@@ -9,7 +9,7 @@ typedef struct job_spec {
     const char *config_path; /* the model's config.json; NULL: beside the weights, if there */
     const char *skip;        /* patterns of tensors to leave out, separated by commas; or NULL */
     bool disjoint;
-    /* What ranks have saved, which source ranks hold as it is where from_text is NULL. */
+    /* A folder saved by ranks, which source ranks hold unchanged where from_text is NULL. */
     const banyan_checkpoint *saved;
 
     banyan_model *model;
@@ -21,17 +21,17 @@ typedef struct job_spec {
     int ranks;
 } job_spec;
 
-/* Does the text name a layout file: does it end with ".json"? */
+/* True if the text names a layout file, by the ending ".json". */
 bool job_spec_is_file(const char *text);
 
-/* The option that is missing, or NULL. Two layout files need no model. */
+/* Return the missing option, or NULL. Two layout files need no model. */
 const char *job_spec_missing(const job_spec *spec);
 
-/* Read what the texts name, or print the sentence that says why not. */
+/* Read the named files and specs, or print why they cannot be used. */
 bool job_spec_read(job_spec *spec, const char *who);
 void job_spec_free(job_spec *spec);
 
-/* Add what `rank` holds to two empty layouts. */
+/* Add the tensors of `rank` to two empty layouts. */
 void job_spec_layouts(const job_spec *spec, int rank, banyan_layout *source,
                       banyan_layout *destination);
 

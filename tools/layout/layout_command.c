@@ -217,7 +217,7 @@ static void print_piece(const banyan_piece *piece)
     printf("\n");
 }
 
-/* Where a list of all tensors' pieces, padding or boxes has got to: a file has them by tensor. */
+/* Position in a list of all tensors' pieces, padding or boxes: a file has them by tensor. */
 struct cursor {
     size_t piece, padding, left_alone;
 };

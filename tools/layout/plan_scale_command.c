@@ -39,7 +39,7 @@ static void show_progress(void *context, uint64_t done, uint64_t total)
     progress_add(&scale->bar, 1);
 }
 
-/* Evenly over the world, the first and the last among them. */
+/* Choose ranks evenly over the world, including the first and the last. */
 static void choose_ranks(struct scale *scale)
 {
     int ranks = scale->spec.ranks;

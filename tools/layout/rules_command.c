@@ -24,7 +24,7 @@ static int fail(const char *who)
 
 /* ---- list ---- */
 
-/* The first comment of a rule file, up to its first line that is none. */
+/* Print the first comment of a rule file, up to its first line that is not a comment. */
 static void print_about(const char *text)
 {
     for (bool first = true; *text == '#'; first = false) {
@@ -120,7 +120,7 @@ static banyan_status read_all(struct checking *job)
     return status;
 }
 
-/* One line a tensor. Sets how many have no rule, or one that cannot be decided. */
+/* Print one line per tensor. Sets how many have no rule, or one that cannot be decided. */
 static banyan_status print_tensors(const struct checking *job, size_t *without)
 {
     static const char *const signs[] = {
@@ -148,7 +148,7 @@ static banyan_status print_tensors(const struct checking *job, size_t *without)
     return BANYAN_OK;
 }
 
-/* Check what every rank holds. */
+/* Check the layout of every rank. */
 static banyan_status check_layouts(const struct checking *job)
 {
     banyan_status status = BANYAN_OK;

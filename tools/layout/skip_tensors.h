@@ -4,8 +4,8 @@
 
 #include <banyan/layout.h>
 
-/* Leave the tensors out that fit one of the patterns, which commas separate. INVALID for a pattern
- * that no tensor fits: it has a mistake. */
+/* Leave out the tensors that fit one of the patterns, which commas separate. INVALID for a pattern
+ * that no tensor fits: it is probably misspelt. */
 banyan_status skip_tensors(banyan_model *model, const char *patterns);
 
 #endif

@@ -53,7 +53,7 @@ static int run_ranks(mixed_job *job)
     return code == 0 ? report(job) : code;
 }
 
-/* Before anything is measured. NULL: nothing is to be written. */
+/* Check before any measurement. NULL: nothing is to be written. */
 static bool is_writable(const char *path)
 {
     if (!path || out_file_possible(path))
@@ -98,14 +98,14 @@ static int check_buffers(const option_table *table, const mixed_job *job)
                           job->rows[1], job->hidden, ranks);
 }
 
-/* One rank has nothing to send; who wants it all the same says so. */
+/* A grid of one rank sends nothing; accept it only when it is given explicitly. */
 static bool has_grid(const banyan_mixed_options *options)
 {
     return options->local_tp > 0 || options->local_dp > 0 || options->inter_tp > 0 ||
            options->inter_dp > 0 || options->nodes > 1;
 }
 
-/* What is not given takes 1; nodes, when they are given alone, are tensor-parallel. */
+/* Dimensions that are not given are 1; nodes, when given alone, are tensor-parallel. */
 static int resolve(const option_table *table, mixed_job *job, const char *dtype)
 {
     banyan_mixed_options *options = &job->options;

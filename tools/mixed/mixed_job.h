@@ -31,7 +31,7 @@ typedef struct mixed_job {
     int ranks;
     bool on_gpus, json;
     uint64_t rows[2], hidden;
-    const char *op_name, *mode_name; /* NULL: all that are valid */
+    const char *op_name, *mode_name; /* NULL: all valid ones */
     const char *svg_path, *save_path;
     banyan_mixed_op op;
     banyan_mixed_mode mode;
@@ -40,10 +40,10 @@ typedef struct mixed_job {
     failure *failed;
 } mixed_job;
 
-/* Bytes of b rows. */
+/* Return the bytes of b rows. */
 uint64_t mixed_job_bytes(const mixed_job *job, const mixed_size *size);
 
-/* Modes were chosen by a table, not by default. */
+/* True if modes were chosen by a table, not by default. */
 bool mixed_job_is_tuned(const mixed_job *job);
 
 /* A rank's part; `job` is a mixed_job. Returns the rank's exit code. */
@@ -52,11 +52,12 @@ int mixed_rank(int rank, void *job);
 void mixed_report(const mixed_job *job);
 /* The JSON object, on stdout. */
 banyan_status mixed_report_json(const mixed_job *job);
-/* Of the first wrong element of all, a sentence; NULL when there is none. */
+/* Format a message about the first wrong element of all; NULL when there is none. */
 #define MIXED_WRONG_BYTES 512
 const char *mixed_report_wrong(const mixed_job *job, char text[MIXED_WRONG_BYTES]);
 
-/* Time over size, a line a mode, both logarithmic, a panel an operation. False with errno. */
+/* Draw time over size, a line per mode, both logarithmic, a panel per operation. False with errno.
+ */
 bool mixed_plot(const mixed_job *job);
 
 #endif

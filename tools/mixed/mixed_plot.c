@@ -89,10 +89,10 @@ static void draw_grid(FILE *to, const mixed_job *job, const struct axes *axes)
     svg_text(to, 10, axes->y0 + 34, TEXT_STYLE, "rows");
 }
 
-#define POINT 2.0 /* radius; alone it is all that there is of a mode */
+#define POINT 2.0 /* radius; a mode with one size is only a point */
 #define CHOSEN_POINT 4.5
 
-/* A mode's line; what calls that force no mode take has larger points. */
+/* Draw a mode's line; modes that calls without a forced mode take have larger points. */
 static bool draw_mode(FILE *to, const mixed_job *job, const struct axes *axes, int op, int mode)
 {
     char style[64];

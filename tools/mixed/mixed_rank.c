@@ -8,7 +8,7 @@
 #include "core/types/float_bits.h"
 #include "mixed/mixed_job.h"
 
-/* What an output holds before a checked run. */
+/* Contents of an output before a checked run. */
 #define POISON 0xa5
 
 struct rank_run {
@@ -30,7 +30,8 @@ struct found {
 
 /* ---- elements ---- */
 
-/* Whole numbers whose sums over 64 ranks every type holds exactly, different at every place. */
+/* Return a whole number, different at every place, whose sums over 64 ranks every type holds
+ * exactly. */
 static int value(int rank, uint64_t index)
 {
     uint64_t x =
@@ -62,9 +63,9 @@ static double load(DLDataType dtype, const char *from, uint64_t index)
     return (double)f32_of_bits(dtype.code == kDLBfloat ? f32_of_bf16(half) : f32_of_f16(half));
 }
 
-/* ---- what outputs must hold ---- */
+/* ---- expected outputs ---- */
 
-/* Of the rank with this dp index: the sum over tp of an input's element. */
+/* Return, for the rank with this dp index, the sum over tp of an input's element. */
 static double sum_over_tp(const banyan_mixed_grid *grid, int dp_index, uint64_t index)
 {
     double sum = 0;
@@ -165,7 +166,7 @@ static banyan_status compare(const struct rank_run *run, banyan_mixed_op op, uin
     return BANYAN_OK;
 }
 
-/* What all ranks found becomes the cell's. */
+/* Combine all ranks' results into the cell. */
 static banyan_status gather(const struct rank_run *run, const struct found *mine, mixed_cell *cell)
 {
     RETURN_IF_FAILED(banyan_world_allgather(run->world, mine, sizeof *mine, run->all_found));
@@ -216,7 +217,7 @@ static bool is_valid(const struct rank_run *run, banyan_mixed_op op, banyan_mixe
     return i < count;
 }
 
-/* NCCL's modes are valid until it does not start: that leaves them out. */
+/* NCCL's modes are valid until NCCL fails to start: then they are left out. */
 static banyan_status try_cell(const struct rank_run *run, mixed_size *size, banyan_mixed_op op,
                               banyan_mixed_mode mode)
 {
@@ -332,7 +333,7 @@ static banyan_status run_job(struct rank_run *run)
     return banyan_world_close(run->world);
 }
 
-/* A rank that fails ends without taking anything down: its process does. */
+/* A rank that fails ends without releasing anything: its process does that. */
 int mixed_rank(int rank, void *context)
 {
     mixed_job job = *(const mixed_job *)context;

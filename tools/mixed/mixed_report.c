@@ -60,7 +60,7 @@ static int fastest_of(const mixed_size *size, banyan_mixed_op op)
     return run > 1 ? fastest : BANYAN_MIXED_MODES;
 }
 
-/* The choice, where the fastest is another. */
+/* True for the chosen mode when another one is fastest. */
 static bool is_chosen_instead(const mixed_size *size, banyan_mixed_op op, int mode)
 {
     int fastest = fastest_of(size, op);
@@ -148,7 +148,7 @@ void mixed_report(const mixed_job *job)
                text_count(sum_of_checked(job), count));
 }
 
-/* ---- what is wrong ---- */
+/* ---- wrong elements ---- */
 
 static const char *tell(const mixed_job *job, const mixed_size *size, banyan_mixed_op op,
                         banyan_mixed_mode mode, char text[MIXED_WRONG_BYTES])

@@ -6,7 +6,7 @@
 
 #include "core/status.h"
 
-/* ---- scalar arithmetic, apart from the library's own ---- */
+/* ---- scalar arithmetic, independent of the library's ---- */
 
 static float float_of(const void *element, size_t bytes)
 {
@@ -17,7 +17,7 @@ static float float_of(const void *element, size_t bytes)
     return value;
 }
 
-/* To nearest even: half a step of the upper half is added, less one where that is even. */
+/* Round to nearest even: add half a step of the upper half, less one where that is even. */
 static uint16_t bf16_of(float value)
 {
     uint32_t bits;
@@ -45,7 +45,7 @@ static bool is_known(DLDataType dtype)
     return banyan_dtype_equal(dtype, BANYAN_F32) || banyan_dtype_equal(dtype, BANYAN_BF16);
 }
 
-/* Where the piece's i-th element, in row-major order of its place, lies in the tensor. */
+/* Return where the piece's i-th element, in row-major order of its place, lies in the tensor. */
 static uint64_t element_at(const banyan_piece *piece, const int64_t *extent, const DLTensor *tensor,
                            uint64_t i)
 {

@@ -1,4 +1,4 @@
-/* Pieces that arrive in another type, or with other values, than they were sent in. */
+/* Check pieces that arrive in another type, or with other values, than they were sent in. */
 #ifndef TOOLS_CAST_CHECK_H
 #define TOOLS_CAST_CHECK_H
 

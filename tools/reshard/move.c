@@ -86,7 +86,7 @@ banyan_status move_execute(move *prepared)
                                   transform_of(prepared), NULL);
 }
 
-/* The world stays open: closing it waits for all ranks, which is for those that succeeded. */
+/* The world stays open: closing it waits for all ranks, so only ranks that succeeded close it. */
 void move_release(move *made)
 {
     banyan_tensors_destroy(made->destination_tensors);

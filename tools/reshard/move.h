@@ -1,4 +1,4 @@
-/* What a rank needs to move a model: its layouts, a plan, a service, memory. */
+/* Everything that a rank needs to move a model: its layouts, a plan, a service, memory. */
 #ifndef TOOLS_MOVE_H
 #define TOOLS_MOVE_H
 
@@ -21,7 +21,7 @@ typedef struct move {
     banyan_world *world;
     banyan_layout *source, *plain; /* plain: the destination without a transform */
     const banyan_layout *destination;
-    mxfp8_target target;    /* what makes it another; zeroed: none */
+    mxfp8_target target;    /* makes the destination differ from `plain`; zeroed: none */
     banyan_transform *cast; /* without a target: for tensors whose two types differ */
     banyan_reshard_plan *plan;
     double plan_s; /* on all ranks */
@@ -29,13 +29,13 @@ typedef struct move {
     banyan_tensors *source_tensors, *destination_tensors;
 } move;
 
-/* Open the world that the environment tells of, plan, and take memory. Collective. On failure, too,
- * move_release gives back what there is. */
+/* Open the world that the environment describes, plan, and allocate memory. Collective. After a
+ * failure, too, move_release frees what exists. */
 banyan_status move_prepare(const job_spec *spec, const move_options *options, int rank, move *made);
 banyan_status move_execute(move *prepared);
 void move_release(move *made);
 
-/* Of a tensor's elements. */
+/* Return the bytes of a tensor's elements. */
 uint64_t move_tensor_bytes(const DLTensor *tensor);
 
 #endif

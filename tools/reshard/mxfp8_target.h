@@ -1,5 +1,4 @@
-/* A destination whose matrices are MXFP8, and the scalar arithmetic that says whether they are
- * right. */
+/* A destination whose matrices are MXFP8, and scalar arithmetic that checks them. */
 #ifndef TOOLS_MXFP8_TARGET_H
 #define TOOLS_MXFP8_TARGET_H
 

@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-/* Each tensor has an endless row of 64-bit words of its own, of which element i of e bytes takes
- * bytes i·e to (i + 1)·e. Neighbours in the tensor are neighbours in the row, so that long runs are
- * made as fast as memory takes them. */
+/* Each tensor has an endless row of 64-bit words, in which element i of e bytes takes bytes i·e to
+ * (i + 1)·e. Neighbours in the tensor are neighbours in the row, so that long runs are generated at
+ * the speed of memory. */
 #define WORD_BYTES 8
 #define STEP UINT64_C(0x9e3779b97f4a7c15)
 #define MIX UINT64_C(0xd6e8feb86659fd93)

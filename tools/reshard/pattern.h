@@ -1,5 +1,5 @@
-/* A value for every element of every tensor, from the tensor's name and the element's global index:
- * who receives an element can tell whether it is the right one. */
+/* A value for every element of every tensor, from the tensor's name and the element's global index,
+ * so that a receiver can check each element. */
 #ifndef TOOLS_PATTERN_H
 #define TOOLS_PATTERN_H
 
@@ -17,8 +17,8 @@ typedef struct pattern_result {
 /* Compare the piece with what pattern_fill makes of it. */
 pattern_result pattern_check(const banyan_piece *piece, const DLTensor *tensor);
 
-/* The same for a box of padding, whose every element must be `fill` (NULL: zeros); first_wrong
- * counts in the local tensor. */
+/* Check a box of padding, whose every element must be `fill` (NULL: zeros); first_wrong counts in
+ * the local tensor. */
 pattern_result pattern_check_fill(const banyan_box *box, const void *fill, const DLTensor *tensor);
 
 #endif

@@ -15,7 +15,7 @@
 #define WHO "banyan reshard"
 #define DEFAULT_ITERS 5
 
-/* What both forms take, and what only one does. */
+/* Arguments of both forms, and of one form only. */
 struct arguments {
     job_spec spec;
     move_options how;
@@ -30,7 +30,7 @@ static bool speaks_mpi(const struct arguments *given)
     return given->how.backend && strcmp(given->how.backend, "mpi") == 0;
 }
 
-/* One of the ranks that mpirun started. */
+/* Run as one of the ranks that mpirun started. */
 static int run_under_mpi(reshard_job *job, int rank)
 {
     char text[FAILURE_TEXT_BYTES];
@@ -64,7 +64,7 @@ static int run_pattern(const struct arguments *given)
         fprintf(stderr, WHO ": cannot write %s: %s\n", job.svg_path, strerror(errno));
         return code;
     }
-    /* Model, rules and specs are read before any rank starts: what is wrong is said once. */
+    /* Read model, rules and specs before any rank starts, so that an error is printed once. */
     if (job_spec_read(&job.spec, WHO)) {
         job.failed = failure_create();
         if (job.failed)
@@ -88,7 +88,7 @@ static int run_files(const struct arguments *given)
     return files_run(&job, WHO);
 }
 
-/* The first thing that does not go together, or NULL. */
+/* Return the first contradiction, or NULL. */
 static const char *contradiction(const struct arguments *given)
 {
     if (!given->in)

@@ -27,7 +27,7 @@ static void show_progress(void *context, uint64_t done, uint64_t total)
     progress_add(bar, done - bar->done);
 }
 
-/* Rank 0's bar stands for all: what ranks read and write is much alike. */
+/* Show rank 0's bar for all: ranks read and write about equally much. */
 static banyan_checkpoint_options with_progress(const move *moved, progress *bar, const char *what)
 {
     banyan_checkpoint_options options = BANYAN_CHECKPOINT_OPTIONS_INIT;
@@ -138,7 +138,7 @@ static int fail(const char *who, const char *sentence)
     return 1;
 }
 
-/* A folder with something in it would be refused when all the work is done. */
+/* Refuse a folder with contents now, before the work is done. */
 static bool is_taken(const char *path)
 {
     struct stat found;
@@ -163,13 +163,13 @@ static int join(files_job *job, const char *who)
     return status == BANYAN_OK ? 0 : fail(who, banyan_last_error());
 }
 
-/* The ranks' folders are a step on the way. */
+/* Write the ranks' folders first, then join them. */
 static int run_and_join(files_job *job, const char *who)
 {
     work_folder work;
     leftovers left;
     char saved[PATH_MAX + 16];
-    /* The helper is there before the folder, so that no kill leaves it. */
+    /* Start the helper before making the folder, so that no kill leaves the folder. */
     if (!work_folder_name(&work, job->out, who) || !leftovers_watch(&left, job->out, &work, who))
         return 1;
     if (!work_folder_make(&work, job->out, who)) {

@@ -12,13 +12,13 @@ typedef struct files_job {
     bool join; /* one Hugging Face folder, not one folder a rank */
     bool json;
 
-    const char *in_folder; /* whose small files are carried; NULL: a lone file is read */
+    const char *in_folder; /* copy its small files; NULL: a single file is read */
     const char *saved;     /* where the ranks write theirs */
     banyan_checkpoint *checkpoint;
     failure *failed;
 } files_job;
 
-/* Returns the exit code; what is wrong is told on stderr, behind `who`. */
+/* Returns the exit code; errors are printed on stderr, behind `who`. */
 int files_run(files_job *job, const char *who);
 
 #endif

@@ -1,4 +1,4 @@
-/* What `banyan reshard` was asked for, and what its ranks do about it. */
+/* The arguments of `banyan reshard`, and the work of its ranks. */
 #ifndef TOOLS_RESHARD_JOB_H
 #define TOOLS_RESHARD_JOB_H
 
@@ -16,10 +16,10 @@ typedef struct reshard_job {
     failure *failed;
 } reshard_job;
 
-/* A rank's part: plan, fill, move, verify; rank 0 reports. Returns the rank's exit code. */
+/* Run a rank's part: plan, fill, move, verify; rank 0 reports. Returns the rank's exit code. */
 int reshard_rank(int rank, void *job);
 
-/* What all ranks together came to. */
+/* Totals of all ranks. */
 typedef struct reshard_result {
     const reshard_job *job;
     const char *backend;

@@ -11,13 +11,14 @@
 #include "run/memcpy_limit.h"
 #include "run/span.h"
 
-/* What each rank copies to measure memcpy's speed: as much as it has to receive, within these. */
+/* Bytes that each rank copies to measure memcpy's speed: as many as it receives, within these
+ * limits. */
 #define MEMCPY_LEAST ((uint64_t)4 << 20)
 #define MEMCPY_MOST ((uint64_t)64 << 20)
-/* What a destination holds before a run: nothing that could be right. */
+/* Contents of a destination before a run, which no right value equals. */
 #define POISON 0xa5
 
-/* What a rank has in hand; zeroed at first, and given back whatever happens. */
+/* State of a rank; zeroed at first, and always released. */
 struct run {
     const reshard_job *job;
     move move;
@@ -94,7 +95,8 @@ static bool is_transformed(const struct run *run, size_t tensor)
     return tensor < run->move.target.count && run->move.target.scales[tensor].data;
 }
 
-/* A transfer of each piece of the destination, for what it was sent as; to be freed. */
+/* List a transfer for each piece of the destination, which has the piece's sent type; to be freed.
+ */
 static const banyan_transfer **sent_transfers(const struct run *run)
 {
     const banyan_transfer **sent =
@@ -107,7 +109,8 @@ static const banyan_transfer **sent_transfers(const struct run *run)
     return sent;
 }
 
-/* Values tell by which of its two names a piece was filled: its own, or that to fall back on. */
+/* Verify a piece; its values show which of its two names it was filled by: its own, or the
+ * fallback. */
 static banyan_status verify_piece(struct run *run, const banyan_piece *piece,
                                   const banyan_transfer *sent)
 {
@@ -197,7 +200,7 @@ static banyan_status iterate(struct run *run)
     progress_begin(&bar, run->move.rank == 0, "moving", iters, false);
     banyan_status status = BANYAN_OK;
     for (size_t i = 0; i < iters && status == BANYAN_OK; i++) {
-        /* What is verified is what a later run moved, by the schedule that the first one kept. */
+        /* Verify the result of a later run, by the schedule that the first one kept. */
         if (i > 0 && i + 1 == iters)
             poison_destination(run);
         status = banyan_world_barrier(run->move.world);
@@ -221,7 +224,7 @@ static banyan_status iterate(struct run *run)
 
 /* ---- reporting ---- */
 
-/* What one rank received: this, then `partners` pairs of a sender and the bytes from it. */
+/* The receives of one rank: this, then `partners` pairs of a sender and the bytes from it. */
 struct received {
     uint64_t transfers, elems, partners;
 };
@@ -276,7 +279,7 @@ static void add_received(struct run *run, size_t to, const uint64_t *words)
     run->result.elems += received.elems;
 }
 
-/* The one that reports alone keeps what passed between any two. */
+/* Gather results; only the reporting rank keeps the bytes between any two. */
 static banyan_status gather(struct run *run, int rank)
 {
     size_t ranks = (size_t)run->job->spec.ranks, bytes = 0;
@@ -302,7 +305,7 @@ static banyan_status gather(struct run *run, int rank)
     return status;
 }
 
-/* The same on all ranks. */
+/* Return the bytes, equal on all ranks. */
 static size_t memcpy_bytes(const reshard_job *job)
 {
     uint64_t received = banyan_model_bytes(job->spec.model) / (uint64_t)job->spec.to_ranks;

@@ -44,7 +44,7 @@ static void report_passed(json_t *list, const char *name, const verify_job *job,
                text_count(elements_of(job, ranks), elems), text_count(count, transfers));
 }
 
-/* Run the ranks; what went wrong is in job->failed, or `why`. */
+/* Run the ranks; the error is in job->failed, or `why`. */
 static bool execute(verify_job *job, int ranks, const char **why, char text[FAILURE_TEXT_BYTES])
 {
     launch_job launched = {.who = WHO,

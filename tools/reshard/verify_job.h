@@ -13,7 +13,7 @@ typedef struct verify_job {
     uint64_t *elems; /* compared, of every rank; in memory that the ranks share */
 } verify_job;
 
-/* A rank's part: plan, fill, execute, compare what it received with what the case's transfers give.
+/* Run a rank's part: plan, fill, execute, and compare the received data with the case's transfers.
  * Returns the rank's exit code. */
 int verify_rank(int rank, void *job);
 

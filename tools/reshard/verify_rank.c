@@ -6,10 +6,10 @@
 #include "core/status.h"
 #include "reshard/pattern.h"
 
-/* What a destination holds before the run: nothing that could be right. */
+/* Contents of a destination before the run, which no right value equals. */
 #define POISON 0xa5
 
-/* What one rank holds on one side: its layout, and memory filled by name and global index. */
+/* The tensors of one rank on one side: its layout, and memory filled by name and global index. */
 struct side {
     banyan_layout *layout;
     banyan_tensors *tensors;
@@ -38,7 +38,8 @@ static banyan_status add_tensors(const verify_job *job, int rank, banyan_side si
     return banyan_layout_check(layout);
 }
 
-/* What `rank` has to send. Every rank can make it: that is how expected values come about. */
+/* Make the data that `rank` sends. Every rank can make it, and thereby knows the expected values.
+ */
 static banyan_status make_sender(struct verify *verify, int rank, banyan_world *shared)
 {
     struct side *sender = &verify->senders[rank];

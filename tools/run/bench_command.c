@@ -32,7 +32,7 @@ static bool find_part(const char *name, char *path, size_t bytes)
     return false;
 }
 
-/* The file that the benchmark is told to write, or one for as long as this lasts. */
+/* The output file of the benchmark, or a temporary one. */
 typedef struct figures {
     const char *path;
     char own[32];
@@ -60,8 +60,8 @@ static void figures_close(const figures *old)
         unlink(old->own);
 }
 
-/* PyTorch in processes of its own, after ours. It says itself what it lacks; that it does not end,
- * or not well, is the launcher's sentence, and no failure of this run. */
+/* Run PyTorch in its own processes, after Banyan's. It prints what it lacks. If it does not end, or
+ * fails, the launcher prints a message, and this run does not fail. */
 static void run_torch(int ranks, const char *path)
 {
     char script[PATH_MAX], store[PATH_MAX];

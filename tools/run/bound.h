@@ -8,7 +8,7 @@
  * Nothing happens where there are fewer processors than ranks. */
 void bound_to_processor(int rank, int ranks);
 
-/* Is there a processor for the proxy of each rank, too? */
+/* True if there is a processor for the proxy of each rank, too. */
 bool bound_leaves_room(int ranks);
 
 #endif

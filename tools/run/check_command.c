@@ -47,7 +47,7 @@ static int check_plan(const char *path, const arguments *given, char **text)
     return code;
 }
 
-/* What a list of reports has of a file that cannot be checked. */
+/* Return the entry of a file that cannot be checked, for a list of reports. */
 static json_t *error_json(const arguments *given, const char *path)
 {
     return json_pack("{s:s, s:s}", given->reshard ? "case" : "plan", path, "error",

@@ -5,7 +5,7 @@
 
 #include <banyan/check.h>
 
-/* Of each rule: banyan check tells all. */
+/* Per rule; banyan check reports all findings. */
 #define FINDINGS_TOLD 3
 
 static void tell(const char *who, const banyan_check_report *report, const char *path)

@@ -40,7 +40,7 @@ static banyan_status make_sizes(const struct arguments *given, run_job *job)
     return BANYAN_OK;
 }
 
-/* 1 when an element was wrong. */
+/* Print wrong elements; returns 1 if there are any. */
 static int tell_wrong(const run_job *job)
 {
     char text[RUN_WRONG_BYTES];
@@ -94,7 +94,7 @@ static int run_with_failure(const struct arguments *given, run_job *job)
     return code;
 }
 
-/* What is wrong with plan or type is said once, before any rank starts. */
+/* Read the plan before any rank starts, so that an error of plan or type is printed once. */
 static banyan_status read_plan(run_job *job, banyan_plan **plan)
 {
     DLDataType dtype;

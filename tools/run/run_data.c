@@ -8,8 +8,7 @@
 
 #include "core/status.h"
 
-/* Values are made and compared so many at a time; always as many, so that compilers make vector
- * code of it. */
+/* Values are made and compared in blocks of this size; the constant lets compilers vectorise. */
 #define BLOCK 512
 
 /* ---- types ---- */
@@ -19,7 +18,7 @@ static bool is_float(DLDataType dtype)
     return dtype.code != kDLInt && dtype.code != kDLUInt;
 }
 
-/* How the reducible floats are laid out. */
+/* Formats of the reducible floats. */
 static const struct float_format {
     DLDataType dtype;
     int mantissa_bits, bias;
@@ -39,8 +38,8 @@ static const struct float_format *format_of(DLDataType dtype)
     return NULL;
 }
 
-/* Of a whole number that the format holds exactly, from those of f32: another exponent's bias, and
- * fewer bits. */
+/* Convert a whole number that the format holds exactly from f32: change the exponent's bias, and
+ * drop bits. */
 static inline uint64_t float_bits(const struct float_format *format, int64_t value)
 {
     float wide = (float)value;
@@ -85,7 +84,7 @@ static inline uint32_t mix(uint32_t value)
     return value ^ value >> 16;
 }
 
-/* A row of numbers of a rank in a turn. */
+/* Return the key of a rank's row of numbers in a turn. */
 static uint32_t key_of(int rank, unsigned turn)
 {
     return mix((uint32_t)rank * 0x9e3779b9u + turn * 0x85ebca6bu + 1);
@@ -153,7 +152,7 @@ static inline void put_sized(size_t elem_bytes, size_t count, const int64_t *val
         memcpy(to + i * elem_bytes, &values[i], elem_bytes);
 }
 
-/* `values` become bits. */
+/* Convert `values` to bits. */
 static void put_elements(const run_data *data, size_t count, int64_t values[BLOCK], char *to)
 {
     const struct float_format *format = data->bits ? NULL : format_of(data->dtype);
@@ -233,7 +232,8 @@ void run_data_check(const run_data *data, unsigned turn, const banyan_plan_resul
 
 /* ---- choosing ---- */
 
-/* Of all outputs: how many values are reduced into an element at most, and how. */
+/* Find, over all outputs, the largest number of values reduced into an element, and the operator.
+ */
 static banyan_status find_terms(const banyan_plan *plan, const banyan_plan_info *info,
                                 size_t *terms, banyan_reduce_op *op)
 {
@@ -252,8 +252,8 @@ static banyan_status find_terms(const banyan_plan *plan, const banyan_plan_info 
     return BANYAN_OK;
 }
 
-/* Whole numbers up to 2^(mantissa bits + 1) are exact, and so are all partial sums of `terms` of a
- * share of it. Where there are more terms than whole numbers, some ranks' are zeros; that does for
+/* Choose whole numbers up to 2^(mantissa bits + 1), divided by `terms`, so that all partial sums
+ * are exact. With more terms than whole numbers, some ranks' values are zeros; that suffices for
  * collectives, which add each rank once. */
 static banyan_status choose_floats(const banyan_plan_info *info, size_t terms, run_data *data)
 {

@@ -1,20 +1,20 @@
-/* What `banyan run` puts into inputs, and what outputs must then hold. */
+/* Inputs of `banyan run`, and the outputs that they must give. */
 #ifndef TOOLS_RUN_DATA_H
 #define TOOLS_RUN_DATA_H
 
 #include <banyan/plan.h>
 
-/* Every element is a value of its rank, its place and the turn, so chosen that reductions of it
- * are exact in any order: integers of all values, which wrap around; floats that are small whole
+/* Every element is a value of its rank, its place and the turn, chosen so that its reductions are
+ * exact in any order: integers of all values, which wrap around; floats that are small whole
  * numbers; any bits where elements are only moved. */
 typedef struct run_data {
     DLDataType dtype;
     size_t elem_bytes;
     banyan_reduce_op op;
-    bool said;    /* does the plan say what outputs must hold? */
+    bool said;    /* the plan defines its outputs */
     bool bits;    /* nothing is reduced */
     int64_t most; /* of a float's size */
-    /* So many ranks have values in a turn, the others zeros: as many as can be added exactly. */
+    /* This many ranks have values in a turn, the others zeros: as many as can be added exactly. */
     int ranks, active;
 } run_data;
 
@@ -28,11 +28,11 @@ typedef struct run_wrong {
     uint64_t first, expected, found; /* the first one's index, and the bits of both */
 } run_wrong;
 
-/* Compare the parts of an output of which something is said; adds to `wrong` and to `*checked`. */
+/* Compare the parts of an output that the plan defines; adds to `wrong` and to `*checked`. */
 void run_data_check(const run_data *data, unsigned turn, const banyan_plan_result *parts,
                     size_t count, const void *output, run_wrong *wrong, uint64_t *checked);
 
-/* An element as people read it: "-3", "0.5", "0x1f2e". */
+/* Format an element: "-3", "0.5", "0x1f2e". */
 #define RUN_DATA_TEXT_BYTES 48
 const char *run_data_text(const run_data *data, uint64_t bits, char text[RUN_DATA_TEXT_BYTES]);
 

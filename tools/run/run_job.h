@@ -7,7 +7,7 @@
 #include "cli/failure.h"
 #include "run/run_data.h"
 
-/* One size: what it takes, and what rank 0 found out about it. */
+/* One size: its message, and rank 0's results for it. */
 typedef struct run_size {
     uint64_t message_bytes; /* a rank's input */
     uint64_t bytes;         /* of the longest buffer */
@@ -26,26 +26,27 @@ typedef struct run_job {
     banyan_plan_info info;
     run_data data;
     bool in_place, ordinary_memory, json;
-    bool on_gpus;    /* rank r runs on GPU r */
-    int iters;       /* of a round; 0: as many as let all take a twentieth of a second */
-    int rounds;      /* that are timed */
-    double rounds_s; /* no more begin after so long, or when several were as fast as any; 0: all */
-    bool bound;      /* each rank to a processor of its own, where there are enough */
+    bool on_gpus; /* rank r runs on GPU r */
+    int iters;    /* of a round; 0: as many as let all take a twentieth of a second */
+    int rounds;   /* that are timed */
+    double
+        rounds_s; /* no more begin after this time, or when several were as fast as any; 0: all */
+    bool bound;   /* each rank on its own processor, if there are enough */
     int workers;
-    int shuffle;     /* seed of an order that thread blocks run in; 0: their own */
+    int shuffle;     /* seed of an order in which thread blocks run; 0: their own */
     run_size *sizes; /* in memory that the ranks share; ascending */
     size_t size_count;
     failure *failed;
 } run_job;
 
-/* How often every size is run and checked. */
+/* Number of checked runs per size. */
 #define RUN_TURNS 2
 
-/* A rank's part; `job` is a run_job. Returns the rank's exit code. */
+/* Run a rank's part; `job` is a run_job. Returns the rank's exit code. */
 int run_rank(int rank, void *job);
 
-/* Rank 0 prints the head and each size as it is done; the process that started the ranks says how
- * it ended. Nothing with --json. */
+/* Print, at rank 0, the head and each size when it is done; the process that started the ranks
+ * prints how it ended. Nothing with --json. */
 void run_report_head(const run_job *job);
 void run_report_size(const run_job *job, const run_size *size);
 void run_report_end(const run_job *job);

@@ -6,21 +6,21 @@
 #include "run/bound.h"
 #include "run/run_job.h"
 
-/* Without --iters a size is run for about so long, and not less or more often than this. */
+/* Without --iters a size runs for about this time, within these numbers of runs. */
 #define TIME_SECONDS 0.05
-/* A round is at least so long: its ranks do not begin at quite the same time. */
+/* Minimum length of a round: its ranks do not begin at quite the same time. */
 #define ROUND_SECONDS 0.002
 #define ITERS_FIRST 3
 #define ITERS_MOST 2000
-/* Rounds that take about as long as the fastest, and how many of them say that it is one. */
+/* Rounds within this factor of the fastest, and how many of them confirm it. */
 #define CLOSE 1.04
 #define CLOSE_ROUNDS 4
 
-/* What an output holds before a checked run; another value in each turn, since one of them might be
- * right by chance. */
+/* Contents of an output before a checked run; each turn has another value, since one might be right
+ * by chance. */
 static const int poisons[RUN_TURNS] = {0xa5, 0x5a};
 
-/* What a rank found in its output. */
+/* A rank's result for its output. */
 struct found {
     run_wrong wrong;
     uint64_t checked;
@@ -33,7 +33,7 @@ struct rank_run {
     banyan_executor *executor;
     DLDevice device;
     banyan_memory *memories[2]; /* of input and output; the first of both in place */
-    char *ordinary[2];          /* on the host; on GPUs, images of what lies there */
+    char *ordinary[2];          /* on the host; on GPUs, images of device memory */
     char *input, *output;       /* where the longest message's begin */
     banyan_loaded_plan *loaded;
     struct found *all_found; /* of every rank */
@@ -51,7 +51,7 @@ static banyan_status take_ordinary(struct rank_run *run, int which, uint64_t byt
                                   run->rank, (unsigned long long)bytes);
 }
 
-/* On GPUs ordinary memory is what the plan is not told of. */
+/* On GPUs, ordinary memory is memory that is not announced to the plan. */
 static banyan_status take_memory(struct rank_run *run, int which, uint64_t bytes, char **start)
 {
     bool on_gpus = run->job->on_gpus;
@@ -126,7 +126,7 @@ static banyan_status prepare(struct rank_run *run)
     if (!run->all_found || !run->all_seconds)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory for %d ranks", run->ranks);
     RETURN_IF_FAILED(take_buffers(run));
-    /* The threads that serve this one begin while the plan is loaded, where it is then. */
+    /* Threads that serve this one start on its processor at that time, while the plan is loaded. */
     bool elsewhere = bound_leaves_room(run->ranks);
     if (run->job->bound && !elsewhere)
         bound_to_processor(run->rank, run->ranks);
@@ -146,7 +146,7 @@ static banyan_status run_once(const struct rank_run *run, const run_size *size,
 
 /* ---- checking ---- */
 
-/* Where the processor has what lies in a buffer, or is to lie there. */
+/* Return where the host reads, or prepares, a buffer's contents. */
 static char *image_of(const struct rank_run *run, const char *at)
 {
     if (!run->job->on_gpus)
@@ -161,7 +161,7 @@ static banyan_status bring(const struct rank_run *run, char *to, uint64_t bytes)
     return run->job->on_gpus ? banyan_memory_copy(to, image_of(run, to), (size_t)bytes) : BANYAN_OK;
 }
 
-/* In place only what is not input stays poisoned. */
+/* Fill the buffers; in place, only memory outside the input stays poisoned. */
 static banyan_status fill(const struct rank_run *run, const struct buffers *with, unsigned turn)
 {
     const run_data *data = &run->job->data;
@@ -189,7 +189,7 @@ static banyan_status compare(const struct rank_run *run, const run_size *size,
     return BANYAN_OK;
 }
 
-/* Rank 0 notes it for all. */
+/* Gather results; rank 0 notes them for all. */
 static banyan_status gather_found(const struct rank_run *run, run_size *size, unsigned turn,
                                   const struct found *mine)
 {
@@ -207,7 +207,7 @@ static banyan_status gather_found(const struct rank_run *run, run_size *size, un
     return BANYAN_OK;
 }
 
-/* No rank touches its buffers while another may still be in a run that reads them. */
+/* Check a turn. No rank touches its buffers while another may still be in a run that reads them. */
 static banyan_status check_turn(const struct rank_run *run, run_size *size,
                                 const struct buffers *with, unsigned turn)
 {
@@ -224,7 +224,7 @@ static banyan_status check_turn(const struct rank_run *run, run_size *size,
 
 /* ---- timing ---- */
 
-/* Seconds of a run, on the slowest rank: equal on all ranks. */
+/* Measure the seconds of a run on the slowest rank, equal on all ranks. */
 static banyan_status time_runs(const struct rank_run *run, const run_size *size,
                                const struct buffers *with, int iters, double *seconds)
 {
@@ -248,7 +248,7 @@ static int iters_for(double seconds, int rounds)
     return fit < least ? least : fit > ITERS_MOST ? ITERS_MOST : (int)fit;
 }
 
-/* With a limit, rounds also end when the fastest was met again and again. */
+/* With a limit, rounds also end when the fastest time was repeated several times. */
 static bool is_enough(const run_job *job, double spent, int close)
 {
     return job->rounds_s > 0 && (spent > job->rounds_s || close >= CLOSE_ROUNDS);
@@ -262,7 +262,7 @@ static banyan_status time_size(const struct rank_run *run, run_size *size,
     double seconds = INFINITY, fastest = INFINITY, spent = 0;
     if (job->iters == 0)
         RETURN_IF_FAILED(time_runs(run, size, with, iters, &seconds));
-    /* All ranks know the same times, and go on and end together. */
+    /* All ranks know equal times, so they continue and end together. */
     for (int i = 0; i < job->rounds && !is_enough(job, spent, close); i++) {
         if (job->iters == 0)
             iters = iters_for(fmin(fastest, seconds), job->rounds);
@@ -295,8 +295,8 @@ static banyan_status run_size_whole(const struct rank_run *run, run_size *size)
     return BANYAN_OK;
 }
 
-/* Whatever a run would be refused for is known before the first line is printed. The cuts of the
- * shortest messages, whose turn is next, are made last. */
+/* Try all sizes before the first line is printed, to find refusals early. The shortest messages,
+ * which run next, are specialized last. */
 static banyan_status try_sizes(const struct rank_run *run)
 {
     for (size_t i = run->job->size_count; i-- > 0;) {
@@ -335,7 +335,7 @@ static banyan_status run_all(struct rank_run *run)
     return job->trace_path ? trace(run) : BANYAN_OK;
 }
 
-/* Collective. After a failure the process ends and leaves what takes all ranks to give back. */
+/* Collective. After a failure the process ends without the collective releases. */
 static banyan_status close_all(struct rank_run *run)
 {
     RETURN_IF_FAILED(banyan_loaded_plan_close(run->loaded));

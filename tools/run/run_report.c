@@ -85,7 +85,7 @@ void run_report_end(const run_job *job)
                text_count(sum_of_checked(job), text));
 }
 
-/* ---- what is wrong ---- */
+/* ---- wrong elements ---- */
 
 const char *run_report_wrong(const run_job *job, const run_size *size, char text[RUN_WRONG_BYTES])
 {

@@ -1,4 +1,4 @@
-/* How long something took that all ranks did together. */
+/* Measure how long a joint action of all ranks took. */
 #ifndef TOOLS_SPAN_H
 #define TOOLS_SPAN_H
 
@@ -9,7 +9,8 @@ typedef struct span {
     double began, ended;
 } span;
 
-/* For each of `count` spans: from the first rank's beginning to the last rank's end. Collective. */
+/* Compute for each of `count` spans the time from the first rank's beginning to the last rank's
+ * end. Collective. */
 banyan_status span_of_all(banyan_world *world, const span *mine, size_t count, double *seconds);
 
 #endif

@@ -23,7 +23,7 @@
 
 typedef struct tune_job {
     const char *path;
-    bool exists; /* the table in `path` is added to */
+    bool exists; /* the table in `path` is extended */
     int ranks, workers;
     bool on_gpus, json;
     banyan_tune_options how;
@@ -126,7 +126,7 @@ static json_t *times_json(const measurements *kept)
     return list;
 }
 
-/* ---- the table, as the file has it now ---- */
+/* ---- the table in the file ---- */
 
 static void print_row(const json_t *row)
 {

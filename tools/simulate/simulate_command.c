@@ -34,7 +34,7 @@ struct arguments {
 
 /* ---- plans ---- */
 
-/* A plan and, if it was compiled here, what for. */
+/* A plan and, if it was compiled here, its parameters. */
 typedef struct sized_plan {
     banyan_plan *plan;
     int instances;
@@ -120,8 +120,8 @@ static size_t wanted_sizes(const struct arguments *given, uint64_t wanted[MESSAG
     return count;
 }
 
-/* What refuses a size refuses the longest: with its steps, which the path and the trace are of, it
- * is simulated before the first line is printed. */
+/* Simulate the longest size before the first line is printed: an error of any size is one of the
+ * longest. The path and the trace come from its steps. */
 static banyan_status simulate(const simulated *of, sized_plan *longest, simulate_report *report)
 {
     uint64_t wanted[MESSAGES_MOST];

@@ -1,4 +1,4 @@
-/* What `banyan simulate` prints. */
+/* The output of `banyan simulate`. */
 #ifndef TOOLS_SIMULATE_REPORT_H
 #define TOOLS_SIMULATE_REPORT_H
 
@@ -16,14 +16,14 @@ typedef struct simulate_report {
 } simulate_report;
 
 void simulate_report_begin(simulate_report *report);
-/* `instances` 0: the plan is from a file, which does not have their number. */
+/* `instances` 0: the plan is from a file, which does not store the number. */
 void simulate_report_size(simulate_report *report, const message *size,
                           const banyan_simulation *simulation, int instances);
-/* Links and path of the last one. */
+/* Print links and path of the last size. */
 void simulate_report_end(const simulate_report *report);
 void simulate_report_free(simulate_report *report);
 
-/* The parts of it that do not ask what was simulated: tables, and their JSON. */
+/* Print tables, and their JSON, independent of the simulated object. */
 void simulate_report_links(const banyan_simulation *of);
 void simulate_report_path(const banyan_simulation *of);
 json_t *simulate_report_links_json(const banyan_simulation *of);

@@ -20,7 +20,7 @@ static const char *const services[] = {
     [BANYAN_SERVICE_DIRECT] = "direct", [BANYAN_SERVICE_PIPELINE] = "pipeline"};
 #define SERVICES (sizeof services / sizeof services[0])
 
-/* What is known of a service before anything is printed. */
+/* A service's results before anything is printed. */
 typedef struct outcome {
     banyan_forecast forecast;
     banyan_simulation *simulation; /* NULL: not asked for */

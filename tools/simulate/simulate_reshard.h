@@ -13,10 +13,10 @@ typedef struct simulate_reshard_arguments {
     bool optimal_rounds, json;
 } simulate_reshard_arguments;
 
-/* Why the arguments do not go together, or NULL. */
+/* Return why the arguments contradict each other, or NULL. */
 const char *simulate_reshard_problem(const simulate_reshard_arguments *given,
                                      const char *trace_path);
-/* The exit code. */
+/* Returns the exit code. */
 int simulate_reshard(simulate_reshard_arguments *given);
 
 #endif

@@ -37,8 +37,8 @@ static const double working_sets[] = {0x1p12, 0x1p14, 0x1p16, 0x1p18, 0x1p20, 0x
                                       0x1p22, 0x1p23, 0x1p24, 0x1p25, 0x1p26, 0x1p27};
 enum { SETS = sizeof working_sets / sizeof working_sets[0] };
 
-/* What many ranks touch together is in no cache any more long before each touches the most, and has
- * to fit into memory more than twice. */
+/* Memory that many ranks touch at once leaves every cache long before each rank touches the most,
+ * and must fit into memory more than twice. */
 #define ALWAYS_BYTES 0x1p25
 #define TOGETHER_BYTES 0x1p31
 
@@ -104,7 +104,7 @@ static void meet_once(const pair *of)
     meet(channel(of));
 }
 
-/* What one writes the other reads, again and again: every line goes from cache to cache. */
+/* Each rank reads what the other writes, repeatedly: every line moves from cache to cache. */
 static void pass_on(const pair *of)
 {
     banyan_program_memory_channel *to = channel(of), *end = channel(of);
@@ -114,7 +114,7 @@ static void pass_on(const pair *of)
     meet(end);
 }
 
-/* The same of sums, which are stored as they are made. */
+/* As pass_on, with sums, which are stored as they are computed. */
 static void pass_sums_on(const pair *of)
 {
     banyan_program_memory_channel *to = channel(of), *end = channel(of);
@@ -141,7 +141,7 @@ static void put_by_port(const pair *of)
 
 typedef void (*probe_build)(const pair *of);
 
-/* Of an odd number the last rank only copies. */
+/* With an odd number of ranks the last one only copies. */
 static void build_ranks(banyan_program *program, int ranks, probe_build build)
 {
     banyan_chunk scratch[RANKS_MOST];
@@ -160,12 +160,12 @@ static void build_ranks(banyan_program *program, int ranks, probe_build build)
     }
 }
 
-/* What is measured: a plan with a message of SMALL_BYTES, and with those with which a rank touches
- * each of the working sets, or with a long one. */
+/* A measured plan, with a message of SMALL_BYTES, and with a message for each working set or one
+ * long message. */
 typedef struct measurement {
     const char *name;
     probe_build build;
-    int touched; /* bytes for each of the message; 0: not by working set */
+    int touched; /* bytes touched per message byte; 0: not by working set */
     uint64_t long_bytes;
     double seconds[SETS + 1]; /* of a run, the fastest so far */
 } measurement;
@@ -178,7 +178,7 @@ static banyan_status build_plan(int ranks, probe_build build, banyan_plan **plan
         .kind = BANYAN_CUSTOM, .input_chunks = 1, .output_chunks = 1};
     banyan_program_options options = BANYAN_PROGRAM_OPTIONS_INIT;
     banyan_program *program;
-    options.double_scratch = build == send_packets; /* nothing ends its runs */
+    options.double_scratch = build == send_packets; /* no wait ends its runs */
     RETURN_IF_FAILED(banyan_program_create("probe", &collective, ranks, &options, &program));
     build_ranks(program, ranks, build);
     banyan_status status = banyan_program_compile(program, plan);
@@ -203,7 +203,7 @@ static banyan_status run_forked(run_job *job, const uint64_t *messages, size_t c
     return BANYAN_OK;
 }
 
-/* Seconds of a run with each message. */
+/* Measure the seconds of a run with each message. */
 static banyan_status run_plan(const banyan_plan *plan, const uint64_t *messages, size_t count,
                               double rounds_s, double *seconds)
 {
@@ -229,7 +229,7 @@ static banyan_status run_plan(const banyan_plan *plan, const uint64_t *messages,
     return status;
 }
 
-/* The message with which a rank touches so many bytes, `touched` for each of its own. */
+/* Return the message with which a rank touches this many bytes, `touched` per byte of its own. */
 static uint64_t message_for(double working_set, int touched)
 {
     uint64_t lines = (uint64_t)working_set / (uint64_t)touched / SMALL_BYTES;
@@ -268,26 +268,26 @@ typedef struct figures {
     rates of[SETS];
 } figures;
 
-/* Seconds of a byte, by what the message took longer than the small one. */
+/* Return the seconds per byte, from the extra time beyond the small message. */
 static double byte_seconds(const measurement *of, int set)
 {
     uint64_t message = message_for(working_sets[set], of->touched);
     return (of->seconds[1 + set] - of->seconds[0]) / (double)(message - SMALL_BYTES);
 }
 
-/* What took longer by less than can be measured took hardly any time. */
+/* An extra time below the resolution counts as almost none. */
 static double rate_of(double seconds)
 {
     return 1 / fmax(seconds, 1e-15);
 }
 
-/* A byte of one's own is known to take `own`: what costs more is at least as slow. */
+/* A byte of own memory takes `own`: anything costlier is at least as slow. */
 static double rate_beyond(double seconds, double own)
 {
     return rate_of(fmax(seconds, own));
 }
 
-/* A copy reads and writes; so does what is passed on, once by each, and packets, with flags. A
+/* A copy reads and writes. So do passed-on bytes, once at each rank, and packets, with flags. A
  * reduction has two sources. */
 static rates rates_of(const measurement *all, int set)
 {
@@ -310,9 +310,9 @@ static figures figures_of(const measurement *all, int ranks)
     of.operation = fmax(0, (all[COPIES].seconds[0] - once) / (MANY - 1));
     double alone = once - of.operation;
     of.latency = fmax(0, (all[CALL].seconds[0] - alone) / (2 * ROUND_TRIPS) - 2 * of.operation);
-    /* Runs that wait for nobody overlap. */
+    /* Runs without waits overlap. */
     of.launch = fmax(0, all[MEET].seconds[0] - 2 * of.operation - of.latency);
-    /* Six operations and two signals on their way. */
+    /* Six operations and two signals in transit. */
     of.signal = fmax(0, all[PASS_ON].seconds[0] - of.launch - 6 * of.operation - 2 * of.latency);
     of.request = fmax(0, ports[0] - of.launch - 2 * of.operation - 2 * of.latency);
     of.port = (double)(PORT_BYTES - SMALL_BYTES) * rate_of(ports[1] - ports[0]);
@@ -321,8 +321,8 @@ static figures figures_of(const measurement *all, int ranks)
     return of;
 }
 
-/* Seconds that a signal took at the times when it was looked at. They differ where a hypervisor
- * moves processors, now next to each other, now behind different caches. */
+/* Times of a signal at several moments. They differ where a hypervisor moves processors, now next
+ * to each other, now behind different caches. */
 typedef struct signal_range {
     double fastest, slowest;
 } signal_range;
@@ -337,8 +337,8 @@ static banyan_status watch_signals(int ranks, double rounds_s, signal_range *see
     return BANYAN_OK;
 }
 
-/* All of them in turn, again and again: what disturbs the machine for a while disturbs none of them
- * every time. */
+/* Measure all plans in turn, repeatedly: a temporary disturbance then does not hit every
+ * measurement of one plan. */
 static banyan_status measure(int ranks, const progress *bar, figures *found, signal_range *signals)
 {
     measurement all[] = {
@@ -363,7 +363,8 @@ static banyan_status measure(int ranks, const progress *bar, figures *found, sig
         double time_left = end_s - clock_now_s();
         if (time_left < 0 && left <= (PASSES - 1) * MEASUREMENTS)
             break;
-        /* As if all that are left had as many messages as any, of which few need all their time. */
+        /* Assume that each remaining plan has as many messages as any, few of which need all their
+         * time. */
         double share = fmax(1e-3, GENEROUS * time_left / (left * (sets_for(ranks) + 1)));
         RETURN_IF_FAILED(take_measurement(ranks, share, &all[left % MEASUREMENTS]));
         RETURN_IF_FAILED(watch_signals(ranks, share, signals));
@@ -372,7 +373,8 @@ static banyan_status measure(int ranks, const progress *bar, figures *found, sig
     return BANYAN_OK;
 }
 
-/* Ranks that share a processor wait for each other's turns, which say nothing. */
+/* Warn when ranks share a processor: they wait for each other's time slices, and the figures are
+ * meaningless. */
 static void warn_if_unsteady(int ranks, long cores, const signal_range *signals)
 {
     if (ranks <= cores && signals->slowest > STEADY * signals->fastest)
@@ -397,8 +399,8 @@ static void print_rates(FILE *file, const figures *of)
     }
 }
 
-/* Ranks share caches and memory: what that costs is in the rates, since all were measured at once.
- * Links and memories are never full. */
+/* Ranks share caches and memory. The rates include that cost, since all ranks were measured at
+ * once. Links and memories are never full. */
 static void print_topology(FILE *file, const char *host, int ranks, const figures *of)
 {
     const double plenty = 1e15;
