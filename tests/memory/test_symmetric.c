@@ -147,13 +147,13 @@ static void handles(banyan_world *world, void *context)
 
     banyan_memory_handle bad = all[next];
     bad.bytes = 10000;
-    CHECK_FAILS(banyan_memory_map(world, &bad, &there), BANYAN_ERR_INVALID, "reach out");
+    CHECK_FAILS(banyan_memory_map(world, &bad, &there), BANYAN_ERR_INVALID, "extend beyond");
     bad = all[next];
     bad.address -= 101;
-    CHECK_FAILS(banyan_memory_map(world, &bad, &there), BANYAN_ERR_INVALID, "reach out");
+    CHECK_FAILS(banyan_memory_map(world, &bad, &there), BANYAN_ERR_INVALID, "extend beyond");
     bad = all[next];
     bad.address = UINT64_MAX - 10;
-    CHECK_FAILS(banyan_memory_map(world, &bad, &there), BANYAN_ERR_INVALID, "reach out");
+    CHECK_FAILS(banyan_memory_map(world, &bad, &there), BANYAN_ERR_INVALID, "extend beyond");
     bad = all[next];
     bad.id = 99;
     CHECK_FAILS(banyan_memory_map(world, &bad, &there), BANYAN_ERR_NOT_FOUND, "99");

@@ -89,7 +89,7 @@ static void misuse(banyan_world *world, void *context)
                 "offset 90 + 1");
     pieces[1].offset = UINT64_MAX;
     CHECK_FAILS(banyan_transport_get_many(transport, &good, pieces, 2), BANYAN_ERR_INVALID,
-                "reach out");
+                "extend beyond");
     CHECK_OK(banyan_transport_put_many(transport, &good, NULL, 0));
     bad.handle.rank = 2;
     CHECK_FAILS(banyan_transport_put(transport, &bad, bytes, 1), BANYAN_ERR_INVALID, "no rank 2");

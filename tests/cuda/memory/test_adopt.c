@@ -162,7 +162,7 @@ static void adopt_wrongly(banyan_world *world, void *context)
                 BANYAN_ERR_INVALID, "not on device");
     CHECK_FAILS(banyan_memory_adopt(world, rank == last ? BANYAN_HOST : device,
                                     rank == last ? here : plain, 64, &memory),
-                BANYAN_ERR_UNSUPPORTED, "memory of the host");
+                BANYAN_ERR_UNSUPPORTED, "host memory");
     CHECK(memory == NULL);
     banyan_memory_handle handle;
     CHECK_FAILS(banyan_memory_find(world, plain, 64, &handle), BANYAN_ERR_NOT_FOUND, "lie in");

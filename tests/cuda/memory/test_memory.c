@@ -162,7 +162,7 @@ static void lead_to_peers(banyan_world *world, void *context)
     CHECK(there == (char *)base + 100);
     banyan_memory_handle bad = all[next];
     bad.bytes = 10000;
-    CHECK_FAILS(banyan_memory_map(world, &bad, &there), BANYAN_ERR_INVALID, "reach out");
+    CHECK_FAILS(banyan_memory_map(world, &bad, &there), BANYAN_ERR_INVALID, "extend beyond");
 
     CHECK_OK(banyan_world_barrier(world));
     banyan_memory_free(rank % 2 == 0 ? first : second);
