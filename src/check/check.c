@@ -98,8 +98,8 @@ static banyan_status tell_limits(checker *by)
                  skipped[0] ? " " : "", class_elem_bytes(by->plan));
     if (by->shared_counters && has_races(&by->report->findings))
         snprintf(shared, sizeof shared,
-                 "%sThread blocks share channels or semaphores: what is told as a race may be none "
-                 "if in every order some signal is between the two, but not the same one.",
+                 "%sThread blocks share channels or semaphores: a reported race may be none if in "
+                 "every order some signal is between the two, though not always the same one.",
                  skipped[0] || elems[0] ? " " : "");
     size_t bytes = strlen(skipped) + strlen(elems) + strlen(shared) + 1;
     by->report->limits = arena_take(&by->report->findings.memory, bytes);

@@ -136,7 +136,7 @@ static banyan_status print_finding(bytes_writer *to, const banyan_check_report *
                banyan_check_rule_name(one->rule), remark_of(one), (unsigned long long)least_bytes,
                one->message);
     if (alike > 0) {
-        text_print(to, "   And %zu alike, at", alike);
+        text_print(to, "   And %zu identical, at", alike);
         print_ranks(to, ranks, alike);
         text_add(to, ".\n");
     }

@@ -112,7 +112,7 @@ static void the_same_mistake_on_other_ranks_is_told_once(void **state)
     }
     assert_int_equal(races, RANKS * (RANKS - 1));
     char *text = printed(report);
-    CHECK(strstr(text, "\n   And 11 alike, at ranks 0 to 3.\n"), "%s", text);
+    CHECK(strstr(text, "\n   And 11 identical, at ranks 0 to 3.\n"), "%s", text);
     CHECK(!strstr(text, "\n1. race"), "%s", text);
     CHECK(strstr(text, "rank 0's output, bytes [4, 8) (chunk 1): "), "%s", text);
     free(text);

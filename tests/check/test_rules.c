@@ -34,7 +34,7 @@ static void a_wait_that_nobody_signals_is_told(void **state)
     banyan_check_report *report = report_of(&made);
     const banyan_check_finding *found = finding_of(report, BANYAN_CHECK_DEADLOCK);
     CHECK(found->place_count == 1 && found->places[0].rank == 0);
-    CHECK(strstr(found->message, "nobody is left"), "%s", found->message);
+    CHECK(strstr(found->message, "no thread block is left"), "%s", found->message);
     banyan_check_report_destroy(report);
 }
 
@@ -212,7 +212,7 @@ static void without_an_opening_wait_the_next_run_collides(void **state)
     banyan_check_report *report = report_of(&made);
     const banyan_check_finding *found = finding_of(report, BANYAN_CHECK_REUSE);
     CHECK(found->caller_only && found->places[0].run != found->places[1].run, "%s", found->message);
-    CHECK(strstr(found->message, "would have to await"), "%s", found->message);
+    CHECK(strstr(found->message, "would have to wait for"), "%s", found->message);
     banyan_check_report_destroy(report);
 }
 

@@ -87,7 +87,7 @@ VERDICTS = {
     # Signals go out on channels 0 and 1; waits are for channels 2 and 3, which nobody signals.
     "unit_signal_wait_fuse_test_2": {"deadlock": 2, "why": "waits are on channels that nobody signals"},
     "unit_signal_wait_test_2": {},
-    # Rank 0 alone stores its scratch, which nobody has written, into its own and rank 1's input, and tells nobody.
+    # Rank 0 alone stores its scratch, which has not been written, into its own and rank 1's input, and tells nobody.
     "unit_switch_broadcast_test_3": {
         "input_written": 1, "race": 1, "reuse": 1, "uninitialised": 1,
         "why": "a store of unwritten scratch into inputs, that nobody is told of"},

@@ -38,7 +38,7 @@ class Check(CollectiveCase):
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertRegex(done.stdout, r", ring.c:42\)")
         self.assertRegex(done.stdout, r"bytes \[\d+, \d+\) \(chunk \d\)")
-        self.assertRegex(done.stdout, r"\n   And \d+ alike, at ranks? \d")
+        self.assertRegex(done.stdout, r"\n   And \d+ identical, at ranks? \d")
         self.assertRegex(done.stdout, r"not sound, \d+ findings of \d+ kinds?, 0 warnings\n$")
         report = json.loads(self.banyan("check", self.folder / "plan.json", "--json",
                                         "--no-warnings").stdout)

@@ -71,7 +71,7 @@ static bool tell(replay *all, int rank, counter *at, const char *what, uint32_t 
                            .place_count = 1};
     return findings_add(all->findings, &draft,
                         "rank %d takes %llu times a run from %s %u, which is given to %llu times "
-                        "and holds %llu at first: after %llu runs it waits for ever",
+                        "and holds %llu at first: after %llu runs it waits forever",
                         rank, (unsigned long long)taken, what, number, (unsigned long long)given,
                         (unsigned long long)at->initial,
                         (unsigned long long)(at->initial / (taken - given)));

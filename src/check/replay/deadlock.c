@@ -211,7 +211,8 @@ static bool tell_chase(replay *all, const chase *what)
                             "these wait for each other, each for the next and the last for the "
                             "first: %s%s",
                             text, how);
-    return findings_add(all->findings, &draft, "%s, and nobody is left who gives it%s", text, how);
+    return findings_add(all->findings, &draft, "%s, and no thread block is left to give it%s", text,
+                        how);
 }
 
 /* Rotate the cycle so that its smallest member comes first, from wherever it was found. */

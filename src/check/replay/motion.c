@@ -79,8 +79,9 @@ static void advise(const motion *by, const touch *first, bool relaxed_only, char
                  "the port channel may begin before the first is over: a nop before it is posted "
                  "would order them, or a barrier or semaphore after that of another thread block");
     else
-        snprintf(text, bytes, "rank %d would have to await a signal that rank %d gives after that",
-                 b->rank, a->rank);
+        snprintf(text, bytes,
+                 "rank %d would have to wait for a signal that rank %d gives after that", b->rank,
+                 a->rank);
 }
 
 static const char *run_text(const motion *by, uint32_t number, char *text, size_t bytes)
@@ -166,7 +167,7 @@ static bool tell_nothing_read(motion *by, const lane *from)
                            .place_count = 1};
     char place[PLACE_TEXT_BYTES], span[SPAN_TEXT_BYTES];
     return findings_add(
-        all->findings, &draft, "%s reads %s of rank %d's %s, which nobody has written",
+        all->findings, &draft, "%s reads %s of rank %d's %s, which has not been written",
         replay_place_text(all, by->instance, place),
         replay_bytes_text(all, from->buffer, from->packets, by->at, by->at + by->bytes, span),
         from->rank, buffer_words[from->buffer]);
