@@ -87,7 +87,7 @@ static void add_weight(workload *work, int stage, uint64_t rows, uint64_t column
     }
 }
 
-/* What moves between ranks when Qwen3-0.6B's matrices go from tp=2, pp=2 to tp=4. */
+/* Transfers between ranks when Qwen3-0.6B's matrices go from tp=2, pp=2 to tp=4. */
 static workload model(void)
 {
     workload work = {

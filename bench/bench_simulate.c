@@ -11,7 +11,7 @@
 
 #define LIMIT_SECONDS 30
 #define MESSAGE_BYTES (UINT64_C(64) << 20)
-/* Of a ring's plan, by ranks² × steps: what the compiler takes while it makes it. */
+/* Bytes that the compiler takes for a ring's plan, by ranks² × steps. */
 #define BYTES_AN_OPERATION 250
 
 static double seconds_since(uint64_t begin_ns)

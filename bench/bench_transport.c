@@ -20,7 +20,7 @@
 #define ROUNDS 6
 #define RANKS_MAX 256
 
-/* Of all ranks together. Processor time tells what a way costs on a machine that others use too. */
+/* Totals of all ranks. Processor time tells what a way costs on a machine that others use too. */
 struct speed {
     double bytes_per_s, cpu_ns_per_byte;
 };

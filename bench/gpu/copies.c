@@ -95,8 +95,8 @@ static void run(void *context, cudaStream_t stream)
     need(banyan_copy_schedule_run(t->schedule, stream));
 }
 
-/* What the partner's source has, which is filled by rank: fetched the slow way. Elements that
- * change places are left to tests. */
+/* The contents of the partner's source, which is filled by rank, fetched the slow way. Elements
+ * that change places are left to tests. */
 static bool is_right(const traffic *t, const banyan_memory *sources)
 {
     const copy_case *of = t->of;

@@ -42,7 +42,7 @@ void gpu_wait_within(const gpu *on, double limit_s, const char *what);
  * exact in any order. */
 void gpu_fill(const gpu *on, void *memory, size_t bytes, unsigned seed);
 
-/* Are the bytes equal, on the device? What other streams write there must be done. */
+/* Are the bytes equal, on the device? Writes of other streams there must be complete. */
 bool gpu_equal(const void *a, const void *b, size_t bytes);
 
 #endif

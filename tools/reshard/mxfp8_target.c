@@ -128,7 +128,7 @@ void mxfp8_target_destroy(mxfp8_target *target)
 
 /* ---- checking ---- */
 
-/* Of BF16, which is a float's upper half, or F32. */
+/* Read a BF16, which is a float's upper half, or an F32. */
 static float float_of(const unsigned char *element, size_t bytes)
 {
     uint32_t bits = 0;

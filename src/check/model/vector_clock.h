@@ -3,8 +3,8 @@
  * detectors do since FastTrack, Flanagan and Freund 2009.)
  *
  * A clock that includes a rank's run r implies that all thread blocks of its earlier runs have
- * ended,
- * since the rank's caller waited for them. So only thread blocks of the newest run are listed. */
+ * ended, since the rank's caller waited for them. So only thread blocks of the newest run are
+ * listed. */
 #ifndef CHECK_MODEL_VECTOR_CLOCK_H
 #define CHECK_MODEL_VECTOR_CLOCK_H
 

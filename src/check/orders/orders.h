@@ -2,12 +2,10 @@
  * them give to or take from, where the first taker decides who can continue.
  *
  * The replayed plan is kept as a net of each thread block's waits and gives: lanes of events. An
- * event
- * needs other lanes to have reached some point, and may give to or take from a shared counter.
- * The search tries the orders of takes one by one, as far as they can differ. It never delays a
- * take
- * that leaves enough for all others, or that no other lane competes for (persistent sets: Godefroid
- * 1996), and visits each state once, whatever path led to it. */
+ * event needs other lanes to have reached some point, and may give to or take from a shared
+ * counter. The search tries the orders of takes one by one, as far as they can differ. It never
+ * delays a take that leaves enough for all others, or that no other lane competes for (persistent
+ * sets: Godefroid 1996), and visits each state once, whatever path led to it. */
 #ifndef CHECK_ORDERS_ORDERS_H
 #define CHECK_ORDERS_ORDERS_H
 

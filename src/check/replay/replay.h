@@ -1,11 +1,9 @@
 /* Replays several runs of a plan on messages of one size, with symbols in place of data.
  *
  * Signals, semaphores and packets only ever enable operations, and an enabled operation stays
- * enabled:
- * one greedy schedule therefore finds every operation that never runs. Visibility is tracked by
- * vector
- * clocks, so that this one schedule also finds all unordered accesses, whatever order they
- * come in. docs/check.md has the memory model. */
+ * enabled: one greedy schedule therefore finds every operation that never runs. Visibility is
+ * tracked by vector clocks, so that this one schedule also finds all unordered accesses, whatever
+ * order they come in. docs/check.md has the memory model. */
 #ifndef CHECK_REPLAY_REPLAY_H
 #define CHECK_REPLAY_REPLAY_H
 

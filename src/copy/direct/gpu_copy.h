@@ -2,8 +2,8 @@
  *
  * The host plans (direct/plan.h): which rank moves what, to and from addresses that are all mapped
  * in this process. The GPU copy turns one rank's part into work for its device. The work then runs
- * in the caller's stream without the host, and a graph can capture it. Partners synchronize
- * through counters in symmetric memory of the devices. Every function here is local. */
+ * in the caller's stream without the host, and a graph can capture it. Partners synchronize through
+ * counters in symmetric memory of the devices. Every function here is local. */
 #ifndef COPY_DIRECT_GPU_COPY_H
 #define COPY_DIRECT_GPU_COPY_H
 

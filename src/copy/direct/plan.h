@@ -9,10 +9,9 @@
 #include "memory/symmetric/attach.h"
 
 /* Everything that goes one way between this rank and a partner. Where both sides are symmetric
- * memory
- * either end can move it, and they share: `shared` is the same list at both. Where one side is, the
- * end that holds the ordinary memory moves it (`own`, at that end only). Where neither is, the
- * receiver reads through the transport.
+ * memory either end can move it, and they share: `shared` is the same list at both. Where one side
+ * is, the end that holds the ordinary memory moves it (`own`, at that end only). Where neither is,
+ * the receiver reads through the transport.
  *
  * On devices the sender moves all of it: stores to a peer are faster than loads from one. Then
  * `own` of an outgoing lane is a list of whole moves, without chunks. */

@@ -1,10 +1,10 @@
 /* Slots in symmetric memory, handed over by two signals for each peer.
  *
  * A signal counts events of the current execution only: its upper half is the execution's number,
- * so
- * that counts left by a failed execution do not count in the next one. The lower half of a grant is
- * the number of grants and, below it, the slot of the last grant; when two grants are outstanding,
- * the one before has the other slot. The lower half of an arrival is the number of batches sent. */
+ * so that counts left by a failed execution do not count in the next one. The lower half of a grant
+ * is the number of grants and, below it, the slot of the last grant; when two grants are
+ * outstanding, the one before has the other slot. The lower half of an arrival is the number of
+ * batches sent. */
 #include <banyan/pipeline.h>
 
 #include <inttypes.h>

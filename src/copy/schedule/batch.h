@@ -26,9 +26,8 @@ typedef struct pipeline_batches {
 } pipeline_batches;
 
 /* Pack the tasks from one rank to another. Segments that fill a slot alone come first. The rest,
- * small
- * tasks and the last segments of large ones, follows largest first; one that does not fit the rest
- * of a slot is cut at the slot's end. So every batch but the last has 10,000 tasks, or is full
+ * small tasks and the last segments of large ones, follows largest first; one that does not fit the
+ * rest of a slot is cut at the slot's end. So every batch but the last has 10,000 tasks, or is full
  * except for less than the next element and its alignment: there are at most
  *
  *     ⌈Σ bytes, each task's rounded up to 16 / (slot - largest element - 15)⌉ + tasks / 9,999

@@ -1,9 +1,8 @@
 /* Edge colouring of a bipartite multigraph: as many rounds as the busiest rank has batches in one
  * direction, which is the minimum (König, 1916), in near-linear time.
  *
- * After N. Alon, "A simple algorithm for edge-coloring bipartite multigraphs" (2003), and
- * H. N. Gabow and O. Kariv, "Algorithms for edge coloring bipartite graphs and multigraphs" (1982).
- */
+ * After N. Alon, "A simple algorithm for edge-coloring bipartite multigraphs" (2003), and H. N.
+ * Gabow and O. Kariv, "Algorithms for edge coloring bipartite graphs and multigraphs" (1982). */
 #ifndef COPY_SCHEDULE_COLOUR_H
 #define COPY_SCHEDULE_COLOUR_H
 

@@ -1,8 +1,8 @@
 /* Find two boxes of many that overlap.
  *
  * Sorted along one dimension, the boxes fall into groups separated by planes. Each group is split
- * along the next dimension, cyclically, until it is a single box or no dimension splits it.
- * Only then are boxes compared, each with those that are still open when the sweep reaches it. */
+ * along the next dimension, cyclically, until it is a single box or no dimension splits it. Only
+ * then are boxes compared, each with those that are still open when the sweep reaches it. */
 #include <stdlib.h>
 
 #include "core/error.h"

@@ -1,8 +1,7 @@
 /* Find source elements that arrive nowhere, and names that the other side does not have.
  *
  * A rank that holds a source piece has the record of every destination piece that meets it, since
- * it
- * sends to these. Each rank therefore checks its own pieces alone. */
+ * it sends to these. Each rank therefore checks its own pieces alone. */
 #include <stdlib.h>
 #include <string.h>
 

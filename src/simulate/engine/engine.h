@@ -1,10 +1,8 @@
 /* State of a simulated plan on a topology, shared by the parts of the simulation.
  *
  * Each thread block of each rank has a lane, and so has each port channel, whose transfers proceed
- * by
- * themselves. A lane is either in the agenda (its next time is known), or in a list of lanes that
- * wait
- * for another lane. */
+ * by themselves. A lane is either in the agenda (its next time is known), or in a list of lanes
+ * that wait for another lane. */
 #ifndef SIMULATE_ENGINE_ENGINE_H
 #define SIMULATE_ENGINE_ENGINE_H
 

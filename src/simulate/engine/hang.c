@@ -40,7 +40,7 @@ static bool releases(const plan_op *op, uint32_t semaphore)
     return false;
 }
 
-/* What a thread block waits for, and which blocks could still provide it. */
+/* An event that a thread block waits for, and the blocks that could still provide it. */
 typedef struct missing {
     char what[160];
     int rank; /* rank that would provide it */
