@@ -10,6 +10,12 @@ install(FILES ${PROJECT_SOURCE_DIR}/docs/layout.schema.json
         DESTINATION ${CMAKE_INSTALL_DATADIR}/banyan)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/rules DESTINATION ${CMAKE_INSTALL_DATADIR}/banyan
         FILES_MATCHING PATTERN "*.rules")
+if(TARGET banyan_cli)
+  install(FILES ${PROJECT_SOURCE_DIR}/tools/completion/banyan.bash RENAME banyan
+          DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+  install(FILES ${PROJECT_SOURCE_DIR}/tools/completion/_banyan
+          DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+endif()
 # `make docs` makes these.
 install(DIRECTORY ${PROJECT_BINARY_DIR}/docs/man/ DESTINATION ${CMAKE_INSTALL_MANDIR} OPTIONAL)
 install(DIRECTORY ${PROJECT_BINARY_DIR}/docs/html DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL)

@@ -8,7 +8,7 @@ from collective_case import CollectiveCase
 
 SUBCOMMANDS = {"plan": ["show", "diff", "stats", "view"], "layout": ["save", "check", "show"],
                "topo": ["list", "show", "probe"], "algo": ["list", "emit"],
-               "rules": ["list", "show", "check"]}
+               "rules": ["list", "show", "check"], "reshard": ["verify"]}
 
 
 class Commands(CollectiveCase):
@@ -27,7 +27,6 @@ class Commands(CollectiveCase):
             text = self.succeed("help", command)
             self.assertTrue(text.startswith(f"usage: banyan {command} "), text)
             self.assertEqual(text, self.succeed(command, "--help"))
-        self.assertIn("verify", self.succeed("help", "reshard", "verify"))
         for command, names in SUBCOMMANDS.items():
             self.assertEqual(re.findall(r"^  ([a-z]+) ", self.succeed("help", command),
                                         re.MULTILINE)[:len(names)], names)
@@ -38,8 +37,8 @@ class Commands(CollectiveCase):
 
     def test_columns_of_help_line_up(self):
         for command in self.commands():
-            if command not in SUBCOMMANDS:
-                for line in self.succeed("help", command).split("\n\n")[-1].splitlines():
+            for part in self.succeed("help", command).split("\n\n"):
+                for line in part.splitlines() if "    --help " in part else ():
                     self.assertRegex(line, r"^  .{30}  \S|^  .{31,}$|^ {34}\S")
 
     def test_misspelt_commands_and_options_are_recognised(self):

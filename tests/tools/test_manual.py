@@ -18,13 +18,13 @@ def help_of(*command):
 
 
 def commands():
-    """Every command, with the commands that the usage of one names: "banyan plan show|diff ..."."""
+    """Every command, with the commands that the last list of its help names."""
     yield ()
     names = re.findall(r"(?m)^  ([a-z][a-z-]*) ", help_of().split("\n\n")[1])
     for name in names:
         yield (name,)
-        inner = re.match(rf"usage: banyan {name} ([a-z|]+\|[a-z|]+) \.\.\.\n", help_of(name))
-        for sub in inner[1].split("|") if inner else ():
+        text, found, _ = help_of(name).partition(f"\n\n  banyan {name} help COMMAND ")
+        for sub in re.findall(r"(?m)^  ([a-z]+) ", text.split("\n\n")[-1]) if found else ():
             yield (name, sub)
 
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/complete.h"
 #include "cli/options.h"
 #include "core/nearest.h"
 
@@ -12,19 +13,35 @@ static size_t width_of(const command_entry *entry)
     return strlen(entry->name) + strlen(entry->arguments) + (entry->arguments[0] != '\0');
 }
 
-static void print_help(const command_set *set, FILE *to)
+static void print_commands(const command_set *set, FILE *to)
 {
     size_t widest = 0;
     for (size_t i = 0; i < set->count; i++)
         widest = width_of(&set->entries[i]) > widest ? width_of(&set->entries[i]) : widest;
-    fprintf(to, "usage: %s %s\n\n%s%s", set->command, set->usage, set->about,
-            set->about[0] ? "\n" : "");
     for (size_t i = 0; i < set->count; i++) {
         const command_entry *entry = &set->entries[i];
         fprintf(to, "  %s%s%s%*s  %s\n", entry->name, entry->arguments[0] ? " " : "",
                 entry->arguments, (int)(widest - width_of(entry)), "", entry->about);
     }
     fprintf(to, "\n  %s help COMMAND shows the options of a command.\n%s", set->command, set->more);
+}
+
+static void print_help(const command_set *set, FILE *to)
+{
+    fprintf(to, "usage: %s %s\n\n%s%s", set->command, set->usage, set->about,
+            set->about[0] ? "\n" : "");
+    print_commands(set, to);
+}
+
+/* "--help" of a command that also has commands. */
+static int help_both(const command_set *set, char **argv)
+{
+    static char help[] = "--help";
+    char *asked[] = {argv[0], help, NULL};
+    int code = set->otherwise(2, asked);
+    printf("\nCommands:\n");
+    print_commands(set, stdout);
+    return code;
 }
 
 static int refuse(const command_set *set, const char *name)
@@ -58,14 +75,28 @@ static int run_help(const command_set *set, int argc, char **argv)
 int command_set_run(const command_set *set, int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : NULL;
+    if (complete_is_on() && argc <= 2) {
+        if (!name || name[0] != '-')
+            complete_commands(set);
+        return set->otherwise ? set->otherwise(argc, argv) : 0;
+    }
+    if (!name && set->otherwise)
+        return set->otherwise(argc, argv);
     if (!name) {
         print_help(set, stderr);
         return EXIT_USAGE;
     }
     bool help = strcmp(name, "help") == 0;
+    if (help && complete_is_on()) {
+        complete_help();
+        return command_set_run(set, argc - 1, argv + 1);
+    }
     if (help && argc > 2)
         return run_help(set, argc, argv);
-    if (help || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
+    bool asked = help || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0;
+    if (asked && set->otherwise)
+        return help_both(set, argv);
+    if (asked) {
         print_help(set, stdout);
         return 0;
     }
@@ -73,5 +104,7 @@ int command_set_run(const command_set *set, int argc, char **argv)
         if (strcmp(set->entries[i].name, name) == 0)
             return set->entries[i].run(argc - 1, argv + 1);
     }
-    return refuse(set, name);
+    if (set->otherwise)
+        return set->otherwise(argc, argv);
+    return complete_is_on() ? 0 : refuse(set, name);
 }

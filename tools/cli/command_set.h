@@ -18,10 +18,12 @@ typedef struct command_set {
     const char *more;    /* lines behind the list; or "" */
     const command_entry *entries;
     size_t count;
+    /* Run when argv[1] names no command; NULL: refuse. Its help replaces usage and about. */
+    int (*otherwise)(int argc, char **argv);
 } command_set;
 
 /* Run the command that argv[1] names. "help NAME" is "NAME --help"; "help" and "--help" list the
- * commands. */
+ * commands, behind the help of `otherwise`. */
 int command_set_run(const command_set *set, int argc, char **argv);
 
 #endif

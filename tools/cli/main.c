@@ -6,6 +6,7 @@
 
 #include "cli/command_set.h"
 #include "cli/commands.h"
+#include "cli/complete.h"
 #include "cli/out_file.h"
 
 static const command_entry commands[] = {
@@ -39,6 +40,10 @@ static int run(int argc, char **argv)
     if (argc > 1 && (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0)) {
         printf("banyan %s\n", banyan_version());
         return 0;
+    }
+    if (argc > 1 && strcmp(argv[1], "__complete") == 0) {
+        complete_begin();
+        return command_set_run(&banyan, argc - 1, argv + 1);
     }
     return command_set_run(&banyan, argc, argv);
 }

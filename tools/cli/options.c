@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/complete.h"
 #include "cli/sizes.h"
 #include "core/nearest.h"
 
@@ -155,10 +156,8 @@ static bool set_value(const option_table *table, const option_entry *entry, cons
     return true;
 }
 
-/* Find the option that argv[at] names: "-n", "-n4", "--name" or "--name=value". `*value` points
- * behind the name when the value is in the same argument. */
-static const option_entry *find_entry(const option_table *table, const char *argument,
-                                      const char **value)
+const option_entry *options_find(const option_table *table, const char *argument,
+                                 const char **value)
 {
     bool is_long = argument[1] == '-';
     size_t length = is_long ? strcspn(argument + 2, "=") : 1;
@@ -199,7 +198,7 @@ static options_result parse_one(const option_table *table, int argc, char **argv
         print_help(table);
         return OPTIONS_HELP;
     }
-    const option_entry *entry = find_entry(table, argument, &value);
+    const option_entry *entry = options_find(table, argument, &value);
     if (!entry) {
         refuse_unknown(table, argument);
         return OPTIONS_WRONG;
@@ -224,6 +223,10 @@ static bool is_option(const char *argument)
 
 options_result options_parse(const option_table *table, int argc, char **argv, int *rest)
 {
+    if (complete_is_on()) {
+        complete_options(table, argc, argv, true);
+        return OPTIONS_HELP;
+    }
     int at = 1;
     while (at < argc && is_option(argv[at])) {
         if (strcmp(argv[at], "--") == 0) {
@@ -240,6 +243,10 @@ options_result options_parse(const option_table *table, int argc, char **argv, i
 
 options_result options_parse_anywhere(const option_table *table, int argc, char **argv, int *rest)
 {
+    if (complete_is_on()) {
+        complete_options(table, argc, argv, false);
+        return OPTIONS_HELP;
+    }
     int at = 1, kept = 0;
     char **others = calloc((size_t)argc + 1, sizeof *others);
     options_result result = others ? OPTIONS_OK : OPTIONS_WRONG;

@@ -25,14 +25,14 @@ typedef struct option_entry {
     char letter;      /* '\0': no short form */
     option_kind kind;
     void *value;
-    const char *argument; /* how the help names the value */
+    const char *argument; /* how the help names the value, by which shells complete it */
     const char *help;
     int low, high;
 } option_entry;
 
 typedef struct option_table {
     const char *command; /* "banyan launch" */
-    const char *usage;   /* arguments after the command */
+    const char *usage;   /* arguments after the command; shells complete operands by it */
     const char *about;   /* a few lines, ends with a newline */
     const option_entry *entries;
     size_t count;
@@ -40,7 +40,7 @@ typedef struct option_table {
 
 typedef enum options_result {
     OPTIONS_OK,
-    OPTIONS_HELP, /* --help was given and printed */
+    OPTIONS_HELP, /* --help, or the candidates of a completion, are printed */
     OPTIONS_WRONG /* a message was printed */
 } options_result;
 
@@ -59,6 +59,11 @@ options_result options_parse_one(const option_table *table, int argc, char **arg
 
 /* Read options of a command that refuses other arguments. */
 options_result options_parse_only(const option_table *table, int argc, char **argv);
+
+/* Find the option that an argument names: "-n", "-n4", "--name" or "--name=value". `*value` points
+ * behind the name if the value is in the same argument. NULL if there is none. */
+const option_entry *options_find(const option_table *table, const char *argument,
+                                 const char **value);
 
 /* Return the exit code of a command that must stop here. */
 int options_exit_code(options_result result);

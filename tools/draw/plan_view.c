@@ -210,7 +210,7 @@ int plan_view_command(int argc, char **argv)
     const option_entry entries[] = {
         {"out", 'o', OPTION_TEXT, &view.out, "FILE", "file of the page or figure (-: stdout)", 0,
          0},
-        {"topology", 't', OPTION_TEXT, &view.topology_name, "FILE|NAME",
+        {"topology", 't', OPTION_TEXT, &view.topology_name, "TOPOLOGY",
          "draw to time, simulated on a file or a name from `banyan topo list`", 0, 0},
         {"size", 's', OPTION_BYTES, &view.size, "BYTES",
          "simulated size: bytes of the longer of input and output (1M)", 0, 0},

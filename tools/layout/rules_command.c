@@ -76,15 +76,15 @@ static int show(int argc, char **argv)
 {
     int rest;
     const option_table table = {
-        SHOW_WHO, "[NAME]",
-        "Print a built-in rule file. Without NAME, print \"builtin\", which includes the\n"
+        SHOW_WHO, "[RULES]",
+        "Print a built-in rule file. Without RULES, print \"builtin\", which includes the\n"
         "others.\n",
         NULL, 0};
     options_result result = options_parse_anywhere(&table, argc, argv, &rest);
     if (result != OPTIONS_OK)
         return options_exit_code(result);
     if (argc - rest > 1)
-        return options_refuse(&table, "\"%s\" is one NAME too many", argv[rest + 1]);
+        return options_refuse(&table, "\"%s\" is one RULES too many", argv[rest + 1]);
     const char *name = argc > rest ? argv[rest] : "builtin";
     for (size_t i = 0; i < banyan_rules_file_count(); i++) {
         if (strcmp(banyan_rules_file_name(i), name) == 0) {
@@ -229,7 +229,7 @@ int rules_command(int argc, char **argv)
 {
     static const command_entry subcommands[] = {
         {"list", "", "list the packings and the built-in files", list},
-        {"show", "[NAME]", "print a built-in file", show},
+        {"show", "[RULES]", "print a built-in file", show},
         {"check", "[FILE]", "check a file, or what it makes of a model", check},
     };
     static const command_set set = {

@@ -1,3 +1,4 @@
+#include "cli/command_set.h"
 #include "cli/commands.h"
 
 #include <errno.h>
@@ -124,10 +125,8 @@ static int run(const option_table *table, struct arguments *given)
     return given->in ? run_files(given) : run_pattern(given);
 }
 
-int reshard_command(int argc, char **argv)
+static int reshard(int argc, char **argv)
 {
-    if (argc > 1 && strcmp(argv[1], "verify") == 0)
-        return verify_command(argc - 1, argv + 1);
     struct arguments given = {.argv = argv};
     const option_entry entries[] = {
         {"model", 'm', OPTION_TEXT, &given.spec.model_path, "FILE",
@@ -138,8 +137,8 @@ int reshard_command(int argc, char **argv)
          "destination layout, or a layout file", 0, 0},
         {"disjoint", '\0', OPTION_FLAG, &given.spec.disjoint, NULL,
          "destination ranks differ from source ranks", 0, 0},
-        {"backend", '\0', OPTION_TEXT, &given.how.backend, "NAME",
-         "copy backend: direct, pipeline or mpi", 0, 0},
+        {"backend", '\0', OPTION_TEXT, &given.how.backend, "direct|pipeline|mpi", "copy backend", 0,
+         0},
         {"memory", '\0', OPTION_CHOICE, &given.memory, "symmetric|ordinary",
          "memory of the tensors (symmetric)", 0, 0},
         {"checksums", '\0', OPTION_FLAG, &given.how.checksums, NULL,
@@ -173,11 +172,27 @@ int reshard_command(int argc, char **argv)
         "global indices, and every destination element is checked. With --in, they are read\n"
         "from safetensors and written to --out, which appears when it is complete. Without\n"
         "--from, one rank reads a Hugging Face folder (tp=1). --in also reads a folder that\n"
-        "--out wrote: without --from, each source rank takes the tensors that one rank wrote.\n\n"
-        "banyan reshard verify --help: check the planner with cases from Megatron-Core.\n",
+        "--out wrote: without --from, each source rank takes the tensors that one rank wrote.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
     options_result result = options_parse_only(&table, argc, argv);
     if (result != OPTIONS_OK)
         return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     return run(&table, &given);
+}
+
+int reshard_command(int argc, char **argv)
+{
+    static const command_entry subcommands[] = {
+        {"verify", "CASE.json…", "check the planner with cases from Megatron-Core", verify_command},
+    };
+    static const command_set set = {
+        .command = WHO,
+        .usage = "",
+        .about = "",
+        .more = "",
+        .entries = subcommands,
+        .count = sizeof subcommands / sizeof subcommands[0],
+        .otherwise = reshard,
+    };
+    return command_set_run(&set, argc, argv);
 }

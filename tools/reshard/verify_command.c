@@ -98,12 +98,11 @@ int verify_command(int argc, char **argv)
     const char *backend = NULL;
     bool json = false;
     const option_entry entries[] = {
-        {"backend", '\0', OPTION_TEXT, &backend, "NAME", "copy backend: direct, pipeline or mpi", 0,
-         0},
+        {"backend", '\0', OPTION_TEXT, &backend, "direct|pipeline|mpi", "copy backend", 0, 0},
         {"json", '\0', OPTION_FLAG, &json, NULL, "print one JSON object", 0, 0},
     };
     const option_table table = {
-        WHO, "[options] CASE.json…",
+        WHO, "CASE.json… [options]",
         "Plan each case from the tensors of its ranks, in Megatron-Core's terms. Run all ranks\n"
         "as processes, and compare every destination element with the result of the case's own\n"
         "transfers. docs/layouts.md describes the format.\n",

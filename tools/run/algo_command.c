@@ -119,7 +119,7 @@ static int emit(int argc, char **argv)
         {"out", 'o', OPTION_TEXT, &wanted.out, "FILE", "output file (-: stdout)", 0, 0},
     };
     const option_table table = {
-        EMIT_WHO, "NAME -n RANKS [options]",
+        EMIT_WHO, "ALGORITHM -n RANKS [options]",
         "Compile a built-in algorithm and print its plan, for banyan run and banyan plan.\n"
         "banyan algo list prints the names.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
@@ -138,7 +138,7 @@ int algo_command(int argc, char **argv)
 {
     static const command_entry subcommands[] = {
         {"list", "", "list the built-in algorithms", list},
-        {"emit", "NAME -n RANKS", "print the plan of an algorithm, as JSON", emit},
+        {"emit", "ALGORITHM -n RANKS", "print the plan of an algorithm, as JSON", emit},
     };
     static const command_set set = {
         .command = WHO,

@@ -195,9 +195,9 @@ int simulate_command(int argc, char **argv)
         .dtype_name = "f32", .range = {UINT64_C(1) << 10, UINT64_C(64) << 20}, .step_factor = 2};
     job_spec *spec = &given.reshard.spec;
     const option_entry entries[] = {
-        {"topology", 't', OPTION_TEXT, &given.topology_name, "FILE|NAME",
+        {"topology", 't', OPTION_TEXT, &given.topology_name, "TOPOLOGY",
          "machine: a file, or a name from `banyan topo list`", 0, 0},
-        {"algo", 'a', OPTION_TEXT, &given.algorithm, "NAME",
+        {"algo", 'a', OPTION_TEXT, &given.algorithm, "ALGORITHM",
          "simulate this built-in algorithm on all processors, without a plan file", 0, 0},
         {"instances", '\0', OPTION_COUNT, &given.instances, "N",
          "number of instances of --algo (the tuned one for each size, or 1)", 1, 1024},
@@ -223,8 +223,8 @@ int simulate_command(int argc, char **argv)
          "destination ranks differ from source ranks", 0, 0},
         {"rules", '\0', OPTION_TEXT, &spec->rules_path, "FILE",
          "rules that split the tensors (built in)", 0, 0},
-        {"service", '\0', OPTION_TEXT, &given.reshard.service, "NAME",
-         "copy service of a reshard: direct or pipeline (both)", 0, 0},
+        {"service", '\0', OPTION_TEXT, &given.reshard.service, "direct|pipeline",
+         "copy service of a reshard (both)", 0, 0},
         {"slot-bytes", '\0', OPTION_BYTES, &given.reshard.slot_bytes, "BYTES",
          "bytes of a slot of the pipeline (16M)", 0, 0},
         {"optimal-rounds", '\0', OPTION_FLAG, &given.reshard.optimal_rounds, NULL,
@@ -234,10 +234,10 @@ int simulate_command(int argc, char **argv)
     };
     const option_table table = {
         WHO,
-        "PLAN.json --topology FILE|NAME [options]\n"
-        "       banyan simulate --algo NAME --topology FILE|NAME [options]\n"
-        "       banyan simulate --model FILE --from SPEC --to SPEC -t FILE|NAME [options]\n"
-        "       banyan simulate --reshard CASE.json -t FILE|NAME [options]",
+        "PLAN.json --topology TOPOLOGY [options]\n"
+        "       banyan simulate --algo ALGORITHM --topology TOPOLOGY [options]\n"
+        "       banyan simulate --model FILE --from SPEC --to SPEC -t TOPOLOGY [options]\n"
+        "       banyan simulate --reshard CASE.json -t TOPOLOGY [options]",
         "Predict the time that a plan takes on a machine, with rank i on processor i. Print the\n"
         "time for each size. For the longest size, also print the use of links and memories and\n"
         "the critical path: the chain of dependent operations that determines the end. Nothing\n"

@@ -119,7 +119,7 @@ static int show_command(int argc, char **argv)
          "print the whole file, to edit and pass to `banyan simulate`", 0, 0},
     };
     const option_table table = {
-        "banyan topo show", "FILE|NAME [--json]",
+        "banyan topo show", "TOPOLOGY [--json]",
         "Show the numbers of processors and switches of a topology, and its links: how many of a\n"
         "kind, each direction counted, and the bandwidth and latency of each.\n",
         entries, sizeof entries / sizeof entries[0]};
@@ -133,7 +133,7 @@ static int show_command(int argc, char **argv)
 
 static const command_entry subcommands[] = {
     {"list", "", "list the topologies that Banyan ships", list_command},
-    {"show", "FILE|NAME", "show the processors, switches and links of a topology", show_command},
+    {"show", "TOPOLOGY", "show the processors, switches and links of a topology", show_command},
     {"probe", "", "measure this machine and write its topology", topo_probe_command},
 };
 
