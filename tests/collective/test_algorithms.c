@@ -1,4 +1,5 @@
-/* The built-in algorithms, played with symbols: right for any ranks, whoever lags. */
+/* The built-in algorithms, executed with symbols: results are correct for every rank, whichever
+ * rank is slow. */
 #include "collective/algorithms/algorithms.h"
 #include "support/symbolic.h"
 #include "support/test.h"
@@ -107,7 +108,7 @@ static void algorithms_are_told_apart_by_name(void **state)
     CHECK_FAILS(banyan_algorithm_at(algorithm_table_count, &a), BANYAN_ERR_NOT_FOUND, "index");
 }
 
-/* What the table says of ordinary memory is what the plans do. */
+/* The table's entry for ordinary memory agrees with the plans' accesses. */
 static void peers_touch_only_scratch_where_the_table_says_so(void **state)
 {
     (void)state;
@@ -147,7 +148,7 @@ static bool mark_synced(const plan_thread_block *block, const plan_op *ops, uint
     return packets;
 }
 
-/* Packets need no signals. A channel for data alone would be one that the plan can do without. */
+/* Packets need no signals. A memory channel for data alone would be superfluous. */
 static void memory_channels_carry_signals_unless_they_carry_packets(void **state)
 {
     (void)state;
@@ -207,7 +208,7 @@ static void wrong_parameters_are_refused_with_the_reason(void **state)
     CHECK(!plan);
 }
 
-/* Nothing that is written after the first error does any harm. */
+/* Calls after the first error do no harm. */
 static void a_program_that_fails_on_the_way_is_refused(void **state)
 {
     (void)state;

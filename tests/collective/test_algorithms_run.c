@@ -1,5 +1,5 @@
 /* The built-in algorithms, run between processes: every element of every output, at sizes that
- * divide and sizes that do not, run after run without a barrier. */
+ * divide evenly and others, run after run without a barrier. */
 #include <time.h>
 
 #include "collective/algorithms/algorithms.h"
@@ -16,14 +16,14 @@ typedef struct job {
     unsigned char *input, *output, *buffer; /* `buffer`: for runs in place */
 } job;
 
-/* What an algorithm is tried with. */
+/* The parameters of one run of an algorithm. */
 typedef struct trial {
     const algorithm_entry *entry;
     banyan_algorithm_params params;
     const banyan_memory *input, *output; /* NULL: ordinary memory */
 } trial;
 
-/* How often a rank's block stands in its input and output. */
+/* Return the number of a rank's blocks in its input and output. */
 static void blocks_of(const trial *t, int *input, int *output)
 {
     bool gathers = t->entry->info.collective == BANYAN_ALLGATHER;
@@ -54,7 +54,7 @@ static int32_t reduced(const job *j, banyan_reduce_op op, int run, uint64_t inde
     return all;
 }
 
-/* Element `index` of this rank's output; false: nothing is said of it. */
+/* Element `index` of this rank's output; false: it is unspecified. */
 static bool expected(const job *j, const trial *t, int run, uint64_t block, uint64_t index,
                      int32_t *value)
 {
@@ -102,7 +102,7 @@ static int32_t get(const void *memory, uint64_t index, DLDataType dtype)
                                   : ((const int32_t *)memory)[index];
 }
 
-/* Where this run's data lie: apart, or in each other as the collective has it. */
+/* Choose this run's buffers: separate, or one inside the other as the collective requires. */
 static void place(const job *j, const trial *t, uint64_t block, void **input, void **output)
 {
     *input = j->input;
@@ -217,7 +217,7 @@ static void job_close(job *j)
     free(j->input);
 }
 
-/* Messages of nothing between others: nobody may take them for word from its peers. */
+/* Runs without bytes in between: they must not pass for signals of peers. */
 static void run_empty_messages_between(banyan_world *world, void *context)
 {
     static const char *const names[] = {"allgather_packets", "alltoall_pipelined"};

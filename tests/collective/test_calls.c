@@ -1,11 +1,11 @@
-/* The seven calls, against what they are defined to do. */
+/* The seven calls, compared with their definitions. */
 #include "support/test.h"
 
 #define POISON 0xa5
 #define COUNT_MAX 70001
 
-/* Small whole numbers, so that every order of a sum gives the same; different for every rank, place
- * and call. */
+/* Small whole numbers, so that every order of a sum gives one result; different for every rank,
+ * place and call. */
 static float value_of(int rank, size_t index, int salt)
 {
     uint64_t mixed = ((uint64_t)rank * 1000003 + index) * 2654435761u + (uint64_t)salt * 40503;
@@ -15,8 +15,8 @@ static float value_of(int rank, size_t index, int salt)
 struct job {
     banyan_world *world;
     banyan_comm *comm;
-    banyan_memory *memory; /* NULL: ordinary */
-    float *input, *output; /* room for all ranks' blocks */
+    banyan_memory *memory; /* NULL: ordinary memory */
+    float *input, *output; /* space for all ranks' blocks */
     int rank, ranks, salt;
 };
 
@@ -39,7 +39,7 @@ static float reduced(int ranks, size_t index, int salt, banyan_reduce_op op)
     return result;
 }
 
-/* Nothing outside of [0, count) has been touched. */
+/* Check that nothing outside of [0, count) was touched. */
 static void check_behind(const float *at, size_t count, const char *what)
 {
     const unsigned char *bytes = (const unsigned char *)(at + count);
@@ -180,7 +180,7 @@ static void check_all_calls(struct job *job, size_t count)
     check_sendrecv(job, count, job->ranks);
 }
 
-/* Room for blocks of `most` elements. */
+/* Allocate space for blocks of `most` elements. */
 static void open_job(struct job *job, banyan_world *world, bool registered, size_t most)
 {
     *job = (struct job){
@@ -241,7 +241,7 @@ static void every_call_does_what_it_is_defined_to(void **state)
     ranks_run(8, in_ordinary_memory, NULL);
 }
 
-/* More than 4 MiB of output, which goes past the caches where that is worthwhile, and here. */
+/* Outputs of more than 4 MiB, which bypass the caches where that helps, and in this test. */
 static void long_calls_on(banyan_world *world, bool registered)
 {
     struct job job;
@@ -290,8 +290,6 @@ static void threads_race_nowhere(void **state)
     ranks_run_threads(3, in_ordinary_memory, NULL);
 }
 
-/* ---- wrong calls ---- */
-
 static void refuse(banyan_world *world, void *context)
 {
     (void)context;
@@ -319,7 +317,7 @@ static void refuse(banyan_world *world, void *context)
     CHECK_OK(banyan_comm_destroy(comm));
 }
 
-/* Ranks that only send have nothing to reduce, and would wait for those that have. */
+/* Ranks that only send have nothing to reduce, and would wait for ranks that cannot. */
 static void reduce_what_has_no_sum(banyan_world *world, void *context)
 {
     (void)context;
@@ -370,7 +368,7 @@ static void differ(banyan_world *world, void *context)
     CHECK_OK(banyan_comm_destroy(comm));
 }
 
-/* A wrong argument on one rank, whatever the others call, is everybody's error. */
+/* A wrong argument on one rank is an error on all ranks, whatever they call. */
 static void refuse_together(banyan_world *world, void *context)
 {
     (void)context;

@@ -1,4 +1,4 @@
-/* A rank that comes to a run after the others' timeout is told so at once: what is ready runs
+/* A rank that comes to a run after the others' timeout gets an error at once: loaded plans run
  * without a gate, and the world has ended by then. */
 #include "support/test.h"
 
@@ -13,15 +13,14 @@ enum { RANKS = 4, ELEMS = 1000 };
 #define TIMEOUT_NS (NS_PER_S / 2)
 #define OWN_TIMEOUT_NS (60 * NS_PER_S)
 
-/* In memory that all processes share: ranks whose run has failed, and which stay. */
+/* In shared memory: number of ranks whose run has failed, and which stay. */
 static _Atomic int *failed;
 
-/* A job, or a sub-world whose ranks have other numbers; and a run by a communicator or by a plan.
- */
+/* The job, or a sub-world with other rank numbers; a run by a communicator, or by a plan. */
 struct play {
     bool in_sub, by_plan;
-    int late;         /* of the job */
-    const char *name; /* of the late rank, in messages */
+    int late;         /* rank of the job */
+    const char *name; /* the late rank's name in messages */
 };
 
 static const struct play plays[] = {
@@ -72,7 +71,7 @@ static void check_message(const struct play *play)
           "%s", message);
 }
 
-/* The ranks that waited stay where they are: nothing but the report can tell the late one. */
+/* Ranks that waited stay in the job, so only their report can inform the late one. */
 static void run_late(struct player *p, const struct play *play, bool late)
 {
     int others = banyan_world_size(p->world) - 1;
@@ -117,7 +116,7 @@ static void play_rank(int rank, int count, const banyan_unique_id *id, void *con
         CHECK_FAILS(banyan_world_close(job), BANYAN_ERR_TIMEOUT, play->name);
         return;
     }
-    /* The job goes on. */
+    /* The job continues. */
     if (rank > 0)
         CHECK_FAILS(banyan_world_close(p.world), BANYAN_ERR_TIMEOUT, play->name);
     CHECK_OK(banyan_world_barrier(job));

@@ -1,4 +1,4 @@
-/* What one rank has no memory for fails on all ranks. */
+/* Out of memory on one rank fails on all ranks. */
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -16,11 +16,11 @@ static void one_rank_without_memory_fails_on_all(void **state)
 #define NONE_LACKED 3 /* exit status */
 
 typedef struct lacking_run {
-    int n;           /* the allocation */
+    int n;           /* number of the allocation that fails */
     atomic_int left; /* ranks that have left the barrier */
 } lacking_run;
 
-/* There they would wait for it in vain, and end the world then. */
+/* Ranks in that run would wait for it in vain, and then end the world. */
 static void lack_in_a_run(int rank, int count, const banyan_unique_id *id, void *context)
 {
     lacking_run *of = context;
@@ -73,7 +73,7 @@ int main(void)
 {
     if (!lack_is_possible())
         return 77;
-    lack_least_bytes = 1024; /* what ranks agree with is shorter, and cannot be lacked */
+    lack_least_bytes = 1024; /* agreement messages are shorter, and cannot fail */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_rank_without_memory_fails_on_all),
         cmocka_unit_test(a_run_without_memory_ends_the_world_for_all),

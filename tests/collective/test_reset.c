@@ -1,5 +1,5 @@
-/* A communicator that begins anew, on the host: its calls are right afterwards as they were before,
- * and a peer that is late or dead is an error. */
+/* A communicator after a reset, on the host: its calls are as correct as before, and a late or
+ * dead peer is an error. */
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ static void check_sum(banyan_comm *comm, int rank, int ranks, int round, size_t 
     }
 }
 
-/* An odd number of calls in between, so that halves of scratch would be another one's otherwise. */
+/* Makes an odd number of calls in between, which would swap the halves of scratch. */
 static void begin_anew(banyan_world *world, void *context)
 {
     (void)context;
@@ -50,7 +50,7 @@ static void calls_are_right_after_a_reset(void **state)
     ranks_run_threads(2, begin_anew, NULL);
 }
 
-/* On the host a deadline ends the world. */
+/* On the host, a timeout ends the world. */
 static void be_late(int rank, int count, const banyan_unique_id *id, void *context)
 {
     (void)context;

@@ -1,4 +1,4 @@
-/* What the symbolic player must not overlook, in plans that are right but for one thing. */
+/* Faults that the symbolic executor must find, in plans that are correct except for one detail. */
 #include "support/symbolic.h"
 #include "support/test.h"
 
@@ -23,8 +23,8 @@ static plan_op *find_op(banyan_plan *plan, int rank, plan_op_kind kind)
     return NULL;
 }
 
-/* What nothing orders is found in any schedule, by the later of the two ("may …"), but not every
- * message is long enough. */
+/* Expect the fault. Every schedule shows accesses without an order, at the later one ("may …"),
+ * but not every message size does. */
 static void must_find(banyan_plan *plan, int units, const char *part)
 {
     char problem[256] = "";

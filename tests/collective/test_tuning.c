@@ -1,10 +1,8 @@
-/* Which plan serves a call: the table, tuning files, plans that users add. */
+/* The selection of the plan for a call: the table, tuning files, plans that users add. */
 #include "support/test.h"
 
 #include "collective/tuning.h"
 #include "support/folder.h"
-
-/* ---- the table ---- */
 
 static tuning_row row_of(int ranks, bool registered, uint64_t up_to_bytes, const char *algorithm)
 {
@@ -105,7 +103,8 @@ static void the_built_in_table_serves_every_call(void **state)
         wanted.kind = (banyan_collective_kind)kind;
         for (int way = 0; way < 4; way++) {
             wanted.on_gpu = way & 1;
-            wanted.registered = (way & 2) && kind != BANYAN_REDUCE; /* which never is */
+            wanted.registered =
+                (way & 2) && kind != BANYAN_REDUCE; /* which never uses registered memory */
             const tuning_row *row = tuning_find(&table, &wanted);
             assert_non_null(row);
             assert_int_equal(row->on_gpu, wanted.on_gpu);
@@ -173,8 +172,6 @@ static void wrong_tables_are_refused_with_their_place(void **state)
     }
 }
 
-/* ---- communicators ---- */
-
 static void check_sum(banyan_comm *comm, size_t count, int rank, int ranks)
 {
     int32_t input[64], output[64];
@@ -196,7 +193,7 @@ static void check_choice(banyan_comm *comm, uint64_t bytes, const char *name)
           name);
 }
 
-/* Rank 0's file decides, whatever the others would have read. */
+/* Rank 0's file decides, whichever files the others would read. */
 static void use_file(banyan_world *world, void *context)
 {
     banyan_comm_options options = BANYAN_COMM_OPTIONS_INIT;
@@ -237,7 +234,7 @@ static void rank_0s_tuning_file_decides(void **state)
     free(path);
 }
 
-/* A user's plan comes before the table, within its bounds and for its reduction. */
+/* A user's plan precedes the table, within its bounds and for its reduction. */
 static void add_plan(banyan_world *world, void *context)
 {
     (void)context;
@@ -274,7 +271,7 @@ static void an_added_plan_serves_what_it_is_for(void **state)
     ranks_run(3, add_plan, NULL);
 }
 
-/* From 100 to 200 bytes of output are 34 to 66 bytes a rank. */
+/* 100 to 200 bytes of output are 34 to 66 bytes for each rank. */
 static void add_bounded_gather(banyan_world *world, void *context)
 {
     (void)context;

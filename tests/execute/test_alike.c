@@ -1,4 +1,4 @@
-/* Which plans' thread blocks all do the same. */
+/* Plans whose thread blocks all do the same operations. */
 #include "support/test.h"
 
 #include <banyan/collective.h>
@@ -38,7 +38,7 @@ static void ranks_and_thread_blocks_that_differ_are_told(void **state)
     assert_false(is_alike("allreduce_pipelined", 3, 1));
 }
 
-/* Rank 0 exchanges chunks with each of the others, by a thread block for each. */
+/* Rank 0 exchanges chunks with each of the others, by one thread block for each. */
 static void ranks_with_more_thread_blocks_are_told(void **state)
 {
     (void)state;
@@ -104,8 +104,8 @@ static void channels_in_another_order_are_told(void **state)
     }
 }
 
-/* Of three ranks each puts to the next one and then to the one after: what comes from a rank comes
- * where this one puts to the other. */
+/* Each of three ranks puts to the next one and then to the one after: data from a rank arrive at
+ * the operation where this rank puts to the other. */
 static void a_channel_has_its_twin_where_the_peer_puts(void **state)
 {
     (void)state;

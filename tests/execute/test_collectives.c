@@ -1,4 +1,4 @@
-/* Whole collectives, as plans written elsewhere, on every element type and any size. */
+/* Whole collectives, as plans from other sources, on every element type and any size. */
 #include <dirent.h>
 #include <fnmatch.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 
 #include <banyan/program.h>
 
-/* The thread sanitizer does not see that threads of one process are kept in order by another. */
+/* The thread sanitizer does not see that another process orders threads of one process. */
 #ifdef SANITIZER_THREAD
 #define run_ranks ranks_run_threads
 #define RUNS 3
@@ -36,7 +36,7 @@ static void skip_without_plans(void)
     }
 }
 
-/* Calls for every plan file whose name matches and that has so many ranks; returns how many. */
+/* Call `fn` for every plan file with a matching name and number of ranks; returns their number. */
 static int for_each_plan(const char *pattern, int most_ranks,
                          void (*fn)(const char *name, int ranks))
 {
@@ -59,8 +59,6 @@ static int for_each_plan(const char *pattern, int most_ranks,
     free(names);
     return matched;
 }
-
-/* ---- all plans ---- */
 
 static uint64_t message_of(const banyan_plan *plan, uint64_t elems, size_t elem_bytes)
 {
@@ -103,9 +101,7 @@ static void every_whole_collective_is_right_at_any_size(void **state)
     assert_true(for_each_plan("*_node_*.json", 8, run_plan_at_sizes) > 20);
 }
 
-/* ---- channels ---- */
-
-/* Rank 0 puts and flushes; nobody signals, so that rank 1 needs no channel of its own. */
+/* Rank 0 puts and flushes; nothing is signalled, so rank 1 needs no channel. */
 static banyan_plan *make_put_and_flush(void)
 {
     banyan_program *program;

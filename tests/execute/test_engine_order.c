@@ -1,5 +1,5 @@
-/* A device's signals publish what was written before them, also those that a plan has relaxed, and
- * stay relaxed where there is nothing to publish. */
+/* A device's signals publish earlier writes, even if a plan has relaxed them, and stay relaxed if
+ * there is nothing to publish. */
 #include "support/test.h"
 
 #include <string.h>
@@ -29,8 +29,6 @@ static banyan_chunk out(int rank, uint64_t index)
 {
     return (banyan_chunk){rank, BANYAN_OUTPUT, index, 1};
 }
-
-/* ---- plans of two ranks, with two channels from each to the other ---- */
 
 static void tell(banyan_program_memory_channel *channel)
 {
@@ -118,8 +116,6 @@ static banyan_plan *compile(write_fn write)
     banyan_program_destroy(program);
     return plan;
 }
-
-/* ---- what becomes of their signals ---- */
 
 static void check_signals(const struct order_case *c, const engine_program *program)
 {

@@ -1,5 +1,5 @@
-/* What a device's module is given: every index of a program lies in its arrays, whatever the plan,
- * and reductions read what they can where it comes from. */
+/* The programs for a device's module: every index lies in its array, for every plan, and
+ * reductions read sources where they arrive if possible. */
 #include "support/test.h"
 
 #include "execute/device/fuse.h"
@@ -29,8 +29,6 @@ static const specialized_plan *cut(banyan_loaded_plan *loaded)
     CHECK_OK(banyan_loaded_plan_run(loaded, input, output, BYTES, BANYAN_F32, NULL));
     return loaded->cuts.data[0];
 }
-
-/* ---- indices ---- */
 
 static void check_words(const engine_program *program, const engine_block *block,
                         const engine_step *s)
@@ -101,8 +99,6 @@ static void every_index_lies_in_its_array(void **state)
     ranks_run_threads(3, check_all, NULL);
 }
 
-/* ---- fusing ---- */
-
 static uint32_t count_kind(const engine_program *program, step_kind kind)
 {
     uint32_t count = 0;
@@ -111,7 +107,7 @@ static uint32_t count_kind(const engine_program *program, step_kind kind)
     return count;
 }
 
-/* Ranks 0 and 1 have their own data first anyway. */
+/* Ranks 0 and 1 have their own data first in any case. */
 static void check_fused(banyan_world *world, void *context)
 {
     (void)context;

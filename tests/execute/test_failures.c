@@ -1,6 +1,5 @@
-/* Runs end with a sentence when a peer is lost, late or at odds, and leave the ranks able to say
- * so.
- */
+/* Runs end with a message when a peer is lost, late or makes other calls, and the ranks can still
+ * report it. */
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,7 +10,7 @@
 
 #define BYTES 4096
 
-/* All-reduce in which everybody waits for everybody, in the thread block given. */
+/* All-reduce in which all ranks wait for each other, in the given thread block. */
 static banyan_plan *meeting_plan(int ranks, banyan_reduce_op op)
 {
     banyan_collective collective = {.kind = BANYAN_ALLREDUCE};
@@ -83,8 +82,6 @@ static void check_survivors(const int *statuses, int count, int victim, int expe
               (unsigned)statuses[rank]);
 }
 
-/* ---- death ---- */
-
 static void die_at_the_third_run(int rank, int count, const banyan_unique_id *id, void *context)
 {
     int workers = *(int *)context;
@@ -97,7 +94,7 @@ static void die_at_the_third_run(int rank, int count, const banyan_unique_id *id
         raise(SIGKILL);
     }
     uint64_t start_ns = time_now_ns();
-    /* Who does not wait for the dead rank itself waits for one that does, a run later. */
+    /* A rank that does not wait for the dead rank waits for one that does, one run later. */
     if (rank == 0)
         CHECK_OK(run_once(&p));
     CHECK_FAILS(run_once(&p), BANYAN_ERR_PEER_LOST, "rank 1 ");
@@ -123,8 +120,6 @@ static void a_death_ends_the_run_of_all_with_the_operation_named(void **state)
     }
 }
 
-/* ---- abort ---- */
-
 static void abort_the_world(int rank, int count, const banyan_unique_id *id, void *context)
 {
     (void)context;
@@ -146,8 +141,6 @@ static void an_abort_ends_the_run_of_all(void **state)
     ranks_fork(2, abort_the_world, NULL, statuses);
     check_survivors(statuses, 2, -1, 0);
 }
-
-/* ---- lateness ---- */
 
 static void come_too_late(int rank, int count, const banyan_unique_id *id, void *context)
 {
@@ -180,7 +173,7 @@ static void a_rank_that_waits_in_vain_says_for_what(void **state)
     }
 }
 
-/* What else can be waited for, and how it is called. */
+/* Other kinds of waits, and their names. */
 enum { PACKETS, SEMAPHORE, PORT_WAIT, WAITS };
 
 static const char *const wait_sentences[WAITS] = {
@@ -191,8 +184,8 @@ static const char *const wait_sentences[WAITS] = {
     [PORT_WAIT] = "for rank 0: thread block 0, operation 1 (wait) on port channel 0",
 };
 
-/* Rank 0 does not come; thread block 1 waits for thread block 0, or for a release that nobody
- * gives. */
+/* Rank 0 does not come; thread block 1 waits for thread block 0, or for a release that never
+ * comes. */
 static banyan_plan *waiting_plan(int what)
 {
     banyan_collective collective = {.kind = BANYAN_CUSTOM, .input_chunks = 2, .output_chunks = 2};
@@ -230,8 +223,8 @@ struct waiting {
     int workers;
 };
 
-/* Who waits for a peer is named before who waits for another thread block, also by another worker.
- */
+/* A message names a wait for a peer rather than one for another thread block, even of another
+ * worker. */
 static void wait_for_what_does_not_come(int rank, int count, const banyan_unique_id *id,
                                         void *context)
 {
@@ -266,8 +259,6 @@ static void every_wait_says_what_it_waits_for(void **state)
         }
     }
 }
-
-/* ---- what is refused ---- */
 
 static banyan_status load(banyan_executor *executor, const banyan_plan *plan, uint64_t bytes,
                           const banyan_memory *memory)
@@ -343,7 +334,7 @@ static void refuse_runs(banyan_world *world, void *context)
                 BANYAN_ERR_INVALID, "does not lie in the symmetric memory");
     CHECK_FAILS(banyan_loaded_plan_run(loaded, input + 2 * BYTES - 8, output, 16, BANYAN_F32, NULL),
                 BANYAN_ERR_INVALID, "does not lie in the symmetric memory");
-    /* Nothing has moved: all can go on. */
+    /* Nothing has moved: all ranks can continue. */
     CHECK_OK(banyan_loaded_plan_run(loaded, input + BYTES, output, 16, BANYAN_F32, NULL));
     CHECK_OK(banyan_loaded_plan_close(loaded));
     banyan_plan_destroy(plan);
@@ -356,8 +347,6 @@ static void runs_that_cannot_be_are_refused_before_anything_moves(void **state)
     (void)state;
     ranks_run(2, refuse_runs, NULL);
 }
-
-/* ---- requests ---- */
 
 static void run_in_the_background(banyan_world *world, void *context)
 {
@@ -393,8 +382,6 @@ static void a_run_can_be_started_and_waited_for(void **state)
     ranks_run(2, run_in_the_background, NULL);
 }
 
-/* ---- options ---- */
-
 static void open_with_wrong_threshold(banyan_world *world, void *context)
 {
     (void)context;
@@ -420,7 +407,7 @@ static void open_without_size(banyan_world *world, void *context)
     options.size = 0;
     CHECK_FAILS(banyan_executor_open(world, &options, &executor), BANYAN_ERR_INVALID,
                 "BANYAN_EXECUTOR_OPTIONS_INIT");
-    /* Of a caller that knows of no workers. */
+    /* A caller of an older release, without the field for workers. */
     options.size = offsetof(banyan_executor_options, workers);
     options.workers = -7;
     CHECK_OK(banyan_executor_open(world, &options, &executor));

@@ -1,4 +1,4 @@
-/* Which plans' thread blocks may go through their operations in step. */
+/* Plans whose thread blocks may run their operations in lock-step. */
 #include "support/test.h"
 
 #include <banyan/collective.h>
@@ -35,8 +35,8 @@ static void algorithms_of_port_channels_go_in_step(void **state)
     }
 }
 
-/* Two thread blocks put, wait, put and wait. Late: the first one waits for what the other thread
- * block puts only then. */
+/* Two thread blocks put, wait, put and wait. Late: the first one waits for the other thread
+ * block's second put. */
 static banyan_plan *make_puts(bool late)
 {
     banyan_collective collective = {.kind = BANYAN_CUSTOM, .input_chunks = 4, .output_chunks = 4};

@@ -1,4 +1,4 @@
-/* Every kind of operation does what it says, to every byte and to no other. */
+/* Every kind of operation does its work on every byte, and touches no other. */
 #include "execute/operation_programs.h"
 
 static void run(banyan_world *world, void *context)
@@ -16,8 +16,6 @@ static void every_program_is_run_right(void **state)
         }
     }
 }
-
-/* ---- none is forgotten ---- */
 
 static void note_kinds(const plan_op *ops, uint32_t count, bool *seen)
 {

@@ -1,11 +1,11 @@
-/* Random programs leave in every rank's memory what one thread makes of them, chunk by chunk. */
+/* Random programs leave the sequential result in every rank's memory, chunk by chunk. */
 #include "core/threads/sanitizer.h"
 #include "execute/compared.h"
 #include "program/random_program.h"
 
 #define PROGRAMS 12
 
-/* The thread sanitizer does not see that threads of one process are kept in order by another. */
+/* The thread sanitizer does not see that another process orders threads of one process. */
 #ifdef SANITIZER_THREAD
 #define ONE_PROCESS_A_RANK false
 #else

@@ -1,5 +1,5 @@
-/* What runs of one loaded plan may do one after another: change their size, type and buffers, wrap
- * around flags, be worked on by several threads, and be many on few processors. */
+/* Sequences of runs of one loaded plan: changes of size, type and buffers, wrapping flags, several
+ * worker threads, and many ranks on few processors. */
 #include "execute/collective_check.h"
 
 #include <inttypes.h>
@@ -8,8 +8,6 @@
 #include "core/deadline.h"
 #include "execute/load/loaded.h"
 #include "support/proof.h"
-
-/* ---- plans ---- */
 
 static banyan_program *begin(banyan_collective_kind kind, int ranks, bool in_place, bool packets)
 {
@@ -37,9 +35,9 @@ static banyan_plan *finish(banyan_program *program)
     return plan;
 }
 
-/* Everybody's part of the input goes to its owner, and the owner's sum to everybody, in packets in
- * scratch that runs do not alternate in: sound only if what one size leaves never lies where
- * another's is still to be read. */
+/* Every rank's part of the input goes to its owner, and the owner's sum to all ranks, in packets,
+ * in scratch that does not alternate between runs. Correct only if packets of one size never lie
+ * where another size's are still to be read. */
 static banyan_plan *packet_plan(int ranks)
 {
     banyan_program *program = begin(BANYAN_ALLREDUCE, ranks, true, true);
@@ -91,7 +89,7 @@ static void meet(banyan_program_memory_channel *const *to, int rank, int ranks, 
     }
 }
 
-/* Everybody takes what it needs out of the peers' inputs, by `blocks` thread blocks. */
+/* Every rank reads the data it needs from the peers' inputs, with `blocks` thread blocks. */
 static banyan_plan *reading_plan(banyan_collective_kind kind, int ranks, bool in_place, int blocks)
 {
     banyan_program *program = begin(kind, ranks, in_place, false);
@@ -133,7 +131,7 @@ static banyan_plan *reading_plan(banyan_collective_kind kind, int ranks, bool in
     return finish(program);
 }
 
-/* The root puts its input into everybody's output; or takes everybody's input. */
+/* The root puts its input into all outputs, or reads all inputs. */
 static banyan_plan *rooted_plan(banyan_collective_kind kind, int ranks, bool in_place)
 {
     banyan_program *program = begin(kind, ranks, in_place, false);
@@ -167,15 +165,13 @@ static banyan_plan *rooted_plan(banyan_collective_kind kind, int ranks, bool in_
     return finish(program);
 }
 
-/* ---- sizes ---- */
-
 static const DLDataType types[] = {{kDLFloat, 32, 1},
                                    {kDLUInt, 8, 1},
                                    {kDLInt, 64, 1},
                                    {kDLBfloat, 16, 1},
                                    {BANYAN_DL_FLOAT8_E4M3FN, 8, 1}};
 
-/* All ranks draw the same sizes. */
+/* All ranks draw equal sizes. */
 static void change_sizes(banyan_world *world, void *context)
 {
     random_state random = random_from(*(uint64_t *)context);
@@ -218,7 +214,7 @@ static void sizes_types_and_buffers_may_change_with_every_run(void **state)
     ranks_run(3, change_sizes, &seed);
 }
 
-/* What is kept of a run serves another one of the same buffers alone. */
+/* State kept from a run is used only for runs with equal buffers. */
 static void exchange_buffers(banyan_world *world, void *context)
 {
     (void)context;
@@ -235,7 +231,8 @@ static void exchange_buffers(banyan_world *world, void *context)
     case_buffers pairs[2] = {case_take(&c, world), case_take(&c, world)};
     for (int run = 0; run < 64; run++) {
         case_buffers mixed = pairs[0];
-        /* Each pair of an input and an output twice, so that both halves of scratch have it. */
+        /* Use each pair of an input and an output twice, so that it meets both halves of
+         * scratch. */
         mixed.input = pairs[run / 2 % 2].input;
         mixed.output = pairs[run / 4 % 2].output;
         for (int i = 0; i < 2; i++)
@@ -259,8 +256,6 @@ static void input_and_output_may_change_one_without_the_other(void **state)
     (void)state;
     ranks_run(3, exchange_buffers, NULL);
 }
-
-/* ---- collectives with blocks and roots, staged or not ---- */
 
 static void run_kinds(banyan_world *world, void *context)
 {
@@ -337,8 +332,6 @@ static void who_is_not_the_root_may_leave_out_what_it_has_no_use_for(void **stat
     ranks_run(3, run_without_use, NULL);
 }
 
-/* ---- plans of one rank ---- */
-
 static banyan_plan *custom_plan(uint64_t input, uint64_t output, bool in_place, uint64_t unit_bytes)
 {
     banyan_collective collective = {.kind = BANYAN_CUSTOM,
@@ -373,7 +366,7 @@ static void run_custom(banyan_world *world, void *context)
     (void)context;
     banyan_executor *executor;
     CHECK_OK(banyan_executor_open(world, NULL, &executor));
-    /* The longer of the two holds the other, whichever it is. */
+    /* The longer buffer contains the other one, whichever it is. */
     uint32_t data[3] = {1, 20, 300}, sum[1] = {7};
     banyan_loaded_plan *loaded = load_custom(executor, custom_plan(3, 1, true, 0), 12);
     CHECK_OK(banyan_loaded_plan_run(loaded, data, sum, 12, (DLDataType){kDLUInt, 32, 1}, NULL));
@@ -386,7 +379,7 @@ static void run_custom(banyan_world *world, void *context)
     CHECK_OK(banyan_loaded_plan_run(loaded, in, out, 4, (DLDataType){kDLUInt, 32, 1}, NULL));
     CHECK(in[0] == 5 && out[0] == 5 && out[1] == 8 && out[2] == 10, "%u", out[2]);
     CHECK_OK(banyan_loaded_plan_close(loaded));
-    /* More iterations than are cut beforehand. */
+    /* More iterations than are prepared in advance. */
     enum { ELEMS = 300000 };
     uint32_t *long_in = calloc(2 * ELEMS, sizeof *long_in);
     uint32_t *long_out = calloc(ELEMS, sizeof *long_out);
@@ -409,10 +402,8 @@ static void custom_plans_of_uneven_buffers_and_long_loops_run(void **state)
     ranks_run(1, run_custom, NULL);
 }
 
-/* ---- ports ---- */
-
-/* Puts that nobody flushes: the peer is told last, and waits for it. The checker demands a flush,
- * which the end of a run on the host is. */
+/* Puts without a flush: the peer is signalled last, and waits for it. The checker requires a
+ * flush; on the host the end of a run flushes. */
 static banyan_plan *port_plan(void)
 {
     banyan_program *program = begin(BANYAN_SENDRECV, 2, false, false);
@@ -455,9 +446,7 @@ static void inputs_may_be_written_after_puts_that_nobody_flushed(void **state)
         ranks_run_threads(2, run_ports, &threads);
 }
 
-/* ---- measurements ---- */
-
-/* Rank 1 comes late, and only the runs count. No machine copies a terabyte in a second. */
+/* Rank 1 comes late, but only the runs count. No machine copies a terabyte in a second. */
 static void measure(banyan_world *world, void *context)
 {
     (void)context;
@@ -502,8 +491,6 @@ static void a_measurement_counts_the_runs_alone(void **state)
     ranks_run(2, measure, NULL);
 }
 
-/* ---- flags ---- */
-
 static void wrap_flags(banyan_world *world, void *context)
 {
     (void)context;
@@ -536,8 +523,6 @@ static void flags_begin_anew_when_they_are_used_up(void **state)
     (void)state;
     ranks_run(2, wrap_flags, NULL);
 }
-
-/* ---- many ---- */
 
 static void run_many(banyan_world *world, void *context)
 {

@@ -1,5 +1,5 @@
-/* Whatever the order that the memory model allows: sound plans are right, and what the checker
- * finds goes wrong in some. */
+/* In every order that the memory model permits, sound plans give the right result, and every fault
+ * that the checker finds gives a wrong one in some order. */
 #include <dirent.h>
 #include <fnmatch.h>
 #include <unistd.h>
@@ -11,10 +11,10 @@
 #include "plan/plan.h"
 #include "support/proof.h"
 
-/* A byte that has come back in a packet has been read by whoever sent it away, since its value is
- * in what he sent: no processor stores what it has not read. Packets are relaxed atomics, and the
- * thread sanitizer does not follow values: of two workers, one that sends and one that receives, it
- * says that they race. (With packets that release and acquire it says nothing.) */
+/* A byte that came back in a packet was read by its sender: its value is in the packet, and no
+ * processor stores a value that it has not read. Packets are relaxed atomics, and the thread
+ * sanitizer does not follow values: it reports a race between two workers, one that sends and one
+ * that receives. (With packets that release and acquire it reports none.) */
 #ifdef SANITIZER_THREAD
 #define WORKERS_MOST 1
 #else
@@ -123,15 +123,13 @@ static void sound_plans_from_elsewhere_are_right_in_any_order(void **state)
     assert_true(sound > 0);
 }
 
-/* ---- faults ---- */
-
 static const char *const faulty_algorithms[] = {
     "allgather_direct",      "allgather_ring_direct", "allgather_switch",  "allreduce_ring",
     "reducescatter_halving", "reducescatter_direct",  "alltoall_pairwise", "alltoall_direct",
     "broadcast_allpairs",    "allreduce_twoshot",
 };
 
-/* Drop what only orders, relax what tells. NULL: this is neither. */
+/* Remove ordering operations, relax signals. NULL: this is neither. */
 static const char *plant_fault(plan_thread_block *block, uint32_t i)
 {
     switch (block->ops[i].kind) {
@@ -149,7 +147,7 @@ static const char *plant_fault(plan_thread_block *block, uint32_t i)
     }
 }
 
-/* Some show only in what the caller does between runs. None of them hangs. */
+/* Some faults show only in callers' accesses between runs. None of them hangs. */
 static int expect_faults(const char *algorithm)
 {
     int found = 0;
@@ -185,7 +183,7 @@ static void what_the_checker_finds_goes_wrong_in_some_order(void **state)
         CHECK(expect_faults(faulty_algorithms[i]) >= 2, "%s", faulty_algorithms[i]);
 }
 
-/* Send-recv through a port channel that says on a memory channel that it has been put. */
+/* Send-recv through a port channel; a memory channel signals that the put was posted. */
 static banyan_plan *put_and_tell(bool flushed)
 {
     banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
@@ -229,7 +227,7 @@ static void a_put_that_is_not_flushed_lands_too_late_in_some_order(void **state)
     banyan_plan_destroy(faulty);
 }
 
-/* They end with relaxed signals, which do not tell of their stores. */
+/* They end with relaxed signals, which do not publish their stores. */
 static void relaxed_ends_of_plans_from_elsewhere_go_wrong_in_some_order(void **state)
 {
     (void)state;
@@ -256,8 +254,8 @@ static void relaxed_ends_of_plans_from_elsewhere_go_wrong_in_some_order(void **s
     }
 }
 
-/* A plan whose loop goes round 32 units of scratch and never hears that one is free, with units and
- * scratch a 256th as long as they are: 32 MiB of a chunk become 128 KiB. */
+/* A plan whose loop cycles through 32 units of scratch without ever waiting for a free one, with
+ * units and scratch at a 256th of their length: 32 MiB of a chunk become 128 KiB. */
 static banyan_plan *round_and_round(void)
 {
     banyan_plan *plan, *made;
@@ -292,8 +290,8 @@ static void scratch_that_is_used_again_too_early_goes_wrong_in_some_order(void *
     banyan_plan_destroy(plan);
 }
 
-/* Through one unit of scratch, time after time; at the end of the body, and before it is begun
- * again, a nop or nothing. */
+/* Repeated use of one unit of scratch; at the end of the body, before the next iteration, there is
+ * a nop or nothing. */
 static banyan_plan *through_one_unit(const char *end)
 {
     char text[1024];
@@ -329,8 +327,6 @@ static void iterations_of_a_loop_overlap_in_some_order(void **state)
     banyan_plan_destroy(faulty);
 }
 
-/* ---- the seed ---- */
-
 /* Two copies that nothing separates. */
 static const char unseparated[] =
     "{\"name\":\"u\",\"collective\":\"u\",\"protocol\":\"Simple\",\"inplace\":false,\"gpus\":[{"
@@ -343,7 +339,7 @@ static const char unseparated[] =
 #define SEEDS 32
 #define TOSS_RUNS 3
 
-/* What came through of every message; other bytes are of the run before. */
+/* Return the part of every message that arrived; other bytes are from the previous run. */
 static uint32_t toss(banyan_world *world, const banyan_plan *plan, uint64_t seed)
 {
     banyan_executor_options how = BANYAN_EXECUTOR_OPTIONS_INIT;

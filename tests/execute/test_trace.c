@@ -1,4 +1,4 @@
-/* A trace is Chrome's JSON, with what every operation of every rank did, and when. */
+/* A trace is Chrome's JSON, with each operation of every rank and its times. */
 #include <jansson.h>
 
 #include "support/folder.h"
@@ -9,7 +9,7 @@
 #define RANKS 3
 #define RUNS 4
 
-/* Rank 0 lets the others wait, and everybody copies what it has. */
+/* Rank 0 lets the others wait, and every rank copies its data. */
 static banyan_plan *late_plan(void)
 {
     banyan_collective collective = {
@@ -49,8 +49,7 @@ static void run_traced(banyan_world *world, void *context)
     load.max_message_bytes = 64;
     CHECK_OK(banyan_loaded_plan_open(executor, plan, &load, &loaded));
     char input[64] = {1}, output[RANKS * 64];
-    CHECK_OK(
-        banyan_loaded_plan_run(loaded, input, output, 64, BANYAN_U8, NULL)); /* is not recorded */
+    CHECK_OK(banyan_loaded_plan_run(loaded, input, output, 64, BANYAN_U8, NULL)); /* not recorded */
     CHECK_OK(banyan_executor_trace_begin(executor));
     for (int run = 0; run < RUNS; run++) {
         if (banyan_world_rank(world) == 0)
@@ -110,7 +109,7 @@ static void check_trace(const struct traced *traced)
     for (int r = 0; r < RANKS; r++) {
         assert_int_equal(counts[r].waits, r == 0 ? 0 : RUNS);
         assert_int_equal(counts[r].copies, r == 0 ? 0 : RUNS);
-        /* Most of rank 0's rest is a wait of the others. */
+        /* Rank 0's sleep is mostly a wait of the others. */
         assert_true(r == 0 || counts[r].waited_us > RUNS * 20000 / 2);
     }
     assert_true(counts[0].signals > 0);

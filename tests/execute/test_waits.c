@@ -1,5 +1,5 @@
-/* The text for a wait on port channels: a proxy serves these at once, so that no run waits there
- * for long enough to be seen. */
+/* The text for a wait on port channels: a proxy serves these at once, so no run waits there long
+ * enough to show it. */
 #include "support/test.h"
 
 #include "execute/host/waits.h"

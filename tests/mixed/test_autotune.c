@@ -1,4 +1,4 @@
-/* The autotuned table: the nearest size's fastest mode is chosen, and files that do not fit are
+/* The autotuned table: the nearest size's fastest mode is chosen, and files that do not match are
  * refused. */
 #include <stddef.h>
 
@@ -23,7 +23,7 @@ static void write_table(const char *path, const char *text)
     CHECK(file && fputs(text, file) >= 0 && fclose(file) == 0, "cannot write %s", path);
 }
 
-/* `run` of two ranks is given the path of a file with this text. */
+/* Call `run` on two ranks with the path of a file with this text. */
 static void with_table(void **state, const char *text, void (*run)(banyan_world *, void *))
 {
     char *path = folder_path(*state, "table.json");
@@ -54,8 +54,6 @@ static banyan_mixed *open_with(banyan_world *world, const char *table)
     CHECK_OK(banyan_mixed_open(world, &options, &mixed));
     return mixed;
 }
-
-/* ---- choices ---- */
 
 static void choose(banyan_world *world, void *context)
 {
@@ -114,7 +112,7 @@ static void modes_that_become_valid_later_are_chosen_then(void **state)
     with_table(state, TABLE, choose_by_steps);
 }
 
-/* A program that was built before options had `autotune` has something else behind them. */
+/* A program built before options had `autotune` has other data after them. */
 static void open_with_short_options(banyan_world *world, void *context)
 {
     (void)context;
@@ -132,8 +130,6 @@ static void options_that_end_before_the_table_have_none(void **state)
     (void)state;
     ranks_run(2, open_with_short_options, NULL);
 }
-
-/* ---- for people ---- */
 
 #define WIDE_TABLE                                                                                 \
     HEAD ROW(1024, "one_shot", 1999999000) "," ROW(1024, "two_shot", 7) "," ROW(                   \
@@ -161,8 +157,6 @@ static void columns_of_the_printed_table_keep_apart(void **state)
 {
     with_table(state, WIDE_TABLE, print);
 }
-
-/* ---- files ---- */
 
 static void save_and_load(banyan_world *world, void *context)
 {

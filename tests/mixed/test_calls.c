@@ -1,4 +1,4 @@
-/* Call after call with nothing in between: operations, modes, sizes and data change. */
+/* Call after call without barriers: operations, modes, sizes and data change. */
 #include <unistd.h>
 
 #include "core/threads/sanitizer.h"
@@ -29,13 +29,13 @@ static void run_series(banyan_world *world, void *context)
         (void)random_next(&own);
     for (int i = 0; i < of->calls; i++) {
         mixed_one call = draw_call(&c, &random, ELEMS_MOST);
-        /* Ranks come when they come. */
+        /* Ranks arrive at random times. */
         if (random_between(&own, 0, 20) == 0)
             usleep((useconds_t)random_between(&own, 0, 300));
         case_run(&c, &call);
     }
     CHECK_OK(banyan_mixed_status(c.mixed));
-    /* The last to come closes as well as the first. */
+    /* Also close at random times. */
     usleep((useconds_t)random_between(&own, 0, 3000));
     case_close(&c);
 }
@@ -83,7 +83,7 @@ static void calls_between_threads(void **state)
     test_series(2, (grid_sizes){1, 2, 1, 1, 1}, CALLS / 2, true);
 }
 
-/* Units go round in their ring, and programs are loaded again for what is longer. */
+/* Units cycle through their ring, and longer calls reload programs. */
 static void run_long(banyan_world *world, void *context)
 {
     const series *of = context;

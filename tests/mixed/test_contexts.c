@@ -1,5 +1,5 @@
-/* Several contexts at once: in one world, in worlds that threads drive, and after some that failed.
- */
+/* Several contexts at once: in one world, in worlds of several threads, and after failures of
+ * others. */
 #include <pthread.h>
 
 #include "mixed/mixed_check.h"
@@ -19,8 +19,6 @@ static void run_drawn(mixed_case *c, random_state *random)
     mixed_one call = draw_call(c, random, ELEMS_MOST);
     case_run(c, &call);
 }
-
-/* ---- in one world ---- */
 
 #define CONTEXTS 4
 
@@ -50,9 +48,7 @@ static void contexts_of_one_world_are_used_in_turn(void **state)
     ranks_run(4, take_turns, &seed);
 }
 
-/* ---- in several worlds ---- */
-
-/* A thread's world, and what it draws its calls from. */
+/* A thread's world, and the source of its random calls. */
 typedef struct driver {
     int rank, count;
     banyan_unique_id id;
@@ -74,7 +70,7 @@ static void *drive(void *context)
     return NULL;
 }
 
-/* Ranks count the other way round in the second. */
+/* In the second, ranks are numbered in reverse. */
 static void drive_two(banyan_world *world, void *context)
 {
     uint64_t seed = *(const uint64_t *)context;
@@ -100,9 +96,7 @@ static void contexts_of_two_worlds_are_driven_by_two_threads(void **state)
     ranks_run(4, drive_two, &seed);
 }
 
-/* ---- after a failure ---- */
-
-/* Steps that fail leave nothing in the way of a context that is opened next, or is open already. */
+/* Failed steps do not disturb a context that is opened next, or is open already. */
 static void open_again(banyan_world *world, void *context)
 {
     static const grid_sizes sizes = {1, 2, 1, 1, 1};

@@ -1,11 +1,9 @@
-/* What is wrong is named before anything moves. */
+/* Errors are reported before anything moves. */
 #include "mixed/mixed.h"
 #include "mixed/mixed_check.h"
 
 #define ROWS 4
 #define ROW 6
-
-/* ---- opening ---- */
 
 static banyan_mixed_options sized(int nodes, int local_tp, int local_dp, int inter_tp, int inter_dp)
 {
@@ -111,8 +109,6 @@ static void ranks_that_disagree_are_told_in_what(void **state)
     ranks_run(3, disagree, NULL);
 }
 
-/* ---- steps ---- */
-
 static void take_steps(banyan_world *world, void *context)
 {
     (void)context;
@@ -144,8 +140,6 @@ static void the_steps_of_opening_can_be_taken_one_by_one(void **state)
     ranks_run(2, take_steps, NULL);
 }
 
-/* ---- closing ---- */
-
 static void close_in_any_order(banyan_world *world, void *context)
 {
     (void)context;
@@ -169,8 +163,6 @@ static void closing_twice_is_an_error(void **state)
     ranks_run(2, close_in_any_order, NULL);
     ranks_run_threads(2, close_in_any_order, NULL);
 }
-
-/* ---- NULL ---- */
 
 #define CHECK_NULL(call, argument) CHECK_FAILS((call), BANYAN_ERR_INVALID, #argument " is NULL")
 
@@ -252,9 +244,7 @@ static void calls_without_an_output_are_refused(void **state)
     ranks_run(2, pass_no_outputs, NULL);
 }
 
-/* ---- tensors ---- */
-
-/* A pair of tensors that is right, to be spoilt. */
+/* A pair of correct tensors, for tests to modify. */
 typedef struct tensors {
     float in_data[64], out_data[64];
     int64_t in_shape[3], out_shape[3], strides[3];
@@ -389,7 +379,7 @@ static void refuse_calls(banyan_world *world, void *context)
                 BANYAN_ERR_INVALID, "does not allow allreduce");
     CHECK_FAILS(banyan_mixed_select_autotune_mode(c.mixed, BANYAN_MIXED_REDUCESCATTER, 64, &mode),
                 BANYAN_ERR_INVALID, "does not allow reducescatter");
-    /* Nothing has happened to the context. */
+    /* The context is unaffected. */
     mixed_one call = {GATHER, BANYAN_MIXED_SEPARATE, DATA_RANDOM, 3, 5, false};
     case_run(&c, &call);
     case_close(&c);
@@ -401,9 +391,7 @@ static void wrong_calls_are_refused_before_anything_moves(void **state)
     ranks_run(4, refuse_calls, NULL);
 }
 
-/* ---- calls that differ ---- */
-
-/* Nobody waits for the one whose arguments are wrong. */
+/* No rank waits for the one with wrong arguments. */
 static void measure_wrongly(banyan_world *world, void *context)
 {
     (void)context;
@@ -468,7 +456,7 @@ static void differ(banyan_world *world, void *context)
     CHECK_FAILS(banyan_mixed_run(mixed, BANYAN_MIXED_ALLREDUCE, &t.in, &t.out, BANYAN_MIXED_AUTO,
                                  odd ? &t : NULL),
                 BANYAN_ERR_INVALID, "rank 1: a mixed collective on the host takes no stream");
-    /* What has no elements lies nowhere, and so not in place. */
+    /* A tensor without elements has no address, so it is not in place. */
     t.in_shape[1] = t.out_shape[1] = 0;
     t.in.data = t.out.data = NULL;
     if (odd)
@@ -508,7 +496,7 @@ static void refuse_single(banyan_world *world, void *context)
     refuse_call(c.mixed, &t, BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_SEPARATE, "a single collective");
     t.out.data = t.in_data + 1;
     refuse_call(c.mixed, &t, BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_AUTO, "overlaps the input");
-    /* Rows of nothing are nothing to do; strides of them and of extents of 1 mean nothing. */
+    /* Rows without elements need no work; their strides, and those of extents of 1, are ignored. */
     make_right(&t, GATHER);
     t.in_shape[1] = t.out_shape[1] = 0;
     t.out_shape[0] = ROWS;
@@ -524,7 +512,7 @@ static void refuse_single(banyan_world *world, void *context)
     case_close(&c);
 }
 
-/* Nobody has so many rows, or so many ranks here: the arguments alone are looked at. */
+/* No job has this many rows, or this test this many ranks: only the arguments are checked. */
 static void outputs_of_more_rows_than_can_be_counted_are_refused(void **state)
 {
     (void)state;
@@ -555,8 +543,6 @@ static void single_collectives_have_modes_of_their_own(void **state)
     (void)state;
     ranks_run(2, refuse_single, NULL);
 }
-
-/* ---- several machines ---- */
 
 static void meet_across_machines(int rank, int count, const banyan_unique_id *id, void *context)
 {

@@ -1,5 +1,4 @@
-/* Peers that die, come late or abort end a mixed collective, with a sentence; nothing waits then.
- */
+/* Peers that die, come late or abort end a mixed collective, with a message; no wait remains. */
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -10,7 +9,7 @@
 
 #define ELEMS_MOST 200000
 
-/* Which mode, with how many elements: packets, units, or communicators. */
+/* A mode and a number of elements: packets, units, or communicators. */
 typedef struct failing {
     banyan_mixed_op op;
     banyan_mixed_mode mode;
@@ -47,7 +46,7 @@ static mixed_case open_case(int rank, int count, const banyan_unique_id *id, con
     return c;
 }
 
-/* Runs until one fails: who waits for others than the one that failed hears of it later. */
+/* Run until a call fails: a rank that does not wait for the failed one gets the error later. */
 static banyan_status run_until_failure(mixed_case *c, const mixed_one *call)
 {
     banyan_status status = BANYAN_OK;
@@ -57,7 +56,7 @@ static banyan_status run_until_failure(mixed_case *c, const mixed_one *call)
     return status;
 }
 
-/* What has failed stays so; closing ends all the same, and at once. */
+/* A failed context stays failed; closing succeeds, and at once. */
 static void close_failed(mixed_case *c, const mixed_one *call, banyan_status failed)
 {
     uint64_t began_ns = time_now_ns();
@@ -77,7 +76,7 @@ static void check_statuses(const int *statuses, int count, int victim, int expec
               (unsigned)statuses[rank]);
 }
 
-/* What ranks count together, whoever of them dies: how far they are in a case. */
+/* A counter that all ranks share, even after the death of one: their progress in a case. */
 static atomic_int *counted;
 
 static void await_count(int count)
@@ -99,8 +98,6 @@ static int unshare_count(void **state)
     (void)state;
     return munmap(counted, sizeof *counted);
 }
-
-/* ---- death ---- */
 
 static void die(int rank, int count, const banyan_unique_id *id, void *context)
 {
@@ -127,8 +124,6 @@ static void a_death_ends_the_calls_of_all(void **state)
         check_statuses(statuses, 4, 3, SIGKILL);
     }
 }
-
-/* ---- death elsewhere ---- */
 
 static banyan_status measure_once(mixed_case *c, const mixed_one *call)
 {
@@ -190,9 +185,7 @@ static void nobody_waits_in_a_group_for_one_that_a_death_elsewhere_ended(void **
     }
 }
 
-/* ---- lateness ---- */
-
-/* Opening and the first call have to do with it on a busy machine, too. */
+/* Long enough for opening and the first call on a busy machine. */
 #define LATE_NS (3 * NS_PER_S / 2)
 
 /* The ranks that wait time out and stay; then rank 1 comes. */
@@ -206,7 +199,7 @@ static void come_late(int rank, int count, const banyan_unique_id *id, void *con
     uint64_t began_ns = time_now_ns();
     banyan_status status = run_until_failure(&c, &call);
     atomic_fetch_add(counted, 1);
-    /* Ranks of other groups are told by one that waited. */
+    /* Ranks of other groups get the error from one that waited. */
     CHECK(status == BANYAN_ERR_TIMEOUT, "%s: %s", banyan_status_name(status), banyan_last_error());
     CHECK(strstr(banyan_last_error(), " waited 1.") &&
               strstr(banyan_last_error(), "BANYAN_TIMEOUT"),
@@ -237,8 +230,8 @@ static void a_late_peer_ends_the_calls_of_all(void **state)
     }
 }
 
-/* Rank 3 calls something else than rank 2, which waits for it in their group: whoever tells of
- * that, it is ranks 2 and 3 that the sentence counts. */
+/* Rank 3 makes a different call than rank 2, which waits for it in their group. Every rank's
+ * message must count ranks 2 and 3. */
 static void call_something_else(int rank, int count, const banyan_unique_id *id, void *context)
 {
     mixed_one call = one_of(context);
@@ -268,8 +261,6 @@ static void a_failure_in_a_group_counts_the_ranks_of_that_group(void **state)
     ranks_fork(4, call_something_else, (void *)&of, statuses);
     check_statuses(statuses, 4, -1, 0);
 }
-
-/* ---- abort ---- */
 
 static void call_it_off(int rank, int count, const banyan_unique_id *id, void *context)
 {

@@ -1,4 +1,4 @@
-/* Which rank is where: the formulas of the header, for every grid. */
+/* Positions of ranks: the formulas of the header, for every grid. */
 #include "mixed/grids.h"
 
 static int on_machines_of_three(void *context, int rank)

@@ -1,6 +1,6 @@
-/* One rank lacks each allocation in turn while a context is opened, tuned and run: no rank goes on
- * alone, or waits for it. What lacks while a call is prepared can be tried again; what lacks later
- * ends the context for all. */
+/* One rank fails each allocation in turn while a context is opened, tuned and run: no rank
+ * continues alone, or waits for it. After a failure during a call's preparation, a retry succeeds;
+ * after a later one the context has ended on all ranks. */
 #include "mixed/mixed_check.h"
 #include "support/folder.h"
 #include "support/lacking.h"
@@ -21,7 +21,8 @@ static banyan_mixed_options small_options(void)
     return options;
 }
 
-/* Did a rank lack something? Then it was told, and all others that have no right result. */
+/* True if an allocation failed on some rank. That rank must have an error, and so must all others
+ * without a right result. */
 static bool somebody_lacked(banyan_world *world, banyan_status status)
 {
     char sentence[768];
@@ -37,7 +38,7 @@ static bool somebody_lacked(banyan_world *world, banyan_status status)
     return any;
 }
 
-/* On one rank as on all: who had its result already hears of it later. */
+/* The context ends on all ranks: a rank that already has its result gets the error later. */
 static bool has_ended(mixed_case *c)
 {
     uint64_t began_ns = time_now_ns(), ended = banyan_mixed_status(c->mixed) != BANYAN_OK, any;
@@ -47,7 +48,7 @@ static bool has_ended(mixed_case *c)
     return any;
 }
 
-/* What a rank was given is right, and there is a context to go on with. */
+/* A successful rank's result is right, and the context still works. */
 static void go_on(mixed_case *c, const mixed_one *call, banyan_status status,
                   const banyan_mixed_options *options)
 {
@@ -62,8 +63,6 @@ static void go_on(mixed_case *c, const mixed_one *call, banyan_status status,
     if (call && status == BANYAN_OK)
         case_check(c, call);
 }
-
-/* ---- opening ---- */
 
 static void open_at_last(banyan_world *world, void *context)
 {
@@ -89,8 +88,6 @@ static void opening_without_memory_fails_on_all(void **state)
         ranks_run(4, open_at_last, &tuned);
     }
 }
-
-/* ---- running ---- */
 
 static void run_small(mixed_case *c, banyan_mixed_op op, banyan_mixed_mode mode)
 {
@@ -136,8 +133,6 @@ static void running_without_memory_fails_on_all(void **state)
         ranks_run(4, run_modes, (void *)&ops[i]);
 }
 
-/* ---- tables ---- */
-
 static void check_same_table(banyan_world *world, const banyan_mixed *mixed)
 {
     banyan_mixed_timing any;
@@ -182,7 +177,7 @@ int main(void)
 {
     if (!lack_is_possible())
         return 77;
-    lack_least_bytes = 1024; /* what ranks agree with is shorter, and cannot be lacked */
+    lack_least_bytes = 1024; /* agreement messages are shorter, and cannot fail */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(opening_without_memory_fails_on_all),
         cmocka_unit_test(running_without_memory_fails_on_all),

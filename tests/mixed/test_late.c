@@ -1,5 +1,5 @@
-/* The calls of all layers, with a rank that comes after the others' deadline: they name it, call
- * again, and then all works. */
+/* The calls of all layers, with a rank that comes after the others' deadline: they name it and
+ * call again, and then everything works. */
 #include "support/test.h"
 
 #include <stdatomic.h>
@@ -12,7 +12,7 @@
 
 enum { RANKS = 4, ROWS = 64, COLUMNS = 48, ELEMS = ROWS * COLUMNS };
 
-/* The objects of a rank; each call makes the next thing. */
+/* A rank's objects; each call creates the next one. */
 struct objects {
     banyan_world *world;
     int rank;
@@ -28,7 +28,7 @@ struct objects {
     uint64_t timeout_ns; /* of the options; 0: the world's */
 };
 
-/* In memory that all processes share: how many waits at a gate have timed out. */
+/* In shared memory: number of waits at a gate that have timed out. */
 static _Atomic int *timed_out;
 
 typedef banyan_status (*late_call)(struct objects *with);
@@ -83,7 +83,7 @@ static banyan_status open_service(struct objects *with)
     return banyan_copy_service_open(with->world, NULL, &options, &with->service);
 }
 
-/* A batch of nothing. */
+/* An empty batch. */
 static banyan_status run_service(struct objects *with)
 {
     return banyan_copy_service_run(with->service, NULL);
@@ -94,7 +94,7 @@ static float value_at(int row, int column, uint64_t version)
     return (float)(row * 1000 + column) + (float)version * 100000;
 }
 
-/* Until all have entered, the destination keeps what it has. */
+/* The destination keeps its contents until all ranks have entered. */
 static banyan_status reshard(struct objects *with)
 {
     uint64_t version = banyan_tensors_version(with->destination);
@@ -185,7 +185,7 @@ static banyan_status save(struct objects *with)
 static const struct {
     late_call call;
     const char *name;
-    const char *option; /* that bounds it; NULL: none */
+    const char *option; /* the option that bounds the call; NULL: none */
 } calls[] = {
     {alloc_memory, "banyan_memory_alloc", NULL},
     {create_comm, "banyan_comm_create", "banyan_comm_options"},
@@ -242,8 +242,8 @@ static void await_timeouts(void)
     }
 }
 
-/* Call in vain until the message names the victim: on a busy machine another rank may be later than
- * the deadline, too. */
+/* Repeat the call until the message names the victim: on a busy machine another rank may also
+ * exceed the deadline. */
 static void call_in_vain(struct objects *with, size_t at, int victim, const char *sets)
 {
     char late[64], in[80];
@@ -263,8 +263,8 @@ static void call_in_vain(struct objects *with, size_t at, int victim, const char
     ++*timed_out;
 }
 
-/* The victim comes when all others have timed out: no deadline depends on how fast the machine is.
- * `sets` is what bounds the others' waits. */
+/* The victim comes after all others have timed out, so no deadline depends on the machine's speed.
+ * `sets` bounds the others' waits. */
 static void call_late(struct objects *with, size_t at, int victim, const char *sets)
 {
     if (with->rank == victim)
@@ -323,8 +323,6 @@ static void every_call_may_be_called_again_after_a_timeout(void **state)
     fork_ranks(call_all_late, &seed);
     free(folder);
 }
-
-/* ---- timeouts of objects ---- */
 
 /* The world's timeout is long, and the victim's objects have no other. */
 static void call_with_options(int rank, int count, const banyan_unique_id *id, void *context)
@@ -385,7 +383,7 @@ static void an_object_may_wait_longer_than_its_world(void **state)
     fork_ranks(wait_longer_than_the_world, NULL);
 }
 
-/* Runs that no gate precedes: of a communicator, a schedule, and mixed collectives. */
+/* Runs without a gate: of a communicator, a schedule, and mixed collectives. */
 enum run { RUN_COMM, RUN_SCHEDULE, RUN_MIXED, RUNS };
 
 static banyan_status run_mixed(struct objects *with)
@@ -450,9 +448,7 @@ static void the_timeout_of_an_object_bounds_its_runs(void **state)
         fork_ranks(stay_away, &run);
 }
 
-/* ---- late in the middle ---- */
-
-/* A rank that stays away from a run, for which there is no gate: the others wait once. */
+/* A rank that stays away from a run without a gate: the others wait once. */
 static void wait_once(int rank, int count, const banyan_unique_id *id, void *context)
 {
     (void)context;
@@ -485,8 +481,6 @@ static void a_run_names_the_rank_that_stays_away(void **state)
     for (int rank = 0; rank < RANKS; rank++)
         assert_int_equal(statuses[rank], 0);
 }
-
-/* ---- an agreement after a wait in vain ---- */
 
 static void agree_after_a_timeout(int rank, int count, const banyan_unique_id *id, void *context)
 {

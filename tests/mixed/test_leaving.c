@@ -1,5 +1,5 @@
 /* A rank whose call has failed may end its process at once: every other rank still returns the
- * cause of the failure, and not that a rank died. */
+ * cause of the failure, not the rank's death. */
 #include "support/test.h"
 
 #include <stdatomic.h>
@@ -21,8 +21,6 @@ typedef struct leaving {
     banyan_status (*call)(banyan_world *world);
     bool on_two_nodes;
 } leaving;
-
-/* ---- calls that fail ---- */
 
 static banyan_status gather_unequal(banyan_world *world)
 {
@@ -111,8 +109,6 @@ static const leaving cases[] = {
     {"comm_create of two nodes", "collectives run", create_comm_between_nodes, true},
 };
 #define CASES (sizeof cases / sizeof *cases)
-
-/* ---- leaving ---- */
 
 static void call_and_leave(int rank, int count, const banyan_unique_id *id, void *context)
 {

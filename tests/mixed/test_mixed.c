@@ -21,7 +21,7 @@ static void run_modes(mixed_case *c, random_state *random, banyan_mixed_op op)
     }
 }
 
-/* Which modes there are follows from the grid. */
+/* The grid determines the modes. */
 static void check_modes(const mixed_case *c, banyan_mixed_op op)
 {
     bool pair =

@@ -1,4 +1,4 @@
-/* What one rank has no memory for fails on all of them, at once, and can be tried again. */
+/* Out of memory on one rank fails on all ranks at once, and a retry succeeds. */
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -64,7 +64,7 @@ static void one_rank_without_a_communicator_fails_on_all(void **state)
     ranks_run(4, lack_memory, &mode);
 }
 
-/* Its communicators are there, and one of them lacks a longer call's plan. */
+/* The communicators exist, and one of them is out of memory for a longer call's plan. */
 static void lack_plan(banyan_world *world, void *context)
 {
     static const grid_sizes sizes = {1, 2, 2, 1, 1};
@@ -91,11 +91,9 @@ static void one_rank_without_a_communicators_plan_fails_on_all(void **state)
         ranks_run(4, lack_plan, (void *)&ops[i]);
 }
 
-/* ---- tables ---- */
-
 #define SIZES 200
 
-/* Of as many sizes, all with this mode. */
+/* Write a table with this many sizes, all with this mode. */
 static char *write_table(const char *folder, const char *mode, int sizes)
 {
     char *path = folder_path(folder, mode);

@@ -21,8 +21,9 @@ static banyan_mixed_grid resolve(const grid_sizes *sizes, int ranks)
 
 #define RANKS_MOST 8
 
-/* Gathered, a rank's output has a block of each data-parallel rank, summed over its tensor-parallel
- * group. Scattered, it is the sum of all ranks' blocks of its own data-parallel index. */
+/* Gathered, a rank's output has a block of each data-parallel rank, summed over its
+ * tensor-parallel group. Scattered, it is the sum of all ranks' blocks of its own data-parallel
+ * index. */
 static void check_promise(const banyan_mixed_grid *grid, bool gathers, const banyan_plan *plan,
                           int dp_index, int rank)
 {
@@ -137,7 +138,7 @@ static void more_ranks_than_tables_have_room_for_are_refused(void **state)
                 "up to 1024 ranks, not 1025");
 }
 
-/* The units of many ranks are shorter. */
+/* Units are shorter with many ranks. */
 static void programs_of_thirty_two_ranks_compile(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Jobs of two nodes: what does not run between them is refused when it is made, or before anything
- * moves, at every rank and at once; what stays on a node runs. */
+/* Jobs of two nodes: features that do not work between nodes fail on every rank at once, at
+ * creation or before anything moves; features within a node work. */
 #include "support/test.h"
 
 #include <unistd.h>
@@ -25,7 +25,7 @@ static void open_on(int rank, const banyan_unique_id *id, banyan_world **world)
     CHECK(banyan_world_node_count(*world) == 2);
 }
 
-/* The call fails here and everywhere, soon, and the world goes on. */
+/* The call fails here and on all ranks, soon, and the world continues. */
 #define CHECK_REFUSED(world, call, part)                                                           \
     do {                                                                                           \
         CHECK_OK(banyan_world_barrier(world));                                                     \
@@ -34,8 +34,6 @@ static void open_on(int rank, const banyan_unique_id *id, banyan_world **world)
         CHECK(time_now_ns() - began_ < AT_ONCE_NS);                                                \
         CHECK_OK(banyan_world_barrier(world));                                                     \
     } while (0)
-
-/* ---- collectives ---- */
 
 static void refuse_collectives(int rank, int count, const banyan_unique_id *id, void *context)
 {
@@ -56,7 +54,7 @@ static void refuse_collectives(int rank, int count, const banyan_unique_id *id, 
     CHECK_OK(banyan_world_close(world));
 }
 
-/* As the refusals say. */
+/* As the messages advise. */
 static void run_collectives_of_a_node(int rank, int count, const banyan_unique_id *id,
                                       void *context)
 {
@@ -79,8 +77,6 @@ static void run_collectives_of_a_node(int rank, int count, const banyan_unique_i
     CHECK_OK(banyan_world_close(world));
 }
 
-/* ---- memory ---- */
-
 static void refuse_memory(int rank, int count, const banyan_unique_id *id, void *context)
 {
     (void)count;
@@ -102,15 +98,13 @@ static void refuse_memory(int rank, int count, const banyan_unique_id *id, void 
     CHECK_OK(banyan_world_close(world));
 }
 
-/* ---- reshards ---- */
-
 struct reshard {
     banyan_layout *from, *to;
     banyan_tensors *source, *destination;
     banyan_reshard_plan *plan;
 };
 
-/* Rows cut over `parts` ranks become columns cut over as many. */
+/* Rows divided among `parts` ranks become columns divided among as many. */
 static void prepare(struct reshard *r, banyan_world *world, int parts)
 {
     banyan_mesh mesh = {.ndim = 1, .extent = {parts}};

@@ -1,4 +1,4 @@
-/* The copy backend "mpi". The program starts itself through mpirun, once a mode. */
+/* The copy backend "mpi". The program starts itself through mpirun, once for each mode. */
 #include "support/test.h"
 
 #include <sys/wait.h>
@@ -13,8 +13,6 @@ static banyan_copy_service *service_of(banyan_world *world)
     CHECK(strcmp(banyan_copy_service_name(service), "mpi") == 0);
     return service;
 }
-
-/* ---- what ranks do under mpirun ---- */
 
 static void move_traffic(banyan_world *world, uint64_t seed, traffic_ids ids)
 {
@@ -58,7 +56,7 @@ static void move_nothing_that_does_not_match(banyan_world *world)
     banyan_copy_service_close(service);
 }
 
-/* Longer than one message may be. */
+/* Longer than the limit for one message. */
 static void move_a_large_tensor(banyan_world *world)
 {
     int rank = banyan_world_rank(world), size = banyan_world_size(world);
@@ -106,7 +104,7 @@ static int move_everything(uint64_t seed)
     return 0;
 }
 
-/* Rank 1 enters no run: the deadline passes and rank 0 says for whom it waited. */
+/* Rank 1 enters no run: the deadline passes, and rank 0 reports the rank it waited for. */
 static int wait_in_vain(void)
 {
     banyan_world *world;
@@ -135,7 +133,7 @@ static int wait_in_vain(void)
     _exit(0);
 }
 
-/* Each rank is a node of its own: MPI is what carries tensors between them, unasked. */
+/* Each rank is a node: MPI is then the default for tensors between them. */
 static int move_between_nodes(uint64_t seed)
 {
     banyan_world *world;
@@ -160,11 +158,9 @@ static int move_between_nodes(uint64_t seed)
     return 0;
 }
 
-/* ---- the tests ---- */
-
 static const char *program;
 
-/* Run a mode under mpirun; its output is passed on, and searched for `wanted`. */
+/* Run a mode under mpirun; print its output, and search it for `wanted`. */
 static int mpirun(int count, const char *mode, const char *wanted, bool *found)
 {
     char command[1024], line[512];
@@ -245,7 +241,7 @@ int main(int argc, char **argv)
         return 77;
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    /* Open MPI's own leaks and locks are not what is tested here. */
+    /* Ignore Open MPI's own leaks and locks. */
     setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
     setenv("TSAN_OPTIONS", "detect_deadlocks=0:ignore_noninstrumented_modules=1", 1);
     const struct CMUnitTest tests[] = {

@@ -1,4 +1,4 @@
-/* A process that mpirun started may open worlds one after another: PMIx itself is set up once. The
+/* A process that mpirun started may open worlds one after another: PMIx is initialized once. The
  * program starts itself through mpirun. */
 #include "support/test.h"
 

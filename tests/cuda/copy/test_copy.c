@@ -1,5 +1,5 @@
-/* The copy service between GPUs: whatever the strides, every element arrives, the newest one, and
- * nothing else changes; a partner that is late or dead ends a run. */
+/* The copy service between GPUs: with any strides, every element arrives with its newest value,
+ * and nothing else changes. A late or dead partner ends a run. */
 #include <signal.h>
 #include <time.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@ static banyan_copy_service *open_direct(banyan_world *world, DLDevice device)
     return open_on(world, device, &test);
 }
 
-/* One world for several, since it takes a GPU's driver seconds to start. */
+/* One world for several tests, since a GPU's driver takes seconds to start. */
 typedef struct plans_of_tests {
     plan_of_test tests[4];
     const char *engine_bytes[4]; /* BANYAN_COPY_ENGINE_BYTES */
@@ -65,14 +65,12 @@ static void a_graph_moves_what_is_there_at_each_replay(void **state)
     ranks_run(3, move_several, &all);
 }
 
-/* ---- runs one behind the other ---- */
-
 #define ROWS 300
 #define ROW_BYTES 4096
 #define CHAIN 20
 
-/* Each rank sends what it has received to the next one, again and again: a run that began before
- * the one before it was over would send on what came too early. */
+/* Each rank repeatedly sends the data it received to the next one. A run that began before the
+ * previous one was over would send old data. */
 static void pass_round(banyan_world *world, void *context)
 {
     (void)context;
@@ -136,7 +134,7 @@ static void move_through_nccl(banyan_world *world, void *context)
     move_several(world, all);
 }
 
-/* NCCL has one rank a GPU. */
+/* NCCL needs a GPU for each rank. */
 static void nccl_moves_the_same(void **state)
 {
     (void)state;
@@ -158,12 +156,10 @@ static void runs_follow_each_other(void **state)
     ranks_run(3, pass_round, NULL);
 }
 
-/* ---- failures ---- */
-
 #define PAIR_BYTES 100000
 
 typedef struct pair {
-    banyan_memory *memory; /* what is sent, then what is received */
+    banyan_memory *memory; /* the sent data, then the received */
     banyan_copy_service *service;
     banyan_copy_schedule *schedule;
     DLDevice device;

@@ -1,5 +1,5 @@
-/* The copy service between GPUs, tensors received into memory of any origin: written in its place
- * where peers can map it, else staged, with nothing else changed. */
+/* The copy service between GPUs, receiving into memory of any origin: peers write directly where
+ * they can map it; otherwise it is staged. Nothing else changes. */
 #include "cuda/gpu_traffic.h"
 
 #define TASKS 40
@@ -7,7 +7,7 @@
 
 enum origin { PLAIN, POOLED, MIXED, ORIGINS };
 
-/* MIXED: some ranks receive into symmetric memory, some into one or the other kind. */
+/* MIXED: some ranks receive into symmetric memory, the others into the other kinds. */
 static enum origin origin_at(enum origin asked, int rank)
 {
     return asked == MIXED ? (enum origin)(rank % ORIGINS) : asked;

@@ -1,5 +1,4 @@
-/* Casts on the way between GPUs: bit for bit what the host makes of the same elements, whatever the
- * strides. */
+/* Casts during copies between GPUs: bit for bit the host's results, with any strides. */
 #include "reshard/run/convert.h"
 #include "reshard/transform/mxfp8.h"
 #include "support/gpu_stream.h"
@@ -10,17 +9,17 @@
 
 static const DLDataType formats[] = {{kDLFloat, 32, 1}, {kDLFloat, 16, 1}, {kDLBfloat, 16, 1}};
 
-/* One task from each rank to the next, drawn alike on all ranks. */
+/* A task from each rank to the next; all ranks draw equal ones. */
 typedef struct cast_case {
     int ndim;
     int64_t shape[DIMS_MAX];
     int64_t to_strides[DIMS_MAX], from_strides[DIMS_MAX];
     DLDataType to, from;
-    size_t to_elems, from_elems; /* of the memory */
+    size_t to_elems, from_elems; /* elements of the memory */
     size_t to_offset, from_offset;
 } cast_case;
 
-/* Dense, dense with room between rows, or in the opposite order. */
+/* Dense, dense with gaps between rows, or in reverse order. */
 static size_t choose_strides(random_state *random, int ndim, const int64_t *shape, int64_t *strides)
 {
     int64_t stride = random_between(random, 0, 3) == 0 ? 2 : 1;
@@ -69,7 +68,7 @@ static size_t memory_bytes(const cast_case *of, bool to)
               : (of->from_elems + of->from_offset) * banyan_dtype_bytes(of->from);
 }
 
-/* All bit patterns: NaN of all kinds, infinities and subnormals among them. */
+/* All bit patterns, including all kinds of NaN, infinities and subnormals. */
 static void fill(const cast_case *of, uint64_t seed, int rank, unsigned char *memory)
 {
     random_state random = random_from(seed ^ (uint64_t)rank);
@@ -156,8 +155,6 @@ static void casts_are_the_hosts_bit_for_bit(void **state)
     ranks_run(2, cast_many, &seed);
 }
 
-/* ---- MXFP8 ---- */
-
 #define BLOCK 32
 
 typedef struct quantize_case {
@@ -190,7 +187,7 @@ static quantize_case draw_quantize_case(random_state *random)
     return made;
 }
 
-/* Values around one of each block's own size, some of them zero, huge or no numbers. */
+/* Values around a magnitude of each block; some are zero, huge, or no numbers. */
 static void fill_values(const quantize_case *of, uint64_t seed, int rank, unsigned char *memory)
 {
     random_state random = random_from(seed ^ (uint64_t)rank);
@@ -216,7 +213,7 @@ static int64_t place_of(const quantize_case *of, const int64_t *strides, const i
     return at;
 }
 
-/* Block by block, as the host quantizes. */
+/* Quantize on the host, block by block. */
 static void expect_blocks(const quantize_case *of, const unsigned char *values,
                           unsigned char *elements, unsigned char *scales)
 {
@@ -337,8 +334,6 @@ static void blocks_are_the_hosts_bit_for_bit(void **state)
         ranks_run(1, quantize_many, &seed);
     ranks_run(2, quantize_many, &seed);
 }
-
-/* ---- what is refused ---- */
 
 static void refuse(banyan_world *world, void *context)
 {

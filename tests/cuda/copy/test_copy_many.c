@@ -1,5 +1,5 @@
-/* Thousands of transfers of very different sizes between GPUs in one run, as the benchmark of them
- * makes them: all arrive, and nothing between them changes. */
+/* Thousands of transfers of very different sizes between GPUs in one run, as in the benchmark: all
+ * arrive, and nothing between them changes. */
 #include "many_layout.h"
 
 #include "support/gpu_stream.h"
@@ -51,7 +51,7 @@ static void fill(const many_layout *layout, int rank, char *image)
     }
 }
 
-/* What the whole destination must look like. */
+/* Write the expected destination. */
 static void expect(const many_layout *layout, int rank, char *image)
 {
     for (size_t i = 0; i < layout->count; i++) {

@@ -1,4 +1,4 @@
-/* What one rank has no memory for in the module, were it a few bytes, fails on all ranks. */
+/* Out of memory on one rank in the module, even for a few bytes, fails on all ranks. */
 #include "copy/lacking_copies.h"
 
 static void one_rank_without_memory_fails_on_all(void **state)

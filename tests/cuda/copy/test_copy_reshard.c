@@ -1,5 +1,5 @@
-/* Reshards between GPUs: random layouts, every element at its place, the newest one, padding zero
- * and nothing else touched. */
+/* Reshards between GPUs: random layouts; every element arrives at its place with its newest value,
+ * padding is zero, and nothing else is touched. */
 #include "reshard/filled.h"
 #include "reshard/random_case.h"
 #include "support/gpu_stream.h"
@@ -7,7 +7,7 @@
 #define PASSES 3
 #define DELAY_BYTES ((size_t)1 << 20)
 
-/* A side on the device, and its twin on the host, where it is filled and checked. */
+/* One side's tensors on the device, with a copy on the host for filling and checking. */
 typedef struct twins {
     banyan_layout *layout;
     banyan_tensors *here, *there;
@@ -58,7 +58,7 @@ static void download(const twins *of)
     }
 }
 
-/* The device's tensors come to hold the host's milliseconds after this is queued. */
+/* The device's tensors receive the host's values milliseconds after this is queued. */
 static void update_later(const twins *of, DLDevice device, void *stream, void *scratch)
 {
     gpu_stream_delay(device, stream, scratch, DELAY_BYTES);
@@ -156,8 +156,6 @@ static void a_reshard_can_be_captured(void **state)
     ranks_run(3, run_many, &run);
 }
 
-/* ---- casts ---- */
-
 #define CAST_TENSORS 3
 
 static const struct cast_tensor {
@@ -196,7 +194,7 @@ static twins cast_twins(banyan_world *world, DLDevice device, bool is_destinatio
     return made;
 }
 
-/* What the host makes of the same source is the reference. */
+/* The host's result for the same source is the reference. */
 static void cast_on_both(banyan_world *world, void *context)
 {
     (void)context;
@@ -248,15 +246,13 @@ static void casts_happen_on_the_way(void **state)
     ranks_run(3, cast_on_both, NULL);
 }
 
-/* ---- MXFP8 ---- */
-
 typedef struct quantized {
     banyan_mxfp8_layout layout;
     banyan_mxfp8_rule rule;
     int64_t shape[2];
     int source_dim, destination_dim; /* sharded */
     DLDataType from;
-    bool stacked; /* the global tensor has two such matrices, of which this is one */
+    bool stacked; /* the global tensor stacks two such matrices; this is one of them */
 } quantized;
 
 /* The layout's matrix as one of two that a global tensor stacks. */
@@ -410,9 +406,7 @@ static void blocks_are_quantized_on_the_way(void **state)
     ranks_run(2, quantize_plainly_and_swizzled, NULL);
 }
 
-/* ---- what is refused ---- */
-
-/* What only the host does with MXFP8. */
+/* An MXFP8 feature that only the host has. */
 typedef struct refusal {
     quantized of;
     bool reads_back;
@@ -420,7 +414,7 @@ typedef struct refusal {
     const char *sentence;
 } refusal;
 
-/* Rank r holds rows 4 × r to 4 × r + 3 of eight, and a row of padding behind them. */
+/* Rank r holds rows 4 × r to 4 × r + 3 of eight, followed by a row of padding. */
 static twins padded_twins(banyan_world *world, const quantized *of, DLDevice device)
 {
     twins made;
@@ -441,7 +435,7 @@ static twins padded_twins(banyan_world *world, const quantized *of, DLDevice dev
     return made;
 }
 
-/* Nothing has moved when it is refused. */
+/* Check that nothing moves when it is refused. */
 static void refuse_one(banyan_world *world, const refusal *what)
 {
     const quantized *of = &what->of;
@@ -495,7 +489,7 @@ static void refuse_mxfp8(banyan_world *world)
         refuse_one(world, &all[i]);
 }
 
-/* Nothing of a run with a value map has moved when it is refused. */
+/* Check that nothing moves when a run with a value map is refused. */
 static void refuse_value_map(banyan_world *world)
 {
     DLDevice device = gpu_device_for(banyan_world_rank(world));
@@ -528,7 +522,7 @@ static void refuse_value_map(banyan_world *world)
     }
 }
 
-/* Files are the host's: neither what says so nor what only is on a GPU is touched. */
+/* Files require host memory: neither the error path nor an argument on a GPU is touched. */
 static void refuse_checkpoints(const twins *of, banyan_world *world)
 {
     size_t count = banyan_tensors_count(of->there);

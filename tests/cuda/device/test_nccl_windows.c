@@ -1,6 +1,6 @@
-/* Windows of NCCL's groups: both ends of a task put it into the same one, at the same place among
- * what the two exchange there; no group is more than one of NCCL's kernels can have, since kernels
- * of different ranks would wait for each other; and staging memory of a window does not overlap. */
+/* Windows of NCCL's groups. Both ends of a task put it into one window, at one position among
+ * their common messages. No group exceeds one of NCCL's kernels, since kernels of different ranks
+ * would wait for each other. Staging memory of a window does not overlap. */
 #include "support/test.h"
 
 #include "cuda/copy/nccl/plan.h"
@@ -10,7 +10,7 @@
 #define WINDOW_PARTS_MOST 216
 #define STAGED_MOST ((uint64_t)2 * (RANKS - 1) * ((256u << 20) + (1u << 20)))
 
-/* One task, with a shape and strides of its own at each end. */
+/* A task, with a separate shape and strides at each end. */
 typedef struct task {
     int from, to;
     uint64_t id;
@@ -74,7 +74,7 @@ static void plan_rank(traffic *all, int rank)
     assert_int_equal(nccl_plan_make(&batch, rank, RANKS, &all->plans[rank]), BANYAN_OK);
 }
 
-/* What one rank sends another, or receives from it, in a window, in its order. */
+/* List one rank's messages to or from another in a window, in its order. */
 static size_t list_lane(const nccl_plan *plan, size_t window, int peer, bool is_send,
                         const nccl_task **list)
 {
@@ -118,7 +118,8 @@ static void check_staging(const nccl_plan *plan, const nccl_window *window)
     assert_true(end <= plan->staging_bytes);
 }
 
-/* At most so many channels a message, by 64 KiB, and more only for parts of more than 16 MiB. */
+/* At most this many channels for a message, one for each 64 KiB, and more parts only if they
+ * exceed 16 MiB. */
 static uint64_t count_parts(const nccl_plan *plan, const nccl_window *window)
 {
     uint64_t count = 0;

@@ -1,6 +1,6 @@
-/* Steps of mixed collectives between nodes, of all grids of up to as many ranks as kernels address:
- * a launch has room for them, each message that a rank sends is awaited by each rank that it
- * reaches, once, in a later phase, and nobody awaits another. Nothing runs. */
+/* Steps of mixed collectives between nodes, for all grids of up to the largest number of ranks. A
+ * launch has space for the steps. Each receiver of a message awaits it once, in a later phase, and
+ * nothing else. Nothing runs. */
 #include "cuda/mixed/nodes/nodes.h"
 #include "mixed/grids.h"
 
@@ -9,7 +9,7 @@
 #define SLOT_BYTES (UINT64_C(1) << 16)
 #define SLOTS_AT ((uint64_t)SLOTS_MOST * NODES_TILES * sizeof(uint64_t))
 
-/* Kinds of memory; addresses have kind and owner in their upper half. */
+/* Kinds of memory; the upper half of an address contains the kind and owner. */
 enum kind { INPUT, OUTPUT, NEAR, FAR, CAST_NODE, CAST_TP };
 
 static char *memory_of(enum kind kind, int owner)
@@ -22,7 +22,7 @@ typedef struct place {
     int owner, slot;
 } place;
 
-/* Where a slot is, whose flags are there too. */
+/* Return a slot's place; its flags must have the same place. */
 static place place_of(const void *address, const uint64_t *flags)
 {
     uintptr_t at = (uintptr_t)address, base = at >> 32 << 32;
@@ -33,7 +33,7 @@ static place place_of(const void *address, const uint64_t *flags)
     return (place){(enum kind)(number / 64), (int)(number % 64), (int)slot};
 }
 
-/* What has been sent to a rank's slot, and what it takes from there. */
+/* The messages to a rank's slot, and its reads from there. */
 typedef struct message {
     int sent, taken, sender, awaited;
     int sent_phase, taken_phase;
@@ -41,11 +41,11 @@ typedef struct message {
 } message;
 
 typedef struct setting {
-    banyan_mixed_grid grid; /* of the rank that is looked at */
+    banyan_mixed_grid grid; /* of the rank under test */
     banyan_mixed_op op;
     banyan_mixed_mode mode;
     nodes_by by;
-    int pes[MIXED_RANKS_MAX]; /* some order that is not the ranks' */
+    int pes[MIXED_RANKS_MAX]; /* an order other than the ranks' */
     int rank, ranks, phase;
     message near[MIXED_RANKS_MAX][SLOTS_MOST], far[MIXED_RANKS_MAX][SLOTS_MOST];
 } setting;
@@ -71,8 +71,6 @@ static nodes_places places_of(const setting *s)
     }
     return places;
 }
-
-/* ---- who gets what ---- */
 
 static void deliver(setting *s, enum kind kind, int to, int slot, uint64_t bytes)
 {
@@ -133,7 +131,7 @@ static void take(setting *s, const nodes_source *source, uint64_t bytes)
     one->taken_bytes = bytes;
 }
 
-/* What is put is staged by the same step, in a slot that nothing else uses. */
+/* Check that the step itself stages the data of its puts, in a slot with no other use. */
 static void check_staged(const setting *s, const nodes_args *args, const nodes_step *step,
                          const nodes_layout *layout, bool *used)
 {
@@ -153,7 +151,7 @@ static void check_staged(const setting *s, const nodes_args *args, const nodes_s
     CHECK(staged == (put > 0), "%d staged, %d put", staged, put);
 }
 
-/* What a phase says of its steps, which follow those of the phase before it. */
+/* Check a phase's totals of its steps, which follow those of the previous phase. */
 static void check_phase(const nodes_args *args, const nodes_phase *phase, nodes_phase *all)
 {
     nodes_phase own = {.first_step = (uint16_t)(all->first_step + all->step_count),
@@ -212,8 +210,6 @@ static void walk(setting *s)
     }
     CHECK((uint32_t)last.first_step + last.step_count == args.step_count);
 }
-
-/* ---- all grids ---- */
 
 static void check_messages(const setting *s, const message *of, int rank)
 {

@@ -1,4 +1,4 @@
-/* Programs are fused and packed as the kernel expects them. */
+/* Programs are fused and packed as the kernel requires. */
 #include "support/test.h"
 
 #include "cuda/execute/fuse.h"
@@ -38,7 +38,7 @@ static void add_place(struct draft *d, uint32_t base, uint64_t offset)
     d->words[d->block.word_count++] = offset;
 }
 
-/* `bytes` from one place to another. */
+/* Add a move of `bytes` from one place to another. */
 static engine_step *add_move(struct draft *d, step_kind kind, uint32_t number, uint64_t bytes,
                              uint32_t from, uint64_t from_at, uint32_t to, uint64_t to_at)
 {
@@ -74,8 +74,6 @@ static void assert_word(const fused_program *fused, uint64_t at, uint64_t expect
         fail_msg("word %zu is 0x%zx, and should be 0x%zx", (size_t)at, (size_t)fused->words[at],
                  (size_t)expected);
 }
-
-/* ---- fusing ---- */
 
 static void parts_of_one_source_get_all_destinations(void **state)
 {
@@ -133,7 +131,7 @@ static void operations_stay_apart(void **state)
     fuse_free(&fused);
 }
 
-/* What is reported of a piece is said of the step that it was. */
+/* A report of a piece names its original step. */
 static void operations_that_unpack_become_pieces(void **state)
 {
     (void)state;
@@ -149,7 +147,7 @@ static void operations_that_unpack_become_pieces(void **state)
     fuse_free(&fused);
 }
 
-/* The second part reads what the first one writes, the third what nobody else touches. */
+/* The second part reads bytes that the first one writes; the third has bytes of its own. */
 static void parts_that_overlap_meet_first(void **state)
 {
     (void)state;
@@ -206,8 +204,6 @@ static void loops_keep_their_iterations_apart(void **state)
     fuse_free(&fused);
 }
 
-/* ---- kinds ---- */
-
 static kernel_kind kind_of(struct draft *d)
 {
     fused_program fused = fuse(d);
@@ -239,7 +235,7 @@ static void data_and_signals_are_direct(void **state)
     assert_int_equal(kind_of(&d), KERNEL_DIRECT);
 }
 
-/* A change each to a program that a smaller kernel runs. */
+/* Each case changes a program that a smaller kernel runs. */
 static void the_rest_needs_the_whole_kernel(void **state)
 {
     (void)state;
@@ -257,7 +253,7 @@ static void the_rest_needs_the_whole_kernel(void **state)
             step->op = BANYAN_MAX;
         }
         if (change == 6)
-            d.operands[step->operands] = SCRATCH; /* of which half is not known at first */
+            d.operands[step->operands] = SCRATCH; /* the half is not known at first */
         assert_int_equal(kind_of(&d), KERNEL_WHOLE);
     }
 }
@@ -277,9 +273,7 @@ static void many_operands_need_the_whole_kernel(void **state)
     }
 }
 
-/* ---- packing ---- */
-
-/* The program as packed for `address`, read as the kernel reads it. */
+/* Pack the program for `address`, and read it as the kernel does. */
 static const kernel_section *pack(struct draft *d, uint32_t most, uint64_t address,
                                   pack_layout *layout, char **memory)
 {

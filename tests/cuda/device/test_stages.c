@@ -1,4 +1,4 @@
-/* Programs with puts become kernels, and copies between them. */
+/* Programs with puts become kernels, with copies between them. */
 #include "support/test.h"
 
 #include "cuda/execute/kernel.h"
@@ -10,12 +10,12 @@
 
 enum { FROM = 0, TO = 4 };
 
-/* A program of thread blocks that are alike, fused already: block b puts part b, through port b, or
- * through port BLOCKS + b to another peer. */
+/* A fused program of identical thread blocks: block b puts part b through port b, or through port
+ * BLOCKS + b to another peer. */
 #define PORTS (2 * BLOCKS)
 enum { ONE = 0, OTHER = BLOCKS, NO_PORT = PORTS };
 
-/* Which port's twin a port is: its own, that of the other peer, or nobody knows. */
+/* A port's twin: itself, that of the other peer, or unknown. */
 typedef enum twins { SAME, CROSSED, UNKNOWN } twins;
 
 struct draft {
@@ -122,7 +122,7 @@ static void puts_of_all_thread_blocks_are_one_copy(void **state)
     stages_free(s);
 }
 
-/* What is put second is on its way while what was put first is worked on. */
+/* The second put travels while the first one's data are processed. */
 static void a_kernel_waits_for_its_own_signal_of_the_same_number(void **state)
 {
     (void)state;
@@ -146,7 +146,7 @@ static void a_kernel_waits_for_its_own_signal_of_the_same_number(void **state)
     stages_free(s);
 }
 
-/* A rank puts to one peer and then to the other; the first that comes is of the latter. */
+/* Each rank puts to one peer and then to the other; the first arrival is from the latter. */
 static stages *make_exchange(twins known)
 {
     struct draft d = {.twins = known};
@@ -173,7 +173,7 @@ static void a_kernel_waits_for_its_own_signal_of_the_same_place(void **state)
     stages_free(s);
 }
 
-/* Through one port that all thread blocks share a place brings as many signals. */
+/* With one port shared by all thread blocks, one position brings as many signals. */
 static void signals_that_thread_blocks_share_are_counted_together(void **state)
 {
     (void)state;
@@ -194,7 +194,7 @@ static void signals_that_thread_blocks_share_are_counted_together(void **state)
     stages_free(s);
 }
 
-/* One thread block waits first for what the others wait for last. */
+/* One thread block waits first for a signal that the others wait for last. */
 static void a_kernel_comes_after_what_any_thread_block_waits_for(void **state)
 {
     (void)state;

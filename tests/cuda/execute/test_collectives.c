@@ -1,5 +1,5 @@
-/* Collectives between GPUs: plans written elsewhere and the built-in algorithms, every byte
- * compared with what the collective's definition says. */
+/* Collectives between GPUs: plans from other sources and the built-in algorithms; every byte is
+ * compared with the collective's definition. */
 #include <dirent.h>
 #include <fnmatch.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@ static banyan_executor *open_executor(banyan_world *world, DLDevice device)
     return executor;
 }
 
-/* What a rank runs plans with. */
+/* A rank's objects for running plans. */
 struct rig {
     banyan_world *world;
     DLDevice device;
@@ -43,7 +43,7 @@ static void take_down(const struct rig *rig)
     banyan_executor_close(rig->executor);
 }
 
-/* Sizes in turn with types, kinds of memory, and buffers in place and apart. */
+/* Alternate sizes with types, kinds of memory, and buffers in place and apart. */
 static void run_sizes(const struct rig *rig, const banyan_plan *plan, const uint64_t *sizes,
                       size_t count, uint64_t turn)
 {
@@ -59,8 +59,6 @@ static void run_sizes(const struct rig *rig, const banyan_plan *plan, const uint
         case_run(rig->world, rig->executor, &c);
     }
 }
-
-/* ---- plans written elsewhere ---- */
 
 static void plan_path(const char *name, char *path, size_t bytes)
 {
@@ -82,8 +80,8 @@ static int ranks_of(const banyan_plan *plan)
     return info.collective == BANYAN_CUSTOM ? 0 : info.ranks;
 }
 
-/* Every file for as many ranks; returns how many there are. To begin with a GPU takes a process
- * longer than all of them. */
+/* Run every file for this number of ranks; returns the number of files. A process takes longer to
+ * start a GPU than to run all of them. */
 static int run_files(const struct rig *rig, struct dirent **names, int count)
 {
     static const uint64_t sizes[] = {0, 1, 7, 64, 1000, 4096, 30001};
@@ -132,9 +130,7 @@ static void every_whole_collective_is_right_at_any_size(void **state)
         ranks_run(4, run_folder, folder);
 }
 
-/* ---- built-in algorithms ---- */
-
-/* Compiled one by one, since some cannot be in place, or for so many ranks. */
+/* Compiled one by one, since some cannot be in place, or need other numbers of ranks. */
 static void run_algorithms(banyan_world *world, void *context)
 {
     (void)context;
@@ -166,7 +162,7 @@ static void every_built_in_algorithm_is_right(void **state)
     ranks_run(gpu_count() >= 3 ? 3 : 2, run_algorithms, NULL);
 }
 
-/* All ranks draw the same sizes, types and kinds of buffers, and queue run after run. */
+/* All ranks draw equal sizes, types and kinds of buffers, and queue run after run. */
 static void change_sizes(banyan_world *world, void *context)
 {
     enum { RUNS = 60, MOST = 40000 };
@@ -220,8 +216,6 @@ static void sizes_types_and_buffers_may_change_with_every_run(void **state)
     ranks_run(gpu_count() >= 4 ? 4 : 2, change_sizes, &seed);
 }
 
-/* ---- the communicator ---- */
-
 #define COUNT 700
 
 static void fill_words(void *device, int rank, int round, size_t count)
@@ -249,7 +243,7 @@ static void check_sum(const struct call_buffers *b, int ranks, int round)
     free(got);
 }
 
-/* All-reduce, all-gather and broadcast: one of each way of using the buffers. */
+/* All-reduce, all-gather and broadcast: one for each use of the buffers. */
 static void call_all(struct call_buffers *b, int rank, int ranks, int round)
 {
     fill_words(b->input, rank, round, COUNT);
@@ -275,7 +269,7 @@ static void call_all(struct call_buffers *b, int rank, int ranks, int round)
     free(got);
 }
 
-/* A graph holds its plan, also when longer messages need others. */
+/* A graph keeps its plan, even if longer messages need others. */
 static void call_in_graphs(banyan_world *world, void *context)
 {
     (void)context;

@@ -1,5 +1,5 @@
-/* A communicator on GPUs after a call that failed: when the peer was late all begin anew, with the
- * plans and graphs that they have; when it is dead they hear of it. */
+/* A communicator on GPUs after a failed call. If the peer was late, all ranks reset, with their
+ * plans and graphs; if it is dead, they get an error. */
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ struct caller {
     int rank, ranks;
     DLDevice device;
     void *stream;
-    int32_t *input, *output; /* on the device; the output of an all-gather */
+    int32_t *input, *output; /* on the device; the output is an all-gather's */
 };
 
 static void enter(struct caller *c, int rank, int count, const banyan_unique_id *id,
@@ -160,7 +160,7 @@ static void die(int rank, int count, const banyan_unique_id *id, void *context)
     CHECK_OK(banyan_world_barrier(c.world));
     if (rank == 1)
         raise(SIGKILL);
-    /* Queued, unless the death is known by now. */
+    /* Queued, unless the death is known already. */
     banyan_status queued = reduce(&c);
     CHECK(queued == BANYAN_OK || queued == BANYAN_ERR_PEER_LOST, "%s", banyan_last_error());
     gpu_stream_wait(c.device, c.stream);

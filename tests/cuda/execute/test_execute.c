@@ -1,4 +1,4 @@
-/* What runs of plans on GPUs may do one after another, in graphs, and when something goes wrong. */
+/* Sequences of runs of plans on GPUs, in graphs, and with failures. */
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,8 +20,6 @@ struct player {
     void *stream;
     int32_t *input, *output; /* on the device */
 };
-
-/* ---- players ---- */
 
 static banyan_plan *built_in(const char *name, int ranks, int instances)
 {
@@ -113,11 +111,9 @@ static void run_and_check(struct player *p, int run)
     check_sums(p, p->output, run);
 }
 
-/* ---- one after another ---- */
-
 #define QUEUED 60
 
-/* Inputs and outputs of all runs lie beside each other; nobody waits for anything but the end. */
+/* Inputs and outputs of all runs are adjacent; ranks wait only at the end. */
 static void queue_runs(struct player *p)
 {
     int32_t *inputs = take(p, QUEUED * BYTES), *outputs = take(p, QUEUED * BYTES);
@@ -162,7 +158,7 @@ static void runs_follow_each_other_without_the_host(void **state)
     ranks_run_threads(2, run_one_after_another, NULL);
 }
 
-/* More sizes than cuts are kept, each of them twice. */
+/* More sizes than specialized plans are kept, each of them twice. */
 static void run_many_sizes(banyan_world *world, void *context)
 {
     (void)context;
@@ -195,7 +191,7 @@ static void programs_come_and_go_with_sizes(void **state)
     ranks_run(2, run_many_sizes, NULL);
 }
 
-/* A loop of more iterations than the host cuts beforehand. */
+/* A loop with more iterations than the host prepares in advance. */
 static void run_long_loop(banyan_world *world, void *context)
 {
     (void)context;
@@ -238,8 +234,6 @@ static void loops_may_be_long(void **state)
     (void)state;
     ranks_run(1, run_long_loop, NULL);
 }
-
-/* ---- port channels ---- */
 
 /* Rank 0 puts its input to rank 1, 16 bytes and a signal at a time. */
 static banyan_plan *small_puts(void)
@@ -303,8 +297,6 @@ static void a_port_channel_carries_more_than_its_queue_holds(void **state)
     ranks_run(2, put_often, NULL);
 }
 
-/* ---- graphs ---- */
-
 static void replay(struct player *p, int replays)
 {
     run_and_check(p, 0);
@@ -353,7 +345,7 @@ static void a_graph_of_one_run_is_right_a_thousand_times(void **state)
     ranks_run(2, run_graphs, NULL);
 }
 
-/* The first run of a size is captured, and so is the upload of its program. */
+/* Capture the first run of a size, including the upload of its program. */
 static void capture_first(banyan_world *world, void *context)
 {
     (void)context;
@@ -382,8 +374,6 @@ static void a_captured_program_stays_when_others_make_room(void **state)
     (void)state;
     ranks_run(2, capture_first, NULL);
 }
-
-/* ---- what is refused ---- */
 
 static void refuse(banyan_world *world, void *context)
 {
@@ -423,13 +413,11 @@ static void what_a_gpu_cannot_run_is_refused_with_numbers(void **state)
     ranks_run(2, refuse, NULL);
 }
 
-/* ---- when something goes wrong ---- */
-
 #define SHORT_NS NS_PER_S
 
 static int lines;
 
-/* Lines of the log about rank 0's device, which name the late rank. */
+/* Count log lines about rank 0's device that name the late rank. */
 static void count_line(banyan_log_level level, const char *message, void *context)
 {
     (void)context;
@@ -437,7 +425,7 @@ static void count_line(banyan_log_level level, const char *message, void *contex
              strstr(message, "; rank 1 (pid ") && strstr(message, "BANYAN_TIMEOUT");
 }
 
-/* Rank 0 runs alone until its deadline; then all begin anew. */
+/* Rank 0 runs alone until its deadline; then all ranks reset. */
 static void be_late(int rank, int count, const banyan_unique_id *id, void *context)
 {
     struct player p;
@@ -485,7 +473,7 @@ static void a_late_peer_is_named_and_a_reset_begins_anew(void **state)
         assert_int_equal(statuses[r], 0);
 }
 
-/* Rank 2's reduction reads rank 0's packets, which the plan has an operation of its own for. */
+/* Rank 2's reduction reads rank 0's packets, for which the plan has a separate operation. */
 static void wait_in_a_reduction(int rank, int count, const banyan_unique_id *id, void *context)
 {
     struct player p;
@@ -521,8 +509,8 @@ static void a_wait_names_the_operation_of_the_plan_that_was_fused(void **state)
 
 #define CHAIN_NS (3 * NS_PER_S)
 
-/* In a ring rank 2 waits for rank 1, which stays away, and rank 0 for rank 2: all name rank 1. The
- * world is one of several, in which ranks have other numbers. */
+/* In a ring, rank 2 waits for rank 1, which stays away, and rank 0 for rank 2: all name rank 1.
+ * The world is one of several, with other rank numbers. */
 static void wait_in_a_chain(int rank, int count, const banyan_unique_id *id, void *context)
 {
     struct player p;

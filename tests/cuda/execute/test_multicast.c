@@ -7,8 +7,6 @@
 #include "support/proof.h"
 #include "support/source.h"
 
-/* ---- plans ---- */
-
 struct rig {
     banyan_world *world;
     DLDevice device;
@@ -55,8 +53,8 @@ static void run_case(const struct rig *rig, const banyan_plan *plan, DLDataType 
     case_run(rig->world, rig->executor, &c);
 }
 
-/* Whole units, in the types that multicast memory adds up and one that it only moves, each with all
- * kinds of buffers in the end; and sizes that cannot be cut into units. */
+/* Whole units, in the types that multicast memory adds and one that it only moves; in total, each
+ * type with all kinds of buffers. Also sizes that are not whole units. */
 static void run_plan(const struct rig *rig, const banyan_plan *plan, const char *name, int first,
                      int turns)
 {
@@ -163,13 +161,11 @@ static void built_in_algorithms_go_through_multimem(void **state)
     ranks_run(gpu_count() >= 4 ? 4 : 2, run_algorithms, (void *)&all_have_it);
 }
 
-/* ---- software ---- */
-
 struct software_case {
     struct setting settings[2]; /* of all ranks but 1, and of rank 1 */
-    bool share;                 /* one GPU for all */
-    const char *line;           /* that is logged; NULL: none */
-    bool calls;                 /* some ranks ask the driver for something */
+    bool share;                 /* one GPU for all ranks */
+    const char *line;           /* expected log line; NULL: none */
+    bool calls;                 /* some ranks call the driver's multicast functions */
 };
 
 static void run_in_software(banyan_world *world, void *context)
@@ -265,8 +261,6 @@ static void maxima_are_reduced_in_software(void **state)
     ranks_run(2, other_reductions_are_right, (void *)&all_have_it);
 }
 
-/* ---- loops ---- */
-
 static void meet(banyan_program *program)
 {
     const int ranks[] = {0, 1};
@@ -331,8 +325,6 @@ static void loops_go_through_multimem(void **state)
     (void)state;
     ranks_run(2, run_loops, (void *)&all_have_it);
 }
-
-/* ---- graphs ---- */
 
 static void replay(banyan_world *world, void *context)
 {

@@ -1,9 +1,9 @@
-/* Every kind of operation does on GPUs what it does on the host (tests/execute/test_operations.c
- * says that none is missing among them). */
+/* Every kind of operation has its host result on GPUs (tests/execute/test_operations.c checks that
+ * none is missing). */
 #include "execute/operation_programs.h"
 #include "support/gpu_stream.h"
 
-/* All of the programs for as many ranks, for a process takes long to begin with a GPU. */
+/* Run all programs for this number of ranks in one process, since a GPU takes long to start. */
 static void run_all(banyan_world *world, void *context)
 {
     for (size_t i = 0; i < PROGRAMS; i++) {

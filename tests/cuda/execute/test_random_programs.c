@@ -1,6 +1,6 @@
-/* Random programs leave in GPUs' memory what one thread makes of them, chunk by chunk: those whose
- * operations are all in order, also the threads' of a thread block. The host runs each of these as
- * it stands there. */
+/* Random programs leave the sequential result in GPUs' memory, chunk by chunk, if all their
+ * operations are ordered, including those of a thread block's threads. The host runs each of these
+ * programs unchanged. */
 #include <banyan/check.h>
 
 #include "execute/compared.h"
@@ -10,7 +10,7 @@
 #define PROGRAMS 12
 #define SEEDS_MOST 400
 
-/* Ranks meet before and after every run, so that what callers do is in order. */
+/* Ranks synchronize before and after every run, so that callers' accesses are ordered. */
 static bool is_in_order(const banyan_plan *plan, uint64_t message_bytes)
 {
     banyan_check_options options = BANYAN_CHECK_OPTIONS_INIT;

@@ -1,5 +1,4 @@
-/* Plans of port channels on GPUs, whose copies the order of streams drives, with kernels between.
- */
+/* Plans with port channels on GPUs: stream order drives the copies, with kernels between them. */
 #include "execute/collective_check.h"
 
 #include <stdlib.h>
@@ -14,7 +13,7 @@
 #include "support/proof.h"
 #include "support/ranks.h"
 
-/* What is tried, in which memory; what peers reach of the ordinary kind would be staged. */
+/* The trials, and their memory; the ordinary kind would be staged if peers access it. */
 static const struct trial {
     const char *name;
     bool symmetric;
@@ -32,7 +31,7 @@ static const struct trial {
 #define BYTES 50000
 #define ALIGNED_BYTES 131072 /* for the kernel that moves 16 bytes at a time */
 
-/* A plan, and what it runs with. */
+/* A plan, and the objects for its runs. */
 struct rig {
     int rank;
     banyan_world *world;
@@ -150,7 +149,7 @@ static void run_one(struct rig *r, const struct trial *tried, int instances, uin
 {
     char seed[16];
     snprintf(seed, sizeof seed, "%d", number + 1);
-    setenv("BANYAN_EMULATED_GRAPH_SEED", seed, 1); /* nodes one by one, in any order */
+    setenv("BANYAN_EMULATED_GRAPH_SEED", seed, 1); /* run nodes one by one, in any order */
     load(r, tried, instances, instances > 1 && !tried->apart, dtypes[(size_t)number % DTYPES],
          bytes);
     run_both_ways(r);
@@ -192,15 +191,13 @@ static void ranks_of_a_process_may_share_a_gpu(void **state)
 {
     (void)state;
     if (!gpu_worlds_are_cheap())
-        skip(); /* queues of the device are few */
+        skip(); /* the device has few queues */
     ranks_run_threads(3, run_on_one_gpu, NULL);
 }
 
-/* ---- what cannot be staged ---- */
-
-/* Two thread blocks put, wait, put and wait, once the peer has begun its run. The first waits for
- * what the other one of the peer puts behind a wait of its own: as stages, in which both wait
- * together, nobody would go on. */
+/* Two thread blocks put, wait, put and wait, after the peer has begun its run. The first waits for
+ * data that the peer's other thread block puts after a wait of its own. As stages, in which both
+ * wait together, no rank would continue. */
 static banyan_plan *compile_crossed(void)
 {
     static const int waits[2][2] = {{3, 1}, {2, 0}};
@@ -259,12 +256,10 @@ static void thread_blocks_that_wait_for_later_puts_come_to_an_end(void **state)
     ranks_run(2, run_crossed, NULL);
 }
 
-/* ---- failures ---- */
-
 #define SHORT_NS NS_PER_S
 
-/* Rank 1 has not come when rank 0's deadline passes, and must not take what was not reduced for
- * sums. */
+/* Rank 1 has not come when rank 0's deadline passes, and must not accept data that was not
+ * reduced. */
 static void be_late(int rank, int count, const banyan_unique_id *id, void *context)
 {
     struct rig r;

@@ -1,4 +1,4 @@
-/* A trace of GPUs is that of the host: Chrome's JSON, with what every operation did, and when. */
+/* A trace of GPUs has the host's format: Chrome's JSON, with each operation and its times. */
 #include <jansson.h>
 #include <unistd.h>
 
@@ -12,7 +12,7 @@
 #define BYTES 256
 #define LATE_US 20000
 
-/* Clocks of the host and of a device are compared by asking: so well, or better. */
+/* Required accuracy of the comparison between the host's clock and a device's. */
 #define CLOCK_US 200.0
 
 static banyan_plan *meeting(void)

@@ -1,5 +1,5 @@
-/* GPUs of two nodes: what does not run between them is refused when it is made, or before anything
- * moves, at every rank. */
+/* GPUs of two nodes: features that do not work between nodes fail on every rank, at creation or
+ * before anything moves. */
 #include "support/gpu.h"
 #include "support/test.h"
 
@@ -75,7 +75,7 @@ static void refuse(int rank, int count, const banyan_unique_id *id, void *contex
                   "node left, rank 2 on node right): pipeline, over NVSHMEM, does where it is");
     CHECK(!executor && !comm && !service);
     refuse_copies(world, device, "direct", rank);
-    if (gpu_is_emulated() || gpu_count() >= RANKS) /* NCCL takes a GPU once */
+    if (gpu_is_emulated() || gpu_count() >= RANKS) /* NCCL needs a GPU for each rank */
         refuse_copies(world, device, "nccl", rank);
     CHECK_OK(banyan_world_close(world));
 }

@@ -1,5 +1,5 @@
-/* Symmetric buffers of memory that programs have allocated themselves: peers reach them as their
- * own, collectives run in them, and what cannot be mapped is refused by all. */
+/* Symmetric buffers made from programs' own memory: peers access it directly, collectives run in
+ * it, and memory that cannot be mapped is refused on all ranks. */
 #include "support/test.h"
 
 #include "support/gpu_stream.h"
@@ -13,7 +13,7 @@ static uint8_t byte_at(int writer, int owner, size_t i)
     return value;
 }
 
-/* Rank r has BYTES − 1000·r bytes at an odd place, the last one none. */
+/* Rank r has BYTES − 1000·r bytes at an odd address, the last rank none. */
 static size_t part_bytes(int rank, int ranks)
 {
     return rank + 1 == ranks && ranks > 1 ? 0 : BYTES - (size_t)rank * 1000;
@@ -87,7 +87,7 @@ static void write_and_read(banyan_world *world, void *context)
         free(around);
         CHECK_OK(banyan_world_barrier(world));
         if (round < 2)
-            banyan_memory_free(memory); /* the last ends with the world */
+            banyan_memory_free(memory); /* the last is freed with the world */
     }
     CHECK_OK(banyan_world_barrier(world));
 }
@@ -101,7 +101,7 @@ static void peers_reach_what_a_rank_has_allocated(void **state)
     ranks_run_threads(4, write_and_read, NULL);
 }
 
-/* Sums in place, in memory of the caller's that peers read and write directly. */
+/* Sums in place, in the caller's memory, which peers access directly. */
 static void reduce(banyan_world *world, void *context)
 {
     (void)context;

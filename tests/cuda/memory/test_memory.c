@@ -1,5 +1,5 @@
 /* Symmetric buffers on GPUs: every byte that a rank writes into a peer's part arrives there and
- * nowhere else, and nothing stays behind. */
+ * nowhere else, and no memory is leaked. */
 #include "support/test.h"
 
 #include <signal.h>
@@ -9,7 +9,7 @@
 #include "support/descriptors.h"
 #include "support/gpu_stream.h"
 
-/* A size that all ranks can work out; some are 0, some large. */
+/* A size that all ranks can compute; some are 0, some large. */
 static size_t part_bytes(uint64_t seed, int round, int rank)
 {
     random_state random = random_from(seed + (uint64_t)round * 1000 + (uint64_t)rank);
@@ -25,7 +25,8 @@ static size_t part_bytes(uint64_t seed, int round, int rank)
     }
 }
 
-/* Every writer has a stripe of every part: where the writer's begins in a part of so many bytes. */
+/* Every writer has a stripe of every part. Returns the start of a writer's stripe in a part of
+ * this size. */
 static size_t stripe_start(size_t bytes, int ranks, int writer)
 {
     return bytes / (size_t)ranks * (size_t)writer;
@@ -139,8 +140,6 @@ static void ranks_may_share_a_device(void **state)
         ranks_run_threads(ranks, write_and_read_all, &seed);
 }
 
-/* ---- handles, and freeing in any order ---- */
-
 static void lead_to_peers(banyan_world *world, void *context)
 {
     (void)context;
@@ -174,7 +173,7 @@ static void lead_to_peers(banyan_world *world, void *context)
         free(here);
         banyan_memory_free(first);
     }
-    /* What is left ends with the world. */
+    /* The rest is freed with the world. */
 }
 
 static void a_handle_leads_to_the_peer_and_a_freed_part_stays(void **state)
@@ -185,9 +184,7 @@ static void a_handle_leads_to_the_peer_and_a_freed_part_stays(void **state)
         ranks_run_threads(3, lead_to_peers, NULL);
 }
 
-/* ---- captures ---- */
-
-/* While the thread's stream is captured, memory is made, filled, copied and freed, none of which
+/* While the thread captures a stream, memory is allocated, filled, copied and freed. None of this
  * becomes part of the graph. */
 static void work_while_capturing(banyan_world *world, void *context)
 {
@@ -234,8 +231,6 @@ static void memory_is_made_and_copied_while_a_stream_is_captured(void **state)
     ranks_run(2, work_while_capturing, NULL);
 }
 
-/* ---- deaths ---- */
-
 /* Rank 0 dies with a buffer that rank 1 has mapped. */
 static void outlive(int rank, int count, const banyan_unique_id *id, void *context)
 {
@@ -267,8 +262,6 @@ static void a_part_outlives_its_owner(void **state)
     assert_true(WIFSIGNALED(statuses[0]));
     assert_int_equal(statuses[1], 0);
 }
-
-/* ---- errors ---- */
 
 static void ask_wrongly(banyan_world *world, void *context)
 {
@@ -312,7 +305,7 @@ static void ask_for_apart(banyan_world *world, void *context)
     CHECK_FAILS(banyan_memory_alloc_on(world, gpu_device_for(rank), 4096, &memory),
                 BANYAN_ERR_UNSUPPORTED, "cannot reach device");
     CHECK(memory == NULL);
-    /* Of a GPU with itself there is no doubt; and nothing is out of step. */
+    /* With one GPU, all ranks agree; and the ranks remain in step. */
     CHECK_OK(banyan_memory_alloc_on(world, gpu_device_for(0), 4096, &memory));
     CHECK_OK(banyan_world_barrier(world));
     banyan_memory_free(memory);
@@ -352,8 +345,6 @@ static void ordinary_memory_is_the_hosts(void **state)
     ranks_run(2, locate_on_the_host, NULL);
 }
 
-/* ---- nothing left behind ---- */
-
 #define KEPT_BYTES ((size_t)48 << 20)
 
 static void take_and_give_back(banyan_world *world)
@@ -367,7 +358,7 @@ static void take_and_give_back(banyan_world *world)
         banyan_memory_free(memory[(i + 1) % 3]);
 }
 
-/* The first round also makes what a process keeps until it ends. */
+/* The first round also allocates memory that a process keeps until it ends. */
 static void keep_nothing(banyan_world *world, void *context)
 {
     (void)context;

@@ -1,5 +1,5 @@
-/* Symmetric buffers that peers map by fabric handles instead of descriptors, and what becomes of
- * them where there are none. */
+/* Symmetric buffers that peers map by fabric handles instead of descriptors, and the behaviour
+ * without such handles. */
 #include "memory/symmetric/suspend.h"
 #include "support/gpu_stream.h"
 #include "support/test.h"
@@ -11,7 +11,7 @@ static uint8_t mark_of(int writer, int owner, int round)
     return (uint8_t)(1 + writer + 8 * owner + 64 * round);
 }
 
-/* Everybody writes a quarter of a MiB of its own to every part. */
+/* Every rank writes its own quarter of a MiB to every part. */
 static void write_and_check(banyan_world *world, const banyan_memory *memory, int round)
 {
     enum { SHARE = 1 << 18 };
@@ -34,7 +34,7 @@ static void write_and_check(banyan_world *world, const banyan_memory *memory, in
     CHECK_OK(banyan_world_barrier(world));
 }
 
-/* False when the machine makes no such handles. */
+/* False if the machine has no such handles. */
 static bool has_fabric(banyan_world *world, DLDevice device)
 {
     banyan_memory *memory;

@@ -1,5 +1,5 @@
-/* Memory of GPUs that Banyan did not allocate: registered, mapped at peers, read and written there;
- * and what cannot be mapped says why. */
+/* GPU memory that Banyan did not allocate: registered, mapped at peers, read and written there.
+ * Errors for other memory give the reason. */
 #include "support/test.h"
 
 #include "emulation/cuda.h"
@@ -7,11 +7,9 @@
 #include "support/descriptors.h"
 #include "support/gpu.h"
 
-/* ---- memory of other origins ---- */
-
 #define GRANULE ((size_t)2 << 20)
 
-/* Virtual memory of several allocations in a row, as PyTorch's expandable segments are. */
+/* Virtual memory of several adjacent allocations, like PyTorch's expandable segments. */
 typedef struct segment {
     char *base;
     size_t part_bytes, parts;
@@ -20,7 +18,7 @@ typedef struct segment {
 #define FUNCTION(name) __typeof__(&name) call_##name = (__typeof__(&name))gpu_driver_function(#name)
 #define CHECK_CUDA(call) CHECK((call) == CUDA_SUCCESS)
 
-/* Of no parts, where CUDA does not make such memory. */
+/* Has no parts if CUDA cannot make such memory. */
 static segment segment_make_as(int device, size_t part_bytes, size_t parts,
                                CUmemAllocationHandleType types)
 {
@@ -67,14 +65,12 @@ static void segment_free(const segment *old)
     CHECK_CUDA(call_cuMemAddressFree(base, old->part_bytes * old->parts));
 }
 
-/* ---- windows ---- */
-
 #define WINDOWS_MAX 8
 
-/* What a rank registers, in the same order on all ranks. */
+/* A rank's registrations, in one order on all ranks. */
 typedef struct windows {
     banyan_memory_handle mine[WINDOWS_MAX];
-    banyan_memory_handle all[WINDOWS_MAX * 8]; /* by rank */
+    banyan_memory_handle all[WINDOWS_MAX * 8]; /* indexed by rank */
     size_t count;
     int ranks;
 } windows;
@@ -103,7 +99,7 @@ static void windows_free(banyan_world *world, windows *set)
         CHECK_OK(banyan_memory_unregister(world, &set->mine[i]));
 }
 
-/* Cheap, since there is much of it. */
+/* A cheap function, since there are many values. */
 static uint64_t value_at(int writer, size_t window, size_t i)
 {
     random_state random = random_from(((uint64_t)writer << 40) + ((uint64_t)window << 32) + i);
@@ -131,7 +127,7 @@ static void check_window(const void *address, size_t bytes, int writer, size_t w
     free(here);
 }
 
-/* All windows of all ranks: each reads what the owners wrote; then the next rank writes. */
+/* Each rank reads the owners' data in all windows of all ranks; then the next rank writes. */
 static void read_and_write_all(banyan_world *world, const windows *set)
 {
     int rank = banyan_world_rank(world), next = (rank + 1) % set->ranks;
@@ -163,8 +159,6 @@ static void read_and_write_all(banyan_world *world, const windows *set)
     CHECK_OK(banyan_world_barrier(world));
     memory_attachments_free(attached);
 }
-
-/* ---- what can be mapped ---- */
 
 static void reach_any_origin(banyan_world *world, void *context)
 {
@@ -211,7 +205,7 @@ static void ranks_that_are_threads_reach_each_others(void **state)
     ranks_run_threads(3, reach_any_origin, &few);
 }
 
-/* CUDA cuts small allocations from larger blocks. */
+/* CUDA suballocates small allocations from larger blocks. */
 static void reach_small_ones(banyan_world *world, void *context)
 {
     (void)context;
@@ -238,7 +232,7 @@ static void small_allocations_are_told_apart(void **state)
         ranks_run_threads(2, reach_small_ones, NULL);
 }
 
-/* Fabric handles need a machine that is set up for them. */
+/* Fabric handles need a machine with that configuration. */
 static void reach_by_fabric(banyan_world *world, void *context)
 {
     (void)context;
@@ -263,12 +257,10 @@ static void memory_with_fabric_handles_is_mapped(void **state)
     ranks_run(2, reach_by_fabric, NULL);
 }
 
-/* ---- mapped once, and anew when it is other memory ---- */
-
 static void map_once(banyan_world *world, void *context)
 {
     (void)context;
-    const size_t inner[] = {4096, 2 * GRANULE - 8192}; /* the last bytes as well */
+    const size_t inner[] = {4096, 2 * GRANULE - 8192}; /* including the last bytes */
     int rank = banyan_world_rank(world), device = gpu_device_for(rank).device_id, peer = 1 - rank;
     segment parts = segment_make(device, GRANULE, 2, true);
     windows set = {0};
@@ -301,7 +293,7 @@ static void an_allocation_is_mapped_once(void **state)
     ranks_run(2, map_once, NULL);
 }
 
-/* An old mapping of what lay at the same address before must not be taken for the new one. */
+/* An old mapping of freed memory at the same address must not be used for the new memory. */
 static void allocate_anew(banyan_world *world, void *context)
 {
     (void)context;
@@ -323,7 +315,7 @@ static void allocate_anew(banyan_world *world, void *context)
     }
     for (int round = 0; round < 3; round++)
         memory_attachments_free(kept[round]);
-    /* The last is left to the world. */
+    /* The last is freed with the world. */
     CHECK_OK(banyan_world_barrier(world));
 }
 
@@ -332,8 +324,6 @@ static void memory_that_is_made_anew_is_mapped_anew(void **state)
     (void)state;
     ranks_run(2, allocate_anew, NULL);
 }
-
-/* ---- what cannot be mapped ---- */
 
 static void refuse_unshareable(banyan_world *world, void *context)
 {
@@ -364,7 +354,7 @@ static void refuse_unshareable(banyan_world *world, void *context)
           memory_attachments_reason(attached));
     memory_attachments_free(attached);
 
-    /* One rank asks for what is not registered: all hear of it. */
+    /* One rank uses a window that is not registered: all ranks get the error. */
     banyan_memory_handle gone = theirs[1];
     CHECK_OK(banyan_world_barrier(world));
     windows_free(world, &set);
@@ -385,9 +375,7 @@ static void what_cannot_be_mapped_says_why(void **state)
     ranks_run(2, refuse_unshareable, NULL);
 }
 
-/* ---- nothing left behind ---- */
-
-/* The first round also makes what a process keeps until it ends. */
+/* The first round also allocates memory that a process keeps until it ends. */
 static void keep_nothing(banyan_world *world, void *context)
 {
     reach_any_origin(world, context);

@@ -1,12 +1,12 @@
-/* Suspended buffers on GPUs: their memory is free, their addresses stay, and what comes back is
- * zeroed and reached by all as before. */
+/* Suspended buffers on GPUs: their memory is free and their addresses stay. Resumed memory is
+ * zeroed, and all ranks access it as before. */
 #include "memory/symmetric/suspend.h"
 #include "support/gpu_stream.h"
 #include "support/test.h"
 
 #define BUFFERS 3
 
-/* A size that all ranks can work out. */
+/* A size that all ranks can compute. */
 static size_t part_bytes(uint64_t seed, int buffer, int rank)
 {
     random_state random = random_from(seed + (uint64_t)buffer * 1000 + (uint64_t)rank);
@@ -25,7 +25,7 @@ static uint8_t mark_of(int writer, int owner, int round)
     return (uint8_t)(1 + writer + 8 * owner + 64 * round);
 }
 
-/* Every writer has a byte in 8 of every part. */
+/* Every writer has one byte in 8 of every part. */
 static void write_to_all(const banyan_memory *memory, int rank, int ranks, int round)
 {
     for (int owner = 0; owner < ranks; owner++) {
@@ -133,7 +133,7 @@ static void memory_is_freed_and_comes_back_at_its_address(void **state)
         ranks_run(ranks, suspend_and_resume, &seed);
 }
 
-/* The emulated driver counts what is mapped by process. */
+/* The emulated driver counts mappings by process. */
 static void suspend_as_threads(banyan_world *world, void *context)
 {
     (void)context;
@@ -155,8 +155,6 @@ static void ranks_may_be_threads(void **state)
     (void)state;
     ranks_run_threads(gpu_worlds_are_cheap() ? 3 : 2, suspend_as_threads, NULL);
 }
-
-/* ---- graphs ---- */
 
 static void replay_after_resume(banyan_world *world, void *context)
 {
@@ -195,8 +193,6 @@ static void graphs_lead_to_the_memory_that_came_back(void **state)
     (void)state;
     ranks_run(gpu_count() < 3 ? gpu_count() : 3, replay_after_resume, NULL);
 }
-
-/* ---- when there is no memory ---- */
 
 static void resume_without_room(banyan_world *world, void *context)
 {
@@ -237,8 +233,6 @@ static void all_hear_of_a_rank_without_room_and_may_try_again(void **state)
         skip();
     ranks_run(gpu_count() < 3 ? gpu_count() : 3, resume_without_room, NULL);
 }
-
-/* ---- another world ---- */
 
 static void move_to_another_world(banyan_world *world, void *context)
 {

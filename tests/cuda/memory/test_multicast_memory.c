@@ -3,7 +3,7 @@
 #include "memory/symmetric/multicast.h"
 #include "memory/symmetric/suspend.h"
 
-/* Where an address stands for memory of the i-th device of its group. */
+/* Return the memory of the i-th device of the address's group. */
 static char *member_of(const char *address, unsigned i)
 {
     char *(*member)(const void *, unsigned) =
@@ -38,7 +38,8 @@ static void use_pairs(banyan_world *world, void *context)
     const char *own = banyan_memory_local(memory);
     for (int i = 0; i < 16 && count > 0; i++)
         CHECK(own[4096 + i] == 'a' + rank, "byte %d is %d", i, own[4096 + i]);
-    /* One rank after the other: those that still have it use what others have freed. */
+    /* One rank after another: those that still have the object use memory that others have
+     * freed. */
     for (int turn = 0; turn < size; turn++) {
         if (count > 0 && turn <= rank)
             member_of(address, 0)[0] = member_of(address, 1)[0];
@@ -58,7 +59,7 @@ static void groups_apart_have_addresses_of_their_own(void **state)
         ranks_run(4, use_pairs, (void *)&all_have_it);
 }
 
-/* Both ranks' parts, through the address; then all is zeroed again. */
+/* Write both ranks' parts through the address; then zero them again. */
 static void use_address(banyan_world *world, const banyan_memory *memory, char *address)
 {
     int rank = banyan_world_rank(world);
@@ -164,7 +165,7 @@ static void a_failed_bind_is_all_ranks_sentence(void **state)
     ranks_run(2, fail_to_bind, &(struct setting){"1", "unbound"});
 }
 
-/* Whoever calls the module directly gets no further. */
+/* Direct calls of the module are refused as well. */
 static void call_the_module(banyan_world *world, void *context)
 {
     begin(context);

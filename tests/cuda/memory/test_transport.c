@@ -1,5 +1,5 @@
-/* Puts and gets between memory of GPUs, and between it and the host's: every byte arrives where it
- * should, before the signal that says so. */
+/* Puts and gets between memory of GPUs, and between it and the host's: every byte arrives at its
+ * place, before its signal. */
 #include "support/test.h"
 
 #include "support/gpu.h"
@@ -27,13 +27,13 @@ static void check_bytes(const void *address, const unsigned char *expected, size
 typedef struct exchange {
     banyan_world *world;
     banyan_transport *transport;
-    char *mine; /* symmetric, on the GPU: what peers write, then what they read */
+    char *mine; /* symmetric, on the GPU: peers write the first part, then read the second */
     banyan_memory_handle all[8];
     int rank, next, before;
     uint32_t signal;
 } exchange;
 
-/* Into the next rank's memory; the one before writes here. */
+/* Put to the next rank's memory; the previous rank writes here. */
 static void put_and_check(exchange *x, const void *source, int round)
 {
     unsigned char *expected = malloc(BYTES);
@@ -52,7 +52,7 @@ static void put_and_check(exchange *x, const void *source, int round)
     CHECK_OK(banyan_world_barrier(x->world));
 }
 
-/* Pieces of the next rank's memory, in reverse. */
+/* Get pieces of the next rank's memory, in reverse. */
 static void get_and_check(exchange *x, char *destination, bool on_device)
 {
     unsigned char *expected = malloc(BYTES), *pattern = malloc(BYTES);
@@ -107,7 +107,7 @@ static void move_both_ways(banyan_world *world, void *context)
     get_and_check(&x, host, false);
     get_and_check(&x, device, true);
 
-    /* Registered memory of a GPU is not what puts are for. */
+    /* Puts do not accept registered memory of a GPU. */
     CHECK_OK(banyan_memory_register(world, device, BYTES, &handle));
     banyan_remote registered = {handle, 0};
     CHECK_FAILS(banyan_transport_put(x.transport, &registered, host, 10), BANYAN_ERR_UNSUPPORTED,

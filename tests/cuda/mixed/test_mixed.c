@@ -1,12 +1,12 @@
-/* Mixed collectives between GPUs, as a program calls them: every operation and mode of all grids of
- * a node, call after call, and in graphs. Nodes: test_mixed_nodes.c. */
+/* Mixed collectives between GPUs through the public interface: every operation and mode of all
+ * grids of a node, call after call, and in graphs. For nodes: test_mixed_nodes.c. */
 #include <unistd.h>
 
 #include "cuda/gpu_mixed.h"
 
 #define ELEMS_MOST 5000
 #define GRIDS_MOST 32
-#define MAX_BYTES (1 << 20) /* little memory: emulated GPUs take their time to clear it */
+#define MAX_BYTES (1 << 20) /* small, since emulated GPUs take long to clear it */
 
 typedef struct series {
     uint64_t seed;
@@ -20,8 +20,6 @@ static void enter(mixed_case *c, banyan_world *world, const grid_sizes *sizes, D
     options.max_bytes = MAX_BYTES;
     gpu_case_open(c, world, options, ELEMS_MOST);
 }
-
-/* ---- all that is valid ---- */
 
 static void run_mode(mixed_case *c, random_state *random, banyan_mixed_op op,
                      banyan_mixed_mode mode)
@@ -72,8 +70,6 @@ static void all_grids_of_a_node(void **state)
     }
 }
 
-/* ---- call after call ---- */
-
 static void run_series(banyan_world *world, void *context)
 {
     const series *of = context;
@@ -84,7 +80,7 @@ static void run_series(banyan_world *world, void *context)
         (void)random_next(&own);
     for (int i = 0; i < of->calls; i++) {
         mixed_one call = draw_call(&c, &random, ELEMS_MOST / 4);
-        /* Ranks come when they come. */
+        /* Ranks arrive at random times. */
         if (random_between(&own, 0, 20) == 0)
             usleep((useconds_t)random_between(&own, 0, 300));
         case_run(&c, &call);
@@ -96,12 +92,10 @@ static void a_thousand_calls_change_operation_mode_and_size(void **state)
 {
     (void)state;
     bool four = gpu_count() >= 4;
-    /* What emulates GPUs takes its time. */
+    /* The emulation of GPUs is slow. */
     series of = {random_seed(), {1, 2, four ? 2 : 1, 1, 1}, gpu_is_emulated() ? 80 : 1000};
     ranks_run(four ? 4 : 2, run_series, &of);
 }
-
-/* ---- graphs ---- */
 
 #define GRAPHS 4
 
@@ -129,8 +123,6 @@ static void calls_in_graphs_are_played_again_among_others(void **state)
     ranks_run(four ? 4 : 2, run_graphs, &of);
 }
 
-/* ---- several contexts ---- */
-
 static void take_turns(banyan_world *world, void *context)
 {
     static const grid_sizes sizes[] = {{1, 2, 1, 1, 1}, {1, 1, 2, 1, 1}, {1, 2, 1, 1, 1}};
@@ -156,10 +148,8 @@ static void contexts_of_one_world_are_used_in_turn(void **state)
     ranks_run(2, take_turns, &of);
 }
 
-/* ---- ranks that share a GPU ---- */
-
-/* The last rank comes when the others' first launch has the room that it may have, and what follows
- * it has begun where it may. */
+/* The last rank arrives when the others' first launch has its full share of the device, and its
+ * successor has begun if possible. */
 static void queue_before_the_last(banyan_world *world, void *context)
 {
     static const grid_sizes sizes = {1, 2, 2, 1, 1};
@@ -234,8 +224,6 @@ static void launches_that_wait_take_no_room_from_other_ranks(void **state)
     ranks_run_threads(4, queue_before_the_last, NULL);
 }
 
-/* ---- launches of any shape ---- */
-
 typedef struct launch_bounds {
     int grid_size, max_block_size, min_block_size, min_num_steps;
 } launch_bounds;
@@ -275,8 +263,6 @@ static void launches_are_bounded_by_options_and_device(void **state)
     ranks_run(2, run_all_bounds, &seed);
 }
 
-/* ---- autotuning ---- */
-
 static void run_autotuned(banyan_world *world, void *context)
 {
     const series *of = context;
@@ -296,7 +282,7 @@ static void run_autotuned(banyan_world *world, void *context)
     for (int r = 0; r < banyan_world_size(world); r++)
         CHECK(all[r] == mine, "rank %d has another table", r);
     for (int i = 0; i < 10; i++) {
-        mixed_one call = draw_call(&c, &random, ELEMS_MOST); /* longer than measured, too */
+        mixed_one call = draw_call(&c, &random, ELEMS_MOST); /* also longer than measured */
         call.mode = BANYAN_MIXED_AUTO;
         case_run(&c, &call);
     }

@@ -10,9 +10,7 @@
 #define GRAPHS 3
 #define RANKS_MOST 8
 
-/* ---- one after another ---- */
-
-/* What is added up goes where it comes from. */
+/* Put inputs of sums and their outputs in place. */
 static void put_in_place(struct one_call *c)
 {
     char *copy = gpu_read(c->call.input, c->input_bytes);
@@ -75,9 +73,7 @@ static void run_calls_and_graphs(struct player *p)
     run_graphs(p, 3000);
 }
 
-/* ---- cases ---- */
-
-/* Those of as many ranks share a world, which takes real GPUs long to open. */
+/* Cases with equal numbers of ranks share a world, since real GPUs take long to open one. */
 typedef struct stage {
     struct case_of of;
     void (*play)(struct player *p);
@@ -98,7 +94,7 @@ static void run_stages(banyan_world *world, void *context)
     }
 }
 
-/* And frees them. */
+/* Also frees them. */
 static void run_all(stage_list *stages)
 {
     for (int ranks = 1; ranks <= RANKS_MOST; ranks++) {
@@ -134,7 +130,7 @@ static void calls_and_graphs_follow_each_other_on_every_grid(void **state)
     run_all(&stages);
 }
 
-/* More ranks than a thread awaits at a time; on hardware they would take turns on GPUs. */
+/* More ranks than a thread awaits at a time; on hardware they would share GPUs. */
 static void ranks_may_be_many(void **state)
 {
     static const int many[][2] = {{5, 1}, {3, 2}, {2, 3}, {1, 6}, {4, 2}};
@@ -156,8 +152,8 @@ static void ranks_may_be_threads(void **state)
     array_free(&stages);
 }
 
-/* A call that takes its whole share of the device, and a short one behind it, which may begin
- * early. The last rank comes when the others' have begun. */
+/* A call that takes its full share of the device, followed by a short one, which may begin early.
+ * The last rank arrives after the others' calls have begun. */
 static void run_long_before_short(struct player *p)
 {
     struct one_call calls[2];
@@ -196,14 +192,12 @@ static void ranks_that_share_a_device_leave_each_other_room(void **state)
     array_free(&stages);
 }
 
-/* ---- sizes ---- */
-
 static void run_long(struct player *p)
 {
     run_calls(p, gpu_is_emulated() ? 20000 : 400000);
 }
 
-/* More than packets are for. */
+/* Sizes beyond those of packets. */
 static void run_gathers(struct player *p)
 {
     p->more_elems = (130 << 10) / (p->setup.dtype.bits / 8u);
@@ -212,7 +206,7 @@ static void run_gathers(struct player *p)
         do
             make_call(p, 3000, &c);
         while (c.call.op != BANYAN_MIXED_ALLGATHER && (free_call(p, &c), true));
-        c.seed = c.seed / 7 * 7 + (uint64_t)(5 - 2 * i); /* as element has it: 5, 3, 1 */
+        c.seed = c.seed / 7 * 7 + (uint64_t)(5 - 2 * i); /* as in element: 5, 3, 1 */
         fill_input(p, &c);
         for (int turn = 0; turn < 2; turn++)
             CHECK_OK(run(p, &c));
@@ -257,8 +251,6 @@ static void long_messages_are_right_whatever_carries_them(void **state)
     add(&stages, gathered, run_gathers);
     run_all(&stages);
 }
-
-/* ---- failures ---- */
 
 /* The others' runs end, and later ones do nothing. */
 static void run_without_rank_two(struct player *p, const struct one_call *c)
@@ -339,7 +331,7 @@ static void a_dead_peer_ends_runs(void **state)
     ranks_fork_and_lose_one(die, &of);
 }
 
-/* A name, or a part of it with *, runs those alone. */
+/* An argument selects tests by name; it may contain *. */
 int main(int argc, char **argv)
 {
     if (argc > 1)

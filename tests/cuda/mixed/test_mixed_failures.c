@@ -1,5 +1,5 @@
-/* Peers that die or come late end mixed collectives between GPUs of a node, with a sentence that
- * names them, and what was waiting. */
+/* Peers that die or come late end mixed collectives between GPUs of a node, with a message that
+ * names them. All waits end. */
 #include <signal.h>
 #include <unistd.h>
 
@@ -41,7 +41,7 @@ static mixed_case open_case(int rank, int count, const banyan_unique_id *id, uin
     return c;
 }
 
-/* Calls until one fails, or what was queued has. */
+/* Make calls until one fails, or a queued one has failed. */
 static banyan_status run_until_failure(mixed_case *c, const mixed_one *call)
 {
     banyan_status status = BANYAN_OK;
@@ -55,7 +55,7 @@ static banyan_status run_until_failure(mixed_case *c, const mixed_one *call)
     return status;
 }
 
-/* Communicators say later how their runs went, which may be those of several operations. */
+/* Communicators report their runs' results later, possibly for runs of several operations. */
 static void check_sentence(const mixed_one *call)
 {
     char name[64];
@@ -88,7 +88,7 @@ static void die(int rank, int count, const banyan_unique_id *id, void *context)
         raise(SIGKILL);
     }
     banyan_status status = run_until_failure(&c, &call);
-    /* A peer that knows sooner passes it on. */
+    /* A peer that detects it first informs this rank. */
     CHECK(status == BANYAN_ERR_PEER_LOST || status == BANYAN_ERR_ABORTED, "%s: %s",
           banyan_status_name(status), banyan_last_error());
     CHECK(strstr(banyan_last_error(), "rank 3 (pid"), "%s", banyan_last_error());
@@ -98,7 +98,7 @@ static void die(int rank, int count, const banyan_unique_id *id, void *context)
 static void come_late(int rank, int count, const banyan_unique_id *id, void *context)
 {
     mixed_one call = one_of(context);
-    uint64_t timeout_s = gpu_is_emulated() ? 4 : 12; /* in which real ones open */
+    uint64_t timeout_s = gpu_is_emulated() ? 4 : 12; /* real GPUs need this time to open */
     mixed_case c = open_case(rank, count, id, timeout_s * NS_PER_S);
     case_run(&c, &call);
     CHECK_OK(banyan_world_barrier(c.world));
@@ -107,7 +107,7 @@ static void come_late(int rank, int count, const banyan_unique_id *id, void *con
         _exit(0);
     }
     banyan_status status = run_until_failure(&c, &call);
-    /* Who waits for one that has given up hears of that instead. */
+    /* A rank that waits for one that has given up gets that error instead. */
     CHECK(status == BANYAN_ERR_TIMEOUT || status == BANYAN_ERR_PEER_LOST ||
               status == BANYAN_ERR_ABORTED,
           "%s", banyan_last_error());

@@ -1,4 +1,4 @@
-/* Mixed collectives between GPUs of several machines, which are names here: fused modes over
+/* Mixed collectives between GPUs of several machines, which are only names here: fused modes over
  * NVSHMEM, and NCCL's; no communicators. */
 #include "cuda/gpu_mixed.h"
 
@@ -27,7 +27,7 @@ static void check_modes(const mixed_case *c, banyan_mixed_op op)
               banyan_mixed_mode_name(modes[i]));
 }
 
-/* The same on all ranks. */
+/* Equal on all ranks. */
 typedef struct meeting {
     uint64_t seed;
     bool ibgda;

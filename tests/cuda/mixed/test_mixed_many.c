@@ -2,7 +2,7 @@
  * several, every operation and fused mode, by unicast and by multicast. */
 #include "cuda/mixed_multicast.h"
 
-/* All that the grid allows, and nothing less when the ranks are many. */
+/* Check that every mode that the grid permits is valid, with many ranks too. */
 static void check_modes(const mixed_case *c, banyan_mixed_op op)
 {
     bool local = c->grid.local_tp > 1, multicast = c->grid.local_size > 1;

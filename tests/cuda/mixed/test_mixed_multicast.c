@@ -1,6 +1,6 @@
-/* Mixed collectives by multicast, between emulated GPUs: every operation that has it in all grids
- * of a node, the bits of the unicast modes, call after call with others, in graphs, suspended, and
- * what there is instead when multicast is not. */
+/* Mixed collectives by multicast, between emulated GPUs: every operation that supports it, in all
+ * grids of a node; bitwise equal to the unicast modes; among other calls, in graphs, and
+ * suspended; and the behaviour without multicast. */
 #include <unistd.h>
 
 #include "cuda/mixed_multicast.h"
@@ -81,8 +81,6 @@ static void long_messages_are_gathered_in_chunks(void **state)
     ranks_run(2, gather_much, &of);
 }
 
-/* ---- every bit ---- */
-
 static void run_halves(mixed_case *c, const mixed_one *call, const uint16_t *input)
 {
     gpu_copy(c->input + GUARD, input, input_elems(c, call) * sizeof *input);
@@ -92,7 +90,7 @@ static void run_halves(mixed_case *c, const mixed_one *call, const uint16_t *inp
     CHECK_OK(banyan_mixed_status(c->mixed));
 }
 
-/* All patterns of an element, NaNs too; negative zero is what a buffer holds that nobody uses. */
+/* All bit patterns of an element, including NaN. Idle buffers contain negative zero. */
 static uint16_t half_of(int rank, uint64_t i)
 {
     return (uint16_t)(i * 3 + (uint64_t)rank + (i >> 16));
@@ -156,8 +154,6 @@ static void negative_zeros_are_gathered_and_count_as_zero_in_sums(void **state)
     ranks_run(2, sum_negative_zeros, &of);
 }
 
-/* ---- call after call ---- */
-
 static void a_thousand_calls_change_operation_mode_and_size(void **state)
 {
     (void)state;
@@ -179,8 +175,6 @@ static void autotuning_measures_its_modes(void **state)
     series of = {.sizes = {1, 2, 2, 1, 1}, .max_bytes = 2048, .block_size = 32};
     ranks_run(4, run_autotuned, &of);
 }
-
-/* ---- graphs, and giving memory back ---- */
 
 #define GRAPHS 4
 
@@ -256,8 +250,6 @@ static void another_world_keeps_the_addresses(void **state)
     ranks_run(2, resume_elsewhere, &of);
 }
 
-/* ---- a late peer ---- */
-
 static void a_late_or_dead_peer_is_named(void **state)
 {
     (void)state;
@@ -276,13 +268,11 @@ static void a_late_or_dead_peer_is_named(void **state)
     }
 }
 
-/* ---- without multicast ---- */
-
 struct without {
     struct setting settings[2]; /* of all ranks but 1, and of rank 1 */
-    bool share;                 /* one GPU for all */
+    bool share;                 /* one GPU for all ranks */
     const char *why;
-    bool calls; /* some ranks ask the driver for something */
+    bool calls; /* some ranks call the driver's multicast functions */
 };
 
 static void run_without(banyan_world *world, void *context)
@@ -337,7 +327,7 @@ int main(void)
 {
     setenv("BANYAN_EMULATED_DEVICES", "8", 1);
     multicast_tests_begin();
-    setenv("BANYAN_NCCL", "/nonexistent", 1); /* the machine's own wants a real driver */
+    setenv("BANYAN_NCCL", "/nonexistent", 1); /* an installed NCCL would need a real driver */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_grids_of_a_node_have_the_bits_of_unicast),
         cmocka_unit_test(more_ranks_than_a_thread_awaits_at_a_time),

@@ -1,6 +1,6 @@
-/* Mixed collectives by multicast in grids of several nodes, between emulated GPUs: the bits of the
- * unicast modes, call after call with others, in graphs, peers that are late or dead, and what
- * there is instead where a node has no multicast. */
+/* Mixed collectives by multicast in grids of several nodes, between emulated GPUs: bitwise equal
+ * to the unicast modes; among other calls, in graphs, with late or dead peers; and the behaviour
+ * if a node has no multicast. */
 #include <sys/wait.h>
 
 #include "cuda/mixed_multicast.h"
@@ -9,9 +9,8 @@
 
 static const char nvshmem_way[] = "BANYAN_MIXED_NVSHMEM";
 
-/* ---- all grids ---- */
-
-/* The modes that the grid has a use for, at sizes that fill no unit, one, and several launches. */
+/* Compare the modes that are useful in the grid, at sizes of less than a unit, one unit, and
+ * several launches. */
 static void compare_op(mixed_case *c, random_state *random, banyan_mixed_op op)
 {
     check_defaults(c, op);
@@ -31,7 +30,7 @@ static void compare_grid(banyan_world *world, const series *of)
     run_each_op(world, of, compare_op);
 }
 
-/* Of many ranks some, by `calls` of 8. */
+/* Try some of many ranks' grids, in `calls` of 8. */
 static void compare_grids(banyan_world *world, void *context)
 {
     series of = *(const series *)context;
@@ -65,8 +64,6 @@ static void grids_of_several_nodes_have_the_bits_of_unicast(void **state)
     ranks_run(8, compare_grids, &of);
 }
 
-/* ---- call after call ---- */
-
 static void a_thousand_calls_change_operation_mode_and_size(void **state)
 {
     (void)state;
@@ -90,8 +87,6 @@ static void autotuning_measures_its_modes(void **state)
     setenv(nvshmem_way, "", 1);
     ranks_run(4, run_autotuned, &of);
 }
-
-/* ---- graphs ---- */
 
 #define GRAPHS 3
 
@@ -124,8 +119,6 @@ static void graphs_are_played_among_other_calls(void **state)
     ranks_run(4, run_graphs, &of);
 }
 
-/* ---- late and dead peers ---- */
-
 static void a_late_or_dead_peer_is_named(void **state)
 {
     int statuses[4];
@@ -145,12 +138,10 @@ static void a_late_or_dead_peer_is_named(void **state)
         assert_true(WIFSIGNALED(statuses[r]) == (r == 1) && (r == 1 || statuses[r] == 0));
 }
 
-/* ---- without multicast ---- */
-
 struct without {
     grid_sizes sizes;
-    int lacking;            /* rank */
-    struct setting setting; /* its own */
+    int lacking;            /* rank without multicast */
+    struct setting setting; /* of that rank */
     const char *why[2];     /* by node */
 };
 

@@ -1,6 +1,5 @@
-/* NCCL behind mixed collectives: started by autotuning or by the first run that wants it, and when
- * it does not start, its modes are not valid any more, on all ranks alike. What fails there is told
- * with the mode. */
+/* NCCL modes of mixed collectives. NCCL starts at autotuning or at the first run that uses it. If
+ * it does not start, its modes become invalid on all ranks. Errors name the mode. */
 #include <signal.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -11,10 +10,10 @@
 
 #define ELEMS 2000
 #define OP BANYAN_MIXED_ALLREDUCE_ALLGATHER
-/* Of the world's deadline: nobody waits for it. */
+/* A part of the world's deadline: no rank waits for it. */
 #define SECONDS_MOST 20
 
-static const char failing_rank[] = "EMULATED_NCCL_FAILS"; /* of each communicator */
+static const char failing_rank[] = "EMULATED_NCCL_FAILS"; /* rank of each communicator */
 
 static const char prefers_nccl[] =
     "{\"format\": \"banyan mixed tuning\", \"version\": 1, \"local_tp\": 2, \"local_dp\": 2, "
@@ -23,7 +22,7 @@ static const char prefers_nccl[] =
     "{\"op\": \"allreduce_allgather\", \"bytes\": 1024, \"mode\": \"world\", \"ns\": 5},"
     "{\"op\": \"allreduce_allgather\", \"bytes\": 1024, \"mode\": \"separate_nccl\", \"ns\": 4}]}";
 
-/* With a table, or none; or with one that is measured. */
+/* Open with a table, with none, or with autotuning. */
 static void open_case(mixed_case *c, banyan_world *world, const char *table, bool tunes)
 {
     static const grid_sizes sizes = {1, 2, 2, 1, 1};
@@ -60,16 +59,15 @@ static void check_choice(const mixed_case *c, banyan_mixed_mode expected)
     CHECK(mode == expected, "%s is chosen", banyan_mixed_mode_name(mode));
 }
 
-/* The latest error names the mode, and begins with a rank: the one that has failed, or this one. */
+/* Check that the latest error names the mode, and begins with a rank: the failed one, or this
+ * one. */
 static void check_names(banyan_mixed_mode mode)
 {
     const char *sentence = banyan_last_error(), *name = banyan_mixed_mode_name(mode);
     CHECK(strncmp(sentence, "rank ", 5) == 0 && strstr(sentence, name), "%s", sentence);
 }
 
-/* ---- one that does not start ---- */
-
-/* Every other mode is as good as before. */
+/* Check that all other modes work as before. */
 static void check_without(mixed_case *c, const char *why)
 {
     banyan_mixed_mode modes[BANYAN_MIXED_MODES];
@@ -129,7 +127,7 @@ static void one_that_does_not_start_costs_its_modes_alone(void **state)
     time_t begun = time(NULL);
     (void)state;
     if (!gpu_is_emulated())
-        skip(); /* the real one starts */
+        skip(); /* real NCCL starts */
     text_file table = text_file_of(prefers_nccl);
     for (int rank = 0; rank < 2; rank++) {
         setenv(failing_rank, rank ? "1" : "0", 1);
@@ -143,15 +141,13 @@ static void one_that_does_not_start_costs_its_modes_alone(void **state)
     CHECK(time(NULL) - begun < SECONDS_MOST, "the others waited for who could not start");
 }
 
-/* ---- one that does ---- */
-
 static void start_when_chosen(banyan_world *world, void *context)
 {
     mixed_one call = call_of(BANYAN_MIXED_AUTO);
     mixed_case c;
     open_case(&c, world, context, false);
     if (has_nccl_modes(&c)) {
-        void *graph = gpu_case_capture(&c, &call); /* it starts while a graph is captured */
+        void *graph = gpu_case_capture(&c, &call); /* it starts during a graph's capture */
         check_choice(&c, BANYAN_MIXED_SEPARATE_NCCL);
         for (int i = 0; i < 3; i++)
             gpu_case_replay(&c, &call, graph);
@@ -169,9 +165,8 @@ static void the_first_run_that_wants_it_starts_it(void **state)
     text_file_remove(&table);
 }
 
-/* ---- peers that die ---- */
-
-/* All four have queued a call but rank 3, which ends those of who does not wait for it, too. */
+/* All four ranks but rank 3 have queued a call. Its death also ends calls of ranks that do not
+ * wait for it. */
 static void die(int rank, int count, const banyan_unique_id *id, void *context)
 {
     mixed_one call = call_of(*(const banyan_mixed_mode *)context);
@@ -184,7 +179,7 @@ static void die(int rank, int count, const banyan_unique_id *id, void *context)
     case_fill(&c, &call);
     CHECK_OK(banyan_world_barrier(world));
     if (rank == 3) {
-        usleep(200000); /* the others are in it */
+        usleep(200000); /* the others are in the call */
         raise(SIGKILL);
     }
     CHECK_OK(case_call(&c, &call));
@@ -216,8 +211,6 @@ static void a_death_is_told_with_the_mode(void **state)
                   banyan_mixed_mode_name(modes[i]), rank, (unsigned)statuses[rank]);
     }
 }
-
-/* ---- ranks that share a GPU ---- */
 
 /* NCCL would not start: its modes are not listed, and the reason names the ranks. */
 static void share_a_gpu(banyan_world *world, void *context)

@@ -1,5 +1,5 @@
-/* What one rank has no memory for in the module, were it a few bytes, fails on all of them, at
- * once, and can be tried again. */
+/* Out of memory on one rank in the module, even for a few bytes, fails on all ranks at once, and a
+ * retry succeeds. */
 #include <pthread.h>
 
 #include "cuda/gpu_mixed.h"
@@ -15,7 +15,7 @@ static banyan_mixed_options options_for(const banyan_world *world, const grid_si
     return options;
 }
 
-/* By the ranks of its groups. */
+/* In groups' ranks. */
 static void start_nccl(banyan_world *world, void *context)
 {
     static const grid_sizes sizes = {1, 2, 2, 1, 1};
@@ -77,7 +77,7 @@ static void an_nvshmem_without_its_ranks_fails_on_all(void **state)
     ranks_run(4, take_nvshmem, NULL);
 }
 
-/* They agree without an array; what is recorded is an allocation of its own. */
+/* Agreement needs no array; each record is a separate allocation. */
 static void use_and_measure(banyan_world *world, void *context)
 {
     static const grid_sizes sizes = {1, 2, 2, 1, 1};
@@ -109,8 +109,8 @@ static void a_measurement_without_its_recording_fails_on_all(void **state)
     ranks_run(4, use_and_measure, NULL);
 }
 
-/* In the library itself: arrays of a world's ranks, of which the context's own has five. The n-th.
- */
+/* Allocations of the library itself: arrays with an entry for each of a world's ranks; the context
+ * has five. The n-th fails. */
 static void open_groups(banyan_world *world, void *context)
 {
     static const grid_sizes sizes = {1, 2, 2, 1, 1};
@@ -156,8 +156,8 @@ static void *call_in_thread(void *given)
     return NULL;
 }
 
-/* One rank calls from a thread that its device does not let in. The others have queued their
- * launch, and wait. */
+/* One rank calls from a thread that cannot enter its device. The others have queued their launch,
+ * and wait. */
 static void shut_a_call_out(int rank, int count, const banyan_unique_id *id, void *context)
 {
     const grid_sizes *sizes = context;
@@ -171,7 +171,7 @@ static void shut_a_call_out(int rank, int count, const banyan_unique_id *id, voi
     gpu_case_open(&c, world, options_for(world, sizes), ELEMS);
     case_run(&c, &call);
     case_fill(&c, &call);
-    CHECK_OK(banyan_world_barrier(world)); /* which goes on when the context has ended */
+    CHECK_OK(banyan_world_barrier(world)); /* it continues when the context has ended */
     struct thread_call of = {.c = &c, .call = &call};
     pthread_t thread;
     uint64_t began_ns = time_now_ns();

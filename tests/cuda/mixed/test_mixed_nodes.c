@@ -1,4 +1,4 @@
-/* Mixed collectives between nodes: a machine that is split into several. Every grid of 4 ranks,
+/* Mixed collectives between nodes: one machine, split into several nodes. Every grid of 4 ranks,
  * every valid operation and mode, by stores, by puts of kernels and by puts of the host. */
 #include <dlfcn.h>
 #include <signal.h>
@@ -8,7 +8,7 @@
 #include "cuda/gpu_mixed.h"
 
 #define MOST_ELEMS 20000
-#define MAX_BYTES (1 << 14) /* longer calls take several launches */
+#define MAX_BYTES (1 << 14) /* longer calls need several launches */
 
 static const char nvshmem_way[] = "BANYAN_MIXED_NVSHMEM";
 
@@ -32,14 +32,12 @@ static void enter(mixed_case *c, banyan_world *world, const grid_sizes *sizes, D
     gpu_case_open(c, world, options_for(world, sizes, dtype), MOST_ELEMS);
 }
 
-/* ---- right ---- */
-
 struct plan_of_test {
     uint64_t seed;
     int calls;
 };
 
-/* Modes that GPUs have between nodes: what the grid has a use for. */
+/* The modes of GPUs between nodes are those that are useful in the grid. */
 static void check_modes(const mixed_case *c, banyan_mixed_op op)
 {
     banyan_mixed_mode modes[BANYAN_MIXED_MODES];
@@ -53,7 +51,8 @@ static void check_modes(const mixed_case *c, banyan_mixed_op op)
     CHECK(has[BANYAN_MIXED_TWO_SHOT_NODES] == (c->grid.inter_tp > 1));
 }
 
-/* Each fused mode of each operation at sizes that fill no unit, one, and several launches. */
+/* Run each fused mode of each operation, at sizes of less than a unit, one unit, and several
+ * launches. */
 static void run_fused(mixed_case *c)
 {
     static const uint64_t sizes[][2] = {{1, 1}, {1, 8}, {3, 7}, {5, 1000}, {16, 1024}, {7, 2801}};
@@ -126,8 +125,6 @@ static void puts_of_the_host_carry_every_operation_and_mode(void **state)
     run_worlds("proxy");
 }
 
-/* ---- puts of kernels ---- */
-
 static const grid_sizes two_nodes = {2, 1, 1, 2, 1};
 
 static void open_by_puts(int rank, int count, const banyan_unique_id *id, void *context)
@@ -144,7 +141,7 @@ static void open_by_puts(int rank, int count, const banyan_unique_id *id, void *
     banyan_world_close(world);
 }
 
-/* A module that was built without NVSHMEM's device library has none. */
+/* False if the module was built without NVSHMEM's device library. */
 static bool has_device_puts(void)
 {
     static int answer = -1;
@@ -190,7 +187,7 @@ static void a_thousand_puts_of_kernels_follow_each_other(void **state)
     ranks_run(4, run_calls, &test);
 }
 
-/* The first call of a mode is captured, and with it whatever is made when it is needed. */
+/* Capture the first call of a mode, including all its initialization. */
 static void replay_graphs(banyan_world *world, void *context)
 {
     static const grid_sizes grid = {2, 1, 1, 2, 1};
@@ -227,9 +224,7 @@ static void graphs_may_hold_them(void **state)
     }
 }
 
-/* ---- late and dead peers ---- */
-
-/* Real GPUs and NVSHMEM take seconds to open, with this deadline too. */
+/* Real GPUs and NVSHMEM take seconds to open, which counts towards this deadline. */
 static uint64_t short_ns(void)
 {
     return gpu_is_emulated() ? UINT64_C(2500000000) : UINT64_C(12000000000);
@@ -296,8 +291,6 @@ static void a_late_or_dead_peer_is_named(void **state)
     }
 }
 
-/* ---- NVSHMEM's start ---- */
-
 static void check_no_fused_mode(const banyan_mixed *mixed)
 {
     banyan_mixed_mode modes[BANYAN_MIXED_MODES];
@@ -332,8 +325,8 @@ static void without_nvshmem_its_modes_are_not_valid(void **state)
     free(before);
 }
 
-/* What the first opening took of NVSHMEM's serves the second one: of its threads, only the one that
- * makes puts enters the device. */
+/* The second context uses NVSHMEM as the first one initialized it: of its threads, only the one
+ * for puts enters the device. */
 static void shut_thread_out(banyan_world *world, void *context)
 {
     static const grid_sizes grid = {2, 1, 1, 2, 1};
@@ -363,12 +356,12 @@ static void a_proxy_that_cannot_enter_its_device_says_so(void **state)
 {
     (void)state;
     if (!gpu_is_emulated())
-        skip(); /* a real device lets every thread in */
+        skip(); /* a real device admits every thread */
     setenv(nvshmem_way, "proxy", 1);
     ranks_run(2, shut_thread_out, NULL);
 }
 
-/* As CUDA's runtime does for a program: its context stays the thread's. */
+/* Like the CUDA runtime in a program: leave its context current in the thread. */
 static void enter_device(DLDevice device)
 {
     void *context;
@@ -379,9 +372,9 @@ static void enter_device(DLDevice device)
     CHECK(retain(&context, device.device_id) == 0 && push(context) == 0);
 }
 
-#define NVSHMEM_VERSION(bytes) ((1 << 16) + (bytes)) /* of a struct, its first one */
+#define NVSHMEM_VERSION(bytes) ((1 << 16) + (bytes)) /* of a struct's first version */
 
-/* As a program would that uses NVSHMEM itself. */
+/* Initialize NVSHMEM like a program that uses it directly. */
 static void start_nvshmem(banyan_world *world, int rank, int ranks)
 {
     struct {
@@ -465,7 +458,7 @@ int main(void)
     int count = gpu_count();
     if (gpu_is_emulated()) {
         setenv("BANYAN_NVSHMEM", BANYAN_EMULATED_MODULES "/libnvshmem_host.so.3", 1);
-        setenv("BANYAN_NCCL", "/nonexistent", 1); /* the machine's own wants a real driver */
+        setenv("BANYAN_NCCL", "/nonexistent", 1); /* an installed NCCL would need a real driver */
     }
     if (!has_nvshmem() || count < 2) {
         printf("skipped: BANYAN_NVSHMEM names no library, or there is one GPU\n");

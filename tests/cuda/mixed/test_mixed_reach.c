@@ -1,5 +1,5 @@
-/* What carries messages of mixed collectives to ranks of other nodes, and that all ranks take the
- * same. Between emulated GPUs, whose NVSHMEM can be told what it lacks. */
+/* The transport of mixed collectives to ranks of other nodes; all ranks choose one. Between
+ * emulated GPUs, whose NVSHMEM can be made to lack features. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
@@ -7,13 +7,13 @@
 #include "cuda/gpu_mixed.h"
 
 #define RANKS 2
-#define LONG_ROW 100000 /* tiles of it are put by whole thread blocks */
+#define LONG_ROW 100000 /* whole thread blocks put its tiles */
 
 typedef struct reach_case {
-    const char *nvshmem; /* what EMULATED_NVSHMEM is on rank 1 */
+    const char *nvshmem; /* EMULATED_NVSHMEM on rank 1 */
     const char *wishes[RANKS];
-    const char *line;  /* that every rank logs; NULL: none can open */
-    const char *words; /* another line has, or the error; NULL: no other line */
+    const char *line;  /* log line on every rank; NULL: opening fails */
+    const char *words; /* text of another log line, or of the error; NULL: no other line */
 } reach_case;
 
 static const char by_stores[] = "kernels store to ranks";
@@ -114,7 +114,7 @@ static void a_start_that_does_not_come_back_has_a_deadline(void **state)
 
 static _Thread_local bool lacks_threads;
 
-/* The module's, too: it takes what this program exports. */
+/* Also replaces the module's: it uses the symbols that this program exports. */
 BANYAN_API int pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
                               void *(*run)(void *), void *argument)
 {
@@ -123,7 +123,7 @@ BANYAN_API int pthread_create(pthread_t *thread, const pthread_attr_t *attribute
     return lacks_threads ? EAGAIN : next(thread, attributes, run, argument);
 }
 
-/* NVSHMEM is there already, so that the thread lacks for the image alone. */
+/* NVSHMEM is initialized already, so only the image needs the missing thread. */
 static void start_without_thread(banyan_world *world, void *context)
 {
     static const grid_sizes grid = {2, 1, 1, 2, 1};
@@ -158,7 +158,7 @@ int main(void)
         return 77;
     }
     setenv("BANYAN_NVSHMEM", BANYAN_EMULATED_MODULES "/libnvshmem_host.so.3", 1);
-    setenv("BANYAN_NCCL", "/nonexistent", 1); /* the machine's own wants a real driver */
+    setenv("BANYAN_NCCL", "/nonexistent", 1); /* an installed NCCL would need a real driver */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_agree_on_what_carries_messages),
         cmocka_unit_test(a_start_that_does_not_come_back_has_a_deadline),

@@ -1,5 +1,5 @@
-/* Suspended mixed collectives: the GPUs' memory is free and comes back, graphs stay valid, and what
- * cannot be is refused. */
+/* Suspended mixed collectives: the GPUs' memory is free and comes back, graphs stay valid, and
+ * impossible calls are refused. */
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@ static void enter(mixed_case *c, banyan_world *world, const grid_sizes *sizes)
     gpu_case_open(c, world, options, ELEMS);
 }
 
-/* Every operation and mode that is valid now, twice. */
+/* Run every operation and mode that is valid now, twice. */
 static int run_all(mixed_case *c)
 {
     banyan_mixed_op ops[BANYAN_MIXED_OPS];
@@ -52,8 +52,6 @@ static void *capture(mixed_case *c, const mixed_one *one)
     case_run(c, one); /* communicators load their plans */
     return gpu_case_capture(c, one);
 }
-
-/* ---- in the same world ---- */
 
 static size_t bytes_of(const mixed_case *c)
 {
@@ -104,7 +102,7 @@ static void memory_is_freed_and_graphs_stay_valid(void **state)
     }
 }
 
-/* The emulated driver counts by process, and `mapped` would count other ranks' too. */
+/* The emulated driver counts by process, so `mapped` would include other ranks. */
 static void suspend_as_threads(banyan_world *world, void *context)
 {
     mixed_case c;
@@ -126,8 +124,6 @@ static void ranks_may_be_threads(void **state)
     else
         skip();
 }
-
-/* ---- in another world ---- */
 
 static void resume_elsewhere(banyan_world *world, void *context)
 {
@@ -204,8 +200,6 @@ static void worlds_that_will_not_do_are_refused(void **state)
     ranks_run(2, refuse_worlds, (void *)&grids[2]);
 }
 
-/* ---- what is refused, and failures ---- */
-
 static void refuse_calls(banyan_world *world, void *context)
 {
     mixed_case c;
@@ -275,11 +269,9 @@ static void all_hear_of_a_rank_without_room_and_may_try_again(void **state)
 {
     (void)state;
     if (gpu_count() < 2 || !gpu_is_emulated())
-        skip(); /* real GPUs are larger than what is given back */
+        skip(); /* real GPUs have more memory than this returns */
     ranks_run(2, resume_without_room, (void *)&grids[2]);
 }
-
-/* ---- death meanwhile ---- */
 
 #define DEATHS 8
 #define VICTIM 3
@@ -301,7 +293,7 @@ static void lose_one_meanwhile(int rank, int count, const banyan_unique_id *id, 
     banyan_status status = BANYAN_OK;
     for (int round = 0; status == BANYAN_OK; round++) {
         status = banyan_mixed_suspend(c.mixed);
-        if (rank == VICTIM && round == 0) /* all have ended their call */
+        if (rank == VICTIM && round == 0) /* all ranks have ended their call */
             CHECK(pthread_create(&thread, NULL, die_soon, context) == 0);
         if (status == BANYAN_OK)
             status = banyan_mixed_resume(c.mixed, NULL);
@@ -329,7 +321,7 @@ static void a_death_meanwhile_ends_it_for_all(void **state)
         for (int rank = 0; rank < 4; rank++)
             assert_int_equal(statuses[rank], rank == VICTIM ? SIGKILL : 0);
     }
-    assert_true(time_now_ns() - began_ns < 30 * NS_PER_S); /* nobody has waited for a deadline */
+    assert_true(time_now_ns() - began_ns < 30 * NS_PER_S); /* no rank has waited for a deadline */
 }
 
 int main(void)

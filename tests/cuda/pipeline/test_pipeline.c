@@ -1,8 +1,8 @@
-/* The pipeline between GPUs: whatever the strides and however many rounds, every element arrives,
- * the newest one, and nothing else changes; a partner that is late or dead ends a run. */
+/* The pipeline between GPUs: with any strides and any number of rounds, every element arrives with
+ * its newest value, and nothing else changes. A late or dead partner ends a run. */
 #include "cuda/gpu_pipeline.h"
 
-/* Services of all kinds, one after the other: starting ranks takes longer than all of them. */
+/* Services of all kinds, one after another: starting ranks takes longer than all of them. */
 static void move_in_many_ways(banyan_world *world, void *context)
 {
     uint64_t seed = *(const uint64_t *)context;
@@ -41,8 +41,6 @@ static void ranks_may_be_threads_and_share_a_gpu(void **state)
     ranks_run_threads(4, move_traffic, &test);
 }
 
-/* ---- failures ---- */
-
 static void a_late_partner_ends_a_run(void **state)
 {
     (void)state;
@@ -59,8 +57,6 @@ static void a_dead_partner_ends_runs_at_once(void **state)
     assert_int_equal(statuses[2], 0);
     assert_true(time(NULL) - begun < 20);
 }
-
-/* ---- what is refused ---- */
 
 static void refuse(banyan_world *world, void *context)
 {
@@ -101,8 +97,8 @@ int main(void)
         cmocka_unit_test(a_dead_partner_ends_runs_at_once),
         cmocka_unit_test(what_cannot_be_opened_is_refused),
     };
-    /* For the ranks that share a GPU as threads: what waits in one of its queues must not stand in
-     * front of what it waits for. */
+    /* For ranks that share a GPU as threads: a wait in a device queue must not block the work it
+     * waits for. */
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     gpu_pipeline_begin();
     return cmocka_run_group_tests(tests, NULL, NULL);

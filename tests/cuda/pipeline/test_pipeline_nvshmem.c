@@ -1,9 +1,9 @@
-/* The pipeline between GPUs over NVSHMEM, as far as it differs from test_pipeline.c. */
+/* The pipeline between GPUs over NVSHMEM, where it differs from test_pipeline.c. */
 #include "cuda/gpu_pipeline.h"
 
 static const char nvshmem[] = "nvshmem";
 
-/* A GPU for each rank, as NVSHMEM wants it; skipped where there is no library. */
+/* One GPU for each rank, as NVSHMEM requires; skipped without the library. */
 static int nvshmem_ranks(int most)
 {
     const char *library = getenv("BANYAN_NVSHMEM");
@@ -19,8 +19,8 @@ static int nvshmem_ranks(int most)
     return ranks;
 }
 
-/* One initialisation serves all services of a process, two of them at once, and memory that one of
- * them had the next. */
+/* One initialization serves all services of a process, even two at once, and returned memory
+ * serves the next service. */
 static void open_again_and_again(banyan_world *world, void *context)
 {
     plan_of_test test = {.backend = "pipeline", .transport = nvshmem, .most_elems = 20000};
