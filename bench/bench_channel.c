@@ -35,8 +35,8 @@ static char *buffer(const struct job *job, uint32_t index)
     return memory + job->bytes * index;
 }
 
-/* Loops are timed by what they take of their core, so that others on it do not count; what another
- * thread does, by the clock. */
+/* Loops are timed by their core's time, so that other work on the core does not count; work of
+ * another thread, by the clock. */
 static uint64_t core_ns(void)
 {
     struct timespec used;
@@ -44,7 +44,7 @@ static uint64_t core_ns(void)
     return (uint64_t)used.tv_sec * NS_PER_S + (uint64_t)used.tv_nsec;
 }
 
-/* Best of some runs, each long enough for the clock. */
+/* Return the best of some runs, each long enough for the clock. */
 static double seconds_by(uint64_t (*clock_ns)(void), const struct job *job)
 {
     int times = job->bytes * (job->sources + 1) > ((size_t)16 << 20) ? 1 : 50;
@@ -65,7 +65,7 @@ static double seconds_of(const struct job *job)
     return seconds_by(core_ns, job);
 }
 
-/* Bytes read and written a second, in GB. */
+/* Return the bytes read and written per second, in GB. */
 static double speed_of(const struct job *job)
 {
     return (double)job->bytes * (job->sources + 1) / seconds_of(job) / 1e9;
@@ -76,7 +76,7 @@ static void run_memcpy(const struct job *job)
     memcpy(buffer(job, 1), buffer(job, 0), job->bytes);
 }
 
-/* As reductions are called: piece by piece, each smaller than those that memcpy streams. */
+/* Copy as reductions are called: piece by piece, each smaller than those that memcpy streams. */
 static void run_memcpy_in_pieces(const struct job *job)
 {
     for (size_t at = 0; at < job->bytes; at += PIECE) {
@@ -286,7 +286,7 @@ static void *answer(void *argument)
     return NULL;
 }
 
-/* A post and a signal back are a line there and a line back, as two threads' counters are. */
+/* A post and the signal back move one cache line each way, like two threads' counters. */
 static void measure_signals(void)
 {
     pthread_t thread;
@@ -336,7 +336,7 @@ static bool measure_ports(void)
     return made;
 }
 
-/* Values as weights have them, in any type. */
+/* Fill with values like those of weights, in any type. */
 static void fill(void)
 {
     uint16_t *halves = (uint16_t *)memory;

@@ -32,9 +32,9 @@ typedef struct workload {
     const char *name, *title;
     box *boxes;
     size_t count;
-    uint64_t sent[RANKS], received[RANKS]; /* bytes of memory, pitches and all */
-    uint64_t bytes;                        /* that move */
-    int repeats;                           /* a round */
+    uint64_t sent[RANKS], received[RANKS]; /* bytes of memory, including pitches */
+    uint64_t bytes;                        /* bytes that move */
+    int repeats;                           /* per round */
 } workload;
 
 static void add_box(workload *work, box one)
@@ -71,7 +71,7 @@ static workload small_tensors(void)
     return work;
 }
 
-/* A weight of `rows` x `columns` bf16 from two ranks to four, cut along either dimension. */
+/* Add a weight of `rows` x `columns` bf16, from two ranks to four, cut along either dimension. */
 static void add_weight(workload *work, int stage, uint64_t rows, uint64_t columns, bool by_rows)
 {
     uint64_t row_bytes = columns * 2;
@@ -195,8 +195,8 @@ static void verify(const workload *work, int rank, const rank_memory *memory)
     }
 }
 
-/* From when the first rank starts until the last one has ended: where ranks share processors, some
- * are done before others have begun. */
+/* Time from the start of the first rank to the end of the last: where ranks share processors, some
+ * finish before others have begun. */
 static double timed(banyan_world *world, void (*run)(void *context), void *context, int repeats)
 {
     uint64_t all_ns[RANKS][2], own_ns[2];
@@ -230,7 +230,7 @@ static void run_memcpy(void *context)
     memcpy(copy->to, copy->from, copy->bytes);
 }
 
-/* Best of the rounds, in which memcpy and the backend take turns. */
+/* The best of the rounds, in which memcpy and the backend take turns. */
 typedef struct result {
     double seconds, memcpy_seconds, prepare_seconds;
 } result;

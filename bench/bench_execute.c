@@ -22,7 +22,7 @@ struct bench {
     int rank, size;
 };
 
-/* A bench that fails has nothing to report. */
+/* A failed benchmark has no result. */
 static void need(banyan_status status)
 {
     if (status == BANYAN_OK)
@@ -71,7 +71,7 @@ static banyan_plan *ping_plan(int ranks)
     return compiled(program);
 }
 
-/* Everybody's input to everybody, in packets. */
+/* Every rank sends its input to every rank, in packets. */
 static banyan_plan *packet_plan(int ranks)
 {
     banyan_program *program = begin("packets", ranks, true);
@@ -96,7 +96,7 @@ static banyan_plan *packet_plan(int ranks)
     return compiled(program);
 }
 
-/* Each rank reduces its share of everybody's input and puts it into everybody's output. */
+/* Each rank reduces its share of every rank's input and puts it into every rank's output. */
 static banyan_plan *direct_plan(int ranks)
 {
     banyan_program *program = begin("direct", ranks, false);
@@ -155,7 +155,7 @@ static double time_runs(struct bench *b, banyan_loaded_plan *loaded, char *input
     return (double)(time_now_ns() - start_ns) / (double)runs;
 }
 
-/* The best of some rounds. */
+/* Return the best of some rounds. */
 static double best_ns(struct bench *b, banyan_loaded_plan *loaded, char *input, uint64_t bytes)
 {
     double best = time_runs(b, loaded, input, bytes, 20);
@@ -219,7 +219,7 @@ int main(int argc, char **argv)
         if (fork() == 0)
             break;
     }
-    /* Else the kernel may keep two ranks on one processor. */
+    /* Without this the kernel may keep two ranks on one processor. */
     bound_to_processor(b.rank, b.size);
     banyan_world_options options = BANYAN_WORLD_OPTIONS_INIT;
     options.rank = b.rank;

@@ -1,6 +1,7 @@
 /* Mixed collectives between processes: the autotuned mode beside two collectives of the
- * communicator's, which it may not be slower than, and beside what memcpy would take to bring every
- * rank its output. usage: bench_mixed */
+ * communicator, which it must not be slower than, and beside the time that memcpy takes to bring
+ * every rank its output.
+ * usage: bench_mixed */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -70,7 +71,7 @@ static double least(double a, double b)
     return a == 0 || b < a ? b : a;
 }
 
-/* In turns, and the fastest of each: what else the machine does only adds. */
+/* Measure in turns, and take the fastest of each: other work of the machine only adds time. */
 static void measure(const struct bench *b, struct row *row)
 {
     uint64_t bytes = (uint64_t)row->rows * HIDDEN * ELEM_BYTES;

@@ -49,7 +49,7 @@ static void bench_batches(size_t task_count, uint64_t most_elems, uint64_t slot_
     free(tasks);
 }
 
-/* Every rank to every other; `uneven`: ranks with small numbers have most. */
+/* Every rank sends to every other; `uneven`: ranks with small numbers send most. */
 static void bench_colouring(int ranks, uint64_t most_batches, bool uneven)
 {
     uint64_t random = 2, batches = 0;

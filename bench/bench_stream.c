@@ -1,6 +1,6 @@
-/* How fast copies that fit caches are, by how far the destination lies behind the source in their
- * pages: beside memcpy, and beside memcpy where both lie alike, which is the limit. And those from
- * core to core, where what one writes the other reads, and writes into the caches of the first. */
+/* Speed of copies that fit caches, by the offset of the destination behind the source in their
+ * pages: beside memcpy, and beside memcpy with equal offsets, which is the limit. Also copies from
+ * core to core, where each reads what the other writes, and writes into the caches of the other. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -35,7 +35,7 @@ static void past_cache(void *destination, const void *source, size_t bytes)
     stream_fence();
 }
 
-/* GB/s in the fastest of several batches. */
+/* Return the GB/s of the fastest of several batches. */
 static double rate(copy_fn copy, char *to, const char *from, size_t bytes)
 {
     double best = 0;
@@ -54,8 +54,9 @@ static double rate(copy_fn copy, char *to, const char *from, size_t bytes)
 
 /* Two threads, each of which writes where the other reads. */
 typedef struct side {
-    char *own, *shared, *taken; /* what it has, what it is given, and where it copies that */
-    double seconds;             /* of a pass, in the fastest batch */
+    char *own, *shared,
+        *taken;     /* its own data, the buffer that the other writes, and the copy of that */
+    double seconds; /* of a pass, in the fastest batch */
     _Atomic unsigned met;
 } side;
 
@@ -103,7 +104,7 @@ static void *pass_on(void *context)
     return NULL;
 }
 
-/* GB/s that each core writes, half of it to the other. */
+/* Return the GB/s that each core writes, half of it to the other. */
 static double passing_rate(passing *all, copy_fn copy, size_t bytes)
 {
     passer passers[2] = {{all, 0}, {all, 1}};

@@ -20,7 +20,7 @@
 #define ROUNDS 6
 #define RANKS_MAX 256
 
-/* Totals of all ranks. Processor time tells what a way costs on a machine that others use too. */
+/* Totals of all ranks. Processor time shows the cost of a method on a machine with other work. */
 struct speed {
     double bytes_per_s, cpu_ns_per_byte;
 };
@@ -38,7 +38,7 @@ struct bench {
     struct speed limit;
 };
 
-/* A bench that fails has nothing to report. */
+/* A failed benchmark has no result. */
 static void need(banyan_status status)
 {
     if (status == BANYAN_OK)
@@ -143,7 +143,7 @@ static void get_user_rows(struct bench *b)
     need(banyan_transport_get_many(b->transport, &b->next_user, b->rows, b->row_count));
 }
 
-/* memcpy leaves the caches alone only from a size on that differs between machines. */
+/* Find memcpy's best speed: the size from which it bypasses the caches differs between machines. */
 static struct speed best_copy(struct bench *b)
 {
     struct speed plain = speed_of(b, copy_whole), streamed = speed_of(b, copy_streamed);
@@ -229,7 +229,7 @@ static void bench_symmetric(struct bench *b)
 
 /* ---- signals ---- */
 
-/* Two processes that hand a word back and forth with nothing in between. */
+/* Two processes that hand a word back and forth directly. */
 struct ball {
     _Alignas(64) _Atomic uint32_t at[2];
 };

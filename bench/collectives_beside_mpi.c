@@ -76,7 +76,7 @@ static void call_banyan(const struct bench *b, enum way way, banyan_collective_k
         need(banyan_comm_alltoall(b->comm, input, output, elems, BANYAN_F32, NULL));
 }
 
-/* A call that the compiler cannot leave out. */
+/* A call that the compiler cannot remove. */
 static void copy_bytes(char *to, const char *from, banyan_collective_kind kind, size_t elems,
                        int ranks)
 {
@@ -85,7 +85,7 @@ static void copy_bytes(char *to, const char *from, banyan_collective_kind kind, 
     __asm__ volatile("" ::: "memory");
 }
 
-/* Seconds a call, of the slowest rank. */
+/* Return the seconds per call of the slowest rank. */
 static double time_calls(const struct bench *b, enum way way, banyan_collective_kind kind,
                          size_t elems, int calls)
 {

@@ -25,7 +25,7 @@ static banyan_plan *write_allgather(int ranks)
     for (int rank = 0; rank < ranks; rank++) {
         uint64_t own = (uint64_t)rank;
         banyan_chunk input = banyan_program_input(program, rank, 0, 1);
-        /* "You may write to my output": its caller has read what the last run left there. */
+        /* Allow the peer to write to this output: the last run's data there has been read. */
         for (int peer = 0; peer < ranks; peer++)
             if (peer != rank)
                 banyan_program_memory_signal_relaxed(to[rank][peer], 0, BANYAN_SYNC_NONE);

@@ -20,7 +20,7 @@ int main(void)
     for (int i = 0; i < ROWS * HIDDEN; i++)
         input[i] = (float)(grid.dp_index * 100 + i / HIDDEN);
 
-    /* A layer's end: sums over tp, gathered over dp. */
+    /* At the end of a layer: sums over tp, gathered over dp. */
     banyan_mixed_op op = grid.dp > 1 ? BANYAN_MIXED_ALLREDUCE_ALLGATHER : BANYAN_MIXED_ALLREDUCE;
     int64_t in[] = {ROWS, HIDDEN}, out[] = {(int64_t)ROWS * grid.dp, HIDDEN};
     float *sums = calloc((size_t)out[0] * HIDDEN, sizeof *sums);

@@ -9,7 +9,7 @@
 
 #define OK(call) ((call) ? exit((fprintf(stderr, "%s\n", banyan_last_error()), 1)) : (void)0)
 
-/* Bind memory of the program's own to every tensor of a layout. */
+/* Bind the program's own memory to every tensor of a layout. */
 static banyan_tensors *bind(const banyan_layout *layout)
 {
     size_t count = banyan_layout_tensor_count(layout);

@@ -27,7 +27,7 @@ static size_t source_elem_bytes(const cast_case *of)
     return banyan_dtype_bytes(of->from);
 }
 
-/* Bytes of elements, and then of scales. */
+/* Return the bytes of elements, followed by scales. */
 static size_t received_bytes(const caster *c)
 {
     size_t elements = c->elems * banyan_dtype_bytes(c->of->to);

@@ -6,8 +6,8 @@
 
 #include "hardware.h"
 
-/* A line a case, an object in `json`. False when what a rank receives is not what it makes of the
- * same elements itself. Collective. */
+/* Print a line per case, with an object in `json`. False when received data differs from this
+ * rank's own conversion of equal elements. Collective. */
 bool casts_measure(const gpu *on, const limits *limit, FILE *json, bool *follows);
 
 #endif

@@ -10,8 +10,8 @@
 /* All-reduce, all-gather, reduce-scatter, all-to-all. */
 #define COLLECTIVES 4
 
-/* A line a size; into `json`, an object's members, each behind a comma: NCCL's version and the
- * rows. False when two bring different bytes. Collective. */
+/* Print a line per size; into `json`, an object's members, each behind a comma: NCCL's version and
+ * the rows. False when two results differ. Collective. */
 bool collectives_measure(const gpu *on, uint64_t least, uint64_t most,
                          const bool wanted[COLLECTIVES], FILE *json);
 

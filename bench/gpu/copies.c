@@ -3,12 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BYTES ((size_t)256 << 20) /* that a rank sends in most cases */
+#define BYTES ((size_t)256 << 20) /* bytes that a rank sends in most cases */
 
 /* The lower half of the ranks send and the others receive, or all do both. */
 typedef struct copy_case {
     const char *name;
-    size_t row_bytes;  /* 0: what goes to a partner is contiguous */
+    size_t row_bytes;  /* 0: data for a partner is contiguous */
     size_t task_count; /* for each partner */
     size_t task_bytes;
     bool both_ways;
@@ -154,8 +154,8 @@ static bool measure(traffic *t, const banyan_memory *sources, const char *way,
     return right;
 }
 
-/* A case that has its own threshold for copy engines is the direct way's, and needs a service of
- * its own. */
+/* A case with its own threshold for copy engines applies to the direct way only, and needs a
+ * separate service. */
 static bool measure_apart(traffic *t, const banyan_memory *sources, double limit)
 {
     banyan_copy_service *service;

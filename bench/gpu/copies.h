@@ -7,7 +7,7 @@
 #include "hardware.h"
 #include "ways.h"
 
-/* Print a line a case and way; into `json`, when there is one, an object each, separated by commas.
+/* Print a line per case and way; into `json`, if not NULL, an object each, separated by commas.
  * `wanted`: NULL, or the only way. False when bytes came out wrong. Collective. */
 bool copies_measure(const gpu *on, const limits *limit, const char *wanted, FILE *json,
                     bool *follows);

@@ -16,7 +16,7 @@
 typedef struct pattern {
     const char *name;
     int streams_a_peer;                              /* 0: one for all peers */
-    int pieces;                                      /* of what goes to a peer */
+    int pieces;                                      /* of the data for one peer */
     bool in_turn;                                    /* the peers' pieces, not peer by peer */
     enum { NO_WORDS, FROM_HOST, FROM_DEVICE } words; /* 8 bytes to the peer behind each piece */
     bool own;                                        /* the own block is copied, too */
@@ -123,7 +123,7 @@ static void work(void *context, cudaStream_t stream)
         CUDA(nothing_launch(stream));
 }
 
-/* As a proxy does it. */
+/* Run it as a proxy does. */
 static double time_eagerly(const job *j)
 {
     enum { ROUNDS = 9 };

@@ -6,8 +6,8 @@
 
 #include "gpu.h"
 
-/* Plans of 1, 16 and 64 thread blocks that do nothing, and one in which every rank signals all
- * others and waits for them: a line each. Collective. */
+/* Measure plans of 1, 16 and 64 thread blocks that do nothing, and one in which every rank signals
+ * all others and waits for them; print a line each. Collective. */
 void fixed_measure(const gpu *on);
 
 #endif

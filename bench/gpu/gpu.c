@@ -29,7 +29,7 @@ void cuda_need(cudaError_t result, const char *call)
     exit(1);
 }
 
-/* CUDA calls a driver that is not there insufficient. */
+/* CUDA calls a missing driver insufficient. */
 static void need_driver(void)
 {
     int version;
@@ -140,7 +140,7 @@ static double replay(const gpu *on, cudaGraphExec_t exec, int launches, int roun
     return gpu_median(us, (size_t)rounds);
 }
 
-/* The first launch in a graph waits for the slowest rank's; several share that. */
+/* The first launch in a graph waits for the slowest rank; several launches share that wait. */
 double gpu_time_us(const gpu *on, gpu_work work, void *context)
 {
     work(context, on->stream);

@@ -13,36 +13,37 @@ typedef struct gpu {
     cudaStream_t stream;
 } gpu;
 
-/* End the rank with a sentence when a call has failed. */
+/* End the rank with a message when a call has failed. */
 void need(banyan_status status);
 void cuda_need(cudaError_t result, const char *call);
 #define CUDA(call) cuda_need((call), #call)
 
-/* A GPU a rank, by local rank; the world from the environment. */
+/* Open a GPU per rank, by local rank; the world comes from the environment. */
 void gpu_open(gpu *made);
 void gpu_close(gpu *old);
 
-/* Queue the work that is measured. */
+/* Queue the measured work. */
 typedef void (*gpu_work)(void *context, cudaStream_t stream);
 
 /* Return the time of one of it, in microseconds: the median of replays of a graph that has it
  * several times over, of the slowest rank. Collective. */
 double gpu_time_us(const gpu *on, gpu_work work, void *context);
 
-/* On this process's clock. */
+/* Return the time on this process's clock. */
 double gpu_now_ms(void);
-/* The largest of all ranks'. Collective. */
+/* Return the largest value of all ranks. Collective. */
 double gpu_slowest(const gpu *on, double mine);
-/* Sorts them. */
+/* Return the median; sorts the values. */
 double gpu_median(double *values, size_t count);
-/* Wait for the stream; when that takes longer, say what did and end the rank. */
+/* Wait for the stream; after the limit, print what took too long and end the rank. */
 void gpu_wait_within(const gpu *on, double limit_s, const char *what);
 
 /* Random whole numbers below 32 in bf16, on the device: zeros run faster, and sums of these are
  * exact in any order. */
 void gpu_fill(const gpu *on, void *memory, size_t bytes, unsigned seed);
 
-/* Are the bytes equal, on the device? Writes of other streams there must be complete. */
+/* True if the bytes are equal, compared on the device. Writes of other streams there must be
+ * complete. */
 bool gpu_equal(const void *a, const void *b, size_t bytes);
 
 #endif

@@ -63,7 +63,7 @@ static bool parse_what(const char *text, request *parsed)
     return false;
 }
 
-/* Without a word everything is wanted. */
+/* Without any word everything is measured. */
 static bool parse(int argc, char **argv, request *parsed)
 {
     int i = 1;
@@ -103,7 +103,7 @@ static void print_head(const gpu *on, const limits *limit, FILE *json)
                 limit->empty_us);
 }
 
-/* A list of the file: what follows adds objects to it. */
+/* Begin a list of the file, to which later calls add objects. */
 static void begin_list(FILE *json, const char *name, bool *follows)
 {
     *follows = false;

@@ -1,5 +1,5 @@
-/* An all-reduce written as a kernel, by the algorithm that Banyan's plans for small messages have:
- * what interpreting a plan costs is what they differ by. */
+/* An all-reduce written as a kernel, with the algorithm of Banyan's plans for small messages: the
+ * difference of their times is the cost of interpreting a plan. */
 #ifndef BENCH_HANDWRITTEN_H
 #define BENCH_HANDWRITTEN_H
 
@@ -23,7 +23,8 @@ typedef struct handwritten_args {
     int rank, ranks;
 } handwritten_args;
 
-/* bf16 sums: every rank pushes its data as packets to all, and adds up what came. */
+/* Sum in bf16: every rank pushes its data as packets to all, and adds up the packets that it
+ * receives. */
 cudaError_t handwritten_allreduce(const handwritten_args *args, int blocks, int threads,
                                   cudaStream_t stream);
 

@@ -7,13 +7,14 @@
 #include "many_layout.h"
 #include "pattern.h"
 
-#define COUNT 30000 /* that a rank sends; BENCH_TRANSFERS, for who looks where a way stops */
+#define COUNT 30000 /* transfers per rank; BENCH_TRANSFERS overrides it to find where a way hangs  \
+                     */
 #define LEAST ((uint64_t)4 << 10)
 #define MOST ((uint64_t)256 << 20)
 #define BYTES_A_RANK ((uint64_t)10 << 30)
 #define PIECE_PLACES ((uint64_t)1 << 18)
 #define RUNS 5
-#define SLOW_MS 500.0 /* after such a run one more has to do */
+#define SLOW_MS 500.0 /* a slower run is repeated once only */
 #define LIMIT_S 20.0  /* of a run, or of preparing one */
 
 typedef struct many {
@@ -156,7 +157,7 @@ static banyan_copy_schedule *prepare(const many *of, banyan_copy_service *servic
     return schedule;
 }
 
-/* As a program would: queued, not in a graph. */
+/* Run as a program would: queued, not in a graph. */
 static double run_ms(const many *of, banyan_copy_schedule *schedule)
 {
     const gpu *on = of->on;

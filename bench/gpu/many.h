@@ -7,8 +7,8 @@
 #include "hardware.h"
 #include "ways.h"
 
-/* A line a way, an object in `json`; `wanted`: NULL, or the only way. False when an element came
- * out wrong. A run that takes too long ends the program. Collective. */
+/* Print a line per way, with an object in `json`; `wanted`: NULL, or the only way. False when an
+ * element came out wrong. A run that takes too long ends the program. Collective. */
 bool many_measure(const gpu *on, const limits *limit, const char *wanted, FILE *json,
                   bool *follows);
 

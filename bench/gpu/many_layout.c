@@ -39,7 +39,7 @@ static double total_at(const many_options *of, double steepness, const double *p
     return total;
 }
 
-/* So steep that all together have the bytes that are wanted. */
+/* Find the steepness at which all sizes together have the wanted bytes. */
 static double find_steepness(const many_options *of, const double *places, size_t count)
 {
     double low = 1e-3, high = STEEPEST;
@@ -66,7 +66,7 @@ static enum shape draw_shape(uint64_t *state, uint64_t bytes)
     return drawn == TRANSPOSED && bytes > TRANSPOSED_MOST ? STRIDED_BOTH : drawn;
 }
 
-/* Rows begin where a line does but for one matrix in sixteen. */
+/* Draw a pitch: rows are aligned to lines except in one matrix of sixteen. */
 static uint64_t draw_pitch(uint64_t *state, uint64_t inner, uint32_t elem_bytes)
 {
     uint64_t line = 64 / elem_bytes;
@@ -113,7 +113,7 @@ static uint64_t hash_name(int rank, size_t number)
     return hash;
 }
 
-/* To all other ranks in turn; to itself where there are none. */
+/* Add transfers to all other ranks in turn; to itself in a world of one. */
 static void add(const many_options *options, many_layout *made, uint64_t *state, int rank,
                 size_t number, uint64_t bytes)
 {

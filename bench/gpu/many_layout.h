@@ -19,7 +19,7 @@ typedef struct many_options {
 typedef struct many_place {
     uint64_t at; /* bytes */
     uint64_t pitch;
-    bool transposed; /* columns are what is stored as rows */
+    bool transposed; /* columns are stored as rows */
 } many_place;
 
 typedef struct many_transfer {
@@ -38,7 +38,7 @@ typedef struct many_layout {
     uint64_t *sent_bytes, *received_bytes;      /* by rank */
 } many_layout;
 
-/* False when memory is short. */
+/* False when out of memory. */
 bool many_layout_make(const many_options *options, many_layout *made);
 void many_layout_free(many_layout *old);
 

@@ -54,7 +54,7 @@ void memory_measure_first(const gpu *on, double begin)
 
 /* ---- symmetric buffers ---- */
 
-/* The fastest of some rounds: the first ones make what a process keeps. */
+/* Take the fastest of some rounds: the first ones create state that the process keeps. */
 static void measure_alloc(const gpu *on, size_t bytes, FILE *json, bool *follows)
 {
     double made_ms = 1e9, freed_ms = 1e9;

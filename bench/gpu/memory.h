@@ -11,8 +11,8 @@
  * before anything else. Collective. */
 void memory_measure_first(const gpu *on, double begin);
 
-/* A line a size of buffer and an origin of memory, an object in `json`. False when bytes came out
- * wrong. Collective. */
+/* Print a line per buffer size and origin of memory, with an object in `json`. False when bytes
+ * came out wrong. Collective. */
 bool memory_measure(const gpu *on, FILE *json, bool *follows);
 
 #endif

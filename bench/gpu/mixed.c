@@ -6,7 +6,7 @@
 #define HIDDEN 8192
 #define ELEM_BYTES 2
 
-/* At most so many µs, of the two mixed operations on 4 GPUs; NCCL's time at all sizes. */
+/* Upper limits in µs for the two mixed operations on 4 GPUs; NCCL's time at all sizes. */
 struct goal {
     uint64_t rows;
     double us;
@@ -48,7 +48,8 @@ static void shape_row(const struct bench *b, struct row *row)
     row->in[1] = row->out[1] = HIDDEN;
 }
 
-/* Bytes that have to come into every GPU, at what links carry both ways at once. */
+/* Return the lower bound: the bytes that every GPU must receive, at the links' bandwidth in both
+ * directions at once. */
 static double floor_us(const struct bench *b, const struct row *row)
 {
     double bytes = (double)row->rows * HIDDEN * ELEM_BYTES, tp = b->grid.tp, dp = b->grid.dp;
@@ -63,7 +64,7 @@ static double floor_us(const struct bench *b, const struct row *row)
         came = (dp - 1) * bytes;
         break;
     default:
-        /* Every rank sums a tp-th of its rows, or of everybody's, and then all is gathered. */
+        /* Every rank sums a tp-th of its rows, or of all ranks' rows, and then all is gathered. */
         came = reduced + (dp - 1) * bytes;
     }
     return came / b->limit->both_ways_gbs / 1e3;
@@ -107,7 +108,7 @@ static void measure_row(struct bench *b, struct row *row)
     need(banyan_mixed_valid_modes(b->mixed, row->op, modes, BANYAN_MIXED_MODES, &count));
     need(banyan_mixed_select_autotune_mode(b->mixed, row->op, row->rows * HIDDEN * ELEM_BYTES,
                                            &row->chosen));
-    /* NCCL's results are what the others are compared with. */
+    /* The others' results are compared with NCCL's. */
     for (size_t i = 0; i < count; i++) {
         for (size_t k = i; k > 0 && (modes[k] == peers_first[0] || modes[k] == peers_first[1]);
              k--) {

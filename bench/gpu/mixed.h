@@ -6,9 +6,9 @@
 
 #include "hardware.h"
 
-/* On 4 GPUs tp = 2 × dp = 2, on 2 tp = 2; rows of 8192 bf16. Print a line an operation and number
- * of rows, with every mode, the floor that the links set and the goal; into `json`, when there is
- * one, an object each, separated by commas. False when bytes came out wrong. Collective. */
+/* Measure on 4 GPUs tp = 2 × dp = 2, on 2 tp = 2; rows of 8192 bf16. Print a line per operation and
+ * number of rows, with every mode, the links' lower bound and the goal; into `json`, if not NULL,
+ * an object each, separated by commas. False when bytes came out wrong. Collective. */
 bool mixed_measure(const gpu *on, const limits *limit, FILE *json);
 
 #endif

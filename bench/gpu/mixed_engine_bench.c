@@ -23,7 +23,7 @@ typedef struct bench {
     banyan_memory *memory;
     char *input, *output, *between, *reference;
     bool has_nccl, has_reference;
-    mixed_call call; /* that is measured */
+    mixed_call call; /* the measured call */
 } bench;
 
 static void need(banyan_status status)

@@ -1,4 +1,4 @@
-/* NCCL, found at run time: the peer that everybody knows. */
+/* NCCL, found at run time, as the reference. */
 #ifndef BENCH_NCCL_H
 #define BENCH_NCCL_H
 
@@ -6,7 +6,7 @@
 
 typedef struct nccl nccl;
 
-/* NULL, with the reason printed by rank 0, where there is none. Collective. */
+/* Open NCCL. NULL, with the reason printed by rank 0, if it is missing. Collective. */
 nccl *nccl_open(const gpu *on);
 void nccl_close(nccl *old);
 
@@ -18,7 +18,7 @@ void nccl_allreduce(nccl *of, const void *in, void *out, size_t count, cudaStrea
 void nccl_allgather(nccl *of, const void *in, void *out, size_t count, cudaStream_t stream);
 void nccl_reducescatter(nccl *of, const void *in, void *out, size_t count, cudaStream_t stream);
 void nccl_alltoall(nccl *of, const void *in, void *out, size_t count, cudaStream_t stream);
-/* One to the next rank, one from the one before, at once. */
+/* Send one to the next rank and receive one from the rank before, at once. */
 void nccl_shift(nccl *of, const void *in, void *out, size_t count, cudaStream_t stream);
 
 #endif

@@ -1,4 +1,4 @@
-/* The kernel that does nothing: what a launch costs. */
+/* A kernel that does nothing, to measure the cost of a launch. */
 #ifndef BENCH_NOTHING_H
 #define BENCH_NOTHING_H
 

@@ -9,7 +9,7 @@
 
 #define PATTERN_POISON 0xA5
 
-/* A part of an area, which a thread block does. */
+/* A part of an area, for one thread block. */
 typedef struct pattern_piece {
     many_area area;
     uint64_t first, end; /* places, from run to run */
@@ -19,13 +19,13 @@ typedef struct pattern_piece {
 extern "C" {
 #endif
 
-/* Give every element its value; what lies between runs stays. */
+/* Give every element its value; the gaps between runs stay. */
 cudaError_t pattern_fill(const pattern_piece *pieces, size_t count, cudaStream_t stream);
-/* Add to `wrong` how many elements have another value, and how many places between runs are not
- * poisoned any more. */
+/* Add to `wrong` the number of elements with another value, and of places between runs that are no
+ * longer poisoned. */
 cudaError_t pattern_check(const pattern_piece *pieces, size_t count, uint64_t *wrong,
                           cudaStream_t stream);
-/* Add to `wrong` how many bytes differ. */
+/* Add to `wrong` the number of bytes that differ. */
 cudaError_t pattern_compare(const void *a, const void *b, size_t bytes, uint64_t *wrong,
                             cudaStream_t stream);
 

@@ -30,7 +30,7 @@ static const matrix once[] = {
     {"norm", HIDDEN, 0, -1},
 };
 
-/* `copies` replicas, the ranks of each next to each other. */
+/* Add a matrix with `copies` replicas; the ranks of each are consecutive. */
 static void add_matrix(banyan_layout *layout, const gpu *on, const matrix *of, const char *name,
                        int copies)
 {
@@ -74,7 +74,8 @@ static int compare_double(const void *a, const void *b)
     return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
 }
 
-/* Median of runs that the host starts one by one, of the slowest rank, in milliseconds. */
+/* Return the median time of runs that the host starts one by one, of the slowest rank, in
+ * milliseconds. */
 static double time_ms(const gpu *on, banyan_reshard_plan *plan, banyan_tensors *source,
                       banyan_tensors *destination, banyan_copy_service *service)
 {
@@ -103,7 +104,7 @@ static double time_ms(const gpu *on, banyan_reshard_plan *plan, banyan_tensors *
     return most;
 }
 
-/* Bytes that come from other ranks, to the rank that receives most. */
+/* Return the bytes from other ranks at the rank that receives most. */
 static uint64_t received_bytes(const gpu *on, const banyan_reshard_plan *plan)
 {
     uint64_t bytes = 0, all[64];

@@ -6,9 +6,9 @@
 
 #include "gpu.h"
 
-/* Llama-3.1-8B in bf16 from tensor parallelism over all ranks to tensor parallelism over half of
- * them, twice. A line, and an object into `json` (NULL: none), a backend. False when two backends
- * bring different bytes. Collective; an even number of ranks. */
+/* Reshard Llama-3.1-8B in bf16 from tensor parallelism over all ranks to tensor parallelism over
+ * half of them, twice. Print a line, and an object into `json` (NULL: none), per backend. False
+ * when the results of two backends differ. Collective; an even number of ranks. */
 bool reshards_measure(const gpu *on, FILE *json);
 
 #endif

@@ -5,7 +5,7 @@
 #include "gpu.h"
 
 typedef struct copy_way {
-    const char *name; /* a backend's, and behind a slash its transport's */
+    const char *name; /* a backend's name, optionally with a slash and its transport's */
     const char *backend, *transport;
 } copy_way;
 

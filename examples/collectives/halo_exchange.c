@@ -1,9 +1,8 @@
-/* A collective of one's own: ranks hold neighbouring slabs of a field, in a ring. Each sends its
- * first chunk to the rank before it and its last one to the rank after, over port channels, and
- * says what every rank must hold afterwards, so that it can be checked.
+/* A user-defined collective: ranks hold neighbouring slabs of a field, in a ring. Each sends its
+ * first chunk to the rank before it and its last one to the rank after, over port channels. The
+ * program declares the expected result of every rank, so that the plan can be checked.
  *
- *     example_halo_exchange 4 > halo.json
- */
+ *     example_halo_exchange 4 > halo.json */
 #include "emit.h"
 
 enum { SLAB = 4, FROM_BEFORE = 0, FROM_AFTER = 1, HALO = 2 };
@@ -30,7 +29,7 @@ static void write_halo(banyan_program *program, int ranks)
     }
     for (int rank = 0; rank < ranks; rank++) {
         int next = (rank + 1) % ranks, last = (rank + ranks - 1) % ranks;
-        /* My output may be written. */
+        /* Allow writes to this rank's output. */
         banyan_program_port_signal(after[rank], 0, BANYAN_SYNC_BOTH);
         banyan_program_port_signal(before[rank], 0, BANYAN_SYNC_BOTH);
         banyan_program_port_wait(after[rank], 0, BANYAN_SYNC_BOTH);

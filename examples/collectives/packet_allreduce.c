@@ -1,12 +1,11 @@
-/* All-reduce in two steps, for short messages: everybody sends each rank its part of the input, as
- * packets, which need no signals; each rank adds up its part and sends the sum to all, so that all
- * have the same bits.
+/* All-reduce in two steps, for short messages. Every rank sends each rank its part of the input, as
+ * packets, which need no signals. Each rank adds up its part and sends the sum to all, so that all
+ * have equal bits.
  *
- *     example_packet_allreduce 4 > packets.json
- */
+ *     example_packet_allreduce 4 > packets.json */
 #include "emit.h"
 
-/* A rank's scratch: what comes from each rank in the first step, then in the second. */
+/* A rank's scratch: the packets from each rank in the first step, then in the second. */
 static banyan_chunk slot(banyan_program *program, const banyan_chunk *scratch, int at, int from,
                          int step)
 {
@@ -56,8 +55,9 @@ int main(int argc, char **argv)
     int ranks = ranks_asked_for(argc, argv);
     banyan_program_options options = BANYAN_PROGRAM_OPTIONS_INIT;
     options.protocol = BANYAN_LL;
-    options.double_scratch = true; /* the next run's packets do not meet those still being read */
-    options.instances = 4;         /* thread blocks, each with a quarter of every part */
+    options.double_scratch =
+        true;              /* the next run's packets do not overwrite those still being read */
+    options.instances = 4; /* thread blocks, each with a quarter of every part */
     options.max_message_bytes = 256 << 10;
     banyan_collective allreduce = {.kind = BANYAN_ALLREDUCE};
     banyan_program *program = begin("packet_allreduce", allreduce, ranks, &options);

@@ -17,7 +17,8 @@ static banyan_chunk block_of(banyan_program *program, int rank, int owner)
     return banyan_program_output(program, rank, (uint64_t)owner, (uint64_t)owner + 1);
 }
 
-/* Thread block s of a rank sends the block of the rank that is s before it, as its units come. */
+/* Thread block s of a rank sends the block of the rank s places before it, unit by unit as they
+ * arrive. */
 static void write_step(banyan_program *program, link links[MOST_RANKS][MOST_RANKS], int ranks,
                        int rank, int step)
 {
@@ -44,7 +45,7 @@ static void write_pipeline(banyan_program *program, int ranks)
         }
     }
     for (int rank = 0; rank < ranks; rank++) {
-        for (int step = 0; step < ranks - 1; step++) { /* my output may be written */
+        for (int step = 0; step < ranks - 1; step++) { /* allow writes to this rank's output */
             banyan_program_memory_signal_relaxed(links[step][rank].before, step, BANYAN_SYNC_BOTH);
             banyan_program_memory_wait_relaxed(links[step][rank].next, step, BANYAN_SYNC_BOTH);
         }

@@ -1,8 +1,7 @@
-/* All-reduce over a ring, in place: the parts go once around to be summed, and once more to be
- * known by all.
+/* All-reduce over a ring, in place: the parts go around once to be summed, and once more to reach
+ * all ranks.
  *
- *     example_ring_allreduce 4 > ring.json
- */
+ *     example_ring_allreduce 4 > ring.json */
 #include "emit.h"
 
 /* A rank's place in the ring: a channel to the next rank, on which it sends, and one to the rank
@@ -17,7 +16,8 @@ static banyan_chunk part(banyan_program *program, int rank, int index)
     return banyan_program_input(program, rank, (uint64_t)index, (uint64_t)index + 1);
 }
 
-/* Step by step, send a part to the next rank's scratch and add what came from the one before. */
+/* Step by step, send a part to the next rank's scratch and add the part that arrived from the one
+ * before. */
 static void reduce_around(banyan_program *program, const place *ring, int ranks, int rank)
 {
     int next = (rank + 1) % ranks;
@@ -52,15 +52,15 @@ static void write_ring(banyan_program *program, place *ring, int ranks)
 {
     for (int rank = 0; rank < ranks; rank++)
         ring[rank].scratch = banyan_program_scratch(program, rank, (uint64_t)ranks - 1);
-    /* Both ends of a link one after the other: so they pair up with two ranks, too, where the next
-     * rank is also the one before. */
+    /* Create both ends of a link one after the other, so that they also pair up with two ranks,
+     * where the next rank is also the one before. */
     for (int rank = 0; rank < ranks; rank++) {
         int next = (rank + 1) % ranks;
         ring[rank].next = banyan_program_memory_channel_create(program, next, rank);
         ring[next].before = banyan_program_memory_channel_create(program, rank, next);
     }
     for (int rank = 0; rank < ranks; rank++) {
-        /* My scratch may be written again: what the last run left there has been read. */
+        /* Allow writes to this rank's scratch: the last run's data there has been read. */
         banyan_program_memory_signal_relaxed(ring[rank].before, 0, BANYAN_SYNC_BOTH);
         banyan_program_memory_wait_relaxed(ring[rank].next, 0, BANYAN_SYNC_BOTH);
         reduce_around(program, ring, ranks, rank);

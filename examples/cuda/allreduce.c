@@ -26,7 +26,7 @@ int main(void)
     banyan_comm_options options = BANYAN_COMM_OPTIONS_INIT;
     options.device = BANYAN_CUDA(gpu);
     OK(banyan_comm_create(world, &options, &comm));
-    /* Optional: peers then read and write it where it is, which long messages gain from. */
+    /* Optional: peers then read and write it in place, which speeds up long messages. */
     OK(banyan_memory_adopt(world, options.device, gradient, COUNT * sizeof *gradient, &memory));
     OK(banyan_comm_register(comm, memory));
 

@@ -1,8 +1,7 @@
-/* A kernel of one's own over Banyan's memory and channels: every rank gives its neighbour on the
- * right a block of floats and adds what comes from the left to its own, on a GPU each.
+/* A kernel that uses Banyan's memory and channels: every rank gives its neighbour on the right a
+ * block of floats and adds the block from the left to its own, on a GPU each.
  *
- *     banyan launch -n 2 -- example_cuda_exchange
- */
+ *     banyan launch -n 2 -- example_cuda_exchange */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -29,7 +28,7 @@ static void check_cuda(cudaError_t status)
     exit(1);
 }
 
-/* Every rank's symmetric memory: its own block, the one that comes from the left, two counters. */
+/* Every rank's symmetric memory: its own block, the block from the left, two counters. */
 struct shared_block {
     float own[COUNT], from_left[COUNT];
     uint64_t arrived, taken;
@@ -37,8 +36,8 @@ struct shared_block {
 
 struct exchange {
     shared_block *mine;
-    banyan_device_channel to_right;  /* signals that the block is there */
-    banyan_device_channel from_left; /* signals that it has been read */
+    banyan_device_channel to_right;  /* signals that the block has arrived */
+    banyan_device_channel from_left; /* signals that the block has been read */
     uint32_t *failed;
 };
 
@@ -94,7 +93,7 @@ int main(void)
     check_cuda(cudaMemcpy(mine->own, host, BYTES, cudaMemcpyHostToDevice));
     check(banyan_world_barrier(world));
 
-    /* The two ends of a channel: what one side adds to, the other waits for. */
+    /* The two ends of a channel: one side adds to a counter, and the other waits for it. */
     exchange e = {};
     e.mine = mine;
     e.to_right = {(char *)right, &right->arrived, &mine->taken, 0};
