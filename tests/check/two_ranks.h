@@ -1,4 +1,4 @@
-/* Small plans between two ranks, written out, and what a check finds in them. */
+/* Small plans between two ranks as text, and the findings of a check. */
 #ifndef TESTS_CHECK_TWO_RANKS_H
 #define TESTS_CHECK_TWO_RANKS_H
 
@@ -29,7 +29,7 @@ typedef struct two_ranks {
 #define WAIT ON("wait", "memory")
 #define RELAXED_SIGNAL ON("rlxsignal", "memory")
 #define RELAXED_WAIT ON("rlxwait", "memory")
-/* Both ranks have finished what they did before. */
+/* Both ranks have finished their earlier work. */
 #define MEET NOP "," SIGNAL "," WAIT "," NOP
 #define MEET_RELAXED NOP "," RELAXED_SIGNAL "," RELAXED_WAIT "," NOP
 
@@ -85,7 +85,7 @@ static inline banyan_check_report *report_of(const two_ranks *made)
     return report;
 }
 
-/* The first finding of the rule; it must be there. */
+/* Return the first finding of the rule; it must exist. */
 static inline const banyan_check_finding *finding_of(const banyan_check_report *report,
                                                      banyan_check_rule rule)
 {
@@ -110,7 +110,7 @@ static inline void must_be_sound(const two_ranks *made)
     banyan_check_report_destroy(report);
 }
 
-/* Nothing but this rule is broken. */
+/* Only this rule is broken. */
 static inline void must_break(const two_ranks *made, banyan_check_rule rule)
 {
     banyan_check_report *report = report_of(made);

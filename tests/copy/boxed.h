@@ -1,4 +1,4 @@
-/* Tensors for tests of copying: any strides, inside memory that shows what was written. */
+/* Tensors for tests of copies: any strides, in memory that shows every write. */
 #ifndef TESTS_COPY_BOXED_H
 #define TESTS_COPY_BOXED_H
 
@@ -30,7 +30,7 @@ static inline uint64_t boxed_elements(const boxed *box)
     return count;
 }
 
-/* What the library must find out fast, found out one element at a time. */
+/* Find an element in the simplest way, for comparison with the library's fast one. */
 static inline unsigned char *boxed_element(const boxed *box, uint64_t index)
 {
     int64_t offset = 0;
@@ -41,7 +41,7 @@ static inline unsigned char *boxed_element(const boxed *box, uint64_t index)
     return box->memory + box->first + offset * (int64_t)box->elem_bytes;
 }
 
-/* Lay the dimensions out in random order, some backwards, some with gaps; of a source, some with
+/* Lay the dimensions out in random order, some backwards, some with gaps; for a source, some with
  * stride 0. */
 static inline void boxed_choose_strides(random_state *random, boxed *box, bool repeats)
 {
@@ -75,7 +75,7 @@ static inline void boxed_choose_strides(random_state *random, boxed *box, bool r
     box->memory_bytes = (size_t)(high - low + 1) * box->elem_bytes + (size_t)before + 40;
 }
 
-/* Shape and strides are chosen; boxed_place gives it memory. */
+/* Choose shape and strides; boxed_place provides the memory. */
 static inline boxed boxed_make(random_state *random, size_t elem_bytes, int ndim,
                                const int64_t *shape, bool repeats)
 {
@@ -89,7 +89,7 @@ static inline boxed boxed_make(random_state *random, size_t elem_bytes, int ndim
     return box;
 }
 
-/* `memory` NULL: its own. */
+/* `memory` NULL: allocate its own. */
 static inline void boxed_place(boxed *box, void *memory)
 {
     box->owns_memory = !memory;
@@ -104,7 +104,7 @@ static inline void boxed_free(boxed *box)
         free(box->memory);
 }
 
-/* The pointers into the struct are set where it lies in the end. */
+/* Set the pointers into the struct once it has its final place. */
 static inline const DLTensor *boxed_tensor(boxed *box)
 {
     box->tensor.shape = box->shape;
@@ -140,7 +140,7 @@ static inline void boxed_random_shape(random_state *random, int *ndim, int64_t *
         shape[random_between(random, 0, *ndim - 1)] = 0;
 }
 
-/* Another shape of equally many elements: the prime factors dealt out anew. */
+/* Another shape with the same number of elements: a new distribution of the prime factors. */
 static inline void boxed_reshape(random_state *random, uint64_t count, int *ndim, int64_t *shape)
 {
     *ndim = (int)random_between(random, 1, BANYAN_MAX_DIMS);

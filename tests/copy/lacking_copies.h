@@ -1,5 +1,5 @@
-/* One rank lacks each allocation in turn while a copy service is opened, or prepares: that fails on
- * all ranks, at once, and can be tried again. */
+/* One rank fails each allocation in turn while a copy service is opened, or prepares: that fails
+ * on all ranks at once, and a retry succeeds. */
 #ifndef TESTS_COPY_LACKING_COPIES_H
 #define TESTS_COPY_LACKING_COPIES_H
 
@@ -18,7 +18,7 @@ typedef struct rig {
     banyan_world *world;
     DLDevice device;
     void *stream;
-    banyan_memory *memory; /* what is sent, then what is received */
+    banyan_memory *memory; /* the sent data, then the received */
     banyan_copy_options options;
     const lacking_copies *test;
 } rig;
@@ -34,7 +34,7 @@ static char *part_at(const rig *r, int part)
     return (char *)banyan_memory_local(r->memory) + (size_t)part * BYTES;
 }
 
-/* Every second row goes to the next rank and comes from the one before. */
+/* Every second row goes to the next rank and comes from the previous one. */
 static banyan_status prepare(const rig *r, banyan_copy_service *service,
                              banyan_copy_schedule **schedule)
 {
@@ -80,7 +80,7 @@ static void run(const rig *r, banyan_copy_service *service, banyan_copy_schedule
     check(r);
 }
 
-/* Opened without each of its allocations in turn, then with all of them. */
+/* Open with each allocation failing in turn, then with none. */
 static banyan_copy_service *open_at_last(const rig *r)
 {
     for (int n = 0; n < TRIES; n++) {

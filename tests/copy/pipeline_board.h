@@ -1,5 +1,5 @@
-/* Slots of several ranks in one process, for tests of the executor: every hand-over is checked, and
- * what nobody may read any more is poisoned. */
+/* Slots of several ranks in one process, for tests of the executor: every hand-over is checked,
+ * and released data is poisoned. */
 #ifndef TESTS_COPY_PIPELINE_BOARD_H
 #define TESTS_COPY_PIPELINE_BOARD_H
 
@@ -13,7 +13,7 @@
 #define BOARD_RANKS 8
 #define BOARD_SLOTS BANYAN_PIPELINE_SLOTS
 
-/* What lies between a receiver and a sender: slots granted and slots filled, oldest first. */
+/* State between a receiver and a sender: granted slots and filled slots, oldest first. */
 typedef struct board_link {
     int granted[BOARD_SLOTS], granted_count;
     int filled[BOARD_SLOTS], filled_count;

@@ -1,4 +1,4 @@
-/* When a rank died, and how long the others may take to notice. */
+/* The time of a rank's death, and the time limit for the others to notice it. */
 #ifndef TESTS_COPY_PIPELINE_DEATH_H
 #define TESTS_COPY_PIPELINE_DEATH_H
 
@@ -10,7 +10,8 @@
 
 #include "core/deadline.h"
 
-/* Sanitizers slow everything down, the kernel's word of a death and the tests beside included. */
+/* Sanitizers slow everything down, including the kernel's report of a death and concurrent
+ * tests. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define DEATH_NOTICED_NS (5 * NS_PER_S)
 #else

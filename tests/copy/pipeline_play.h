@@ -1,5 +1,5 @@
 /* Schedules for tests of the executor: batches between ranks, listed by each of them in one order,
- * with tensors of random shape and strides whose every element is known. */
+ * with tensors of random shape and strides and computable elements. */
 #ifndef TESTS_COPY_PIPELINE_PLAY_H
 #define TESTS_COPY_PIPELINE_PLAY_H
 
@@ -12,7 +12,7 @@ typedef struct play_tensor {
     size_t bytes;
 } play_tensor;
 
-/* One segment at both of its ends. */
+/* A segment at both of its ends. */
 typedef struct play_segment {
     char name[32];
     size_t elem_bytes;
@@ -88,8 +88,8 @@ static inline play_segment *play_segment_make(play *p, uint64_t count, size_t el
     return s;
 }
 
-/* Every element of the segment, and nothing else of its destination, was written. Poisons it again.
- */
+/* Check that every element of the segment, and nothing else of its destination, was written;
+ * poison it again. */
 static inline void play_segment_check(play_segment *s)
 {
     unsigned char *expected = malloc(s->destination.bytes);
@@ -109,7 +109,7 @@ static inline void play_check(play *p)
         play_segment_check(p->segments[i]);
 }
 
-/* What the rank receives. */
+/* Check the data that the rank receives. */
 static inline void play_check_rank(play *p, int rank)
 {
     for (size_t i = 0; i < p->segment_count; i++) {
@@ -138,7 +138,7 @@ static inline void play_destroy(play *p)
         free(p->lists[rank].iterations);
 }
 
-/* A further iteration of the rank, empty as yet. */
+/* Add an empty iteration of the rank. */
 static inline banyan_iteration *play_iteration(play *p, int rank)
 {
     play_list *list = &p->lists[rank];
@@ -159,7 +159,7 @@ static inline banyan_segment *play_own(play *p, size_t count)
     return segments;
 }
 
-/* Put a batch of random segments into an iteration of the sender's and one of the receiver's. */
+/* Add a batch of random segments to an iteration of the sender's and one of the receiver's. */
 static inline void play_batch(play *p, int sender, banyan_iteration *sending, int receiver,
                               banyan_iteration *receiving)
 {
@@ -185,8 +185,8 @@ static inline void play_batch(play *p, int sender, banyan_iteration *sending, in
     p->batch_count++;
 }
 
-/* Rounds in which any ranks send to any others, each at most one batch and receiving at most one;
- * a rank lists a round in one iteration or two, with empty ones in between. */
+/* Random rounds: each rank sends at most one batch and receives at most one. A rank lists a round
+ * in one iteration or two, with empty ones in between. */
 static inline void play_random_rounds(play *p, int rounds)
 {
     random_state *random = &p->random;

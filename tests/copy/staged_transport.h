@@ -1,4 +1,4 @@
-/* The shm transport without addresses: for tests that what needs none does without. */
+/* The shm transport without addresses: for tests of code that must not need them. */
 #ifndef TESTS_COPY_STAGED_TRANSPORT_H
 #define TESTS_COPY_STAGED_TRANSPORT_H
 

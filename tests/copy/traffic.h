@@ -1,5 +1,5 @@
-/* Random traffic between all ranks of a world: the same tasks are derived on every rank, each makes
- * its own ends of them. */
+/* Random traffic between all ranks of a world: every rank derives all tasks, and creates its own
+ * ends of them. */
 #ifndef TESTS_COPY_TRAFFIC_H
 #define TESTS_COPY_TRAFFIC_H
 
@@ -13,18 +13,18 @@ typedef struct traffic_end {
     uint64_t task_id;
     uint32_t part;
     bool symmetric;
-    boxed source; /* the other end's shape and strides, of a receive */
+    boxed source; /* for a receive, the other end's shape and strides */
 } traffic_end;
 
 typedef struct traffic {
     traffic_end sends[TRAFFIC_TASKS], recvs[TRAFFIC_TASKS];
     size_t send_count, recv_count;
-    banyan_memory *memory; /* what the symmetric ends lie in */
+    banyan_memory *memory; /* contains the symmetric ends */
 } traffic;
 
 typedef enum traffic_ids {
     TRAFFIC_BY_ID,
-    TRAFFIC_BY_ORDER /* nobody but a rank with itself uses ids */
+    TRAFFIC_BY_ORDER /* only tasks of a rank with itself use ids */
 } traffic_ids;
 
 static inline void traffic_add(random_state *random, traffic *all, int rank, int from, int to,
@@ -106,8 +106,8 @@ static inline void traffic_element(int task, uint64_t run, uint64_t index, size_
     pattern_element(name, index, bytes, out);
 }
 
-/* New data in all sources, poison in all destinations. A source may repeat an element: the last
- * index that leads there decides. */
+/* New data in all sources, poison in all destinations. If a source repeats an element, the last
+ * index of its place determines the value. */
 static inline void traffic_fill(traffic *all, uint64_t run)
 {
     for (size_t i = 0; i < all->send_count; i++) {
@@ -119,8 +119,8 @@ static inline void traffic_fill(traffic *all, uint64_t run)
         boxed_poison(&all->recvs[i].box);
 }
 
-/* A source that repeats elements was filled in ascending order: of all indices that lead to one
- * place, the last decided. */
+/* A source that repeats elements was filled in ascending order: the last index of a place
+ * determined its value. */
 static inline uint64_t traffic_last_index(const boxed *source, uint64_t index)
 {
     uint64_t last = 0, weight = 1;

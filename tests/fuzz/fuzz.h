@@ -1,5 +1,5 @@
-/* What every fuzzer includes. One program a file: LLVMFuzzerTestOneInput tries an input,
- * fuzz_write_seeds makes inputs that the parser takes, with the code that writes the format. */
+/* Included by every fuzzer. One program for each file: LLVMFuzzerTestOneInput tries an input;
+ * fuzz_write_seeds creates valid inputs with the code that writes the format. */
 #ifndef TESTS_FUZZ_FUZZ_H
 #define TESTS_FUZZ_FUZZ_H
 
@@ -58,7 +58,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     return 0;
 }
 
-/* What must hold whatever the input is. */
+/* A condition that must hold for every input. */
 #define FUZZ_REQUIRE(condition)                                                                    \
     do {                                                                                           \
         if (!(condition)) {                                                                        \
@@ -67,7 +67,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         }                                                                                          \
     } while (0)
 
-/* A failure must say something; its sentence is what a user would see. */
+/* A failure must have a message, as a user would see it. */
 static inline bool fuzz_took(banyan_status status)
 {
     FUZZ_REQUIRE(status == BANYAN_OK || banyan_last_error()[0] != '\0');

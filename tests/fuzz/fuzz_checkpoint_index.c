@@ -1,4 +1,4 @@
-/* Indexes of saved checkpoints: every box that is taken lies in its tensor. */
+/* Indexes of saved checkpoints: every accepted box lies in its tensor. */
 #include "fuzz.h"
 
 #include "reshard/checkpoint/index.h"

@@ -1,4 +1,4 @@
-/* Layout files: what is taken is written and read again, and says the same. */
+/* Layout files: an accepted file is written and read again without change. */
 #include "fuzz.h"
 
 #include "reshard/layout/file.h"

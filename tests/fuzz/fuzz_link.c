@@ -1,5 +1,5 @@
-/* What comes in on a control connection, in pieces of any size: before the handshake, and after it.
- * The first byte chooses which, the second how it is cut. */
+/* Bytes on a control connection, in pieces of any size: before the handshake, and after it. The
+ * first byte chooses which, the second how the input is divided. */
 #include "fuzz.h"
 
 #include <sys/socket.h>
@@ -30,7 +30,7 @@ static banyan_status take_frame(void *owner, struct link *link, const struct wir
     ++*(size_t *)owner;
     FUZZ_REQUIRE(frame->bytes == 0 || payload);
     FUZZ_REQUIRE(frame->bytes <= WIRE_PAYLOAD_MAX);
-    /* The last byte must be there to be read. */
+    /* The last byte must be readable. */
     if (frame->bytes > 0) {
         volatile unsigned char last = ((unsigned char *)payload)[frame->bytes - 1];
         (void)last;

@@ -106,7 +106,7 @@ static void try_record(const uint8_t *data, size_t size)
     bytes_writer_free(&again);
 }
 
-/* What a place reaches must lie in its handle; kind 0 is memory that only its owner reaches. */
+/* A place's addresses must lie in its handle; only the owner of memory of kind 0 can access it. */
 static void try_place(const uint8_t *data, size_t size)
 {
     direct_place place;
@@ -121,7 +121,7 @@ static void try_place(const uint8_t *data, size_t size)
     FUZZ_REQUIRE(low >= 0 && high <= (__int128)place.handle.bytes);
 }
 
-/* Batches that are taken bring every element of every task once, inside their slots. */
+/* Accepted batches contain every element of every task once, inside their slots. */
 static void try_flow(const uint8_t *data, size_t size)
 {
     pipeline_flow flow = some_flow();
@@ -145,7 +145,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size == 0)
         return 0;
     uint8_t kind = data[0] % KINDS;
-    /* In memory of their own, at any alignment, so that a read beyond the end is seen. */
+    /* Use a separate allocation at any alignment, so that a read beyond the end is detected. */
     uint8_t *message = malloc(size - 1);
     if (size > 1)
         memcpy(message, data + 1, size - 1);

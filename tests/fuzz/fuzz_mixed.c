@@ -1,5 +1,5 @@
-/* Autotuned tables of mixed collectives. What is taken chooses modes that can run, and is the same
- * when it was saved. */
+/* Autotuned tables of mixed collectives. An accepted table chooses modes that can run, and is
+ * unchanged after it was saved. */
 #include "fuzz.h"
 
 static banyan_mixed *context_of_one(void)

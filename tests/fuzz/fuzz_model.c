@@ -1,4 +1,4 @@
-/* Models' tensor lists, and what layouts make of them. */
+/* Models' tensor lists, and layouts made from them. */
 #include "fuzz.h"
 
 void fuzz_write_seeds(void)

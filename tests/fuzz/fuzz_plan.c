@@ -1,4 +1,5 @@
-/* Execution plans, and what is done with one before it runs: write, compare, list, cut, measure. */
+/* Execution plans, and operations on a plan before it runs: write, compare, list, specialize,
+ * measure. */
 #include "fuzz.h"
 
 #include "plan/geometry/geometry.h"
@@ -56,7 +57,8 @@ static char *sample(bool reuse, size_t *bytes)
     return text;
 }
 
-/* Inputs that begin so change numbers of the sample: a byte and another say which, a third how. */
+/* Inputs with this first byte change numbers of the sample: two bytes choose the number, a third
+ * the change. */
 #define CHANGES 0xfe
 
 /* The corpus has a plan with every operation; these are the compiler's. */
@@ -72,7 +74,7 @@ void fuzz_write_seeds(void)
     }
 }
 
-/* Where the text's numbers are: runs of digits. */
+/* Find the text's numbers: runs of digits. */
 static const char *next_number(const char *text, size_t *digits)
 {
     text += strcspn(text, "0123456789");

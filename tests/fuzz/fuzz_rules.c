@@ -1,4 +1,4 @@
-/* Rule files, and what layouts make of them. */
+/* Rule files, and layouts made with them. */
 #include "fuzz.h"
 
 void fuzz_write_seeds(void)
@@ -12,15 +12,16 @@ void fuzz_write_seeds(void)
                    "model.layers.{layer}.mlp.experts.{expert}.up_proj.weight\n    shard 1\n"
                    "    in vllm experts.{local_layer}.up stack transpose\n"
                    "**\n    scale _scale_inv 128\n    buffer\n");
-    fuzz_seed_text("packing vllm strict release x\ndefault head_dim hidden_size/(2+1) when a = b c\n"
-                   "skip vllm **.inv_freq unless topk = 1 with model.norm.weight\n"
-                   "keep * **.{layer}.*\nprefix m. is model. in vllm l.m. without x\n"
-                   "rename vllm model.layers.{layer}.** model.layers.{layer}.mtp.*\n"
-                   "model.layers.{layer}.self_attn.q_proj.*\n    shard 0\n    part size/2 heads 8\n"
-                   "    part head_dim*4 heads head_dim shared\n    part size-48 whole\n"
-                   "    in vllm f.{layer}.* block 0 dtype F32 with model.layers.{layer}.*\n"
-                   "model.layers.{layer}.mlp.experts.{expert}.up_proj.weight\n    shard 1\n"
-                   "    in vllm e.{layer} stack once halves computed\ninclude builtin\n**\n");
+    fuzz_seed_text(
+        "packing vllm strict release x\ndefault head_dim hidden_size/(2+1) when a = b c\n"
+        "skip vllm **.inv_freq unless topk = 1 with model.norm.weight\n"
+        "keep * **.{layer}.*\nprefix m. is model. in vllm l.m. without x\n"
+        "rename vllm model.layers.{layer}.** model.layers.{layer}.mtp.*\n"
+        "model.layers.{layer}.self_attn.q_proj.*\n    shard 0\n    part size/2 heads 8\n"
+        "    part head_dim*4 heads head_dim shared\n    part size-48 whole\n"
+        "    in vllm f.{layer}.* block 0 dtype F32 with model.layers.{layer}.*\n"
+        "model.layers.{layer}.mlp.experts.{expert}.up_proj.weight\n    shard 1\n"
+        "    in vllm e.{layer} stack once halves computed\ninclude builtin\n**\n");
     fuzz_seed_text("packing trt like vllm per_tp\nmodel.norm.weight\n**\n    stage last\n");
 }
 

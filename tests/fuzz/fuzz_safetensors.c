@@ -1,4 +1,4 @@
-/* Headers of safetensors files. What is taken can be written, and reads back the same. */
+/* Headers of safetensors files. An accepted header can be written, and reads back unchanged. */
 #include "fuzz.h"
 
 #include "reshard/checkpoint/safetensors.h"

@@ -1,4 +1,4 @@
-/* Plans of one operation, for tests of where its bytes lie. */
+/* Plans of one operation, for tests of its byte positions. */
 #ifndef TESTS_PLAN_SHAPES_H
 #define TESTS_PLAN_SHAPES_H
 
@@ -8,7 +8,7 @@
 typedef struct shape {
     banyan_collective_kind kind;
     int ranks;
-    uint64_t factor, scratch, alignment; /* chunks a block; scratch chunks; bytes */
+    uint64_t factor, scratch, alignment; /* chunks per block; scratch chunks; bytes */
 } shape;
 
 static inline uint64_t blocks_of(const shape *of, plan_buffer buffer)

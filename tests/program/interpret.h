@@ -1,6 +1,6 @@
-/* Plans run in one thread on chunks that are single numbers: what is in memory afterwards. Signals,
- * semaphores and packets are waited for; a plan that waits for ever is an error. Loops run once.
- * Members of a thread block group each do all of an operation, which must not matter. */
+/* Plans run in one thread on chunks that are single numbers; the result is the final memory.
+ * Signals, semaphores and packets are waited for; a deadlock is an error. Loops run once. Members
+ * of a thread block group each perform the whole operation, which must not matter. */
 #ifndef TESTS_PROGRAM_INTERPRET_H
 #define TESTS_PROGRAM_INTERPRET_H
 
@@ -9,12 +9,12 @@
 
 typedef struct interpreted_cell {
     uint64_t value;
-    bool is_packet; /* there, and with its flag */
+    bool is_packet; /* present, with its flag */
 } interpreted_cell;
 
 typedef struct interpreted_rank {
     interpreted_cell *cells[PLAN_BUFFERS];
-    uint64_t *signals[PLAN_CHANNEL_TYPES]; /* that have come for each channel */
+    uint64_t *signals[PLAN_CHANNEL_TYPES]; /* arrived signals of each channel */
     uint64_t *semaphores;
     uint64_t *arrivals; /* at each barrier */
     uint64_t *meetings; /* arrivals that each thread block waits for; 0: it is at no barrier */
@@ -81,7 +81,7 @@ static inline void interpreted_end(interpreted *run)
     free(run->ranks);
 }
 
-/* The operation at hand, and whose it is. */
+/* The current operation and its thread block. */
 typedef struct interpreted_op {
     interpreted *run;
     int rank;
@@ -114,7 +114,7 @@ static inline const plan_switch *group_of(const interpreted_op *at, const plan_o
     return &at->run->plan->ranks[at->rank].switches[channel];
 }
 
-/* Chunk i of a source; false: its packet has not come. */
+/* Chunk i of a source; false: its packet has not arrived. */
 static inline bool read_source(const interpreted_op *at, uint32_t source, uint64_t i,
                                uint64_t *value)
 {
@@ -264,7 +264,7 @@ static inline bool interpret_op(const interpreted_op *at)
     return true;
 }
 
-/* One operation of the block. False: it waits, or has come to its end. */
+/* Perform one operation of the block. False: it waits, or has ended. */
 static inline bool interpret_step(interpreted *run, int r, uint32_t b)
 {
     interpreted_rank *rank = &run->ranks[r];

@@ -1,5 +1,5 @@
-/* What tests of the compiler's passes share: a program as it was written, and lists of operations
- * as text. */
+/* Common code of tests of the compiler's passes: a program before the passes, and lists of
+ * operations as text. */
 #ifndef TESTS_PROGRAM_PASSES_H
 #define TESTS_PROGRAM_PASSES_H
 
@@ -11,7 +11,7 @@
 #include "program/compile/pass.h"
 #include "support/test.h"
 
-/* Chunks of the program at hand, all of which is called `program`. */
+/* Chunks of the current program, which is always called `program`. */
 #define IN(rank, start, stop) banyan_program_input(program, (rank), (start), (stop))
 #define OUT(rank, start, stop) banyan_program_output(program, (rank), (start), (stop))
 #define CHUNKS(...) ((const banyan_chunk[]){__VA_ARGS__})
@@ -46,7 +46,7 @@ static inline void keep_written(void *context, const char *pass, const banyan_pl
 
 typedef void (*program_writer)(banyan_program *program);
 
-/* The plan that the first pass is given. The program need not make sense: one end of a channel is
+/* Return the plan before the first pass. The program need not be valid: one end of a channel is
  * enough. */
 static inline banyan_plan *plan_written(int ranks, uint64_t chunks, program_writer write)
 {
@@ -74,7 +74,7 @@ static inline void add_ops(bytes_writer *text, const banyan_plan *plan, int rank
     }
 }
 
-/* A line an operation. To be freed. */
+/* One line per operation. The caller frees it. */
 static inline char *block_text(const banyan_plan *plan, int rank, uint32_t number)
 {
     bytes_writer text = {0};
@@ -111,12 +111,12 @@ static inline banyan_plan *run_pass(ops_rewrite pass, const banyan_plan *plan)
     return made;
 }
 
-/* What the pass makes of the program's first rank's first thread block. The pass leaves what it is
- * given alone, and a second time it finds nothing more to do. */
+/* Check the pass's result for the program's first rank's first thread block. The pass does not
+ * modify its argument, and finds nothing to do a second time. */
 typedef struct pass_case {
     const char *name;
     program_writer write;
-    const char *before, *after; /* `before` NULL: whatever */
+    const char *before, *after; /* `before` NULL: not compared */
 } pass_case;
 
 static inline void check_pass_case(const pass_case *of, ops_rewrite pass)
@@ -136,7 +136,7 @@ static inline void check_pass_case(const pass_case *of, ops_rewrite pass)
     banyan_plan_destroy(again);
 }
 
-/* A test a case, all run by `test`, which finds its case in its state. */
+/* One test for each case, all run by `test`, which finds its case in its state. */
 static inline int run_pass_cases(const char *group, pass_case *cases, size_t count,
                                  void (*test)(void **state))
 {

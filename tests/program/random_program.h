@@ -1,5 +1,5 @@
-/* Random programs in which nothing is raced for: thread block b of all ranks works on chunks of its
- * own, and meets the same block of its peers between rounds. */
+/* Random programs without races: thread block b of every rank works on its own chunks, and
+ * synchronizes with block b of its peers between rounds. */
 #ifndef TESTS_PROGRAM_RANDOM_PROGRAM_H
 #define TESTS_PROGRAM_RANDOM_PROGRAM_H
 
@@ -16,7 +16,7 @@ typedef struct writer {
     banyan_program_semaphore *semaphores[RANKS][BLOCKS];
     banyan_chunk scratch[RANKS], packets[RANKS];
     uint64_t packets_used;
-    uint64_t most_size; /* of what an operation moves, in chunks */
+    uint64_t most_size; /* chunks that an operation moves */
 } writer;
 
 static inline bool chance(writer *w, int one_in)
@@ -34,7 +34,7 @@ static inline banyan_reduce_op any_op(writer *w)
     return (banyan_reduce_op)random_between(w->random, BANYAN_SUM, BANYAN_MAX);
 }
 
-/* Of the block's own part of a rank's buffers. */
+/* Return a chunk of the block's own part of a rank's buffers. */
 static inline banyan_chunk any_chunk(writer *w, int rank, int block, uint64_t size)
 {
     banyan_program *program = w->program;
@@ -79,12 +79,12 @@ static inline banyan_chunk chunk_for(writer *w, int rank, int peer, int block)
     return IN(rank, c, c + 1);
 }
 
-/* Runs add up in their source: elsewhere the second of two would undo the first. */
+/* Runs accumulate in their source: elsewhere the second of two would overwrite the first. */
 static inline void write_reduce(writer *w, int rank, int block)
 {
     banyan_reduce_op op = any_op(w);
     banyan_chunk sum = chunk_for(w, rank, rank, block), source = sum;
-    /* Another reduction from the same source to the same sum would be taken to add up. */
+    /* Another reduction from this source to this sum would count as an accumulation. */
     banyan_program_barrier(w->program, rank, &block, 1);
     if (chance(w, 3))
         source = chunk_for(w, rank, rank, block);
@@ -121,7 +121,7 @@ static inline void write_exchange(writer *w, int rank, int block)
     }
 }
 
-/* A packet of its own each time: packets are written once. */
+/* A new packet each time: packets are written once. */
 static inline banyan_chunk new_packet(writer *w, int rank)
 {
     uint64_t at = w->packets_used++;
@@ -185,7 +185,7 @@ static inline void write_port(writer *w, int rank, int block)
     banyan_program_port_wait(w->port[rank][before][block], block, any_sync(w));
 }
 
-/* All of a block's peers have finished what they do before any goes on. */
+/* All of a block's peers finish their work before any continues. */
 static inline void write_meeting(writer *w, int rank, int block)
 {
     for (int peer = 0; peer < RANKS; peer++) {
@@ -231,7 +231,7 @@ static inline void write_round(writer *w, int rank, int block, int kind)
 
 static inline void write_rounds(writer *w)
 {
-    /* Operations of different sizes come to the same bytes in different iterations. */
+    /* Operations of different sizes reach the same bytes in different iterations. */
     uint64_t loop_bytes = w->most_size > 1 ? UINT64_C(1) << 20 : 64;
     for (int round = 0; round < ROUNDS; round++) {
         bool loop = chance(w, 3);

@@ -1,4 +1,4 @@
-/* Channels and meetings of whole collectives, as the programs of the shared plans have them. */
+/* Channels and barriers of whole collectives, as in the programs of the shared plans. */
 #ifndef TESTS_PROGRAM_SHARED_MESH_H
 #define TESTS_PROGRAM_SHARED_MESH_H
 
@@ -6,7 +6,7 @@
 
 enum { MOST = 8, BLOCKS = 8 };
 
-/* Channels from each rank to the others, in ascending order of these; [rank][rank] stays NULL. */
+/* Channels from each rank to the others, in ascending order; [rank][rank] stays NULL. */
 typedef struct mesh {
     banyan_program_memory_channel *to[MOST][MOST];
 } mesh;
@@ -34,7 +34,7 @@ static inline void with_all(const mesh *channels, int rank, channel_call call, i
     }
 }
 
-/* All ranks have come to this point, in this thread block. */
+/* Synchronize all ranks, in this thread block. */
 static inline void meet_all(const mesh *channels, int rank, int thread_block)
 {
     with_all(channels, rank, (banyan_program_memory_signal_relaxed), thread_block);
@@ -75,7 +75,7 @@ static inline banyan_program_switch_channel *switch_of_all(banyan_program *progr
     return banyan_program_switch_channel_create(program, all, ranks, buffer);
 }
 
-/* Where what `from` sends lies at `to`, among what the others send. */
+/* Return the slot at `to` for data of `from`, among those of the other senders. */
 static inline uint64_t slot(int from, int to)
 {
     return (uint64_t)(from < to ? from : from - 1);

@@ -1,4 +1,4 @@
-/* A program of ours against the plan that MSCCL++'s language made of its own. */
+/* Compares a program with the plan that MSCCL++'s language makes of its own version. */
 #ifndef TESTS_PROGRAM_SHARED_PLAN_H
 #define TESTS_PROGRAM_SHARED_PLAN_H
 
@@ -13,12 +13,12 @@ typedef struct shared_case {
     const char *name; /* of the program */
     int ranks;
     banyan_collective collective;
-    /* Before the program is made: what differs from the defaults. */
+    /* Set the options that differ from the defaults, before the program is created. */
     void (*choose)(banyan_program_options *options);
     void (*write)(banyan_program *program, int ranks);
 } shared_case;
 
-/* A collective that only says how large its buffers are. */
+/* A collective that defines only the sizes of its buffers. */
 #define TEST_BUFFERS(inputs, outputs)                                                              \
     {                                                                                              \
         .kind = BANYAN_CUSTOM, .name = "test", .input_chunks = (inputs),                           \
@@ -30,7 +30,7 @@ static inline void choose_ll(banyan_program_options *options)
     options->protocol = BANYAN_LL;
 }
 
-/* Chunks of the program at hand, all of which is called `program`. */
+/* Chunks of the current program, which is always called `program`. */
 #define IN(rank, start, stop) banyan_program_input(program, (rank), (start), (stop))
 #define OUT(rank, start, stop) banyan_program_output(program, (rank), (start), (stop))
 #define CHUNKS(...) ((const banyan_chunk[]){__VA_ARGS__})
@@ -69,7 +69,7 @@ static inline void compare_with_shared(void **state)
     banyan_plan_destroy(theirs);
 }
 
-/* A test a case, named after its file. */
+/* One test for each case, named after its file. */
 static inline int run_shared_cases(const char *group, shared_case *cases, size_t count)
 {
     struct CMUnitTest *tests = calloc(count, sizeof *tests);

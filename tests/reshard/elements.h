@@ -42,9 +42,9 @@ static inline bool element_step(const banyan_box *box, int64_t *point)
     if (memcpy((point), (box)->start, sizeof(box)->start), banyan_box_elems(box) > 0)              \
         for (bool more_ = true; more_; more_ = element_step((box), (point)))
 
-/* For each element of a local tensor: the piece that says what it is, and the element's row-major
- * index in that piece's global tensor, or ELEMENT_PADDING, or ELEMENT_UNSAID. Both arrays are to be
- * freed. An element that two pieces claim fails the test. */
+/* For each element of a local tensor: its piece, and the element's row-major index in that piece's
+ * global tensor, or ELEMENT_PADDING, or ELEMENT_UNSAID. The caller frees both arrays. An element
+ * of two pieces fails the test. */
 static inline int64_t *layout_elements(const banyan_layout *layout, size_t tensor,
                                        const banyan_piece ***pieces)
 {
@@ -89,7 +89,7 @@ static inline int64_t *layout_elements(const banyan_layout *layout, size_t tenso
     return held;
 }
 
-/* The layout's tensor of this name; -1 when there is none. */
+/* The layout's tensor with this name; -1 if there is none. */
 static inline int layout_find_tensor(const banyan_layout *layout, const char *name)
 {
     for (size_t i = 0; i < banyan_layout_tensor_count(layout); i++) {
@@ -104,7 +104,7 @@ static inline bool same_piece(const banyan_piece *a, const banyan_piece *b)
     return banyan_box_equal(&a->box, &b->box) && strcmp(a->name, b->name) == 0;
 }
 
-/* The layout's piece that is the same box of the same tensor; NULL when there is none. */
+/* The layout's piece with this box of this tensor; NULL if there is none. */
 static inline const banyan_piece *find_same_piece(const banyan_layout *layout,
                                                   const banyan_piece *piece)
 {
@@ -115,8 +115,8 @@ static inline const banyan_piece *find_same_piece(const banyan_layout *layout,
     return NULL;
 }
 
-/* Replica sets name ranks that hold the very box and give the very set; with `all`, they name all
- * such ranks. layouts[i] (or NULL) is rank i's. Returns how many pieces have a set. */
+/* Replica sets name ranks that hold this box and have this set; with `all`, they name all such
+ * ranks. layouts[i] (or NULL) is rank i's. Returns the number of pieces with a set. */
 static inline size_t check_replica_sets(banyan_layout *const *layouts, int ranks, bool all)
 {
     size_t given = 0;

@@ -1,4 +1,4 @@
-/* Local tensors filled from the names and global indices of what they hold, and looked at again. */
+/* Local tensors filled from their pieces' names and global indices, and checks of them. */
 #ifndef TESTS_RESHARD_FILLED_H
 #define TESTS_RESHARD_FILLED_H
 
@@ -6,8 +6,8 @@
 
 #define FILLED_POISON 0xa5
 
-/* The element, in the set, of global index `index` of a piece: what banyan/layout.h says of pieces,
- * written down once more. */
+/* The element, in the set, of global index `index` of a piece: an independent implementation of
+ * banyan/layout.h's rule. */
 static inline unsigned char *filled_at(const banyan_tensors *set, const banyan_piece *piece,
                                        const int64_t *index)
 {
@@ -63,7 +63,7 @@ static inline void filled_write(const banyan_piece *piece, const int64_t *index,
     filled_value(piece->name, *(const int *)context, flat, elem_bytes, element);
 }
 
-/* The element of a tensor, whatever its strides, that is the number-th in row-major order. */
+/* The number-th element of a tensor in row-major order, whatever its strides. */
 static inline unsigned char *filled_nth(const DLTensor *tensor, uint64_t number)
 {
     int64_t offset = 0;
@@ -92,7 +92,7 @@ static inline void filled_poison(const banyan_tensors *set)
     }
 }
 
-/* A source: poison, and in it the pieces' elements of this pass. */
+/* Fill a source: poison, and in it the pieces' elements of this pass. */
 static inline void filled_make(const banyan_layout *layout, const banyan_tensors *set, int pass)
 {
     filled_poison(set);
@@ -156,10 +156,9 @@ static inline void filled_check_padding(const banyan_layout *layout, const banya
     }
 }
 
-/* A destination: every element of every piece is right (from its fallback, where it has one, when
- * the source has not the tensor itself), padding has what
- * fills it, and all else is poison. Poisons it anew.
- */
+/* Check a destination: every element of every piece is right (from its fallback, if it has one and
+ * the source lacks the tensor), padding has its value, and everything else is poison. Then poison
+ * it again. */
 static inline void filled_check(const banyan_layout *layout, const banyan_tensors *set, int pass,
                                 bool from_fallback)
 {

@@ -1,5 +1,5 @@
-/* The least that a copy service can be: four functions, dense tensors, and letters that travel by
- * an allgather of the world. It can be told to go wrong. */
+/* The smallest possible copy service: four functions, dense tensors, and messages by an allgather
+ * of the world. It can be made to fail. */
 #ifndef TESTS_RESHARD_MAILBOX_H
 #define TESTS_RESHARD_MAILBOX_H
 
@@ -15,10 +15,10 @@ typedef struct mailbox {
     ARRAY(banyan_copy_op) recvs;
 } mailbox;
 
-/* What is to go wrong at this rank, and how often it has run. */
+/* The failure at this rank, and the number of runs so far. */
 static _Thread_local struct mailbox_trouble {
     int fail_in_run;     /* counted from 1: this run delivers nothing and fails here; 0: none */
-    int flip_bit_in_run; /* this run changes one bit of the first letter that comes here; 0: none */
+    int flip_bit_in_run; /* this run changes one bit of the first message to arrive here; 0: none */
     int end_in_run;      /* this process ends in the middle of this run; 0: none */
     int runs;
 } mailbox_trouble;
@@ -54,7 +54,7 @@ static inline uint64_t mailbox_bytes(const banyan_copy_op *op)
     return bytes;
 }
 
-/* Shapes live until the run only in the submitter: what is kept is the dense size. */
+/* The submitter's shapes are valid only until the run, so the dense size is kept. */
 static inline banyan_copy_op mailbox_keep(const banyan_copy_op *op)
 {
     banyan_copy_op kept = *op;

@@ -1,4 +1,4 @@
-/* MXFP8 by the book: scales by search, elements by comparing with the values there are. */
+/* Reference implementation of MXFP8: scales by search, elements by comparison with all values. */
 #ifndef TESTS_RESHARD_MXFP8_REFERENCE_H
 #define TESTS_RESHARD_MXFP8_REFERENCE_H
 
@@ -6,7 +6,7 @@
 
 #include "support/float_reference.h"
 
-/* The scale's exponent of a block whose largest magnitude, NaN left out, is amax. */
+/* The scale's exponent of a block whose largest magnitude, ignoring NaN, is amax. */
 static inline int mxfp8_reference_exponent(banyan_mxfp8_rule rule, double amax)
 {
     int exponent = -127;

@@ -1,4 +1,4 @@
-/* A world planned in one process: every rank's planner, and the directory's own steps between. */
+/* A world planned in one process: every rank's planner, with the directory's own steps between. */
 #ifndef TESTS_RESHARD_PLAN_WORLD_H
 #define TESTS_RESHARD_PLAN_WORLD_H
 
@@ -57,8 +57,8 @@ static inline banyan_status plan_world_round(plan_world *world, int rank)
     return status;
 }
 
-/* Takes the layouts (NULL where a rank has none). What a rank's planner says is in `statuses` and
- * `errors`. */
+/* Takes ownership of the layouts (NULL if a rank has none). `statuses` and `errors` receive each
+ * rank's result. */
 static inline plan_world *plan_world_make(int size, banyan_layout **sources,
                                           banyan_layout **destinations,
                                           const banyan_reshard_options *options)

@@ -1,5 +1,5 @@
-/* Random layouts of random tensors over a world: every rank can make every rank's, from the seed.
- */
+/* Random layouts of random tensors over a world: every rank can make every rank's, from the
+ * seed. */
 #ifndef TESTS_RESHARD_RANDOM_CASE_H
 #define TESTS_RESHARD_RANDOM_CASE_H
 
@@ -24,8 +24,8 @@ typedef struct case_holding {
     bool is_destination;
     banyan_box box;
     banyan_rank_set ranks;
-    bool replicas_known; /* the layouts say so */
-    uint64_t seed;       /* of how it lies in memory */
+    bool replicas_known; /* the layouts name the replicas */
+    uint64_t seed;       /* for its place in memory */
 } case_holding;
 
 typedef struct random_case {
@@ -76,7 +76,7 @@ static inline void case_hold(random_case *made, random_state *random, const case
                             .ranks = case_random_set(random, low, high),
                             .replicas_known = random_next(random) % 2,
                             .seed = random_next(random)};
-    /* Whoever knows its replicas knows all of them: with the same box elsewhere nobody does. */
+    /* A known set of replicas is complete: if the box is held elsewhere too, no set is known. */
     for (int i = 0; i < made->holding_count; i++) {
         case_holding *other = &made->holdings[i];
         if (other->tensor == tensor && other->is_destination == is_destination &&
@@ -98,7 +98,7 @@ static inline banyan_box case_random_box(random_state *random, const banyan_box 
     return box;
 }
 
-/* Cut the box into `parts` boxes, each held by somebody. */
+/* Cut the box into `parts` boxes, each held by some ranks. */
 static inline void case_hold_parts(random_case *made, random_state *random,
                                    const case_options *options, int tensor, bool is_destination,
                                    banyan_box box, int parts)
@@ -158,8 +158,8 @@ static inline random_case *case_make(uint64_t seed, const case_options *options)
     return made;
 }
 
-/* Room in front of a piece, along each dimension, that is padding of zeros, padding of another
- * value, or left alone. */
+/* Space before a piece, along each dimension: padding of zeros, padding of another value, or left
+ * alone. */
 static inline void case_add_room(const banyan_piece *piece, int ndim, const int64_t *shape,
                                  size_t elem_bytes, random_state *random, banyan_layout *layout)
 {
@@ -185,8 +185,8 @@ static inline void case_add_room(const banyan_piece *piece, int ndim, const int6
     }
 }
 
-/* A holding in a local tensor of its own: its dimensions in any order, without some of those of one
- * element, and room in front. */
+/* A holding in its own local tensor: its dimensions in any order, without some of those of one
+ * element, and space before it. */
 static inline void case_add_local(const random_case *of, int index, banyan_layout *layout)
 {
     const case_holding *holding = &of->holdings[index];

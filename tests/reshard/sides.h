@@ -1,5 +1,5 @@
-/* The two sides of a case at one rank, over memory of several kinds, and a case to run with care.
- */
+/* The two sides of a case at one rank, over memory of several kinds, and a case to run with
+ * checks. */
 #ifndef TESTS_RESHARD_SIDES_H
 #define TESTS_RESHARD_SIDES_H
 
@@ -13,13 +13,13 @@
 typedef struct sides {
     banyan_layout *source_layout, *destination_layout;
     banyan_tensors *source, *destination;
-    void *memory[2]; /* that is bound to them; NULL: their own */
+    void *memory[2]; /* memory bound to them; NULL: their own */
 } sides;
 
 typedef enum memory_kind { MEMORY_SYMMETRIC, MEMORY_ORDINARY, MEMORY_STRIDED } memory_kind;
 
-/* A set over memory of the caller's, with gaps between all elements and the dimensions in the
- * opposite order. */
+/* A set over the caller's memory, with gaps between all elements and the dimensions in reverse
+ * order. */
 static inline banyan_tensors *bind_strided(const banyan_layout *layout, void **memory)
 {
     size_t count = banyan_layout_tensor_count(layout), bytes = 1;
@@ -100,7 +100,7 @@ static inline random_case *any_case(banyan_world *world, uint64_t seed, int64_t 
     return case_make(random_next(&random), &options);
 }
 
-/* A case that gives every rank but the first something to receive from another. */
+/* A case in which every rank but the first receives from another. */
 typedef struct lane {
     random_case *of;
     sides mine;

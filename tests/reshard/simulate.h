@@ -7,8 +7,8 @@
 
 #include "reshard/transform/scratch.h"
 
-/* A local tensor that holds all of a global tensor at an offset, dimensions in any order, strided.
- */
+/* A local tensor that holds all of a global tensor at an offset, dimensions in any order,
+ * strided. */
 typedef struct sim_side {
     DLTensor whole;
     int64_t shape[BANYAN_MAX_DIMS], strides[BANYAN_MAX_DIMS];
@@ -18,7 +18,7 @@ typedef struct sim_side {
     size_t memory_bytes;
 } sim_side;
 
-/* `permute`: shuffle the dimensions; `pad`: up to so many more elements before and after. */
+/* `permute`: shuffle the dimensions; `pad`: at most this many more elements before and after. */
 static inline void sim_side_make(random_state *random, const char *name, DLDataType dtype, int ndim,
                                  const int64_t *shape, bool permute, int64_t pad, sim_side *side)
 {
@@ -69,7 +69,8 @@ typedef struct sim_task {
     int dim_map[BANYAN_MAX_DIMS];
 } sim_task;
 
-/* `stacked`: the global tensor has a dimension in front, of which the box has one index. */
+/* `stacked`: the global tensor has an additional first dimension, of which the box has one
+ * index. */
 static inline void sim_task_make(const sim_side *side, const banyan_transfer *transfer,
                                  bool stacked, sim_task *made)
 {
@@ -150,8 +151,8 @@ static inline banyan_status sim_move(sim_run *run, const banyan_box *box)
     return status;
 }
 
-/* Cut a global tensor into boxes at random multiples of align[g] and move them one by one, in no
- * particular order. */
+/* Cut a global tensor into boxes at random multiples of align[g] and move them one by one, in
+ * random order. */
 static inline banyan_status sim_move_all(random_state *random, sim_run *run, const int64_t *shape,
                                          const int64_t *align)
 {

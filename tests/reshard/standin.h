@@ -1,4 +1,4 @@
-/* Small models with the names and proportions of the real ones, written as files. */
+/* Small models with the names and proportions of real ones, written as files. */
 #ifndef TESTS_RESHARD_STANDIN_H
 #define TESTS_RESHARD_STANDIN_H
 
@@ -6,7 +6,7 @@
 
 #include "support/test.h"
 
-/* A tensor list in the making, in a file of its own. */
+/* A tensor list under construction, in its own file. */
 typedef struct standin {
     char path[32];
     FILE *file;
@@ -62,7 +62,7 @@ static inline banyan_model *standin_load(standin *made)
 typedef struct standin_shape {
     int layers, hidden, heads, kv_heads, head_rows, intermediate, vocab;
     int experts; /* 0: dense */
-    bool norms;  /* of queries and keys: they tell the size of a head */
+    bool norms;  /* of queries and keys: they determine the size of a head */
     bool tied;
 } standin_shape;
 

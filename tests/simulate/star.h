@@ -1,5 +1,5 @@
-/* Topologies for tests: processors around one switch, with everything infinitely fast but what a
- * test sets. */
+/* Topologies for tests: processors around one switch, with infinite rates except those that a test
+ * sets. */
 #ifndef TESTS_SIMULATE_STAR_H
 #define TESTS_SIMULATE_STAR_H
 
@@ -62,7 +62,7 @@ static inline banyan_topology *star_make(const star *of)
     return topology;
 }
 
-/* Up and down links of processor p, as the topology has them. */
+/* Bytes on the up and down links of processor p, as in the topology. */
 static inline uint64_t star_bytes(const banyan_simulation *simulation, int p, bool up)
 {
     banyan_link_use use;

@@ -1,5 +1,5 @@
-/* Batches of random calls by the ranks of small worlds, each batch in a process of its own.
- * usage: soak_inputs SECONDS SEED [BATCH]: for so long, or this one batch again. The last line
+/* Batches of random calls by the ranks of small worlds, each batch in its own process. usage:
+ * soak_inputs SECONDS SEED [BATCH]: for this long, or this one batch again. The last line has the
  * counts. */
 #include "soak/inputs.h"
 #include "support/folder.h"

@@ -1,4 +1,4 @@
-/* Inputs of calls that concern one rank alone: texts, layouts, programs, files. */
+/* Inputs of calls that concern one rank only: texts, layouts, programs, files. */
 #include "reshard/elements.h"
 #include "soak/inputs.h"
 #include "support/folder.h"
@@ -12,8 +12,6 @@
 #include <banyan/transform.h>
 
 #define ANY(random, list) ((list)[random_next(random) % (sizeof(list) / sizeof((list)[0]))])
-
-/* ---- texts ---- */
 
 static void parse_a_spec(inputs *of)
 {
@@ -70,8 +68,6 @@ void inputs_texts(inputs *of)
     }
     compile_an_algorithm(of);
 }
-
-/* ---- layouts ---- */
 
 static void any_shape(random_state *random, int *ndim, int64_t *shape)
 {
@@ -153,7 +149,7 @@ static void add_sharded(inputs *of, banyan_layout *layout)
                               placements, input_int(random));
 }
 
-/* Every element of every local tensor belongs to one piece at most, and lies in it. */
+/* Every element of every local tensor belongs to at most one piece, and lies in it. */
 static void check_layout(const banyan_layout *layout)
 {
     for (size_t t = 0; t < banyan_layout_tensor_count(layout); t++) {
@@ -196,8 +192,6 @@ void inputs_layouts(inputs *of)
         banyan_layout_destroy(layout);
     }
 }
-
-/* ---- programs ---- */
 
 static banyan_chunk any_chunk(random_state *random, banyan_program *program, int ranks)
 {
@@ -303,8 +297,6 @@ void inputs_programs(inputs *of)
     banyan_program_destroy(program);
 }
 
-/* ---- files ---- */
-
 static void write_tensors(inputs *of)
 {
     random_state *random = &of->alone;
@@ -327,7 +319,7 @@ static void write_tensors(inputs *of)
         if (input_chance(random, 20))
             tensors[i].device.device_type = (DLDeviceType)random_between(random, 0, 14);
         if (tensors[i].dtype.bits > 64 || tensors[i].dtype.lanes > 1 || tensors[i].ndim > 3)
-            tensors[i].ndim = 1; /* it stays in the data */
+            tensors[i].ndim = 1; /* the shape stays in the data */
     }
     char *path = folder_path(of->folder, "written.safetensors");
     if (input_taken(of, banyan_checkpoint_write(path, named, tensors, count, NULL))) {

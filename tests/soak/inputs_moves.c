@@ -1,5 +1,5 @@
 /* Inputs of calls that move tensors: copy services, reshards. One rank's part may be wrong; then
- * all ranks must hear of it, and nothing may move. */
+ * all ranks must get the error, and nothing may move. */
 #include "copy/traffic.h"
 #include "reshard/filled.h"
 #include "reshard/random_case.h"
@@ -7,9 +7,7 @@
 
 #include <banyan/reshard.h>
 
-/* ---- copies ---- */
-
-/* One thing about one operation is wrong. What it says of memory stays inside of it. */
+/* Make one property of one operation wrong. Its memory remains inside of the real one. */
 static void spoil(random_state *random, banyan_copy_op *op, int64_t *shape)
 {
     switch (random_next(random) % 9) {
@@ -91,9 +89,7 @@ void inputs_copies(inputs *of)
     banyan_copy_service_close(service);
 }
 
-/* ---- reshards ---- */
-
-/* The layout again with one thing changed; its own check may find it. */
+/* The layout again with one change; its own check may find it. */
 static banyan_layout *changed(random_state *random, const banyan_layout *layout)
 {
     banyan_layout *made;

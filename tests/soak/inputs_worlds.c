@@ -5,8 +5,6 @@
 #include <banyan/memory.h>
 #include <banyan/mixed.h>
 
-/* ---- memory ---- */
-
 static void try_handles(inputs *of, const banyan_memory *memory)
 {
     random_state *random = &of->alone;
@@ -61,8 +59,6 @@ void inputs_memory(inputs *of)
     banyan_memory_free(memory);
 }
 
-/* ---- worlds ---- */
-
 static void split_wrongly(inputs *of)
 {
     random_state *random = &of->alone;
@@ -100,8 +96,6 @@ void inputs_worlds(inputs *of)
     split_wrongly(of);
     CHECK_OK(banyan_world_check(of->world));
 }
-
-/* ---- collectives ---- */
 
 typedef struct call {
     int kind, root, shift, op;
@@ -176,7 +170,7 @@ static uint32_t value_of(int rank, size_t i)
     return (uint32_t)((size_t)(rank + 1) * 2654435761u + i * 40503u);
 }
 
-/* Sums of u32 wrap around; the other operators are not looked at. */
+/* Sums of u32 wrap around; the other operators are not checked. */
 static void check_call(const call *c, int rank, int size, const uint32_t *output)
 {
     size_t count = c->count;
@@ -202,7 +196,7 @@ static void check_call(const call *c, int rank, int size, const uint32_t *output
 
 void inputs_collectives(inputs *of)
 {
-    /* Elements have 16 bytes at most (a complex number), and a rank's block 500 of them. */
+    /* Elements have at most 16 bytes (a complex number), and a rank's block 500 of them. */
     enum { ROOM = 4 * (INPUTS_MAX_RANKS + 1) * 501 };
     int size = banyan_world_size(of->world), rank = banyan_world_rank(of->world);
     uint32_t *input = malloc(ROOM * sizeof *input), *output = malloc(ROOM * sizeof *output);
@@ -217,7 +211,7 @@ void inputs_collectives(inputs *of)
             c = any_call(&of->alone); /* one rank makes another call */
         elem = banyan_dtype_bytes(c.dtype);
         if (elem > 16)
-            c.dtype = BANYAN_U32; /* it stays in the buffers */
+            c.dtype = BANYAN_U32; /* the sizes stay in the buffers */
         for (size_t k = 0; k < ROOM; k++)
             input[k] = value_of(rank, k);
         memset(output, 0xa5, ROOM * sizeof *output);
@@ -228,8 +222,6 @@ void inputs_collectives(inputs *of)
     free(input);
     free(output);
 }
-
-/* ---- mixed ---- */
 
 static void run_mixed(inputs *of, banyan_mixed *mixed, const banyan_mixed_options *options)
 {

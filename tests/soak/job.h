@@ -1,4 +1,4 @@
-/* A job that is disturbed: its ranks work for as long as nothing happens to one of them. */
+/* A disturbed job: its ranks work until a fault hits one of them. */
 #ifndef TESTS_SOAK_JOB_H
 #define TESTS_SOAK_JOB_H
 
@@ -8,18 +8,18 @@ enum { JOB_MAX_RANKS = 8 };
 
 typedef struct job {
     banyan_world *world;
-    random_state random; /* of the job: all ranks draw the same */
-    const char *folder;  /* the job's own, empty at first */
+    random_state random; /* of the job: all ranks draw equal values */
+    const char *folder;  /* the job's own, initially empty */
     const _Atomic int *stop;
     int rounds;
 } job;
 
-/* Another round: *more is false once the job is to end. Collective. */
+/* Begin another round: *more is false if the job is to end. Collective. */
 banyan_status job_next(job *of, bool *more);
 
-/* Each opens what it uses, works round by round and checks every byte of the results, and gives
- * back what it has opened, after a failure too. Returns the first failure of a call. Wrong bytes
- * end the process (CHECK). Collective. */
+/* Each opens its objects, works round by round, checks every byte of the results, and closes its
+ * objects, after a failure too. Returns the first failure of a call. Wrong bytes end the process
+ * (CHECK). Collective. */
 typedef banyan_status (*job_fn)(job *of);
 banyan_status job_collectives(job *of);
 banyan_status job_plans(job *of);

@@ -1,4 +1,4 @@
-/* Jobs that run collectives: by a communicator, and by plans of their own. */
+/* Jobs that run collectives: by a communicator, and by their own plans. */
 #include "execute/collective_check.h"
 #include "soak/job.h"
 
@@ -28,7 +28,7 @@ static banyan_status call(banyan_comm *comm, const collective_case *c, const cas
     }
 }
 
-/* One of the built-in algorithms that can be built for so many ranks. */
+/* Return a built-in algorithm that supports this number of ranks. */
 static banyan_plan *any_plan(job *of, int ranks, bool in_place)
 {
     for (;;) {

@@ -91,8 +91,6 @@ banyan_status job_reshard(job *of)
     return status;
 }
 
-/* ---- saving ---- */
-
 static void read_back(const char *folder, const side *saved)
 {
     banyan_checkpoint *checkpoint;

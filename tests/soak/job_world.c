@@ -48,7 +48,7 @@ static banyan_status look_up(banyan_world *world, int round)
     return status;
 }
 
-/* Every other rank, by parity, in a world of its own. */
+/* Ranks of equal parity work in a world of their own. */
 static banyan_status work_apart(banyan_world *world, int round)
 {
     int ranks[JOB_MAX_RANKS], count = 0;
@@ -80,7 +80,7 @@ banyan_status job_worlds(job *of)
     return status;
 }
 
-/* Each rank writes its next neighbour's part, and finds its own written by the one before. */
+/* Each rank writes its next neighbour's part, and finds the previous rank's data in its own. */
 static banyan_status write_next(job *of, banyan_memory *memory)
 {
     int rank = banyan_world_rank(of->world), size = banyan_world_size(of->world);

@@ -1,7 +1,7 @@
 /* Jobs of 2 to 8 ranks in which ranks are killed, or stopped for a while, at random times.
- * Survivors must end soon with PEER_LOST and a dead rank's number, after right results only;
+ * Survivors must end soon with PEER_LOST and a dead rank's number, after correct results only;
  * stopped ranks must not disturb a job; and nothing may be left behind. usage: soak_kills SECONDS
- * SEED [JOB]: for so long, or this one job again. The last line counts. */
+ * SEED [JOB]: for this long, or this one job again. The last line has the counts. */
 #include "soak/job.h"
 #include "support/folder.h"
 
@@ -18,9 +18,9 @@
 #include "core/deadline.h"
 
 enum {
-    WORLD_TIMEOUT_S = 30, /* a rank that dies before all have joined may cost so long */
+    WORLD_TIMEOUT_S = 30, /* limit after a rank's death before all have joined */
     HANG_S = 90,
-    LATE_MS = 2000, /* survivors of a whole world are to end sooner */
+    LATE_MS = 2000, /* survivors of a complete world must end sooner */
     STOP_MOST_MS = 1500
 };
 
@@ -50,7 +50,7 @@ typedef struct rank_end {
 typedef struct play {
     int kind, ranks, victims[2], victim_count;
     disturbance what;
-    bool early; /* not once all have joined */
+    bool early; /* the death came before all have joined */
     uint64_t seed, delay_ns, stop_ns;
     char folder[256];
     _Atomic int stop;
@@ -77,8 +77,6 @@ static void no_log(banyan_log_level level, const char *message, void *context)
     (void)context;
 }
 
-/* ---- a rank ---- */
-
 static void be_rank(play *all, int rank, const banyan_unique_id *id)
 {
     rank_end *end = &all->of[rank];
@@ -102,7 +100,7 @@ static void be_rank(play *all, int rank, const banyan_unique_id *id)
     end->ended = true;
 }
 
-/* A process of its own answers the ranks' first question, as `banyan launch` does. */
+/* A separate process answers the ranks' first request, like `banyan launch`. */
 static pid_t begin_id(banyan_unique_id *id)
 {
     int channel[2];
@@ -122,8 +120,6 @@ static pid_t begin_id(banyan_unique_id *id)
     close(channel[0]);
     return host;
 }
-
-/* ---- what is done to them ---- */
 
 static bool all_joined(const play *all)
 {
@@ -147,7 +143,7 @@ static bool is_victim(const play *all, int rank)
     return is;
 }
 
-/* Returns when the first signal went. */
+/* Returns when the first signal was sent. */
 static uint64_t disturb(play *all, const pid_t *pids)
 {
     uint64_t began_ns = time_now_ns();
@@ -169,8 +165,6 @@ static uint64_t disturb(play *all, const pid_t *pids)
         all->stop = 1;
     return sent_ns;
 }
-
-/* ---- what must be true then ---- */
 
 static void complain(const play *all, uint64_t number, int rank, const char *what, uint64_t *count)
 {
@@ -218,8 +212,8 @@ static void check_end(const play *all, uint64_t number, int rank, int status, ui
     }
 }
 
-/* Saved folders are whole, and there is nothing else but a killed writer's hidden folder, which the
- * next one removes (docs/checkpoints.md). */
+/* Saved folders are complete, and there is nothing else but a killed writer's hidden folder, which
+ * the next one removes (docs/checkpoints.md). */
 static void check_folder(const play *all, uint64_t number)
 {
     DIR *folder = opendir(all->folder);
@@ -241,7 +235,7 @@ static void check_folder(const play *all, uint64_t number)
     nftw(all->folder, folder_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Orphans come to this process. */
+/* This process is the parent of orphans. */
 static void check_orphans(const play *all, uint64_t number)
 {
     uint64_t end_ns = time_now_ns() + NS_PER_S;
@@ -251,8 +245,6 @@ static void check_orphans(const play *all, uint64_t number)
     if (child == 0)
         complain(all, number, -1, "processes are left", &found.left);
 }
-
-/* ---- a job ---- */
 
 static void draw(play *all, uint64_t seed, uint64_t number)
 {
