@@ -1,4 +1,4 @@
-/* Packets hold what was written, show what has come and nothing else, and are never torn. */
+/* Packets contain exactly the written data, show exactly the arrived ones, and are never torn. */
 #include "support/test.h"
 
 #include <pthread.h>
@@ -34,7 +34,7 @@ static bool untouched(const char *bytes, const char *end)
     return bytes == end;
 }
 
-/* The packets say what the data does, and their neighbours are as they were. */
+/* The packets equal the data, and their neighbours are unchanged. */
 static void check_packets(const char *room, size_t room_bytes, const char *first, const char *from,
                           size_t bytes, uint32_t flag)
 {
@@ -72,7 +72,7 @@ static void check_forward(size_t to_offset, const char *first, const char *from,
     check_packets(others, sizeof others, to, from, got, to_flag);
 }
 
-/* One run there, back and on; then with the packet at `missing` not come yet. */
+/* One run there, back and on; then without the packet at `missing`. */
 static void check_run(size_t bytes, random_state *random)
 {
     uint32_t flag = (uint32_t)random_next(random) | 1;
@@ -135,8 +135,6 @@ static void packets_may_be_forwarded_where_they_lie(void **state)
     }
 }
 
-/* ---- between threads ---- */
-
 #define SHARED 1200
 
 struct mail {
@@ -171,7 +169,7 @@ static void receive(char *to, const char *from, size_t bytes, uint32_t flag)
     }
 }
 
-/* Forwards each round's packets as they come. */
+/* Forward each round's packets as they arrive. */
 static void *echo(void *context)
 {
     struct mail *mail = context;
@@ -216,7 +214,7 @@ static void *rewrite(void *context)
     return NULL;
 }
 
-/* Nobody waits for anybody: whatever is read under a flag was written with it. */
+/* No thread waits for another: data read under a flag was written with that flag. */
 static void data_and_flag_are_of_one_writing(void **state)
 {
     (void)state;

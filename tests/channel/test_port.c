@@ -1,4 +1,4 @@
-/* What is posted to a port is done, in order, and seen with the signal behind it. */
+/* Requests posted to a port are executed in order, and the signal after them makes them visible. */
 #include "support/test.h"
 
 #include <pthread.h>
@@ -8,7 +8,7 @@
 #include "channel/port.h"
 #include "core/deadline.h"
 
-/* Waits as a rank does. */
+/* Wait as a rank does. */
 static void await_counter(wake_up *own, const counter *c, uint64_t least)
 {
     uint64_t deadline_ns = deadline_after(60 * NS_PER_S);
@@ -50,8 +50,6 @@ static void fill(char *bytes, size_t count, uint64_t seed)
         bytes[i] = (char)random_next(&random);
 }
 
-/* ---- one after the other ---- */
-
 #define ROUNDS 3000
 #define LARGEST 3000
 
@@ -67,9 +65,8 @@ static size_t round_bytes(uint64_t round)
     return (round * 2654435761U >> 5) % LARGEST;
 }
 
-/* Each round's bytes come as they are, as packets, and as packets that are sent on; the receiver
- * signals when it has read them.
- */
+/* Each round's bytes arrive as they are, as packets, and as forwarded packets; the receiver
+ * signals after reading them. */
 static void *receive_rounds(void *argument)
 {
     struct lane *lane = argument;
@@ -116,18 +113,16 @@ static void puts_are_seen_with_the_signal_behind_them(void **state)
         post(&lane.sender, queue, &put_packets);
         post(&lane.sender, queue, &forward);
         post(&lane.sender, queue, &signal);
-        /* The source of what is done may be overwritten, here of the round before. */
+        /* The source of a completed request may be overwritten, here that of the previous round. */
         await_done(&lane.sender, queue, port_posted(queue) - 4);
     }
     pthread_join(thread, NULL);
-    /* What has been done is counted after the receiver may have seen it. */
+    /* A request counts as done only after the receiver may have seen it. */
     await_done(&lane.sender, queue, port_posted(queue));
     CHECK(port_done(queue) == 4 * ROUNDS && port_posted(queue) == 4 * ROUNDS);
     port_queue_destroy(queue);
     port_proxy_destroy(proxy);
 }
-
-/* ---- much at once ---- */
 
 /* The put is so long that the signals behind it pile up. */
 static void a_full_queue_says_so_and_loses_nothing(void **state)
@@ -161,7 +156,7 @@ static void a_full_queue_says_so_and_loses_nothing(void **state)
     free(to);
 }
 
-/* A put behind a short one is cut wherever the short one leaves room for. */
+/* A put after a short one is divided at any point where the short one leaves space. */
 static void packets_are_whole_wherever_a_long_put_is_cut(void **state)
 {
     (void)state;
@@ -242,8 +237,6 @@ static void nothing_need_be_posted(void **state)
     port_proxy_destroy(NULL);
 }
 
-/* ---- many ---- */
-
 #define QUEUES 40
 #define POSTS 300
 
@@ -309,8 +302,6 @@ static void many_queues_are_served_side_by_side(void **state)
     free(from);
     free(to);
 }
-
-/* ---- rest ---- */
 
 static uint64_t process_cpu_ns(void)
 {

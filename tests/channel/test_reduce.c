@@ -1,4 +1,4 @@
-/* Reductions give the bits that the book says, whatever the type, the shape and the processor. */
+/* Reductions equal the reference bit for bit, for every type, shape and processor. */
 #include "support/test.h"
 
 #include "channel/reduce.h"
@@ -6,8 +6,6 @@
 #include "support/levels.h"
 
 #define MOST_SOURCES 9
-
-/* ---- by the book ---- */
 
 typedef enum family { F32, F16, BF16, E4M3, E5M2, I32, U32, I64, U8, FAMILIES } family;
 
@@ -40,7 +38,7 @@ static uint64_t encode(family type, double value)
     return type == E4M3 ? e4m3_encode(value) : format_encode(format_of(type), value);
 }
 
-/* The sum of two f32 in double arithmetic is rounded to f32 as the exact one would be. */
+/* The sum of two f32 in double arithmetic is rounded to f32 like the exact sum. */
 static double combine_floats(banyan_reduce_op op, double a, double b)
 {
     if (op == BANYAN_SUM)
@@ -83,8 +81,6 @@ static uint64_t reduce_by_the_book(family type, banyan_reduce_op op, const uint6
                         : reduce_integers(type, op, bits, count);
 }
 
-/* ---- comparing ---- */
-
 static uint64_t load(family type, const char *memory, size_t i)
 {
     size_t bytes = banyan_dtype_bytes(dtypes[type]);
@@ -120,8 +116,6 @@ static void check_pair(family type, const void *a, const void *b, size_t elems)
     }
     free(got);
 }
-
-/* ---- every value ---- */
 
 static void every_pair_of_8_bits_is_reduced_right(void **state)
 {
@@ -159,7 +153,7 @@ static void every_half_is_reduced_right_with_others(void **state)
     free(b);
 }
 
-/* Sums that cancel, ties, and values of like size are rare among random bits. */
+/* Sums that cancel, ties, and values of similar size are rare among random bits. */
 static uint32_t word_near(uint32_t word, random_state *random)
 {
     uint32_t change = (uint32_t)random_between(random, -3, 3);
@@ -199,13 +193,11 @@ static void words_and_longs_are_reduced_right(void **state)
     free(b);
 }
 
-/* ---- every shape ---- */
-
 #define MOST_ELEMS 400
 #define MARGIN 64
 #define ROOM (MOST_ELEMS * 8 + 2 * MARGIN)
 
-/* Sources at any address, of which the destination may be one; nothing beside it changes. */
+/* Sources at any address, one of which may be the destination; nothing beside it changes. */
 static void check_shape(family type, banyan_reduce_op op, int count, size_t elems,
                         random_state *random)
 {

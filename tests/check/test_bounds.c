@@ -1,4 +1,4 @@
-/* A small plan is checked in a short time, whatever its loops ask for. */
+/* A small plan is checked in a short time, however long its loops are. */
 #include "core/deadline.h"
 #include "support/test.h"
 

@@ -4,7 +4,7 @@
 #include "core/threads/sanitizer.h"
 #include "support/test.h"
 
-/* What is slow, with no second thread to be seen, is kept short. */
+/* Slow tests without a second thread are kept short. */
 #ifdef SANITIZER_THREAD
 #define RANKS_MOST 3
 #define RANKS_LARGE 16
@@ -78,8 +78,7 @@ static void hierarchical_algorithms_are_sound_over_nodes(void **state)
     }
 }
 
-/* A hundred thousand operations, but for sanitizers; a minute is more than slow machines
- * need. */
+/* A hundred thousand operations, fewer with sanitizers; a minute suffices on slow machines. */
 static void an_all_to_all_of_many_ranks_is_checked_in_little_time_and_memory(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* What the orders that are tried show is what all orders show. */
+/* The orders that are tried show everything that all orders show. */
 #include "check/orders/orders.h"
 #include "support/random.h"
 #include "support/test.h"
@@ -35,8 +35,6 @@ static void make_net(random_state *random, order_net *net)
         }
     }
 }
-
-/* ---- every state there is ---- */
 
 typedef struct walk {
     const order_net *net;
@@ -100,9 +98,7 @@ static walk walk_all(const order_net *net, order_need limit)
     return by;
 }
 
-/* ---- the same? ---- */
-
-/* The takes that are told can be taken one by one, and lead to where nobody can go on. */
+/* The reported takes are possible one by one, and lead to a state in which no lane can continue. */
 static void follow_path(const order_net *net, const orders *found)
 {
     uint32_t at[LANES_MOST] = {0};

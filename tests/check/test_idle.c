@@ -1,4 +1,4 @@
-/* What orders nothing is told, and what orders something is not. */
+/* Synchronization without effect is reported, and other synchronization is not. */
 #include "check/two_ranks.h"
 
 #define IN_CHUNK LOCAL_CHUNK("i", 0)
@@ -13,7 +13,8 @@
 #define RELEASE SEMAPHORE("sem_release", 0)
 #define ACQUIRE SEMAPHORE("sem_acquire", 0)
 
-/* How many of the kind, which the message begins with after their number, are idle. */
+/* Return the number of idle operations of a kind. The message begins with the number, then the
+ * kind. */
 static int count_idle(const two_ranks *made, const char *kind, banyan_check_place *first)
 {
     banyan_check_report *report = report_of(made);

@@ -1,7 +1,7 @@
-/* Damage done to plans that are sound is found, or does no harm: then neither the symbolic player,
- * which knows nothing of the checker, nor the host executor, in random orders, find anything
- * either. And what the checker finds, one of them finds too: the player where it can see it; the
- * executor wherever an operator is changed, and mostly where a nop is dropped. */
+/* Damage to sound plans is found, or does no harm: then neither the symbolic executor, which is
+ * independent of the checker, nor the host executor, in random orders, finds anything either. One
+ * of them also confirms the checker's findings: the symbolic executor where it models the fault;
+ * the host executor whenever an operator is changed, and usually when a nop is removed. */
 #include <time.h>
 #include <unistd.h>
 
@@ -13,7 +13,7 @@
 
 #define ROUNDS_MOST 4000
 #define SECONDS 6
-#define TRIES 32 /* of places to be damaged */
+#define TRIES 32 /* of places to damage */
 
 typedef enum damage {
     DROP_WAIT,
@@ -46,7 +46,7 @@ static const char *const algorithms[] = {"allreduce_packets",        "allreduce_
                                          "alltoall_pipelined",       "broadcast_tree",
                                          "reduce_twoshot",           "sendrecv_port"};
 
-/* Semaphores, barriers and ports, the first both of these; missing where there are none. */
+/* Semaphores, barriers and ports; the first has both of the former. Skipped if missing. */
 #define PLANS BANYAN_SOURCE_DIR "/../shared/plans/"
 static const char *const plan_names[] = {
     "multi_node_allgather_tbg_4", "single_node_alltoall_ring_2", "single_node_alltoall_pipeline_2",
@@ -131,7 +131,7 @@ static bool drop_flush(plan_op *op)
     return true;
 }
 
-/* One block does not come to the barrier at hand any more, and nobody counts on it. */
+/* One block no longer comes to the barrier, and its members do not expect it. */
 static bool drop_member(banyan_plan *plan, const op_list *list, uint32_t barrier)
 {
     for (int r = 0; r < plan->rank_count; r++) {
@@ -155,7 +155,7 @@ static bool drop_member(banyan_plan *plan, const op_list *list, uint32_t barrier
     return true;
 }
 
-/* False: there was nothing to be damaged there. */
+/* False: there was nothing to damage. */
 static bool do_damage(banyan_plan *plan, damage what, random_state *random)
 {
     op_list list = any_list(plan, random);
@@ -194,8 +194,8 @@ static bool do_damage(banyan_plan *plan, damage what, random_state *random)
     return false;
 }
 
-/* Signals that are left over are harm to the player; to the checker only if somebody had needed to
- * wait for them. */
+/* Remaining signals are a fault to the symbolic executor; to the checker only if a wait for them
+ * was needed. */
 static bool is_harm(const char *problem)
 {
     return !strstr(problem, "nobody waited for a signal") && !strstr(problem, "not played");
@@ -213,14 +213,15 @@ static bool player_finds(const banyan_plan *plan, random_state *random, char *pr
     return false;
 }
 
-/* To the player a block's operations come one after the other, and all reductions are sums. */
+/* The symbolic executor runs a block's operations one after another, and treats all reductions as
+ * sums. */
 static bool player_sees(damage what)
 {
     return what != DROP_NOP && what != DROP_FLUSH && what != DROP_MEMBER &&
            what != SWAP_OPERATIONS && what != CHANGE_OPERATOR;
 }
 
-/* Run it in random orders, as the host executor can, with as many elements for each rank. */
+/* Run it in random orders, as the host executor can, with this many elements for each rank. */
 static bool executor_finds(const banyan_plan *plan, uint64_t elems, random_state *random,
                            uint64_t *seed)
 {
@@ -237,11 +238,11 @@ static bool executor_finds(const banyan_plan *plan, uint64_t elems, random_state
     return shuffled_run(&s, seed) > 0;
 }
 
-/* Damage that makes nobody wait for ever, and that the player does not look at. */
+/* Damage that causes no deadlock, and that the symbolic executor does not model. */
 static bool executor_sees(damage what)
 {
 #ifdef SANITIZER_THREAD
-    return what == CHANGE_OPERATOR; /* without a nop plans race, as they should */
+    return what == CHANGE_OPERATOR; /* without a nop plans race, as expected */
 #else
     return what == DROP_NOP || what == DROP_MEMBER || what == CHANGE_OPERATOR;
 #endif
@@ -301,7 +302,8 @@ static void damage_is_found_or_does_no_harm(void **state)
             CHECK(!checker || player || !player_sees(what) || strstr(problem, "not played"),
                   "%s, %s", name, damage_names[what]);
             if (!checker || executor_sees(what)) {
-                /* So that no thread block's share is empty, where the operator would not count. */
+                /* No thread block's share may be empty, since the operator would then have no
+                 * effect. */
                 int64_t least = what == CHANGE_OPERATOR ? 100 : 1;
                 uint64_t elems = (uint64_t)random_between(&random, least, 300), seed;
                 bool executor = executor_finds(plan, elems, &random, &seed);

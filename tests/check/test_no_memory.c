@@ -1,8 +1,8 @@
-/* A check that runs out of memory says so, and never that a plan is sound. */
+/* A check that runs out of memory reports that, and never that a plan is sound. */
 #include "check/two_ranks.h"
 #include "support/lacking.h"
 
-/* With the n-th allocation refused; the last one is behind the check's last. */
+/* The n-th allocation fails; the last one is after all of the check's. */
 static bool check_lacking(const banyan_plan *plan, bool sound, int n)
 {
     banyan_check_report *report = NULL;

@@ -1,4 +1,4 @@
-/* Thread blocks that take from the same channels and semaphores: whoever comes first. */
+/* Thread blocks that take from common channels and semaphores, in any order. */
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -22,12 +22,10 @@ static void must_be_decided(const two_ranks *made)
     must_be_sound(made);
 }
 
-/* ---- in random orders ---- */
-
 typedef struct shuffled_try {
     banyan_plan *plan;
     uint64_t seed;
-    _Atomic int *stuck; /* ranks that waited in vain, of all tries */
+    _Atomic int *stuck; /* ranks whose wait timed out, in all tries */
 } shuffled_try;
 
 static void run_once(int rank, int count, const banyan_unique_id *id, void *context)
@@ -53,7 +51,7 @@ static void run_once(int rank, int count, const banyan_unique_id *id, void *cont
     banyan_world_close(world);
 }
 
-/* Does it get stuck under any of these seeds? */
+/* True if it gets stuck under any of these seeds. */
 static bool gets_stuck(const two_ranks *made, uint64_t seeds)
 {
     _Atomic int *stuck =
@@ -71,9 +69,7 @@ static bool gets_stuck(const two_ranks *made, uint64_t seeds)
     return any;
 }
 
-/* ---- deadlocks ---- */
-
-/* Rank 0 gives once more when it has heard from block 1, which may have come too late. */
+/* Rank 0 signals once more after a signal of block 1, which may have come too late. */
 static void a_deadlock_that_only_one_order_leads_to_is_found_with_that_order(void **state)
 {
     (void)state;
@@ -104,7 +100,8 @@ static void a_channel_that_two_blocks_wait_on_is_tried_in_both_orders(void **sta
     must_be_decided(&made);
 }
 
-/* Of three signals two are taken before the copy; two can only be there once block 1 has copied. */
+/* Two of three signals are taken before the copy; two can be available only after block 1's
+ * copy. */
 static void what_has_to_come_first_in_all_orders_is_known_to_have(void **state)
 {
     (void)state;
@@ -127,7 +124,7 @@ static void to_exclude_each_other_is_no_order(void **state)
     must_break(&made, BANYAN_CHECK_RACE);
 }
 
-/* So many blocks that take a lock so many times each. */
+/* A number of blocks that each take a lock a number of times. */
 static banyan_check_report *report_of_lock(int blocks, int times)
 {
     static char text[1 << 17];

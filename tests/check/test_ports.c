@@ -1,4 +1,4 @@
-/* Port channels' queues are bounded, and in no circle: a proxy waits for nobody. */
+/* Port channels' queues are bounded, but cause no circular wait: a proxy waits for no peer. */
 #include "check/two_ranks.h"
 #include "plan/plan.h"
 
@@ -6,12 +6,12 @@
 #define SWAPPED "[[[[1,0]]],[[[0,0]]]]"
 #define PORT_PUT MOVE_BY("put", "port", IN_CHUNK, REMOTE_CHUNK(1, 0))
 
-/* More than a queue has room for. */
+/* More than a queue's capacity. */
 #define SIGNALS 500
 #define ELEMS 64
 #define RUNS 3
 
-/* The operation becomes so many. */
+/* Replace the operation by several equal ones. */
 static void repeat(banyan_plan *plan, plan_thread_block *block, uint32_t at, uint32_t times)
 {
     plan_op *ops = plan_take(plan, block->op_count + times - 1, sizeof *ops);
@@ -23,7 +23,7 @@ static void repeat(banyan_plan *plan, plan_thread_block *block, uint32_t at, uin
     block->op_count += times - 1;
 }
 
-/* Both ranks put, give `signals` signals by the port before they listen, and take `waits`. */
+/* Both ranks put, give `signals` signals by the port before they wait, and take `waits`. */
 static banyan_plan *make_plan(uint32_t signals, uint32_t waits)
 {
     const char *ops = MEET_RELAXED

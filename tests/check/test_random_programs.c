@@ -1,12 +1,13 @@
-/* Random programs in which all ranks meet between rounds: nothing is found between thread blocks.
+/* Random programs in which all ranks synchronize between rounds: the checker finds nothing between
+ * thread blocks.
  *
- * What a program does to the memory of others in one round it may do with two operations after each
- * other: the compiler keeps those apart, but for what is posted on a port, which goes its own time.
- * And it may read what nobody has written. */
+ * Within one round, a program may access others' memory with two consecutive operations: the
+ * compiler separates these, except for posts to a port, which are asynchronous. And it may read
+ * bytes that no operation wrote. */
 #include "core/threads/sanitizer.h"
 #include "program/random_program.h"
 
-/* One thread has little to show to the thread sanitizer. */
+/* The thread sanitizer has little to check with one thread. */
 #ifdef SANITIZER_THREAD
 #define PROGRAMS 12
 #else
@@ -45,7 +46,7 @@ static void nothing_is_found_between_blocks_that_meet(void **state)
     }
 }
 
-/* A block that does not wait for the others any more goes on, and collides. */
+/* A block that no longer waits for the others continues, and collides. */
 static void meetings_that_one_block_leaves_out_are_found(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Findings name the lines of the program, and what is one mistake is reported as one. */
+/* Findings name the lines of the program, and one mistake is reported once. */
 #include <banyan/check.h>
 #include <banyan/program.h>
 
@@ -160,7 +160,7 @@ static void a_missing_wait_is_the_cause_of_what_is_out_of_order(void **state)
     banyan_check_report_destroy(report);
 }
 
-/* A rank's operations with nops that order nothing: the compiler's, and the author's. */
+/* A rank's operations with superfluous nops: the compiler's, and the author's. */
 static banyan_check_report *two_copies(bool own_nop, int *nop)
 {
     banyan_collective collective = {.kind = BANYAN_ALLREDUCE};

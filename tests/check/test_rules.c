@@ -1,4 +1,4 @@
-/* A small plan for each rule of the memory model, right, and wrong in one thing. */
+/* A small plan for each rule of the memory model, correct, and with one fault. */
 #include "check/two_ranks.h"
 #include "plan/plan.h"
 
@@ -10,8 +10,6 @@
 #define SWAPPED "[[[[1,0]]],[[[0,0]]]]"
 
 #define PUT_TO_OUTPUT PUT(IN_CHUNK, REMOTE_CHUNK(1, 0))
-
-/* ---- deadlocks ---- */
 
 static void two_ranks_that_wait_first_wait_for_ever(void **state)
 {
@@ -92,8 +90,6 @@ static void packets_that_nobody_writes_are_waited_for_in_vain(void **state)
     must_break(&made, BANYAN_CHECK_DEADLOCK);
 }
 
-/* ---- inside a rank ---- */
-
 static void two_operations_without_a_nop_between_them_race(void **state)
 {
     (void)state;
@@ -159,8 +155,6 @@ static void a_reduction_in_place_is_no_race_with_itself(void **state)
     must_be_sound(&made);
 }
 
-/* ---- between ranks ---- */
-
 static void a_put_has_to_be_awaited(void **state)
 {
     (void)state;
@@ -202,8 +196,6 @@ static void a_signal_needs_a_nop_before_it_to_tell_of_all_threads(void **state)
     must_break(&made, BANYAN_CHECK_RACE);
 }
 
-/* ---- the next run ---- */
-
 static void without_an_opening_wait_the_next_run_collides(void **state)
 {
     (void)state;
@@ -241,8 +233,6 @@ static void packets_that_answer_packets_free_their_room(void **state)
     two_ranks made = {.ops = {{asks}, {answers}}, .expected = sums};
     must_be_sound(&made);
 }
-
-/* ---- ports ---- */
 
 #define PORT_PUT(name) MOVE_BY(name, "port", IN_CHUNK, REMOTE_CHUNK(1, 0))
 
@@ -288,8 +278,6 @@ static void a_port_signal_before_the_put_tells_nothing_of_it(void **state)
     two_ranks made = {.ops = {{wrong}, {wrong}}, .expected = SWAPPED};
     must_break(&made, BANYAN_CHECK_RACE);
 }
-
-/* ---- results ---- */
 
 static void a_wrong_source_is_explained_by_its_history(void **state)
 {
@@ -344,8 +332,6 @@ static void an_input_is_left_alone_unless_the_plan_is_in_place(void **state)
     made.in_place = true;
     must_be_sound(&made);
 }
-
-/* ---- warnings and reports ---- */
 
 static void what_is_sent_and_not_read_is_a_warning(void **state)
 {

@@ -1,5 +1,5 @@
-/* A fault that shows at one size of message only is found when no size is named: of the sizes that
- * behave alike one is checked. */
+/* A fault that only one message size shows is found without a given size: one of each class of
+ * equivalent sizes is checked. */
 #include <inttypes.h>
 
 #include "plan/plan.h"
@@ -24,7 +24,7 @@ static bool is_sound(const banyan_plan *plan, const uint64_t *sizes, size_t coun
     return sound;
 }
 
-/* Sizes up to a few units a rank, of whole elements of 4 bytes. */
+/* Sizes up to a few units for each rank, of whole elements of 4 bytes. */
 static void check_all_sizes(const banyan_plan *plan, const char *name, int *found)
 {
     if (!is_sound(plan, NULL, 0)) {
@@ -39,7 +39,7 @@ static void check_all_sizes(const banyan_plan *plan, const char *name, int *foun
     }
 }
 
-/* The list that the number-th operation is in, loops' operations counted as well. */
+/* Drop the number-th operation, counting loops' operations as well, from its list. */
 static bool drop_op(banyan_plan *plan, uint32_t number)
 {
     for (int r = 0; r < plan->rank_count; r++) {
@@ -99,7 +99,7 @@ static void what_is_wrong_at_one_size_is_found_without_naming_it(void **state)
         check_damaged(names[i], 2);
 }
 
-/* Rank 1 waits for the first unit alone, and reads all of them: right with one unit, a race with
+/* Rank 1 waits for the first unit only, and reads all of them: correct with one unit, a race with
  * more. The loop is the only one, of the only thread block. */
 static void a_loop_is_checked_with_several_iterations(void **state)
 {

@@ -1,4 +1,4 @@
-/* What one rank has no memory for fails on all ranks. */
+/* Out of memory on one rank fails on all ranks. */
 #include "copy/lacking_copies.h"
 
 static void one_rank_without_memory_fails_on_all(void **state)
@@ -13,7 +13,7 @@ int main(void)
 {
     if (!lack_is_possible())
         return 77;
-    lack_least_bytes = 1024; /* what ranks agree with is shorter, and cannot be lacked */
+    lack_least_bytes = 1024; /* agreement messages are shorter, and cannot fail */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_rank_without_memory_fails_on_all),
     };

@@ -1,4 +1,4 @@
-/* Maps, byte messages and rank sets hold what was put in, and refuse what is not there. */
+/* Maps, byte messages and rank sets return what was inserted, and refuse everything else. */
 #include "support/test.h"
 
 #include "core/containers/array.h"
@@ -44,7 +44,7 @@ static void a_message_reads_back_and_no_further(void **state)
     const void *blob = bytes_read_blob(&reader, &bytes);
     assert_int_equal(bytes, 6);
     assert_memory_equal(blob, "banyan", 6);
-    /* The last eight bytes, read as a length, reach far beyond the end. */
+    /* The last eight bytes, read as a length, exceed the end by far. */
     bytes_reader fork = reader;
     assert_null(bytes_read_blob(&fork, &bytes));
     assert_true(fork.failed);

@@ -1,5 +1,4 @@
-/* Text from files does not command a terminal: messages and log lines have no control characters.
- */
+/* Text from files cannot control a terminal: messages and log lines have no control characters. */
 #include "support/test.h"
 
 #include <errno.h>

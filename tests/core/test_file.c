@@ -1,5 +1,4 @@
-/* Files that people name: nothing but files and one's own pipes is read, and nothing is waited for.
- */
+/* Files that users name: only files and the user's own pipes are read, and no read waits. */
 #include "support/test.h"
 
 #include <pthread.h>
@@ -32,7 +31,7 @@ static void *write_long(void *end)
     return NULL;
 }
 
-/* The pipe is this process's own, as a shell's <(…) is. */
+/* The pipe is this process's own, like that of a shell's <(…). */
 static banyan_status read_from_pipe(size_t max_bytes, char **text, size_t *bytes)
 {
     int ends[2];

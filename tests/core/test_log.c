@@ -1,5 +1,4 @@
-/* Log lines: which ones BANYAN_LOG lets through, and what it says about a value that is no level.
- */
+/* Log lines: the effect of BANYAN_LOG, and the warning for a value that is not a level. */
 #include "support/test.h"
 
 #include "core/log.h"

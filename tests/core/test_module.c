@@ -8,7 +8,7 @@
 #include "core/module.h"
 #include "support/folder.h"
 
-/* A file that is no module, under this name. */
+/* Try a file with this name that is not a module. */
 static void try_in(const char *folder, const char *name)
 {
     const module_tables *tables;

@@ -1,4 +1,4 @@
-/* The nearest name is found, and no far one. */
+/* The nearest name is found, and no distant one. */
 #include "support/random.h"
 #include "support/test.h"
 

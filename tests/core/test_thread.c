@@ -1,4 +1,4 @@
-/* Threads of the library's: a program's signals are delivered to its own ones alone. */
+/* The library's threads: a program's signals are delivered only to its own threads. */
 #include <signal.h>
 
 #include "core/request.h"

@@ -1,4 +1,4 @@
-/* How long a reshard takes, where that can be written down, and what must hold of any. */
+/* The time of a reshard, where a formula is known, and properties of every reshard. */
 #include "simulate/star.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@
 
 static const star plain = {.processors = RANKS, .latency_ns = 1000, .bytes_per_s = RATE};
 
-/* A matrix, cut over some ranks in the source and over others in the destination. */
+/* A matrix, divided over some ranks in the source and over others in the destination. */
 typedef struct matrix {
     int from, to, to_first, from_dim, to_dim;
 } matrix;
@@ -72,7 +72,7 @@ static void rows_to_columns_take_what_one_rank_sends(void **state)
         CHECK(info.most_received == sent && info.local_bytes == (uint64_t)ranks * part);
         banyan_forecast direct = forecast(traffic, &plain, BANYAN_SERVICE_DIRECT, 0, false);
         check_near("direct", direct.seconds, (double)sent / RATE + LATENCY);
-        /* A batch a partner: all ranks turn to the next at once. */
+        /* One batch for each partner: all ranks proceed to the next at once. */
         banyan_forecast rounds = forecast(traffic, &plain, BANYAN_SERVICE_PIPELINE, part, false);
         check_near("pipeline", rounds.seconds, (double)sent / RATE + LATENCY);
         CHECK(rounds.batches == info.pairs && rounds.rounds == (uint64_t)ranks - 1);
@@ -83,7 +83,7 @@ static void rows_to_columns_take_what_one_rank_sends(void **state)
 static void direct_reads_take_what_one_rank_receives(void **state)
 {
     (void)state;
-    /* Seven send to one, whose link down is seven times as busy as theirs are up. */
+    /* Seven ranks send to one, whose link down is seven times as busy as their links up. */
     banyan_traffic *traffic = plan_matrix((matrix){7, 1, 7, 0, 0}, 8);
     banyan_forecast direct = forecast(traffic, &plain, BANYAN_SERVICE_DIRECT, 0, false);
     check_near("direct", direct.seconds, (double)BYTES / RATE + LATENCY);
@@ -133,8 +133,6 @@ static void a_long_way_is_waited_for_every_second_batch(void **state)
     }
     banyan_traffic_destroy(traffic);
 }
-
-/* ---- any reshard ---- */
 
 static uint64_t link_bytes(const banyan_simulation *simulation)
 {

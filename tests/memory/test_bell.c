@@ -1,4 +1,5 @@
-/* Nobody sleeps through a change: between threads and processes, rung or knocked on. */
+/* No thread misses a change while it falls asleep: between threads and processes, by either kind
+ * of wake-up. */
 #include "support/test.h"
 
 #include <pthread.h>
@@ -19,7 +20,7 @@ struct place {
     _Alignas(64) _Atomic uint64_t answered[WAITERS];
     uint64_t rounds;
     int waiters;
-    bool ring; /* rather than knock */
+    bool ring; /* instead of the conditional wake-up */
 };
 
 static void tell(wake_up *b, bool ring)
@@ -30,7 +31,7 @@ static void tell(wake_up *b, bool ring)
         wake_up_doorbell(b);
 }
 
-/* Never looks twice before it sleeps; a lost wake-up takes LONG_NS. */
+/* Polls only once before it sleeps; a lost wake-up takes LONG_NS. */
 static void await(wake_up *b, _Atomic uint64_t *value, uint64_t least)
 {
     while (atomic_load_explicit(value, memory_order_acquire) < least) {
@@ -120,12 +121,10 @@ static void play_with_processes(int waiters, uint64_t rounds, bool ring)
     munmap(place, sizeof *place);
 }
 
-/* ---- the narrow place ---- */
-
 #define LOOKS 100000
 
-/* One changes and knocks, the other announces itself and looks, both as near to one moment as can
- * be; nobody sleeps, so that there are many such moments. */
+/* One changes the value and wakes, the other announces itself and polls, as nearly at once as
+ * possible; none sleeps, so there are many such moments. */
 struct meeting {
     wake_up door;
     _Alignas(64) _Atomic uint64_t change;

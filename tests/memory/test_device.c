@@ -1,5 +1,5 @@
-/* Machines without GPUs: whoever asks for one hears what is missing, all ranks alike, and
- * everything else goes on. */
+/* Machines without GPUs: a request for one fails on all ranks with the missing part, and
+ * everything else works. */
 #include "support/test.h"
 
 #include <dlfcn.h>
@@ -7,7 +7,7 @@
 
 #include "memory/device.h"
 
-/* The last rank alone asks for a GPU, or all do. */
+/* Only the last rank requests a GPU, or all do. */
 struct request {
     bool all;
     const char *missing;

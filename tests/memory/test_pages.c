@@ -1,4 +1,4 @@
-/* Pages of one process that its ranks share: what is not there is refused. */
+/* Pages of one process that its ranks share: missing pages are refused. */
 #include "support/test.h"
 
 #include <unistd.h>

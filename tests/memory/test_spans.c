@@ -1,4 +1,5 @@
-/* Ranges that overlap in any way: one that holds the range asked for is found when there is one. */
+/* Ranges that overlap in any way: a range that contains the requested one is found if there is
+ * one. */
 #include "support/test.h"
 
 #include "memory/user/spans.h"

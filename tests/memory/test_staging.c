@@ -1,4 +1,4 @@
-/* Staging moves the same bytes however its slots are set up, and its owner believes no slot. */
+/* Staging moves equal bytes however its slots are set up, and its owner validates every slot. */
 #include "support/test.h"
 
 #include <unistd.h>
@@ -65,7 +65,7 @@ static size_t cut(random_state *random, unsigned char *local, banyan_iovec *piec
     return count;
 }
 
-/* Rows of one size, equally far apart, from either end of the block on. */
+/* Rows of one size at equal distances, from either end of the block on. */
 static size_t cut_rows(random_state *random, unsigned char *local, banyan_iovec *pieces)
 {
     size_t bytes = (size_t)random_between(random, 500, 5000), rows = BYTES / bytes;
@@ -91,7 +91,7 @@ static void read_back(struct stage *s, staging_requester *requester, random_stat
     for (size_t i = 0; i < BYTES; i++)
         CHECK(local[i] == pattern_byte(peer, i), "byte %zu: slots of %zu, %zu at once", i,
               requester->slot_bytes, requester->refill);
-    /* The same bytes back: whoever reads meanwhile sees no other. */
+    /* Write the bytes back: concurrent readers see no other values. */
     transfer.write = true;
     CHECK_OK(staging_run(requester, &transfer));
     free(local);
@@ -120,7 +120,7 @@ static void every_set_up_of_slots_moves_the_same(void **state)
     ranks_run(2, try_all_set_ups, &seed);
 }
 
-/* Post a slot as no requester of ours would, and see what the owner says. */
+/* Post a slot unlike our requester's, and return the owner's verdict. */
 static slot_verdict ask(struct stage *s, const banyan_memory_handle *handle, bool write,
                         uint32_t count, const slot_piece *pieces, uint32_t given)
 {

@@ -1,4 +1,4 @@
-/* Copies, past and into the caches too, move exactly what memcpy would, wherever rows lie. */
+/* Copies, past and into the caches, move exactly memcpy's bytes, wherever rows lie. */
 #include "support/test.h"
 
 #include "memory/stream.h"
@@ -11,10 +11,10 @@ typedef void (*rows_fn)(void *destination, ptrdiff_t destination_pitch, const vo
                         ptrdiff_t source_pitch, size_t rows, size_t bytes);
 typedef void (*run_fn)(void *destination, const void *source, size_t bytes);
 
-/* One side of the rows: none overlap, and all lie in the room. */
+/* One side of the rows: none overlap, and all lie in the buffer. */
 typedef struct side {
     ptrdiff_t pitch;
-    size_t first; /* where row 0 lies */
+    size_t first; /* offset of row 0 */
 } side;
 
 static side side_of(random_state *random, size_t rows, size_t bytes)
@@ -86,7 +86,7 @@ static void runs_of_any_length_arrive_whole(void **state)
         size_t bytes = (size_t)random_between(&random, 0, round % 2 ? 3000 : 300000);
         size_t source = (size_t)random_between(&random, 0, 200);
         size_t there =
-            source + (size_t)random_between(&random, 0, 40); /* a little behind, in pages */
+            source + (size_t)random_between(&random, 0, 40); /* slightly after it, in pages */
         memset(expected, POISON, ROOM);
         memcpy(expected + there, from + source, bytes);
         for (int i = 0; i < 3; i++) {
@@ -101,7 +101,7 @@ static void runs_of_any_length_arrive_whole(void **state)
     free(expected);
 }
 
-/* Copies are cut where the processor's are fastest; what lies around them must stay. */
+/* Copies are divided where the processor is fastest; the bytes around them must stay. */
 static void long_copies_arrive_whole(void **state)
 {
     (void)state;

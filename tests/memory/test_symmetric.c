@@ -1,4 +1,4 @@
-/* Symmetric buffers: every peer reads what a rank wrote, at any size, and nothing stays behind. */
+/* Symmetric buffers: every peer reads a rank's writes, at any size, and no memory is leaked. */
 #include "support/test.h"
 
 #include <signal.h>
@@ -9,7 +9,7 @@
 #include "memory/symmetric/pages.h"
 #include "support/descriptors.h"
 
-/* A size that a rank and a round have in common on all ranks; some are 0, some large. */
+/* A size for a rank and a round, equal on all ranks; some are 0, some large. */
 static size_t part_bytes(uint64_t seed, int round, int rank)
 {
     random_state random = random_from(seed + (uint64_t)round * 1000 + (uint64_t)rank);
@@ -93,7 +93,7 @@ static void ranks_that_are_threads_share_mappings(void **state)
     ranks_run_threads(3, write_and_read_all, &seed);
 }
 
-/* A rank that frees early takes nothing away from the others. */
+/* A rank that frees early takes no memory from the others. */
 static void free_early(banyan_world *world, void *context)
 {
     (void)context;
@@ -166,7 +166,7 @@ static void handles(banyan_world *world, void *context)
     banyan_memory_free(memory);
     CHECK_FAILS(banyan_memory_map(world, &all[next], &there), BANYAN_ERR_NOT_FOUND, "freed");
     CHECK_FAILS(banyan_memory_find(world, mine + 100, 50, &handle), BANYAN_ERR_NOT_FOUND, "lie in");
-    /* `other` ends with the world. */
+    /* `other` is freed with the world. */
 }
 
 static void a_handle_leads_to_the_peer_and_not_beyond(void **state)
@@ -175,7 +175,7 @@ static void a_handle_leads_to_the_peer_and_not_beyond(void **state)
     ranks_run(3, handles, NULL);
 }
 
-/* The last rank asks for more than any machine has. */
+/* The last rank requests more memory than any machine has. */
 static void ask_too_much(banyan_world *world, void *context)
 {
     (void)context;
@@ -229,7 +229,7 @@ static size_t names_in_dev_shm(void)
     return count;
 }
 
-/* Does any process still hold one of our memory files, mapped or open? */
+/* True if any process still has one of our memory files mapped or open. */
 static bool memory_is_mapped_by(pid_t pid)
 {
     char path[64], line[512];

@@ -1,4 +1,4 @@
-/* Registered ordinary memory: reached by the way that works, refused where it is not registered. */
+/* Registered ordinary memory: accessed by the working path, refused if not registered. */
 #include "support/test.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@
 
 #define BLOCK 100000
 
-/* From here on the kernel denies this process what Yama or a container would. */
+/* From here on the kernel denies this process the calls that Yama or a container would. */
 static void deny_cross_memory_attach(void)
 {
     struct sock_filter code[] = {
@@ -31,9 +31,7 @@ static void deny_cross_memory_attach(void)
     CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
 }
 
-/* ---- which way ---- */
-
-/* Every rank reads its next one's block, and all use the same way. */
+/* Every rank reads the next rank's block, and all use one path. */
 static void exchange_blocks(banyan_world *world, banyan_user_memory_path *used)
 {
     int rank = banyan_world_rank(world), size = banyan_world_size(world), next = (rank + 1) % size;
@@ -88,7 +86,7 @@ static void any_way_works_and_can_be_forced(void **state)
     ranks_force_user_memory(NULL);
 }
 
-/* On one rank only: the others must come to the same. */
+/* On one rank only: the others must choose the same path. */
 static void be_denied(banyan_world *world, void *context)
 {
     banyan_user_memory_path used;
@@ -113,7 +111,7 @@ static void be_denied_what_is_forced(banyan_world *world, void *context)
     CHECK_FAILS(banyan_transport_open(world, "shm", &transport), BANYAN_ERR_UNSUPPORTED,
                 "Operation not permitted");
     CHECK(strstr(banyan_last_error(), "BANYAN_USER_MEMORY=cma") != NULL);
-    /* The world itself is well. */
+    /* The world itself is healthy. */
     ranks_force_user_memory("staging");
     banyan_user_memory_path used;
     exchange_blocks(world, &used);
@@ -145,8 +143,6 @@ static void ranks_that_ask_for_different_ways_are_told(void **state)
     (void)state;
     ranks_run(2, ask_for_nonsense, NULL);
 }
-
-/* ---- what is registered ---- */
 
 static void look_up(banyan_world *world, void *context)
 {
@@ -259,7 +255,7 @@ static void try_to_reach_beyond(banyan_world *world, void *context)
     CHECK_OK(banyan_world_barrier(world));
     for (size_t i = 0; i < BLOCK; i++)
         CHECK(p.block[i] == 0x55, "byte %zu was written", i);
-    /* The path is still good. */
+    /* The path still works. */
     banyan_memory_handle both[2];
     CHECK_OK(banyan_world_allgather(world, &p.mine, sizeof p.mine, both));
     banyan_remote good = {both[1 - banyan_world_rank(world)], BLOCK - 2010};
@@ -320,7 +316,7 @@ static void offsets_of_gibibytes_are_exact(void **state)
     ranks_force_user_memory(NULL);
 }
 
-/* Only the kernel can tell: memory that its owner gave back without unregistering it. */
+/* Only the kernel can detect it: memory that its owner freed without unregistering it. */
 static void read_what_is_gone(banyan_world *world, void *context)
 {
     (void)context;
@@ -386,14 +382,12 @@ static void registrations_may_change_while_peers_read_others(void **state)
     ranks_force_user_memory(NULL);
 }
 
-/* ---- owners that cannot help ---- */
-
 struct victims {
     _Atomic int ready;
     pid_t pids[2];
 };
 
-/* Rank 1 dies while rank 0 reads from it over and over. */
+/* Rank 1 dies while rank 0 reads from it repeatedly. */
 static void read_from_the_dying(int rank, int count, const banyan_unique_id *id, void *context)
 {
     (void)context;
@@ -461,7 +455,7 @@ static void an_owner_that_does_not_answer_is_named_at_the_deadline(void **state)
     munmap(victims, sizeof *victims);
 }
 
-/* Staging needs the owner's process, but not the attention of the thread that drives its world. */
+/* Staging needs the owner's process, but not the thread that drives its world. */
 static void read_from_the_busy(banyan_world *world, void *context)
 {
     (void)context;

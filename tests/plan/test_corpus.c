@@ -1,4 +1,4 @@
-/* Plans of the format's own language: read, written, read again. */
+/* Plans in the format's own language: read, written, read again. */
 #include "support/test.h"
 
 #include <glob.h>

@@ -1,4 +1,4 @@
-/* What outputs must hold, byte by byte, against the collectives' definitions. */
+/* Expected outputs, byte by byte, against the collectives' definitions. */
 #include "support/test.h"
 
 #include "plan/plan.h"
@@ -24,7 +24,7 @@ static banyan_plan *make_plan(banyan_collective_kind kind, int ranks, uint64_t i
     return plan;
 }
 
-/* The only reduction of a plan says how it reduces. */
+/* The only reduction of a plan determines its operator. */
 static void add_reduction(banyan_plan *plan, banyan_reduce_op op)
 {
     plan_rank *rank = &plan->ranks[plan->rank_count - 1];
@@ -35,9 +35,8 @@ static void add_reduction(banyan_plan *plan, banyan_reduce_op op)
     rank->blocks[0].ops[0] = (plan_op){.kind = PLAN_REDUCE, .reduce_op = op};
 }
 
-/* ---- the definitions ---- */
-
-/* Which byte of which rank's input goes into this byte of the output: the k-th of how many. */
+/* Return the k-th source of this output byte: a byte of a rank's input. Returns the number of
+ * sources. */
 static int sources_at(const made_plan *of, int rank, uint64_t byte, int k, int *from, uint64_t *at)
 {
     int ranks = of->info.ranks;
@@ -134,8 +133,6 @@ static void every_byte_of_a_collective_is_what_its_definition_says(void **state)
         banyan_plan_destroy(plan);
     }
 }
-
-/* ---- custom collectives ---- */
 
 static void a_custom_collective_says_what_its_author_gave(void **state)
 {

@@ -1,4 +1,4 @@
-/* Where chunks lie, against a reference that knows every byte's place by counting. */
+/* Positions of chunks, against a reference that finds every byte's place by counting. */
 #include <inttypes.h>
 
 #include "plan/shapes.h"
@@ -7,8 +7,6 @@ static const banyan_collective_kind kinds[] = {
     BANYAN_CUSTOM,   BANYAN_ALLREDUCE, BANYAN_ALLGATHER, BANYAN_REDUCESCATTER,
     BANYAN_ALLTOALL, BANYAN_SENDRECV,  BANYAN_BROADCAST, BANYAN_REDUCE,
 };
-
-/* ---- the reference ---- */
 
 typedef struct layout {
     uint64_t stride, block, factor;
@@ -29,7 +27,7 @@ static layout layout_of(const shape *of, uint64_t message)
     return made;
 }
 
-/* The bytes that a chunk has, from where on in its buffer. */
+/* Return the bytes of a chunk, and its offset in its buffer. */
 static uint64_t chunk_bytes(const layout *of, plan_buffer buffer, uint64_t chunk, uint64_t *start)
 {
     if (buffer == PLAN_SCRATCH) {
@@ -44,8 +42,6 @@ static uint64_t chunk_bytes(const layout *of, plan_buffer buffer, uint64_t chunk
     return end - begin;
 }
 
-/* ---- what the cut gives, byte by byte ---- */
-
 #define MOST_OPERANDS 6
 
 typedef struct byte_seen {
@@ -58,8 +54,8 @@ typedef struct byte_seen {
 typedef struct seen {
     byte_seen *bytes;
     uint64_t count;
-    uint32_t operands, key; /* key: an operand in scratch, whose offset tells the position */
-    uint64_t key_start;     /* where that begins */
+    uint32_t operands, key; /* key: an operand in scratch, whose offset gives the position */
+    uint64_t key_start;     /* offset where it begins */
     const layout *where;
     uint32_t member;
     uint64_t iteration;
@@ -112,7 +108,7 @@ static void see(const banyan_plan *plan, const plan_geometry *geometry, plan_op 
     }
 }
 
-/* Whose a byte is: the first members have one unit of the alignment more. */
+/* Return the owner of a byte: the first members have one alignment unit more. */
 static uint32_t member_of(uint64_t position, uint64_t total, uint64_t alignment, uint32_t members,
                           uint64_t *begin)
 {
@@ -128,12 +124,10 @@ static uint32_t member_of(uint64_t position, uint64_t total, uint64_t alignment,
     return 0;
 }
 
-/* ---- random operations ---- */
-
 static const plan_op_kind cut_kinds[] = {PLAN_COPY, PLAN_COPY_PACKET, PLAN_REDUCE,
                                          PLAN_REDUCE_PACKET, PLAN_REDUCE_SEND_PACKET};
 
-/* All operands of as many chunks; the last one is in scratch. */
+/* All operands have this many chunks; the last one is in scratch. */
 static plan_op *random_op(random_state *random, const shape *of, banyan_plan *plan)
 {
     plan_op_kind kind = cut_kinds[random_between(random, 0, 4)];

@@ -1,4 +1,4 @@
-/* Where chunks lie: examples by hand, and sizes that cannot be. */
+/* Positions of chunks: examples by hand, and impossible sizes. */
 #include "plan/shapes.h"
 
 typedef struct pieces {
@@ -112,7 +112,7 @@ static void reused_scratch_wraps_around(void **state)
     banyan_plan_destroy(plan);
 }
 
-/* Members of a group wrap around in shares of their own, whatever iteration they are in. */
+/* Members of a group wrap around in their own shares, in every iteration. */
 static void shares_of_reused_scratch_do_not_overlap(void **state)
 {
     (void)state;
@@ -152,7 +152,7 @@ static void shares_of_reused_scratch_do_not_overlap(void **state)
     }
 }
 
-/* Scratch that was taken for longer messages keeps its places. */
+/* Scratch that was allocated for longer messages keeps its places. */
 static void scratch_of_a_longer_message_keeps_its_stride(void **state)
 {
     (void)state;
@@ -171,8 +171,6 @@ static void scratch_of_a_longer_message_keeps_its_stride(void **state)
     check_piece(&all, 1, 32, 32, 512);
     banyan_plan_destroy(plan);
 }
-
-/* ---- what cannot be ---- */
 
 static void sizes_that_cannot_be_cut_are_refused(void **state)
 {

@@ -1,4 +1,4 @@
-/* What plans move, and how far it is to their end. */
+/* Transfers of plans, and the distance to their end. */
 #include "support/test.h"
 
 #include <inttypes.h>
@@ -7,8 +7,6 @@
 
 #include "plan/pairs.h"
 #include "plan/plan.h"
-
-/* ---- programs whose figures are known ---- */
 
 static banyan_program *begin(const banyan_collective *collective, int ranks,
                              const banyan_program_options *options)
@@ -50,7 +48,7 @@ static banyan_program_memory_channel *channel(banyan_program *program, int from,
     return banyan_program_memory_channel_create(program, to, from);
 }
 
-/* Every rank's block goes round the ring, one rank a step. */
+/* Every rank's block goes around the ring, one rank per step. */
 static banyan_plan *ring(int ranks)
 {
     const banyan_collective collective = {.kind = BANYAN_ALLGATHER};
@@ -97,7 +95,7 @@ static void a_ring_takes_a_hop_a_step(void **state)
     }
 }
 
-/* Two ranks send each other packets, which carry their flags with them. */
+/* Two ranks send each other packets with their own flags. */
 static void packets_are_a_hop_and_twice_the_bytes(void **state)
 {
     (void)state;
@@ -124,7 +122,7 @@ static void packets_are_a_hop_and_twice_the_bytes(void **state)
     banyan_plan_destroy(plan);
 }
 
-/* Semaphores and barriers carry a wait from thread block to thread block, at no hop. */
+/* Semaphores and barriers pass a wait from thread block to thread block, without a hop. */
 static void waits_pass_through_semaphores_and_barriers(void **state)
 {
     (void)state;
@@ -149,7 +147,7 @@ static void waits_pass_through_semaphores_and_barriers(void **state)
     banyan_plan_destroy(plan);
 }
 
-/* In a loop there are signals in every iteration, and a chain of answers grows with them. */
+/* Every iteration of a loop has signals, and a chain of answers grows with them. */
 static void loops_signal_in_every_iteration(void **state)
 {
     (void)state;
@@ -203,7 +201,7 @@ static void hops_of_a_plan_that_waits_for_ever_cannot_be_told(void **state)
     banyan_plan_destroy(plan);
 }
 
-/* Loops of a stranger may be as long as they like: they are not walked to the end. */
+/* An untrusted plan's loops may be of any length: they are not walked to the end. */
 static void hops_of_an_endless_loop_are_given_up(void **state)
 {
     (void)state;
@@ -222,8 +220,6 @@ static void hops_of_an_endless_loop_are_given_up(void **state)
                 "is too long");
     banyan_plan_destroy(plan);
 }
-
-/* ---- pairs of channels ---- */
 
 static void channels_pair_in_the_order_they_have_towards_each_other(void **state)
 {

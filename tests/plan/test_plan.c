@@ -1,4 +1,4 @@
-/* What can be done with a plan that is good: write, copy, compare, list, measure. */
+/* Operations on a valid plan: write, copy, compare, list, measure. */
 #include "support/test.h"
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@ static banyan_plan *read_good(void)
     return plan;
 }
 
-/* How many differences there are; their lines contain `part`. */
+/* Return the number of differences; their lines contain `part`. */
 static size_t count_differences(const banyan_plan *a, const banyan_plan *b, const char *part)
 {
     char *text;
@@ -36,8 +36,6 @@ static void check_equal(const banyan_plan *a, const banyan_plan *b)
     CHECK(count == 0 && text[0] == '\0', "%s", text);
     free(text);
 }
-
-/* ---- writing ---- */
 
 static void a_plan_that_was_written_is_read_as_it_was(void **state)
 {
@@ -81,7 +79,7 @@ static void a_plan_that_cannot_be_written_leaves_nothing_behind(void **state)
     char *text;
     size_t bytes;
     CHECK_FAILS(banyan_plan_print(plan, &text, &bytes), BANYAN_ERR_INVALID, "UTF-8");
-    plan->name = "a\nb"; /* no reader would take it */
+    plan->name = "a\nb"; /* no reader would accept it */
     CHECK_FAILS(banyan_plan_print(plan, &text, &bytes), BANYAN_ERR_INVALID, "control characters");
     banyan_plan_destroy(plan);
     free(path);
@@ -108,8 +106,6 @@ static void a_pipe_is_written_to_and_stays_one(void **state)
     free(path);
 }
 
-/* ---- copies ---- */
-
 static void a_clone_is_equal_and_on_its_own(void **state)
 {
     (void)state;
@@ -125,8 +121,6 @@ static void a_clone_is_equal_and_on_its_own(void **state)
     banyan_plan_destroy(clone);
     banyan_plan_destroy(again);
 }
-
-/* ---- differences ---- */
 
 static void change_name(banyan_plan *plan)
 {
@@ -294,8 +288,6 @@ static void no_more_differences_are_told_than_asked_for(void **state)
     banyan_plan_destroy(changed);
 }
 
-/* ---- names ---- */
-
 static void names_are_read_as_they_are_written(void **state)
 {
     (void)state;
@@ -318,8 +310,6 @@ static void names_are_read_as_they_are_written(void **state)
     CHECK_FAILS(banyan_collective_parse("allreducE", &kind), BANYAN_ERR_NOT_FOUND, "allreducE");
     CHECK_FAILS(banyan_reduce_op_parse("avg", &op), BANYAN_ERR_NOT_FOUND, "avg");
 }
-
-/* ---- listing ---- */
 
 static void a_listing_shows_the_rank_that_was_asked_for(void **state)
 {

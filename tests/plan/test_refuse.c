@@ -1,4 +1,4 @@
-/* Plans from strangers: one thing that is wrong with a good plan, and what is said of it. */
+/* Untrusted plans: one fault in a valid plan, and its message. */
 #include "support/test.h"
 
 #include <jansson.h>
@@ -10,9 +10,7 @@
 static char *good_text;
 static size_t good_bytes;
 
-/* ---- changes ---- */
-
-/* What "gpus.0.threadblocks.1" leads to but for its last step, which `*last` is. */
+/* Return the parent of the path "gpus.0.threadblocks.1"; `*last` is its last step. */
 static json_t *follow(json_t *root, char *path, char **last)
 {
     char *save, *step = strtok_r(path, ".", &save);
@@ -26,7 +24,7 @@ static json_t *follow(json_t *root, char *path, char **last)
     return at;
 }
 
-/* Set what the path leads to, or delete it: value NULL. "+" appends to a list. */
+/* Set the value at the path, or delete it: value NULL. "+" appends to a list. */
 static void change(json_t *root, const char *where, const char *value)
 {
     char *path = strdup(where), *last;
@@ -48,7 +46,7 @@ static void change(json_t *root, const char *where, const char *value)
 
 typedef struct wrong {
     const char *where, *value;   /* the change */
-    const char *where2, *value2; /* another, where one is not enough */
+    const char *where2, *value2; /* a second one, if one is not enough */
     const char *said;
 } wrong;
 
@@ -89,8 +87,6 @@ static void check_refused(const wrong *list, size_t count)
 /* Operations of rank 0's thread blocks. */
 #define OP(block, op) "gpus.0.threadblocks." #block ".ops." #op
 #define AT(block, op) "gpus[0].threadblocks[" #block "].ops[" #op "]"
-
-/* ---- the tests ---- */
 
 static void the_plan_itself_is_taken(void **state)
 {
@@ -378,7 +374,7 @@ static void wrong_additions_are_refused(void **state)
          .said = "input chunk 4 of rank 1 in output chunk 0 of rank 1"}, );
 }
 
-/* Enough of a plan says little; what it leaves out has the format's values. */
+/* A minimal plan: omitted fields have the format's defaults. */
 static void what_is_left_out_has_the_formats_values(void **state)
 {
     (void)state;

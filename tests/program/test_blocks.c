@@ -1,4 +1,4 @@
-/* Custom collectives whose chunks make blocks, of which messages need not make equal chunks. */
+/* Custom collectives whose chunks form blocks; messages need not divide into equal chunks. */
 #include "support/proof.h"
 #include "support/test.h"
 

@@ -1,5 +1,5 @@
-/* What compile does as a whole: its passes, each of which can be switched off, and the plan's head.
- */
+/* The work of compile as a whole: its passes, each of which can be disabled, and the plan's
+ * header. */
 #include "program/passes.h"
 
 #include <time.h>
@@ -20,7 +20,7 @@ static void log_pass(void *context, const char *pass, const banyan_plan *plan)
     log->operations[log->count++] = banyan_plan_describe(plan).operations;
 }
 
-/* Something to do for every pass: on rank 0, and what pairs with it on rank 1. */
+/* Work for every pass: on rank 0, with its counterpart on rank 1. */
 static void write(banyan_program *program)
 {
     banyan_program_port_channel *to = banyan_program_port_channel_create(program, 1, 0);
@@ -238,7 +238,7 @@ static void ten_thousand_puts_are_one(void **state)
     banyan_program_destroy(program);
 }
 
-/* Rank 0 signals ranks 1 to 3 so many times each, from one thread block; each waits once. */
+/* Rank 0 signals ranks 1 to 3 this many times each, from one thread block; each waits once. */
 static banyan_status compile_signals(const int *times)
 {
     banyan_program *program = program_begin(4, 1, NULL);

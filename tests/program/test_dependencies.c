@@ -1,5 +1,4 @@
-/* A nop comes before what depends on an earlier operation of the same thread block, and before
- * nothing else. */
+/* A nop precedes an operation that depends on an earlier one of its thread block, and no other. */
 #include "program/passes.h"
 
 #define AT(chunk, index) banyan_program_slice(program, (chunk), (index), (index) + 1)
@@ -47,7 +46,7 @@ static void write_after_two_reads(banyan_program *program)
                           BANYAN_SUM, BANYAN_TB(0));
 }
 
-/* What an operation did before its nop was found to be needed is remembered, too. */
+/* Accesses of an operation are remembered even if a nop before it is found necessary later. */
 static void remembered_after_nop(banyan_program *program)
 {
     copy(program, 0, 0, 1);
@@ -85,7 +84,7 @@ static void gets_and_puts(banyan_program *program)
     banyan_program_memory_get(channel, OUT(0, 1, 2), OUT(1, 1, 2), BANYAN_TB(0));
 }
 
-/* What one operation writes at a peer and another reads or writes there. */
+/* Accesses of one operation at a peer, and of another there. */
 static void peers(banyan_program *program)
 {
     banyan_program_memory_channel *channel = banyan_program_memory_channel_create(program, 1, 0);
@@ -106,7 +105,7 @@ static void other_peers(banyan_program *program)
     banyan_program_memory_get(second, OUT(0, 2, 3), OUT(2, 0, 1), BANYAN_TB(0));
 }
 
-/* Packets' readers wait for their flags; the data that they become does not. */
+/* Packets' readers wait for their flags; readers of the unpacked data do not. */
 static void packets(banyan_program *program)
 {
     banyan_chunk scratch = banyan_program_scratch(program, 0, 2);
@@ -145,7 +144,7 @@ static void in_loop(banyan_program *program)
     banyan_program_loop_end(program);
 }
 
-/* The loop as a whole reads and writes what its operations do. */
+/* The loop as a whole has its operations' accesses. */
 static void around_loop(banyan_program *program)
 {
     copy(program, 0, 0, 1);

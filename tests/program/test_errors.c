@@ -1,8 +1,8 @@
-/* A program keeps the first error, which says where the call stands, what it does, and the numbers;
- * nothing that is called after it does any harm. */
+/* A program keeps its first error, with the place of the call, its name and the numbers; later
+ * calls do no harm. */
 #include "program/passes.h"
 
-/* The line of the call that is wrong. */
+/* The line of the wrong call. */
 static int wrong_line;
 #define WRONG(call) (wrong_line = __LINE__, (call))
 
@@ -10,7 +10,7 @@ static int wrong_line;
 typedef struct error_case {
     const char *name;
     program_writer write;
-    const char *parts[4]; /* of the sentence */
+    const char *parts[4]; /* of the message */
 } error_case;
 
 #define AT(chunk, index) banyan_program_slice(program, (chunk), (index), (index) + 1)
@@ -29,8 +29,6 @@ static banyan_program_switch_channel *group(banyan_program *program, banyan_buff
 {
     return banyan_program_switch_channel_create(program, (const int[]){0, 1, 3}, 3, buffer);
 }
-
-/* ---- ranks ---- */
 
 static void input_of_no_rank(banyan_program *program)
 {
@@ -81,8 +79,6 @@ static void barrier_of_no_rank(banyan_program *program)
 {
     WRONG(banyan_program_barrier(program, 4, (const int[]){0, 1}, 2));
 }
-
-/* ---- chunks ---- */
 
 static void input_past_its_end(banyan_program *program)
 {
@@ -165,8 +161,6 @@ static void read_reduce_of_another_rank(banyan_program *program)
                                        BANYAN_SUM, BANYAN_TB(0)));
 }
 
-/* ---- sizes ---- */
-
 static void copy_of_different_sizes(banyan_program *program)
 {
     WRONG(banyan_program_copy(program, 0, OUT(0, 0, 3), IN(0, 0, 2), BANYAN_TB(0)));
@@ -207,8 +201,6 @@ static void reduce_in_an_unknown_way(banyan_program *program)
                                 (banyan_reduce_op)9, BANYAN_TB(0)));
 }
 
-/* ---- packets ---- */
-
 static void packets_into_output(banyan_program *program)
 {
     WRONG(banyan_program_copy_packets(program, 1, OUT(1, 3, 4), IN(1, 0, 1), BANYAN_TB(0)));
@@ -242,8 +234,6 @@ static void packets_broadcast_to_output(banyan_program *program)
     WRONG(banyan_program_switch_broadcast_packets(group(program, BANYAN_OUTPUT), 1,
                                                   banyan_program_scratch(program, 1, 1), 0, 1, 0));
 }
-
-/* ---- thread blocks ---- */
 
 static void nobody_does_it(banyan_program *program)
 {
@@ -285,8 +275,6 @@ static void barrier_of_nobody(banyan_program *program)
     WRONG(banyan_program_barrier(program, 2, NULL, 0));
 }
 
-/* ---- switches ---- */
-
 static void switch_at_a_rank_outside(banyan_program *program)
 {
     WRONG(banyan_program_switch_reduce(group(program, BANYAN_INPUT), 2, 0, 1, IN(2, 0, 1),
@@ -311,8 +299,6 @@ static void switch_past_the_end(banyan_program *program)
     banyan_program_scratch(program, 3, 2);
     WRONG(banyan_program_switch_broadcast(group(program, BANYAN_SCRATCH), 0, own, 0, 3, 0));
 }
-
-/* ---- loops ---- */
 
 static void loop_in_a_loop(banyan_program *program)
 {
@@ -546,8 +532,8 @@ static void no_program_is_no_harm(void **state)
     banyan_program_destroy(NULL);
 }
 
-/* The error of a call that notes no place itself begins with the place that was noted last and is
- * not yet taken; NULL: with none. */
+/* An error of a call without a place of its own begins with the last noted place that was not
+ * used; NULL: with none. */
 static void check_taken_place(const char *expected)
 {
     banyan_program *program;

@@ -1,11 +1,10 @@
-/* The examples' plans do what they say, for any number of ranks, and nothing in them is raced for.
- */
+/* The examples' plans implement their collectives for any number of ranks, without races. */
 #include <inttypes.h>
 
 #include "support/symbolic.h"
 #include "support/test.h"
 
-/* What the example prints for so many ranks. */
+/* Return the plan that the example prints for this number of ranks. */
 static banyan_plan *plan_of(const char *example, int ranks)
 {
     char command[512], *text = NULL;

@@ -1,4 +1,4 @@
-/* Fusion of what moves and reduces data. */
+/* Fusion of moves and reductions. */
 #include "program/passes.h"
 
 static banyan_program_memory_channel *memory(banyan_program *program)
@@ -24,8 +24,6 @@ static void reduce(banyan_program *program, uint64_t source, uint64_t other, uin
     banyan_program_reduce(program, 0, IN(0, source, source + 1), CHUNKS(IN(0, other, other + 1)), 1,
                           OUT(0, destination, destination + 1), BANYAN_SUM, BANYAN_TB(0));
 }
-
-/* ---- runs ---- */
 
 static void run_of_puts(banyan_program *program)
 {
@@ -92,8 +90,6 @@ static void runs_of_packets(banyan_program *program)
                                                BANYAN_TB(0));
     banyan_program_memory_read_put_packets(channel, AT(s.of[1], 4), AT(s.of[0], 1), BANYAN_TB(0));
 }
-
-/* ---- reductions ---- */
 
 static void run_of_reductions(banyan_program *program)
 {
@@ -184,8 +180,6 @@ static void reduce_packets_and_copy_of_another(banyan_program *program)
     reduce_packets(program, &s, 1);
     banyan_program_copy_packets(program, 0, AT(s.of[0], 4), IN(0, 1, 2), BANYAN_TB(0));
 }
-
-/* ---- switches ---- */
 
 static banyan_program_switch_channel *both(banyan_program *program, banyan_buffer buffer)
 {

@@ -1,4 +1,4 @@
-/* Fusion of synchronisation: runs become one, and what a neighbour fulfils is not asked for. */
+/* Fusion of synchronization: runs become one, and a request that a neighbour fulfils is dropped. */
 #include "program/passes.h"
 
 static banyan_program_memory_channel *memory(banyan_program *program)
@@ -131,7 +131,7 @@ static void run_of_semaphores(banyan_program *program)
     banyan_program_semaphore_release(second, 0, BANYAN_SYNC_NONE);
 }
 
-/* Around a loop that begins, or ends, with its threads together. */
+/* Around a loop that begins, or ends, with a synchronization of its threads. */
 static void around_loop(banyan_program *program, banyan_sync first, banyan_sync last)
 {
     banyan_program_semaphore *semaphore = banyan_program_semaphore_create(program, 0, 1);
@@ -166,7 +166,7 @@ static void nops_around_loop(banyan_program *program)
     nop(program);
 }
 
-/* A nop at the loop's end is none at its beginning. */
+/* A nop at the loop's end does not count at its beginning. */
 static void nop_before_loop_that_ends_with_one(banyan_program *program)
 {
     nop(program);

@@ -1,4 +1,4 @@
-/* Which nops are dropped on request, and which stay. */
+/* The nops that are dropped on request, and those that stay. */
 #include "program/passes.h"
 
 static void nop(banyan_program *program)
@@ -165,7 +165,7 @@ static pass_case cases[] = {
     {"iterations stay apart", copies_in_units, NULL, UNITS "nop\ncopy i[0] -> o[0]\n}"},
 };
 
-/* What signals and waits ask for has become nops before. */
+/* Requests of signals and waits became nops earlier. */
 static void drops(void **state)
 {
     const pass_case *of = *state;

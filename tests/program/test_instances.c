@@ -1,4 +1,4 @@
-/* Instances: everything several times, each on its own chunks. */
+/* Instances: the whole program several times, each on its own chunks. */
 #include "program/passes.h"
 
 static banyan_plan *replicate(program_writer write, int instances, banyan_replication policy)
@@ -103,7 +103,7 @@ static void all_packets(banyan_program *program)
                                 BANYAN_TB(0));
 }
 
-/* Every operand of a fused operation moves to its instance's chunks, packets as well. */
+/* Every operand of a fused operation, packets included, moves to its instance's chunks. */
 static void fused_operations_are_replicated_whole(void **state)
 {
     (void)state;

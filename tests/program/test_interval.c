@@ -25,7 +25,7 @@ static void list_add(use *list, uint64_t start, uint64_t stop, bool written)
     }
 }
 
-/* Disjoint, ascending, not empty, and no two neighbours that could be one. */
+/* Disjoint, ascending, not empty, and without mergeable neighbours. */
 static void check_order(const interval_map *map)
 {
     for (size_t i = 0; i < map->count; i++) {
@@ -69,7 +69,7 @@ static void maps_answer_as_lists_do(void **state)
     }
 }
 
-/* What is written piece by piece is one interval, however long. */
+/* Adjacent writes form one interval, however long. */
 static void neighbours_become_one(void **state)
 {
     (void)state;

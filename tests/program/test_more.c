@@ -1,5 +1,5 @@
-/* What is joined on request only: puts on port channels with the signal and the flush that follow
- * them, and reductions with those that go on from their result. */
+/* Fusions on request only: puts on port channels with the following signal and flush, and
+ * reductions with those that continue from their result. */
 #include "program/passes.h"
 
 static banyan_program_port_channel *port(banyan_program *program)

@@ -1,11 +1,9 @@
-/* What must hold of every program, on random ones. */
+/* Properties of every program, tested on random ones. */
 #include "program/interpret.h"
 #include "program/passes.h"
 #include "program/random_program.h"
 
 enum { PROGRAMS = 300 };
-
-/* ---- what each pass was given and made ---- */
 
 typedef struct stages {
     banyan_plan *plans[8];
@@ -58,8 +56,6 @@ static void for_random_programs(int instances, void (*check)(uint64_t seed, cons
     }
 }
 
-/* ---- a pass finds nothing to do in what it has made ---- */
-
 static void check_again(const banyan_plan *plan, ops_rewrite pass)
 {
     banyan_plan *again = run_pass(pass, plan);
@@ -77,8 +73,6 @@ static void check_idempotent(uint64_t seed, const stages *all)
     if (seed % 2)
         check_again(stage_named(all, "idle"), pass_idle);
 }
-
-/* ---- without anybody looking ---- */
 
 /* The passes then run thread block by thread block, not one after another. */
 static void check_at_once(uint64_t seed, const stages *all)
@@ -102,8 +96,6 @@ static void passes_are_idempotent(void **state)
     for_random_programs(1, check_idempotent);
 }
 
-/* ---- passes change nothing in input and output ---- */
-
 typedef struct instance_of {
     uint64_t instance, instances;
 } instance_of;
@@ -114,7 +106,7 @@ static uint64_t mix(uint64_t a, uint64_t b)
     return random_next(&random);
 }
 
-/* Of one instance's own chunk, and where it is among all instances' chunks. */
+/* The initial value of one instance's chunk, by its position among all instances' chunks. */
 static uint64_t first_value(void *context, int rank, plan_buffer buffer, uint64_t chunk)
 {
     const instance_of *of = context;
@@ -186,11 +178,9 @@ static void every_instance_does_what_the_program_does(void **state)
     for_random_programs(3, check_instances);
 }
 
-/* ---- nops stand where they are needed, and nowhere else ---- */
-
 enum { BUFFERS = RANKS * PLAN_BUFFERS };
 
-/* Chunk by chunk, what all ranks' memory is used for. */
+/* Chunk by chunk, the use of all ranks' memory. */
 typedef struct footprint {
     bool read[BUFFERS][1024], written[BUFFERS][1024];
 } footprint;
@@ -236,7 +226,7 @@ static bool depend(const footprint *before, const footprint *after)
     return false;
 }
 
-/* `made` is `given` with a nop wherever an operation depends on what came since the last one. */
+/* `made` is `given` with a nop before each operation that depends on one since the last nop. */
 static void check_nops(const banyan_plan *plan, int rank, const plan_thread_block *block,
                        const plan_op *given, uint32_t count, const plan_op *made,
                        uint32_t made_count)

@@ -1,11 +1,9 @@
-/* Programs that cannot be begun, and those of which only compile can see that they are wrong. */
+/* Programs that cannot be begun, and those whose errors only compile can detect. */
 #include "program/passes.h"
 
-/* The line of the call that is wrong. */
+/* The line of the wrong call. */
 static int wrong_line;
 #define WRONG(call) (wrong_line = __LINE__, (call))
-
-/* ---- what only compile can see ---- */
 
 static void check_compile_fails(banyan_program *program, const char *const parts[])
 {
@@ -84,8 +82,6 @@ static void a_channel_without_another_end_is_refused(void **state)
                 "memory channel 1 of rank 0");
     banyan_program_destroy(program);
 }
-
-/* ---- what cannot be begun ---- */
 
 static void check_create_fails(banyan_collective collective, int ranks,
                                const banyan_program_options *options, const char *part)

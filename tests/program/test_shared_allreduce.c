@@ -23,8 +23,6 @@ static void choose_8_instances(banyan_program_options *options)
     options->instances = 8;
 }
 
-/* ---- all-reduce, in place ---- */
-
 /* Each thread block of a rank reduces one chunk of the rank's share of the message. */
 static void write_allreduce(banyan_program *program, int ranks)
 {
@@ -90,9 +88,9 @@ static void write_allreduce_naive(banyan_program *program, int ranks)
     }
 }
 
-/* Two steps of packets by as many thread blocks as ranks: block b sends the whole share of the b-th
- * peer, reduces chunk b of its own share, and unpacks the share of rank b. Scratch: what the peers
- * send of the rank's share, then their sums. */
+/* Two steps of packets by as many thread blocks as ranks: block b sends the whole share of the
+ * b-th peer, reduces chunk b of its own share, and unpacks the share of rank b. Scratch: the
+ * peers' data for the rank's share, then their sums. */
 static void write_allreduce_packets(banyan_program *program, int ranks)
 {
     banyan_chunk scratch[MOST];

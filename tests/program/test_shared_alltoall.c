@@ -11,8 +11,6 @@ static void choose_16_instances(banyan_program_options *options)
     options->instances = 16;
 }
 
-/* ---- all-to-all, in place: through the peers' scratch ---- */
-
 static void write_alltoall(banyan_program *program, int ranks)
 {
     banyan_chunk scratch[MOST];
@@ -36,8 +34,8 @@ static void write_alltoall(banyan_program *program, int ranks)
     }
 }
 
-/* One thread block sends to a peer while another unloads what comes from it, on a channel for data
- * and one for being ready. */
+/* One thread block sends to a peer while another copies out the peer's data, on one channel for
+ * data and one for readiness. */
 typedef struct exchange {
     banyan_program_memory_channel *data[MOST][MOST], *ready[MOST][MOST];
     banyan_program_semaphore *sent[MOST][MOST];

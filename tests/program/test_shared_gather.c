@@ -8,8 +8,6 @@ static void choose_ll_double(banyan_program_options *options)
     options->double_scratch = true;
 }
 
-/* ---- all-gather, in place: a rank's block of the output is its input ---- */
-
 static void write_allgather(banyan_program *program, int ranks)
 {
     for (int rank = 0; rank < ranks; rank++) {
@@ -39,7 +37,7 @@ static void write_allgather_switch(banyan_program *program, int ranks)
     }
 }
 
-/* The i-th peer after the rank by thread block i, and what comes from it by another one. */
+/* Thread block i sends to the i-th peer after the rank; another one unpacks its data. */
 static void write_allgather_packets(banyan_program *program, int ranks)
 {
     banyan_chunk scratch[MOST];
@@ -59,7 +57,7 @@ static void write_allgather_packets(banyan_program *program, int ranks)
     }
 }
 
-/* The input becomes packets once, which then go to all peers as they are. */
+/* The input becomes packets once; these go to all peers unchanged. */
 static void write_allgather_read_put(banyan_program *program, int ranks)
 {
     banyan_chunk scratch[MOST];
@@ -83,9 +81,7 @@ static void write_allgather_read_put(banyan_program *program, int ranks)
     }
 }
 
-/* ---- two nodes ---- */
-
-/* Channels to the ranks of the same node, and to the one in the same place on the other. */
+/* Channels to the ranks of the same node, and to the one with this local rank on the other node. */
 typedef struct two_nodes {
     banyan_program_memory_channel *local[MOST][MOST];
     banyan_program_port_channel *cross[MOST];
@@ -146,8 +142,8 @@ static void write_allgather_nodes(banyan_program *program, int ranks)
     }
 }
 
-/* Packets of both shares of each local peer, its own and that of its peer on the other node; the
- * latter's sum goes there, and is added to what came inside of that node. */
+/* Packets of both shares of each local peer, its own and that of its counterpart on the other
+ * node. The latter's sum goes there, and is added to the sum inside that node. */
 static void write_reducescatter_nodes(banyan_program *program, int ranks)
 {
     banyan_chunk scratch[MOST];
@@ -189,8 +185,8 @@ static void write_reducescatter_nodes(banyan_program *program, int ranks)
     }
 }
 
-/* One thread block for the other node, four that share what goes to the local peer, four that copy
- * out; they meet before the second half. */
+/* One thread block for the other node, four that share the local peer's data, four that copy out;
+ * they synchronize before the second half. */
 static void write_allgather_groups(banyan_program *program, int ranks)
 {
     enum { SHARES = 4 };

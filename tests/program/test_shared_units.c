@@ -1,7 +1,5 @@
-/* Programs of one or few operations compile to the plans that MSCCL++ makes of the same. */
+/* Programs of one or few operations compile to the plans that MSCCL++ makes of them. */
 #include "program/shared_plan.h"
-
-/* ---- inside a rank ---- */
 
 static void write_barrier(banyan_program *program, int ranks)
 {
@@ -99,16 +97,14 @@ static void write_reduce_and_copy_packets(banyan_program *program, int ranks)
     banyan_program_copy_packets(program, 0, part(program, s, 1), IN(0, 0, 1), BANYAN_TB(0));
 }
 
-/* ---- two ranks over memory channels ---- */
-
-/* Both ranks are ready for the other; each waits for it with its threads together. */
+/* Both ranks are ready for each other; each waits with all its threads. */
 static void meet(banyan_program_memory_channel *channel)
 {
     banyan_program_memory_signal_relaxed(channel, 0, BANYAN_SYNC_BOTH);
     banyan_program_memory_wait_relaxed(channel, 0, BANYAN_SYNC_BOTH);
 }
 
-/* What each has done is seen by the other. */
+/* Each rank's writes are visible to the other. */
 static void finish(banyan_program_memory_channel *channel)
 {
     banyan_program_memory_signal(channel, 0, BANYAN_SYNC_BEFORE);
@@ -289,8 +285,6 @@ static void write_signals_waits(banyan_program *program, int ranks)
             banyan_program_memory_wait(channels[rank][i], 0, BANYAN_SYNC_BOTH);
     }
 }
-
-/* ---- ports and switches ---- */
 
 static void write_flush(banyan_program *program, int ranks)
 {

@@ -1,4 +1,4 @@
-/* Requests for synchronisation become nops. */
+/* Requests for synchronization become nops. */
 #include "program/passes.h"
 
 static void requests(banyan_program *program)

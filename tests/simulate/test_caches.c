@@ -1,5 +1,5 @@
-/* Processors that share a memory: what one writes and another touches goes from cache to cache, and
- * nothing else does. */
+/* Processors that share a memory: data written by one and touched by another go from cache to
+ * cache, and no other data do. */
 #include "simulate/star.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@
 #define SUMS 2.5e7
 #define SIGNAL 1e-3
 
-/* Own memory and others' are told apart by their rates, and signals with data by what they cost. */
+/* Local and remote memory have different rates, and signals with data a cost of their own. */
 static const star plain = {.processors = 3,
                            .shared_memory = true,
                            .local = OWN,
@@ -43,7 +43,7 @@ static void check_takes(banyan_program *program, uint64_t bytes, double seconds)
 static void what_a_peer_only_has_is_as_near_as_the_own(void **state)
 {
     (void)state;
-    /* Its input, which nobody writes, and its output, which it does not touch. */
+    /* Its input, which no rank writes, and its output, which it does not touch. */
     banyan_program *program = begin(2, 1);
     banyan_program_memory_channel *to = banyan_program_memory_channel_create(program, 1, 0);
     banyan_program_memory_get(to, banyan_program_output(program, 0, 0, 1),
@@ -84,7 +84,7 @@ static void a_signal_without_data_costs_nothing(void **state)
     check_takes(program, BYTES, 2 * BYTES / OWN);
 }
 
-/* Of two chunks, one is another's. */
+/* One of two chunks belongs to another rank. */
 static void a_part_may_be_anothers(void **state)
 {
     (void)state;
@@ -101,7 +101,7 @@ static void a_part_may_be_anothers(void **state)
                 3 * BYTES / OWN + BYTES / OTHERS + SIGNAL + BYTES / OWN + BYTES / OTHERS);
 }
 
-/* To be written where it was just read, it need not be fetched once more. */
+/* A line that was just read need not be fetched again for a write. */
 static void what_was_read_is_there_to_be_written(void **state)
 {
     (void)state;
@@ -118,7 +118,7 @@ static void what_was_read_is_there_to_be_written(void **state)
                 BYTES / OWN + BYTES / OTHERS + SIGNAL + 2 * BYTES / OWN + BYTES / OTHERS);
 }
 
-/* Where they are made. What is put on to the peer, in the same operation, is a copy like others. */
+/* In the place of the reduction. A put to the peer in the same operation is an ordinary copy. */
 static void sums_wait_for_lines_that_others_hold(void **state)
 {
     (void)state;
@@ -142,7 +142,7 @@ static void sums_wait_for_lines_that_others_hold(void **state)
                     2 * (BYTES / OTHERS + BYTES / OWN));
 }
 
-/* Copies are ten times as fast of as much as two rings than of more than twice that. */
+/* Copies within two rings are ten times as fast as those of more than twice that size. */
 #define RING UINT64_C(65536)
 static const char cached[] =
     "{\"name\": \"cached\", \"kinds\": {\"core\": {\"shared_memory\": true,"
@@ -189,8 +189,8 @@ static void check_through_scratch(uint64_t bytes, uint64_t scratch_bytes, double
           (unsigned long long)bytes, (unsigned long long)scratch_bytes, took, seconds);
 }
 
-/* Input and output are read and written once, scratch is written and read: in a ring as fast as
- * what twice its bytes are, and where it holds all as fast as the rest. */
+/* Input and output are read and written once, scratch is written and read: with a ring, at the
+ * rate for twice its bytes; when it holds everything, at the rate of the rest. */
 static void scratch_that_is_gone_round_in_stays_in_caches(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Times that can be written down: a way has latency α and carries a byte in β seconds. */
+/* Times with known formulas: a way has latency α and carries a byte in β seconds. */
 #include "simulate/star.h"
 
 #include <math.h>
@@ -91,8 +91,6 @@ static void two_shot_sends_all_blocks_but_the_own_twice(void **state)
     check_form("allreduce_twoshot", any + 1, sizeof any / sizeof any[0] - 1, two_shot);
 }
 
-/* ---- plans that say what each figure of a topology does ---- */
-
 static banyan_program *begin_with(int ranks, bool fuse)
 {
     const banyan_collective collective = {
@@ -117,7 +115,7 @@ static banyan_plan *end(banyan_program *program)
     return plan;
 }
 
-/* Chunks from one rank to another, and a signal that is waited for. */
+/* Chunks from one rank to another, and a signal that the receiver awaits. */
 static void send(banyan_program *program, int from, int to, uint64_t chunks, int block)
 {
     banyan_program_memory_channel *forth = banyan_program_memory_channel_create(program, to, from);
@@ -200,7 +198,7 @@ static void a_reduction_reads_its_sources_one_by_one(void **state)
     banyan_plan_destroy(plan);
 }
 
-/* They count as room, not as bytes, and not where the proxy sends. */
+/* They take space on links, but do not count as bytes, nor where the proxy sends. */
 static void headers_take_room_on_links(void **state)
 {
     (void)state;
@@ -275,8 +273,8 @@ static void a_barrier_opens_when_its_last_thread_block_has_come(void **state)
     }
 }
 
-/* The proxy takes two requests one after the other, and the thread block waits until the data of
- * the second is known to be there. */
+/* The proxy takes two requests one after another, and the thread block waits until the arrival of
+ * the second one's data is known. */
 static void a_port_channel_works_by_itself(void **state)
 {
     (void)state;
@@ -298,7 +296,7 @@ static void a_port_channel_works_by_itself(void **state)
 }
 
 /* It takes as much of the processor as the thread block that copies at the same time, and is woken
- * once for what is posted until it is done. */
+ * once for all requests posted until it is done. */
 static void a_proxy_may_share_its_processor(void **state)
 {
     (void)state;
@@ -326,8 +324,8 @@ static void a_proxy_may_share_its_processor(void **state)
     banyan_plan_destroy(plan);
 }
 
-/* A rank has one proxy for all its channels: it is awake for what is posted on one while it copies
- * for another, and again asleep when the thread block has waited for all that it posted. */
+/* A rank has one proxy for all its channels: it is awake for a request on one while it copies for
+ * another, and asleep again after the thread block has waited for all its requests. */
 static void a_proxy_is_woken_once_for_all_channels(void **state)
 {
     (void)state;
@@ -380,7 +378,7 @@ static void a_switch_stores_to_all_at_once(void **state)
     with.multicast = true;
     for (int n = 2; n <= 8; n *= 2) {
         banyan_plan *plan = star_algorithm("allgather_switch_direct", n);
-        /* Every rank's link takes in all blocks, but sends one. */
+        /* Every rank's link receives all blocks, but sends one. */
         double least = n * (double)CHUNK / RATE;
         double seconds = star_seconds(plan, &with, CHUNK);
         CHECK(seconds >= least && seconds < least + 10 * LATENCY, "%.9g s", seconds);

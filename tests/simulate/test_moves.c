@@ -1,5 +1,5 @@
-/* Moves: transfers that no plan describes. Times that can be written down, and what must hold of
- * any. */
+/* Moves: transfers without a plan. Times with known formulas, and properties of every set of
+ * moves. */
 #include "simulate/star.h"
 
 #include <math.h>
@@ -104,7 +104,7 @@ static void what_another_rank_did_is_known_a_way_later(void **state)
 {
     (void)state;
     banyan_move chain[] = {move(2, 3, 0, 1 << 20), move(1, 2, 0, 1 << 20), move(0, 1, 0, 1 << 20)};
-    chain[0].after[0] = 1; /* listed in reverse: order in the list is of lanes only */
+    chain[0].after[0] = 1; /* listed in reverse: the order of the list matters only for lanes */
     chain[1].after[1] = 2;
     banyan_topology *topology = star_make(&plain);
     banyan_simulation *simulation = run(topology, chain, 3, 0);
@@ -145,8 +145,6 @@ static void moves_that_cannot_be_are_refused(void **state)
                 BANYAN_ERR_INVALID, "a grain of nan");
     banyan_topology_destroy(topology);
 }
-
-/* ---- any moves ---- */
 
 typedef struct loads {
     uint64_t up[8], down[8], most;

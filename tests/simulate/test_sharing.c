@@ -1,4 +1,4 @@
-/* Fair sharing, against cases worked out by hand and against its definition. */
+/* Fair sharing, against cases computed by hand and against its definition. */
 #include "support/test.h"
 
 #include <math.h>
@@ -36,7 +36,7 @@ static void begin(sharing *all, uint32_t number, const uses *over, double amount
     CHECK(flow_go(all, number, amount, limit, now_ps));
 }
 
-/* A flow of so many bytes over these links. */
+/* A flow of this many bytes over these links. */
 static void over_links(sharing *all, uint32_t number, double bytes, uint32_t first, uint32_t second)
 {
     uses over = {{first, second}, {bytes, bytes}, first == second ? 1 : 2};
@@ -49,8 +49,8 @@ static void check_rate(const sharing *all, uint32_t number, double expected)
           number, all->flows[number].rate, expected);
 }
 
-/* Links of 10, 4 and 6: the second is the scarcest, for its three flows; the one that shares the
- * first with one of those has the rest of it, and so on. */
+/* Links of 10, 4 and 6: the second is the scarcest, for its three flows; the flow that shares the
+ * first with one of those gets the rest of it, and so on. */
 static void the_scarcest_link_is_shared_first(void **state)
 {
     (void)state;
@@ -104,7 +104,7 @@ static void weights_count(void **state)
     unmake(&all);
 }
 
-/* 10 bytes a second for 20 and 60 bytes: the first is through after 4 s, the second 4 s later. */
+/* 10 bytes a second for 20 and 60 bytes: the first ends after 4 s, the second 4 s later. */
 static void rates_change_when_a_flow_ends(void **state)
 {
     (void)state;
@@ -125,8 +125,6 @@ static void rates_change_when_a_flow_ends(void **state)
     unmake(&all);
 }
 
-/* ---- random flows ---- */
-
 enum { FLOWS = 24, RESOURCES = 10 };
 
 static double load_of(const sharing *all, uint32_t of)
@@ -142,8 +140,8 @@ static double load_of(const sharing *all, uint32_t of)
     return load;
 }
 
-/* On a full resource of its own nobody has more: then it cannot have more without taking from one
- * who has no more than it. */
+/* No flow has a higher rate on a full resource of its own: then its rate cannot grow without
+ * taking from a flow with no higher rate. */
 static bool has_bottleneck(const sharing *all, const flow *one)
 {
     for (size_t u = 0; u < one->uses.count; u++) {
@@ -208,7 +206,7 @@ static void random_flows_are_fair_at_any_time_and_carry_their_bytes(void **state
     for (int r = 0; r < RESOURCES; r++) {
         CHECK(fabs(all.resources[r].carried - carried[r]) <= 1e-6 * carried[r]);
         CHECK(all.resources[r].users.count == 0);
-        /* No resource can have carried more in its busy time than it is able to. */
+        /* No resource can have carried more in its busy time than its rate permits. */
         CHECK(carried[r] <= rates[r] * (double)all.resources[r].busy_ps / 1e12 * (1 + 1e-6));
     }
     unmake(&all);

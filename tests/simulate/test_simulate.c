@@ -1,4 +1,4 @@
-/* What a simulation says of any plan: that it ends, what flowed where, what the end waited for. */
+/* Results of a simulation of any plan: that it ends, the flows, and the cause of its end. */
 #include "simulate/star.h"
 
 #include <dirent.h>
@@ -28,9 +28,7 @@ static const star usual = {.processors = 16,
                            .memory = 1e12,
                            .multicast = true};
 
-/* ---- bytes ---- */
-
-/* Bytes that a rank's link carries one way are those that the plan moves from, or to, the rank. */
+/* A rank's link carries in each direction the bytes that the plan moves from, or to, the rank. */
 static void check_bytes(const banyan_plan *plan, const banyan_simulation *simulation,
                         uint64_t message)
 {
@@ -61,11 +59,11 @@ static void check_path(const banyan_simulation *simulation)
         CHECK(step.what && (step.operation >= 0 || strcmp(step.what, "launch") == 0));
     }
     CHECK(count > 0);
-    /* What is on its way when the last operation ends arrives within a way. */
+    /* Bytes in flight when the last operation ends arrive within one way's latency. */
     CHECK(banyan_simulation_seconds(simulation) - at < 1e-6);
 }
 
-/* A multiple of what the plan cuts, odd in all other respects. */
+/* A multiple of the plan's units, odd in all other respects. */
 static uint64_t message_of(const banyan_plan *plan, uint64_t about)
 {
     uint64_t unit = banyan_plan_describe(plan).message_parts * 4;
@@ -85,7 +83,7 @@ static void check_algorithm(const char *name, int ranks, const banyan_topology *
         uint64_t message = message_of(plan, bytes);
         banyan_simulation *simulation = star_run(plan, topology, message);
         check_path(simulation);
-        /* By multicast less flows than from rank to rank. */
+        /* Multicast has fewer flows than point-to-point puts. */
         if (!strstr(name, "switch"))
             check_bytes(plan, simulation, message);
         banyan_simulation_destroy(simulation);
@@ -106,8 +104,6 @@ static void all_algorithms_end_and_carry_what_they_move(void **state)
     banyan_topology_destroy(topology);
 }
 
-/* ---- plans of others ---- */
-
 static void check_shared(const char *path, const banyan_topology *topology)
 {
     banyan_plan *plan;
@@ -116,7 +112,7 @@ static void check_shared(const char *path, const banyan_topology *topology)
     banyan_simulation *simulation;
     options.message_bytes = message_of(plan, 100000);
     banyan_status status = banyan_plan_simulate(plan, topology, &options, &simulation);
-    /* Single operations wait for what nobody does; whole collectives do not. */
+    /* Single operations wait for signals that no rank gives; whole collectives do not. */
     if (strstr(path, "/unit_") && status == BANYAN_ERR_MISMATCH) {
         CHECK(strstr(banyan_last_error(), " hangs: rank "), "%s", banyan_last_error());
     } else {
@@ -149,8 +145,6 @@ static void whole_shared_plans_end(void **state)
     banyan_topology_destroy(topology);
 }
 
-/* ---- the same again ---- */
-
 static void the_same_plan_takes_the_same_time(void **state)
 {
     (void)state;
@@ -170,7 +164,7 @@ static void the_same_plan_takes_the_same_time(void **state)
     }
 }
 
-/* Faster parts never make a plan slower where its order is fixed. */
+/* Faster links never slow a plan with a fixed order down. */
 static void a_faster_link_takes_less_time(void **state)
 {
     (void)state;
@@ -184,8 +178,6 @@ static void a_faster_link_takes_less_time(void **state)
     }
     banyan_plan_destroy(plan);
 }
-
-/* ---- refusals ---- */
 
 #define RANK(id, peer, ops)                                                                        \
     "{\"id\": " #id ", \"input_chunks\": 1, \"output_chunks\": 1, \"scratch_chunks\": 0,"          \
@@ -232,7 +224,7 @@ static void who_waits_for_whom_is_told(void **state)
     "{\"id\": " #id ", \"ops\": [" ops "],"                                                        \
     " \"channels\": [{\"channel_type\": \"memory\", \"channel_ids\": [0]}]}"
 
-/* Two thread blocks have come to the barrier; the third waits for a signal before it comes. */
+/* Two thread blocks have arrived at the barrier; the third waits for a signal before it arrives. */
 static void who_has_come_to_a_barrier_is_not_waited_for(void **state)
 {
     (void)state;
@@ -313,9 +305,7 @@ static void loops_of_too_many_steps_are_refused_with_numbers(void **state)
     banyan_topology_destroy(topology);
 }
 
-/* ---- the trace ---- */
-
-/* Operations of a thread block follow each other; the last one ends when the simulation does. */
+/* Operations of a thread block follow each other; the last one ends with the simulation. */
 static void check_events(json_t *events, double seconds)
 {
     double ends[4] = {0}, last = 0;

@@ -1,4 +1,4 @@
-/* Topologies: what their entries stand for, and what is refused, with its place. */
+/* Topologies: the meaning of their entries, and refusals with their place. */
 #include "simulate/star.h"
 
 #include <math.h>
@@ -79,8 +79,6 @@ static void what_is_printed_reads_as_the_same(void **state)
     }
 }
 
-/* ---- rates by working set ---- */
-
 #define LEVEL(bytes, rate)                                                                         \
     "{\"working_set_bytes\": " bytes ", \"local_bytes_per_s\": " rate                              \
     ", \"load_bytes_per_s\": " rate ", \"store_bytes_per_s\": " rate                               \
@@ -106,10 +104,10 @@ static void a_byte_takes_longer_the_more_are_touched(void **state)
     CHECK(is_near(rates_for(kind, 0).local, 8e9) && is_near(rates_for(kind, 1e3).load, 8e9));
     CHECK(rates_for(kind, 1e6).store == 1e9 && rates_for(kind, 1e12).packet == 1e9);
     CHECK(is_near(rates_for(kind, 1e5).reduce, 2e9));
-    /* Not told: as what does not reduce. */
+    /* Not given: the rate without reduction. */
     CHECK(is_near(rates_for(kind, 1e5).reduce_load, 2e9));
     CHECK(is_near(rates_for(kind, 1e5).reduce_store, 2e9));
-    /* Half-way, as the number of digits goes, half of each time. */
+    /* Half-way on a logarithmic scale: half of each time. */
     CHECK(is_near(1 / rates_for(kind, 1e4).local, (1 / 8e9 + 1 / 2e9) / 2));
     banyan_topology_destroy(topology);
     check_refused(LEVELS(""), "kinds.k.block has no rates");
@@ -119,8 +117,6 @@ static void a_byte_takes_longer_the_more_are_touched(void **state)
     check_refused(LEVELS("{\"local_bytes_per_s\": 0}"),
                   "kinds.k.block[0].local_bytes_per_s is 0: 1 to 1e+18 are possible");
 }
-
-/* ---- routes ---- */
 
 static void the_quickest_way_is_taken_and_never_through_a_processor(void **state)
 {
@@ -151,7 +147,7 @@ static void the_quickest_way_is_taken_and_never_through_a_processor(void **state
     banyan_topology_destroy(topology);
 }
 
-/* Of all shipped ones. */
+/* For all shipped ones. */
 static void processors_reach_each_other(void **state)
 {
     (void)state;
@@ -173,8 +169,6 @@ static void processors_reach_each_other(void **state)
         banyan_topology_destroy(topology);
     }
 }
-
-/* ---- refusals ---- */
 
 static void what_is_wrong_is_refused_with_its_place(void **state)
 {

@@ -6,8 +6,7 @@
 
 #define NAME "model.weight"
 
-/* A piece of a global tensor in a local one with padding around it and its dimensions swapped
- * about. */
+/* A piece of a global tensor in a local one with padding around it and permuted dimensions. */
 struct placed {
     banyan_piece piece;
     DLTensor tensor;
@@ -61,7 +60,7 @@ static void placed_free(struct placed *placed)
     free(placed);
 }
 
-/* Each element of the box, by its global index and its place in memory. */
+/* Return an element of the box, its global index and its place in memory. */
 static unsigned char *element(const struct placed *placed, uint64_t n, uint64_t *global)
 {
     const banyan_piece *piece = &placed->piece;
@@ -138,7 +137,7 @@ static void neighbours_and_tensors_differ(void **state)
         same_tensor += a[i] == b[i];
         not_finite += (a[i] & 0x7f80) == 0x7f80;
     }
-    /* 15 bits are free, so that two of 65,536 are equal by chance. */
+    /* 15 bits are random, so two of 65,536 are equal by chance. */
     assert_in_range(same_neighbour, 0, 20);
     assert_in_range(same_tensor, 0, 20);
     assert_int_equal(not_finite, 0);

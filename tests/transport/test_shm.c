@@ -1,13 +1,13 @@
-/* The shm transport moves exactly what it is asked to, into and out of every kind of memory. */
+/* The shm transport moves exactly the requested bytes, into and out of every kind of memory. */
 #include "support/test.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Enough for a transfer of all of it to go past the caches. */
+/* Large enough for a transfer that bypasses the caches. */
 #define BYTES ((size_t)5 << 20)
 
-/* What a rank offers to its peers: one symmetric buffer and one ordinary block. */
+/* A rank's memory for its peers: one symmetric buffer and one ordinary block. */
 struct offer {
     banyan_memory_handle symmetric, user;
 };
@@ -23,7 +23,7 @@ struct setting {
     int rank, size;
 };
 
-/* What rank's memory holds, at every offset. */
+/* Return the contents of a rank's memory, at every offset. */
 static unsigned char *pattern_of(int rank, size_t bytes)
 {
     unsigned char *pattern = malloc(bytes);
@@ -90,12 +90,12 @@ static void setting_close(struct setting *s)
     banyan_transport_close(s->transport);
 }
 
-/* Pieces that lie apart from each other, here and there, some of no bytes. */
+/* Separate pieces in various places, some without bytes. */
 struct pieces {
     banyan_iovec *list;
     size_t count, local_bytes;
     unsigned char *local;
-    uint64_t base; /* into the remote */
+    uint64_t base; /* into the remote memory */
 };
 
 static struct pieces random_pieces(random_state *random, size_t remote_bytes)
@@ -168,7 +168,7 @@ static void get_from_everybody(banyan_world *world, void *context)
     setting_close(&s);
 }
 
-/* Only the rank before writes here, so that every byte has one author. */
+/* Only the previous rank writes here, so that every byte has one author. */
 static void put_some(struct setting *s, uint64_t seed, bool user)
 {
     int peer = (s->rank + 1) % s->size, before = (s->rank + s->size - 1) % s->size;
@@ -195,7 +195,7 @@ static void put_some(struct setting *s, uint64_t seed, bool user)
     CHECK_OK(banyan_world_barrier(s->world));
 }
 
-/* All of it at once, which goes past the caches. */
+/* All of it at once, which bypasses the caches. */
 static void put_whole(struct setting *s, bool user)
 {
     int peer = (s->rank + 1) % s->size, before = (s->rank + s->size - 1) % s->size;

@@ -1,4 +1,4 @@
-/* Signals count, order the data before them, wake who sleeps, and never hang. */
+/* Signals count, order the data before them, wake sleepers, and never hang. */
 #include "support/test.h"
 
 #include <signal.h>
@@ -7,14 +7,12 @@
 
 #include "core/deadline.h"
 
-/* ---- order ---- */
-
 struct ping_pong {
     uint64_t for_ns;
-    bool rest; /* now and then long enough for the other to fall asleep */
+    bool rest; /* sometimes long enough for the other to fall asleep */
 };
 
-/* Data written before a signal is there when the signal is seen; either side answers the other. */
+/* Data written before a signal is visible with the signal; each side answers the other. */
 static void play_ping_pong(banyan_world *world, void *context)
 {
     const struct ping_pong *game = context;
@@ -72,7 +70,8 @@ static void data_written_before_a_signal_is_there_with_it(void **state)
     ranks_run_threads(2, play_ping_pong, &sleepy);
 }
 
-/* One writes slots of a ring, the other reads them: signals both ways, no answer for each. */
+/* One writes slots of a ring, the other reads them: signals in both directions, without an answer
+ * for each. */
 #define RING 16
 
 static void stream_words(banyan_world *world, void *context)
@@ -122,9 +121,7 @@ static void a_ring_of_slots_keeps_its_order(void **state)
     ranks_run_threads(2, stream_words, &count);
 }
 
-/* ---- load ---- */
-
-/* Everybody signals everybody; a token goes round at the same time. */
+/* All ranks signal all others; a token goes around at the same time. */
 static void signal_all(banyan_world *world, void *context)
 {
     uint64_t rounds = *(uint64_t *)context;
@@ -165,8 +162,6 @@ static void no_signal_is_lost_between_many_ranks(void **state)
     ranks_run_threads(6, signal_all, &rounds);
 }
 
-/* ---- numbers ---- */
-
 static void alloc_and_free(banyan_world *world, void *context)
 {
     (void)context;
@@ -186,7 +181,7 @@ static void alloc_and_free(banyan_world *world, void *context)
     for (uint32_t i = 0; i < 5000; i++)
         CHECK_OK(banyan_transport_wait(transport, b + i, i + 1, peer, "one of 5000"));
     CHECK_OK(banyan_world_barrier(world));
-    /* Freed numbers come again, at zero. */
+    /* Freed numbers are reused, at zero. */
     banyan_transport_signals_free(transport, b, 5000);
     CHECK_FAILS(banyan_transport_signal(transport, peer, b, 1), BANYAN_ERR_INVALID,
                 "not allocated");
@@ -195,7 +190,7 @@ static void alloc_and_free(banyan_world *world, void *context)
     CHECK(d == b);
     for (uint32_t i = 0; i < 4000; i++)
         CHECK(banyan_transport_read(transport, d + i) == 0);
-    /* Ranks that differ in what they have freed still agree. */
+    /* Ranks that have freed different numbers still agree. */
     if (rank == 0)
         banyan_transport_signals_free(transport, a, 10);
     CHECK_OK(banyan_transport_signals_alloc(transport, 8, &other));
@@ -215,8 +210,6 @@ static void numbers_are_equal_everywhere_and_fresh_ones_are_zero(void **state)
     (void)state;
     ranks_run(3, alloc_and_free, NULL);
 }
-
-/* ---- polling ---- */
 
 static void poll_many(banyan_world *world, void *context)
 {
@@ -255,8 +248,6 @@ static void a_poller_sleeps_until_something_changes(void **state)
     (void)state;
     ranks_run(4, poll_many, NULL);
 }
-
-/* ---- waits that cannot end well ---- */
 
 static void wait_for_the_dying(int rank, int count, const banyan_unique_id *id, void *context)
 {

@@ -1,4 +1,4 @@
-/* Transports are found by name, opened by table, and guarded: what does not exist is refused. */
+/* Transports are found by name, opened by table, and checked: missing features are refused. */
 #include "support/test.h"
 
 #include "transport/shm.h"
@@ -122,7 +122,7 @@ static void misuse(banyan_world *world, void *context)
     CHECK(banyan_transport_read(transport, signal) == 1);
     CHECK_FAILS(banyan_transport_flush(transport, 5), BANYAN_ERR_INVALID, "no rank 5");
     CHECK(banyan_transport_capabilities(transport, 5) == 0);
-    banyan_transport_signals_free(transport, signal + 1, 2); /* not all of them are: ignored */
+    banyan_transport_signals_free(transport, signal + 1, 2); /* not all of them exist: ignored */
     CHECK_OK(banyan_transport_signal(transport, 0, signal + 1, 1));
     banyan_transport_close(transport);
 }
@@ -133,7 +133,7 @@ static void what_does_not_exist_is_refused(void **state)
     ranks_run(2, misuse, NULL);
 }
 
-/* Two nodes on one machine: shm says what it can reach, and refuses the rest. */
+/* Two nodes on one machine: shm reports the ranks it can reach, and refuses the others. */
 static void across_nodes(int rank, int count, const banyan_unique_id *id, void *context)
 {
     (void)context;

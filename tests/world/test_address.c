@@ -1,4 +1,4 @@
-/* Addresses as the kernel and people see them. */
+/* Addresses in the kernel's form and as text. */
 #include "support/test.h"
 
 #include <poll.h>
@@ -9,7 +9,7 @@
 
 #include "world/net/address.h"
 
-/* Others find it by the same bytes, without a zero behind them. */
+/* Others find it by these bytes, without a zero after them. */
 static void a_unix_name_is_its_characters_alone(void **state)
 {
     (void)state;

@@ -90,7 +90,7 @@ static void allgatherv_rounds(banyan_world *world)
     }
 }
 
-/* Who writes to whom in a round is known to the test alone. */
+/* Only the test knows the writers of a round. */
 static bool writes_to(int from, int to, uint64_t round)
 {
     return element(from, round, (uint64_t)to) % 3 == 0;
@@ -147,8 +147,8 @@ static void agree_and_max(banyan_world *world)
     snprintf(expected, sizeof expected, rank == size / 2 ? "tensor %d is bad" : "rank %d: tensor",
              size / 2);
     CHECK_FAILS(control_agree(world, mine), BANYAN_ERR_FORMAT, expected);
-    /* A sentence that names its rank is not given the name again; another rank's name is no such.
-     */
+    /* A message that names its rank does not get the name again; another rank's name does not
+     * count. */
     static const char *const named[] = {"rank 0: a bad name", "rank 0 waited", "rank 01: bad"};
     for (size_t i = 0; i < 3; i++) {
         mine = rank == 0 ? banyan_error_set(BANYAN_ERR_FORMAT, "%s", named[i]) : BANYAN_OK;
@@ -159,7 +159,7 @@ static void agree_and_max(banyan_world *world)
     CHECK_OK(control_agree(world, BANYAN_OK));
 }
 
-/* What all have, unless one of them has failed. */
+/* Gather; the result is common to all, unless one has failed. */
 static void gather(banyan_world *world)
 {
     int rank = banyan_world_rank(world), size = banyan_world_size(world);

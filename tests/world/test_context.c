@@ -1,4 +1,4 @@
-/* The numbers of the collectives that a world has given up, and the messages that wait in it. */
+/* The numbers of a world's abandoned collectives, and the messages that wait in it. */
 #include "support/test.h"
 
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static void deliver_each(struct context *context)
         context_deliver(context, message_of(WIRE_COLLECTIVE, SOURCE, number << NUMBER_SHIFT));
 }
 
-/* A call that is made again takes the next number, of which messages may have come already. */
+/* A repeated call takes the next number, whose messages may have arrived already. */
 static void only_what_is_given_up_loses_its_messages(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Few descriptors (RLIMIT_NOFILE): a world opens and works, or all ranks hear at once how many it
- * takes. */
+/* Few descriptors (RLIMIT_NOFILE): a world opens and works, or all ranks get an error at once with
+ * the number that is needed. */
 #include "support/test.h"
 
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 
 enum { RANKS_MOST = 4, LEAST = 3, MOST = 64 };
 
-/* How ranks meet. */
+/* The kinds of rendezvous. */
 enum meeting { ON_ONE_NODE, ON_TWO_NODES, BY_ID, MEETINGS };
 
 static const char *const names[MEETINGS] = {"one node", "two nodes", "unique id"};
@@ -35,10 +35,10 @@ struct outcome {
 struct play {
     enum meeting meeting;
     int ranks, limit;
-    int short_rank, short_limit; /* one that has its own; -1: none */
+    int short_rank, short_limit; /* rank with its own limit; -1: none */
     int round;
     struct outcome outcomes[RANKS_MOST];
-    /* Of a process that makes the unique id. */
+    /* For the process that makes the unique id. */
     _Atomic bool hosted;
     banyan_status hosting;
     banyan_unique_id id;
@@ -85,7 +85,7 @@ static banyan_status open_world(int rank, const banyan_unique_id *id, banyan_wor
     return banyan_world_open(&options, world);
 }
 
-/* All talk to all. */
+/* All ranks communicate with all. */
 static banyan_status work(banyan_world *world)
 {
     int rank = banyan_world_rank(world), all[RANKS_MOST];
@@ -140,7 +140,7 @@ static void run_ranks(void)
     }
 }
 
-/* The number behind `ulimit -n ` in the message. */
+/* Return the number after `ulimit -n ` in the message. */
 static int number_named(const char *message)
 {
     const char *at = strstr(message, "ulimit -n ");
@@ -185,20 +185,20 @@ static void every_limit_works_or_fails_at_once(void **state)
                     least_named = named < least_named ? named : least_named;
                     assert_true(named > limit);
                 }
-                /* Once there are enough there are never too few again. */
+                /* Every limit above a sufficient one is sufficient. */
                 assert_true(opened || least == 0);
                 least = opened && least == 0 ? limit : least;
             }
             printf("%s, %d ranks: %d are enough, and the last message said %d\n", names[meeting],
                    ranks, least, named);
-            /* Every limit was tried, so that each number that a message named is enough. A rank
-             * that has not met the others names a bound. */
+            /* Every limit was tried, so each number in a message is sufficient. A rank that has
+             * not met the others names a bound. */
             assert_true(least > 0 && least_named >= least && named <= least + 8);
         }
     }
 }
 
-/* The others hear of one that has fewer than they. */
+/* The others get the error of the rank that has fewer. */
 static void one_rank_that_lacks_descriptors_is_named_by_all(void **state)
 {
     (void)state;
@@ -213,8 +213,6 @@ static void one_rank_that_lacks_descriptors_is_named_by_all(void **state)
         printf("%s: %s\n", names[meeting], play->outcomes[0].message);
     }
 }
-
-/* ---- the process where ranks meet ---- */
 
 static void be_host(int limit)
 {
@@ -234,7 +232,7 @@ static void join_host(int rank, int count, const banyan_unique_id *id, void *con
     be_rank(rank, count, &play->id, context);
 }
 
-/* The one that made the unique id may have few, and needs one for each rank. */
+/* The process that made the unique id may have few, and needs one for each rank. */
 static void the_process_where_ranks_meet_says_what_it_lacks(void **state)
 {
     (void)state;

@@ -5,7 +5,7 @@
 #include "world/directory/directory.h"
 #include "world/directory/ranks.h"
 
-/* A world of parts in this process; messages are carried by hand, in order of their senders. */
+/* A world of parts in this process; messages are delivered by hand, in order of their senders. */
 struct simulation {
     int size;
     directory_part **parts;
@@ -61,8 +61,6 @@ static banyan_status get(struct simulation *simulated, int rank, size_t count,
     return status;
 }
 
-/* ---- against a model that keeps a bit for every rank ---- */
-
 #define MODEL_KEYS 12
 #define MODEL_VALUES 5
 #define MODEL_RANKS 5000
@@ -78,7 +76,7 @@ static void model_key(size_t k, char text[32])
     snprintf(text, 32, "layers.%zu.weight", k * 7);
 }
 
-/* Value 0 is empty, value 2 starts like value 1, so that ties and lengths are met. */
+/* Value 0 is empty, value 2 begins like value 1, to test ties and lengths. */
 static size_t model_value(size_t k, size_t v, unsigned char bytes[64])
 {
     size_t length = v * 11;
@@ -118,7 +116,7 @@ static banyan_status compare_with_model(void *context, size_t key,
     return BANYAN_OK;
 }
 
-/* A mesh axis, or two or three, that fits the world; strides may run backwards. */
+/* A mesh axis, or two or three, that fits the world; strides may be negative. */
 static banyan_rank_set random_set(random_state *random, int size)
 {
     banyan_rank_set set = banyan_rank_set_one(0);
@@ -190,8 +188,6 @@ static void what_was_put_is_what_is_found(void **state)
         free(model);
     }
 }
-
-/* ---- folding ---- */
 
 struct sets_seen {
     banyan_rank_set sets[8];
@@ -300,8 +296,6 @@ static void two_sets_that_interleave_stay_two(void **state)
     simulation_free(&simulated);
 }
 
-/* ---- what is wrong is refused ---- */
-
 static void holders_that_cannot_be_are_refused(void **state)
 {
     (void)state;
@@ -376,8 +370,6 @@ static void a_key_at_the_wrong_owner_is_refused(void **state)
     free(messages);
     simulation_free(&simulated);
 }
-
-/* ---- messages from strangers ---- */
 
 static banyan_status ignore(void *context, size_t key, const banyan_directory_value *values,
                             size_t count)
@@ -472,10 +464,8 @@ static void spoilt_messages_are_refused_or_taken_whole(void **state)
     assert_true(refused > 10000);
 }
 
-/* ---- cost ---- */
-
-/* 256 tensors, of which each of 1024 ranks holds one shard of 8: what a planner's world of
- * thousands plays through. */
+/* 256 tensors, of which each of 1024 ranks holds one shard of 8, as with a planner for thousands
+ * of ranks. */
 static void puts_are_absorbed_quickly_in_little_memory(void **state)
 {
     (void)state;
@@ -554,8 +544,6 @@ static void answers_that_an_owner_keeps_are_bounded_and_right(void **state)
     simulation_free(&simulated);
 }
 
-/* ---- in a real world ---- */
-
 static banyan_status count_holders(void *context, size_t key, const banyan_directory_value *values,
                                    size_t count)
 {
@@ -613,7 +601,7 @@ static void a_wrong_question_fails_on_every_rank(void **state)
     ranks_run(3, ask_wrongly, NULL);
 }
 
-/* Holders put again what they have put, in any order; the list stays one run of ranks. */
+/* Holders repeat their puts, in any order; the list stays one run of ranks. */
 static void ranks_that_come_again_take_no_room(void **state)
 {
     (void)state;

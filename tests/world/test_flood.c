@@ -1,5 +1,5 @@
-/* Strangers by the thousand, at the rendezvous and at every rank, from before a job begins until it
- * has ended: it opens, runs and closes as fast as without them. */
+/* Thousands of connections that do not belong to the job, at the rendezvous and at every rank,
+ * from its begin to its end: it opens, runs and closes as fast as without them. */
 #include "support/flood.h"
 #include "support/test.h"
 
@@ -26,7 +26,7 @@ enum {
     BARRIERS = 200
 };
 
-/* Slack for a busy machine; the strangers of today's tests hold a newcomer's place for 5 s. */
+/* Slack for a busy machine; these connections hold a newcomer's place for 5 s. */
 #define TIMES_SLOWER 10
 #define SLACK_NS (2 * NS_PER_S)
 
@@ -88,7 +88,7 @@ static void open_world(int rank, banyan_world **world)
     CHECK(banyan_world_node_count(*world) == NODES);
 }
 
-/* What a program does: talk, get memory that others reach, and open files of its own. */
+/* A program's work: talk, get memory that others reach, and open its own files. */
 static void work(banyan_world *world)
 {
     int rank = banyan_world_rank(world), first = rank / NODES * NODES;
@@ -119,7 +119,7 @@ static void be_rank(int rank)
     open_world(rank, &world);
     if (rank > 0) /* rank 0 also waits for the flood at the rendezvous */
         note_slowest(&play->open_ns, time_now_ns() - began);
-    /* The rendezvous is not there any more. */
+    /* The rendezvous has ended. */
     await_flood(LISTENERS);
     CHECK_OK(banyan_world_barrier(world));
     began = time_now_ns();
@@ -172,7 +172,7 @@ static void start_rendezvous(pid_t *host, pid_t ranks[RANKS])
     await_flood(play->by_id ? 1 : 2);
 }
 
-/* A job of several machines in a network of its own, in a process that ends with it. */
+/* A job of several machines in its own network, in a process that ends with it. */
 static void run_job(int nobody)
 {
     (void)nobody;
@@ -217,7 +217,7 @@ static void run_play(bool flooded, enum flood_kind kind, bool by_id, int descrip
            (long)play->flood.connects, play->lines, (double)(time_now_ns() - began) / 1e9);
     fflush(stdout);
     assert_int_equal(status, 0);
-    /* At most a line a second of each of six kinds from each listener. */
+    /* At most one line per second of each of six kinds from each listener. */
     double seconds = (double)(time_now_ns() - began) / 1e9;
     assert_true(play->lines <= (seconds + 1) * 6 * (LISTENERS + 1));
 }
@@ -241,7 +241,7 @@ static void a_job_is_as_fast_with_strangers_as_without(void **state)
     }
 }
 
-/* Tried in a child that can be thrown away. */
+/* Try it in a child process. */
 static void try_network(int nobody)
 {
     (void)nobody;

@@ -11,7 +11,7 @@
 
 static const banyan_unique_id some_id = {"some id"};
 
-/* Every variable that says something about a job. */
+/* Every variable with a meaning for a job. */
 static const char *const variables[] = {"BANYAN_RANK",
                                         "BANYAN_WORLD_SIZE",
                                         "BANYAN_LOCAL_RANK",
@@ -59,7 +59,7 @@ struct found_case {
 #define NO_OPTIONS OPTIONS(.rank = -1, .world_size = -1)
 
 static const struct found_case found_cases[] = {
-    /* nobody says anything */
+    /* no variable and no option */
     {{NULL}, NO_OPTIONS, 0, 1, -1, -1, "", "", 0, false, false},
     {{"MASTER_ADDR=somewhere"}, NO_OPTIONS, 0, 1, -1, -1, "", "somewhere", 0, false, false},
     /* banyan launch */
@@ -98,7 +98,7 @@ static const struct found_case found_cases[] = {
      false,
      false},
     {{LAUNCH("0", "1")}, NO_OPTIONS, 0, 1, -1, -1, "", "", 0, false, false},
-    /* torchrun, with a name made of what is the same on every rank */
+    /* torchrun, with a name made of values that are equal on every rank */
     {{TORCH("3", "4"), TORCH_LOCAL("3", "4"), MASTER},
      NO_OPTIONS,
      3,
@@ -144,7 +144,7 @@ static const struct found_case found_cases[] = {
      0,
      false,
      false},
-    /* banyan launch comes before torchrun, whatever that says */
+    /* banyan launch precedes torchrun, whatever its values */
     {{LAUNCH("1", "2"), LAUNCH_LOCAL("1", "2"), "BANYAN_JOB=j", TORCH("7", "rubbish")},
      NO_OPTIONS,
      1,
@@ -156,7 +156,7 @@ static const struct found_case found_cases[] = {
      0,
      false,
      false},
-    /* the options come before everything */
+    /* the options precede everything */
     {{"RANK=rubbish"}, OPTIONS(.rank = 0, .world_size = 1), 0, 1, -1, -1, "", "", 0, false, false},
     {{LAUNCH("x", "y")},
      OPTIONS(.rank = 2, .world_size = 3, .unique_id = &some_id),
@@ -321,7 +321,7 @@ static const struct refused_case refused_cases[] = {
      OPTIONS(.rank = 2, .world_size = 4),
      BANYAN_ERR_INVALID,
      {"rank 2 of 4 cannot find the others", "no MASTER_ADDR"}},
-    /* not enough to meet */
+    /* not enough for a rendezvous */
     {{LAUNCH("0", "2")}, NO_OPTIONS, BANYAN_ERR_INVALID, {"rank 0 of 2", "BANYAN_JOB"}},
     {{LAUNCH("0", "2"), "BANYAN_JOB=j"},
      NO_OPTIONS,

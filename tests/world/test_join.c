@@ -1,5 +1,5 @@
-/* Ranks that die or stop while a world is opened: the others are told at once, and rank 0, which
- * hosts the meeting, keeps the deadline too. */
+/* Ranks that die or stop while a world is opened: the others get an error at once, and rank 0,
+ * which hosts the rendezvous, observes the deadline too. */
 #include "support/test.h"
 
 #include <poll.h>
@@ -59,8 +59,6 @@ static banyan_status open_rank(int rank, int count, const banyan_unique_id *id, 
     options.timeout_ns = timeout_ns;
     return banyan_world_open(&options, world);
 }
-
-/* ---- death ---- */
 
 static void die(int signal)
 {
@@ -127,8 +125,6 @@ static void a_death_while_ranks_join_is_reported_at_once(void **state)
     }
 }
 
-/* ---- hanging up ---- */
-
 enum { HUNG_UP = 2 };
 
 struct meeting {
@@ -137,7 +133,7 @@ struct meeting {
     int listener;
 };
 
-/* As a rendezvous that strangers overrun drops a rank among them. */
+/* Like an overloaded rendezvous, which may drop a rank among other connections. */
 static void *hang_up_and_begin(void *argument)
 {
     struct meeting *meeting = argument;
@@ -177,8 +173,6 @@ static void a_rank_that_is_hung_up_on_comes_again(void **state)
     free(table.members);
 }
 
-/* ---- a line for those who wait ---- */
-
 static void wait_for_the_last(int rank, int count, const banyan_unique_id *id, void *context)
 {
     (void)context;
@@ -201,8 +195,6 @@ static void a_rank_that_has_not_joined_is_named_in_the_log(void **state)
         assert_int_equal(statuses[rank], 0);
 }
 
-/* ---- silence ---- */
-
 static void stop(int signal)
 {
     (void)signal;
@@ -217,7 +209,7 @@ static void set_number(const char *name, int number)
     setenv(name, text, 1);
 }
 
-/* Rank 1 joins and stops, so that it never takes the table that rank 0 hands out. */
+/* Rank 1 joins and stops, so it never reads the table that rank 0 sends. */
 static void open_with_the_stopped(int rank, int count, const banyan_unique_id *id, void *context)
 {
     (void)id;

@@ -1,5 +1,5 @@
-/* A rank that comes late is waited for, named in the log and in errors, and may still come after
- * others have given up. */
+/* The others wait for a late rank, name it in the log and in errors, and accept it even after they
+ * gave up. */
 #include "support/test.h"
 
 #include <pthread.h>
@@ -46,8 +46,7 @@ static void sleep_ms(unsigned ms)
     usleep(ms * 1000);
 }
 
-/* How many lines contain `part`. Of the others, which say what a busy machine makes of it, there
- * are few. */
+/* Count lines with `part`. There are only few others, about delays of a busy machine. */
 static int count_lines(const char *part)
 {
     int count = 0;
@@ -56,8 +55,6 @@ static int count_lines(const char *part)
     play->others += line_count - count;
     return count;
 }
-
-/* ---- waiting ---- */
 
 enum operation {
     BARRIER,
@@ -121,7 +118,7 @@ static void wait_for_the_late(int rank, int count, const banyan_unique_id *id, v
     CHECK_OK(banyan_world_close(world));
 }
 
-/* Each of the operations is logged by the ranks that the victim holds up itself, among others. */
+/* Each of the operations is logged by ranks that wait directly for the victim, among others. */
 static void a_late_rank_is_waited_for_and_named_in_the_log(void **state)
 {
     (void)state;
@@ -136,10 +133,8 @@ static void a_late_rank_is_waited_for_and_named_in_the_log(void **state)
     }
 }
 
-/* ---- timing out, and calling again ---- */
-
-/* Waits 0.4 s for the victim, which takes more than twice as long, in a world and a sub-world whose
- * ranks have other numbers. */
+/* Wait 0.4 s for the victim, which takes more than twice as long, in a world and a sub-world with
+ * other rank numbers. */
 static void call_until_it_comes(banyan_world *world, bool late, const char *name,
                                 enum operation operation)
 {
@@ -245,12 +240,10 @@ static void a_rank_may_be_late_to_split(void **state)
         assert_int_equal(statuses[rank], 0);
 }
 
-/* ---- everybody late at random ---- */
-
 enum { ROUNDS = 25 };
 
-/* Ranks with different deadlines come at different times, and call until it works: what they gather
- * shows that all are in the same round. */
+/* Ranks with different deadlines come at different times, and call until it works: the gathered
+ * values show that all are in one round. */
 static void come_at_random(int rank, int count, const banyan_unique_id *id, void *context)
 {
     uint64_t seed = *(uint64_t *)context;
@@ -291,8 +284,6 @@ static void ranks_that_call_again_meet_in_the_same_call(void **state)
     }
 }
 
-/* ---- late in the middle of a call ---- */
-
 /* An agreement has no gate: the others end its world, and stay; then the late rank comes. */
 static void agree_late(int rank, int count, const banyan_unique_id *id, void *context)
 {
@@ -329,8 +320,6 @@ static void a_rank_that_is_late_in_the_middle_of_a_call_is_told(void **state)
     }
 }
 
-/* ---- leaving after a timeout ---- */
-
 static void give_up_and_leave(int rank, int count, const banyan_unique_id *id, void *context)
 {
     (void)context;
@@ -357,7 +346,7 @@ static void a_rank_that_does_not_call_again_leaves_at_once(void **state)
         assert_int_equal(statuses[rank], 0);
 }
 
-/* In a sub-world the same holds, and the world around it goes on. */
+/* In a sub-world the same rule holds, and the world around it continues. */
 static void leave_a_sub_world(int rank, int count, const banyan_unique_id *id, void *context)
 {
     (void)context;
@@ -392,10 +381,8 @@ static void leaving_a_sub_world_after_a_timeout_tells_its_members(void **state)
         assert_int_equal(statuses[rank], 0);
 }
 
-/* ---- one world after another ---- */
-
-/* Rank 2 is late in a sub-world with rank 3, which therefore does not come to the world's barrier.
- */
+/* Rank 2 is late in a sub-world with rank 3, which therefore does not come to the world's
+ * barrier. */
 static void wait_across_worlds(int rank, int count, const banyan_unique_id *id, void *context)
 {
     (void)context;
@@ -436,8 +423,6 @@ static void a_rank_that_waits_in_another_world_is_not_the_late_one(void **state)
     assert_true(play->lines >= 4);
 }
 
-/* ---- for ever ---- */
-
 static void wait_for_ever(int rank, int count, const banyan_unique_id *id, void *context)
 {
     (void)context;
@@ -468,9 +453,7 @@ static void a_death_ends_a_wait_without_a_deadline(void **state)
     assert_true(play->lines > 0);
 }
 
-/* ---- silence ---- */
-
-/* A rank that is stopped cannot give up: the world ends, and the message says so. */
+/* A stopped rank cannot give up: the world ends, and the message says so. */
 static void wait_for_the_stopped(int rank, int count, const banyan_unique_id *id, void *context)
 {
     (void)context;

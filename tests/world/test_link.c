@@ -1,4 +1,4 @@
-/* A connection's bytes: cut anywhere they mean the same; changed anywhere they are refused. */
+/* A connection's bytes: any division has one meaning; any change is refused. */
 #include "support/test.h"
 
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 
 enum { MESSAGES = 6 };
 
-/* One end, and what it was given. */
+/* One end, and the messages it received. */
 struct end {
     struct link *link;
     int socket; /* the test's side of its socket */
@@ -90,7 +90,7 @@ static void free_end(struct end *end)
     pthread_mutex_destroy(&end->lock);
 }
 
-/* What the end has written, up to `room` bytes. */
+/* Return the end's output, up to `room` bytes. */
 static size_t written(struct end *end, unsigned char *data, size_t room)
 {
     size_t total = 0;
@@ -103,7 +103,7 @@ static size_t written(struct end *end, unsigned char *data, size_t room)
     }
 }
 
-/* In pieces of random lengths; a long payload goes straight to its place now and then. */
+/* Feed pieces of random lengths; sometimes a long payload goes directly to its place. */
 static banyan_status feed(struct end *end, const unsigned char *data, size_t bytes,
                           random_state *random)
 {
@@ -147,7 +147,7 @@ static void shake_hands(struct end *left, struct end *right, bool sealed, uint64
     CHECK(left->ready == 1 && right->ready == 1);
 }
 
-/* All messages as they travel; offsets[i] is where message i begins. */
+/* Record all messages as sent; offsets[i] is the begin of message i. */
 static size_t record(struct end *left, unsigned char *stream, size_t room, size_t *offsets)
 {
     static unsigned char data[1 << 16];
@@ -183,7 +183,7 @@ static void a_stream_means_the_same_wherever_it_is_cut(void **state)
     }
 }
 
-/* Nothing of a message that was changed is delivered, nor anything after it. */
+/* Neither a changed message nor any after it is delivered. */
 static void a_sealed_stream_with_one_bit_changed_is_refused(void **state)
 {
     (void)state;
@@ -254,7 +254,7 @@ static void a_handshake_with_one_bit_changed_is_refused(void **state)
             from = to;
             to = other;
         }
-        /* What the hello or the challenge claims is noticed when the next proof is looked at. */
+        /* A false hello or challenge is noticed when the next proof is checked. */
         CHECK(status != BANYAN_OK && step <= victim + 2, "a bit of step %d: %d steps", victim,
               step);
         CHECK(right.ready == (victim == 3) && left.ready == 0);
@@ -333,7 +333,7 @@ static void a_refusal_has_a_sentence_whatever_it_says(void **state)
     }
 }
 
-/* More than the socket holds: what is queued arrives whole and in order, descriptors with it. */
+/* More than the socket's capacity: queued data arrive complete and in order, with descriptors. */
 static void what_cannot_be_written_at_once_is_written_later(void **state)
 {
     (void)state;
@@ -358,9 +358,7 @@ static void what_cannot_be_written_at_once_is_written_later(void **state)
     free_end(&right);
 }
 
-/* ---- long messages ---- */
-
-/* What a payload's next byte is. */
+/* Return a payload's next byte. */
 static unsigned char long_byte(size_t at)
 {
     return (unsigned char)(at * 2654435761u >> 13);

@@ -1,4 +1,4 @@
-/* A death, an abort, a silence: everybody hears of it in time, and of whose it was. */
+/* A death, an abort, a silence: all ranks get the error in time, with the rank's name. */
 #include "support/test.h"
 
 #include <dirent.h>
@@ -27,7 +27,7 @@ enum operation {
     AGREE,
     MAX,
     SHARE_FD,
-    LOOK, /* a loop of an upper layer that looks at control_check */
+    LOOK, /* a loop of an upper layer that calls control_check */
     CLOSE,
     OPERATIONS
 };
@@ -44,7 +44,7 @@ struct play {
 };
 
 static struct play *play;
-/* Until the last of all ranks in all plays had heard of an end; shared as well. */
+/* Time until the last of all ranks in all plays got the error; shared as well. */
 static _Atomic uint64_t *longest_ns;
 
 static banyan_status wait_in(banyan_world *world, enum operation operation)
@@ -86,7 +86,7 @@ static banyan_status wait_in(banyan_world *world, enum operation operation)
     }
 }
 
-/* Without libc's knowledge, and so without our handlers: the child keeps every descriptor. */
+/* Without libc, and so without its handlers: the child keeps every descriptor. */
 static pid_t raw_fork(void)
 {
     return (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
@@ -110,7 +110,7 @@ static void end_here(banyan_world *world)
     play->ended_ns = time_now_ns();
     switch (play->end) {
     case EXITED:
-        syscall(SYS_exit_group, 7); /* at once, whatever a sanitizer would like to do first */
+        syscall(SYS_exit_group, 7); /* at once, before a sanitizer's own exit work */
         break;
     case ABORTED:
         CHECK_OK(banyan_world_abort(world, "the loss is NaN"));
@@ -248,16 +248,14 @@ static int tell_longest(void **state)
     return 0;
 }
 
-/* ---- deaths at any moment ---- */
-
-/* Opening, a few collectives and closing, with a death somewhere in between: whoever does not get
- * through names the dead rank, soon after its end, or after the deadline when it had not joined. */
+/* Opening, a few collectives and closing, with a death at a random time: a rank that fails names
+ * the dead one, soon after its end, or after the deadline if it had not joined. */
 static void live_with_a_bomb(int rank, int count, const banyan_unique_id *id, void *context)
 {
     uint64_t fuse_us = *(uint64_t *)context;
     if (rank == play->victim) {
         struct itimerval fuse = {.it_value.tv_usec = (suseconds_t)fuse_us};
-        setitimer(ITIMER_REAL, &fuse, NULL); /* nobody handles SIGALRM */
+        setitimer(ITIMER_REAL, &fuse, NULL); /* there is no handler for SIGALRM */
     }
     banyan_world_options options = BANYAN_WORLD_OPTIONS_INIT;
     options.rank = rank;
@@ -281,7 +279,8 @@ static void live_with_a_bomb(int rank, int count, const banyan_unique_id *id, vo
     uint64_t took = time_now_ns() - start;
     CHECK(status == BANYAN_OK || status == BANYAN_ERR_PEER_LOST || status == BANYAN_ERR_TIMEOUT,
           "rank %d: %s: %s", rank, banyan_status_name(status), sentence);
-    /* Before all are connected, a rank that left because of the loss may be heard of first. */
+    /* Before all are connected, the loss of a rank that left because of it may be reported
+     * first. */
     bool named = strstr(sentence, name) || (!world && status == BANYAN_ERR_PEER_LOST);
     CHECK(status == BANYAN_OK || named, "rank %d, %" PRIu64 " us: %s", rank, fuse_us, sentence);
     CHECK(took < (status == BANYAN_ERR_TIMEOUT ? 3 : 2) * NS_PER_S, "it took %.2f s: %s",
@@ -303,9 +302,7 @@ static void a_death_at_any_moment_is_named(void **state)
     }
 }
 
-/* ---- an error that all agree on ---- */
-
-/* Whoever knows it ends at once, without a close; the others hear it all the same. */
+/* A rank that gets the error ends at once, without a close; the others still get it. */
 static void agree_and_exit(int rank, int count, const banyan_unique_id *id, void *context)
 {
     const unsigned *delays_us = context;
@@ -336,8 +333,6 @@ static void an_agreed_error_outlives_those_that_exit_at_once(void **state)
             assert_int_equal(statuses[rank], 0);
     }
 }
-
-/* ---- silence ---- */
 
 static void wait_for_stopped(int rank, int count, const banyan_unique_id *id, void *context)
 {
@@ -406,8 +401,6 @@ static void an_exchange_names_the_rank_that_takes_nothing(void **state)
     assert_int_equal(statuses[0], 0);
 }
 
-/* ---- sub-worlds ---- */
-
 static void lose_in_sub_worlds(int rank, int count, const banyan_unique_id *id, void *context)
 {
     (void)context;
@@ -461,7 +454,7 @@ static void abort_a_sub_world(int rank, int count, const banyan_unique_id *id, v
     open_world(rank, count, id, 0, &world);
     if (rank == 2 || rank == 1 || rank == 4) {
         if (rank == 4)
-            usleep(100000); /* it hears of the abort before it splits */
+            usleep(100000); /* it receives the abort before it splits */
         CHECK_OK(banyan_world_split(world, members, 3, &sub));
         if (rank == 1) {
             CHECK_OK(banyan_world_split(sub, nested_members, 2, &nested));
@@ -488,8 +481,6 @@ static void an_abort_of_a_sub_world_leaves_the_rest_alone(void **state)
     for (int rank = 0; rank < RANKS; rank++)
         assert_int_equal(statuses[rank], 0);
 }
-
-/* ---- forked children ---- */
 
 static int count_descriptors(void)
 {

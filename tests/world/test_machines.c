@@ -1,5 +1,4 @@
-/* A machine that vanishes: what its rank sends and is sent no longer arrives, and nobody says so.
- */
+/* A machine that vanishes: messages of its rank, and to it, no longer arrive, without any error. */
 #include "support/test.h"
 
 #include <net/if.h>
@@ -18,11 +17,11 @@
 
 #define SKIPPED 77
 #define SECRET "00112233445566778899aabbccddeeff"
-/* As docs/limits.md has it, and what a busy machine adds. */
+/* As in docs/limits.md, plus slack for a busy machine. */
 #define LOST_NS (6 * NS_PER_S)
 #define SLACK_NS (2 * NS_PER_S)
 
-/* What a rank does while the other machine vanishes. */
+/* The rank's activity while the other machine vanishes. */
 enum doing { WAITS, SENDS };
 
 /* In memory that the ranks share. */
@@ -41,7 +40,7 @@ static void wait_for(_Atomic int *count, int wanted)
     }
 }
 
-/* The cable: all that goes between the ranks' nodes goes through this network's loopback device. */
+/* The cable: all traffic between the ranks' nodes uses this network's loopback device. */
 static bool set_cable(bool up)
 {
     struct ifreq request = {.ifr_name = "lo", .ifr_flags = (short)(up ? IFF_UP : 0)};
@@ -52,7 +51,7 @@ static bool set_cable(bool up)
     return done;
 }
 
-/* A network with nobody else in it, gone with its last process. */
+/* A network of its own, which ends with its last process. */
 static bool enter_own_network(void)
 {
     return (unshare(CLONE_NEWNET) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0) &&
@@ -135,7 +134,7 @@ static pid_t start_in_own_network(struct play *play)
     return pid;
 }
 
-/* Both at once: each takes as long as the kernel is patient. */
+/* Both at once: each takes as long as the kernel's timeout. */
 static void a_machine_that_vanishes_is_a_lost_rank(void **state)
 {
     struct play *plays = *state;
@@ -147,7 +146,7 @@ static void a_machine_that_vanishes_is_a_lost_rank(void **state)
     assert_int_equal(statuses[1], 0);
 }
 
-/* Tried in a child that can be thrown away. */
+/* Try it in a child process. */
 static bool can_make_networks(void)
 {
     int status;

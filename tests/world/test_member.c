@@ -1,4 +1,4 @@
-/* Requests to join and tables of ranks: read back as written, refused when anything is wrong. */
+/* Requests to join and tables of ranks: read back as written, refused after any change. */
 #include "support/test.h"
 
 #include <sodium.h>
@@ -46,7 +46,7 @@ static void a_request_comes_back_as_it_was_and_no_shorter(void **state)
         assert_int_equal(got.timeout_ns, request.timeout_ns);
         check_member(&got.self, &request.self);
         for (size_t bytes = 0; bytes < text.count; bytes++) {
-            unsigned char *shorter = malloc(bytes + 1); /* to the byte, for the sanitizers */
+            unsigned char *shorter = malloc(bytes + 1); /* exactly this long, for the sanitizers */
             memcpy(shorter, text.data, bytes);
             assert_false(join_read(shorter, bytes, &got));
             free(shorter);

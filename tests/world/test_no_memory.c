@@ -1,4 +1,4 @@
-/* What one rank has no memory for. */
+/* Out of memory on one rank. */
 #include "support/lacking.h"
 #include "world/net/endpoint.h"
 #include "world/world.h"
@@ -21,7 +21,7 @@ static void split_and_close(banyan_world *world)
     CHECK_OK(banyan_world_close(sub));
 }
 
-/* Did it fail here? The others' world has ended. */
+/* True if the allocation failed here. The others' world has ended. */
 static bool split_without(banyan_world *world, int n)
 {
     banyan_world *sub = NULL;
@@ -32,7 +32,7 @@ static bool split_without(banyan_world *world, int n)
     lack.is_looking = false;
     CHECK(status == (lack.has_lacked ? BANYAN_ERR_NO_MEMORY : BANYAN_OK), "%s",
           banyan_last_error());
-    if (lack.has_lacked) /* one that has ended, to which nothing belongs */
+    if (lack.has_lacked) /* an ended world, without any objects */
         CHECK(contexts_of(world) == before + 1, "%zu contexts before, then %zu", before,
               contexts_of(world));
     failed = status != BANYAN_OK;

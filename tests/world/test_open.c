@@ -1,4 +1,4 @@
-/* Ranks meet: all of them, the right ones, or a sentence says who is missing or wrong. */
+/* Ranks meet: all of them, the right ones, or a message names missing or wrong ones. */
 #include "support/test.h"
 
 #include <dirent.h>
@@ -12,8 +12,6 @@
 
 #include "core/deadline.h"
 #include "world/control.h"
-
-/* ---- ranks as threads of this process ---- */
 
 struct opener {
     pthread_t thread;
@@ -52,7 +50,7 @@ static struct opener *start(const banyan_unique_id *id, int rank, int world_size
     return start_on(NULL, id, rank, world_size, seconds);
 }
 
-/* The thread's end; `part` NULL: it must succeed. */
+/* Join the thread; `part` NULL: it must succeed. */
 static void expect(struct opener *opener, banyan_status status, const char *part)
 {
     pthread_join(opener->thread, NULL);
@@ -144,7 +142,8 @@ static void one_rank_needs_nobody(void **state)
     CHECK_FAILS(banyan_world_open(&options, &world), BANYAN_ERR_INVALID,
                 "BANYAN_WORLD_OPTIONS_INIT");
     options = (banyan_world_options)BANYAN_WORLD_OPTIONS_INIT;
-    options.size = offsetof(banyan_world_options, timeout_ns); /* a caller built before it was */
+    options.size =
+        offsetof(banyan_world_options, timeout_ns); /* a caller built before this field existed */
     options.rank = 0;
     options.world_size = 1;
     options.timeout_ns = 1;
@@ -152,8 +151,6 @@ static void one_rank_needs_nobody(void **state)
     assert_true(banyan_world_timeout_ns(world) > NS_PER_S);
     CHECK_OK(banyan_world_close(world));
 }
-
-/* ---- ranks as processes ---- */
 
 static void open_late(int rank, int count, const banyan_unique_id *id, void *context)
 {
@@ -210,7 +207,7 @@ static void an_id_whose_maker_is_dead_is_refused_at_once(void **state)
     close(pipe_fds[0]);
 }
 
-/* Every process learns from its environment who it is. */
+/* Every process gets its rank from its environment. */
 struct environment {
     const char *name; /* of the job */
     int local_size, rounds;
@@ -255,7 +252,7 @@ static void open_from_environment(int rank, int count, const banyan_unique_id *i
     for (int round = 0; round < environment->rounds; round++) {
         banyan_world *world;
         if (rank == round % count)
-            usleep(2000); /* rank 0 too may be the last */
+            usleep(2000); /* rank 0 may also be the last */
         if (environment->expected != BANYAN_OK) {
             CHECK_FAILS(banyan_world_open(NULL, &world), environment->expected, environment->part);
             continue;
@@ -368,8 +365,6 @@ static void a_wrong_secret_is_refused_and_the_job_goes_on(void **state)
     banyan_log_set(NULL, NULL);
 }
 
-/* ---- where the ranks are ---- */
-
 struct map_of_nodes {
     char names[12][16];
 };
@@ -441,8 +436,6 @@ static void nodes_are_numbered_by_their_lowest_rank(void **state)
             assert_int_equal(statuses[rank], 0);
     }
 }
-
-/* ---- nothing stays ---- */
 
 static int count_entries(const char *path)
 {

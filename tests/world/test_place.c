@@ -1,4 +1,4 @@
-/* Where ranks meet: another user of the machine must not be able to take the name first. */
+/* The rendezvous: another user of the machine must not be able to take the name first. */
 #include "support/test.h"
 
 #include <signal.h>
@@ -30,7 +30,7 @@ struct play {
 };
 
 static struct play *play;
-static char port[16]; /* of a store that is not there: part of the job's name */
+static char port[16]; /* port of a missing store: part of the job's name */
 
 static void set_number(const char *name, int value)
 {
@@ -49,7 +49,7 @@ static void be_of_torchrun(int rank)
     setenv("MASTER_PORT", port, 1);
 }
 
-/* The place of this job's ranks, as anybody would work it out who knows the secret (NULL: none). */
+/* The place of this job's ranks, as any process with the secret can compute it (NULL: none). */
 static struct rendezvous_place work_out(const char *secret)
 {
     struct rendezvous_place place;
@@ -74,7 +74,7 @@ static void names_with_a_secret_cannot_be_worked_out(void **state)
     assert_string_not_equal(one.name, other.name);
 }
 
-/* Another user, where this process can become one. It lives until it is killed. */
+/* Another user, if this process can become one. It lives until it is killed. */
 static pid_t take_the_name(void)
 {
     struct rendezvous_place place = work_out(NULL);
@@ -139,7 +139,7 @@ static void a_job_with_a_secret_opens_whatever_others_have_taken(void **state)
     }
 }
 
-/* Nothing can be done about it then, but to say so. */
+/* The job cannot prevent it, but reports it. */
 static void a_job_without_a_secret_says_who_has_its_name(void **state)
 {
     (void)state;
@@ -159,10 +159,8 @@ static void a_job_without_a_secret_says_who_has_its_name(void **state)
     printf("%s\n%s\n", play->outcomes[0].message, play->outcomes[1].message);
 }
 
-/* ---- ranks with different secrets ---- */
-
 static const char *const secrets[] = {SECRET, "ff112233445566778899aabbccddeeff", NULL};
-static int lines; /* of the log that name the cause */
+static int lines; /* log lines that name the cause */
 
 static void check_text(const char *message)
 {

@@ -1,4 +1,4 @@
-/* Connections that come to nothing, or come all at once. */
+/* Connections that fail, or arrive all at once. */
 #include "support/test.h"
 
 #include <errno.h>
@@ -82,8 +82,7 @@ static int listen_at_random(struct address *address, bool tcp)
     return fd;
 }
 
-/* It listens, and nobody is there to accept: a process that hangs, or a child that holds what its
- * parent had. */
+/* It listens, but does not accept: a hanging process, or a child with its parent's descriptors. */
 static void whoever_does_not_answer_is_given_up_in_time(void **state)
 {
     (void)state;
@@ -121,7 +120,7 @@ static void without_a_limit_it_is_waited_for(void **state)
     close(listener);
 }
 
-/* An answer that comes late, but before the limit, counts from then on. */
+/* An answer that comes late, but within the limit, counts from then on. */
 static void whoever_answers_late_is_kept(void **state)
 {
     (void)state;
@@ -146,9 +145,7 @@ static void whoever_answers_late_is_kept(void **state)
     }
 }
 
-/* ---- strangers ---- */
-
-/* The strangers' ends are this process's too. */
+/* This process also holds the other ends of these connections. */
 enum { DESCRIPTORS = 1024, MOST_FAR = DESCRIPTORS / 16, MOST_NEAR = DESCRIPTORS / 4 };
 
 static rlim_t limit_descriptors(rlim_t most)
@@ -161,7 +158,7 @@ static rlim_t limit_descriptors(rlim_t most)
     return before;
 }
 
-/* As a stranger, which says the first `bytes` of a hello. */
+/* Connect without belonging to the job, and send the first `bytes` of a hello. */
 static int call_and_say(const struct address *address, const struct wire_hello *hello, size_t bytes)
 {
     int fd = -1, error = 0;
@@ -187,7 +184,7 @@ static void step_often(struct caller *caller)
         reactor_step(&caller->reactor, 0);
 }
 
-/* Half a hello each: the kernel keeps those that send nothing over TCP to itself. */
+/* Half a hello each: the kernel does not deliver TCP connections that send nothing. */
 static void strangers_are_few_whatever_they_do(void **state)
 {
     (void)state;
@@ -215,7 +212,7 @@ static void strangers_are_few_whatever_they_do(void **state)
     }
 }
 
-/* Of Unix sockets: those that have said something stay, then those that came last. */
+/* For Unix sockets: connections that sent something stay, then the latest. */
 static void those_who_say_nothing_go_first_then_the_oldest(void **state)
 {
     (void)state;
@@ -253,7 +250,7 @@ static void those_who_say_nothing_go_first_then_the_oldest(void **state)
     limit_descriptors(before);
 }
 
-/* Its first word was enough to tell it from them; the second may take long. */
+/* Its first message was enough to identify it; the second may take long. */
 static void a_newcomer_that_has_said_hello_is_not_dropped_for_strangers(void **state)
 {
     (void)state;
@@ -285,8 +282,6 @@ static void a_newcomer_that_has_said_hello_is_not_dropped_for_strangers(void **s
         close(fds[i]);
     limit_descriptors(before);
 }
-
-/* ---- all at once ---- */
 
 static void connect_to_all(banyan_world *world, void *context)
 {

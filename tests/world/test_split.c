@@ -26,7 +26,7 @@ static int find(const int *list, int count, int value)
     return -1;
 }
 
-/* Everybody knows who is who in the world that `names` describes: names[i] is its rank i. */
+/* Every rank knows all ranks of the world that `names` describes: names[i] is its rank i. */
 static void check_world(banyan_world *world, const int *names, int count)
 {
     int rank = banyan_world_rank(world), *all = calloc((size_t)count, sizeof *all);
@@ -104,7 +104,7 @@ static void split_the_same_list(banyan_world *world, void *context)
     banyan_world *first, *second, *third;
     CHECK_OK(banyan_world_split(world, ranks, 2, &first));
     CHECK_OK(banyan_world_split(world, ranks, 2, &second));
-    /* What is said in one world is not heard in another. */
+    /* Messages of one world do not arrive in another. */
     CHECK_OK(control_send(first, 1 - banyan_world_rank(first), 7, "first", 6));
     CHECK_OK(control_send(second, 1 - banyan_world_rank(second), 7, "second", 7));
     void *data;
@@ -128,7 +128,7 @@ static void equal_lists_make_separate_worlds(void **state)
     ranks_run(3, split_the_same_list, NULL);
 }
 
-/* Rank 0 talks in a world that rank 1 has not made yet. */
+/* Rank 0 sends in a world that rank 1 has not made yet. */
 static void write_ahead(banyan_world *world, void *context)
 {
     (void)context;
@@ -181,8 +181,6 @@ static void wrong_lists_are_refused(void **state)
     ranks_run(3, give_wrong_lists, NULL);
 }
 
-/* ---- mismatches ---- */
-
 static void disagree(banyan_world *world, void *context)
 {
     (void)context;
@@ -196,7 +194,7 @@ static void disagree(banyan_world *world, void *context)
     else
         CHECK_OK(banyan_world_broadcast(world, data, 16, 1));
     CHECK_FAILS(banyan_world_broadcast(world, data, 1, size), BANYAN_ERR_INVALID, "rank 5");
-    CHECK_OK(banyan_world_barrier(world)); /* the world is none the worse */
+    CHECK_OK(banyan_world_barrier(world)); /* the world is unaffected */
 }
 
 static void unequal_sizes_are_a_mismatch_with_both_numbers(void **state)
@@ -205,14 +203,12 @@ static void unequal_sizes_are_a_mismatch_with_both_numbers(void **state)
     ranks_run(5, disagree, NULL);
 }
 
-/* ---- agreements on agreements ---- */
-
 /* Rank 1 of the job fails in the sub-world, and all agree on that, around it. */
 static void agree_twice(banyan_world *world, void *context)
 {
     static const struct {
         int members[4];
-        const char *message, *agreed; /* rank 1's own; and what all have in the end */
+        const char *message, *agreed; /* rank 1's own; and the final one on all ranks */
     } cases[] = {
         {{0, 1, 2, 3}, "no room", "rank 1: no room"},
         {{0, 1, 2, 3}, "rank 1: no room", "rank 1: no room"},
@@ -241,8 +237,6 @@ static void an_agreement_on_an_agreement_names_the_rank_once(void **state)
     (void)state;
     ranks_run(4, agree_twice, NULL);
 }
-
-/* ---- descriptors and attachments ---- */
 
 static void share_descriptors(banyan_world *world, void *context)
 {

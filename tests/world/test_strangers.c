@@ -1,4 +1,5 @@
-/* Strangers, garbage, replays: refused and logged, and the job goes on. */
+/* Connections from outside of the job, garbage, replays: refused and logged, and the job
+ * continues. */
 #include "support/test.h"
 
 #include <errno.h>
@@ -17,8 +18,8 @@ enum { RANKS = 4 };
 
 static _Atomic int strangers;
 
-/* A rank that leaves by itself is worth no warning: those that die do so too. Lines of one kind are
- * a second apart; the next says how many came meanwhile. */
+/* A rank that leaves by itself causes no warning, since a dying one does the same. Lines of one
+ * kind are a second apart; the next gives the number of events between. */
 static void count_stranger(banyan_log_level level, const char *message, void *context)
 {
     (void)context;
@@ -33,8 +34,6 @@ static void count_stranger(banyan_log_level level, const char *message, void *co
     CHECK(!left || level != BANYAN_LOG_WARN, "level %d: %s", (int)level, message);
     strangers += left || (level == BANYAN_LOG_WARN && strstr(message, "refused"));
 }
-
-/* ---- a stranger's side ---- */
 
 static int knock(const struct address *address)
 {
@@ -69,7 +68,7 @@ static void say(int fd, const void *data, size_t bytes)
     }
 }
 
-/* How many of `bytes` come within two seconds. */
+/* Return how many of `bytes` arrive within two seconds. */
 static size_t listen_for(int fd, void *data, size_t bytes)
 {
     size_t heard = 0;
@@ -106,7 +105,7 @@ static struct wire_hello hello_of(const unsigned char *key, uint32_t purpose, in
     return hello;
 }
 
-/* Shake hands with a key; false when the challenge does not come. */
+/* Shake hands with a key; false if the challenge does not arrive. */
 static bool shake_hands(int fd, const unsigned char *key, const struct wire_hello *hello,
                         unsigned char proof[WIRE_PROOF_BYTES])
 {
@@ -152,7 +151,7 @@ static void wrong_hello(const struct address *address, const unsigned char *key,
     close(fd);
 }
 
-/* A stranger without the key gets an answer that says so, and nothing after it. */
+/* A connection without the key gets a refusal, and nothing after it. */
 static void wrong_key(const struct address *address, uint32_t purpose, int to)
 {
     unsigned char key[WIRE_KEY_BYTES] = {1, 2, 3}, proof[WIRE_PROOF_BYTES];
@@ -163,7 +162,7 @@ static void wrong_key(const struct address *address, uint32_t purpose, int to)
     close(fd);
 }
 
-/* A hello that was seen on the way lets nobody in. */
+/* A recorded hello gives no access. */
 static void wrong_proof(const struct address *address, const unsigned char *key, uint32_t purpose,
                         int to)
 {
@@ -175,7 +174,7 @@ static void wrong_proof(const struct address *address, const unsigned char *key,
     close(fd);
 }
 
-/* What proved everything on one connection proves nothing on another. */
+/* A valid proof of one connection proves nothing on another. */
 static void replay(const struct address *address, const unsigned char *key, uint32_t purpose,
                    int from, int to)
 {
@@ -210,7 +209,7 @@ static void bother(const struct address *address, const unsigned char *key, uint
     replay(address, key, purpose, from, to);
 }
 
-/* How many connections of the above are worth a line in the log; each is refused once. */
+/* Number of the above connections that cause a log line; each is refused once. */
 enum { BOTHERED = 8 + 1 + 6 + 2 + 2 };
 
 static void expect_strangers(int count)
@@ -219,8 +218,6 @@ static void expect_strangers(int count)
         usleep(10000);
     CHECK(strangers == count, "%d strangers in the log, not %d", (int)strangers, count);
 }
-
-/* ---- the rendezvous ---- */
 
 struct opener {
     pthread_t thread;
@@ -244,7 +241,7 @@ static void place_of(const banyan_unique_id *id, struct rendezvous_place *place)
     CHECK_OK(rendezvous_place_of_id(id, node, place));
 }
 
-/* With the key, but nonsense behind it. */
+/* With the key, followed by invalid data. */
 static void say_nonsense_with_the_key(const struct rendezvous_place *place,
                                       const struct address *address, random_state *random)
 {
@@ -322,7 +319,7 @@ static void those_who_say_nothing_are_dropped(void **state)
     assert_int_equal(strangers, 1);
     assert_true(is_hung_up(fd));
     close(fd);
-    /* Let the thread end that waits for ranks. */
+    /* Let the thread that waits for ranks end. */
     struct opener only = {.options = BANYAN_WORLD_OPTIONS_INIT};
     only.options.rank = 0;
     only.options.world_size = 1;
@@ -330,7 +327,7 @@ static void those_who_say_nothing_are_dropped(void **state)
     open_and_close(&only);
 }
 
-/* Of the Unix socket's two sides only the user is known: one that is not the job's gets no word. */
+/* A Unix socket identifies only the user: a process of another user gets no answer. */
 static void another_user_is_refused(void **state)
 {
     (void)state;
@@ -367,8 +364,6 @@ static void another_user_is_refused(void **state)
     open_and_close(&only);
 }
 
-/* ---- ranks ---- */
-
 struct bothered {
     banyan_world *world;
     uint64_t seed;
@@ -387,7 +382,7 @@ static void *bother_own_rank(void *argument)
     if (endpoint->reactor.listener_count == 2)
         bother(&tcp, endpoint->key, WIRE_PURPOSE_PEER, (rank + endpoint->size - 1) % endpoint->size,
                rank, &random);
-    /* Ranks that cannot be: oneself, and one beyond the last. */
+    /* Impossible ranks: the own one, and one beyond the last. */
     for (int i = 0; i < 2; i++) {
         unsigned char proof[WIRE_PROOF_BYTES];
         struct wire_hello hello =
@@ -408,7 +403,7 @@ static void work_while_bothered(banyan_world *world, uint64_t seed)
     CHECK_OK(banyan_world_barrier(world));
     pthread_create(&stranger, NULL, bother_own_rank, &bothered);
     uint64_t began = time_now_ns(), done = 0;
-    /* The longest barrier is far from the time that a stranger is given. */
+    /* The longest barrier is much shorter than the time that such a connection is given. */
     while (!done) {
         uint64_t before = time_now_ns();
         CHECK_OK(banyan_world_barrier(world));

@@ -24,8 +24,8 @@ static void ops_recv(ops *list, banyan_copy_op op)
     list->recvs[list->batch.recv_count++] = op;
 }
 
-/* The same on every rank: all tasks of the world, of which each keeps its ends, in an order of its
- * own. Ids repeat between pairs; some tasks have none. */
+/* All ranks derive all tasks of the world; each keeps its ends, in its own order. Ids repeat
+ * between pairs; some tasks have none. */
 static void random_world(random_state *random, int rank, int size, ops *list)
 {
     random_state own = random_from((uint64_t)rank + 1);
@@ -125,7 +125,8 @@ static void both_ends_list_their_tasks_in_one_order(void **state)
     }
 }
 
-/* Each wrong batch is wrong on ranks 1 and 2 of four, or on rank 1 alone; all must hear of it. */
+/* Each wrong batch is wrong on ranks 1 and 2 of four, or on rank 1 alone; all must get the
+ * error. */
 static void check_fails(banyan_world *world, ops *list, banyan_status status, const char *at_1,
                         const char *at_2)
 {
@@ -220,8 +221,8 @@ static void what_does_not_match_is_named_on_every_rank(void **state)
     ranks_run(4, fail_in_every_way, NULL);
 }
 
-/* Rank 1 plays a peer that writes nonsense: parts of a good message, and good ones with a byte
- * changed. Rank 0 must refuse or take it, and never read past the end. */
+/* Rank 1 is a peer that writes invalid data: parts of a good message, and good ones with a byte
+ * changed. Rank 0 must refuse or accept it, and never read past the end. */
 static void talk_nonsense(banyan_world *world, void *context)
 {
     random_state random = random_from(*(uint64_t *)context);

@@ -1,5 +1,4 @@
-/* The pipeline behind the copy service: everything arrives, over any transport, or nothing moves.
- */
+/* The pipeline behind the copy service: everything arrives over any transport, or nothing moves. */
 #include "copy/pipeline_death.h"
 #include "copy/staged_transport.h"
 #include "copy/traffic.h"
@@ -52,7 +51,7 @@ static void rank_moves_traffic(banyan_world *world, void *context)
         traffic_check(all, (uint64_t)i);
     }
     banyan_copy_schedule_destroy(schedule);
-    /* And once more, planned and forgotten in one call. */
+    /* Once more, planned and released in one call. */
     traffic_fill(all, 77);
     traffic_submit(all, service);
     CHECK_OK(banyan_copy_service_run(service, NULL));
@@ -98,7 +97,7 @@ static void every_way_of_ordering_and_sending_moves_the_same(void **state)
     }
 }
 
-/* More than the caches are asked to hold. */
+/* Larger than the limit for use of the caches. */
 static void large_tensors_arrive_too(void **state)
 {
     (void)state;
@@ -149,9 +148,9 @@ static void rank_without_work(banyan_world *world, void *context)
     uint16_t data[1000] = {0};
     DLTensor tensor = {
         .data = data, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLUInt, 16, 1}, .shape = shape};
-    /* Nobody has work. */
+    /* No rank has work. */
     CHECK_OK(banyan_copy_service_run(service, NULL));
-    /* Ranks 0 and 3 have. */
+    /* Only ranks 0 and 3 have work. */
     for (int i = 0; i < 1000; i++)
         data[i] = rank == 0 ? (uint16_t)(i * 7) : 0;
     if (rank == 0)
@@ -172,7 +171,7 @@ static void ranks_with_nothing_to_do_take_part(void **state)
 
 static void rank_in_sub_world(banyan_world *world, void *context)
 {
-    /* Even ranks backwards, odd ranks forwards, each with traffic of their own, at once. */
+    /* Even ranks backwards, odd ranks forwards, each with its own traffic, at once. */
     int rank = banyan_world_rank(world), members[8], count = 0;
     for (int i = 0; i < banyan_world_size(world); i++) {
         if (i % 2 == rank % 2)
@@ -205,9 +204,7 @@ static void sub_worlds_move_their_own(void **state)
     ranks_run(5, rank_in_sub_world, &run);
 }
 
-/* ---- what is refused ---- */
-
-/* Rank 1's receive asks for `id`; ranks 0 and 2 have a good task besides. */
+/* Rank 1's receive asks for `id`; ranks 0 and 2 also have a valid task. */
 static void rank_batch_is_wrong(banyan_world *world, void *context)
 {
     bool too_large = *(bool *)context;
@@ -237,7 +234,7 @@ static void rank_batch_is_wrong(banyan_world *world, void *context)
         CHECK_FAILS(banyan_copy_service_run(service, NULL), BANYAN_ERR_MISMATCH, "pipeline");
     for (size_t i = 0; i < sizeof data; i++)
         CHECK(data[i] == BOXED_POISON);
-    /* The service goes on. */
+    /* The service still works. */
     CHECK_OK(banyan_copy_service_run(service, NULL));
     banyan_copy_service_close(service);
 }
@@ -272,7 +269,7 @@ typedef struct loss_run {
     death_clock *died;
 } loss_run;
 
-/* Rank 1 dies while rank 0 sends it data again and again. */
+/* Rank 1 dies while rank 0 sends it data repeatedly. */
 static void rank_loses_its_peer(int rank, int count, const banyan_unique_id *id, void *context)
 {
     const loss_run *test = context;

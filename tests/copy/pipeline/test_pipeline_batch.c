@@ -1,4 +1,5 @@
-/* Batches hold every element once, nothing overlaps, and there are about as few as there can be. */
+/* Batches contain every element once, nothing overlaps, and their number is close to the
+ * minimum. */
 #include "support/test.h"
 
 #include <inttypes.h>
@@ -10,7 +11,7 @@ static uint64_t align_up(uint64_t bytes)
     return (bytes + PIPELINE_SLOT_ALIGN - 1) / PIPELINE_SLOT_ALIGN * PIPELINE_SLOT_ALIGN;
 }
 
-/* The documented bound; 0 where the slot is too small for it to say anything. */
+/* Return the documented bound; 0 if the slot is too small for it. */
 static uint64_t most_batches(const pipeline_task *tasks, size_t count, uint64_t slot_bytes)
 {
     uint64_t sum = 0, largest = 1;

@@ -1,4 +1,4 @@
-/* What the executor does with its slots is right; what it must not do is found. */
+/* The executor's use of its slots is correct, and faults in it are found. */
 #include "support/random.h"
 #include "support/test.h"
 
@@ -11,7 +11,7 @@ typedef struct schedule {
     size_t counts[RANKS];
     pipeline_steps steps[RANKS];
     size_t faults[PIPELINE_FAULT_BYTES + 1];
-    char first[256]; /* sentence, behind the rank */
+    char first[256]; /* message, after the rank */
 } schedule;
 
 static banyan_status note(void *context, pipeline_fault fault, int rank, const char *sentence)
@@ -155,7 +155,7 @@ static void a_batch_that_does_not_come_is_told(void **state)
     release(s);
 }
 
-/* Rank r receives from r - 1 and from r - 2, but each in the order in which the sender is last. */
+/* Rank r receives from r - 1 and from r - 2, each in the order in which the sender is last. */
 static void ranks_whose_orders_make_a_circle_are_told(void **state)
 {
     (void)state;

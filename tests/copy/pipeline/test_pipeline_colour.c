@@ -1,4 +1,4 @@
-/* Rounds are proper, are as few as can be, and take near-linear time, on any graph. */
+/* Rounds are proper, minimal, and take near-linear time, on any graph. */
 #include "support/test.h"
 
 #include <inttypes.h>
@@ -33,8 +33,8 @@ static uint64_t busiest_rank(const graph *g)
     return most;
 }
 
-/* Every batch has a round below the number of rounds, and no rank sends or receives twice in one.
- */
+/* Every batch has a round below the number of rounds, and no rank sends or receives twice in
+ * one. */
 static void check_proper(const graph *g, const colouring *result)
 {
     size_t rounds = result->rounds, ranks = (size_t)g->ranks;
@@ -64,7 +64,7 @@ static void check_proper(const graph *g, const colouring *result)
     free(busy);
 }
 
-/* The number of steps, which is m log m at most. */
+/* Return the number of steps, at most m log m. */
 static uint64_t check_colouring(const graph *g)
 {
     colouring result = {0};
@@ -81,7 +81,7 @@ static uint64_t check_colouring(const graph *g)
 static graph random_graph(random_state *random, int ranks, uint64_t batches)
 {
     graph g = {calloc(batches + 1, sizeof(colour_pair)), 0, ranks};
-    /* From even to one rank on either side that has nearly all. */
+    /* From even to one rank on either side with nearly all batches. */
     int64_t skew = random_between(random, 0, 4), most = random_between(random, 1, 40);
     uint64_t given = 0;
     while (given < batches) {
@@ -125,7 +125,8 @@ static void large_irregular_graphs_are_coloured_in_near_linear_time(void **state
     }
 }
 
-/* Steps depend on how far the largest degree is from a power of two: summed over an octave. */
+/* The number of steps depends on the distance of the largest degree from a power of two, so it is
+ * summed over an octave. */
 static uint64_t octave_steps(random_state *random, double batches)
 {
     enum { GRAPHS = 8, RANKS = 50 };

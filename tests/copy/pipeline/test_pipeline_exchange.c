@@ -1,4 +1,4 @@
-/* A receiver learns exactly the sender's batches, and refuses every message that lies. */
+/* A receiver learns exactly the sender's batches, and refuses every false message. */
 #include "support/test.h"
 
 #include "copy/schedule/exchange.h"
@@ -9,7 +9,7 @@ typedef struct task_list {
     size_t count;
 } task_list;
 
-/* Both ends make the same tasks from the same numbers. */
+/* Both ends make equal tasks from equal numbers. */
 static task_list random_tasks(uint64_t seed, int64_t most)
 {
     random_state random = random_from(seed);
@@ -64,7 +64,7 @@ static void a_flow_reads_back_as_it_was_written(void **state)
     }
 }
 
-/* A message of one batch of `segments` (task, elements), read by one who expects `tasks`. */
+/* A message of one batch of `segments` (task, elements), for a reader that expects `tasks`. */
 static banyan_status read_lie(uint64_t batches, uint32_t count, const uint64_t (*segments)[2],
                               size_t written, size_t cut, const task_list *tasks)
 {
@@ -141,7 +141,7 @@ static void garbled_messages_never_give_other_batches(void **state)
             copy[random_between(&random, 0, (int64_t)bytes - 1)] ^=
                 (unsigned char)(1 << random_between(&random, 0, 7));
         pipeline_flow read = {.peer = 3, .tasks = list.tasks, .task_count = list.count};
-        /* What is taken in spite of the damage is complete and fits. */
+        /* An accepted message is complete and fits, despite the damage. */
         if (pipeline_flow_read(1, copy, bytes, 256, &read) == BANYAN_OK) {
             uint64_t elems = 0, expected = 0;
             for (size_t k = 0; k < read.batches.segments.count; k++)
@@ -160,8 +160,6 @@ static void garbled_messages_never_give_other_batches(void **state)
     free(list.tasks);
 }
 
-/* ---- over a world ---- */
-
 enum { SLOT_BYTES = 300 };
 
 static bool has_flow(int source, int dest)
@@ -174,7 +172,7 @@ static uint64_t flow_seed(int source, int dest)
     return (uint64_t)(1000 + source * 100 + dest);
 }
 
-/* Flows from this rank, planned, and to it, tasks only. */
+/* Planned flows from this rank, and tasks to it. */
 typedef struct rank_flows {
     pipeline_flow sends[8], recvs[8];
     size_t send_count, recv_count;

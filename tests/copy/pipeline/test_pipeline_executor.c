@@ -1,5 +1,5 @@
-/* Schedules of every form run to their end between any number of ranks; no slot is touched that
- * belongs to somebody else. */
+/* Schedules of every form complete between any number of ranks, and each slot is accessed only by
+ * its owner. */
 #include "copy/pipeline_play.h"
 
 enum { SLOT_BYTES = 600 };
@@ -19,7 +19,7 @@ static void player_open(play *p, int rank, player *out)
     board_end_open(p->board, rank, &out->end);
 }
 
-/* Run the rank's list; the last failure and its sentence stay in the player. */
+/* Run the rank's list; the last failure and its message stay in the player. */
 static void *player_run(void *context)
 {
     player *me = context;
@@ -62,7 +62,7 @@ static void play_run(play *p, int repeats)
     play_check(p);
 }
 
-/* Iterations of one sender and one receiver, as many as are asked for. */
+/* `batches` iterations of one sender and one receiver. */
 static void play_line(play *p, int sender, int receiver, int batches)
 {
     for (int i = 0; i < batches; i++) {
@@ -72,7 +72,7 @@ static void play_line(play *p, int sender, int receiver, int batches)
     }
 }
 
-/* With all, none and some of the ranks able to reach their peers' slots. */
+/* With all, none and some of the ranks able to access their peers' slots. */
 static void for_each_reach(void (*test)(bool direct))
 {
     test(false);
@@ -145,7 +145,7 @@ static void empty_iterations_are_passed_over(void **state)
     for (int i = 0; i < 100; i++)
         play_iteration(&p, 0);
     play_run(&p, 1);
-    /* And around batches, in different places at the two ends. */
+    /* Also around batches, at different places of the two ends. */
     for (int i = 0; i < 20; i++) {
         play_iteration(&p, i % 2);
         play_line(&p, 0, 1, 1);
@@ -240,7 +240,8 @@ static void rotation_with_any_counts_runs_to_its_end(void **state)
     }
 }
 
-/* Rank 0's first send is to rank 1, which starts only when rank 0 has received all from rank 2. */
+/* Rank 0's first send is to rank 1, which starts only after rank 0 has received everything from
+ * rank 2. */
 static void receiving_goes_on_while_sending_waits(void **state)
 {
     (void)state;
@@ -268,7 +269,7 @@ static void receiving_goes_on_while_sending_waits(void **state)
     board_destroy(b);
 }
 
-/* The other way round: rank 2, which rank 0 receives from first, starts after rank 0 has sent. */
+/* The reverse: rank 2, from which rank 0 receives first, starts after rank 0 has sent. */
 static void sending_goes_on_while_receiving_waits(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Rounds give every batch one place that both of its ends know, and never stop anybody for ever. */
+/* Rounds give every batch one place that both of its ends know, and never cause a deadlock. */
 #include "support/test.h"
 
 #include "copy/schedule/rounds.h"
@@ -6,7 +6,7 @@
 
 enum { RANKS = 12 };
 
-/* Batches from each rank to each other. */
+/* Numbers of batches from each rank to each other. */
 typedef struct counts {
     int ranks;
     size_t batches[RANKS][RANKS]; /* [source][dest] */
@@ -32,7 +32,7 @@ static counts random_counts(uint64_t seed, int ranks)
     return c;
 }
 
-/* A flow of `count` batches; what they hold does not matter here. */
+/* A flow of `count` batches; their contents are irrelevant here. */
 static pipeline_flow bare_flow(int peer, size_t count)
 {
     pipeline_flow flow = {.peer = peer};
@@ -62,7 +62,7 @@ static void plan_free(rank_plan *plan)
     array_free(&plan->rounds);
 }
 
-/* Rounds ascend, and hold each batch of each flow once, in order. */
+/* Rounds ascend, and contain each batch of each flow once, in order. */
 static void check_whole(const rank_plan *plan)
 {
     size_t sent[RANKS] = {0}, received[RANKS] = {0};
@@ -81,9 +81,9 @@ static void check_whole(const rank_plan *plan)
         CHECK(received[i] == plan->recvs[i].batches.list.count);
 }
 
-/* Play the lists strictly: a rank goes on to its next round only when both batches of the present
- * one have moved, and a batch moves when both of its ends are at it. Harder than what the executor
- * asks for; all must still come to their ends. */
+/* Execute the lists strictly: a rank continues with its next round only after both batches of the
+ * present one have moved, and a batch moves when both of its ends have reached it. This is
+ * stricter than the executor; all lists must still complete. */
 static void check_no_deadlock(const rank_plan *plans, int ranks)
 {
     size_t at[RANKS] = {0};
@@ -200,8 +200,6 @@ static void rounds_that_do_not_fit_the_batches_are_refused(void **state)
     plan_free(&plan);
 }
 
-/* ---- over a world ---- */
-
 static size_t busiest(const counts *c)
 {
     size_t most = 0;
@@ -217,7 +215,7 @@ static size_t busiest(const counts *c)
     return most;
 }
 
-/* (source, dest, round) of each batch, as one end has it. */
+/* (source, dest, round) of each batch, as seen by one end. */
 typedef struct seen_batch {
     int source, dest;
     uint64_t round;
@@ -228,7 +226,7 @@ static int compare_seen(const void *left, const void *right)
     return memcmp(left, right, sizeof(seen_batch));
 }
 
-/* All ranks' sends, or receives, in an order of their own. */
+/* All ranks' sends, or receives, in a canonical order. */
 static seen_batch *gather_seen(banyan_world *world, const rank_plan *plan, bool sends,
                                size_t *count)
 {
@@ -285,7 +283,7 @@ static void coloured_rounds_are_as_few_as_the_busiest_rank_has_batches(void **st
     ranks_run_threads(4, rank_colours, &seed);
 }
 
-/* Rank 1 says that it sends to a rank that is not there. */
+/* Rank 1 claims to send to a rank that does not exist. */
 static void rank_miscounts(banyan_world *world, void *context)
 {
     (void)context;

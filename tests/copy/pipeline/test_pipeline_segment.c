@@ -1,4 +1,4 @@
-/* Every task is cut into as few segments as a slot allows, without a gap. */
+/* Every task is divided into as few segments as a slot permits, without a gap. */
 #include "support/test.h"
 
 #include <inttypes.h>

@@ -7,7 +7,7 @@
 
 enum { SLOT_BYTES = 700 };
 
-/* A schedule that every rank has before it is forked, and how to run it. */
+/* A schedule that exists before its ranks are forked, and the way to run it. */
 typedef struct slots_run {
     play play;
     bool staged;
@@ -126,8 +126,6 @@ static void slots_of_different_sizes_are_refused_everywhere(void **state)
     ranks_run(3, rank_disagrees, NULL);
 }
 
-/* ---- failures ---- */
-
 static void rank_waits(banyan_world *world, void *context)
 {
     (void)context;
@@ -194,8 +192,8 @@ static void close_all(opened *all)
     banyan_world_close(all->world);
 }
 
-/* In the first execution rank 1 stops half-way, as if its list were shorter; the others wait for it
- * in vain. The second is whole. */
+/* In the first execution rank 1 stops half-way, as if its list were shorter; the others' waits
+ * time out. The second is complete. */
 static void rank_fails_once(int rank, int count, const banyan_unique_id *id, void *context)
 {
     failing_run *run = context;
@@ -208,7 +206,7 @@ static void rank_fails_once(int rank, int count, const banyan_unique_id *id, voi
         CHECK(strstr(banyan_last_error(), " s for a "), "%s", banyan_last_error());
         CHECK(strstr(banyan_last_error(), "rank 1"), "%s", banyan_last_error());
     }
-    /* So that the barrier's own deadline is a long way off when the others come to it. */
+    /* Keeps the barrier's own deadline far off when the others reach it. */
     if (rank == 1)
         usleep(1500000);
     CHECK_OK(banyan_world_barrier(all.world));
@@ -220,7 +218,7 @@ static void rank_fails_once(int rank, int count, const banyan_unique_id *id, voi
     close_all(&all);
 }
 
-/* A ring: everybody needs everybody. */
+/* A ring, in which each rank needs all others. */
 static void play_ring(play *p, int rounds)
 {
     int ranks = p->board->ranks;

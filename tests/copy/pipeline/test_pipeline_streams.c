@@ -1,5 +1,5 @@
-/* With work queued on streams, every slot is handed over in time, whatever order the streams' work
- * is done in. The device is simulated: what is queued runs when the device takes a step. */
+/* With work queued on streams, every slot is handed over in time, whatever the order of the
+ * streams' work. The device is simulated: queued work runs when the device takes a step. */
 #include "copy/pipeline_play.h"
 
 enum { SLOT_BYTES = 400, STREAMS = 4, QUEUE = 64 };
@@ -77,7 +77,7 @@ static void sim_do(sim *device, const sim_op *op)
     }
 }
 
-/* Do the first operation of some stream, unless it waits for an event. */
+/* Perform the first operation of some stream, unless it waits for an event. */
 static void sim_step(sim *device)
 {
     if (device->dead)
@@ -219,7 +219,7 @@ static banyan_status sim_idle(void *context, const banyan_pipeline_stall *stall)
     return board_idle(&((sim *)context)->end, stall);
 }
 
-/* Signals at the call, where the host has waited for the work before. */
+/* Signal at the call, where the host has waited for the earlier work. */
 static banyan_status sim_grant_now(void *context, banyan_stream stream, int peer, int slot)
 {
     return board_grant(&((sim *)context)->end, stream, peer, slot);
@@ -308,7 +308,7 @@ static void run_random_schedules(bool stream_ordered, bool lazy)
             sim *device = &devices[rank];
             pthread_join(device->thread, NULL);
             CHECK(device->status == BANYAN_OK, "rank %d: %s", rank, device->sentence);
-            /* Waiting for a whole stream happens at the end only, once for each of the three. */
+            /* Whole streams are synchronized only at the end, once for each of the three. */
             assert_int_equal(device->synchronizes, 2 * 3);
             if (stream_ordered)
                 assert_int_equal(device->reached_calls, 0);
@@ -319,7 +319,7 @@ static void run_random_schedules(bool stream_ordered, bool lazy)
         play_destroy(&p);
         board_destroy(b);
     }
-    /* Work did pile up on streams, so that it could have gone wrong. */
+    /* Work did accumulate on streams, so an error was possible. */
     assert_true(longest >= 4);
 }
 
@@ -337,7 +337,7 @@ static void slots_are_handed_over_in_time_with_signals_from_the_host(void **stat
     run_random_schedules(false, true);
 }
 
-/* Nothing runs on the device before the host waits for the end: all is queued by then. */
+/* Nothing runs on the device before the host waits for the end: all work is queued by then. */
 static void a_send_slot_goes_to_the_send_stream_and_back(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* The schedule of all ranks, made in one process: every batch has one round, the same at both ends,
+/* The schedule of all ranks, made in one process: every batch has one round, equal at both ends,
  * and no rank sends or receives two in a round. */
 #include "support/test.h"
 

@@ -8,8 +8,6 @@
 #include "core/deadline.h"
 #include "world/control.h"
 
-/* ---- backends of a user's own ---- */
-
 typedef ARRAY(banyan_copy_op) op_array;
 
 typedef struct plain_state {
@@ -113,7 +111,7 @@ static const banyan_copy_backend plain_backend = {
     .run = plain_run,
 };
 
-/* Of the other kind: it keeps schedules, and moves what a rank sends to itself, too. */
+/* The other kind of backend: it keeps schedules, and also moves data from a rank to itself. */
 typedef struct kept_schedule {
     op_array sends, recvs;
     ARRAY(banyan_copy_pair) local;
@@ -200,8 +198,6 @@ static banyan_copy_service *service_of(banyan_world *world, const char *name)
     return service;
 }
 
-/* ---- traffic ---- */
-
 typedef struct traffic_case {
     const char *backend;
     uint64_t seed;
@@ -285,7 +281,7 @@ static void ranks_in_one_process_move_tensors(void **state)
     }
 }
 
-/* A matrix in ordinary memory, as rank 0 sends and rank 1 receives it: `pitch` elements a row. */
+/* A matrix in ordinary memory, as rank 0 sends and rank 1 receives it: `pitch` elements per row. */
 typedef struct matrix {
     DLDataType type;
     int64_t shape[2][2], pitch[2];
@@ -326,7 +322,7 @@ static void send_matrix(banyan_world *world, void *context)
     free(memory);
 }
 
-/* Rows that are read into their place, without a buffer. */
+/* Rows that are read directly to their place, without a buffer. */
 static void rows_of_kilobytes_arrive(void **state)
 {
     (void)state;
@@ -334,7 +330,7 @@ static void rows_of_kilobytes_arrive(void **state)
     ranks_run(2, send_matrix, &rows);
 }
 
-/* Each is longer than the buffer that pieces of a peer's tensor are read into. */
+/* Each is longer than the buffer for reading pieces of a peer's tensor. */
 static void elements_of_a_mebibyte_arrive(void **state)
 {
     (void)state;
@@ -355,8 +351,6 @@ static void ordinary_memory_is_reached_through_staging(void **state)
     ranks_run(4, run_with_staging, &test);
 }
 
-/* ---- errors ---- */
-
 static char unmoved[256];
 
 static DLTensor small_tensor(int64_t *shape)
@@ -365,7 +359,7 @@ static DLTensor small_tensor(int64_t *shape)
         .data = unmoved, .device = {kDLCPU, 0}, .ndim = 1, .dtype = BANYAN_F32, .shape = shape};
 }
 
-/* The queue is empty and the service works: a good batch goes through. */
+/* The queue is empty and the service works: a valid batch succeeds. */
 static void check_still_works(banyan_world *world, banyan_copy_service *service)
 {
     traffic *all = traffic_make(world, 5, 20, TRAFFIC_BY_ID, 100);
@@ -376,7 +370,7 @@ static void check_still_works(banyan_world *world, banyan_copy_service *service)
     traffic_free(all);
 }
 
-/* Rank 1 spoils a batch that is otherwise good; all ranks hear of it, and nothing has moved. */
+/* Rank 1 adds an error to a valid batch; all ranks get it, and nothing has moved. */
 static void check_batch_fails(banyan_world *world, banyan_copy_service *service,
                               void (*spoil)(banyan_copy_service *service), const char *sentence)
 {

@@ -1,4 +1,4 @@
-/* What the others see when a rank dies, or does not come. */
+/* The other ranks' errors when a rank dies, or does not come. */
 #include "support/test.h"
 
 #include <pthread.h>
@@ -89,7 +89,7 @@ static void a_death_in_a_run_is_named_within_a_second(void **state)
     }
 }
 
-/* Rank 1 stays away from a run: the deadline passes, and the sentence says who was waited for. */
+/* Rank 1 stays away from a run: the deadline passes, and the message names the awaited rank. */
 static void run_without_one(int rank, int count, const banyan_unique_id *id, void *context)
 {
     const loss_case *test = context;

@@ -12,7 +12,7 @@ static void box_fill(boxed *box, random_state *random)
         box->memory[i] = (unsigned char)random_next(random);
 }
 
-/* Elements [first, first + count) are those of `from` from `from_first` on, and nothing else
+/* Elements [first, first + count) equal those of `from` from `from_first` on, and nothing else
  * changed. */
 static void check_copied(boxed *to, uint64_t first, boxed *from, uint64_t from_first,
                          uint64_t count)
@@ -246,7 +246,7 @@ static void what_cannot_be_a_tensor_is_refused_by_name(void **state)
     CHECK_FAILS(banyan_tensor_copy(&good, &fewer), BANYAN_ERR_MISMATCH, "4 of 2");
 }
 
-/* Boxes, one after another, hold a range's elements in their order. */
+/* Boxes, one after another, contain a range's elements in their order. */
 static void boxes_hold_a_range(void **state)
 {
     (void)state;
@@ -278,7 +278,7 @@ static void boxes_hold_a_range(void **state)
     }
 }
 
-/* Bytes of `to` that are not poison; it is poisoned again. */
+/* Count the bytes of `to` that are not poison; poison it again. */
 static size_t count_written(boxed *to)
 {
     size_t count = 0;
@@ -331,8 +331,8 @@ static void chunks_move_every_byte_in_one_of_them(void **state)
 
 enum { ROWS = 3, BLOCKS = 3, VALUE_BYTES = sizeof(float) };
 
-/* The move of blocks is made here as one of bytes: of every block, or scale, the first ones of its
- * values. Rows lie apart in the values. */
+/* Derive the move of blocks from one of bytes: for every block, or scale, the first byte of its
+ * values. Rows are apart in the values. */
 static void move_blocks(int64_t rows, int64_t blocks, bool scales)
 {
     int64_t each = scales ? 1 : STRIDED_BLOCK;

@@ -1,4 +1,4 @@
-/* Models on disk read back as written; a file that is wrong, or was never finished, is no file. */
+/* Models on disk read back as written; an invalid or unfinished file is refused. */
 #include "support/test.h"
 
 #include <dirent.h>
@@ -12,8 +12,6 @@
 #include <unistd.h>
 
 #include "support/folder.h"
-
-/* ---- reading and writing files ---- */
 
 enum { COUNT = 4 };
 
@@ -32,7 +30,7 @@ static size_t strided_offset(const struct model *model, int t, const int64_t *in
     return (size_t)at * banyan_dtype_bytes(model->tensors[t].dtype);
 }
 
-/* Calls fn for each element, in row-major order. */
+/* Call fn for each element, in row-major order. */
 static void each_element(const struct model *model, int t,
                          void (*fn)(const char *name, uint64_t n, size_t bytes, void *element))
 {
@@ -46,7 +44,7 @@ static void each_element(const struct model *model, int t,
                    model->memory[t] + strided_offset(model, t, index));
 }
 
-/* Tensors of several types, transposed ones and an empty one among them. */
+/* Tensors of several types, including transposed ones and an empty one. */
 static void make_model(random_state *random, struct model *model)
 {
     static const char *const names[COUNT] = {"model.a", "model.b.weight", "c", "\xc3\xa9.empty"};
@@ -163,8 +161,6 @@ static void progress_goes_up_to_the_end(void **state)
     free(path);
 }
 
-/* ---- folders with an index ---- */
-
 static void write_text(const char *folder, const char *name, const char *text)
 {
     char *path = folder_path(folder, name);
@@ -253,7 +249,7 @@ static void what_is_not_there_is_named(void **state)
     CHECK_FAILS(banyan_checkpoint_open(*state, &checkpoint), BANYAN_ERR_FORMAT, "too short");
 }
 
-/* A good file cut off at every length is refused, whatever is left of it. */
+/* A valid file truncated at any length is refused. */
 static void a_truncated_file_is_refused(void **state)
 {
     random_state random = random_from(random_seed());
@@ -272,8 +268,6 @@ static void a_truncated_file_is_refused(void **state)
     free(path);
     free_model(&model);
 }
-
-/* ---- writing that fails ---- */
 
 static void tensors_that_cannot_be_written_leave_nothing(void **state)
 {

@@ -1,4 +1,4 @@
-/* What ranks save joins into the model they hold, loads back, and appears whole or not at all. */
+/* Saved ranks join into the model they hold, load back, and appear completely or not at all. */
 #include "support/test.h"
 
 #include <fcntl.h>
@@ -27,8 +27,6 @@ static char *path_in(const struct round *round, const char *name)
 {
     return folder_path(round->folder, name);
 }
-
-/* ---- round trips ---- */
 
 static uint64_t elems_of(const case_tensor *tensor)
 {
@@ -71,7 +69,7 @@ static void load_and_compare(const char *path, const banyan_layout *layout, bany
     banyan_checkpoint_close(checkpoint);
 }
 
-/* Every rank that saved can be had back as it was: its tensors, with all of their pieces. */
+/* Every rank that saved can be restored: its tensors, with all of their pieces. */
 static void load_as_saved(const char *saved)
 {
     banyan_checkpoint *checkpoint;
@@ -147,8 +145,6 @@ static void what_ranks_save_joins_and_loads(void **state)
     }
 }
 
-/* ---- tensors larger than any buffer ---- */
-
 static const char *const large_names[2] = {"cube", "rows"};
 static const int64_t large_shapes[2][3] = {{3, 5, 3000000}, {2, 1, 9000000}};
 
@@ -214,11 +210,9 @@ static void tensors_larger_than_the_buffer_are_joined(void **state)
     free(joined);
 }
 
-/* ---- facts ---- */
-
 static banyan_layout *simple_layout(DLDataType dtype, banyan_tensors **tensors);
 
-/* Ranks keep a fact each; the last also contradicts rank 0 in the second folder. */
+/* Ranks keep one fact each; the last also contradicts rank 0 in the second folder. */
 static void save_with_facts(banyan_world *world, void *context)
 {
     const struct round *round = context;
@@ -302,8 +296,6 @@ static void facts_of_layouts_are_saved_and_read_back(void **state)
     free(config);
 }
 
-/* ---- small files ---- */
-
 static void expect_text(const char *folder, const char *name, const char *text)
 {
     char *path = folder_path(folder, name), found[64] = "";
@@ -328,7 +320,7 @@ static void save_with_small_files(banyan_world *world, void *context)
     options.small_files_from = none;
     CHECK_FAILS(banyan_checkpoint_save(unwanted, layout, tensors, world, &options),
                 BANYAN_ERR_NOT_FOUND, "none to copy small files from");
-    /* Rank 0 says which; nobody else needs to. */
+    /* Rank 0 chooses; the others need not. */
     options.small_files_from = rank == 0 ? from : NULL;
     struct rlimit limit;
     CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0);
@@ -392,9 +384,7 @@ static void small_files_go_with_a_save_and_a_join_whole_or_not_at_all(void **sta
         free(paths[i]);
 }
 
-/* ---- failures ---- */
-
-/* A tensor of 4 KiB on each rank, all the same but for `dtype`. */
+/* A tensor of 4 KiB on each rank, all equal except for `dtype`. */
 static banyan_layout *simple_layout(DLDataType dtype, banyan_tensors **tensors)
 {
     banyan_layout *layout;
@@ -532,8 +522,6 @@ static void an_empty_folder_is_saved_into_and_a_full_one_is_not(void **state)
     free(saved);
 }
 
-/* ---- hidden folders that the killed leave ---- */
-
 /* A hidden folder for folder/saved with a rank's file in it, as between writing and naming. */
 static char *leave_hidden(const char *folder, int *lock)
 {
@@ -584,8 +572,6 @@ static void what_a_writer_is_at_stays(void **state)
     free(hidden);
     free(saved);
 }
-
-/* ---- indexes that lie ---- */
 
 #define PIECE(local, tensor, start, extent, local_start, dim_map)                                  \
     "{\"local\":\"" local "\",\"tensor\":\"" tensor "\",\"start\":" start ",\"extent\":" extent    \

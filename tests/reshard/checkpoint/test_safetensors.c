@@ -1,4 +1,4 @@
-/* safetensors headers read back as written, and no malformed one gets through. */
+/* safetensors headers read back as written, and no malformed one is accepted. */
 #include "support/test.h"
 
 #include "reshard/checkpoint/safetensors.h"

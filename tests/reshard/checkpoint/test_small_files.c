@@ -1,4 +1,4 @@
-/* The small files of a model's folder are copied as they are, and nothing else is. */
+/* The small files of a model's folder are copied unchanged, and nothing else is. */
 #include "support/test.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 static bool has_proc = true;
 static char warnings[8192];
 
-/* Stands before the C library's; without /proc no descriptor's path can be read. */
+/* Replaces the C library's function; without /proc no descriptor's path can be read. */
 ssize_t readlink(const char *restrict path, char *restrict text, size_t bytes)
 {
     if (has_proc)
@@ -29,7 +29,7 @@ static void keep_warning(banyan_log_level level, const char *text, void *context
     snprintf(warnings + used, sizeof warnings - used, "%s\n", text);
 }
 
-/* A thousand files are brought to the disk; in memory that takes no time. */
+/* A thousand files are synced to disk; in memory that takes no time. */
 static int setup(void **state)
 {
     if (access("/dev/shm", W_OK) == 0)

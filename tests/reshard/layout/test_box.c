@@ -1,10 +1,10 @@
-/* Boxes: what intersecting and cutting give is what counting elements says. */
+/* Boxes: intersecting and cutting agree with counting elements. */
 #include "support/test.h"
 
 #include "core/deadline.h"
 #include "reshard/layout/box.h"
 
-/* A box somewhere in a cube of `side`, empty now and then. */
+/* A box somewhere in a cube of `side`, sometimes empty. */
 static banyan_box random_box(random_state *random, int ndim, int64_t side)
 {
     banyan_box box = {.ndim = ndim};
@@ -133,7 +133,7 @@ static void overlaps_are_found_exactly_when_there_are_any(void **state)
     assert_true(with > 100 && without > 100);
 }
 
-/* Cut a region by planes that run through it, until it has `count` parts. */
+/* Cut a region by planes through it, until it has `count` parts. */
 static size_t cut_up(random_state *random, banyan_box region, size_t count, banyan_box *out)
 {
     int dim = (int)random_between(random, 0, region.ndim - 1);

@@ -44,7 +44,7 @@ static banyan_box random_box(random_state *random, int ndim)
     return box;
 }
 
-/* Cut the whole again and again, and then perhaps take one out. */
+/* Cut the whole repeatedly, then sometimes remove a part. */
 static size_t random_tiling(random_state *random, const banyan_box *whole, banyan_box *boxes)
 {
     size_t count = 1, most = random_between(random, 1, MOST_BOXES);

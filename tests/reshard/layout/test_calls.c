@@ -1,4 +1,5 @@
-/* A rank that stays away: whoever waits for it says in which call, for whom and for how long. */
+/* A rank that stays away: a waiting rank's message names the call, the awaited rank and the
+ * time. */
 #include "support/test.h"
 
 #include <unistd.h>
@@ -47,7 +48,7 @@ static void alloc_tensors(banyan_world *world)
                 " s in banyan_tensors_alloc for rank 1 (pid ");
 }
 
-/* The call that the program made counts, not those it is made of. */
+/* The program's call is named, not the calls inside it. */
 static void plan(banyan_world *world)
 {
     banyan_reshard_plan *made;
@@ -90,7 +91,7 @@ static void a_wait_names_the_call_it_is_in(void **state)
     }
 }
 
-/* A run between calls that have named themselves: each ends with its function. */
+/* A run between calls that named themselves: each name ends with its function. */
 static void wait_after_a_call(int rank, int count, const banyan_unique_id *id, void *context)
 {
     (void)context;

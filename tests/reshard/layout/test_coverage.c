@@ -1,4 +1,4 @@
-/* Every element of a destination is filled, or is declared to be left as it is. */
+/* Every element of a destination is filled, or is declared to be left alone. */
 #include "reshard/sides.h"
 #include "support/folder.h"
 #include "support/ranks.h"
@@ -89,7 +89,7 @@ static void a_tensor_without_a_piece_is_named(void **state)
     banyan_layout_destroy(layout);
 }
 
-/* Rank 1 of 3 alone has a hole; all hear of it, and nothing is planned. */
+/* Only rank 1 of 3 has a hole; all ranks get the error, and nothing is planned. */
 static void plan_with_a_hole(banyan_world *world, void *context)
 {
     (void)context;
@@ -122,7 +122,7 @@ static void every_rank_hears_of_one_ranks_hole(void **state)
     ranks_run(3, plan_with_a_hole, NULL);
 }
 
-/* The last row is left alone, the one before it is minus infinity, and so in every run. */
+/* The last row is left alone, and the one before it is minus infinity, in every run. */
 static void run_around(banyan_world *world, void *context)
 {
     banyan_layout *source = new_layout(), *destination = new_layout();
@@ -166,7 +166,7 @@ static void runs_fill_padding_and_leave_the_rest_alone(void **state)
         ranks_run(2, run_around, services[i]);
 }
 
-/* A value of a type that the tensor will not have. */
+/* A value of another type than the tensor's. */
 static void fill_a_buffer(banyan_world *world, void *context)
 {
     (void)context;
@@ -195,7 +195,8 @@ static void padding_of_a_buffer_is_filled_with_a_value_of_its_type(void **state)
     ranks_run(2, fill_a_buffer, NULL);
 }
 
-/* The last of 33 rows, in MXFP8, is filled with one or left alone: its scales could not keep it. */
+/* The last of 33 rows, in MXFP8, is filled with one or left alone: its scales could not represent
+ * it. */
 static void quantize_around(banyan_world *world, void *context)
 {
     const bool *left_alone = context;
@@ -247,8 +248,6 @@ static void scales_allow_padding_of_zeros_only(void **state)
     ranks_run(2, quantize_around, &left_alone[0]);
     ranks_run(2, quantize_around, &left_alone[1]);
 }
-
-/* ---- loading ---- */
 
 static void write_model(const char *path)
 {
@@ -322,7 +321,7 @@ static void loads_fill_padding_and_refuse_what_is_not_accounted_for(void **state
     banyan_checkpoint_close(checkpoint);
 }
 
-/* A GPU's tensors, by what they say: nobody looks at their memory. */
+/* A GPU's tensors, by their description: their memory is not accessed. */
 static void loads_into_the_memory_of_a_gpu_are_refused_by_name(void **state)
 {
     char path[4096], memory[ROWS * COLUMNS * sizeof(float)];
@@ -345,7 +344,7 @@ static void loads_into_the_memory_of_a_gpu_are_refused_by_name(void **state)
     banyan_checkpoint_close(checkpoint);
 }
 
-/* What a person declares and no memory can take. */
+/* Declared values that no memory can represent. */
 static void fills_that_cannot_be_are_refused(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* The layout builder keeps what it was given, and refuses what cannot be. */
+/* The layout builder keeps its arguments, and refuses impossible ones. */
 #include "support/test.h"
 
 #include "core/deadline.h"
@@ -59,7 +59,7 @@ static void a_layout_gives_back_what_was_added(void **state)
     banyan_layout_destroy(NULL);
 }
 
-/* Build with one mistake, go on after it, and expect its sentence. */
+/* Build with one mistake, continue after it, and expect its message. */
 static void expect_error(void (*mistake)(banyan_layout *), const char *part)
 {
     banyan_layout *layout = new_layout();
@@ -214,7 +214,7 @@ static void the_first_mistake_is_told_with_its_names_and_numbers(void **state)
     expect_error(add_padding_of_other_rank, "padding of 1 dimensions");
 }
 
-/* These only show when the whole is looked at. */
+/* These mistakes show only in the check of the whole layout. */
 static void expect_check_error(void (*mistake)(banyan_layout *), const char *part)
 {
     banyan_layout *layout = new_layout();

@@ -1,4 +1,4 @@
-/* Layout files give back what was saved, and refuse what they cannot be. */
+/* Layout files return the saved layouts, and refuse impossible ones. */
 #include "support/random.h"
 #include "support/test.h"
 #include "support/text_file.h"
@@ -230,7 +230,7 @@ static void equal_layouts_are_kept_once(void **state)
          "\", \"shape\": " shape ", " rest "}]}]}"
 #define PIECE(rest) "\"pieces\": [{\"tensor\": \"w\", \"shape\": [8], " rest "}]"
 
-/* What a person may leave out, and values of padding as a person writes them. */
+/* Fields that users may omit, and values of padding as users write them. */
 static void a_short_file_means_what_it_should(void **state)
 {
     (void)state;

@@ -1,17 +1,17 @@
-/* Shards of a mesh: every rank holds what cutting lists of indices with torch.chunk's rule, axis by
- * axis, leaves it. */
+/* Shards of a mesh: every rank holds the result of cutting lists of indices with torch.chunk's
+ * rule, axis by axis. */
 #include "reshard/elements.h"
 
 #define MAX_RANKS 64
 
-/* The indices of one dimension that are left. */
+/* The remaining indices of one dimension. */
 struct left {
     int64_t index[64];
     int64_t count;
 };
 
-/* torch.chunk, literally: slices of ceil(size / n) until the list ends; there may be fewer than n.
- */
+/* torch.chunk, literally: slices of ceil(size / n) until the list ends; there may be fewer than
+ * n. */
 static void chunk(struct left *left, int parts, int part)
 {
     int64_t size = left->count;

@@ -1,5 +1,5 @@
-/* Pieces under a value map: every route computes -exp(x) at the receiver, in float32, a source
- * under the map moves as it is, and nothing undoes it. */
+/* Pieces under a value map: every route computes -exp(x) at the receiver, in float32; a source
+ * under the map moves unchanged, and nothing inverts it. */
 #include "support/test.h"
 
 #include <math.h>
@@ -14,10 +14,8 @@ enum { RANKS = 3, ROWS = 11, COLS = 301, KINDS = 3 };
 static const DLDataType kinds[KINDS] = {{kDLFloat, 32, 1}, {kDLFloat, 16, 1}, {kDLBfloat, 16, 1}};
 static const float_format formats[KINDS] = {{8, 23}, {5, 10}, {8, 7}};
 
-/* ---- layouts ---- */
-
 /* Rows [first, first + rows) of "A_log", transposed in the destination, beside a tensor that moves
- * as it is. */
+ * unchanged. */
 static banyan_layout *hold(int64_t first, int64_t rows, DLDataType dtype, uint32_t flags,
                            bool transposed)
 {
@@ -40,9 +38,7 @@ static banyan_layout *hold(int64_t first, int64_t rows, DLDataType dtype, uint32
     return layout;
 }
 
-/* ---- values ---- */
-
-/* Values that A_log has, subnormal results, overflow, zeros and infinities. */
+/* Typical values of A_log, subnormal results, overflow, zeros and infinities. */
 static double value_of(uint64_t flat)
 {
     static const double edges[] = {0,    -0.0,  (double)INFINITY, -(double)INFINITY,
@@ -81,7 +77,7 @@ static void write_value(const banyan_piece *piece, const int64_t *index, uint64_
     memcpy(element, &bits, elem_bytes);
 }
 
-/* The element is the nearest float to -exp of the value that was sent, rounded to its type. */
+/* The element is the nearest float to -exp of the sent value, rounded to its type. */
 static void check_value(const banyan_piece *piece, const int64_t *index, uint64_t flat,
                         unsigned char *element, size_t elem_bytes, void *context)
 {
@@ -100,8 +96,6 @@ static void check_value(const banyan_piece *piece, const int64_t *index, uint64_
     CHECK(got == expected, "%s, element %llu: 0x%x, not 0x%x", piece->name,
           (unsigned long long)flat, got, expected);
 }
-
-/* ---- runs ---- */
 
 struct route {
     const char *backend;
@@ -164,8 +158,8 @@ static void every_route_computes_the_map(void **state)
         ranks_run(RANKS, run_route, (void *)&routes[i]);
 }
 
-/* Each rank's destination lies in its source's memory: of its own rows (`shift` 0), or of those of
- * its neighbour, which that one may not have read yet. */
+/* Each rank's destination lies in its source's memory: of its own rows (`shift` 0), or of its
+ * neighbour's, which that rank may not have read yet. */
 static void share_memory(banyan_world *world, void *context)
 {
     const int64_t *shift = context;
@@ -213,8 +207,6 @@ static void a_map_in_place_is_computed_where_nobody_else_reads(void **state)
     for (int64_t shift = 0; shift < 2; shift++)
         ranks_run(2, share_memory, &shift);
 }
-
-/* ---- refusals ---- */
 
 static void refuse_plans(banyan_world *world, void *context)
 {
@@ -288,8 +280,6 @@ static void a_layout_has_maps_of_floats_only(void **state)
         banyan_layout_destroy(layout);
     }
 }
-
-/* ---- files ---- */
 
 static banyan_checkpoint *open_at(const char *folder, const char *name)
 {

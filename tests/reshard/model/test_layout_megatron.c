@@ -1,5 +1,5 @@
-/* Megatron-Core's metadata: segments, blocks, replicas and tied embeddings become the pieces that
- * naive sharding gives. */
+/* Megatron-Core's metadata: segments, blocks, replicas and tied embeddings become the pieces of
+ * naive sharding. */
 #include "reshard/elements.h"
 
 static banyan_layout *new_layout(void)
@@ -30,8 +30,8 @@ static banyan_megatron_tensor tensor_of(const char *name, int64_t rows, int64_t 
     };
 }
 
-/* What rank t of T holds along one dimension, element by element: blocks one after another, of each
- * block segments t, T + t, 2T + t, … */
+/* The elements of rank t of T along one dimension: blocks one after another, of each block
+ * segments t, T + t, 2T + t, … */
 static int64_t naive_shard(const int64_t *blocks, int block_count, int segments, int t, int count,
                            int64_t *global)
 {
@@ -135,7 +135,7 @@ static void replicas_of_a_whole_tensor_are_the_grid_of_both_groups(void **state)
     tensor.is_ep = true;
     expect_replicas(&tensor, 0, 0, NULL);
     tensor.is_ep = false;
-    /* Not a progression: the planner has to find the replicas itself. */
+    /* Not a progression: the planner must find the replicas itself. */
     static const int uneven[] = {0, 4, 9};
     tensor.dp_ranks = uneven;
     expect_replicas(&tensor, 0, 0, NULL);

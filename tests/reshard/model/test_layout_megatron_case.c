@@ -1,5 +1,5 @@
-/* Cases as JSON: the pieces they give agree with the transfers they list, and broken ones are
- * refused with the place. */
+/* Cases as JSON: their pieces agree with their listed transfers, and invalid ones are refused with
+ * the place. */
 #include "reshard/elements.h"
 #include "support/text_file.h"
 
@@ -65,7 +65,7 @@ static banyan_status load_text(const char *text, banyan_megatron_case **loaded)
     return status;
 }
 
-/* One rank's layout of one side, and what each element of its tensors is. */
+/* One rank's layout of one side, and the meaning of each element of its tensors. */
 struct side {
     banyan_layout *layout;
     int64_t **held;
@@ -100,8 +100,8 @@ static void side_free(struct side *side)
     banyan_layout_destroy(side->layout);
 }
 
-/* Each element that the transfer moves is, by the pieces of both ends, the same one of the same
- * global tensor. Marks the destination's as moved. */
+/* By the pieces of both ends, each element that the transfer moves is one element of one global
+ * tensor. Marks the destination's as moved. */
 static void check_transfer(const banyan_megatron_transfer *transfer, const struct side *source,
                            const struct side *destination)
 {

@@ -1,5 +1,5 @@
-/* Layouts of models: all ranks of a side together hold every element of every tensor, exactly as
- * often as the replica sets say, and each local tensor is pieces and padding, wholly. */
+/* Layouts of models: together, the ranks of a side hold every element of every tensor, exactly as
+ * often as the replica sets say. Each local tensor consists of pieces and padding. */
 #include "reshard/elements.h"
 #include "reshard/standin.h"
 #include "support/text_file.h"
@@ -55,8 +55,8 @@ static void check_local_cover(const banyan_layout *layout)
     free(left);
 }
 
-/* The ranks [first, end) of `held` hold one box: exactly those that each one's replica set names.
- */
+/* The ranks [first, end) of `held` hold one box: exactly those that each one's replica set
+ * names. */
 static void check_replicas(const struct holding *held, size_t count, int rank_offset)
 {
     const banyan_rank_set *set = &held[0].piece->replicas;
@@ -72,8 +72,8 @@ static void check_replicas(const struct holding *held, size_t count, int rank_of
     }
 }
 
-/* The boxes of one tensor: different ones are disjoint (their check runs through a layout) and make
- * up the tensor. */
+/* The boxes of one tensor: different ones are disjoint (checked through a layout) and together
+ * form the tensor. */
 static void check_tensor_cover(const struct holding *held, size_t count, int rank_offset)
 {
     const banyan_piece *first = held[0].piece;
@@ -230,7 +230,7 @@ static void expect_refused(banyan_model *model, const char *rule_text, const cha
     banyan_rules_destroy(rules);
 }
 
-/* Nothing is assumed of heads, however wide the model is. */
+/* Nothing is assumed about heads, however wide the model is. */
 static void heads_of_unknown_size_are_refused_until_the_spec_has_it(void **state)
 {
     (void)state;
@@ -299,7 +299,7 @@ static void a_model_with_latent_attention_and_block_scales_is_held_wholly(void *
     check_specs_in(standin_deepseek(3, 4, 8), specs, COUNT(specs), "", LATENT_PACKINGS);
 }
 
-/* A sanitizer's shadow memory makes the large models slow, and tells nothing new about them. */
+/* A sanitizer's shadow memory makes the large models slow without testing more. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define MODELS_TO_CHECK 2
 #else
@@ -315,7 +315,7 @@ static void add_config(banyan_model *model, const char *config)
     text_file_remove(&file);
 }
 
-/* Of the files beside the project, each with a few small worlds. */
+/* From the files beside the project, each with a few small worlds. */
 static void the_public_models_are_held_wholly(void **state)
 {
     (void)state;
@@ -491,7 +491,7 @@ static uint64_t elems_of_half(const banyan_model *model, const banyan_rules *rul
     return elems;
 }
 
-/* A model keeps what the first rules say of its tensors. */
+/* A model keeps the first rules' statements about its tensors. */
 static void rules_are_heard_that_come_after_others(void **state)
 {
     (void)state;
@@ -521,7 +521,8 @@ static void rules_are_heard_that_come_after_others(void **state)
     for (int turn = 0; turn < 3; turn++) {
         CHECK(elems_of_half(model, whole) == all);
         CHECK(elems_of_half(model, builtin) == half);
-        /* What the model keeps is of rules that are gone, perhaps at the same address. */
+        /* The model's cached results belong to rules that were destroyed; new ones may have the
+         * same address. */
         banyan_rules_destroy(builtin);
         CHECK_OK(banyan_rules_load(NULL, &builtin));
     }

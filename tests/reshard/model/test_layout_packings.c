@@ -1,5 +1,5 @@
-/* Packings, element by element: what lies where in each engine's local tensors, by the formulas
- * that the engines' own loaders follow. */
+/* Packings, element by element: the contents of each engine's local tensors, by the formulas of
+ * the engines' own loaders. */
 #include "reshard/elements.h"
 #include "reshard/standin.h"
 
@@ -156,7 +156,7 @@ static void neighbours_share_key_value_heads_when_there_are_too_few(void **state
 }
 
 /* Megatron-Core cuts [groups, queries a group + 2, head rows, hidden] evenly over the ranks, and
- * gathers a group's outputs where several ranks hold it. */
+ * gathers a group's outputs if several ranks hold it. */
 static void megatron_cuts_a_group_that_ranks_share(void **state)
 {
     (void)state;
@@ -174,7 +174,7 @@ static void megatron_cuts_a_group_that_ranks_share(void **state)
             else
                 expect_row(&qkv, i, member == queries ? K : V, group * HEAD_ROWS + row);
         }
-        /* Only the data-parallel replica has the same. */
+        /* Only the data-parallel replica has an equal piece. */
         const banyan_rank_set *set = &qkv.by[0]->replicas;
         assert_int_equal(banyan_rank_set_size(set), 2);
         assert_true(banyan_rank_set_find(set, rank) >= 0);
@@ -194,7 +194,7 @@ static void gate_and_up_are_two_blocks(void **state)
         {"tp=3,packing=vllm", "model.layers.0.mlp.gate_up_proj.weight"},
         {"tp=3,packing=megatron", "decoder.layers.0.mlp.linear_fc1.weight"},
     };
-    /* 8 heads do not divide by 3: a model whose heads do. */
+    /* 8 heads do not divide by 3: use a model whose heads do. */
     const standin_shape shape = {.layers = 1,
                                  .hidden = HIDDEN,
                                  .heads = 3,
@@ -293,7 +293,7 @@ static void megatron_numbers_layers_and_experts_from_zero_on_each_rank(void **st
     banyan_model_destroy(model);
 }
 
-/* Grouped matrix multiplication wants [experts, in, out]. */
+/* Grouped matrix multiplication requires [experts, in, out]. */
 static void grouped_experts_are_stacked_and_transposed(void **state)
 {
     (void)state;
@@ -457,8 +457,8 @@ static void stages_get_their_layers_evenly_and_the_first_ones_more(void **state)
     banyan_model_destroy(model);
 }
 
-/* Each scale stands beside the 128 × 128 block it is of. */
-/* Each scale is that of the block whose first element lies at the same place of the weight. */
+/* Each scale belongs to the 128 × 128 block beside it. */
+/* Each scale is that of the block whose first element lies at this place of the weight. */
 static void check_scales(const struct local *scales, const struct local *weight)
 {
     int ndim = scales->tensor->ndim;
@@ -480,7 +480,8 @@ static void check_scales(const struct local *scales, const struct local *weight)
     }
 }
 
-/* Returns how many tensors of scales were checked: with fsdp, where rows are whole blocks. */
+/* Returns the number of checked tensors of scales: with fsdp, only those whose rows are whole
+ * blocks. */
 static int check_all_scales(const banyan_layout *layout, bool whole_blocks_only)
 {
     int checked = 0;

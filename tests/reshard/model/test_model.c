@@ -1,5 +1,5 @@
-/* Tensor lists: what a file says is kept in its order, and what cannot be is refused with file,
- * line and tensor. */
+/* Tensor lists: a file's entries keep their order, and invalid ones are refused with file, line
+ * and tensor. */
 #include "support/test.h"
 
 #include <unistd.h>
@@ -276,7 +276,7 @@ static void a_model_of_many_tensors_loads_and_lays_out_quickly(void **state)
            banyan_model_tensor_count(model), (double)(loaded - start) * 1e-6, (double)took * 1e-6,
            banyan_layout_piece_count(layout));
     assert_int_equal(banyan_layout_piece_count(layout), 11 * (8 * 3 + 1));
-    /* Far from what a sanitizer build takes; quadratic work would take minutes. */
+    /* Far above a sanitizer build's time; quadratic work would take minutes. */
     assert_true(loaded - start < 5 * TEST_SLOWER * NS_PER_S && took < TEST_SLOWER * NS_PER_S);
     banyan_layout_destroy(layout);
     banyan_rules_destroy(rules);

@@ -1,5 +1,5 @@
-/* Rule files: patterns match what they say, clauses mean what they say, and mistakes are told with
- * their line. */
+/* Rule files: patterns match and clauses apply as documented, and mistakes are reported with their
+ * line. */
 #include "reshard/standin.h"
 #include "support/text_file.h"
 
@@ -70,7 +70,7 @@ static void patterns_match_names(void **state)
     assert_true(matches("*_proj.*", "q_b_proj.bias", &found));
     assert_int_equal(found.star_bytes[0], 3);
     assert_int_equal(found.star_bytes[1], 4);
-    /* A star gives back what the rest of the pattern needs. */
+    /* A star gives characters back if the rest of the pattern needs them. */
     assert_true(matches("*b.w", "abb.w", &found));
     assert_int_equal(found.star_bytes[0], 2);
     assert_int_equal(found.star_count, 1);

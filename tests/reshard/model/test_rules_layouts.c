@@ -1,4 +1,4 @@
-/* Features of rule files, by the elements that the layouts made by them hold. */
+/* Features of rule files, by the elements of the layouts made with them. */
 #include "reshard/elements.h"
 #include "reshard/standin.h"
 #include "support/text_file.h"
@@ -268,7 +268,7 @@ static void layers_behind_all_others_are_on_the_last_stage(void **state)
                         "l.{layer}.embed\n fallback embed\n"
                         "l.{layer}.mark\n shard 0\n in p further.{local_layer}.mark whole\n"
                         "l.{layer}.*\n shard 0\n in p d.{local_layer}.*\n";
-    /* Stage 0 has layers 0 and 1, stage 1 layer 2 and what is behind it. */
+    /* Stage 0 has layers 0 and 1, stage 1 layer 2 and the tensors after it. */
     banyan_layout *layout = layout_of(model, rules, "pp=2,packing=q", 0);
     CHECK_OK(banyan_layout_check(layout));
     assert_int_equal(banyan_layout_tensor_count(layout), 3);

@@ -1,4 +1,4 @@
-/* Specs: what a command line writes becomes numbers, or an error with the key and the place. */
+/* Specs: command-line text becomes numbers, or an error with the key and the place. */
 #include "support/test.h"
 
 #include "reshard/model/spec.h"

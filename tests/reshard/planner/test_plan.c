@@ -1,5 +1,5 @@
-/* The planner, played through for whole worlds in one process: whatever the layouts, each element
- * of a destination is sent once, by a rank that holds it, and both ends name it alike. */
+/* The planner, executed for whole worlds in one process: for every layout, each element of a
+ * destination is sent once, by a rank that holds it, and both ends give it one name. */
 #include <time.h>
 
 #include "reshard/plan_world.h"
@@ -68,7 +68,7 @@ static bool holds(const banyan_layout *layout, const char *name, const banyan_bo
     return false;
 }
 
-/* Does the rank hold any element of the box? */
+/* True if the rank holds any element of the box. */
 static bool touches(const banyan_layout *layout, const char *name, const banyan_box *box)
 {
     for (size_t i = 0; i < banyan_layout_piece_count(layout); i++) {
@@ -95,7 +95,7 @@ static void check_receiver(const plan_world *world, int rank)
             CHECK(strcmp(recv->name, piece->name) == 0 && recv->destination_rank == rank);
             CHECK(holds(layout, piece->name, &recv->box));
             CHECK(holds(world->sources[recv->source_rank], recv->name, &recv->box));
-            /* What a rank holds itself it takes from itself. */
+            /* A rank takes elements that it holds from itself. */
             CHECK(recv->source_rank == rank ||
                   !touches(world->sources[rank], recv->name, &recv->box));
             for_each_element(&recv->box, piece->shape, count_up, once.counts);
@@ -188,7 +188,7 @@ static void every_element_arrives_once_from_a_rank_that_holds_it(void **state)
     CHECK(remote > 10000 && local > 1000);
 }
 
-/* Rank 1 turns a vector of rank 0 around, element by element. */
+/* Rank 1 reverses a vector of rank 0, element by element. */
 static void many_pieces_of_one_tensor_are_planned_quickly(void **state)
 {
     (void)state;

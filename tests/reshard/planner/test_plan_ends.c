@@ -1,4 +1,4 @@
-/* What the ranks of a real world say that they send is what the receivers say that they receive. */
+/* In a real world, the ranks' sends equal the receivers' receives. */
 #include "support/test.h"
 
 #include "reshard/random_case.h"
@@ -48,7 +48,7 @@ static int in_order(const void *a, const void *b)
     return (first->task_id > second->task_id) - (first->task_id < second->task_id);
 }
 
-/* What all ranks say of one side, but for what a rank copies to itself. */
+/* All ranks' transfers of one side, except a rank's copies to itself. */
 static said_list all_say(banyan_world *world, const banyan_reshard_plan *plan, count_fn count,
                          transfer_fn transfer)
 {
@@ -81,7 +81,7 @@ static void check_mine(const banyan_reshard_plan *plan, int rank)
         CHECK(banyan_reshard_plan_recv(plan, i)->destination_rank == rank);
 }
 
-/* Returns how many transfers go from one rank to another. */
+/* Returns the number of transfers between different ranks. */
 static size_t check_ends(banyan_world *world, const random_case *planned)
 {
     int rank = banyan_world_rank(world);

@@ -1,11 +1,11 @@
-/* What a plan refuses, and how it says so; what it fills from elsewhere; what a rank hears. */
+/* A plan's refusals and their messages; fallbacks; and the claims that a rank receives. */
 #include "reshard/plan_world.h"
 
 #include "reshard/layout/box.h"
 #include "reshard/planner/record.h"
 #include "reshard/planner/state.h"
 
-/* A piece in a local tensor of its own. */
+/* A piece in its own local tensor. */
 typedef struct held {
     const char *name;
     DLDataType dtype;
@@ -56,7 +56,7 @@ static plan_world *plan_few(const few *of, int size, const banyan_transform *tra
     return plan_world_make(size, sources, destinations, &options);
 }
 
-/* Planning fails at this rank, and its sentence has all the parts (NULL ends them). */
+/* Planning fails at this rank, and its message has all the parts (NULL ends them). */
 static void expect_refusal(const few *of, int size, int rank, banyan_status status,
                            const char *const *parts)
 {
@@ -176,7 +176,7 @@ static void replica_sets_that_contradict_each_other_are_refused(void **state)
     few of = {.source = {hold(NULL, &piece)}};
     expect_refusal(&of, 3, 0, BANYAN_ERR_INVALID,
                    (const char *[]){"rank 0", "\"w\"", "[0:8, 0:6]", "do not include it", NULL});
-    /* Rank 0 speaks for ranks 0 and 1; rank 2 believes that it is in that set, too. */
+    /* Rank 0 represents ranks 0 and 1; rank 2 believes that it belongs to that set, too. */
     held pair = whole, triple = whole;
     pair.replicas = ranks_from(0, 2);
     triple.replicas = ranks_from(0, 3);
@@ -184,15 +184,13 @@ static void replica_sets_that_contradict_each_other_are_refused(void **state)
                .destination = {NULL, NULL, NULL, hold(NULL, &whole)}};
     expect_refusal(&of, 4, 2, BANYAN_ERR_MISMATCH,
                    (const char *[]){"rank 2", "\"w\"", "in the source", "0 times", NULL});
-    /* A replica that holds it in another type than the rank that speaks for it. */
+    /* A replica that holds it in another type than its representative. */
     held wide = pair;
     wide.dtype = BANYAN_F32;
     of = (few){.source = {hold(NULL, &pair), hold(NULL, &wide)},
                .destination = {NULL, NULL, hold(NULL, &whole)}};
     expect_refusal(&of, 3, 1, BANYAN_ERR_MISMATCH, (const char *[]){"rank 1", "\"w\"", NULL});
 }
-
-/* ---- what is filled from elsewhere ---- */
 
 static void a_tied_tensor_is_filled_from_its_fallback_unless_the_source_has_it(void **state)
 {
@@ -229,7 +227,7 @@ static void a_tied_tensor_is_filled_from_its_fallback_unless_the_source_has_it(v
             sent++;
         }
         assert_int_equal(sent, has_output ? 3 : 2);
-        /* The embedding is left alone by those who have what they ask for first. */
+        /* Ranks that have their first choice leave the embedding alone. */
         for (size_t i = 0; has_output && i < world->results[0].send_count; i++)
             assert_string_equal(world->results[0].sends[i].name, "embedding");
         plan_world_free(world);
@@ -279,9 +277,7 @@ static void ranks_added_at_the_end_change_no_task_id(void **state)
     assert_memory_equal(ids[0], ids[1], sizeof ids[0]);
 }
 
-/* ---- what a rank hears ---- */
-
-/* A wide tensor in rows over all ranks, as FSDP has it, from and to. */
+/* A wide tensor in rows over all ranks, as with FSDP, on both sides. */
 static size_t most_claims_heard(int size, int64_t rows_a_rank, int shift)
 {
     banyan_layout **sources = calloc((size_t)size, sizeof *sources);
@@ -316,8 +312,6 @@ static void what_a_rank_hears_does_not_grow_with_the_world(void **state)
     printf("claims heard by one rank: %zu of 24 ranks, %zu of 600\n", few_ranks, many_ranks);
     assert_in_range(many_ranks, 2, 24);
 }
-
-/* ---- records ---- */
 
 static plan_record random_record(random_state *random)
 {

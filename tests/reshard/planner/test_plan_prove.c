@@ -1,4 +1,4 @@
-/* Plans prove right, and damaged ones do not. */
+/* Plans pass the proof, and damaged ones do not. */
 #include "support/test.h"
 
 #include "reshard/planner/plan.h"

@@ -1,4 +1,4 @@
-/* Planning an imagined world: what it refuses, what it counts. */
+/* Planning an imagined world: its refusals and its counts. */
 #include "support/test.h"
 
 #define RANKS 6

@@ -1,5 +1,5 @@
-/* The rule for who sends what: boxes are cut evenly, replicas are loaded evenly, and ids are one
- * for each transfer. */
+/* The rule for senders: boxes are divided evenly, replicas are loaded evenly, and each transfer
+ * has one id. */
 #include "support/test.h"
 
 #include "core/deadline.h"
@@ -70,8 +70,8 @@ static void a_box_with_room_is_cut_into_as_many_equal_parts_as_wanted(void **sta
     assert_int_equal(plan_grid_of(&rows, 8, 1001).count, 1);
 }
 
-/* A tensor that `senders` ranks hold whole, cut along its rows into tiles of which `receivers`
- * ranks each need the same one. */
+/* A tensor that `senders` ranks hold whole, cut along its rows into tiles; `receivers` ranks need
+ * each tile. */
 struct dealt {
     int64_t rows, columns, senders, tiles, receivers;
     uint64_t min_split_bytes;
@@ -140,7 +140,7 @@ static void each_replica_sends_its_share_of_a_box_to_within_one(void **state)
             }
             assert_in_range(most - least, 0, 1);
         }
-        /* Tiles take turns, so that it holds for the whole tensor too. */
+        /* Tiles alternate, so that it holds for the whole tensor too. */
         int64_t least = INT64_MAX, most = 0;
         for (int64_t s = 0; s < deal.senders; s++) {
             least = all[s] < least ? all[s] : least;
@@ -311,8 +311,6 @@ static void planning_takes_little_time_for_sources_that_are_columns(void **state
     free(bounds);
 }
 
-/* ---- ids ---- */
-
 static plan_move some_move(random_state *random)
 {
     plan_move move = {
@@ -345,7 +343,7 @@ static void ids_that_collide_are_told_apart_alike_at_both_ends(void **state)
             bool known = false;
             for (size_t j = 0; j < count; j++)
                 known |= same_move(&sent[j], &move);
-            /* Few ids, and the last ones there are. */
+            /* Few ids, and the largest ones. */
             move.transfer.task_id =
                 random_next(&random) % 2 ? BANYAN_TASK_ID_NONE - i % 3 : random_next(&random) % 3;
             if (!known)
@@ -385,7 +383,7 @@ static void every_part_of_a_transfer_is_in_its_id(void **state)
         for (int j = 0; j < i; j++)
             assert_true(plan_id_of(&moves[i]) != plan_id_of(&moves[j]));
     moves[1] = moves[0];
-    moves[1].transfer.source_rank = 3; /* who sends is not in it */
+    moves[1].transfer.source_rank = 3; /* the sender is not in it */
     assert_true(plan_id_of(&moves[0]) == plan_id_of(&moves[1]));
 }
 

@@ -1,4 +1,4 @@
-/* All of the source arrives, and names without a partner are told. */
+/* All of the source arrives, and names without a partner are reported. */
 #include "reshard/plan_world.h"
 #include "reshard/random_case.h"
 #include "support/ranks.h"
@@ -70,7 +70,7 @@ static void rows_that_nobody_takes_are_named_on_every_rank(void **state)
     ranks_run(3, lose_two_rows, NULL);
 }
 
-/* Rank 0's "frequencies" are in no destination; rank 1's rules leave them out. */
+/* Rank 0's "frequencies" are in no destination; rank 1's rules omit them. */
 static void leave_out(banyan_world *world, void *context)
 {
     (void)context;
@@ -108,7 +108,7 @@ static void fall_back(banyan_world *world, void *context)
     add_rows(source, "embedding", NULL, 0, ROWS);
     add_rows(destination, "head", "embedding", 0, ROWS);
     CHECK_OK(plan_of(source, destination, true, NULL, world));
-    /* Once the source has a head of its own, nobody takes the embedding. */
+    /* Once the source has a head of its own, no rank takes the embedding. */
     add_rows(source, "head", NULL, 0, ROWS);
     CHECK_FAILS(plan_of(source, destination, true, NULL, world), BANYAN_ERR_INVALID,
                 "[0:130, 0:4] of \"embedding\"");
@@ -122,8 +122,6 @@ static void what_falls_back_on_a_tensor_takes_it(void **state)
     ranks_run(2, fall_back, NULL);
 }
 
-/* ---- random cases ---- */
-
 static bool holds(const case_holding *holding, const int64_t *index)
 {
     for (int d = 0; d < holding->box.ndim; d++)
@@ -133,7 +131,7 @@ static bool holds(const case_holding *holding, const int64_t *index)
     return true;
 }
 
-/* Does every element that the rank holds in the source lie in some destination? */
+/* True if every element that the rank holds in the source lies in some destination. */
 static bool all_is_taken(const random_case *of, int rank)
 {
     for (int h = 0; h < of->holding_count; h++) {
@@ -190,9 +188,7 @@ static void random_sources_are_judged_as_every_element_is(void **state)
     assert_true(whole > 20 && partial > 20);
 }
 
-/* ---- names ---- */
-
-/* Twelve tensors whose names nobody has, of two ranks, and one that one more rank has. */
+/* Twelve tensors whose names are unknown, of two ranks, and one that one more rank has. */
 static void misspell(banyan_world *world, void *context)
 {
     (void)context;

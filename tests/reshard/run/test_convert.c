@@ -1,5 +1,5 @@
-/* Casts between f32, f16 and bf16 give the nearest value, bit for bit, on dense and strided data.
- */
+/* Casts between f32, f16 and bf16 give the nearest value, bit for bit, on dense and strided
+ * data. */
 #include "support/test.h"
 
 #include "reshard/run/convert.h"
@@ -78,7 +78,7 @@ static void every_half_value_is_cast_to_the_nearest(void **state)
     free(all);
 }
 
-/* Around each value that a half type can hold, and each middle of two of them. */
+/* Around each value of a half type, and each middle of two of them. */
 static void f32_values_near_a_rounding_edge_go_to_the_right_side(void **state)
 {
     (void)state;
@@ -107,7 +107,7 @@ static void random_f32_values_are_cast_to_the_nearest(void **state)
     uint32_t *values = malloc(COUNT * sizeof *values);
     for (size_t i = 0; i < COUNT; i++)
         values[i] = (uint32_t)random_next(&random);
-    /* A third of them in f16's range, where there is something to round. */
+    /* A third of them in f16's range, where rounding occurs. */
     for (size_t i = 0; i < COUNT; i += 3)
         values[i] = (values[i] & 0x807fffff) | (uint32_t)random_between(&random, 100, 144) << 23;
     check_run(1, 0, values, COUNT);

@@ -1,11 +1,9 @@
-/* Runs over real worlds: every element lands at its place, again and again, and nothing else is
- * touched, whatever the layouts, the service and the way to run. */
+/* Runs over real worlds: every element arrives at its place, repeatedly, and nothing else is
+ * touched, with every layout, service and kind of run. */
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "reshard/sides.h"
-
-/* ---- random layouts ---- */
 
 struct many {
     uint64_t seed;
@@ -93,9 +91,7 @@ static void every_element_lands_between_threads(void **state)
     ranks_run_threads(3, run_many, &many);
 }
 
-/* ---- runs of a kept schedule ---- */
-
-/* The source stays as it is, so that only a move can bring the destination back. */
+/* The source stays unchanged, so that only a move can restore the destination. */
 static void run_poisoned(banyan_world *world, void *context)
 {
     lane on = lane_make(world, context, NULL);
@@ -119,9 +115,7 @@ static void every_run_of_a_kept_schedule_moves_all(void **state)
         ranks_run(3, run_poisoned, backends[i]);
 }
 
-/* ---- other ways to run ---- */
-
-/* The last rank starts when rank 0 has looked at its run, which so cannot be over before. */
+/* The last rank starts after rank 0 has polled its run, which therefore cannot be over before. */
 static void await_look(_Atomic int *looked_in, int pass)
 {
     for (int ms = 0; *looked_in < pass; ms++) {

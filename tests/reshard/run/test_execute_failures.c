@@ -1,12 +1,10 @@
-/* Runs that cannot go well: what is wrong is found, on every rank, and a failed run leaves all torn
- * and can be run again. */
+/* Runs with errors: every rank gets the error; a failed run leaves all destinations torn, and can
+ * be run again. */
 #include <unistd.h>
 
 #include "reshard/sides.h"
 
 #include "core/deadline.h"
-
-/* ---- one pass at a time, with care ---- */
 
 static void fail_and_run_again(banyan_world *world, void *context)
 {
@@ -39,7 +37,7 @@ static void versions_agree(banyan_world *world, void *context)
     CHECK_OK(lane_run(&on, world, 1));
     lane_check(&on, 1, 1);
     CHECK_OK(lane_run(&on, world, 2));
-    /* A rank that comes with a new set, of version 0, gets the number that the others get. */
+    /* A rank with a new set, of version 0, gets the others' number. */
     if (banyan_world_rank(world) == 0) {
         banyan_tensors_destroy(on.mine.destination);
         CHECK_OK(banyan_tensors_alloc(on.mine.destination_layout, NULL, &on.mine.destination));
@@ -112,7 +110,7 @@ static void other_options(banyan_world *world, void *context)
     CHECK_FAILS(
         banyan_reshard_plan_create(mine.source_layout, mine.destination_layout, world, NULL, &plan),
         BANYAN_ERR_INVALID, "\"bad\"");
-    /* A tensor that nobody has. */
+    /* A tensor that no rank has. */
     if (rank == 1) {
         banyan_layout_destroy(mine.source_layout);
         mine.source_layout = NULL;
@@ -130,7 +128,8 @@ static void a_plan_is_refused_on_every_rank_alike(void **state)
     ranks_run(3, other_options, NULL);
 }
 
-/* Rank 0 takes rank 1 for a replica, which holds nothing: only who should receive can tell. */
+/* Rank 0 names rank 1 as a replica, although it holds nothing: only the receiver can detect
+ * that. */
 static void name_a_stranger(banyan_world *world, void *context)
 {
     (void)context;
@@ -163,8 +162,6 @@ static void a_replica_that_holds_nothing_is_found_before_anything_moves(void **s
     ranks_run(3, name_a_stranger, NULL);
 }
 
-/* ---- checksums ---- */
-
 static void flip_a_bit(banyan_world *world, void *context)
 {
     (void)context;
@@ -189,8 +186,6 @@ static void a_bit_that_flips_on_the_way_is_found(void **state)
     (void)state;
     ranks_run(3, flip_a_bit, NULL);
 }
-
-/* ---- death ---- */
 
 static void die_in_a_run(int rank, int count, const banyan_unique_id *id, void *context)
 {

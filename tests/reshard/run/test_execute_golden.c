@@ -1,5 +1,5 @@
-/* The cases that Megatron-Core's planner has worked out: whichever replica we choose to send, every
- * destination element holds in the end what the case's own transfers give it. */
+/* The cases that Megatron-Core's planner computed: whichever replica sends, every destination
+ * element ends with the value that the case's own transfers give it. */
 #include <glob.h>
 
 #include "support/test.h"
@@ -47,7 +47,7 @@ static unsigned char *element_at(const DLTensor *tensor, const banyan_box *box, 
     return (unsigned char *)tensor->data + offset * (int64_t)banyan_dtype_bytes(tensor->dtype);
 }
 
-/* Any rank's source, which every rank can make for itself. */
+/* Any rank's source, which every rank can compute. */
 typedef struct other_source {
     banyan_layout *layout;
     banyan_tensors *set;
@@ -62,7 +62,7 @@ static void make_source(const banyan_megatron_case *golden, int rank, other_sour
     filled_make(source->layout, source->set, 1);
 }
 
-/* What the case's transfer puts into this rank's destination is what its sender's source has. */
+/* The case's transfer gives this rank's destination the values of its sender's source. */
 static uint64_t check_transfer(const banyan_megatron_transfer *transfer, const other_source *source,
                                const banyan_layout *layout, const banyan_tensors *destination)
 {
@@ -80,7 +80,7 @@ static uint64_t check_transfer(const banyan_megatron_transfer *transfer, const o
     return elems;
 }
 
-/* Every element of the destination has a transfer, and holds what that gives. */
+/* Every element of the destination has a transfer, and its value. */
 static void check_transfers(const banyan_megatron_case *golden, int rank,
                             const banyan_layout *layout, const banyan_tensors *destination)
 {

@@ -1,4 +1,4 @@
-/* The memory that runs take stays within its bound. */
+/* The memory that runs use stays within its bound. */
 #include "reshard/sides.h"
 
 #include "reshard/run/memory.h"
@@ -31,7 +31,7 @@ static void run_bounded(banyan_world *world, void *context)
         banyan_reshard_plan_destroy(plan);
         sides_free(&mine);
         free(of);
-        /* All of it is given back. */
+        /* All memory is returned. */
         run_memory_restart();
         CHECK(run_memory_peak() == 0);
     }

@@ -1,5 +1,5 @@
-/* Runs with a transform written here: it is called at the right times, its parts travel, its
- * memory stays where it is, and its failures stop every rank. */
+/* Runs with a transform of this test: it is called at the right times, its parts travel, its
+ * memory stays in place, and its failures stop every rank. */
 #include "support/test.h"
 
 #include "copy/strided/strided.h"
@@ -8,10 +8,10 @@
 #include "reshard/random_case.h"
 #include "reshard/run/memory.h"
 
-/* Sends each box as its bytes turned over, and a label that says which one it is. */
+/* Sends each box as its inverted bytes, with a label that identifies it. */
 typedef struct mirror {
     int begun, finished, sent, received, finalized;
-    int fail_send; /* the n-th prepare_send from now on fails; 0: none does */
+    int fail_send; /* the n-th prepare_send from now on fails; 0: none */
     uint64_t most_bytes;
 } mirror;
 
@@ -99,7 +99,7 @@ static banyan_status mirror_prepare_recv(void *context, const banyan_transform_t
     return BANYAN_OK;
 }
 
-/* What the task says about the local tensor must lead to the same memory as its view. */
+/* The task's description of the local tensor must lead to the same memory as its view. */
 static void check_place(const banyan_transform_task *task)
 {
     int64_t offset = 0;
@@ -209,7 +209,7 @@ static void run_mirrored(banyan_world *world, void *context)
             CHECK_OK(bench_run(&mine, world, pass));
             filled_check(mine.destination_layout, mine.destination, pass, false);
             CHECK(self.finished == pass && self.begun == pass + 1);
-            /* The first run asks once more, to learn how much memory it takes. */
+            /* The first run calls once more, to learn its memory use. */
             CHECK(self.received - received == (pass == 1 ? 2 : 1) * (self.finalized - finalized));
         }
         CHECK(options.max_staging_bytes == 0 || self.most_bytes <= options.max_staging_bytes / 4);
@@ -254,7 +254,7 @@ static void break_a_mirror(banyan_world *world, void *context)
     banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
     mirror self = {0};
     bench mine = bench_make(world, of, backend, &options, &self);
-    /* While the run is prepared, in its first move, and in a later one. */
+    /* During the run's preparation, in its first move, and in a later one. */
     for (int at = 0; at < 3; at++) {
         int sends = banyan_world_size(world); /* a box to each other rank, and one to itself */
         if (at == 2) {
@@ -281,7 +281,7 @@ static void a_transform_that_fails_stops_every_rank(void **state)
     ranks_run(3, break_a_mirror, (char[]){"direct"});
 }
 
-/* BF16 is the upper half of F32, rounded: near in any case. */
+/* BF16 is the rounded upper half of F32: close in any case. */
 static void compare_rounded(const banyan_piece *piece, const int64_t *index, uint64_t flat,
                             unsigned char *element, size_t elem_bytes, void *context)
 {

@@ -1,4 +1,4 @@
-/* Tensor sets: what they take, what they allocate; and checksums of tensors. */
+/* Tensor sets: accepted tensors, allocation, and checksums. */
 #include "support/test.h"
 
 #include <xxhash.h>

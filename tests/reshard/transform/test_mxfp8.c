@@ -1,4 +1,4 @@
-/* MXFP8 is bit for bit what the book gives, for every bf16 value and every kind of block. */
+/* MXFP8 equals the reference bit for bit, for every bf16 value and every kind of block. */
 #include "support/test.h"
 
 #include "reshard/mxfp8_reference.h"
@@ -47,7 +47,7 @@ static void check_blocks(quantize_fn quantize, banyan_mxfp8_rule rule, const voi
         CHECK(scales[b] == scale, "rule %d, block %lld: scale %d, not %d", rule, (long long)b,
               scales[b], scale);
         for (int i = 0; i < some; i++) {
-            /* A NaN's sign is lost on the way through double. */
+            /* A NaN's sign is lost in the conversion through double. */
             uint8_t mask = isnan(block[i]) ? 0x7f : 0xff;
             CHECK((elements[b * 32 + i] & mask) == (want[i] & mask),
                   "rule %d, block %lld, scale %d, %a: %#x, not %#x", rule, (long long)b, scale,
@@ -211,7 +211,8 @@ static void every_element_under_every_scale_reads_back_exactly(void **state)
     }
 }
 
-/* What MXFP8 can hold survives the way there and back; its scale may become smaller. */
+/* Values that MXFP8 represents survive the conversion there and back; the scale may become
+ * smaller. */
 static void values_that_were_quantized_once_do_not_change_again(void **state)
 {
     (void)state;

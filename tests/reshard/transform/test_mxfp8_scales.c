@@ -1,9 +1,9 @@
-/* Scales lie where tensor cores look for them, and nowhere else. */
+/* Scales lie where tensor cores read them, and nowhere else. */
 #include "support/test.h"
 
 #include "reshard/transform/mxfp8_scales.h"
 
-/* Byte `at` of swizzled scales belongs to this matrix, row and block: the layout read backwards. */
+/* Byte `at` of swizzled scales belongs to this matrix, row and block: the inverse of the layout. */
 static void place_of_byte(int64_t at, int64_t tile_rows, int64_t tile_cols, int64_t *matrix,
                           int64_t *row, int64_t *block)
 {

@@ -1,4 +1,4 @@
-/* The casting transform casts at either end, in whatever boxes a tensor travels. */
+/* The casting transform casts at either end, with every division of a tensor into boxes. */
 #include "support/test.h"
 
 #include "core/error.h"

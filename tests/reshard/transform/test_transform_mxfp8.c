@@ -1,5 +1,4 @@
-/* The MXFP8 transform gives the same blocks however a tensor is cut and wherever it is converted.
- */
+/* The MXFP8 transform gives equal blocks however a tensor is cut and wherever it is converted. */
 #include "support/test.h"
 
 #include "core/error.h"
@@ -59,7 +58,7 @@ static double value_at(const sim_side *side, float_format format, const int64_t 
     return format_decode(format, bits);
 }
 
-/* The block of the destination around local index `local`: values, 0 where no tensor is. */
+/* The block of the destination around local index `local`: values, 0 outside of the tensor. */
 static int block_around(const sim_side *source, float_format format, const sim_side *destination,
                         const int64_t *shape, const int64_t *local, double *values)
 {
@@ -119,7 +118,7 @@ static void check_quantized(const sim_side *source, float_format format,
                 check_block(source, format, destination, scales, rule, shape, local);
 }
 
-/* Scales of blocks that hold nothing of the tensor, and the padding of tiles. */
+/* Scales of blocks without any tensor element, and the padding of tiles, are zero. */
 static void check_other_scales_are_zero(const sim_side *destination, const struct scales *scales,
                                         const int64_t *shape)
 {
@@ -376,7 +375,7 @@ static void slices_of_whole_blocks_are_converted_as_they_land(void **state)
     free_small(&small);
 }
 
-/* What a failed run has brought does not leak into the next. */
+/* Data of a failed run do not affect the next. */
 static void a_failed_run_leaves_nothing_behind(void **state)
 {
     (void)state;

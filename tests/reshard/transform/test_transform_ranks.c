@@ -45,7 +45,7 @@ static banyan_layout *layout_of(const struct side *side, int rank)
     return layout;
 }
 
-/* Another value for each version. */
+/* A different value for each version. */
 static void value_of(int t, uint64_t version, int64_t row, int64_t col, DLDataType dtype,
                      void *element)
 {
@@ -151,9 +151,7 @@ static void check_quantized(const banyan_layout *layout, const banyan_tensors *t
     }
 }
 
-/* ---- into MXFP8 ---- */
-
-/* All that a rank needs for a case. */
+/* A rank's objects for a case. */
 struct gpu_copy {
     banyan_layout *from, *to;
     banyan_tensors *source, *destination;
@@ -274,7 +272,7 @@ static void blocks_that_several_ranks_send_are_put_together(void **state)
     }
 }
 
-/* The last tensor is put together in 24 × 100 values of BF16 and 24 × 4 marks. */
+/* The last tensor is assembled in 24 × 100 values of BF16 and 24 × 4 marks. */
 enum { PUT_TOGETHER_BYTES = 24 * 100 * 2 + 24 * 4 };
 
 static void memory_of_cut_blocks_is_within_the_bound(void **state)
@@ -291,9 +289,7 @@ static void memory_of_cut_blocks_is_within_the_bound(void **state)
     }
 }
 
-/* ---- errors ---- */
-
-/* A run that is refused, with these words, and has moved nothing. */
+/* A run that is refused with this text, and has moved nothing. */
 static void check_refused(struct gpu_copy *gpu_copy, banyan_world *world, const char *first,
                           const char *second)
 {
@@ -310,7 +306,7 @@ static void check_refused(struct gpu_copy *gpu_copy, banyan_world *world, const 
 static void put_together_in_too_little(banyan_world *world, void *context)
 {
     (void)context;
-    /* In the first there is no room for the values, in the second none beside them. */
+    /* The first bound has no space for the values, the second none beside them. */
     const uint64_t bounds[2] = {PUT_TOGETHER_BYTES - 1, PUT_TOGETHER_BYTES + 64};
     const char *const words[2][2] = {
         {"tensor w.odd is assembled in 4896 bytes", "max_staging_bytes is 4895"},
@@ -345,8 +341,6 @@ static void a_cut_block_at_the_sender_comes_to_every_rank(void **state)
     (void)state;
     ranks_run(RANKS, cut_at_the_sender, NULL);
 }
-
-/* ---- back, and casts ---- */
 
 struct back_case {
     struct side source, destination;

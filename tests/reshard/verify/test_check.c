@@ -1,4 +1,4 @@
-/* A plan of all ranks is sound, and each damage to it is found for what it is. */
+/* A plan of all ranks is sound, and each kind of damage is found and named. */
 #include "support/test.h"
 
 #include "reshard/plan_world.h"

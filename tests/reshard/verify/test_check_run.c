@@ -1,11 +1,10 @@
-/* Before a first run: no destination lies over a source that is read, no wave takes too much. */
+/* Before a first run: no destination overlaps a source that is read, and no wave exceeds the
+ * bound. */
 #include "support/random.h"
 #include "support/test.h"
 
 #include "reshard/verify/run.h"
 #include "reshard/verify/views.h"
-
-/* ---- views ---- */
 
 enum { MEMORY = 4096 };
 
@@ -55,15 +54,13 @@ static void views_overlap_when_they_have_a_byte_in_common(void **state)
     CHECK(overlapping > 2000 && overlapping < 18000, "%d of 20000 pairs overlap", overlapping);
 }
 
-/* ---- runs ---- */
-
 enum { ROWS = 6, COLUMNS = 5 };
 
 /* A matrix that one rank has and keeps, as float16 elements of `memory`. */
 typedef struct binding {
     size_t source_at, destination_at; /* elements */
     int64_t strides[2];
-    const char *fails; /* part of the sentence; NULL: it runs */
+    const char *fails; /* part of the message; NULL: it runs */
 } binding;
 
 static banyan_tensors *bind(const banyan_layout *layout, uint16_t *memory, size_t at,
@@ -147,7 +144,7 @@ static void columns_between_columns_run(void **state)
     ranks_run(1, run_bound, &interleaved);
 }
 
-/* Each rank sends its tensor to the other, and receives the other's where its own lies. */
+/* Each rank sends its tensor to the other, and receives the other's in place of its own. */
 static void swap_in_place(banyan_world *world, void *context)
 {
     (void)context;
@@ -180,8 +177,6 @@ static void a_receive_over_what_is_sent_is_refused(void **state)
     (void)state;
     ranks_run(2, swap_in_place, NULL);
 }
-
-/* ---- staging ---- */
 
 static void a_wave_that_takes_more_than_the_bound_is_refused(void **state)
 {
