@@ -222,12 +222,12 @@ class Files(unittest.TestCase):
         for more in ([], ["--join"]):
             done = self.reshard("--from", "tp=1", "--to", "tp=2", *more)
             self.assertEqual((done.returncode, done.stdout), (1, ""))
-            self.assertIn("out is there already", done.stderr)
+            self.assertIn("out exists already", done.stderr)
         self.assertEqual([path.name for path in self.out.iterdir()], ["mine"])
         self.out = self.folder / "out/mine/out"
         done = self.reshard("--from", "tp=1", "--to", "tp=2")
         self.assertEqual((done.returncode, done.stdout), (1, ""))
-        self.assertNotIn("there already", done.stderr)
+        self.assertNotIn("exists already", done.stderr)
         self.assertIn("out/mine", done.stderr)
 
     def test_what_is_wrong_leaves_nothing(self):

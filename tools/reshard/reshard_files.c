@@ -235,7 +235,7 @@ int files_run(files_job *job, const char *who)
     job->out = out;
     int code = 1;
     if (is_taken(out))
-        fprintf(stderr, "%s: --out %s is there already\n", who, out);
+        fprintf(stderr, "%s: --out %s exists already\n", who, out);
     else
         code = open_and_run(job, who);
     failure_destroy(job->failed);
