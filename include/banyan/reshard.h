@@ -90,8 +90,8 @@ typedef struct banyan_reshard_plan banyan_reshard_plan;
  * Errors, on every rank; the message names tensor, rank and box:
  * - MISMATCH: global shapes differ, types differ without a transform, a destination lacks the value
  *   map of its source, options differ, or replica sets contradict each other.
- * - NOT_FOUND: some destination tensors are in no source. The message has their number, the first
- *   ten, and the nearest names of the source.
+ * - NOT_FOUND: some destination tensors are in no source. The message has their number and the
+ *   first of them, each with the nearest name of the source. Rank 0 logs the others, up to 1,000.
  * - INVALID: some destination elements are in no source, or the layout does not account for them.
  *   With require_whole_source, some source elements are in no destination. A layout has an error.
  * - NO_MEMORY, and those of the world's waits. */

@@ -13,6 +13,7 @@
 #include "core/containers/bytes.h"
 #include "core/containers/map.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "core/nearest.h"
 #include "world/control.h"
 
@@ -211,7 +212,9 @@ static banyan_status find_nearest(banyan_world *world, const planner *planning, 
 
 /* ---- the message ---- */
 
-static banyan_status planner_names_tell(banyan_status failed, const char *cause, banyan_side side,
+/* The message holds the first names; rank 0 logs the others. */
+static banyan_status planner_names_tell(banyan_world *world, banyan_status failed,
+                                        const char *cause, banyan_side side,
                                         const name_list *chosen, const name_list *nearest,
                                         uint64_t count)
 {
@@ -227,9 +230,15 @@ static banyan_status planner_names_tell(banyan_status failed, const char *cause,
             used += (size_t)snprintf(text + used, sizeof text - used, " (the %s has \"%.256s\")",
                                      other, near);
     }
-    char more[64] = "";
+    char more[96] = "";
     if (count > i)
-        snprintf(more, sizeof more, " and %" PRIu64 " more", count - i);
+        snprintf(more, sizeof more, " and %" PRIu64 " more; the log of rank 0 has %s%zu of them",
+                 count - i, count > chosen->count ? "the first " : "all ", chosen->count - i);
+    for (; i < chosen->count && banyan_world_rank(world) == 0; i++)
+        log_warn("no %s has the %s's tensor \"%s\"%s%s%s", other,
+                 side == BANYAN_SOURCE ? "source" : "destination", chosen->data[i],
+                 nearest->data[i][0] ? "; the nearest name there is \"" : "", nearest->data[i],
+                 nearest->data[i][0] ? "\"" : "");
     return error_set(failed, "%s. %s %" PRIu64 " tensor%s of the %s: %s%s", cause,
                      side == BANYAN_SOURCE ? "No destination takes" : "No source has", count,
                      count == 1 ? "" : "s", side == BANYAN_SOURCE ? "source" : "destination", text,
@@ -252,8 +261,9 @@ banyan_status plan_tell_lonely(banyan_world *world, const planner *planning, ban
     if (status == BANYAN_OK)
         status = find_nearest(world, planning, side, &chosen, &nearest, &texts[1]);
     if (status == BANYAN_OK)
-        status = count > 0 ? planner_names_tell(failed, cause, side, &chosen, &nearest, count)
-                           : error_set(failed, "%s", cause);
+        status = count > 0
+                     ? planner_names_tell(world, failed, cause, side, &chosen, &nearest, count)
+                     : error_set(failed, "%s", cause);
     free(cause);
     free(texts[0]);
     free(texts[1]);

@@ -4,8 +4,8 @@
 
 #include "reshard/planner/rank.h"
 
-/* A message lists at most this many names, and the total count. */
-#define PLAN_NAMES_TOLD 10
+/* The message and the log name at most this many tensors, and give the total count. */
+#define PLAN_NAMES_TOLD 1000
 
 /* Append to `failed`, the error that all ranks have, the names of all ranks' tensors of one side
  * that have nothing on the other, each with the nearest name there. Returns `failed`, or another

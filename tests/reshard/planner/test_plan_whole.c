@@ -1,4 +1,6 @@
 /* All of the source arrives, and names without a partner are reported. */
+#include <stdatomic.h>
+
 #include "reshard/plan_world.h"
 #include "reshard/random_case.h"
 #include "support/ranks.h"
@@ -212,11 +214,63 @@ static void misspell(banyan_world *world, void *context)
                 "\"model.layers.00.mlp.up_porj.weight\" (the source has "
                 "\"model.layers.00.mlp.up_proj.weight\"), \"model.layers.01.");
     CHECK(strstr(banyan_last_error(), "\"model.layers.08.mlp.up_porj.weight\" (the source has "
-                                      "\"model.layers.08.mlp.up_proj.weight\") and 3 more"),
+                                      "\"model.layers.08.mlp.up_proj.weight\"), "),
           "%s", banyan_last_error());
+    CHECK(strstr(banyan_last_error(), "\"model.layers.11.mlp.up_porj.weight\" (the source has "
+                                      "\"model.layers.11.mlp.up_proj.weight\")"),
+          "%s", banyan_last_error());
+    CHECK(!strstr(banyan_last_error(), " more"), "%s", banyan_last_error());
     CHECK(!plan);
     banyan_layout_destroy(source);
     banyan_layout_destroy(destination);
+}
+
+enum { MANY = 100 };
+static _Atomic int logged, last_logged;
+
+static void count_lines(banyan_log_level level, const char *message, void *context)
+{
+    (void)context;
+    if (level == BANYAN_LOG_WARN && strstr(message, "no source has the destination's tensor"))
+        atomic_fetch_add(&logged, 1);
+    if (strstr(message, "\"t099.up_porj\"; the nearest name there is \"t099.up_proj\""))
+        atomic_fetch_add(&last_logged, 1);
+}
+
+/* More names than a message holds. */
+static void misspell_many(banyan_world *world, void *context)
+{
+    (void)context;
+    banyan_layout *source = new_layout(), *destination = new_layout();
+    char name[64];
+    for (int i = 0; i < MANY; i++) {
+        snprintf(name, sizeof name, "t%03d.up_proj", i);
+        add_rows(source, name, NULL, 0, ROWS);
+        snprintf(name, sizeof name, "t%03d.up_porj", i);
+        add_rows(destination, name, NULL, 0, ROWS);
+    }
+    banyan_reshard_plan *plan = NULL;
+    CHECK_FAILS(banyan_reshard_plan_create(source, destination, world, NULL, &plan),
+                BANYAN_ERR_NOT_FOUND, "No source has 100 tensors of the destination: \"t000");
+    const char *more = strstr(banyan_last_error(), " and ");
+    int others = 0, all = 0;
+    CHECK(more && sscanf(more, " and %d more; the log of rank 0 has all %d", &others, &all) == 2 &&
+              others == all && others > 0,
+          "%s", banyan_last_error());
+    CHECK(banyan_world_barrier(world) == BANYAN_OK, "%s", banyan_last_error());
+    CHECK(atomic_load(&logged) == others && atomic_load(&last_logged) == 1,
+          "%d lines, %d of the last name, for %d others", atomic_load(&logged),
+          atomic_load(&last_logged), others);
+    banyan_layout_destroy(source);
+    banyan_layout_destroy(destination);
+}
+
+static void names_that_a_message_cannot_hold_are_logged(void **state)
+{
+    (void)state;
+    banyan_log_set(count_lines, NULL);
+    ranks_run_threads(2, misspell_many, NULL);
+    banyan_log_set(NULL, NULL);
 }
 
 static void misspelt_tensors_are_all_told_with_the_nearest_name(void **state)
@@ -254,6 +308,7 @@ int main(void)
         cmocka_unit_test(what_falls_back_on_a_tensor_takes_it),
         cmocka_unit_test(random_sources_are_judged_as_every_element_is),
         cmocka_unit_test(misspelt_tensors_are_all_told_with_the_nearest_name),
+        cmocka_unit_test(names_that_a_message_cannot_hold_are_logged),
         cmocka_unit_test(options_that_differ_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
