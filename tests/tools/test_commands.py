@@ -55,6 +55,14 @@ class Commands(CollectiveCase):
                 (["tune", "--hlep"], "no option --hlep (did you mean --help?)")]:
             self.assert_refused(self.banyan(*words), "banyan( [a-z]+)*", part, code=2)
 
+    def test_control_characters_of_arguments_do_not_reach_the_terminal(self):
+        for words in (["\x1b[31mx"], ["plan", "\x1b[31mx"], ["check", "--\x1b[31mx"], ["check", "\x1b[31mx"],
+                      ["launch", "-n", "2", "\x1b[31mx"]):
+            done = self.banyan(*words)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertNotIn("\x1b", done.stdout + done.stderr)
+            self.assertIn("\\x1b[31mx", done.stderr)
+
     def test_words_like_no_other_are_refused_without_a_guess(self):
         for words in (["frobnicate"], ["plan", "frobnicate"], ["run", "--frobnicate"],
                       ["run", "-x"]):

@@ -181,11 +181,15 @@ class Layout(unittest.TestCase):
                 (130, ["vocabulary"], ['[0:130, 0:2] of "norm" in the source',
                                        'No destination takes 1 tensor of the source: "norm"'])]:
             destination = self.one_rank("destination", rows, *names)
-            done = banyan("reshard", "--from", source, "--to", destination)
-            self.assertEqual((done.returncode, done.stdout), (1, ""))
-            for part in parts:
-                self.assertIn(part, done.stderr)
-            self.succeeds("reshard", "--from", source, "--to", destination, "--partial-source")
+            for command in (["reshard"], ["simulate", "-t", "h200x4"]):
+                command += ["--from", source, "--to", destination]
+                done = banyan(*command)
+                self.assertEqual((done.returncode, done.stdout), (1, ""))
+                self.assertIn(parts[0], done.stderr)
+                if command[0] == "reshard":
+                    for part in parts:
+                        self.assertIn(part, done.stderr)
+                self.succeeds(*command, "--partial-source")
 
     def test_a_misspelt_tensor_is_told_with_the_nearest_name(self):
         source = self.one_rank("source", 130, "model.norm.weight", "lm_head.weight")

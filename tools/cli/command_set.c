@@ -7,6 +7,7 @@
 #include "cli/complete.h"
 #include "cli/options.h"
 #include "core/nearest.h"
+#include "core/text/escape.h"
 
 static size_t width_of(const command_entry *entry)
 {
@@ -46,12 +47,13 @@ static int help_both(const command_set *set, char **argv)
 
 static int refuse(const command_set *set, const char *name)
 {
+    char escaped[256];
     names_search search = names_search_for(name);
     for (size_t i = 0; i < set->count; i++)
         names_search_try(&search, set->entries[i].name);
     fprintf(stderr, "%s: there is no command \"%s\"%s%s%s; %s --help lists them\n", set->command,
-            name, search.nearest ? " (did you mean " : "", search.nearest ? search.nearest : "",
-            search.nearest ? "?)" : "", set->command);
+            escape_controls(name, escaped, sizeof escaped), search.nearest ? " (did you mean " : "",
+            search.nearest ? search.nearest : "", search.nearest ? "?)" : "", set->command);
     return EXIT_USAGE;
 }
 

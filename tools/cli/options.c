@@ -10,6 +10,7 @@
 #include "cli/complete.h"
 #include "cli/sizes.h"
 #include "core/nearest.h"
+#include "core/text/escape.h"
 
 #define HELP_COLUMN 30 /* width of the options */
 
@@ -17,10 +18,10 @@ int options_refuse(const option_table *table, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    fprintf(stderr, "%s: ", table->command);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
+    char text[4096], escaped[4096];
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    fprintf(stderr, "%s: %s\n", table->command, escape_controls(text, escaped, sizeof escaped));
     return EXIT_USAGE;
 }
 

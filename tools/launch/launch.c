@@ -1,4 +1,5 @@
 #include "launch/launch.h"
+#include "core/text/escape.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -59,12 +60,12 @@ struct launch {
 
 static void say(const struct launch *launch, const char *format, ...)
 {
-    char sentence[1024];
+    char text[1024], escaped[1024];
     va_list args;
     va_start(args, format);
-    vsnprintf(sentence, sizeof sentence, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    fprintf(stderr, "%s: %s\n", launch->job->who, sentence);
+    fprintf(stderr, "%s: %s\n", launch->job->who, escape_controls(text, escaped, sizeof escaped));
 }
 
 static bool random_hex(char text[33])

@@ -9,6 +9,7 @@ typedef struct job_spec {
     const char *config_path; /* the model's config.json; NULL: beside the weights, if there */
     const char *skip;        /* patterns of tensors to leave out, separated by commas; or NULL */
     bool disjoint;
+    bool partial_source; /* allow source elements that no destination holds */
     /* A folder saved by ranks, which source ranks hold unchanged where from_text is NULL. */
     const banyan_checkpoint *saved;
 

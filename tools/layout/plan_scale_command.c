@@ -131,8 +131,10 @@ static int measure(struct scale *scale)
                                          .layouts = rank_layouts,
                                          .progress = show_progress,
                                          .context = scale};
+    banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
+    options.require_whole_source = !scale->spec.partial_source;
     banyan_status status =
-        banyan_reshard_plan_sample(&world, NULL, scale->ranks, scale->sampled, scale->costs);
+        banyan_reshard_plan_sample(&world, &options, scale->ranks, scale->sampled, scale->costs);
     progress_end(&scale->bar);
     if (status != BANYAN_OK) {
         fprintf(stderr, WHO ": %s\n", banyan_last_error());
@@ -159,6 +161,8 @@ int plan_scale_command(int argc, char **argv)
          "destination ranks differ from source ranks", 0, 0},
         {"ranks-sampled", '\0', OPTION_COUNT, &scale.sampled, "K",
          "number of ranks to measure (16)", 1, 1000000},
+        {"partial-source", '\0', OPTION_FLAG, &scale.spec.partial_source, NULL,
+         "allow source elements that no destination holds (error)", 0, 0},
         {"config", '\0', OPTION_TEXT, &scale.spec.config_path, "FILE",
          "config.json of the model, if it is not beside the weights", 0, 0},
         {"rules", '\0', OPTION_TEXT, &scale.spec.rules_path, "FILE",

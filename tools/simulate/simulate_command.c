@@ -221,6 +221,8 @@ int simulate_command(int argc, char **argv)
         {"to", '\0', OPTION_TEXT, &spec->to_text, "SPEC", "destination layout", 0, 0},
         {"disjoint", '\0', OPTION_FLAG, &spec->disjoint, NULL,
          "destination ranks differ from source ranks", 0, 0},
+        {"partial-source", '\0', OPTION_FLAG, &spec->partial_source, NULL,
+         "allow source elements that no destination holds (error)", 0, 0},
         {"rules", '\0', OPTION_TEXT, &spec->rules_path, "FILE",
          "rules that split the tensors (built in)", 0, 0},
         {"service", '\0', OPTION_TEXT, &given.reshard.service, "direct|pipeline",

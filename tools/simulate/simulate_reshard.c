@@ -88,8 +88,10 @@ static banyan_status plan_model(job *of)
                                                .layouts = rank_layouts,
                                                .progress = show_progress,
                                                .context = of};
+    banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
+    options.require_whole_source = !of->given->spec.partial_source;
     job_spec_title(&of->given->spec, of->title);
-    banyan_status status = banyan_traffic_plan(&world, NULL, &of->traffic);
+    banyan_status status = banyan_traffic_plan(&world, &options, &of->traffic);
     progress_end(&of->bar);
     return status;
 }
