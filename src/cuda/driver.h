@@ -92,7 +92,7 @@
     X(cuLaunchKernel)                                                                              \
     X(cuLaunchKernelEx)
 
-/* Of CUDA 12.1 and later: NULL with an older driver. Only memory/symmetric/multicast.c calls
+/* In CUDA 12.1 and later: NULL with an older driver. Only memory/symmetric/multicast.c calls
  * them. */
 #define DRIVER_MULTICAST_FUNCTIONS(X)                                                              \
     X(cuMulticastGetGranularity)                                                                   \

@@ -28,7 +28,7 @@ static inline uint64_t calls(void)
     return count_of("emulated_multicast_calls");
 }
 
-/* Of all ranks. */
+/* Sum over all ranks. */
 static inline uint64_t accesses(banyan_world *world)
 {
     uint64_t mine = count_of("emulated_multicast_accesses"), sum = 0, all[16];

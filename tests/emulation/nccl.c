@@ -27,7 +27,7 @@
 
 enum { SYSTEM_ERROR = 2, INTERNAL_ERROR = 3, INVALID_USAGE = 5 };
 
-/* Of the emulated driver. */
+/* The emulated driver declares this as well. */
 struct emulated_kernel {
     void (*call)(const void *args);
     size_t args_bytes;

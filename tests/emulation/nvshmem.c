@@ -24,7 +24,7 @@
 #define FILE_BYTES (HEADER_BYTES + RANKS_MAX * HEAP_BYTES)
 #define INVALID_USE 7
 
-/* Of the emulated driver. */
+/* The emulated driver declares this as well. */
 struct emulated_kernel {
     void (*call)(const void *args);
     size_t args_bytes;

@@ -16,7 +16,7 @@
 #define OUT(rank, start, stop) banyan_program_output(program, (rank), (start), (stop))
 #define CHUNKS(...) ((const banyan_chunk[]){__VA_ARGS__})
 
-/* Of `ranks` ranks with `chunks` chunks in input and output. */
+/* Begin a program of `ranks` ranks with `chunks` chunks in input and output. */
 static inline banyan_program *program_begin(int ranks, uint64_t chunks,
                                             const banyan_program_options *options)
 {

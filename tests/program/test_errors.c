@@ -6,7 +6,7 @@
 static int wrong_line;
 #define WRONG(call) (wrong_line = __LINE__, (call))
 
-/* Of four ranks with four chunks in input and output. */
+/* Programs have four ranks with four chunks in input and output. */
 typedef struct error_case {
     const char *name;
     program_writer write;

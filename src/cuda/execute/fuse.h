@@ -2,9 +2,9 @@
  *
  * Parts of an operation that read one source become one step with several destinations. Parts that
  * differ only in their operands' places become one step with all their pieces, which are processed
- * side by side. Steps keep their places, so that a report of a step refers to the plan's
- * operation. `jump` of a step that begins or ends no loop is the next step to run; a step that
- * another one performs is KERNEL_PASS. */
+ * side by side. Steps keep their places, so that a report of a step refers to the plan's operation.
+ * In a step that begins or ends no loop, `jump` is the next step to run. A step that another one
+ * performs is KERNEL_PASS. */
 #ifndef CUDA_EXECUTE_FUSE_H
 #define CUDA_EXECUTE_FUSE_H
 

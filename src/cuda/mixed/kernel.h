@@ -79,7 +79,7 @@ typedef struct mixed_send {
 } mixed_send;
 
 /* One-shot. Ranks are those of the node. The slots of all other ranks are adjacent in the receive
- * buffer, in rank order. With multicast this rank is one of the others: then `rank` is
+ * buffer, in rank order. With multicast this rank is one of the others. Then `rank` is
  * MIXED_NO_RANK, and the first of the sends reaches several ranks. `fold` consecutive ranks make a
  * sum, and sums lie `apart_bytes` apart in the output. */
 typedef struct mixed_waits_args {

@@ -15,8 +15,8 @@ typedef struct engine_arrays {
     ARRAY(engine_span) spans;
 } engine_arrays;
 
-/* The i-th step of a block is the i-th step of that block in the specialized plan. `multicast`:
- * the groups' bases that its runs have, one bit each. `program` points into `arrays`; the caller
+/* The i-th step of a block is the i-th step of that block in the specialized plan. `multicast` has
+ * one bit for each of the groups' bases in its runs. `program` points into `arrays`; the caller
  * frees them also after an error. INVALID if a loop has too many iterations to list. */
 banyan_status engine_program_make(const banyan_loaded_plan *loaded, const specialized_plan *cut,
                                   uint32_t multicast, engine_arrays *arrays,

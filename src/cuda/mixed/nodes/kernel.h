@@ -6,13 +6,12 @@
  * own phase, here or on another rank, where phases have the same meaning. Ranks send each other
  * messages, each into its own slot in the receiver's memory. After every tile of a message the
  * sender sets that tile's flag to the launch's number. The number grows by one with every launch,
- * equally on all ranks. Slots and flags exist twice, and launches use them in turn: a rank in
- * launch n + 2 has ended n + 1, for which it needed data from every rank, so all ranks have ended
- * n.
+ * equally on all ranks. Slots and flags exist twice, and launches use them in turn. A rank in launch
+ * n + 2 has ended n + 1, for which it needed data from every rank. So all ranks have ended n.
  *
- * Staged slots are used in turn, too. This suffices for puts, for whose completion no rank waits:
- * a rank has ended n when the flags of all messages to it in n are set, each after its data, so
- * every source of a put in n has been read when n + 2 writes there again. */
+ * Staged slots are used in turn, too. This suffices for puts, although no rank waits for their
+ * completion. A rank has ended n when the flags of all messages to it in n are set, each after its
+ * data. So every source of a put in n has been read when n + 2 writes there again. */
 #ifndef CUDA_MIXED_NODES_KERNEL_H
 #define CUDA_MIXED_NODES_KERNEL_H
 
