@@ -55,8 +55,6 @@ static void finish(job_rank *r)
     free(t->table);
 }
 
-/* ---- executors ---- */
-
 static banyan_status open_executor(job_rank *r)
 {
     return banyan_executor_open(r->world, NULL, &things_of(r)->executor);
@@ -141,8 +139,6 @@ static banyan_status write_trace(job_rank *r)
     snprintf(path, sizeof path, "%s/trace.json", r->folder);
     return banyan_executor_trace_write(things_of(r)->executor, path);
 }
-
-/* ---- communicators ---- */
 
 static banyan_status create_comm(job_rank *r)
 {

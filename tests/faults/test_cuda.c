@@ -33,7 +33,7 @@ static void have_memory(job_rank *r)
     CHECK_OK(alloc_on(r));
 }
 
-/* The program's own, of this process's rank. */
+/* The program's own memory, for this process's rank. */
 static char *plain;
 
 static void have_plain(job_rank *r)

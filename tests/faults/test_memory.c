@@ -5,8 +5,6 @@
 #include "memory/user/user.h"
 #include "world/control.h"
 
-/* ---- world ---- */
-
 static banyan_status close_world(job_rank *r)
 {
     banyan_status status = banyan_world_close(r->world);
@@ -37,7 +35,7 @@ static banyan_status allgather(job_rank *r)
     return status;
 }
 
-/* More than a socket takes at once, so that some of it waits. */
+/* More than a socket accepts at once, so that some of it waits. */
 static banyan_status allgatherv(job_rank *r)
 {
     static char data[700000];
@@ -107,8 +105,6 @@ static banyan_status use_directory(job_rank *r)
     return status;
 }
 
-/* ---- memory ---- */
-
 static banyan_status alloc_small(job_rank *r)
 {
     return banyan_memory_alloc(r->world, 5000, (banyan_memory **)&r->things);
@@ -142,8 +138,6 @@ static banyan_status force_staging(job_rank *r)
     ranks_force_user_memory("staging");
     return find_user_path(r);
 }
-
-/* ---- transport ---- */
 
 static banyan_status open_transport(job_rank *r)
 {

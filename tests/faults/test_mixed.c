@@ -157,16 +157,16 @@ static banyan_status load(job_rank *r)
     return banyan_mixed_load_autotune(things_of(r)->one.mixed, path);
 }
 
-/* A rank that cannot begin a run ends the context for all, and not the world: runs are made once.
- */
+/* A rank that cannot begin a run ends the context for all, but not the world: runs are made
+ * once. */
 #define REST .finish = finish
 static const job_case cases[] = {
     {"mixed_open", NULL, open_mixed, close_again, REST},
     {"mixed_open_tuned", NULL, open_tuned, close_again, REST},
     {"mixed_run_one_shot", have_case, run_waits, check_mode, REST, .only_once = true},
     {"mixed_run_world", have_case, run_world, check_mode, REST, .only_once = true},
-    /* Its communicators are of sub-worlds: ranks of one that works may return before the context
-     * ends for all. */
+    /* Its communicators use sub-worlds: ranks of one that works may return before the context ends
+     * for all. */
     {"mixed_run_two", have_case, run_two, check_mode, REST, .may_differ = true, .only_once = true,
      .ranks = 4},
     {"mixed_measure", have_case, measure, REST, .only_once = true},

@@ -35,8 +35,6 @@ static void finish(job_rank *r)
     banyan_layout_destroy(t->to);
 }
 
-/* ---- copy services ---- */
-
 static banyan_status open_direct(job_rank *r)
 {
     return banyan_copy_service_open(r->world, "direct", NULL, &things_of(r)->service);
@@ -64,7 +62,7 @@ static void have_pipeline(job_rank *r)
     CHECK_OK(open_pipeline(r));
 }
 
-/* To the next rank, from the one before. */
+/* To the next rank, from the previous one. */
 static banyan_status submit(job_rank *r)
 {
     static int64_t shape[] = {ROWS};
@@ -129,8 +127,6 @@ static banyan_status run_schedule(job_rank *r)
 {
     return banyan_copy_schedule_run(things_of(r)->schedule, NULL);
 }
-
-/* ---- resharding ---- */
 
 static banyan_layout *make_layout(const job_rank *r, int dim)
 {
@@ -214,8 +210,6 @@ static void check_resharded(job_rank *r)
             CHECK(data[i * columns + j] == (float)(i * COLUMNS + r->rank * columns + j));
     }
 }
-
-/* ---- checkpoints ---- */
 
 static banyan_status save(job_rank *r)
 {

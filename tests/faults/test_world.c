@@ -1,4 +1,4 @@
-/* Opening worlds, in each way in which ranks meet, and sub-worlds, with a fault at one rank. */
+/* Opening worlds, by each kind of rendezvous, and sub-worlds, with a fault at one rank. */
 #include "faults/job.h"
 
 #include <netinet/in.h>
@@ -26,9 +26,7 @@ static banyan_status open_with(job_rank *r, banyan_world_options *options)
     return status;
 }
 
-/* ---- with a unique id, which is another process's ---- */
-
-/* The id is used up once all ranks were ready: a second call then says so. */
+/* The id is used up after all ranks were ready: a second call then says so. */
 static banyan_status open_while_id_lasts(job_rank *r, banyan_world_options *options)
 {
     static int calls;
@@ -52,8 +50,6 @@ static banyan_status open_by_id_on_nodes(job_rank *r)
     options.node = r->rank < r->count / 2 ? "first" : "second";
     return open_while_id_lasts(r, &options);
 }
-
-/* ---- rank 0 hosts the meeting ---- */
 
 static void set_number(const char *name, int number)
 {
@@ -103,8 +99,6 @@ static banyan_status open_at_port(job_rank *r)
     return open_with(r, &options);
 }
 
-/* ---- in a world ---- */
-
 static banyan_status split_halves(job_rank *r)
 {
     int half = r->count / 2, first = r->rank < half ? 0 : half, ranks[2];
@@ -141,7 +135,7 @@ static const job_case cases[] = {
      .undo = close_world,
      .opens_world = true},
     {.name = "open_port", .call = open_at_port, .undo = close_world, .opens_world = true},
-    /* The other half goes on. */
+    /* The other half continues. */
     {.name = "split_halves",
      .call = split_halves,
      .ranks = 4,
