@@ -70,6 +70,16 @@ class WrongFiles(CollectiveCase):
                 ("case", self.paths["case"], ["reshard", "verify"])]:
             self.succeed(*words, path)
 
+    def test_a_pipe_that_nobody_reads_ends_the_command(self):
+        fifo = self.folder / "unread"
+        os.mkfifo(fifo)
+        for words in (["plan", "view", self.paths["plan"], "-o", fifo],
+                      ["layout", "save", "--model", self.paths["model"], "--spec", "tp=2", "-o", fifo]):
+            done = self.banyan(*words, timeout=60)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn("unread", done.stderr)
+            self.assertIn("No such device or address", done.stderr)
+
     def test_a_pipe_in_place_of_a_file_is_named_at_once(self):
         def pipe(path):
             os.mkfifo(path)

@@ -12,6 +12,9 @@
 #include <unistd.h>
 
 #define MODE 0666
+/* Time that a pipe's reader may take to open it. */
+#define READER_MS 5000
+#define READER_POLL_MS 10
 
 uint64_t nameless_random(void)
 {
@@ -52,11 +55,26 @@ bool nameless_open(const char *folder, nameless *file)
     return true;
 }
 
+int nameless_open_taken(const char *path)
+{
+    int fd = -1;
+    for (int waited_ms = 0; fd < 0 && waited_ms <= READER_MS; waited_ms += READER_POLL_MS) {
+        if (waited_ms > 0)
+            usleep(READER_POLL_MS * 1000);
+        fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, MODE);
+        if (fd < 0 && errno != ENXIO)
+            return -1;
+    }
+    int flags = fd >= 0 ? fcntl(fd, F_GETFL) : -1;
+    if (flags >= 0)
+        fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
+    return fd;
+}
+
 bool nameless_open_for(const char *path, nameless *file)
 {
     if (nameless_is_taken(path)) {
-        *file = (nameless){.fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, MODE),
-                           .is_named = true};
+        *file = (nameless){.fd = nameless_open_taken(path), .is_named = true};
         return file->fd >= 0;
     }
     char *folder = nameless_folder(path);

@@ -37,6 +37,10 @@ char *nameless_folder(const char *path);
  * written in place, because a new file would replace it. */
 bool nameless_is_taken(const char *path);
 
+/* Open such an object to write it. A pipe that nobody opens to read within 5 s is an error (ENXIO).
+ * Returns the descriptor, or -1. */
+int nameless_open_taken(const char *path);
+
 /* Return a random number for unique names. */
 uint64_t nameless_random(void);
 

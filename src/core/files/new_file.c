@@ -137,9 +137,14 @@ banyan_status new_file_write_text(const char *folder, const char *name, const ch
 /* Write text to a pipe or a device. */
 static banyan_status write_special(const char *path, const char *text)
 {
-    FILE *file = fopen(path, "we");
-    if (!file)
-        return error_set_errno("opening %s", path);
+    int fd = nameless_open_taken(path);
+    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (!file) {
+        banyan_status status = error_set_errno("opening %s", path);
+        if (fd >= 0)
+            close(fd);
+        return status;
+    }
     bool written = fputs(text, file) >= 0 && fflush(file) == 0;
     banyan_status status = written ? BANYAN_OK : error_set_errno("writing %s", path);
     fclose(file);
