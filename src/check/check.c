@@ -28,7 +28,7 @@ typedef struct checker {
     bool shared_counters;
 } checker;
 
-static uint32_t runs_of(const banyan_plan *plan)
+static uint32_t check_runs_of(const banyan_plan *plan)
 {
     return plan->double_scratch ? RUNS_DOUBLE_SCRATCH : RUNS;
 }
@@ -37,7 +37,7 @@ static banyan_status check_class(checker *by, const size_class *at)
 {
     replay all = {.plan = by->plan,
                   .geometry = &at->geometry,
-                  .runs = runs_of(by->plan),
+                  .runs = check_runs_of(by->plan),
                   .whole = at->whole,
                   .max_memory_bytes = by->options.max_memory_bytes,
                   .findings = &by->report->findings};
@@ -52,13 +52,13 @@ static banyan_status check_class(checker *by, const size_class *at)
 }
 
 /* Warn about the plan as a whole. */
-static banyan_status warn(checker *by)
+static banyan_status check_warn(checker *by)
 {
     findings *found = &by->report->findings;
     uint64_t steps = banyan_check_report_is_sound(by->report) ? by->steps : IDLE_NOT_SOUND;
     found->message_bytes = by->classes.data[0].message_bytes;
     RETURN_IF_FAILED(warn_of_unused(by->plan, found));
-    RETURN_IF_FAILED(warn_of_idle(by->plan, &by->classes, runs_of(by->plan), steps, found));
+    RETURN_IF_FAILED(warn_of_idle(by->plan, &by->classes, check_runs_of(by->plan), steps, found));
     size_t whole = 0;
     while (whole < by->classes.count && !by->classes.data[whole].whole)
         whole++;
@@ -145,14 +145,15 @@ static banyan_status check_all(checker *by)
     for (size_t i = 0; i < by->classes.count; i++)
         RETURN_IF_FAILED(check_class(by, &by->classes.data[i]));
     if (by->options.warnings && by->classes.count > 0)
-        RETURN_IF_FAILED(warn(by));
+        RETURN_IF_FAILED(check_warn(by));
     keep_most(&by->report->findings, by->options.max_findings);
     if (!findings_relate(&by->report->findings, by->plan))
         return BANYAN_ERR_NO_MEMORY;
     return tell_limits(by);
 }
 
-static banyan_status read_options(const banyan_check_options *given, banyan_check_options *options)
+static banyan_status check_read_options(const banyan_check_options *given,
+                                        banyan_check_options *options)
 {
     *options = (banyan_check_options)BANYAN_CHECK_OPTIONS_INIT;
     RETURN_IF_FAILED(options_take(given, "BANYAN_CHECK_OPTIONS_INIT", options, sizeof *options));
@@ -167,7 +168,7 @@ banyan_status banyan_plan_check(const banyan_plan *plan, const banyan_check_opti
                                 banyan_check_report **report)
 {
     checker by = {.plan = plan};
-    RETURN_IF_FAILED(read_options(options, &by.options));
+    RETURN_IF_FAILED(check_read_options(options, &by.options));
     by.report = calloc(1, sizeof *by.report);
     if (!by.report)
         return error_no_memory(sizeof *by.report, "a report");

@@ -58,14 +58,14 @@ static void note_loop(survey *seen, const plan_op *loop)
         seen->loops[seen->loop_count++] = loop;
 }
 
-static void note_ops(survey *seen, const plan_op *ops, uint32_t count)
+static void classes_note_ops(survey *seen, const plan_op *ops, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         if (ops[i].group_size > seen->widest_group)
             seen->widest_group = ops[i].group_size;
         if (ops[i].kind == PLAN_PIPELINE)
             note_loop(seen, &ops[i]);
-        note_ops(seen, ops[i].ops, ops[i].op_count);
+        classes_note_ops(seen, ops[i].ops, ops[i].op_count);
     }
 }
 
@@ -74,7 +74,8 @@ static survey survey_plan(const banyan_plan *plan)
     survey seen = {.loop_count = 0};
     for (int r = 0; r < plan->rank_count; r++) {
         for (uint32_t b = 0; b < plan->ranks[r].block_count; b++)
-            note_ops(&seen, plan->ranks[r].blocks[b].ops, plan->ranks[r].blocks[b].op_count);
+            classes_note_ops(&seen, plan->ranks[r].blocks[b].ops,
+                             plan->ranks[r].blocks[b].op_count);
     }
     return seen;
 }
@@ -158,7 +159,7 @@ typedef struct maker {
 } maker;
 
 /* Add a class with blocks of this many bytes, if the plan can be cut so. */
-static banyan_status add_block(maker *to, uint64_t block_bytes)
+static banyan_status classes_add_block(maker *to, uint64_t block_bytes)
 {
     uint64_t message;
     if (block_bytes == 0 || __builtin_mul_overflow(block_bytes, to->blocks, &message))
@@ -175,11 +176,11 @@ static banyan_status add_stride(maker *to, uint64_t stride)
     stride = (stride + alignment - 1) / alignment * alignment;
     if (__builtin_mul_overflow(stride, to->block_chunks, &whole))
         return BANYAN_OK;
-    RETURN_IF_FAILED(add_block(to, whole));
-    return add_block(to, whole - elem);
+    RETURN_IF_FAILED(classes_add_block(to, whole));
+    return classes_add_block(to, whole - elem);
 }
 
-static banyan_status add_loop(maker *to, const plan_op *loop)
+static banyan_status classes_add_loop(maker *to, const plan_op *loop)
 {
     uint64_t alignment = to->plan->buffer_alignment;
     for (uint64_t iterations = 1; iterations <= 3; iterations++) {
@@ -212,20 +213,20 @@ static banyan_status add_rounds(maker *to, const survey *seen)
     return add_stride(to, fits + 2 * unit);
 }
 
-static banyan_status add_all(maker *to)
+static banyan_status classes_add_all(maker *to)
 {
     survey seen = survey_plan(to->plan);
     uint64_t alignment = to->plan->buffer_alignment, chunks = to->block_chunks;
-    RETURN_IF_FAILED(add_block(to, class_elem_bytes(to->plan)));
+    RETURN_IF_FAILED(classes_add_block(to, class_elem_bytes(to->plan)));
     RETURN_IF_FAILED(add_stride(to, alignment));
     RETURN_IF_FAILED(add_stride(to, 2 * alignment));
-    RETURN_IF_FAILED(add_block(to, (chunks + 1) * alignment));
+    RETURN_IF_FAILED(classes_add_block(to, (chunks + 1) * alignment));
     if (seen.widest_group > 0) {
         RETURN_IF_FAILED(add_stride(to, seen.widest_group * alignment));
         RETURN_IF_FAILED(add_stride(to, (seen.widest_group + 1) * alignment));
     }
     for (size_t i = 0; i < seen.loop_count; i++)
-        RETURN_IF_FAILED(add_loop(to, seen.loops[i]));
+        RETURN_IF_FAILED(classes_add_loop(to, seen.loops[i]));
     return add_rounds(to, &seen);
 }
 
@@ -261,7 +262,7 @@ banyan_status size_classes_make(const banyan_plan *plan, uint64_t max_steps, siz
     plan_message_divide(plan, &to.blocks, &to.block_chunks);
     if (to.blocks == 0)
         return size_classes_add(plan, 0, made, skipped);
-    RETURN_IF_FAILED(add_all(&to));
+    RETURN_IF_FAILED(classes_add_all(&to));
     if (made->count == 0)
         return error_set(BANYAN_ERR_INVALID,
                          "plan %s cannot run on messages of any of the sizes it would be checked "

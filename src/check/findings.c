@@ -10,7 +10,7 @@ typedef struct finding_key {
     int32_t places[2][4];
 } finding_key;
 
-static finding_key key_of(const finding_draft *draft)
+static finding_key findings_key_of(const finding_draft *draft)
 {
     finding_key key = {.rule = draft->rule, .count = (uint32_t)draft->place_count};
     for (size_t i = 0; i < 2 && i < draft->place_count; i++) {
@@ -25,7 +25,7 @@ static finding_key key_of(const finding_draft *draft)
 
 bool findings_wants(const findings *all, const finding_draft *draft)
 {
-    finding_key key = key_of(draft);
+    finding_key key = findings_key_of(draft);
     uint64_t place;
     if (all->deadlocks_only && draft->rule != BANYAN_CHECK_DEADLOCK)
         return false;
@@ -57,7 +57,7 @@ bool findings_add(findings *all, const finding_draft *draft, const char *format,
     banyan_check_place *places = arena_take(&all->memory, bytes + 1);
     if (!message || !key || !places)
         return false;
-    *key = key_of(draft);
+    *key = findings_key_of(draft);
     memcpy(places, draft->places, bytes);
     banyan_check_finding new = {.rule = draft->rule,
                                 .caller_only = draft->caller_only,
@@ -71,28 +71,28 @@ bool findings_add(findings *all, const finding_draft *draft, const char *format,
            map_put(&all->seen, key, sizeof *key, all->list.count - 1);
 }
 
-static int compare_numbers(int a, int b)
+static int findings_compare_numbers(int a, int b)
 {
     return (a > b) - (a < b);
 }
 
-static int compare_places(const banyan_check_place *a, const banyan_check_place *b)
+static int findings_compare_places(const banyan_check_place *a, const banyan_check_place *b)
 {
-    int order = compare_numbers(a->rank, b->rank);
-    order = order ? order : compare_numbers(a->thread_block, b->thread_block);
-    order = order ? order : compare_numbers(a->operation, b->operation);
-    order = order ? order : compare_numbers(a->loop_operation, b->loop_operation);
-    return order ? order : compare_numbers(a->run, b->run);
+    int order = findings_compare_numbers(a->rank, b->rank);
+    order = order ? order : findings_compare_numbers(a->thread_block, b->thread_block);
+    order = order ? order : findings_compare_numbers(a->operation, b->operation);
+    order = order ? order : findings_compare_numbers(a->loop_operation, b->loop_operation);
+    return order ? order : findings_compare_numbers(a->run, b->run);
 }
 
 static int compare_findings(const void *left, const void *right)
 {
     const banyan_check_finding *a = left, *b = right;
-    int order = compare_numbers((int)a->rule, (int)b->rule);
+    int order = findings_compare_numbers((int)a->rule, (int)b->rule);
     for (size_t i = 0; order == 0 && i < a->place_count && i < b->place_count; i++)
-        order = compare_places(&a->places[i], &b->places[i]);
+        order = findings_compare_places(&a->places[i], &b->places[i]);
     if (order == 0)
-        order = compare_numbers((int)a->place_count, (int)b->place_count);
+        order = findings_compare_numbers((int)a->place_count, (int)b->place_count);
     return order ? order : strcmp(a->message, b->message);
 }
 

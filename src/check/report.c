@@ -81,7 +81,7 @@ static const char *remark_of(const banyan_check_finding *one)
 #define CONSEQUENCES_TOLD 3
 
 /* Return the rank of its first operation. */
-static int rank_of(const banyan_check_finding *one)
+static int check_report_rank_of(const banyan_check_finding *one)
 {
     for (size_t i = 0; i < one->place_count; i++) {
         if (one->places[i].thread_block >= 0)
@@ -90,17 +90,17 @@ static int rank_of(const banyan_check_finding *one)
     return one->place_count > 0 ? one->places[0].rank : 0;
 }
 
-static int compare_ranks(const void *left, const void *right)
+static int check_report_compare_ranks(const void *left, const void *right)
 {
     const int *a = left, *b = right;
     return (*a > *b) - (*a < *b);
 }
 
 /* "0 to 3, 5 and 7" */
-static void print_ranks(bytes_writer *to, int *ranks, size_t count)
+static void check_report_print_ranks(bytes_writer *to, int *ranks, size_t count)
 {
     size_t kept = 0;
-    qsort(ranks, count, sizeof *ranks, compare_ranks);
+    qsort(ranks, count, sizeof *ranks, check_report_compare_ranks);
     for (size_t i = 0; i < count; i++) {
         if (kept == 0 || ranks[kept - 1] != ranks[i])
             ranks[kept++] = ranks[i];
@@ -128,7 +128,7 @@ static banyan_status print_finding(bytes_writer *to, const banyan_check_report *
     for (size_t i = number + 1; i < count; i++) {
         if (all[i].like != number)
             continue;
-        ranks[alike++] = rank_of(&all[i]);
+        ranks[alike++] = check_report_rank_of(&all[i]);
         least_bytes = all[i].message_bytes < least_bytes ? all[i].message_bytes : least_bytes;
     }
     text_print(to, "%zu. %s%s%s, from messages of %llu bytes on:\n   %s.\n", number,
@@ -137,7 +137,7 @@ static banyan_status print_finding(bytes_writer *to, const banyan_check_report *
                one->message);
     if (alike > 0) {
         text_print(to, "   And %zu identical, at", alike);
-        print_ranks(to, ranks, alike);
+        check_report_print_ranks(to, ranks, alike);
         text_add(to, ".\n");
     }
     free(ranks);
@@ -166,8 +166,8 @@ static bool is_shown(const banyan_check_finding *all, size_t i)
     return all[i].like == i && all[i].cause == i;
 }
 
-static banyan_status print_text(const banyan_check_report *report, const char *plan_name,
-                                char **text)
+static banyan_status check_report_print_text(const banyan_check_report *report,
+                                             const char *plan_name, char **text)
 {
     bytes_writer to = {0};
     const banyan_check_finding *all = report->findings.list.data;
@@ -225,8 +225,8 @@ static json_t *json_of_finding(const banyan_check_finding *one, size_t number)
                      (json_int_t)one->cause);
 }
 
-static banyan_status print_json(const banyan_check_report *report, const char *plan_name,
-                                char **text)
+static banyan_status check_report_print_json(const banyan_check_report *report,
+                                             const char *plan_name, char **text)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < report->findings.list.count; i++)
@@ -242,5 +242,6 @@ static banyan_status print_json(const banyan_check_report *report, const char *p
 banyan_status banyan_check_report_print(const banyan_check_report *report, const char *plan_name,
                                         bool json, char **text)
 {
-    return json ? print_json(report, plan_name, text) : print_text(report, plan_name, text);
+    return json ? check_report_print_json(report, plan_name, text)
+                : check_report_print_text(report, plan_name, text);
 }

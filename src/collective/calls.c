@@ -30,8 +30,8 @@ static banyan_status check_element(const banyan_comm *comm, const char *name, co
     return BANYAN_OK;
 }
 
-static banyan_status bytes_of(const banyan_comm *comm, const char *name, size_t count, int blocks,
-                              DLDataType dtype, uint64_t *bytes)
+static banyan_status calls_bytes_of(const banyan_comm *comm, const char *name, size_t count,
+                                    int blocks, DLDataType dtype, uint64_t *bytes)
 {
     uint64_t elems, product;
     if (__builtin_mul_overflow((uint64_t)count, (uint64_t)blocks, &elems) ||
@@ -44,21 +44,22 @@ static banyan_status bytes_of(const banyan_comm *comm, const char *name, size_t 
     return BANYAN_OK;
 }
 
-static bool overlap(const void *a, uint64_t a_bytes, const void *b, uint64_t b_bytes)
+static bool calls_overlap(const void *a, uint64_t a_bytes, const void *b, uint64_t b_bytes)
 {
     uintptr_t first = (uintptr_t)a, second = (uintptr_t)b;
     return first < second + b_bytes && second < first + a_bytes;
 }
 
-static banyan_status check_buffers(const banyan_comm *comm, const char *name, const buffers *given,
-                                   bool *in_place)
+static banyan_status calls_check_buffers(const banyan_comm *comm, const char *name,
+                                         const buffers *given, bool *in_place)
 {
     if (!given->input || !given->output)
         return error_set(BANYAN_ERR_INVALID, "rank %d: %s without an %s buffer", comm->rank, name,
                          given->input ? "output" : "input");
     *in_place =
         (uintptr_t)given->input - given->input_at == (uintptr_t)given->output - given->output_at;
-    if (!*in_place && overlap(given->input, given->input_bytes, given->output, given->output_bytes))
+    if (!*in_place &&
+        calls_overlap(given->input, given->input_bytes, given->output, given->output_bytes))
         return error_set(BANYAN_ERR_INVALID,
                          "rank %d: %s from %" PRIu64 " bytes at %p to %" PRIu64
                          " bytes at %p: they overlap, but not as in place",
@@ -89,7 +90,7 @@ static uint64_t offset_in(const banyan_memory *memory, const void *address, uint
                : 0;
 }
 
-static banyan_status run(banyan_comm *comm, call *wanted, const buffers *given, void *stream)
+static banyan_status calls_run(banyan_comm *comm, call *wanted, const buffers *given, void *stream)
 {
     /* Only the root knows where reduce's output lies. */
     if (comm->registered.count > 0 && wanted->kind != BANYAN_REDUCE) {
@@ -124,17 +125,18 @@ static banyan_status call_check(const banyan_comm *comm, call *wanted, buffers *
     const char *name = banyan_collective_name(wanted->kind);
     uint64_t block_bytes = 0;
     RETURN_IF_FAILED(check_element(comm, name, wanted));
-    RETURN_IF_FAILED(bytes_of(comm, name, count, 1, wanted->dtype, &block_bytes));
-    RETURN_IF_FAILED(bytes_of(comm, name, count, input_blocks, wanted->dtype, &given->input_bytes));
+    RETURN_IF_FAILED(calls_bytes_of(comm, name, count, 1, wanted->dtype, &block_bytes));
     RETURN_IF_FAILED(
-        bytes_of(comm, name, count, output_blocks, wanted->dtype, &given->output_bytes));
+        calls_bytes_of(comm, name, count, input_blocks, wanted->dtype, &given->input_bytes));
+    RETURN_IF_FAILED(
+        calls_bytes_of(comm, name, count, output_blocks, wanted->dtype, &given->output_bytes));
     if (input_blocks < output_blocks)
         given->input_at = (uint64_t)comm->rank * block_bytes;
     if (output_blocks < input_blocks)
         given->output_at = (uint64_t)comm->rank * block_bytes;
     wanted->message_bytes = given->input_bytes;
     if (count > 0)
-        RETURN_IF_FAILED(check_buffers(comm, name, given, &wanted->in_place));
+        RETURN_IF_FAILED(calls_check_buffers(comm, name, given, &wanted->in_place));
     if (!wanted->in_place)
         given->input_at = given->output_at = 0;
     return BANYAN_OK;
@@ -150,7 +152,7 @@ banyan_status comm_call_of(const banyan_comm *comm, banyan_collective_kind kind,
 }
 
 /* Fail a call with a wrong argument. If calls are compared, the other ranks receive the error. */
-static banyan_status refuse(banyan_comm *comm, const call *wanted, banyan_status status)
+static banyan_status calls_refuse(banyan_comm *comm, const call *wanted, banyan_status status)
 {
     return comm->check_calls ? comm_check_call(comm, wanted, status) : status;
 }
@@ -160,8 +162,8 @@ static banyan_status call_run(banyan_comm *comm, call *wanted, buffers *given, s
 {
     banyan_status status = call_check(comm, wanted, given, count, input_blocks, output_blocks);
     if (status != BANYAN_OK)
-        return refuse(comm, wanted, status);
-    return run(comm, wanted, given, stream);
+        return calls_refuse(comm, wanted, status);
+    return calls_run(comm, wanted, given, stream);
 }
 
 banyan_status banyan_comm_allreduce(banyan_comm *comm, const void *input, void *output,
@@ -208,17 +210,17 @@ static banyan_status rooted_run(banyan_comm *comm, call *wanted, buffers *given,
                                 void *stream)
 {
     if (wanted->root < 0 || wanted->root >= comm->ranks)
-        return refuse(comm, wanted,
-                      error_set(BANYAN_ERR_INVALID, "rank %d: %s with root %d between %d ranks",
-                                comm->rank, banyan_collective_name(wanted->kind), wanted->root,
-                                comm->ranks));
+        return calls_refuse(
+            comm, wanted,
+            error_set(BANYAN_ERR_INVALID, "rank %d: %s with root %d between %d ranks", comm->rank,
+                      banyan_collective_name(wanted->kind), wanted->root, comm->ranks));
     banyan_status status = call_check(comm, wanted, given, count, 1, 1);
     if (status != BANYAN_OK)
-        return refuse(comm, wanted, status);
+        return calls_refuse(comm, wanted, status);
     given->copied = wanted->in_place ? NULL : given->input;
     given->input = given->output;
     wanted->in_place = count > 0;
-    return run(comm, wanted, given, stream);
+    return calls_run(comm, wanted, given, stream);
 }
 
 banyan_status banyan_comm_broadcast(banyan_comm *comm, const void *input, void *output,

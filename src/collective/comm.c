@@ -66,7 +66,7 @@ static int common_ranks_per_node(const banyan_world *world)
     return per_node * nodes == ranks ? per_node : 0;
 }
 
-static banyan_status open_parts(banyan_comm *comm, const banyan_comm_options *options)
+static banyan_status comm_open_parts(banyan_comm *comm, const banyan_comm_options *options)
 {
     const char *check = getenv("BANYAN_CHECK_CALLS");
     uint32_t check_calls = check && strcmp(check, "1") == 0;
@@ -102,7 +102,7 @@ banyan_status banyan_comm_create(banyan_world *world, const banyan_comm_options 
     made->rank = banyan_world_rank(world);
     made->ranks = banyan_world_size(world);
     made->ranks_per_node = common_ranks_per_node(world);
-    status = open_parts(made, &taken);
+    status = comm_open_parts(made, &taken);
     if (status != BANYAN_OK) {
         comm_free(made);
         return status;

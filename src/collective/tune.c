@@ -44,15 +44,15 @@ static banyan_status run_many(const struct field *field, banyan_loaded_plan *loa
                                    (uint32_t)runs, ns);
 }
 
-static int by_value(const void *a, const void *b)
+static int tune_by_value(const void *a, const void *b)
 {
     double first = *(const double *)a, second = *(const double *)b;
     return (first > second) - (first < second);
 }
 
 /* Return nanoseconds per run on the slowest rank, the median of several batches. */
-static banyan_status measure(const struct field *field, banyan_loaded_plan *loaded,
-                             uint64_t message_bytes, double *run_ns)
+static banyan_status tune_measure(const struct field *field, banyan_loaded_plan *loaded,
+                                  uint64_t message_bytes, double *run_ns)
 {
     uint64_t ns, slowest_ns;
     RETURN_IF_FAILED(run_many(field, loaded, message_bytes, 2, &ns));
@@ -66,7 +66,7 @@ static banyan_status measure(const struct field *field, banyan_loaded_plan *load
         RETURN_IF_FAILED(control_max(field->comm->world, ns, &slowest_ns));
         batches[i] = (double)slowest_ns / (double)runs;
     }
-    qsort(batches, BATCHES, sizeof *batches, by_value);
+    qsort(batches, BATCHES, sizeof *batches, tune_by_value);
     *run_ns = batches[BATCHES / 2];
     return BANYAN_OK;
 }
@@ -83,7 +83,7 @@ static banyan_status try_algorithm(const struct field *field, const tuning_row *
     choice chosen = {.row = *row};
     banyan_loaded_plan *loaded;
     RETURN_IF_FAILED(comm_load(field->comm, &wanted, &chosen, &loaded));
-    banyan_status status = measure(field, loaded, message_bytes, run_ns);
+    banyan_status status = tune_measure(field, loaded, message_bytes, run_ns);
     if (status == BANYAN_OK && field->comm->rank == 0 && field->options->measured)
         field->options->measured(field->options->context,
                                  &(banyan_tune_time){.kind = field->kind,
@@ -110,8 +110,8 @@ static banyan_status time_is_up(const struct field *field, bool *up)
 }
 
 /* Double or halve the number of instances while that is faster. */
-static banyan_status climb(const struct field *field, tuning_row *row, uint64_t message_bytes,
-                           bool up, double *run_ns, bool *gained)
+static banyan_status tune_climb(const struct field *field, tuning_row *row, uint64_t message_bytes,
+                                bool up, double *run_ns, bool *gained)
 {
     for (tuning_row next = *row;;) {
         double next_ns;
@@ -144,8 +144,8 @@ static banyan_status try_instances(const struct field *field, tuning_row *row,
     RETURN_IF_FAILED(try_algorithm(field, row, message_bytes, run_ns));
     if (on_host || (best_ns > 0 && *run_ns > HOPELESS * best_ns))
         return BANYAN_OK;
-    RETURN_IF_FAILED(climb(field, row, message_bytes, true, run_ns, &gained));
-    return gained ? BANYAN_OK : climb(field, row, message_bytes, false, run_ns, &gained);
+    RETURN_IF_FAILED(tune_climb(field, row, message_bytes, true, run_ns, &gained));
+    return gained ? BANYAN_OK : tune_climb(field, row, message_bytes, false, run_ns, &gained);
 }
 
 /* `*whole`: all algorithms were tried in time, and `best` is the fastest of all. */
@@ -202,7 +202,7 @@ static void place_borders(struct field *field, bool all_sizes)
     field->rows.count = kept;
 }
 
-static void tell(const struct field *field, uint64_t bytes)
+static void tune_tell(const struct field *field, uint64_t bytes)
 {
     if (!field->options->progress || field->comm->rank != 0)
         return;
@@ -214,7 +214,7 @@ static void tell(const struct field *field, uint64_t bytes)
 }
 
 /* Return a rank's message size if the longer of its buffers has `bytes`; 0: too few. */
-static uint64_t message_for(const struct field *field, uint64_t bytes)
+static uint64_t tune_message_for(const struct field *field, uint64_t bytes)
 {
     uint64_t ranks = (uint64_t)field->comm->ranks, elem = banyan_dtype_bytes(field->dtype);
     if (field->kind == BANYAN_ALLGATHER)
@@ -243,10 +243,10 @@ static banyan_status tune_field(struct field *field)
     bool whole = true;
     for (uint64_t bytes = field->options->min_bytes; bytes <= field->options->max_bytes && whole;
          bytes *= SIZE_STEP) {
-        uint64_t message_bytes = message_for(field, bytes);
+        uint64_t message_bytes = tune_message_for(field, bytes);
         if (message_bytes == 0)
             continue;
-        tell(field, bytes);
+        tune_tell(field, bytes);
         tuning_row best;
         RETURN_IF_FAILED(best_for(field, message_bytes, &best, &whole));
         if (whole && !array_push(&field->rows, best))
@@ -323,7 +323,7 @@ static banyan_status tune_all(banyan_comm *comm, const banyan_tune_options *opti
 }
 
 /* Allocate two buffers of `bytes` each, of this rank alone, where the plans run. */
-static banyan_status take_ordinary(const banyan_comm *comm, size_t bytes, char **taken)
+static banyan_status tune_take_ordinary(const banyan_comm *comm, size_t bytes, char **taken)
 {
     const banyan_executor *executor = comm->executor;
     if (executor_is_host(executor)) {
@@ -371,7 +371,7 @@ banyan_status banyan_comm_tune(banyan_comm *comm, const banyan_tune_options *opt
     if (comm->ranks == 1)
         return comm_forget(comm, NULL);
     char *ordinary = NULL;
-    status = control_agree(comm->world, take_ordinary(comm, (size_t)how.max_bytes, &ordinary));
+    status = control_agree(comm->world, tune_take_ordinary(comm, (size_t)how.max_bytes, &ordinary));
     if (status == BANYAN_OK)
         status = tune_both(comm, &how, ordinary);
     give_back_ordinary(comm, ordinary);

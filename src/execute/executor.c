@@ -43,7 +43,7 @@ static banyan_status find_large_bytes(int ranks, uint64_t *bytes)
 
 /* Count the processors that the node's ranks may run on together, unless they are counted
  * already. */
-static banyan_status count_processors(banyan_executor *executor)
+static banyan_status execute_executor_count_processors(banyan_executor *executor)
 {
     if (executor->space->processors > 0)
         return BANYAN_OK;
@@ -129,7 +129,7 @@ static banyan_status open_together(banyan_executor *executor)
     if (!executor_is_host(executor))
         RETURN_IF_FAILED(memory_multicast_agree(executor->world, executor->device,
                                                 &executor->multicast, NULL, 0));
-    RETURN_IF_FAILED(count_processors(executor));
+    RETURN_IF_FAILED(execute_executor_count_processors(executor));
     RETURN_IF_FAILED(banyan_memory_alloc(executor->world, sizeof(wake_up), &executor->wake_ups));
     executor->crowded = memory_space_is_crowded(executor->space, executor->worker_count);
     banyan_status status = BANYAN_OK;
@@ -190,7 +190,7 @@ typedef struct room {
 
 /* Return a rank's share of the device, if all ranks that are threads of one process and use the
  * device must fit. */
-static uint32_t share_of(const banyan_world *world, const room *all, int rank)
+static uint32_t execute_executor_share_of(const banyan_world *world, const room *all, int rank)
 {
     uint32_t sharers = 0;
     for (int r = 0; r < banyan_world_size(world); r++)
@@ -210,7 +210,7 @@ banyan_status executor_blocks_most(const banyan_executor *executor, banyan_world
         RETURN_IF_FAILED(
             control_gather(world, status, &mine, sizeof mine, "room on devices", &all));
         for (int rank = 0; rank < banyan_world_size(world); rank++) {
-            uint32_t share = share_of(world, all, rank);
+            uint32_t share = execute_executor_share_of(world, all, rank);
             least = share < least ? share : least;
         }
         free(all);

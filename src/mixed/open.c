@@ -22,7 +22,7 @@
 
 #define DEFAULT_MAX_BYTES (UINT64_C(64) << 20)
 
-static banyan_status find_engine(banyan_mixed *mixed)
+static banyan_status open_find_engine(banyan_mixed *mixed)
 {
     DLDevice device = mixed->options.device;
     if (device_is_host(device)) {
@@ -105,14 +105,14 @@ static banyan_status find_nccl(banyan_mixed *mixed)
     return status;
 }
 
-static int node_of(void *world, int rank)
+static int open_node_of(void *world, int rank)
 {
     return banyan_world_node_of(world, rank);
 }
 
 static banyan_status open_engine(banyan_mixed *mixed)
 {
-    RETURN_IF_FAILED(control_agree(mixed->world, find_engine(mixed)));
+    RETURN_IF_FAILED(control_agree(mixed->world, open_find_engine(mixed)));
     fill_setup(mixed);
     RETURN_IF_FAILED(multicast_agree(mixed));
     RETURN_IF_FAILED(control_agree(mixed->world, mixed->ops->open(&mixed->setup, &mixed->engine)));
@@ -132,7 +132,7 @@ static banyan_status create_together(banyan_mixed *mixed)
     RETURN_IF_FAILED(check_calls_begin(mixed));
     RETURN_IF_FAILED(
         control_fail_together(world, grid_resolve(&mixed->options, mixed->rank, mixed->ranks,
-                                                  node_of, world, &mixed->setup.grid)));
+                                                  open_node_of, world, &mixed->setup.grid)));
     for (int group = 0; group < MIXED_GROUPS; group++)
         mixed->is_near[group] = worlds_are_near(world, &mixed->setup.grid, (mixed_group)group);
     RETURN_IF_FAILED(worlds_open(world, &mixed->setup.grid, mixed->setup.worlds));
@@ -155,7 +155,7 @@ static void mixed_free(banyan_mixed *mixed)
 }
 
 /* Undo a partial open; the latest error is the reason. */
-static banyan_status give_up(banyan_mixed *mixed, banyan_status status)
+static banyan_status open_give_up(banyan_mixed *mixed, banyan_status status)
 {
     error_kept kept = error_keep(status);
     (void)live_remove(mixed);
@@ -202,13 +202,13 @@ banyan_status banyan_mixed_create(banyan_world *world, const banyan_mixed_option
     if (status == BANYAN_OK)
         status = control_agree(world, live_add(made) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY);
     if (status != BANYAN_OK)
-        return give_up(made, status);
+        return open_give_up(made, status);
     *mixed = made;
     return BANYAN_OK;
 }
 
 /* Find the memory of the node's ranks, by local rank. */
-static banyan_status find_parts(const banyan_mixed *mixed, char **parts)
+static banyan_status open_find_parts(const banyan_mixed *mixed, char **parts)
 {
     for (int local = 0; local < mixed->setup.grid.local_size; local++) {
         void *part;
@@ -227,7 +227,7 @@ banyan_status mixed_use_memory(banyan_mixed *mixed)
     size_t list_bytes = (size_t)mixed->setup.grid.local_size * sizeof(char *);
     char **parts = malloc(list_bytes);
     banyan_status status =
-        parts ? find_parts(mixed, parts) : error_no_memory(list_bytes, "parts of peers");
+        parts ? open_find_parts(mixed, parts) : error_no_memory(list_bytes, "parts of peers");
     status = control_agree(all, status);
     if (status == BANYAN_OK)
         status = multicast_make(mixed);
@@ -237,7 +237,7 @@ banyan_status mixed_use_memory(banyan_mixed *mixed)
     return status;
 }
 
-static banyan_status take_memory(banyan_mixed *mixed)
+static banyan_status open_take_memory(banyan_mixed *mixed)
 {
     uint64_t bytes = mixed->ops->room(mixed->engine);
     if (bytes > 0 && !mixed->memory)
@@ -257,7 +257,7 @@ banyan_status banyan_mixed_init_virtual_memory(banyan_mixed *mixed)
         return error_set(BANYAN_ERR_INVALID,
                          "rank %d: mixed collectives have their virtual memory already",
                          mixed->rank);
-    banyan_status status = take_memory(mixed);
+    banyan_status status = open_take_memory(mixed);
     mixed->has_memory = status == BANYAN_OK;
     autotune_choose(mixed);
     return status;
@@ -315,7 +315,7 @@ banyan_status banyan_mixed_open(banyan_world *world, const banyan_mixed_options 
     RETURN_IF_FAILED(banyan_mixed_create(world, options, mixed ? &made : NULL));
     banyan_status status = open_steps(made, table_of(options));
     if (status != BANYAN_OK)
-        return give_up(made, status);
+        return open_give_up(made, status);
     *mixed = made;
     return BANYAN_OK;
 }

@@ -66,14 +66,14 @@ static bool is_same_device(DLDevice a, DLDevice b)
 }
 
 /* Page-locked host memory counts as ordinary memory. */
-static DLDevice as_host(DLDevice device)
+static DLDevice mixed_run_as_host(DLDevice device)
 {
     return device.device_type == kDLCUDAHost ? BANYAN_HOST : device;
 }
 
-static banyan_status check_device(const side *of)
+static banyan_status mixed_run_check_device(const side *of)
 {
-    DLDevice wanted = of->mixed->setup.device, said = as_host(of->tensor->device), lies;
+    DLDevice wanted = of->mixed->setup.device, said = mixed_run_as_host(of->tensor->device), lies;
     char there[48], here[48];
     if (!is_same_device(said, wanted))
         return error_set(BANYAN_ERR_INVALID,
@@ -84,7 +84,7 @@ static banyan_status check_device(const side *of)
     if (!of->tensor->data)
         return error_set(BANYAN_ERR_INVALID, "%s has no data", subject_of(of).text);
     RETURN_IF_FAILED(banyan_memory_locate(of->tensor->data, &lies));
-    if (!is_same_device(as_host(lies), wanted))
+    if (!is_same_device(mixed_run_as_host(lies), wanted))
         return error_set(BANYAN_ERR_INVALID,
                          "%s, at %p, lies on %s, and the mixed collectives are on %s "
                          "(banyan_mixed_options.device)",
@@ -110,7 +110,7 @@ static banyan_status check_dense(const side *of)
     return BANYAN_OK;
 }
 
-static banyan_status check_shape(const side *of, uint64_t *row_elems)
+static banyan_status mixed_run_check_shape(const side *of, uint64_t *row_elems)
 {
     const DLTensor *tensor = of->tensor;
     if (tensor->ndim < 2)
@@ -155,16 +155,16 @@ static banyan_status check_side(const side *of, uint64_t *row_elems)
 {
     if (!of->tensor)
         return error_set(BANYAN_ERR_INVALID, "%s is NULL", subject_of(of).text);
-    RETURN_IF_FAILED(check_shape(of, row_elems));
+    RETURN_IF_FAILED(mixed_run_check_shape(of, row_elems));
     RETURN_IF_FAILED(check_type(of));
     if (*row_elems == 0)
         return BANYAN_OK; /* an empty tensor has no address */
     RETURN_IF_FAILED(check_dense(of));
-    RETURN_IF_FAILED(check_device(of));
+    RETURN_IF_FAILED(mixed_run_check_device(of));
     return check_aligned(of);
 }
 
-static banyan_status check_rows(const side *input, const side *output, uint64_t *rows)
+static banyan_status mixed_run_check_rows(const side *input, const side *output, uint64_t *rows)
 {
     int dp = input->mixed->setup.grid.dp;
     uint64_t in = (uint64_t)input->tensor->shape[0];
@@ -200,7 +200,7 @@ static banyan_status check_alike(const side *input, const side *output)
     return BANYAN_OK;
 }
 
-static banyan_status check_overlap(const side *output, const mixed_call *call)
+static banyan_status mixed_run_check_overlap(const side *output, const mixed_call *call)
 {
     const banyan_mixed *mixed = output->mixed;
     uint64_t elem_bytes = banyan_dtype_bytes(mixed->setup.dtype);
@@ -223,11 +223,11 @@ static banyan_status check_tensors(const side *input, const side *output, mixed_
     RETURN_IF_FAILED(check_side(input, &row_elems));
     RETURN_IF_FAILED(check_side(output, &output_row_elems));
     RETURN_IF_FAILED(check_alike(input, output));
-    RETURN_IF_FAILED(check_rows(input, output, &rows));
+    RETURN_IF_FAILED(mixed_run_check_rows(input, output, &rows));
     call->elems = rows * row_elems;
     call->input = start_of(input->tensor);
     call->output = start_of(output->tensor);
-    return call->elems > 0 ? check_overlap(output, call) : BANYAN_OK;
+    return call->elems > 0 ? mixed_run_check_overlap(output, call) : BANYAN_OK;
 }
 
 banyan_status mixed_check_call(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor *input,
@@ -318,8 +318,8 @@ static banyan_status choose_mode(banyan_mixed *mixed, mixed_call *call)
     return status == BANYAN_OK ? mode_check(mixed, call->op, call->mode) : status;
 }
 
-static banyan_status run(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor *input,
-                         const DLTensor *output, banyan_mixed_mode mode, void *stream)
+static banyan_status mixed_run_call(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor *input,
+                                    const DLTensor *output, banyan_mixed_mode mode, void *stream)
 {
     mixed_call call = {.op = op, .mode = mode};
     banyan_status checked = BANYAN_OK;
@@ -348,6 +348,6 @@ banyan_status banyan_mixed_run(banyan_mixed *mixed, banyan_mixed_op op, const DL
 {
     RETURN_IF_NULL(mixed);
     CONTROL_CALL_WITHIN(mixed->setup.worlds[MIXED_WORLD], __func__, mixed->timeout);
-    banyan_status status = run(mixed, op, input, output, mode, stream);
+    banyan_status status = mixed_run_call(mixed, op, input, output, mode, stream);
     return mixed_is_of_waits(status) ? mixed_stop_groups(mixed, status) : status;
 }

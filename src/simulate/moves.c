@@ -11,14 +11,14 @@
 /* 53 days, more than any simulation is meant to cover. */
 #define PS_MOST UINT64_C(4611686018427387904)
 
-static const processor_kind *kind_of(const moves_run *run, int rank)
+static const processor_kind *simulate_moves_kind_of(const moves_run *run, int rank)
 {
     return run->topology->vertices.data[rank].kind;
 }
 
 /* ---- one move ---- */
 
-static banyan_status find_way(moves_run *run, int from, int to)
+static banyan_status simulate_moves_find_way(moves_run *run, int from, int to)
 {
     bool there;
     RETURN_IF_FAILED(routes_find(&run->routes, (uint32_t)from, (uint32_t)to, &run->way, &there));
@@ -32,7 +32,7 @@ static banyan_status find_way(moves_run *run, int from, int to)
 /* Return the time before the first byte. */
 static uint64_t fixed_ps(const moves_run *run, const banyan_move *move)
 {
-    const processor_kind *kind = kind_of(run, move->rank);
+    const processor_kind *kind = simulate_moves_kind_of(run, move->rank);
     if (move->bytes == 0)
         return 0;
     return move->by == BANYAN_BY_PROXY ? kind->request_ps : kind->launch_ps;
@@ -42,7 +42,7 @@ static uint64_t fixed_ps(const moves_run *run, const banyan_move *move)
  * threads read and write concurrently; a core does one after the other. */
 static double block_seconds(const moves_run *run, const banyan_move *move)
 {
-    const processor_kind *kind = kind_of(run, move->rank);
+    const processor_kind *kind = simulate_moves_kind_of(run, move->rank);
     block_rates rates = rates_for(kind, INFINITY);
     double bytes = (double)move->bytes;
     if (move->rank == move->peer)
@@ -55,12 +55,12 @@ static bool add_uses(moves_run *run, uint32_t lane, const banyan_move *move)
 {
     double bytes = (double)move->bytes;
     bool blocks = move->by == BANYAN_BY_BLOCKS, added = true;
-    double overhead = blocks ? kind_of(run, move->rank)->store_overhead : 1;
+    double overhead = blocks ? simulate_moves_kind_of(run, move->rank)->store_overhead : 1;
     for (size_t i = 0; i < run->way.links.count; i++)
         added &= flow_add_framed(&run->sharing, lane, run->way.links.data[i], bytes, overhead);
     added &= flow_add(&run->sharing, lane, resource_memory(run->topology, move->rank), bytes);
     added &= flow_add(&run->sharing, lane, resource_memory(run->topology, move->peer), bytes);
-    const processor_kind *kind = kind_of(run, move->rank);
+    const processor_kind *kind = simulate_moves_kind_of(run, move->rank);
     double seconds = blocks ? block_seconds(run, move) : bytes / kind->port_bytes_per_s;
     if (blocks || kind->port_takes_block)
         added &=
@@ -74,8 +74,9 @@ static bool add_uses(moves_run *run, uint32_t lane, const banyan_move *move)
 static double rate_alone(const moves_run *run, uint32_t lane, const banyan_move *move)
 {
     const flow *made = &run->sharing.flows[lane];
-    double rate =
-        move->by == BANYAN_BY_PROXY ? kind_of(run, move->rank)->port_bytes_per_s : INFINITY;
+    double rate = move->by == BANYAN_BY_PROXY
+                      ? simulate_moves_kind_of(run, move->rank)->port_bytes_per_s
+                      : INFINITY;
     for (size_t u = 0; u < made->uses.count; u++) {
         const flow_use *use = &made->uses.data[u];
         if (use->room > 0)
@@ -87,7 +88,7 @@ static double rate_alone(const moves_run *run, uint32_t lane, const banyan_move 
 
 static banyan_status begin_flow(moves_run *run, uint32_t lane, const banyan_move *move)
 {
-    RETURN_IF_FAILED(find_way(run, move->rank, move->peer));
+    RETURN_IF_FAILED(simulate_moves_find_way(run, move->rank, move->peer));
     flow_begin(&run->sharing, lane);
     if (!add_uses(run, lane, move) || !flow_go(&run->sharing, lane, (double)move->bytes,
                                                rate_alone(run, lane, move), run->now_ps))
@@ -99,7 +100,7 @@ static banyan_status begin_flow(moves_run *run, uint32_t lane, const banyan_move
 /* ---- lanes ---- */
 
 /* Put the lane's move into the agenda when it waits for nothing. */
-static void look(moves_run *run, uint32_t number)
+static void simulate_moves_look(moves_run *run, uint32_t number)
 {
     move_lane *lane = &run->lanes[number];
     if (lane->stage != LANE_WAITS || lane->at == NO_NUMBER)
@@ -121,7 +122,7 @@ static banyan_status tell_follower(moves_run *run, uint32_t done, uint32_t step,
     int from = run->moves[done].rank, to = run->moves[follower].rank;
     uint64_t known_ps = run->now_ps;
     if (from != to) {
-        RETURN_IF_FAILED(find_way(run, from, to));
+        RETURN_IF_FAILED(simulate_moves_find_way(run, from, to));
         known_ps += run->way.latency_ps;
     }
     if (known_ps >= state->ready_ps) {
@@ -130,11 +131,11 @@ static banyan_status tell_follower(moves_run *run, uint32_t done, uint32_t step,
     }
     state->missing--;
     /* Only the current move of a lane can continue. */
-    look(run, state->lane);
+    simulate_moves_look(run, state->lane);
     return BANYAN_OK;
 }
 
-static bool note_step(moves_run *run, const move_lane *lane, uint32_t *step)
+static bool simulate_moves_note_step(moves_run *run, const move_lane *lane, uint32_t *step)
 {
     const banyan_move *move = &run->moves[lane->at];
     step_record doing = {.began_ps = lane->began_ps,
@@ -160,9 +161,9 @@ static banyan_status end_move(moves_run *run, uint32_t number)
     move_lane *lane = &run->lanes[number];
     uint32_t done = lane->at, step;
     const banyan_move *move = &run->moves[done];
-    if (!note_step(run, lane, &step))
+    if (!simulate_moves_note_step(run, lane, &step))
         return BANYAN_ERR_NO_MEMORY;
-    RETURN_IF_FAILED(find_way(run, move->rank, move->peer));
+    RETURN_IF_FAILED(simulate_moves_find_way(run, move->rank, move->peer));
     uint64_t arrived = run->now_ps + (move->bytes > 0 ? run->way.latency_ps : 0);
     note_end(run, move->rank, arrived);
     note_end(run, move->peer, arrived);
@@ -172,11 +173,11 @@ static banyan_status end_move(moves_run *run, uint32_t number)
     lane->last_step = step;
     for (uint32_t f = run->first_follower[done]; f < run->first_follower[done + 1]; f++)
         RETURN_IF_FAILED(tell_follower(run, done, step, run->followers[f]));
-    look(run, number);
+    simulate_moves_look(run, number);
     return BANYAN_OK;
 }
 
-static banyan_status advance(moves_run *run, uint32_t number)
+static banyan_status simulate_moves_advance(moves_run *run, uint32_t number)
 {
     move_lane *lane = &run->lanes[number];
     const banyan_move *move = &run->moves[lane->at];
@@ -202,7 +203,7 @@ static uint64_t settle_due(const moves_run *run)
     return run->ended ? run->settled_ps + run->grain_ps : AGENDA_NEVER;
 }
 
-static banyan_status settle(moves_run *run)
+static banyan_status simulate_moves_settle(moves_run *run)
 {
     run->began = run->ended = false;
     run->settled_ps = run->now_ps;
@@ -224,7 +225,7 @@ static banyan_status find_least(moves_run *run, double *least)
         return error_no_memory(count * sizeof *seconds, "the loads of links");
     for (uint32_t i = 0; i < run->count && status == BANYAN_OK; i++) {
         const banyan_move *move = &run->moves[i];
-        status = find_way(run, move->rank, move->peer);
+        status = simulate_moves_find_way(run, move->rank, move->peer);
         for (size_t l = 0; l < run->way.links.count; l++)
             add_load(run, seconds, run->way.links.data[l], move->bytes);
         add_load(run, seconds, resource_memory(run->topology, move->rank), move->bytes);
@@ -246,7 +247,7 @@ static banyan_status find_grain(moves_run *run, double share)
     return BANYAN_OK;
 }
 
-static banyan_status check_finished(const moves_run *run)
+static banyan_status simulate_moves_check_finished(const moves_run *run)
 {
     for (uint32_t l = 0; l < run->lane_count; l++) {
         if (run->lanes[l].at != NO_NUMBER)
@@ -259,15 +260,15 @@ static banyan_status check_finished(const moves_run *run)
     return BANYAN_OK;
 }
 
-static banyan_status play(moves_run *run)
+static banyan_status simulate_moves_play(moves_run *run)
 {
     for (uint32_t l = 0; l < run->lane_count; l++)
-        look(run, l);
+        simulate_moves_look(run, l);
     while (agenda_next(&run->agenda) != AGENDA_NEVER) {
         uint64_t next = agenda_next(&run->agenda), due = settle_due(run);
         if (due < next) {
             run->now_ps = due > run->now_ps ? due : run->now_ps;
-            RETURN_IF_FAILED(settle(run));
+            RETURN_IF_FAILED(simulate_moves_settle(run));
             continue;
         }
         run->now_ps = next;
@@ -275,14 +276,14 @@ static banyan_status play(moves_run *run)
             return error_set(BANYAN_ERR_INVALID, "the moves take more than 53 days on topology %s",
                              run->topology->name);
         while (agenda_next(&run->agenda) == run->now_ps)
-            RETURN_IF_FAILED(advance(run, agenda_take(&run->agenda)));
+            RETURN_IF_FAILED(simulate_moves_advance(run, agenda_take(&run->agenda)));
         if (settle_due(run) <= run->now_ps)
-            RETURN_IF_FAILED(settle(run));
+            RETURN_IF_FAILED(simulate_moves_settle(run));
     }
-    return check_finished(run);
+    return simulate_moves_check_finished(run);
 }
 
-static banyan_status prepare(moves_run *run, size_t count)
+static banyan_status simulate_moves_prepare(moves_run *run, size_t count)
 {
     const banyan_topology *topology = run->topology;
     if (run->ranks < 1 || (uint32_t)run->ranks > topology->processor_count)
@@ -312,11 +313,11 @@ banyan_status banyan_moves_simulate(const banyan_move *moves, size_t count, int 
         return error_set(BANYAN_ERR_INVALID, "a grain of %g: 0 to 1 are possible", options.grain);
     moves_run run = {
         .moves = moves, .ranks = ranks, .topology = topology, .record.wanted = options.steps};
-    banyan_status status = prepare(&run, count);
+    banyan_status status = simulate_moves_prepare(&run, count);
     if (status == BANYAN_OK)
         status = find_grain(&run, options.grain);
     if (status == BANYAN_OK)
-        status = play(&run);
+        status = simulate_moves_play(&run);
     if (status == BANYAN_OK)
         status =
             simulation_make(topology, ranks, &run.sharing, run.ends_ps, &run.record, simulation);

@@ -30,7 +30,7 @@ static banyan_status check_move(const moves_run *run, uint32_t number)
 /* ---- lanes ---- */
 
 /* firsts[rank]: the rank's first lane; one more entry, behind the last rank's. */
-static banyan_status count_lanes(moves_run *run, uint32_t *firsts)
+static banyan_status moves_list_count_lanes(moves_run *run, uint32_t *firsts)
 {
     uint64_t lanes = 0;
     for (uint32_t i = 0; i < run->count; i++) {
@@ -118,7 +118,7 @@ banyan_status moves_list(moves_run *run)
     if (!firsts || !run->states)
         status = error_no_memory(run->count * sizeof *run->states, "the state of moves");
     if (status == BANYAN_OK)
-        status = count_lanes(run, firsts);
+        status = moves_list_count_lanes(run, firsts);
     if (status == BANYAN_OK)
         status = link_lanes(run, firsts);
     if (status == BANYAN_OK)

@@ -36,7 +36,7 @@ static void wait_for_change(banyan_world *world, pthread_cond_t *changed, uint64
     pthread_cond_timedwait(changed, lock, &until);
 }
 
-static const char *in_call(const banyan_world *world, char text[80])
+static const char *wait_in_call(const banyan_world *world, char text[80])
 {
     snprintf(text, 80, "%s%.70s", world->call ? " in " : "", world->call ? world->call : "");
     return text;
@@ -49,7 +49,7 @@ static banyan_status report_end(banyan_world *world, int rank, const char *what)
     return error_set((banyan_status)atomic_load(&world->context->ended),
                      "%s while %s waited%s for rank %d (%s)",
                      world->context->sentence ? world->context->sentence : "the world ended",
-                     control_own_name(world, own), in_call(world, call), rank, what);
+                     control_own_name(world, own), wait_in_call(world, call), rank, what);
 }
 
 static banyan_status lost_by_leaving(banyan_world *world, int source, const char *what)
@@ -58,7 +58,7 @@ static banyan_status lost_by_leaving(banyan_world *world, int source, const char
     endpoint_rank_text(world->endpoint, world->context, context_job_rank(world->context, source),
                        name);
     return error_set(BANYAN_ERR_PEER_LOST, "%s closed its world while %s waited%s (%s)", name,
-                     control_own_name(world, own), in_call(world, call), what);
+                     control_own_name(world, own), wait_in_call(world, call), what);
 }
 
 /* Write "rank 0 waited 60.0 s in banyan_memory_alloc for rank 3 (pid 7 on node x), which has not
@@ -70,8 +70,8 @@ static banyan_status name_late(const banyan_world *world, const control_wait *wa
     return error_set(
         BANYAN_ERR_TIMEOUT, "%s waited %.1f s%s for %s, which %s (%s); %s%s" TIMEOUT_SETS,
         control_own_name(world, own), (double)(time_now_ns() - wait->began_ns) / 1e9,
-        in_call(world, call), endpoint_rank_text(world->endpoint, world->context, late, name), how,
-        what, then, timeout_name(wait->option));
+        wait_in_call(world, call), endpoint_rank_text(world->endpoint, world->context, late, name),
+        how, what, then, timeout_name(wait->option));
 }
 
 /* End the world for all ranks: a rank whose wait failed cannot continue in step with the others,
@@ -110,7 +110,8 @@ static bool may_still_agree(const banyan_world *world)
 }
 
 /* Messages sent before a loss are still valid; those before an abort are not. */
-static struct message *take_message(banyan_world *world, uint32_t kind, int job_rank, uint64_t tag)
+static struct message *wait_take_message(banyan_world *world, uint32_t kind, int job_rank,
+                                         uint64_t tag)
 {
     int ended = atomic_load(&world->context->ended);
     if (ended != BANYAN_OK && ended != BANYAN_ERR_PEER_LOST)
@@ -152,7 +153,7 @@ banyan_status world_await(banyan_world *world, uint32_t kind, int source, uint64
         bool ended = atomic_load(&context->ended) != BANYAN_OK;
         uint64_t until_ns = 0;
         char line[WORLD_LINE_BYTES] = "";
-        if ((found = take_message(world, kind, job_rank, tag)))
+        if ((found = wait_take_message(world, kind, job_rank, tag)))
             break;
         if (world->gate && context_gave_up(context, number))
             status = leave_gate(world, wait, what);

@@ -123,7 +123,7 @@ static banyan_status serve_job(const struct identity *identity, struct rendezvou
     return rendezvous_start(place, tcp_fd, identity->world_size, false, rendezvous);
 }
 
-static banyan_status check_descriptors(const struct identity *identity, struct member *self)
+static banyan_status world_check_descriptors(const struct identity *identity, struct member *self)
 {
     if (identity->world_size == 1)
         return BANYAN_OK;
@@ -132,8 +132,8 @@ static banyan_status check_descriptors(const struct identity *identity, struct m
                                      rank_0_hosts(identity));
 }
 
-static banyan_status find_place(const struct identity *identity, const char *node,
-                                struct rendezvous_place *place)
+static banyan_status world_find_place(const struct identity *identity, const char *node,
+                                      struct rendezvous_place *place)
 {
     if (identity->has_unique_id)
         return rendezvous_place_of_id(&identity->unique_id, node, place);
@@ -149,8 +149,9 @@ struct meeting {
 
 /* Join the rendezvous. Rank 0 continues to serve while it opens its world: others may take the
  * table later. */
-static banyan_status meet(const struct identity *identity, const struct member *self,
-                          uint64_t timeout_ns, struct member_table *table, struct meeting *meeting)
+static banyan_status world_meet(const struct identity *identity, const struct member *self,
+                                uint64_t timeout_ns, struct member_table *table,
+                                struct meeting *meeting)
 {
     struct join_request request = {identity->rank, identity->world_size, timeout_ns, *self};
     if (identity->rank == 0 && rank_0_hosts(identity))
@@ -159,8 +160,8 @@ static banyan_status meet(const struct identity *identity, const struct member *
 }
 
 /* Rank 0 cannot open the world: inform the ranks that look for it now. */
-static void turn_away(const struct identity *identity, struct rendezvous_place *place,
-                      const error_kept *why)
+static void world_turn_away(const struct identity *identity, struct rendezvous_place *place,
+                            const error_kept *why)
 {
     int tcp_fd;
     if (prepare_to_serve(identity, place, &tcp_fd) == BANYAN_OK)
@@ -168,8 +169,8 @@ static void turn_away(const struct identity *identity, struct rendezvous_place *
 }
 
 /* This rank cannot open the world: inform the others, as far as they can be reached. */
-static bool report(const banyan_world_options *options, const struct identity *identity,
-                   const error_kept *why)
+static bool world_report(const banyan_world_options *options, const struct identity *identity,
+                         const error_kept *why)
 {
     struct join_request request = {.rank = identity->rank, .world_size = identity->world_size};
     struct rendezvous_place place = {0};
@@ -179,10 +180,10 @@ static bool report(const banyan_world_options *options, const struct identity *i
     request.self.pid = getpid();
     snprintf(request.self.name, sizeof request.self.name, "none");
     if (find_node(options->node, request.self.node) == BANYAN_OK &&
-        find_place(identity, request.self.node, &place) == BANYAN_OK) {
+        world_find_place(identity, request.self.node, &place) == BANYAN_OK) {
         find_host(&request.self, options->node, request.self.host);
         if (identity->rank == 0 && rank_0_hosts(identity))
-            turn_away(identity, &place, why);
+            world_turn_away(identity, &place, why);
         else
             reported = join_report(&place, &request, why);
     }
@@ -206,7 +207,7 @@ static bool tell_others(const banyan_world_options *options, const struct identi
     if (identity->world_size == 1 || gave_up || meeting->joiner.refused ||
         why->status == BANYAN_ERR_PEER_LOST)
         return false;
-    return report(options, identity, why);
+    return world_report(options, identity, why);
 }
 
 /* Without a secret, only ranks of one node may be in a world. */
@@ -256,7 +257,7 @@ static void place_ranks(banyan_world *world, int *seen)
     }
 }
 
-static banyan_status locate(banyan_world *world)
+static banyan_status world_locate(banyan_world *world)
 {
     size_t size = (size_t)world->size;
     world->node_of = calloc(size, sizeof *world->node_of);
@@ -285,15 +286,15 @@ static banyan_status open_endpoint(const banyan_world_options *options,
     struct member_table table = {0};
     struct endpoint *opened;
     bool alone = identity->world_size == 1 && !identity->has_unique_id;
-    RETURN_IF_FAILED(check_descriptors(identity, &self));
+    RETURN_IF_FAILED(world_check_descriptors(identity, &self));
     RETURN_IF_FAILED(find_node(options->node, self.node));
     find_host(&self, options->node, self.host);
     if (!alone)
-        RETURN_IF_FAILED(find_place(identity, self.node, &meeting->place));
+        RETURN_IF_FAILED(world_find_place(identity, self.node, &meeting->place));
     RETURN_IF_FAILED(endpoint_open(identity->rank, identity->world_size,
                                    which_tcp(identity, &meeting->place), &self, &opened));
-    banyan_status status =
-        alone ? table_of_one(&self, &table) : meet(identity, &self, timeout_ns, &table, meeting);
+    banyan_status status = alone ? table_of_one(&self, &table)
+                                 : world_meet(identity, &self, timeout_ns, &table, meeting);
     if (status == BANYAN_OK)
         status = check_nodes(identity, &table);
     if (status == BANYAN_OK)
@@ -331,7 +332,7 @@ static banyan_status prepare_world(banyan_world *world)
     banyan_status status = open_context(world, JOB_CONTEXT, NULL, NULL);
     pthread_mutex_unlock(&world->endpoint->reactor.lock);
     if (status == BANYAN_OK)
-        status = locate(world);
+        status = world_locate(world);
     return status == BANYAN_OK ? endpoint_start(world->endpoint) : status;
 }
 
@@ -347,7 +348,7 @@ static banyan_status start_world(banyan_world *world)
 
 /* Send the failure to peers that may be connecting to this rank: they have no other way to learn
  * it. */
-static void tell_peers(banyan_world *world, const error_kept *why)
+static void world_tell_peers(banyan_world *world, const error_kept *why)
 {
     struct endpoint *endpoint = world->endpoint;
     if (!endpoint->has_thread)
@@ -391,7 +392,7 @@ static banyan_status open_world(const banyan_world_options *options,
     if (!told && may_start(&meeting, kept.status)) {
         kept = error_keep(start_world(world));
         if (kept.status != BANYAN_OK)
-            tell_peers(world, &kept);
+            world_tell_peers(world, &kept);
     }
     if (kept.status != BANYAN_OK && world->endpoint)
         endpoint_close(world->endpoint, kept.status, kept.sentence);
@@ -412,7 +413,7 @@ banyan_status banyan_world_open(const banyan_world_options *options, banyan_worl
         opened ? open_world(&taken, &identity, opened) : error_no_memory(sizeof *opened, "a world");
     error_kept kept = error_keep(status);
     if (!opened && identity.world_size > 1)
-        (void)report(&taken, &identity, &kept);
+        (void)world_report(&taken, &identity, &kept);
     sodium_memzero(&identity, sizeof identity);
     if (status != BANYAN_OK) {
         if (opened)
@@ -534,7 +535,7 @@ static banyan_status open_sub(banyan_world *parent, const int *ranks, uint64_t i
     pthread_mutex_unlock(&sub->endpoint->reactor.lock);
     if (status != BANYAN_OK)
         free(job_ranks);
-    return status == BANYAN_OK ? locate(sub) : status;
+    return status == BANYAN_OK ? world_locate(sub) : status;
 }
 
 /* The other members do not wait in the split for this rank, which cannot have its world: end their

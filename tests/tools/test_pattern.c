@@ -92,8 +92,8 @@ static void every_element_depends_on_name_and_global_index_alone(void **state)
         for (uint64_t n = 0; n < banyan_box_elems(&placed->piece.box); n++) {
             uint64_t global;
             unsigned char *at = element(placed, n, &global);
-            write_run(key_of(NAME), global * elem_bytes,
-                      expected + (at - (unsigned char *)placed->tensor.data), elem_bytes);
+            pattern_write_run(pattern_key_of(NAME), global * elem_bytes,
+                              expected + (at - (unsigned char *)placed->tensor.data), elem_bytes);
         }
         pattern_fill(&placed->piece, &placed->tensor);
         assert_memory_equal(placed->tensor.data, expected, placed->bytes);
@@ -129,8 +129,8 @@ static void neighbours_and_tensors_differ(void **state)
     (void)state;
     enum { ELEMS = 1 << 16 };
     uint16_t *a = malloc(ELEMS * 2), *b = malloc(ELEMS * 2);
-    write_run(key_of("a"), 0, (unsigned char *)a, ELEMS * 2);
-    write_run(key_of("b"), 0, (unsigned char *)b, ELEMS * 2);
+    pattern_write_run(pattern_key_of("a"), 0, (unsigned char *)a, ELEMS * 2);
+    pattern_write_run(pattern_key_of("b"), 0, (unsigned char *)b, ELEMS * 2);
     int same_neighbour = 0, same_tensor = 0, not_finite = 0;
     for (int i = 0; i + 1 < ELEMS; i++) {
         same_neighbour += a[i] == a[i + 1];

@@ -9,7 +9,7 @@
 #include "core/nearest.h"
 #include "core/text/escape.h"
 
-static size_t width_of(const command_entry *entry)
+static size_t command_set_width_of(const command_entry *entry)
 {
     return strlen(entry->name) + strlen(entry->arguments) + (entry->arguments[0] != '\0');
 }
@@ -18,16 +18,18 @@ static void print_commands(const command_set *set, FILE *to)
 {
     size_t widest = 0;
     for (size_t i = 0; i < set->count; i++)
-        widest = width_of(&set->entries[i]) > widest ? width_of(&set->entries[i]) : widest;
+        widest = command_set_width_of(&set->entries[i]) > widest
+                     ? command_set_width_of(&set->entries[i])
+                     : widest;
     for (size_t i = 0; i < set->count; i++) {
         const command_entry *entry = &set->entries[i];
         fprintf(to, "  %s%s%s%*s  %s\n", entry->name, entry->arguments[0] ? " " : "",
-                entry->arguments, (int)(widest - width_of(entry)), "", entry->about);
+                entry->arguments, (int)(widest - command_set_width_of(entry)), "", entry->about);
     }
     fprintf(to, "\n  %s help COMMAND shows the options of a command.\n%s", set->command, set->more);
 }
 
-static void print_help(const command_set *set, FILE *to)
+static void command_set_print_help(const command_set *set, FILE *to)
 {
     fprintf(to, "usage: %s %s\n\n%s%s", set->command, set->usage, set->about,
             set->about[0] ? "\n" : "");
@@ -45,7 +47,7 @@ static int help_both(const command_set *set, char **argv)
     return code;
 }
 
-static int refuse(const command_set *set, const char *name)
+static int command_set_refuse(const command_set *set, const char *name)
 {
     char escaped[256];
     names_search search = names_search_for(name);
@@ -85,7 +87,7 @@ int command_set_run(const command_set *set, int argc, char **argv)
     if (!name && set->otherwise)
         return set->otherwise(argc, argv);
     if (!name) {
-        print_help(set, stderr);
+        command_set_print_help(set, stderr);
         return EXIT_USAGE;
     }
     bool help = strcmp(name, "help") == 0;
@@ -99,7 +101,7 @@ int command_set_run(const command_set *set, int argc, char **argv)
     if (asked && set->otherwise)
         return help_both(set, argv);
     if (asked) {
-        print_help(set, stdout);
+        command_set_print_help(set, stdout);
         return 0;
     }
     for (size_t i = 0; i < set->count; i++) {
@@ -108,5 +110,5 @@ int command_set_run(const command_set *set, int argc, char **argv)
     }
     if (set->otherwise)
         return set->otherwise(argc, argv);
-    return complete_is_on() ? 0 : refuse(set, name);
+    return complete_is_on() ? 0 : command_set_refuse(set, name);
 }

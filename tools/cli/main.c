@@ -35,7 +35,7 @@ static const command_set banyan = {
     .count = sizeof commands / sizeof commands[0],
 };
 
-static int run(int argc, char **argv)
+static int main_run(int argc, char **argv)
 {
     if (argc > 1 && (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0)) {
         printf("banyan %s\n", banyan_version());
@@ -50,7 +50,7 @@ static int run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    int code = run(argc, argv);
+    int code = main_run(argc, argv);
     if (out_file_flush_stdout())
         return code;
     fprintf(stderr, "banyan: cannot write to stdout: %s\n", strerror(errno));

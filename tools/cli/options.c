@@ -34,7 +34,7 @@ static int columns_of(const char *text)
     return columns;
 }
 
-static void print_help(const option_table *table)
+static void cli_options_print_help(const option_table *table)
 {
     printf("usage: %s%s%s\n\n%s\n", table->command, table->usage[0] ? " " : "", table->usage,
            table->about);
@@ -90,7 +90,8 @@ static bool set_seconds(const option_table *table, const option_entry *entry, co
     return true;
 }
 
-static bool set_bytes(const option_table *table, const option_entry *entry, const char *text)
+static bool cli_options_set_bytes(const option_table *table, const option_entry *entry,
+                                  const char *text)
 {
     uint64_t value;
     if (!sizes_parse(text, &value) || value == 0) {
@@ -142,7 +143,7 @@ static bool set_value(const option_table *table, const option_entry *entry, cons
     case OPTION_SECONDS:
         return set_seconds(table, entry, text);
     case OPTION_BYTES:
-        return set_bytes(table, entry, text);
+        return cli_options_set_bytes(table, entry, text);
     case OPTION_BYTES_RANGE:
     case OPTION_ROWS_RANGE:
         return set_range(table, entry, text);
@@ -196,7 +197,7 @@ static options_result parse_one(const option_table *table, int argc, char **argv
 {
     const char *argument = argv[*at], *value = NULL;
     if (strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0) {
-        print_help(table);
+        cli_options_print_help(table);
         return OPTIONS_HELP;
     }
     const option_entry *entry = options_find(table, argument, &value);

@@ -39,7 +39,7 @@ static const char *fill_cells(double part, char cells[BAR_CELLS + 1])
     return cells;
 }
 
-static void draw(const progress *bar)
+static void progress_draw(const progress *bar)
 {
     double part = (double)bar->done / (double)bar->total, elapsed = bar->drawn - bar->began;
     double rate = elapsed > 0 ? (double)bar->done / elapsed : 0;
@@ -69,7 +69,7 @@ void progress_add(progress *bar, uint64_t done)
 {
     bar->done += done < bar->total - bar->done ? done : bar->total - bar->done;
     if (is_time_to_draw(bar))
-        draw(bar);
+        progress_draw(bar);
 }
 
 void progress_show(const progress *bar, const char *what, double share)

@@ -6,7 +6,7 @@
 #include "core/status.h"
 #include "draw/picture_op.h"
 
-static banyan_status out_of_memory(void)
+static banyan_status picture_out_of_memory(void)
 {
     return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory: a picture of a plan");
 }
@@ -21,7 +21,7 @@ banyan_status picture_begin(picture *of, const banyan_plan *plan)
     /* Bounds of messages may be more than jansson's integers hold. */
     of->root = json_loadb(text, bytes, JSON_DECODE_INT_AS_REAL, &error);
     free(text);
-    return of->root ? BANYAN_OK : out_of_memory();
+    return of->root ? BANYAN_OK : picture_out_of_memory();
 }
 
 void picture_free(picture *of)
@@ -40,7 +40,7 @@ banyan_status picture_grow(void **list, size_t *room, size_t count, size_t elem_
     size_t wanted = 2 * *room + 256;
     void *grown = realloc(*list, wanted * elem_bytes);
     if (!grown)
-        return out_of_memory();
+        return picture_out_of_memory();
     *list = grown;
     *room = wanted;
     return BANYAN_OK;
@@ -79,7 +79,7 @@ banyan_status picture_take_simulation(picture *of, const banyan_simulation *simu
     return BANYAN_OK;
 }
 
-static banyan_status take_block(picture *of, int rank, int number, const json_t *block)
+static banyan_status picture_take_block(picture *of, int rank, int number, const json_t *block)
 {
     size_t at = 0, i;
     json_t *op;
@@ -108,7 +108,7 @@ banyan_status picture_take_order(picture *of)
     json_array_foreach(json_object_get(of->root, "gpus"), r, rank)
     {
         json_array_foreach(json_object_get(rank, "threadblocks"), b, block)
-            RETURN_IF_FAILED(take_block(of, (int)r, (int)b, block));
+            RETURN_IF_FAILED(picture_take_block(of, (int)r, (int)b, block));
     }
     return BANYAN_OK;
 }
@@ -127,31 +127,31 @@ static size_t block_count(const picture *of, int rank)
     return json_array_size(json_object_get(entry, "threadblocks"));
 }
 
-static void add_lane(picture *of, picture_lane_kind kind, int rank, int block)
+static void picture_add_lane(picture *of, picture_lane_kind kind, int rank, int block)
 {
     of->lanes[of->lane_count++] = (picture_lane){.kind = kind, .rank = rank, .thread_block = block};
 }
 
 /* Steps of a rank go to the lane of their thread block, or that of its proxy. `lane_of` is
  * [proxy × most + thread block], PICTURE_NONE without one. */
-static void add_lanes(picture *of, int rank, size_t most, size_t *lane_of)
+static void picture_add_lanes(picture *of, int rank, size_t most, size_t *lane_of)
 {
     size_t blocks = block_count(of, rank);
-    add_lane(of, PICTURE_RANK, rank, -1);
+    picture_add_lane(of, PICTURE_RANK, rank, -1);
     for (size_t b = 0; b < blocks; b++) {
         lane_of[b] = of->lane_count;
-        add_lane(of, PICTURE_BLOCK, rank, (int)b);
+        picture_add_lane(of, PICTURE_BLOCK, rank, (int)b);
     }
     for (size_t b = 0; b < blocks; b++) {
         if (lane_of[most + b] == PICTURE_NONE)
             continue;
         lane_of[most + b] = of->lane_count;
-        add_lane(of, PICTURE_PROXY, rank, (int)b);
+        picture_add_lane(of, PICTURE_PROXY, rank, (int)b);
     }
-    add_lane(of, PICTURE_BUFFERS, rank, -1);
+    picture_add_lane(of, PICTURE_BUFFERS, rank, -1);
 }
 
-static banyan_status make_lanes(picture *of)
+static banyan_status picture_make_lanes(picture *of)
 {
     size_t most = 1, all = 0;
     for (int r = 0; r < of->ranks; r++) {
@@ -163,7 +163,7 @@ static banyan_status make_lanes(picture *of)
     of->lanes = calloc(all, sizeof *of->lanes);
     if (!lane_of || !of->lanes) {
         free(lane_of);
-        return out_of_memory();
+        return picture_out_of_memory();
     }
     for (size_t i = 0; i < (size_t)of->ranks * row; i++)
         lane_of[i] = PICTURE_NONE;
@@ -173,7 +173,7 @@ static banyan_status make_lanes(picture *of)
             lane_of[(size_t)step->rank * row + most + (size_t)step->thread_block] = 0;
     }
     for (int r = 0; r < of->ranks; r++)
-        add_lanes(of, r, most, lane_of + (size_t)r * row);
+        picture_add_lanes(of, r, most, lane_of + (size_t)r * row);
     for (size_t i = 0; i < of->step_count; i++) {
         picture_step *step = &of->steps[i];
         step->lane = lane_of[(size_t)step->rank * row + (step->proxy ? most : 0) +
@@ -188,6 +188,6 @@ banyan_status picture_finish(picture *of)
     if (of->step_count == 0)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
                                 "the plan makes no steps: there is nothing to draw");
-    RETURN_IF_FAILED(make_lanes(of));
+    RETURN_IF_FAILED(picture_make_lanes(of));
     return picture_add_arrows(of);
 }

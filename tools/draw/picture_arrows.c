@@ -8,7 +8,7 @@
 /* Larger scratch is not searched for packets. */
 #define CHUNKS_MOST (UINT64_C(1) << 24)
 
-static banyan_status out_of_memory(void)
+static banyan_status picture_arrows_out_of_memory(void)
 {
     return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory: arrows of a picture");
 }
@@ -21,7 +21,7 @@ static banyan_status add_arrow(picture *of, picture_arrow_kind kind, size_t from
     return BANYAN_OK;
 }
 
-static const char *text_of(const json_t *object, const char *key)
+static const char *picture_arrows_text_of(const json_t *object, const char *key)
 {
     const char *text = json_string_value(json_object_get(object, key));
     return text ? text : "";
@@ -37,19 +37,20 @@ static bool is_one_of(const char *name, const char *const *names)
 /* ---- acting steps ---- */
 
 /* The proxy executes operations of a port, if it has steps of its own. */
-static bool acts(const picture *of, size_t i)
+static bool picture_arrows_acts(const picture *of, size_t i)
 {
     const picture_step *step = &of->steps[i];
     const json_t *op = picture_op_of(of, step);
     if (!op)
         return false;
-    bool by_proxy = of->has_proxies && strcmp(text_of(op, "channel_type"), "port") == 0 &&
-                    strcmp(text_of(op, "name"), "wait") != 0 &&
-                    strcmp(text_of(op, "name"), "flush") != 0;
+    bool by_proxy = of->has_proxies &&
+                    strcmp(picture_arrows_text_of(op, "channel_type"), "port") == 0 &&
+                    strcmp(picture_arrows_text_of(op, "name"), "wait") != 0 &&
+                    strcmp(picture_arrows_text_of(op, "name"), "flush") != 0;
     return by_proxy == step->proxy;
 }
 
-static bool same_operation(const picture_step *a, const picture_step *b)
+static bool picture_arrows_same_operation(const picture_step *a, const picture_step *b)
 {
     return a->operation == b->operation && a->loop_operation == b->loop_operation &&
            a->iteration == b->iteration;
@@ -63,9 +64,9 @@ static bool *find_actors(const picture *of)
     const picture_step **last_on = calloc(of->lane_count, sizeof(const picture_step *));
     for (size_t i = 0; actors && last_on && i < of->step_count; i++) {
         const picture_step *step = &of->steps[i], **last = &last_on[step->lane];
-        if (!acts(of, i))
+        if (!picture_arrows_acts(of, i))
             continue;
-        actors[i] = !*last || !same_operation(*last, step);
+        actors[i] = !*last || !picture_arrows_same_operation(*last, step);
         *last = step;
     }
     if (!last_on) {
@@ -113,11 +114,12 @@ static int other_end(const picture *of, int rank, const char *type, int channel,
     return -1;
 }
 
-static banyan_status add_channels(const picture *of, size_t i, bool waits, struct messages *all)
+static banyan_status picture_arrows_add_channels(const picture *of, size_t i, bool waits,
+                                                 struct messages *all)
 {
     const picture_step *step = &of->steps[i];
     const json_t *op = picture_op_of(of, step);
-    const char *type = text_of(op, "channel_type");
+    const char *type = picture_arrows_text_of(op, "channel_type");
     size_t count = json_array_size(json_object_get(op, "channel_ids"));
     for (size_t k = 0; k < count; k++) {
         struct message told = {.rank = step->rank,
@@ -160,7 +162,7 @@ static banyan_status collect_step(const picture *of, size_t i, struct messages *
     static const char *const waits[] = {"wait", "rlxwait", NULL};
     const char *name = picture_op_name(of, &of->steps[i]);
     if (is_one_of(name, signals) || is_one_of(name, waits))
-        return add_channels(of, i, is_one_of(name, waits), all);
+        return picture_arrows_add_channels(of, i, is_one_of(name, waits), all);
     if (strcmp(name, "sem_release") == 0 || strcmp(name, "sem_acquire") == 0)
         return add_semaphores(of, i, strcmp(name, "sem_acquire") == 0, all);
     return BANYAN_OK;
@@ -189,7 +191,7 @@ static int compare_messages(const void *a, const void *b)
 }
 
 /* Acquires that a semaphore's initial value serves wait for no release. */
-static size_t initially(const picture *of, const struct message *told)
+static size_t picture_arrows_initially(const picture *of, const struct message *told)
 {
     if (told->type != SEMAPHORE)
         return 0;
@@ -206,7 +208,7 @@ static banyan_status join_messages(picture *of, const struct message *first,
     while (wait < end && !wait->waits)
         wait++;
     const struct message *told_end = wait;
-    size_t skipped = initially(of, first);
+    size_t skipped = picture_arrows_initially(of, first);
     if ((size_t)(end - wait) <= skipped)
         return BANYAN_OK;
     for (wait += skipped; wait < end && told < told_end; wait++, told++) {
@@ -216,7 +218,7 @@ static banyan_status join_messages(picture *of, const struct message *first,
     return BANYAN_OK;
 }
 
-static banyan_status add_signals(picture *of, const bool *actors)
+static banyan_status picture_arrows_add_signals(picture *of, const bool *actors)
 {
     struct messages all = {0};
     banyan_status status = BANYAN_OK;
@@ -247,7 +249,7 @@ static banyan_status make_packets(const picture *of, struct packets *made)
     json_t *rank;
     made->first = calloc((size_t)of->ranks + 1, sizeof *made->first);
     if (!made->first)
-        return out_of_memory();
+        return picture_arrows_out_of_memory();
     json_array_foreach(json_object_get(of->root, "gpus"), r, rank)
     {
         uint64_t chunks = picture_number(json_object_get(rank, "scratch_chunks"));
@@ -259,7 +261,7 @@ static banyan_status make_packets(const picture *of, struct packets *made)
     made->writer = malloc((all + 1) * sizeof *made->writer);
     for (uint64_t i = 0; made->writer && i < all; i++)
         made->writer[i] = PICTURE_NONE;
-    return made->writer ? BANYAN_OK : out_of_memory();
+    return made->writer ? BANYAN_OK : picture_arrows_out_of_memory();
 }
 
 static void write_chunks(const struct packets *all, const picture_operand *to, int rank, size_t i)
@@ -330,7 +332,7 @@ static banyan_status follow_packets(picture *of, const bool *actors, const struc
     struct moment *moments = malloc(2 * of->step_count * sizeof *moments);
     size_t count = 0;
     if (!moments)
-        return out_of_memory();
+        return picture_arrows_out_of_memory();
     for (size_t i = 0; i < of->step_count; i++) {
         if (!actors[i])
             continue;
@@ -397,7 +399,7 @@ static banyan_status add_data(picture *of, size_t i, const size_t *lanes, bool g
 static banyan_status add_all_data(picture *of, const bool *actors)
 {
     size_t *lanes = calloc((size_t)of->ranks, sizeof *lanes);
-    banyan_status status = lanes ? BANYAN_OK : out_of_memory();
+    banyan_status status = lanes ? BANYAN_OK : picture_arrows_out_of_memory();
     for (size_t l = 0; lanes && l < of->lane_count; l++) {
         if (of->lanes[l].kind == PICTURE_BUFFERS)
             lanes[of->lanes[l].rank] = l;
@@ -414,7 +416,7 @@ static banyan_status add_all_data(picture *of, const bool *actors)
 
 /* ---- predecessors without a simulation ---- */
 
-static void come_after(picture *of, size_t from, size_t to)
+static void picture_arrows_come_after(picture *of, size_t from, size_t to)
 {
     picture_step *step = &of->steps[to];
     if (step->after == PICTURE_NONE || of->steps[from].ended_s > of->steps[step->after].ended_s)
@@ -435,19 +437,19 @@ static banyan_status add_chains(picture *of)
 {
     size_t *last_on = malloc(of->lane_count * sizeof *last_on);
     if (!last_on)
-        return out_of_memory();
+        return picture_arrows_out_of_memory();
     for (size_t l = 0; l < of->lane_count; l++)
         last_on[l] = PICTURE_NONE;
     for (size_t i = 0; i < of->step_count; i++) {
         size_t *last = &last_on[of->steps[i].lane];
         if (*last != PICTURE_NONE)
-            come_after(of, *last, i);
+            picture_arrows_come_after(of, *last, i);
         *last = i;
     }
     free(last_on);
     for (size_t a = 0; a < of->arrow_count; a++) {
         if (of->arrows[a].kind == PICTURE_SIGNAL || of->arrows[a].kind == PICTURE_PACKETS)
-            come_after(of, of->arrows[a].from, of->arrows[a].to);
+            picture_arrows_come_after(of, of->arrows[a].from, of->arrows[a].to);
     }
     return BANYAN_OK;
 }
@@ -455,7 +457,8 @@ static banyan_status add_chains(picture *of)
 banyan_status picture_add_arrows(picture *of)
 {
     bool *actors = find_actors(of);
-    banyan_status status = actors ? add_signals(of, actors) : out_of_memory();
+    banyan_status status =
+        actors ? picture_arrows_add_signals(of, actors) : picture_arrows_out_of_memory();
     if (status == BANYAN_OK)
         status = add_packets(of, actors);
     if (status == BANYAN_OK)

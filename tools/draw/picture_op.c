@@ -51,7 +51,7 @@ static const struct kind {
     {"launch", LAUNCH, NONE, NONE},
 };
 
-static const struct kind *find_kind(const char *name)
+static const struct kind *picture_op_find_kind(const char *name)
 {
     size_t count = sizeof kinds / sizeof kinds[0];
     for (size_t i = 0; i < count; i++) {
@@ -66,25 +66,25 @@ static const json_t *list_at(const json_t *object, const char *key, int index)
     return json_array_get(json_object_get(object, key), (size_t)index);
 }
 
-static const char *text_of(const json_t *object, const char *key)
+static const char *picture_op_text_of(const json_t *object, const char *key)
 {
     const char *text = json_string_value(json_object_get(object, key));
     return text ? text : "";
 }
 
-static int number_of(const json_t *object, const char *key)
+static int picture_op_number_of(const json_t *object, const char *key)
 {
     return (int)picture_number(json_object_get(object, key));
 }
 
-static const json_t *rank_of(const picture *of, int rank)
+static const json_t *picture_op_rank_of(const picture *of, int rank)
 {
     return list_at(of->root, "gpus", rank);
 }
 
 const json_t *picture_block_of(const picture *of, const picture_step *step)
 {
-    return list_at(rank_of(of, step->rank), "threadblocks", step->thread_block);
+    return list_at(picture_op_rank_of(of, step->rank), "threadblocks", step->thread_block);
 }
 
 const json_t *picture_op_of(const picture *of, const picture_step *step)
@@ -98,12 +98,12 @@ const json_t *picture_op_of(const picture *of, const picture_step *step)
 const char *picture_op_name(const picture *of, const picture_step *step)
 {
     const json_t *op = picture_op_of(of, step);
-    return op ? text_of(op, "name") : "launch";
+    return op ? picture_op_text_of(op, "name") : "launch";
 }
 
 const picture_family *picture_op_family(const picture *of, const picture_step *step)
 {
-    return &picture_families[find_kind(picture_op_name(of, step))->family];
+    return &picture_families[picture_op_find_kind(picture_op_name(of, step))->family];
 }
 
 /* ---- a thread block's own numbers ---- */
@@ -116,7 +116,7 @@ static int own_number(const json_t *block, const char *list, const char *type_ke
     json_t *entry;
     json_array_foreach(json_object_get(block, list), i, entry)
     {
-        if (strcmp(text_of(entry, type_key), type) != 0)
+        if (strcmp(picture_op_text_of(entry, type_key), type) != 0)
             continue;
         int count = (int)json_array_size(json_object_get(entry, ids));
         if (index < count)
@@ -132,9 +132,9 @@ static const json_t *rank_channel(const picture *of, int rank, const char *type,
 {
     size_t i;
     json_t *at;
-    json_array_foreach(json_object_get(rank_of(of, rank), "channels"), i, at)
+    json_array_foreach(json_object_get(picture_op_rank_of(of, rank), "channels"), i, at)
     {
-        if (strcmp(text_of(at, "channel_type"), type) != 0)
+        if (strcmp(picture_op_text_of(at, "channel_type"), type) != 0)
             continue;
         int count = (int)json_array_size(json_object_get(at, key));
         *entry = at;
@@ -156,7 +156,7 @@ int picture_channel_of(const picture *of, const picture_step *step, size_t index
     const json_t *op = picture_op_of(of, step);
     int number = (int)picture_number(list_at(op, "channel_ids", (int)index));
     return own_number(picture_block_of(of, step), "channels", "channel_type",
-                      text_of(op, "channel_type"), "channel_ids", number);
+                      picture_op_text_of(op, "channel_type"), "channel_ids", number);
 }
 
 /* ---- operands ---- */
@@ -175,22 +175,22 @@ static void find_remote(const picture *of, const picture_step *step, const json_
                         const json_t *operand, picture_operand *found)
 {
     int id = own_number(picture_block_of(of, step), "remote_buffer_refs", "access_channel_type",
-                        text_of(op, "channel_type"), "remote_buffer_ids",
-                        number_of(operand, "buffer_id"));
-    const json_t *remote = list_at(rank_of(of, step->rank), "remote_buffers", id);
-    found->rank = number_of(remote, "rank");
-    found->buffer = text_of(remote, "type")[0];
+                        picture_op_text_of(op, "channel_type"), "remote_buffer_ids",
+                        picture_op_number_of(operand, "buffer_id"));
+    const json_t *remote = list_at(picture_op_rank_of(of, step->rank), "remote_buffers", id);
+    found->rank = picture_op_number_of(remote, "rank");
+    found->buffer = picture_op_text_of(remote, "type")[0];
 }
 
 static void find_group(const picture *of, const picture_step *step, const json_t *operand,
                        picture_operand *found)
 {
     int id = own_number(picture_block_of(of, step), "channels", "channel_type", "switch",
-                        "channel_ids", number_of(operand, "switch_channel_id"));
+                        "channel_ids", picture_op_number_of(operand, "switch_channel_id"));
     const json_t *entry = NULL;
     const json_t *group = rank_channel(of, step->rank, "switch", "rank_groups", id, &entry);
     found->ranks = json_object_get(group, "ranks");
-    found->buffer = text_of(entry, "buffer_type")[0];
+    found->buffer = picture_op_text_of(entry, "buffer_type")[0];
 }
 
 picture_operand picture_operand_at(const picture *of, const picture_step *step, bool sources,
@@ -198,11 +198,11 @@ picture_operand picture_operand_at(const picture *of, const picture_step *step, 
 {
     const json_t *op = picture_op_of(of, step);
     const json_t *operand = list_at(op, operands_key(sources), (int)index);
-    const struct kind *kind = find_kind(text_of(op, "name"));
+    const struct kind *kind = picture_op_find_kind(picture_op_text_of(op, "name"));
     int first = sources ? kind->packet_sources : kind->packet_destinations;
     picture_operand found = {
         .rank = step->rank,
-        .buffer = text_of(operand, "type")[0],
+        .buffer = picture_op_text_of(operand, "type")[0],
         .index = picture_number(json_object_get(operand, "index")),
         .size = picture_number(json_object_get(operand, "size")),
         .packets = (int)index >= first,
@@ -249,7 +249,7 @@ void picture_op_print_operands(FILE *to, const picture *of, const picture_step *
     }
 }
 
-static const char *buffer_word(char buffer)
+static const char *picture_op_buffer_word(char buffer)
 {
     return buffer == 'i' ? "input" : buffer == 'o' ? "output" : "scratch";
 }
@@ -259,7 +259,11 @@ static void print_sentence(FILE *to, const picture *of, const picture_step *step
     size_t count = picture_operand_count(picture_op_of(of, step), sources);
     for (size_t i = 0; i < count; i++) {
         picture_operand operand = picture_operand_at(of, step, sources, i);
-        fprintf(to, "%s%s", i > 0 ? ", " : sources ? "from " : "to ", buffer_word(operand.buffer));
+        fprintf(to, "%s%s",
+                i > 0     ? ", "
+                : sources ? "from "
+                          : "to ",
+                picture_op_buffer_word(operand.buffer));
         print_range(to, &operand);
         if (!operand.ranks && operand.rank != step->rank)
             fprintf(to, " of rank %d", operand.rank);
@@ -275,7 +279,7 @@ static void print_sentence(FILE *to, const picture *of, const picture_step *step
 static void print_channels(FILE *to, const picture *of, const picture_step *step)
 {
     const json_t *op = picture_op_of(of, step);
-    const char *type = text_of(op, "channel_type");
+    const char *type = picture_op_text_of(op, "channel_type");
     size_t count = json_array_size(json_object_get(op, "channel_ids"));
     for (size_t i = 0; i < count; i++) {
         int peer = picture_channel_peer(of, step->rank, type, picture_channel_of(of, step, i));
@@ -302,7 +306,7 @@ void picture_op_print_about(FILE *to, const picture *of, const picture_step *ste
         fputc('\n', to);
     }
     if (json_object_get(op, "barrier_id"))
-        fprintf(to, "barrier %d\n", number_of(op, "barrier_id"));
+        fprintf(to, "barrier %d\n", picture_op_number_of(op, "barrier_id"));
     if (json_object_get(op, "reduce_op"))
-        fprintf(to, "reduced by %s\n", text_of(op, "reduce_op"));
+        fprintf(to, "reduced by %s\n", picture_op_text_of(op, "reduce_op"));
 }

@@ -10,7 +10,8 @@
 /* Traces of simulations have proxies' lanes behind those of the thread blocks. */
 #define PROXY_LANE 100000
 
-static json_int_t number_of(const json_t *object, const char *key, json_int_t otherwise)
+static json_int_t picture_trace_number_of(const json_t *object, const char *key,
+                                          json_int_t otherwise)
 {
     const json_t *value = json_object_get(object, key);
     return json_is_integer(value) ? json_integer_value(value) : otherwise;
@@ -25,7 +26,7 @@ static bool is_step(const json_t *event)
 /* Return the event's run; traces of simulations have one run and do not number it. */
 static json_int_t run_of(const json_t *event)
 {
-    return number_of(json_object_get(event, "args"), "run", 0);
+    return picture_trace_number_of(json_object_get(event, "args"), "run", 0);
 }
 
 static json_int_t last_run(const json_t *events)
@@ -66,9 +67,9 @@ static banyan_status check_step(const picture *of, const char *path, const json_
     return BANYAN_OK;
 }
 
-static int index_of(const json_t *object, const char *key)
+static int picture_trace_index_of(const json_t *object, const char *key)
 {
-    json_int_t value = number_of(object, key, -1);
+    json_int_t value = picture_trace_number_of(object, key, -1);
     return value < 0 || value > INT32_MAX ? -1 : (int)value;
 }
 
@@ -77,11 +78,11 @@ static banyan_status take_event(picture *of, const char *path, const json_t *eve
     const json_t *args = json_object_get(event, "args");
     double began_us = json_number_value(json_object_get(event, "ts"));
     double took_us = json_number_value(json_object_get(event, "dur"));
-    picture_step step = {.rank = index_of(event, "pid"),
-                         .thread_block = index_of(event, "tid"),
-                         .operation = index_of(args, "operation"),
-                         .loop_operation = index_of(args, "loop_operation"),
-                         .iteration = (uint64_t)number_of(args, "iteration", 0),
+    picture_step step = {.rank = picture_trace_index_of(event, "pid"),
+                         .thread_block = picture_trace_index_of(event, "tid"),
+                         .operation = picture_trace_index_of(args, "operation"),
+                         .loop_operation = picture_trace_index_of(args, "loop_operation"),
+                         .iteration = (uint64_t)picture_trace_number_of(args, "iteration", 0),
                          .began_s = began_us * 1e-6,
                          .ended_s = (began_us + (took_us > 0 ? took_us : 0)) * 1e-6,
                          .after = PICTURE_NONE};
@@ -91,7 +92,7 @@ static banyan_status take_event(picture *of, const char *path, const json_t *eve
     return picture_add_step(of, &step);
 }
 
-static int compare_ends(const void *a, const void *b)
+static int picture_trace_compare_ends(const void *a, const void *b)
 {
     const picture_step *first = a, *second = b;
     if (first->ended_s != second->ended_s)
@@ -99,14 +100,14 @@ static int compare_ends(const void *a, const void *b)
     return first->began_s < second->began_s ? -1 : first->began_s > second->began_s;
 }
 
-static bool same_operation(const picture_step *a, const picture_step *b)
+static bool picture_trace_same_operation(const picture_step *a, const picture_step *b)
 {
     return a->rank == b->rank && a->thread_block == b->thread_block && a->proxy == b->proxy &&
            a->operation == b->operation && a->loop_operation == b->loop_operation &&
            a->iteration == b->iteration;
 }
 
-static int compare_places(const void *a, const void *b)
+static int picture_trace_compare_places(const void *a, const void *b)
 {
     const picture_step *first = a, *second = b;
     if (first->rank != second->rank)
@@ -122,15 +123,15 @@ static int compare_places(const void *a, const void *b)
 static void join_parts(picture *of)
 {
     size_t kept = 0;
-    qsort(of->steps, of->step_count, sizeof *of->steps, compare_places);
+    qsort(of->steps, of->step_count, sizeof *of->steps, picture_trace_compare_places);
     for (size_t i = 1; i < of->step_count; i++) {
-        if (same_operation(&of->steps[kept], &of->steps[i]))
+        if (picture_trace_same_operation(&of->steps[kept], &of->steps[i]))
             of->steps[kept].ended_s = of->steps[i].ended_s;
         else
             of->steps[++kept] = of->steps[i];
     }
     of->step_count = kept + 1;
-    qsort(of->steps, of->step_count, sizeof *of->steps, compare_ends);
+    qsort(of->steps, of->step_count, sizeof *of->steps, picture_trace_compare_ends);
 }
 
 /* Shift times, which are those of a clock, to begin at 0. */

@@ -20,7 +20,7 @@
 #define WHICH_PLAN "which plan: PLAN.json"
 #define DEFAULT_SIZE (UINT64_C(1) << 20)
 
-static int fail(const char *who)
+static int plan_command_fail(const char *who)
 {
     fprintf(stderr, "%s: %s\n", who, banyan_last_error());
     return 1;
@@ -28,24 +28,24 @@ static int fail(const char *who)
 
 /* ---- show ---- */
 
-static int show(const char *who, const char *path, int rank)
+static int plan_command_show(const char *who, const char *path, int rank)
 {
     banyan_plan *plan;
     char *text;
     int code = 0;
     if (plan_file_read(path, &plan) != BANYAN_OK)
-        return fail(who);
+        return plan_command_fail(who);
     if (banyan_plan_list(plan, rank, &text) == BANYAN_OK) {
         fputs(text, stdout);
         free(text);
     } else {
-        code = fail(who);
+        code = plan_command_fail(who);
     }
     banyan_plan_destroy(plan);
     return code;
 }
 
-static int show_command(int argc, char **argv)
+static int plan_command_show_command(int argc, char **argv)
 {
     int rank = -1;
     const option_entry entries[] = {
@@ -60,7 +60,8 @@ static int show_command(int argc, char **argv)
         entries, sizeof entries / sizeof entries[0]};
     const char *path;
     options_result result = options_parse_one(&table, argc, argv, WHICH_PLAN, &path);
-    return result == OPTIONS_OK ? show(table.command, path, rank) : options_exit_code(result);
+    return result == OPTIONS_OK ? plan_command_show(table.command, path, rank)
+                                : options_exit_code(result);
 }
 
 /* ---- diff ---- */
@@ -79,7 +80,7 @@ static int print_differences(const char *who, const banyan_plan *a, const banyan
     char *text;
     size_t count;
     if (banyan_plan_diff(a, b, json ? SIZE_MAX : DIFFERENCES_TOLD, &text, &count) != BANYAN_OK)
-        return fail(who);
+        return plan_command_fail(who);
     banyan_status status = BANYAN_OK;
     if (json)
         status = print_differences_json(text, count);
@@ -89,15 +90,15 @@ static int print_differences(const char *who, const banyan_plan *a, const banyan
         printf("and %zu more\n", count - DIFFERENCES_TOLD);
     free(text);
     if (status != BANYAN_OK)
-        return fail(who);
+        return plan_command_fail(who);
     return count > 0;
 }
 
-static int diff(const char *who, char **paths, bool json)
+static int plan_command_diff(const char *who, char **paths, bool json)
 {
     banyan_plan *a, *b;
     if (plan_file_read(paths[0], &a) != BANYAN_OK) {
-        fail(who);
+        plan_command_fail(who);
         return EXIT_USAGE;
     }
     int code = EXIT_USAGE;
@@ -105,7 +106,7 @@ static int diff(const char *who, char **paths, bool json)
         code = print_differences(who, a, b, json);
         banyan_plan_destroy(b);
     } else {
-        fail(who);
+        plan_command_fail(who);
     }
     banyan_plan_destroy(a);
     return code;
@@ -129,7 +130,7 @@ static int diff_command(int argc, char **argv)
         return options_exit_code(result);
     if (argc - rest != 2)
         return options_refuse(&table, "wants 2 plans, %d given", argc - rest);
-    return diff(table.command, argv + rest, json);
+    return plan_command_diff(table.command, argv + rest, json);
 }
 
 /* ---- stats ---- */
@@ -168,8 +169,8 @@ static void print_stats(const banyan_plan_info *info, uint64_t message,
     }
 }
 
-static int print_json(const char *who, const banyan_plan_info *info, uint64_t message,
-                      const banyan_plan_stats *stats)
+static int plan_command_print_json(const char *who, const banyan_plan_info *info, uint64_t message,
+                                   const banyan_plan_stats *stats)
 {
     json_t *links = json_array();
     for (size_t i = 0; i < stats->link_count; i++) {
@@ -186,7 +187,7 @@ static int print_json(const char *who, const banyan_plan_info *info, uint64_t me
         "operations", (json_int_t)info->operations, "thread_blocks", info->thread_blocks, "signals",
         (json_int_t)stats->signals, "critical_hops", (json_int_t)stats->critical_hops,
         "local_bytes", (json_int_t)stats->local_bytes, "links", links);
-    return json_print(object) == BANYAN_OK ? 0 : fail(who);
+    return json_print(object) == BANYAN_OK ? 0 : plan_command_fail(who);
 }
 
 /* Round the default up to a size that the plan can be cut into; a plan from elsewhere may require
@@ -201,20 +202,20 @@ static uint64_t choose_size(const banyan_plan_info *info, uint64_t given)
     return (DEFAULT_SIZE + parts - 1) / parts * parts;
 }
 
-static int stats(const char *who, const char *path, uint64_t size, bool json)
+static int plan_command_stats(const char *who, const char *path, uint64_t size, bool json)
 {
     banyan_plan *plan;
     banyan_plan_stats found;
     int code = 0;
     if (plan_file_read(path, &plan) != BANYAN_OK)
-        return fail(who);
+        return plan_command_fail(who);
     banyan_plan_info info = banyan_plan_describe(plan);
     uint64_t message = choose_size(&info, size);
     if (banyan_plan_measure(plan, message, &found) != BANYAN_OK) {
-        code = fail(who);
+        code = plan_command_fail(who);
     } else {
         if (json)
-            code = print_json(who, &info, message, &found);
+            code = plan_command_print_json(who, &info, message, &found);
         else
             print_stats(&info, message, &found);
         free(found.links);
@@ -240,14 +241,15 @@ static int stats_command(int argc, char **argv)
         entries, sizeof entries / sizeof entries[0]};
     const char *path;
     options_result result = options_parse_one(&table, argc, argv, WHICH_PLAN, &path);
-    return result == OPTIONS_OK ? stats(table.command, path, size, json)
+    return result == OPTIONS_OK ? plan_command_stats(table.command, path, size, json)
                                 : options_exit_code(result);
 }
 
 /* ---- all of them ---- */
 
 static const command_entry subcommands[] = {
-    {"show", "PLAN.json", "list its operations by rank and thread block", show_command},
+    {"show", "PLAN.json", "list its operations by rank and thread block",
+     plan_command_show_command},
     {"diff", "A.json B.json", "list the differences", diff_command},
     {"stats", "PLAN.json", "count its traffic and its hops", stats_command},
     {"view", "PLAN.json", "draw it, as a page for a browser or a figure", plan_view_command},

@@ -53,12 +53,12 @@ struct drawing {
     bool drawn_arrows[ARROW_KINDS], drawn_families[16];
 };
 
-static bool shown(const struct drawing *of, size_t lane)
+static bool plan_figure_shown(const struct drawing *of, size_t lane)
 {
     return !isnan(of->lane_y[lane]);
 }
 
-static double x_of(const struct drawing *of, double seconds)
+static double plan_figure_x_of(const struct drawing *of, double seconds)
 {
     double share = (seconds - of->from_s) / (of->end - of->from_s);
     return LEFT + fmin(fmax(share, 0), 1) * (of->width - LEFT - MARGIN);
@@ -73,7 +73,7 @@ static double row_height(const struct drawing *of, size_t lane)
 
 static void draw_label(const struct drawing *of, const picture_step *step)
 {
-    double x = x_of(of, step->began_s), width = x_of(of, step->ended_s) - x;
+    double x = plan_figure_x_of(of, step->began_s), width = plan_figure_x_of(of, step->ended_s) - x;
     double y = of->lane_y[step->lane] + 1.5;
     const char *name = picture_op_name(of->picture, step);
     const picture_family *family = picture_op_family(of->picture, step);
@@ -224,14 +224,15 @@ static void draw_lanes(struct drawing *of)
 
 static bool in_sight(const struct drawing *of, const picture_step *step)
 {
-    return shown(of, step->lane) && step->ended_s >= of->from_s && step->began_s <= of->end &&
+    return plan_figure_shown(of, step->lane) && step->ended_s >= of->from_s &&
+           step->began_s <= of->end &&
            (step->ended_s > of->from_s || step->began_s == step->ended_s);
 }
 
 static void draw_step(struct drawing *of, const picture_step *step)
 {
     size_t finding = finding_at(of, step, 0);
-    double x = x_of(of, step->began_s), width = x_of(of, step->ended_s) - x;
+    double x = plan_figure_x_of(of, step->began_s), width = plan_figure_x_of(of, step->ended_s) - x;
     double y = of->lane_y[step->lane];
     const picture_family *family = picture_op_family(of->picture, step);
     char style[160];
@@ -253,7 +254,8 @@ static void draw_badges(const struct drawing *of)
         size_t finding = in_sight(of, step) ? finding_at(of, step, 0) : SIZE_MAX;
         char *numbers = finding != SIZE_MAX ? numbers_at(of, step) : NULL;
         if (numbers)
-            draw_badge(of, x_of(of, step->began_s), of->lane_y[step->lane] + 1.5, finding, numbers);
+            draw_badge(of, plan_figure_x_of(of, step->began_s), of->lane_y[step->lane] + 1.5,
+                       finding, numbers);
         free(numbers);
     }
 }
@@ -274,13 +276,13 @@ static void draw_between(const struct drawing *of, const struct spot *from, cons
 
 static struct spot spot_of_step(const struct drawing *of, const picture_step *step, double share)
 {
-    double x0 = x_of(of, step->began_s), x1 = x_of(of, step->ended_s);
+    double x0 = plan_figure_x_of(of, step->began_s), x1 = plan_figure_x_of(of, step->ended_s);
     return (struct spot){x0 + share * (x1 - x0), of->lane_y[step->lane] + 1.5, ROW - 3};
 }
 
 static struct spot spot_of_buffers(const struct drawing *of, size_t lane, double seconds)
 {
-    return (struct spot){x_of(of, seconds), of->lane_y[lane] + 1, BUFFERS_ROW - 2};
+    return (struct spot){plan_figure_x_of(of, seconds), of->lane_y[lane] + 1, BUFFERS_ROW - 2};
 }
 
 static void draw_arrow(struct drawing *of, const picture_arrow *arrow)
@@ -291,7 +293,8 @@ static void draw_arrow(struct drawing *of, const picture_arrow *arrow)
     const picture_step *to = puts ? NULL : &drawn->steps[arrow->to];
     if ((from && !in_sight(of, from)) || (to && !in_sight(of, to)))
         return;
-    if ((puts && !shown(of, arrow->to)) || (gets && !shown(of, arrow->from)))
+    if ((puts && !plan_figure_shown(of, arrow->to)) ||
+        (gets && !plan_figure_shown(of, arrow->from)))
         return;
     struct spot start = gets ? spot_of_buffers(of, arrow->from, to->began_s)
                              : spot_of_step(of, from, puts ? 0.5 : 1);
@@ -323,27 +326,28 @@ static void draw_axis(struct drawing *of, double top)
     for (double t = ceil(of->from_s / unit) * unit; t <= of->end; t += unit) {
         char text[48];
         snprintf(text, sizeof text, "%.*f µs", digits, t * 1e6);
-        svg_line(of->file, x_of(of, t), top, x_of(of, t), of->y + 2,
+        svg_line(of->file, plan_figure_x_of(of, t), top, plan_figure_x_of(of, t), of->y + 2,
                  "stroke=\"#c9ced8\" stroke-width=\"0.4\"");
-        svg_text(of->file, x_of(of, t), of->y + 8, "text-anchor=\"middle\" " GREY_TEXT, text);
+        svg_text(of->file, plan_figure_x_of(of, t), of->y + 8, "text-anchor=\"middle\" " GREY_TEXT,
+                 text);
     }
     of->y += 10;
 }
 
 /* ---- buffers ---- */
 
-static uint64_t chunks_of(const struct drawing *of, int rank, int buffer)
+static uint64_t plan_figure_chunks_of(const struct drawing *of, int rank, int buffer)
 {
     static const char *const keys[] = {"input_chunks", "output_chunks", "scratch_chunks"};
     const json_t *gpu = json_array_get(json_object_get(of->picture->root, "gpus"), (size_t)rank);
     return picture_number(json_object_get(gpu, keys[buffer]));
 }
 
-static uint64_t most_chunks(const struct drawing *of, int buffer)
+static uint64_t plan_figure_most_chunks(const struct drawing *of, int buffer)
 {
     uint64_t most = 0;
     for (int r = 0; r < of->picture->ranks; r++) {
-        uint64_t chunks = of->figure->ranks[r] ? chunks_of(of, r, buffer) : 0;
+        uint64_t chunks = of->figure->ranks[r] ? plan_figure_chunks_of(of, r, buffer) : 0;
         most = chunks > most ? chunks : most;
     }
     return most;
@@ -374,7 +378,7 @@ static void draw_buffers(struct drawing *of)
     uint64_t room = (uint64_t)fmax(1, (of->width - LEFT - MARGIN - 3 * 34) / (3 * CELL));
     of->y += 10;
     for (int b = 0; b < 3; b++) {
-        uint64_t most = most_chunks(of, b);
+        uint64_t most = plan_figure_most_chunks(of, b);
         x[b] = at;
         cells[b] = most < room ? most : room;
         if (most > 0) {
@@ -390,7 +394,7 @@ static void draw_buffers(struct drawing *of)
         snprintf(name, sizeof name, "rank %d", r);
         svg_text(of->file, MARGIN, of->y + 6.2, "font-weight=\"bold\"", name);
         for (int b = 0; b < 3; b++)
-            draw_cells(of, x[b], chunks_of(of, r, b), cells[b]);
+            draw_cells(of, x[b], plan_figure_chunks_of(of, r, b), cells[b]);
         of->y += 10;
     }
 }
@@ -408,7 +412,7 @@ static double place_entry(struct drawing *of, double x, const char *text)
     return x;
 }
 
-static void draw_legend(struct drawing *of)
+static void plan_figure_draw_legend(struct drawing *of)
 {
     double x = MARGIN;
     of->y += 12;
@@ -519,7 +523,7 @@ static void draw_body(struct drawing *of)
     }
     draw_badges(of);
     draw_buffers(of);
-    draw_legend(of);
+    plan_figure_draw_legend(of);
     list_findings(of);
     of->y += MARGIN;
 }

@@ -22,7 +22,7 @@ static void write_json(FILE *file, const char *text)
     }
 }
 
-static void write_text(FILE *file, const char *text)
+static void plan_page_write_text(FILE *file, const char *text)
 {
     json_t *string = text ? json_string(text) : json_null();
     char *printed = json_dumps(string, JSON_ENCODE_ANY);
@@ -38,7 +38,7 @@ static void write_findings(FILE *file, const banyan_check_report *report)
         fprintf(file, "%s\n{\"rule\": \"%s\", \"warning\": %s, \"message\": ", i > 0 ? "," : "",
                 banyan_check_rule_name(finding->rule),
                 banyan_check_rule_is_warning(finding->rule) ? "true" : "false");
-        write_text(file, finding->message);
+        plan_page_write_text(file, finding->message);
         fprintf(file, ", \"places\": [");
         for (size_t p = 0; p < finding->place_count; p++) {
             const banyan_check_place *place = &finding->places[p];
@@ -119,7 +119,7 @@ static void write_about(FILE *file, const picture *of, const picture_step *step)
     picture_op_print_about(lines, of, step);
     print_line(lines, of, step);
     fclose(lines);
-    write_text(file, text);
+    plan_page_write_text(file, text);
     free(text);
 }
 
@@ -128,7 +128,7 @@ static void write_operation(FILE *file, const picture *of, const picture_step *s
 {
     fprintf(file, "\n\"%d/%d/%d/%d\": {\"name\": ", step->rank, step->thread_block, step->operation,
             step->loop_operation);
-    write_text(file, picture_op_name(of, step));
+    plan_page_write_text(file, picture_op_name(of, step));
     fprintf(file,
             ", \"family\": %d, \"about\": ", (int)(picture_op_family(of, step) - picture_families));
     write_about(file, of, step);
@@ -140,7 +140,7 @@ static void write_operation(FILE *file, const picture *of, const picture_step *s
     fprintf(file, "], \"shared\": %s}", shared ? "true" : "false");
 }
 
-static int compare_places(const void *a, const void *b)
+static int plan_page_compare_places(const void *a, const void *b)
 {
     const picture_step *first = *(const picture_step *const *)a;
     const picture_step *second = *(const picture_step *const *)b;
@@ -161,9 +161,9 @@ static banyan_status write_operations(FILE *file, const picture *of)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory: a page");
     for (size_t i = 0; i < of->step_count; i++)
         steps[i] = &of->steps[i];
-    qsort(steps, of->step_count, sizeof *steps, compare_places);
+    qsort(steps, of->step_count, sizeof *steps, plan_page_compare_places);
     for (size_t i = 0; i < of->step_count; i++) {
-        if (i > 0 && compare_places(&steps[i - 1], &steps[i]) == 0)
+        if (i > 0 && plan_page_compare_places(&steps[i - 1], &steps[i]) == 0)
             continue;
         fputs(i > 0 ? "," : "", file);
         write_operation(file, of, steps[i]);
@@ -195,11 +195,11 @@ static banyan_status write_data(FILE *file, const plan_view *view)
     const picture *of = &view->picture;
     RETURN_IF_FAILED(banyan_plan_print(view->plan, &plan, &bytes));
     fprintf(file, "{\"message_bytes\": %" PRIu64 ", \"topology\": ", view->message_bytes);
-    write_text(file, view->topology);
+    plan_page_write_text(file, view->topology);
     fprintf(file, ", \"trace\": ");
-    write_text(file, view->trace);
+    plan_page_write_text(file, view->trace);
     fprintf(file, ", \"hang\": ");
-    write_text(file, view->hang);
+    plan_page_write_text(file, view->hang);
     fprintf(file, ",\n\"plan\": ");
     write_json(file, plan);
     free(plan);

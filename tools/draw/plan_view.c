@@ -41,7 +41,7 @@ struct view {
     " \"links\": [{\"for\": {\"r\": %d}, \"from\": \"r{r}\", \"to\": \"s\", \"latency_ns\": 0.5,"  \
     "  \"bytes_per_s\": 1e18}]}"
 
-static banyan_status read_topology(struct view *view)
+static banyan_status plan_view_read_topology(struct view *view)
 {
     char text[1024];
     int ranks = banyan_plan_describe(view->plan).ranks;
@@ -52,12 +52,12 @@ static banyan_status read_topology(struct view *view)
 }
 
 /* A plan that hangs is shown too. */
-static banyan_status simulate(struct view *view)
+static banyan_status plan_view_simulate(struct view *view)
 {
     banyan_simulate_options options = BANYAN_SIMULATE_OPTIONS_INIT;
     banyan_simulation *simulation;
     message size;
-    RETURN_IF_FAILED(read_topology(view));
+    RETURN_IF_FAILED(plan_view_read_topology(view));
     RETURN_IF_FAILED(message_fit(view->plan, options.elem_bytes, view->size, &size));
     options.message_bytes = view->shown.message_bytes = size.message_bytes;
     options.steps = true;
@@ -76,14 +76,14 @@ static banyan_status simulate(struct view *view)
     return status;
 }
 
-static banyan_status gather(struct view *view)
+static banyan_status plan_view_gather(struct view *view)
 {
     RETURN_IF_FAILED(plan_file_read(view->path, &view->plan));
     view->shown.plan = view->plan;
     view->shown.trace = view->trace;
     RETURN_IF_FAILED(picture_begin(&view->shown.picture, view->plan));
     RETURN_IF_FAILED(view->trace ? picture_take_trace(&view->shown.picture, view->trace)
-                                 : simulate(view));
+                                 : plan_view_simulate(view));
     RETURN_IF_FAILED(picture_finish(&view->shown.picture));
     if (view->check)
         RETURN_IF_FAILED(banyan_plan_check(view->plan, NULL, &view->report));
@@ -94,7 +94,7 @@ static banyan_status gather(struct view *view)
 /* ---- selection for a figure ---- */
 
 /* "0,2", "0:3", "0:1,7". */
-static banyan_status read_ranks(const char *text, int count, bool *ranks)
+static banyan_status plan_view_read_ranks(const char *text, int count, bool *ranks)
 {
     for (const char *at = text; at;) {
         int first, last, read = 0;
@@ -114,7 +114,7 @@ static banyan_status read_ranks(const char *text, int count, bool *ranks)
 }
 
 /* "25:50" */
-static banyan_status read_part(const char *text, plan_figure *figure)
+static banyan_status plan_view_read_part(const char *text, plan_figure *figure)
 {
     int from, to, read = 0;
     if (sscanf(text, "%d:%d%n", &from, &to, &read) < 2 || text[read] || from < 0 || to > 100 ||
@@ -132,7 +132,7 @@ static banyan_status print_figure(FILE *to, const struct view *view)
     int count = view->shown.picture.ranks;
     plan_figure figure = {.width = view->width, .from = 0, .to = 1};
     if (view->part)
-        RETURN_IF_FAILED(read_part(view->part, &figure));
+        RETURN_IF_FAILED(plan_view_read_part(view->part, &figure));
     bool *ranks = calloc((size_t)count, sizeof *ranks);
     if (!ranks)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory");
@@ -141,7 +141,7 @@ static banyan_status print_figure(FILE *to, const struct view *view)
     for (int r = 0; r < count; r++)
         ranks[r] = !view->ranks;
     if (view->ranks)
-        status = read_ranks(view->ranks, count, ranks);
+        status = plan_view_read_ranks(view->ranks, count, ranks);
     if (status == BANYAN_OK)
         status = plan_figure_print(to, &view->shown, &figure);
     free(ranks);
@@ -150,7 +150,7 @@ static banyan_status print_figure(FILE *to, const struct view *view)
 
 /* ---- writing ---- */
 
-static banyan_status print(const struct view *view, char **text, size_t *bytes)
+static banyan_status plan_view_print(const struct view *view, char **text, size_t *bytes)
 {
     FILE *to = open_memstream(text, bytes);
     if (!to)
@@ -165,7 +165,7 @@ static banyan_status print(const struct view *view, char **text, size_t *bytes)
     return status;
 }
 
-static bool write_out(const char *path, const char *text, size_t bytes)
+static bool plan_view_write_out(const char *path, const char *text, size_t bytes)
 {
     out_file out;
     if (!out_file_open(&out, path))
@@ -174,13 +174,13 @@ static bool write_out(const char *path, const char *text, size_t bytes)
     return out_file_finish(&out);
 }
 
-static banyan_status draw(struct view *view)
+static banyan_status plan_view_draw(struct view *view)
 {
     char *text;
     size_t bytes;
-    RETURN_IF_FAILED(gather(view));
-    RETURN_IF_FAILED(print(view, &text, &bytes));
-    bool written = write_out(view->out, text, bytes);
+    RETURN_IF_FAILED(plan_view_gather(view));
+    RETURN_IF_FAILED(plan_view_print(view, &text, &bytes));
+    bool written = plan_view_write_out(view->out, text, bytes);
     int error = errno;
     free(text);
     if (!written)
@@ -189,9 +189,9 @@ static banyan_status draw(struct view *view)
     return BANYAN_OK;
 }
 
-static int run(struct view *view)
+static int plan_view_run(struct view *view)
 {
-    banyan_status status = draw(view);
+    banyan_status status = plan_view_draw(view);
     if (status != BANYAN_OK)
         fprintf(stderr, WHO ": %s\n", banyan_last_error());
     else if (view->hang)
@@ -250,5 +250,5 @@ int plan_view_command(int argc, char **argv)
     const char *ending = strrchr(view.out, '.');
     if (!view.svg && ending && strcmp(ending, ".svg") == 0)
         return options_refuse(&table, "-o %s would be a page: add --svg for a figure", view.out);
-    return run(&view);
+    return plan_view_run(&view);
 }

@@ -33,7 +33,7 @@ struct picture {
     double height, scale; /* scale: pixels a byte */
 };
 
-static uint64_t flow(const struct picture *picture, int sender, int receiver)
+static uint64_t draw_svg_flow(const struct picture *picture, int sender, int receiver)
 {
     return picture->flows->bytes[(size_t)sender * (size_t)picture->flows->ranks + (size_t)receiver];
 }
@@ -60,7 +60,7 @@ static void sum_up(struct picture *picture)
     int ranks = picture->flows->ranks;
     for (int sender = 0; sender < ranks; sender++) {
         for (int receiver = 0; receiver < ranks; receiver++) {
-            uint64_t bytes = flow(picture, sender, receiver);
+            uint64_t bytes = draw_svg_flow(picture, sender, receiver);
             picture->senders[sender].bytes += bytes;
             picture->receivers[receiver].bytes += bytes;
             picture->total += bytes;
@@ -70,7 +70,7 @@ static void sum_up(struct picture *picture)
 }
 
 /* Stack one side's ranks in the middle of the height. */
-static void stack(const struct picture *picture, struct node *nodes)
+static void draw_svg_stack(const struct picture *picture, struct node *nodes)
 {
     int ranks = picture->flows->ranks, active = count_active(nodes, ranks);
     double used = (double)picture->total * picture->scale + (active > 1 ? GAP * (active - 1) : 0);
@@ -84,7 +84,7 @@ static void stack(const struct picture *picture, struct node *nodes)
     }
 }
 
-static void arrange(struct picture *picture)
+static void draw_svg_arrange(struct picture *picture)
 {
     int ranks = picture->flows->ranks;
     sum_up(picture);
@@ -94,15 +94,15 @@ static void arrange(struct picture *picture)
     double bands = fmax(280.0, rows * 26.0);
     picture->height = bands + (rows > 1 ? GAP * (rows - 1) : 0);
     picture->scale = picture->total > 0 ? bands / (double)picture->total : 0;
-    stack(picture, picture->senders);
-    stack(picture, picture->receivers);
+    draw_svg_stack(picture, picture->senders);
+    draw_svg_stack(picture, picture->receivers);
 }
 
 /* ---- drawing ---- */
 
 static void draw_band(const struct picture *picture, int sender, int receiver)
 {
-    uint64_t bytes = flow(picture, sender, receiver);
+    uint64_t bytes = draw_svg_flow(picture, sender, receiver);
     if (bytes == 0)
         return;
     struct node *from = &picture->senders[sender], *to = &picture->receivers[receiver];
@@ -139,7 +139,7 @@ static void draw_node(const struct picture *picture, const struct node *node, in
              is_sender ? "text-anchor=\"end\"" : "", label);
 }
 
-static void draw_legend(const struct picture *picture)
+static void draw_svg_draw_legend(const struct picture *picture)
 {
     double y = TOP + picture->height + 40;
     char label[128], amount[TEXT_NUMBER_BYTES], colour[32];
@@ -160,7 +160,7 @@ static void draw_legend(const struct picture *picture)
     svg_text(picture->file, LEFT, y + 26, "fill=\"#5b6472\"", picture->flows->caption);
 }
 
-static void draw(const struct picture *picture)
+static void draw_svg_draw(const struct picture *picture)
 {
     const svg_flows *flows = picture->flows;
     double height = TOP + picture->height + BOTTOM;
@@ -182,7 +182,7 @@ static void draw(const struct picture *picture)
         draw_node(picture, &picture->senders[rank], rank, true);
         draw_node(picture, &picture->receivers[rank], rank, false);
     }
-    draw_legend(picture);
+    draw_svg_draw_legend(picture);
     fputs("</svg>\n", picture->file);
 }
 
@@ -196,8 +196,8 @@ bool svg_write(const char *path, const svg_flows *flows)
         picture.file = file.file;
         picture.senders = nodes;
         picture.receivers = nodes + flows->ranks;
-        arrange(&picture);
-        draw(&picture);
+        draw_svg_arrange(&picture);
+        draw_svg_draw(&picture);
         written = out_file_finish(&file);
     }
     free(nodes);

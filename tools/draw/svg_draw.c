@@ -30,8 +30,8 @@ static void print_escaped(FILE *to, const char *text, size_t bytes)
     }
 }
 
-static void print_text(FILE *to, double x, double y, const char *style, const char *text,
-                       size_t bytes)
+static void svg_draw_print_text(FILE *to, double x, double y, const char *style, const char *text,
+                                size_t bytes)
 {
     fprintf(to, "<text x=\"%.1f\" y=\"%.1f\" %s>", x, y, style);
     print_escaped(to, text, bytes);
@@ -40,7 +40,7 @@ static void print_text(FILE *to, double x, double y, const char *style, const ch
 
 void svg_text(FILE *to, double x, double y, const char *style, const char *text)
 {
-    print_text(to, x, y, style, text, strlen(text));
+    svg_draw_print_text(to, x, y, style, text, strlen(text));
 }
 
 static bool starts_letter(char c)
@@ -75,7 +75,7 @@ double svg_paragraph(FILE *to, double x, double y, double line_height, int colum
 {
     while (*text) {
         size_t bytes = line_bytes(text, columns < 1 ? 1 : columns);
-        print_text(to, x, y, style, text, bytes);
+        svg_draw_print_text(to, x, y, style, text, bytes);
         y += line_height;
         text += bytes;
         while (*text == ' ')

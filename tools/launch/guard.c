@@ -4,7 +4,7 @@
 
 /* Watch process groups: positive words add a group, negative ones remove it. Kill the remaining
  * groups when the launcher has ended. */
-static void watch(int from, const void *nothing)
+static void guard_watch(int from, const void *nothing)
 {
     static pid_t groups[LAUNCH_MAX_RANKS];
     int count = 0;
@@ -24,7 +24,7 @@ static void watch(int from, const void *nothing)
 
 bool guard_start(helper *guard)
 {
-    return helper_start(guard, watch, NULL);
+    return helper_start(guard, guard_watch, NULL);
 }
 
 void guard_add(const helper *guard, pid_t group)

@@ -58,7 +58,7 @@ struct launch {
     double kill_at, timeout_at;
 };
 
-static void say(const struct launch *launch, const char *format, ...)
+static void launch_say(const struct launch *launch, const char *format, ...)
 {
     char text[1024], escaped[1024];
     va_list args;
@@ -87,7 +87,7 @@ static void set_number(const char *name, int value)
     setenv(name, text, 1);
 }
 
-static void set_environment(const struct launch *launch, int rank)
+static void launch_set_environment(const struct launch *launch, int rank)
 {
     set_number("BANYAN_RANK", rank);
     set_number("BANYAN_WORLD_SIZE", launch->job->count);
@@ -97,7 +97,7 @@ static void set_environment(const struct launch *launch, int rank)
     setenv("BANYAN_SECRET", launch->secret, 1);
 }
 
-static void redirect(int rank, const int output[2])
+static void launch_redirect(int rank, const int output[2])
 {
     if (rank != 0) {
         int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -132,8 +132,8 @@ static void be_rank(const struct launch *launch, int rank, const int output[2], 
     if (getppid() != launch->pid)
         _exit(1);
     sigprocmask(SIG_SETMASK, &launch->mask_before, NULL);
-    set_environment(launch, rank);
-    redirect(rank, output);
+    launch_set_environment(launch, rank);
+    launch_redirect(rank, output);
     if (!job->program) {
         close_inherited(launch);
         close(failure);
@@ -177,7 +177,7 @@ static bool open_output(struct launch *launch, int rank, int write_ends[2])
 
 static bool cannot_start(struct launch *launch, int rank, int error)
 {
-    say(launch, "cannot start rank %d of %d: %s", rank, launch->job->count, strerror(error));
+    launch_say(launch, "cannot start rank %d of %d: %s", rank, launch->job->count, strerror(error));
     launch->exit_code = 1;
     return false;
 }
@@ -188,12 +188,12 @@ static bool cannot_run(struct launch *launch, int error)
     const char *program = launch->job->program[0];
     launch->exit_code = error == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN;
     if (error != ENOENT || strchr(program, '/'))
-        say(launch, "cannot run %s: %s", program, strerror(error));
+        launch_say(launch, "cannot run %s: %s", program, strerror(error));
     else if (access(program, F_OK) != 0)
-        say(launch, "cannot run %s: %s in the folders of PATH", program, strerror(error));
+        launch_say(launch, "cannot run %s: %s in the folders of PATH", program, strerror(error));
     else
-        say(launch, "cannot run %s: %s in the folders of PATH; there is ./%s", program,
-            strerror(error), program);
+        launch_say(launch, "cannot run %s: %s in the folders of PATH; there is ./%s", program,
+                   strerror(error), program);
     return false;
 }
 
@@ -263,7 +263,7 @@ static void begin_ending(struct launch *launch)
 /* Record the first failure. An exit code is often a consequence of another rank's death by a
  * signal, which may become visible a moment later: for that moment a killed rank replaces one that
  * exited. */
-static void suspect(struct launch *launch, int rank, const siginfo_t *how)
+static void launch_suspect(struct launch *launch, int rank, const siginfo_t *how)
 {
     bool killed = how->si_code != CLD_EXITED;
     if (launch->ending || (launch->suspect >= 0 && (!killed || launch->suspect_killed)))
@@ -274,7 +274,7 @@ static void suspect(struct launch *launch, int rank, const siginfo_t *how)
     launch->conclude_at = clock_now_s() + (killed ? 0 : SUSPECT_SECONDS);
 }
 
-static void conclude(struct launch *launch)
+static void launch_conclude(struct launch *launch)
 {
     int rank = launch->suspect, status = launch->suspect_status;
     bool killed = launch->suspect_killed;
@@ -287,13 +287,14 @@ static void conclude(struct launch *launch)
     if (launch->running > 0)
         snprintf(others, sizeof others, "; ending the other %d", launch->running);
     if (killed || !launch->job->ranks_explain)
-        say(launch, "rank %d (process %d) %s%s", rank, launch->ranks[rank].pid, what, others);
+        launch_say(launch, "rank %d (process %d) %s%s", rank, launch->ranks[rank].pid, what,
+                   others);
     begin_ending(launch);
 }
 
 /* End the processes that a failed or ended rank has started. Its process group number cannot be
  * reused yet: the rank is waited for afterwards. */
-static void reap(struct launch *launch, int rank, bool failed)
+static void launch_reap(struct launch *launch, int rank, bool failed)
 {
     struct rank *reaped = &launch->ranks[rank];
     if ((failed || launch->ending) && reaped->own_group)
@@ -316,8 +317,8 @@ static void reap_ranks(struct launch *launch)
             continue;
         bool failed = how.si_code != CLD_EXITED || how.si_status != 0;
         if (failed)
-            suspect(launch, rank, &how);
-        reap(launch, rank, failed);
+            launch_suspect(launch, rank, &how);
+        launch_reap(launch, rank, failed);
     }
 }
 
@@ -335,8 +336,9 @@ static void look_at_guard(struct launch *launch)
     else
         snprintf(what, sizeof what, "was killed by signal %d (%s)", how.si_status,
                  strsignal(how.si_status));
-    say(launch, "the helper that cleans up after this process (process %d) %s; ending the %d ranks",
-        (int)launch->guard.pid, what, launch->running);
+    launch_say(launch,
+               "the helper that cleans up after this process (process %d) %s; ending the %d ranks",
+               (int)launch->guard.pid, what, launch->running);
     launch->exit_code = 1;
     begin_ending(launch);
 }
@@ -354,7 +356,7 @@ static bool is_end_signal(int number)
 
 /* Forward a signal. Signals of a terminal have reached ranks in the launcher's own group already.
  */
-static void forward(struct launch *launch, const struct signalfd_siginfo *info)
+static void launch_forward(struct launch *launch, const struct signalfd_siginfo *info)
 {
     int number = (int)info->ssi_signo;
     for (int rank = 0; rank < launch->job->count; rank++) {
@@ -380,7 +382,7 @@ static void take_signals(struct launch *launch)
             reap_ranks(launch);
             look_at_guard(launch);
         } else {
-            forward(launch, &info);
+            launch_forward(launch, &info);
         }
     }
 }
@@ -390,10 +392,10 @@ static void look_at_clock(struct launch *launch)
     double now = clock_now_s();
     if (!launch->ending && launch->suspect >= 0 &&
         (launch->running == 0 || now >= launch->conclude_at))
-        conclude(launch);
+        launch_conclude(launch);
     if (!launch->ending && now >= launch->timeout_at) {
-        say(launch, "the job still runs after %g s; ending its %d ranks", launch->job->timeout_s,
-            launch->running);
+        launch_say(launch, "the job still runs after %g s; ending its %d ranks",
+                   launch->job->timeout_s, launch->running);
         launch->exit_code = EXIT_TIMEOUT;
         begin_ending(launch);
     }
@@ -465,7 +467,7 @@ static bool block_signals(struct launch *launch)
 static bool make_names(struct launch *launch)
 {
     if (!random_hex(launch->job_name) || !random_hex(launch->secret)) {
-        say(launch, "no random bytes for the job's secret: %s", strerror(errno));
+        launch_say(launch, "no random bytes for the job's secret: %s", strerror(errno));
         return false;
     }
     const char *given = getenv("BANYAN_SECRET");
@@ -473,17 +475,17 @@ static bool make_names(struct launch *launch)
         return true;
     size_t digits = strspn(given, "0123456789abcdefABCDEF"), wanted = sizeof launch->secret - 1;
     if (digits != wanted || given[digits]) {
-        say(launch,
-            "BANYAN_SECRET has %zu characters, the first %zu of them hexadecimal digits, "
-            "not %zu digits",
-            strlen(given), digits, wanted);
+        launch_say(launch,
+                   "BANYAN_SECRET has %zu characters, the first %zu of them hexadecimal digits, "
+                   "not %zu digits",
+                   strlen(given), digits, wanted);
         return false;
     }
     memcpy(launch->secret, given, sizeof launch->secret);
     return true;
 }
 
-static void run(struct launch *launch, struct pollfd *polled)
+static void launch_run_job(struct launch *launch, struct pollfd *polled)
 {
     bool started = true;
     for (int rank = 0; rank < launch->job->count && started; rank++)
@@ -504,7 +506,7 @@ int launch_run(const launch_job *job)
     launch.streams = job->tag_output ? calloc(streams, sizeof *launch.streams) : NULL;
     struct pollfd *polled = calloc(streams + 1, sizeof *polled);
     if (!launch.ranks || !polled || (job->tag_output && !launch.streams)) {
-        say(&launch, "out of memory for %d ranks", job->count);
+        launch_say(&launch, "out of memory for %d ranks", job->count);
         goto free_ranks;
     }
     for (size_t i = 0; i < streams; i++)
@@ -512,15 +514,15 @@ int launch_run(const launch_job *job)
     if (!make_names(&launch))
         goto free_ranks;
     if (!block_signals(&launch)) {
-        say(&launch, "cannot set up the job: %s", strerror(errno));
+        launch_say(&launch, "cannot set up the job: %s", strerror(errno));
         goto free_ranks;
     }
     if (!guard_start(&launch.guard)) {
-        say(&launch, "cannot start a process: %s", strerror(errno));
+        launch_say(&launch, "cannot start a process: %s", strerror(errno));
         goto close_signals;
     }
     launch.exit_code = 0;
-    run(&launch, polled);
+    launch_run_job(&launch, polled);
     helper_stop(&launch.guard);
 close_signals:
     close(launch.signals);

@@ -15,7 +15,7 @@
 #define RANDOM_DIGITS 16
 #define MAX_BASE 200
 
-static bool is_hidden_name(const char *name, const char *prefix)
+static bool leftovers_is_hidden_name(const char *name, const char *prefix)
 {
     size_t length = strlen(prefix);
     return strncmp(name, prefix, length) == 0 && strlen(name) == length + RANDOM_DIGITS &&
@@ -23,7 +23,7 @@ static bool is_hidden_name(const char *name, const char *prefix)
 }
 
 /* Remove unused folders: makers of used ones hold a lock. */
-static void remove_abandoned(const char *result)
+static void leftovers_remove_abandoned(const char *result)
 {
     const char *slash = strrchr(result, '/');
     char prefix[MAX_BASE + 16], path[PATH_MAX];
@@ -32,7 +32,7 @@ static void remove_abandoned(const char *result)
     snprintf(prefix, sizeof prefix, ".banyan-%.*s.", MAX_BASE, slash ? slash + 1 : result);
     struct dirent *entry;
     while (folder && (entry = readdir(folder))) {
-        if (!is_hidden_name(entry->d_name, prefix) ||
+        if (!leftovers_is_hidden_name(entry->d_name, prefix) ||
             snprintf(path, sizeof path, "%s/%s", parent, entry->d_name) >= (int)sizeof path)
             continue;
         int lock = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -48,7 +48,7 @@ static void remove_abandoned(const char *result)
 
 /* Wait for the end: a byte reports success. The other end closes when the command and its ranks
  * have ended, so that none of them writes any more. */
-static void keep(int from, const void *context)
+static void leftovers_keep(int from, const void *context)
 {
     const leftovers *watched = context;
     char done;
@@ -56,13 +56,13 @@ static void keep(int from, const void *context)
         return;
     if (watched->work)
         work_folder_remove_abandoned(watched->work);
-    remove_abandoned(watched->result);
+    leftovers_remove_abandoned(watched->result);
 }
 
 bool leftovers_watch(leftovers *watched, const char *result, work_folder *work, const char *who)
 {
     *watched = (leftovers){.result = result, .work = work};
-    if (helper_start(&watched->keeper, keep, watched))
+    if (helper_start(&watched->keeper, leftovers_keep, watched))
         return true;
     fprintf(stderr, "%s: cannot start a process: %s\n", who, strerror(errno));
     if (work)
@@ -75,7 +75,7 @@ void leftovers_remove(leftovers *watched)
     char done = 1;
     if (watched->work)
         work_folder_remove(watched->work);
-    remove_abandoned(watched->result);
+    leftovers_remove_abandoned(watched->result);
     helper_tell(&watched->keeper, &done, sizeof done);
     helper_stop(&watched->keeper);
 }

@@ -10,7 +10,7 @@
 /* A line that grows past this is cut. */
 #define LONGEST_LINE ((size_t)1 << 20)
 
-static void write_all(int to, struct iovec *parts, int count)
+static void tagged_write_all(int to, struct iovec *parts, int count)
 {
     while (count > 0) {
         ssize_t written = writev(to, parts, count);
@@ -27,12 +27,13 @@ static void write_all(int to, struct iovec *parts, int count)
     }
 }
 
-static void write_line(const tagged_stream *stream, const char *line, size_t bytes, bool ended)
+static void tagged_write_line(const tagged_stream *stream, const char *line, size_t bytes,
+                              bool ended)
 {
     struct iovec parts[] = {{(void *)stream->tag, strlen(stream->tag)},
                             {(void *)line, bytes},
                             {(void *)"\n", ended ? 0 : 1}};
-    write_all(stream->to, parts, 3);
+    tagged_write_all(stream->to, parts, 3);
 }
 
 static void write_lines(tagged_stream *stream, size_t unseen_from)
@@ -40,13 +41,13 @@ static void write_lines(tagged_stream *stream, size_t unseen_from)
     const char *start = stream->line, *end = stream->line + stream->bytes;
     const char *look = stream->line + unseen_from, *newline;
     while ((newline = memchr(look, '\n', (size_t)(end - look)))) {
-        write_line(stream, start, (size_t)(newline + 1 - start), true);
+        tagged_write_line(stream, start, (size_t)(newline + 1 - start), true);
         start = look = newline + 1;
     }
     stream->bytes = (size_t)(end - start);
     memmove(stream->line, start, stream->bytes);
     if (stream->bytes >= LONGEST_LINE) {
-        write_line(stream, stream->line, stream->bytes, false);
+        tagged_write_line(stream, stream->line, stream->bytes, false);
         stream->bytes = 0;
     }
 }
@@ -54,7 +55,7 @@ static void write_lines(tagged_stream *stream, size_t unseen_from)
 void tagged_stream_close(tagged_stream *stream)
 {
     if (stream->bytes > 0)
-        write_line(stream, stream->line, stream->bytes, false);
+        tagged_write_line(stream, stream->line, stream->bytes, false);
     if (stream->from >= 0)
         close(stream->from);
     free(stream->line);

@@ -67,7 +67,7 @@ static bool try_take(work_folder *folder)
     return false;
 }
 
-static bool take(work_folder *folder)
+static bool work_folder_take(work_folder *folder)
 {
     double until = clock_now_s() + TAKE_OVER_SECONDS;
     while (!try_take(folder)) {
@@ -87,14 +87,14 @@ static int remove_entry(const char *path, const struct stat *about, int kind, st
     return 0;
 }
 
-static void clear(const char *path)
+static void work_folder_clear(const char *path)
 {
     nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 void folder_remove(const char *path)
 {
-    clear(path);
+    work_folder_clear(path);
     rmdir(path);
 }
 
@@ -109,8 +109,8 @@ bool work_folder_name(work_folder *named, const char *result, const char *who)
 
 bool work_folder_make(work_folder *made, const char *result, const char *who)
 {
-    if (take(made)) {
-        clear(made->path);
+    if (work_folder_take(made)) {
+        work_folder_clear(made->path);
         return true;
     }
     if (errno == EWOULDBLOCK || errno == ESTALE)

@@ -8,7 +8,7 @@
 #include "cli/text.h"
 #include "layout/skip_tensors.h"
 
-static bool refused(const char *who, const char *option)
+static bool job_spec_refused(const char *who, const char *option)
 {
     fprintf(stderr, "%s: %s%s\n", who, option, banyan_last_error());
     return false;
@@ -57,7 +57,7 @@ static bool count_ranks(job_spec *spec, const char *who)
     return true;
 }
 
-static void add_source(const job_spec *spec, int rank, banyan_layout *layout)
+static void job_spec_add_source(const job_spec *spec, int rank, banyan_layout *layout)
 {
     if (spec->from_file)
         banyan_layout_add_file(layout, spec->from_file, rank, 0);
@@ -97,9 +97,9 @@ static bool read_side(const char *who, const char *option, const char *text, ban
     if (!text)
         return true;
     if (!job_spec_is_file(text))
-        return banyan_spec_parse(text, spec) == BANYAN_OK || refused(who, option);
+        return banyan_spec_parse(text, spec) == BANYAN_OK || job_spec_refused(who, option);
     if (banyan_layout_file_load(text, file) != BANYAN_OK)
-        return refused(who, option);
+        return job_spec_refused(who, option);
     if (banyan_layout_file_check(*file, side) == BANYAN_OK)
         return true;
     fprintf(stderr, "%s: %s%s: %s\n", who, option, text, banyan_last_error());
@@ -117,12 +117,12 @@ bool job_spec_read(job_spec *spec, const char *who)
     const char *model = spec->model_path ? spec->model_path : spec->from_text;
     if (banyan_model_load(model, &spec->model) != BANYAN_OK ||
         banyan_rules_load(spec->rules_path, &spec->rules) != BANYAN_OK)
-        return refused(who, "");
+        return job_spec_refused(who, "");
     if (spec->config_path && banyan_model_add_config(spec->model, spec->config_path) != BANYAN_OK)
-        return refused(who, "--config: ");
+        return job_spec_refused(who, "--config: ");
     if (spec->skip && skip_tensors(spec->model, spec->skip) != BANYAN_OK)
-        return refused(who, "--skip: ");
-    if (!spec->from_file && try_layout(spec, add_source) != BANYAN_OK)
+        return job_spec_refused(who, "--skip: ");
+    if (!spec->from_file && try_layout(spec, job_spec_add_source) != BANYAN_OK)
         return refused_model(who, spec->from_text ? "--from: " : "", spec);
     if (!spec->to_file && try_layout(spec, add_destination) != BANYAN_OK)
         return refused_model(who, "--to: ", spec);
@@ -142,7 +142,7 @@ void job_spec_layouts(const job_spec *spec, int rank, banyan_layout *source,
 {
     int to_rank = rank - spec->to_first;
     if (rank < spec->from_ranks)
-        add_source(spec, rank, source);
+        job_spec_add_source(spec, rank, source);
     if (to_rank >= 0 && to_rank < spec->to_ranks)
         add_destination(spec, to_rank, destination);
 }

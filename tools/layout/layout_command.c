@@ -17,7 +17,7 @@
 
 #define WHICH_FILE "which layout file: FILE.json"
 
-static int fail(const char *who)
+static int layout_command_fail(const char *who)
 {
     fprintf(stderr, "%s: %s\n", who, banyan_last_error());
     return 1;
@@ -34,7 +34,7 @@ struct save {
     int ranks;
 };
 
-static banyan_status prepare(struct save *save)
+static banyan_status layout_command_prepare(struct save *save)
 {
     struct stat info;
     if (!save->spec_text) {
@@ -57,7 +57,8 @@ static banyan_status prepare(struct save *save)
     return banyan_rules_load(save->rules_path, &save->rules);
 }
 
-static banyan_status add_rank(const struct save *save, int rank, banyan_layout_file *file)
+static banyan_status layout_command_add_rank(const struct save *save, int rank,
+                                             banyan_layout_file *file)
 {
     banyan_layout *layout;
     RETURN_IF_FAILED(banyan_layout_create(&layout));
@@ -72,13 +73,13 @@ static banyan_status add_rank(const struct save *save, int rank, banyan_layout_f
     return status;
 }
 
-static banyan_status save_all(const struct save *save)
+static banyan_status layout_command_save_all(const struct save *save)
 {
     banyan_layout_file *file;
     RETURN_IF_FAILED(banyan_layout_file_create(&file));
     banyan_status status = BANYAN_OK;
     for (int rank = 0; rank < save->ranks && status == BANYAN_OK; rank++)
-        status = add_rank(save, rank, file);
+        status = layout_command_add_rank(save, rank, file);
     if (status == BANYAN_OK)
         status =
             banyan_layout_file_save(file, strcmp(save->out, "-") == 0 ? "/dev/stdout" : save->out);
@@ -115,10 +116,10 @@ static int save_command(int argc, char **argv)
         return options_refuse(&table, "--model FILE is missing");
     if (!save.out)
         return options_refuse(&table, "--out FILE.json is missing");
-    banyan_status status = prepare(&save);
+    banyan_status status = layout_command_prepare(&save);
     if (status == BANYAN_OK)
-        status = save_all(&save);
-    int code = status == BANYAN_OK ? 0 : fail(table.command);
+        status = layout_command_save_all(&save);
+    int code = status == BANYAN_OK ? 0 : layout_command_fail(table.command);
     banyan_rules_destroy(save.rules);
     banyan_model_destroy(save.model);
     banyan_checkpoint_close(save.saved);
@@ -131,7 +132,7 @@ static int check_file(const char *who, const char *path, banyan_side side)
 {
     banyan_layout_file *file;
     if (banyan_layout_file_load(path, &file) != BANYAN_OK)
-        return fail(who);
+        return layout_command_fail(who);
     int code = 0;
     if (banyan_layout_file_check(file, side) != BANYAN_OK) {
         fprintf(stderr, "%s: %s: %s\n", who, path, banyan_last_error());
@@ -170,7 +171,7 @@ static int check_layout_command(int argc, char **argv)
 /* ---- show ---- */
 
 /* "0-3, 8, 9" */
-static void print_ranks(const int *ranks, size_t count)
+static void layout_command_print_ranks(const int *ranks, size_t count)
 {
     printf(count == 1 ? "rank " : "ranks ");
     for (size_t i = 0; i < count;) {
@@ -261,7 +262,7 @@ static void print_group(const banyan_layout_file *file, size_t g, bool brief)
     struct cursor at = {0};
     if (count == 0)
         return;
-    print_ranks(ranks, count);
+    layout_command_print_ranks(ranks, count);
     printf(": %s tensors, %s pieces, %s\n", text_count(banyan_layout_tensor_count(layout), tensors),
            text_count(banyan_layout_piece_count(layout), pieces),
            text_bytes(banyan_layout_bytes(layout), bytes));
@@ -279,11 +280,11 @@ static bool group_has(const banyan_layout_file *file, size_t g, int rank)
     return false;
 }
 
-static int show(const char *who, const char *path, int rank, bool brief)
+static int layout_command_show(const char *who, const char *path, int rank, bool brief)
 {
     banyan_layout_file *file;
     if (banyan_layout_file_load(path, &file) != BANYAN_OK)
-        return fail(who);
+        return layout_command_fail(who);
     for (size_t g = 0; g < banyan_layout_file_group_count(file); g++)
         if (rank < 0 || group_has(file, g, rank))
             print_group(file, g, brief);
@@ -291,7 +292,7 @@ static int show(const char *who, const char *path, int rank, bool brief)
     return 0;
 }
 
-static int show_command(int argc, char **argv)
+static int layout_command_show_command(int argc, char **argv)
 {
     int rank = -1;
     bool brief = false;
@@ -308,7 +309,7 @@ static int show_command(int argc, char **argv)
         entries, sizeof entries / sizeof entries[0]};
     const char *path;
     options_result result = options_parse_one(&table, argc, argv, WHICH_FILE, &path);
-    return result == OPTIONS_OK ? show(table.command, path, rank, brief)
+    return result == OPTIONS_OK ? layout_command_show(table.command, path, rank, brief)
                                 : options_exit_code(result);
 }
 
@@ -318,7 +319,7 @@ static const command_entry subcommands[] = {
     {"save", "--model FILE --spec SPEC -o FILE.json", "write the layouts of all ranks",
      save_command},
     {"check", "FILE.json", "check it as a side of a reshard", check_layout_command},
-    {"show", "FILE.json", "list the tensors of the ranks", show_command},
+    {"show", "FILE.json", "list the tensors of the ranks", layout_command_show_command},
 };
 
 int layout_command(int argc, char **argv)

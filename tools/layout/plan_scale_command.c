@@ -23,15 +23,15 @@ struct scale {
     progress bar;
 };
 
-static banyan_status rank_layouts(void *context, int rank, banyan_layout *source,
-                                  banyan_layout *destination)
+static banyan_status plan_scale_command_rank_layouts(void *context, int rank, banyan_layout *source,
+                                                     banyan_layout *destination)
 {
     const struct scale *scale = context;
     job_spec_layouts(&scale->spec, rank, source, destination);
     return BANYAN_OK;
 }
 
-static void show_progress(void *context, uint64_t done, uint64_t total)
+static void plan_scale_command_show_progress(void *context, uint64_t done, uint64_t total)
 {
     struct scale *scale = context;
     if (done == 1)
@@ -40,7 +40,7 @@ static void show_progress(void *context, uint64_t done, uint64_t total)
 }
 
 /* Choose ranks evenly over the world, including the first and the last. */
-static void choose_ranks(struct scale *scale)
+static void plan_scale_command_choose_ranks(struct scale *scale)
 {
     int ranks = scale->spec.ranks;
     if (scale->sampled > ranks)
@@ -59,7 +59,7 @@ static int by_seconds(const void *a, const void *b)
     return (first > second) - (first < second);
 }
 
-static const banyan_reshard_plan_cost *largest(const struct scale *scale)
+static const banyan_reshard_plan_cost *plan_scale_command_largest(const struct scale *scale)
 {
     const banyan_reshard_plan_cost *found = &scale->costs[0];
     for (int i = 1; i < scale->sampled; i++) {
@@ -69,7 +69,7 @@ static const banyan_reshard_plan_cost *largest(const struct scale *scale)
     return found;
 }
 
-static void print_row(const char *what, const banyan_reshard_plan_cost *cost)
+static void plan_scale_command_print_row(const char *what, const banyan_reshard_plan_cost *cost)
 {
     char cell[TEXT_NUMBER_BYTES], text[TEXT_NUMBER_BYTES];
     printf("%-12s%8d", what, cost->rank);
@@ -82,7 +82,7 @@ static void print_row(const char *what, const banyan_reshard_plan_cost *cost)
 }
 
 /* The costs are sorted by time. */
-static void print_table(const struct scale *scale)
+static void plan_scale_command_print_table(const struct scale *scale)
 {
     char title[JOB_SPEC_TITLE_BYTES], texts[3][TEXT_NUMBER_BYTES];
     printf("%s\n%s tensors; %s of %s ranks measured, of processor time and memory\n\n",
@@ -92,12 +92,12 @@ static void print_table(const struct scale *scale)
            text_count((uint64_t)scale->spec.ranks, texts[2]));
     printf("%-12s%8s%11s%11s%11s%11s%11s%11s\n", "", "rank", "time", "as owner", "memory",
            "directory", "transfers", "receives");
-    print_row("slowest", &scale->costs[scale->sampled - 1]);
-    print_row("median", &scale->costs[scale->sampled / 2]);
-    print_row("most memory", largest(scale));
+    plan_scale_command_print_row("slowest", &scale->costs[scale->sampled - 1]);
+    plan_scale_command_print_row("median", &scale->costs[scale->sampled / 2]);
+    plan_scale_command_print_row("most memory", plan_scale_command_largest(scale));
 }
 
-static int print_json(const struct scale *scale)
+static int plan_scale_command_print_json(const struct scale *scale)
 {
     json_t *ranks = json_array();
     for (int i = 0; i < scale->sampled; i++) {
@@ -115,21 +115,21 @@ static int print_json(const struct scale *scale)
         "tensors", (json_int_t)banyan_model_tensor_count(scale->spec.model), "ranks",
         scale->spec.ranks, "slowest_seconds", scale->costs[scale->sampled - 1].seconds,
         "median_seconds", scale->costs[scale->sampled / 2].seconds, "most_bytes",
-        (json_int_t)largest(scale)->bytes, "sampled", ranks);
+        (json_int_t)plan_scale_command_largest(scale)->bytes, "sampled", ranks);
     if (json_print(object) == BANYAN_OK)
         return 0;
     fprintf(stderr, WHO ": %s\n", banyan_last_error());
     return 1;
 }
 
-static int measure(struct scale *scale)
+static int plan_scale_command_measure(struct scale *scale)
 {
     if (!job_spec_read(&scale->spec, WHO))
         return 1;
-    choose_ranks(scale);
+    plan_scale_command_choose_ranks(scale);
     banyan_reshard_sample_world world = {.world_size = scale->spec.ranks,
-                                         .layouts = rank_layouts,
-                                         .progress = show_progress,
+                                         .layouts = plan_scale_command_rank_layouts,
+                                         .progress = plan_scale_command_show_progress,
                                          .context = scale};
     banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
     options.require_whole_source = !scale->spec.partial_source;
@@ -142,8 +142,8 @@ static int measure(struct scale *scale)
     }
     qsort(scale->costs, (size_t)scale->sampled, sizeof *scale->costs, by_seconds);
     if (scale->json)
-        return print_json(scale);
-    print_table(scale);
+        return plan_scale_command_print_json(scale);
+    plan_scale_command_print_table(scale);
     return 0;
 }
 
@@ -186,7 +186,7 @@ int plan_scale_command(int argc, char **argv)
     scale.costs = calloc((size_t)scale.sampled, sizeof *scale.costs);
     int code = 1;
     if (scale.ranks && scale.costs)
-        code = measure(&scale);
+        code = plan_scale_command_measure(&scale);
     else
         fprintf(stderr, WHO ": out of memory for %d ranks\n", scale.sampled);
     job_spec_free(&scale.spec);

@@ -16,7 +16,7 @@
 #define SHOW_WHO WHO " show"
 #define CHECK_WHO WHO " check"
 
-static int fail(const char *who)
+static int rules_command_fail(const char *who)
 {
     fprintf(stderr, "%s: %s\n", who, banyan_last_error());
     return 1;
@@ -36,7 +36,7 @@ static void print_about(const char *text)
     putchar('\n');
 }
 
-static int list(int argc, char **argv)
+static int rules_command_list(int argc, char **argv)
 {
     const char *path = NULL;
     const option_entry entries[] = {
@@ -52,7 +52,7 @@ static int list(int argc, char **argv)
         return options_exit_code(result);
     banyan_rules *rules;
     if (banyan_rules_load(path, &rules) != BANYAN_OK)
-        return fail(LIST_WHO);
+        return rules_command_fail(LIST_WHO);
     printf("%-20s %s\n%-20s %s\n", "packing", "held against", "hf",
            "(names and shapes of the model)");
     for (size_t i = 0; i < banyan_rules_packing_count(rules); i++) {
@@ -72,7 +72,7 @@ static int list(int argc, char **argv)
 
 /* ---- show ---- */
 
-static int show(int argc, char **argv)
+static int rules_command_show(int argc, char **argv)
 {
     int rest;
     const option_table table = {
@@ -106,7 +106,7 @@ struct checking {
     banyan_spec spec;
 };
 
-static banyan_status read_all(struct checking *job)
+static banyan_status rules_command_read_all(struct checking *job)
 {
     banyan_status status = banyan_rules_load(job->rules_path, &job->rules);
     if (status == BANYAN_OK && job->spec_text)
@@ -149,7 +149,7 @@ static banyan_status print_tensors(const struct checking *job, size_t *without)
 }
 
 /* Check the layout of every rank. */
-static banyan_status check_layouts(const struct checking *job)
+static banyan_status rules_command_check_layouts(const struct checking *job)
 {
     banyan_status status = BANYAN_OK;
     for (int rank = 0; rank < banyan_spec_world_size(&job->spec) && status == BANYAN_OK; rank++) {
@@ -168,7 +168,7 @@ static int check_model(const struct checking *job)
 {
     size_t without, count = banyan_model_tensor_count(job->model);
     if (print_tensors(job, &without) != BANYAN_OK)
-        return fail(CHECK_WHO);
+        return rules_command_fail(CHECK_WHO);
     if (without > 0) {
         fprintf(stderr,
                 CHECK_WHO ": %zu of %zu tensors have no rule, or one that is "
@@ -176,14 +176,14 @@ static int check_model(const struct checking *job)
                 without, count);
         return 1;
     }
-    if (job->spec_text && check_layouts(job) != BANYAN_OK)
-        return fail(CHECK_WHO);
+    if (job->spec_text && rules_command_check_layouts(job) != BANYAN_OK)
+        return rules_command_fail(CHECK_WHO);
     printf("%zu tensors: each has a rule%s\n", count,
            job->spec_text ? ", and the layouts of all ranks are sound" : "");
     return 0;
 }
 
-static int check(int argc, char **argv)
+static int rules_command_check(int argc, char **argv)
 {
     struct checking job = {0};
     int rest;
@@ -211,8 +211,8 @@ static int check(int argc, char **argv)
         return options_refuse(&table, "--spec, --config and --skip need --model FILE");
     job.rules_path = argc > rest ? argv[rest] : NULL;
     int code = 0;
-    if (read_all(&job) != BANYAN_OK)
-        code = fail(CHECK_WHO);
+    if (rules_command_read_all(&job) != BANYAN_OK)
+        code = rules_command_fail(CHECK_WHO);
     else if (job.model_path)
         code = check_model(&job);
     else
@@ -228,9 +228,9 @@ static int check(int argc, char **argv)
 int rules_command(int argc, char **argv)
 {
     static const command_entry subcommands[] = {
-        {"list", "", "list the packings and the built-in files", list},
-        {"show", "[RULES]", "print a built-in file", show},
-        {"check", "[FILE]", "check a file, or what it makes of a model", check},
+        {"list", "", "list the packings and the built-in files", rules_command_list},
+        {"show", "[RULES]", "print a built-in file", rules_command_show},
+        {"check", "[FILE]", "check a file, or what it makes of a model", rules_command_check},
     };
     static const command_set set = {
         .command = WHO,

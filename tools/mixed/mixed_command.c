@@ -18,7 +18,7 @@
 
 /* ---- sizes ---- */
 
-static void make_sizes(mixed_job *job)
+static void mixed_command_make_sizes(mixed_job *job)
 {
     for (uint64_t rows = job->rows[0]; rows <= job->rows[1] && job->size_count < MIXED_SIZES_MOST;
          rows *= 2)
@@ -27,7 +27,7 @@ static void make_sizes(mixed_job *job)
 
 /* ---- running ---- */
 
-static int report(const mixed_job *job)
+static int mixed_command_report(const mixed_job *job)
 {
     char text[MIXED_WRONG_BYTES];
     if (!job->json) {
@@ -46,11 +46,11 @@ static int report(const mixed_job *job)
     return wrong ? 1 : 0;
 }
 
-static int run_ranks(mixed_job *job)
+static int mixed_command_run_ranks(mixed_job *job)
 {
-    make_sizes(job);
+    mixed_command_make_sizes(job);
     int code = forked_run(WHO, job->ranks, mixed_rank, job, job->failed);
-    return code == 0 ? report(job) : code;
+    return code == 0 ? mixed_command_report(job) : code;
 }
 
 /* Check before any measurement. NULL: nothing is to be written. */
@@ -62,7 +62,7 @@ static bool is_writable(const char *path)
     return false;
 }
 
-static int run(mixed_job *job)
+static int mixed_command_run(mixed_job *job)
 {
     size_t bytes = MIXED_SIZES_MOST * sizeof *job->sizes;
     int code = 1;
@@ -72,7 +72,7 @@ static int run(mixed_job *job)
     job->failed = failure_create();
     if (shared != MAP_FAILED && job->failed) {
         job->sizes = shared;
-        code = run_ranks(job);
+        code = mixed_command_run_ranks(job);
     } else {
         fprintf(stderr, WHO ": out of memory\n");
     }
@@ -85,7 +85,7 @@ static int run(mixed_job *job)
 /* ---- the command ---- */
 
 /* The longer one of input and output. */
-static int check_buffers(const option_table *table, const mixed_job *job)
+static int mixed_command_check_buffers(const option_table *table, const mixed_job *job)
 {
     const banyan_mixed_options *options = &job->options;
     uint64_t ranks = (uint64_t)options->local_dp * (uint64_t)options->inter_dp;
@@ -106,7 +106,7 @@ static bool has_grid(const banyan_mixed_options *options)
 }
 
 /* Dimensions that are not given are 1; nodes, when given alone, are tensor-parallel. */
-static int resolve(const option_table *table, mixed_job *job, const char *dtype)
+static int mixed_command_resolve(const option_table *table, mixed_job *job, const char *dtype)
 {
     banyan_mixed_options *options = &job->options;
     bool nodes_left = options->inter_tp == 0;
@@ -136,7 +136,7 @@ static int resolve(const option_table *table, mixed_job *job, const char *dtype)
         (job->op_name && banyan_mixed_op_parse(job->op_name, &job->op) != BANYAN_OK) ||
         (job->mode_name && banyan_mixed_mode_parse(job->mode_name, &job->mode) != BANYAN_OK))
         return options_refuse(table, "%s", banyan_last_error());
-    return check_buffers(table, job);
+    return mixed_command_check_buffers(table, job);
 }
 
 int mixed_command(int argc, char **argv)
@@ -201,6 +201,6 @@ int mixed_command(int argc, char **argv)
         return options_refuse(&table, "--save-autotune has nothing to write with --no-autotune");
     if (job.svg_path && job.save_path && strcmp(job.svg_path, job.save_path) == 0)
         return options_refuse(&table, "--svg and --save-autotune both write %s", job.svg_path);
-    int refused = resolve(&table, &job, dtype);
-    return refused ? refused : run(&job);
+    int refused = mixed_command_resolve(&table, &job, dtype);
+    return refused ? refused : mixed_command_run(&job);
 }

@@ -28,7 +28,7 @@ struct axes {
     double low_bytes, high_bytes, low_us, high_us;
 };
 
-static double x_of(const struct axes *axes, double bytes)
+static double mixed_plot_x_of(const struct axes *axes, double bytes)
 {
     double span = axes->high_bytes - axes->low_bytes;
     return axes->x0 + (span > 0 ? (log2(bytes) - axes->low_bytes) / span : 0.5) * PANEL_WIDTH;
@@ -78,7 +78,7 @@ static void draw_grid(FILE *to, const mixed_job *job, const struct axes *axes)
     }
     size_t step = job->size_count / 8 + 1;
     for (size_t s = 0; s < job->size_count; s += step) {
-        double x = x_of(axes, (double)mixed_job_bytes(job, &job->sizes[s]));
+        double x = mixed_plot_x_of(axes, (double)mixed_job_bytes(job, &job->sizes[s]));
         svg_line(to, x, axes->y0, x, axes->y0 - PANEL_HEIGHT, GRID_STYLE);
         svg_text(to, x - 15, axes->y0 + 18, TEXT_STYLE,
                  text_bytes(mixed_job_bytes(job, &job->sizes[s]), text));
@@ -103,7 +103,7 @@ static bool draw_mode(FILE *to, const mixed_job *job, const struct axes *axes, i
         const mixed_cell *cell = &job->sizes[s].cells[op][mode];
         if (!cell->done)
             continue;
-        double x = x_of(axes, (double)mixed_job_bytes(job, &job->sizes[s]));
+        double x = mixed_plot_x_of(axes, (double)mixed_job_bytes(job, &job->sizes[s]));
         double y = y_of(axes, us_of(cell));
         if (drawn)
             svg_line(to, last_x, last_y, x, y, style);
@@ -137,7 +137,7 @@ static void draw_panel(FILE *to, const mixed_job *job, const struct axes *axes, 
              mixed_job_is_tuned(job) ? "● chosen by autotuning" : "● chosen by default");
 }
 
-static void draw(FILE *to, const mixed_job *job)
+static void mixed_plot_draw(FILE *to, const mixed_job *job)
 {
     double height = TOP, width = LEFT + PANEL_WIDTH + LEGEND + 20;
     struct axes axes;
@@ -163,6 +163,6 @@ bool mixed_plot(const mixed_job *job)
     out_file made;
     if (!out_file_open(&made, job->svg_path))
         return false;
-    draw(made.file, job);
+    mixed_plot_draw(made.file, job);
     return out_file_finish(&made);
 }

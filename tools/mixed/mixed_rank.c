@@ -32,7 +32,7 @@ struct found {
 
 /* Return a whole number, different at every place, whose sums over 64 ranks every type holds
  * exactly. */
-static int value(int rank, uint64_t index)
+static int mixed_rank_value(int rank, uint64_t index)
 {
     uint64_t x =
         (index + 1) * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)rank * UINT64_C(0xd1b54a32d192ed03);
@@ -41,7 +41,7 @@ static int value(int rank, uint64_t index)
     return (int)(x >> 61) - 4;
 }
 
-static void store(DLDataType dtype, char *to, uint64_t index, double number)
+static void mixed_rank_store(DLDataType dtype, char *to, uint64_t index, double number)
 {
     uint32_t bits = f32_bits((float)number);
     uint16_t half = dtype.code == kDLBfloat ? bf16_of_f32(bits) : f16_of_f32(bits);
@@ -51,7 +51,7 @@ static void store(DLDataType dtype, char *to, uint64_t index, double number)
         memcpy(to + 2 * index, &half, 2);
 }
 
-static double load(DLDataType dtype, const char *from, uint64_t index)
+static double mixed_rank_load(DLDataType dtype, const char *from, uint64_t index)
 {
     uint32_t bits;
     uint16_t half;
@@ -70,12 +70,12 @@ static double sum_over_tp(const banyan_mixed_grid *grid, int dp_index, uint64_t 
 {
     double sum = 0;
     for (int tp = 0; tp < grid->tp; tp++)
-        sum += value(banyan_mixed_rank_at(grid, tp, dp_index), index);
+        sum += mixed_rank_value(banyan_mixed_rank_at(grid, tp, dp_index), index);
     return sum;
 }
 
-static double expected(const banyan_mixed_grid *grid, banyan_mixed_op op, uint64_t elems,
-                       uint64_t index)
+static double mixed_rank_expected(const banyan_mixed_grid *grid, banyan_mixed_op op, uint64_t elems,
+                                  uint64_t index)
 {
     double sum = 0;
     switch (op) {
@@ -110,8 +110,8 @@ struct tensors {
     uint64_t input_elems, output_elems;
 };
 
-static void make_tensors(const struct rank_run *run, banyan_mixed_op op, uint64_t rows,
-                         struct tensors *made)
+static void mixed_rank_make_tensors(const struct rank_run *run, banyan_mixed_op op, uint64_t rows,
+                                    struct tensors *made)
 {
     const mixed_job *job = run->job;
     uint64_t dp = (uint64_t)run->grid.dp;
@@ -130,12 +130,12 @@ static void make_tensors(const struct rank_run *run, banyan_mixed_op op, uint64_
     made->output.shape = made->output_shape;
 }
 
-static banyan_status fill(const struct rank_run *run, const struct tensors *with)
+static banyan_status mixed_rank_fill(const struct rank_run *run, const struct tensors *with)
 {
     DLDataType dtype = run->job->options.dtype;
     size_t elem = banyan_dtype_bytes(dtype);
     for (uint64_t i = 0; i < with->input_elems; i++)
-        store(dtype, run->host_input, i, value(run->rank, i));
+        mixed_rank_store(dtype, run->host_input, i, mixed_rank_value(run->rank, i));
     memset(run->host_output, POISON, with->output_elems * elem);
     if (!run->job->on_gpus)
         return BANYAN_OK;
@@ -144,8 +144,9 @@ static banyan_status fill(const struct rank_run *run, const struct tensors *with
     return banyan_memory_copy(with->output.data, run->host_output, with->output_elems * elem);
 }
 
-static banyan_status compare(const struct rank_run *run, banyan_mixed_op op, uint64_t elems,
-                             const struct tensors *with, struct found *found)
+static banyan_status mixed_rank_compare(const struct rank_run *run, banyan_mixed_op op,
+                                        uint64_t elems, const struct tensors *with,
+                                        struct found *found)
 {
     DLDataType dtype = run->job->options.dtype;
     *found = (struct found){.checked = with->output_elems};
@@ -153,8 +154,8 @@ static banyan_status compare(const struct rank_run *run, banyan_mixed_op op, uin
         RETURN_IF_FAILED(banyan_memory_copy(run->host_output, with->output.data,
                                             with->output_elems * banyan_dtype_bytes(dtype)));
     for (uint64_t i = 0; i < with->output_elems; i++) {
-        double right = expected(&run->grid, op, elems, i);
-        double got = load(dtype, run->host_output, i);
+        double right = mixed_rank_expected(&run->grid, op, elems, i);
+        double got = mixed_rank_load(dtype, run->host_output, i);
         if (got == right)
             continue;
         if (found->wrong++ == 0) {
@@ -167,7 +168,8 @@ static banyan_status compare(const struct rank_run *run, banyan_mixed_op op, uin
 }
 
 /* Combine all ranks' results into the cell. */
-static banyan_status gather(const struct rank_run *run, const struct found *mine, mixed_cell *cell)
+static banyan_status mixed_rank_gather(const struct rank_run *run, const struct found *mine,
+                                       mixed_cell *cell)
 {
     RETURN_IF_FAILED(banyan_world_allgather(run->world, mine, sizeof *mine, run->all_found));
     for (int r = 0; r < run->job->ranks && run->rank == 0; r++) {
@@ -191,13 +193,13 @@ static banyan_status run_cell(const struct rank_run *run, mixed_size *size, bany
     struct tensors with;
     struct found found;
     uint64_t ns;
-    make_tensors(run, op, size->rows, &with);
-    RETURN_IF_FAILED(fill(run, &with));
+    mixed_rank_make_tensors(run, op, size->rows, &with);
+    RETURN_IF_FAILED(mixed_rank_fill(run, &with));
     RETURN_IF_FAILED(banyan_world_barrier(run->world));
     RETURN_IF_FAILED(banyan_mixed_measure(run->mixed, op, &with.input, &with.output, mode, &ns));
     RETURN_IF_FAILED(banyan_world_barrier(run->world));
-    RETURN_IF_FAILED(compare(run, op, size->rows * run->job->hidden, &with, &found));
-    RETURN_IF_FAILED(gather(run, &found, cell));
+    RETURN_IF_FAILED(mixed_rank_compare(run, op, size->rows * run->job->hidden, &with, &found));
+    RETURN_IF_FAILED(mixed_rank_gather(run, &found, cell));
     if (run->rank == 0) {
         cell->ns = ns;
         cell->done = true;
@@ -272,7 +274,7 @@ static void show_rows(const struct rank_run *run, size_t s)
     progress_show(&run->bar, what, (double)s / (double)run->job->size_count);
 }
 
-static banyan_status run_all(const struct rank_run *run)
+static banyan_status mixed_rank_run_all(const struct rank_run *run)
 {
     const mixed_job *job = run->job;
     banyan_mixed_op ops[BANYAN_MIXED_OPS];
@@ -292,7 +294,7 @@ static banyan_status run_all(const struct rank_run *run)
 
 /* ---- setting up ---- */
 
-static banyan_status take_buffers(struct rank_run *run)
+static banyan_status mixed_rank_take_buffers(struct rank_run *run)
 {
     const mixed_job *job = run->job;
     uint64_t bytes =
@@ -320,14 +322,14 @@ static banyan_status give_buffers_back(struct rank_run *run)
     return BANYAN_OK;
 }
 
-static banyan_status run_job(struct rank_run *run)
+static banyan_status mixed_rank_run_job(struct rank_run *run)
 {
     RETURN_IF_FAILED(banyan_world_open(NULL, &run->world));
     progress_show(&run->bar, "opening", 0);
     RETURN_IF_FAILED(banyan_mixed_open(run->world, &run->job->options, &run->mixed));
     run->grid = banyan_mixed_describe(run->mixed);
-    RETURN_IF_FAILED(take_buffers(run));
-    RETURN_IF_FAILED(run_all(run));
+    RETURN_IF_FAILED(mixed_rank_take_buffers(run));
+    RETURN_IF_FAILED(mixed_rank_run_all(run));
     RETURN_IF_FAILED(give_buffers_back(run));
     RETURN_IF_FAILED(banyan_mixed_close(run->mixed));
     return banyan_world_close(run->world);
@@ -341,7 +343,7 @@ int mixed_rank(int rank, void *context)
         job.options.device = BANYAN_CUDA(rank);
     struct rank_run run = {.job = &job, .rank = rank};
     progress_begin(&run.bar, rank == 0, "measuring", 1, false);
-    banyan_status status = run_job(&run);
+    banyan_status status = mixed_rank_run_job(&run);
     progress_end(&run.bar);
     if (status != BANYAN_OK)
         failure_note(job.failed, rank, status);

@@ -18,7 +18,7 @@ bool mixed_job_is_tuned(const mixed_job *job)
     return job->sizes[0].is_tuned;
 }
 
-static bool is_run(const mixed_job *job, banyan_mixed_op op, banyan_mixed_mode mode)
+static bool mixed_report_is_run(const mixed_job *job, banyan_mixed_op op, banyan_mixed_mode mode)
 {
     for (size_t s = 0; s < job->size_count; s++) {
         if (job->sizes[s].cells[op][mode].done)
@@ -30,7 +30,7 @@ static bool is_run(const mixed_job *job, banyan_mixed_op op, banyan_mixed_mode m
 static bool op_is_run(const mixed_job *job, banyan_mixed_op op)
 {
     for (int mode = 0; mode < BANYAN_MIXED_MODES; mode++) {
-        if (is_run(job, op, (banyan_mixed_mode)mode))
+        if (mixed_report_is_run(job, op, (banyan_mixed_mode)mode))
             return true;
     }
     return false;
@@ -76,7 +76,7 @@ static void print_size(const mixed_job *job, const mixed_size *size, banyan_mixe
     for (int mode = 0; mode < BANYAN_MIXED_MODES; mode++) {
         const mixed_cell *cell = &size->cells[op][mode];
         int width = column_of((banyan_mixed_mode)mode);
-        if (!is_run(job, op, (banyan_mixed_mode)mode))
+        if (!mixed_report_is_run(job, op, (banyan_mixed_mode)mode))
             continue;
         if (!cell->done)
             printf("%*s ", width - 1, "-");
@@ -93,7 +93,7 @@ static void print_op(const mixed_job *job, banyan_mixed_op op)
 {
     printf("\n%s, µs\n%10s%12s", banyan_mixed_op_name(op), "rows", "bytes");
     for (int mode = 0; mode < BANYAN_MIXED_MODES; mode++) {
-        if (is_run(job, op, (banyan_mixed_mode)mode))
+        if (mixed_report_is_run(job, op, (banyan_mixed_mode)mode))
             printf("%*s ", column_of((banyan_mixed_mode)mode) - 1,
                    banyan_mixed_mode_name((banyan_mixed_mode)mode));
     }
@@ -120,7 +120,7 @@ static void print_legend(const mixed_job *job)
                mixed_job_is_tuned(job) ? "autotuning" : "the default");
 }
 
-static uint64_t sum_of_checked(const mixed_job *job)
+static uint64_t mixed_report_sum_of_checked(const mixed_job *job)
 {
     uint64_t sum = 0;
     for (size_t s = 0; s < job->size_count; s++) {
@@ -145,13 +145,14 @@ void mixed_report(const mixed_job *job)
     print_legend(job);
     if (!mixed_report_wrong(job, text))
         printf("%s output elements were checked: all are right\n",
-               text_count(sum_of_checked(job), count));
+               text_count(mixed_report_sum_of_checked(job), count));
 }
 
 /* ---- wrong elements ---- */
 
-static const char *tell(const mixed_job *job, const mixed_size *size, banyan_mixed_op op,
-                        banyan_mixed_mode mode, char text[MIXED_WRONG_BYTES])
+static const char *mixed_report_tell(const mixed_job *job, const mixed_size *size,
+                                     banyan_mixed_op op, banyan_mixed_mode mode,
+                                     char text[MIXED_WRONG_BYTES])
 {
     const mixed_cell *cell = &size->cells[op][mode];
     char index[TEXT_NUMBER_BYTES], count[TEXT_NUMBER_BYTES], checked[TEXT_NUMBER_BYTES];
@@ -170,8 +171,8 @@ const char *mixed_report_wrong(const mixed_job *job, char text[MIXED_WRONG_BYTES
         for (int op = 0; op < BANYAN_MIXED_OPS; op++) {
             for (int mode = 0; mode < BANYAN_MIXED_MODES; mode++) {
                 if (job->sizes[s].cells[op][mode].wrong > 0)
-                    return tell(job, &job->sizes[s], (banyan_mixed_op)op, (banyan_mixed_mode)mode,
-                                text);
+                    return mixed_report_tell(job, &job->sizes[s], (banyan_mixed_op)op,
+                                             (banyan_mixed_mode)mode, text);
             }
         }
     }

@@ -8,7 +8,7 @@
 
 /* ---- scalar arithmetic, independent of the library's ---- */
 
-static float float_of(const void *element, size_t bytes)
+static float cast_check_float_of(const void *element, size_t bytes)
 {
     uint32_t bits = 0; /* a BF16 is a float's upper half */
     float value;
@@ -30,7 +30,7 @@ static uint16_t bf16_of(float value)
 static bool is_cast(const void *sent, size_t sent_bytes, uint32_t map, const void *got,
                     size_t got_bytes)
 {
-    float value = float_of(sent, sent_bytes);
+    float value = cast_check_float_of(sent, sent_bytes);
     if (map == BANYAN_PIECE_NEGATIVE_EXP)
         value = (float)-exp((double)value);
     uint16_t rounded = bf16_of(value);
@@ -46,8 +46,8 @@ static bool is_known(DLDataType dtype)
 }
 
 /* Return where the piece's i-th element, in row-major order of its place, lies in the tensor. */
-static uint64_t element_at(const banyan_piece *piece, const int64_t *extent, const DLTensor *tensor,
-                           uint64_t i)
+static uint64_t cast_check_element_at(const banyan_piece *piece, const int64_t *extent,
+                                      const DLTensor *tensor, uint64_t i)
 {
     uint64_t at = 0, dense = 1;
     for (int k = tensor->ndim - 1; k >= 0; k--) {
@@ -91,7 +91,7 @@ banyan_status cast_check(const banyan_piece *piece, const banyan_transfer *sent,
     const unsigned char *got = (const unsigned char *)tensor->data + tensor->byte_offset;
     for (uint64_t i = 0; i < result->elems; i++) {
         if (is_cast(values + i * sent_bytes, sent_bytes, sent->value_map,
-                    got + element_at(piece, extent, tensor, i) * got_bytes, got_bytes))
+                    got + cast_check_element_at(piece, extent, tensor, i) * got_bytes, got_bytes))
             continue;
         if (result->wrong++ == 0)
             result->first_wrong = i;

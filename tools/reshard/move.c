@@ -29,7 +29,7 @@ static banyan_status make_layouts(const job_spec *spec, const char *transform, m
     return BANYAN_OK;
 }
 
-static const banyan_transform *transform_of(const move *made)
+static const banyan_transform *reshard_move_transform_of(const move *made)
 {
     return made->cast ? made->cast : made->target.transform;
 }
@@ -46,15 +46,15 @@ static size_t split_patterns(char *text, const char *patterns[MAX_SKIPS])
     return count;
 }
 
-static banyan_status make_plan(const move_options *how, const char *const *skip, size_t skip_count,
-                               move *made)
+static banyan_status reshard_move_make_plan(const move_options *how, const char *const *skip,
+                                            size_t skip_count, move *made)
 {
     banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
     options.skip = skip;
     options.skip_count = skip_count;
     options.checksums = how->checksums;
     options.require_whole_source = !how->partial_source;
-    options.transform = transform_of(made);
+    options.transform = reshard_move_transform_of(made);
     RETURN_IF_FAILED(banyan_world_barrier(made->world));
     span planning = {.began = clock_now_s()};
     RETURN_IF_FAILED(banyan_reshard_plan_create(made->source, made->destination, made->world,
@@ -70,7 +70,8 @@ banyan_status move_prepare(const job_spec *spec, const move_options *options, in
     RETURN_IF_FAILED(make_layouts(spec, options->transform, made));
     const char *patterns[MAX_SKIPS];
     char *skip = spec->skip ? strdup(spec->skip) : NULL;
-    banyan_status status = make_plan(options, patterns, split_patterns(skip, patterns), made);
+    banyan_status status =
+        reshard_move_make_plan(options, patterns, split_patterns(skip, patterns), made);
     free(skip);
     RETURN_IF_FAILED(status);
     RETURN_IF_FAILED(banyan_copy_service_open(made->world, options->backend, NULL, &made->service));
@@ -83,7 +84,7 @@ banyan_status move_execute(move *prepared)
 {
     return banyan_reshard_execute(prepared->plan, prepared->source_tensors,
                                   prepared->destination_tensors, prepared->service, prepared->world,
-                                  transform_of(prepared), NULL);
+                                  reshard_move_transform_of(prepared), NULL);
 }
 
 /* The world stays open: closing it waits for all ranks, so only ranks that succeeded close it. */

@@ -14,14 +14,14 @@
 /* Runs are compared in blocks; only a block with a difference is looked at closely. */
 #define BLOCK_BYTES 4096
 
-static inline uint64_t word_at(uint64_t key, uint64_t index)
+static inline uint64_t pattern_word_at(uint64_t key, uint64_t index)
 {
     uint64_t word = key + index * STEP;
     word = (word ^ (word >> 32)) * MIX;
     return (word ^ (word >> 29)) & FINITE;
 }
 
-static uint64_t key_of(const char *name)
+static uint64_t pattern_key_of(const char *name)
 {
     uint64_t key = UINT64_C(0xcbf29ce484222325);
     for (; *name; name++)
@@ -41,30 +41,31 @@ static uint64_t head_bytes(uint64_t first_byte, uint64_t bytes)
 /* Part of one word. */
 static void write_part(uint64_t key, uint64_t first_byte, unsigned char *to, uint64_t bytes)
 {
-    uint64_t word = word_at(key, first_byte / WORD_BYTES);
+    uint64_t word = pattern_word_at(key, first_byte / WORD_BYTES);
     memcpy(to, (unsigned char *)&word + first_byte % WORD_BYTES, bytes);
 }
 
 static bool is_part(uint64_t key, uint64_t first_byte, const unsigned char *from, uint64_t bytes)
 {
-    uint64_t word = word_at(key, first_byte / WORD_BYTES);
+    uint64_t word = pattern_word_at(key, first_byte / WORD_BYTES);
     return memcmp(from, (unsigned char *)&word + first_byte % WORD_BYTES, bytes) == 0;
 }
 
-static void write_run(uint64_t key, uint64_t first_byte, unsigned char *to, uint64_t bytes)
+static void pattern_write_run(uint64_t key, uint64_t first_byte, unsigned char *to, uint64_t bytes)
 {
     uint64_t head = head_bytes(first_byte, bytes);
     write_part(key, first_byte, to, head);
     uint64_t index = (first_byte + head) / WORD_BYTES, words = (bytes - head) / WORD_BYTES;
     for (uint64_t i = 0; i < words; i++) {
-        uint64_t word = word_at(key, index + i);
+        uint64_t word = pattern_word_at(key, index + i);
         memcpy(to + head + i * WORD_BYTES, &word, WORD_BYTES);
     }
     uint64_t done = head + words * WORD_BYTES;
     write_part(key, first_byte + done, to + done, bytes - done);
 }
 
-static bool is_run(uint64_t key, uint64_t first_byte, const unsigned char *from, uint64_t bytes)
+static bool pattern_is_run(uint64_t key, uint64_t first_byte, const unsigned char *from,
+                           uint64_t bytes)
 {
     uint64_t head = head_bytes(first_byte, bytes);
     uint64_t index = (first_byte + head) / WORD_BYTES, words = (bytes - head) / WORD_BYTES;
@@ -72,7 +73,7 @@ static bool is_run(uint64_t key, uint64_t first_byte, const unsigned char *from,
     for (uint64_t i = 0; i < words; i++) {
         uint64_t word;
         memcpy(&word, from + head + i * WORD_BYTES, WORD_BYTES);
-        difference |= word ^ word_at(key, index + i);
+        difference |= word ^ pattern_word_at(key, index + i);
     }
     uint64_t done = head + words * WORD_BYTES;
     return difference == 0 && is_part(key, first_byte, from, head) &&
@@ -101,7 +102,8 @@ static void strides_of(const DLTensor *tensor, int64_t strides[BANYAN_MAX_DIMS])
     }
 }
 
-static void add_loop(struct walk *walk, int64_t extent, int64_t local_step, uint64_t global_step)
+static void pattern_add_loop(struct walk *walk, int64_t extent, int64_t local_step,
+                             uint64_t global_step)
 {
     if (extent == 1)
         return;
@@ -146,8 +148,8 @@ static struct walk walk_of(const banyan_piece *piece, const DLTensor *tensor)
     for (int d = 0; d < piece->ndim; d++) {
         walk.first_elem += (uint64_t)piece->box.start[d] * global_steps[d];
         if (piece->dim_map[d] != BANYAN_NO_DIM)
-            add_loop(&walk, piece->box.extent[d], strides[piece->dim_map[d]] * elem_bytes,
-                     global_steps[d]);
+            pattern_add_loop(&walk, piece->box.extent[d], strides[piece->dim_map[d]] * elem_bytes,
+                             global_steps[d]);
     }
     take_run(&walk);
     return walk;
@@ -178,19 +180,19 @@ static void for_each_run(const struct walk *walk, run_fn fn, void *context)
 
 /* ---- filling and checking ---- */
 
-static void fill_run(void *context, const struct walk *walk, unsigned char *data,
-                     uint64_t first_elem)
+static void pattern_fill_run(void *context, const struct walk *walk, unsigned char *data,
+                             uint64_t first_elem)
 {
-    write_run(*(const uint64_t *)context, first_elem * walk->elem_bytes, data,
-              walk->run_elems * walk->elem_bytes);
+    pattern_write_run(*(const uint64_t *)context, first_elem * walk->elem_bytes, data,
+                      walk->run_elems * walk->elem_bytes);
 }
 
 void pattern_fill(const banyan_piece *piece, const DLTensor *tensor)
 {
-    uint64_t key = key_of(piece->name);
+    uint64_t key = pattern_key_of(piece->name);
     struct walk walk = walk_of(piece, tensor);
     if (banyan_box_elems(&piece->box) > 0)
-        for_each_run(&walk, fill_run, &key);
+        for_each_run(&walk, pattern_fill_run, &key);
 }
 
 struct check {
@@ -214,11 +216,11 @@ static void check_run(void *context, const struct walk *walk, unsigned char *dat
         uint64_t elems = walk->run_elems - start < block ? walk->run_elems - start : block;
         uint64_t first_byte = (first_elem + start) * walk->elem_bytes;
         unsigned char *at = data + start * walk->elem_bytes;
-        if (is_run(check->key, first_byte, at, elems * walk->elem_bytes))
+        if (pattern_is_run(check->key, first_byte, at, elems * walk->elem_bytes))
             continue;
         for (uint64_t i = 0; i < elems; i++) {
-            if (!is_run(check->key, first_byte + i * walk->elem_bytes, at + i * walk->elem_bytes,
-                        walk->elem_bytes))
+            if (!pattern_is_run(check->key, first_byte + i * walk->elem_bytes,
+                                at + i * walk->elem_bytes, walk->elem_bytes))
                 note_wrong(&check->result, first_elem + start + i);
         }
     }
@@ -226,7 +228,7 @@ static void check_run(void *context, const struct walk *walk, unsigned char *dat
 
 pattern_result pattern_check(const banyan_piece *piece, const DLTensor *tensor)
 {
-    struct check check = {.key = key_of(piece->name)};
+    struct check check = {.key = pattern_key_of(piece->name)};
     struct walk walk = walk_of(piece, tensor);
     check.result.elems = banyan_box_elems(&piece->box);
     if (check.result.elems > 0)

@@ -43,7 +43,7 @@ static int run_under_mpi(reshard_job *job, int rank)
     return code;
 }
 
-static int run_ranks(reshard_job *job, const struct arguments *given)
+static int reshard_command_run_ranks(reshard_job *job, const struct arguments *given)
 {
     int rank = under_mpi_rank();
     if (rank >= 0)
@@ -69,7 +69,7 @@ static int run_pattern(const struct arguments *given)
     if (job_spec_read(&job.spec, WHO)) {
         job.failed = failure_create();
         if (job.failed)
-            code = run_ranks(&job, given);
+            code = reshard_command_run_ranks(&job, given);
         else
             fprintf(stderr, WHO ": out of memory\n");
     }
@@ -90,7 +90,7 @@ static int run_files(const struct arguments *given)
 }
 
 /* Return the first contradiction, or NULL. */
-static const char *contradiction(const struct arguments *given)
+static const char *reshard_command_contradiction(const struct arguments *given)
 {
     if (!given->in)
         return given->out    ? "--out DIR needs --in DIR"
@@ -107,9 +107,9 @@ static const char *contradiction(const struct arguments *given)
     return NULL;
 }
 
-static int run(const option_table *table, struct arguments *given)
+static int reshard_command_run(const option_table *table, struct arguments *given)
 {
-    const char *wrong = contradiction(given);
+    const char *wrong = reshard_command_contradiction(given);
     if (wrong)
         return options_refuse(table, "%s", wrong);
     const char *missing = !given->in            ? job_spec_missing(&given->spec)
@@ -177,7 +177,7 @@ static int reshard(int argc, char **argv)
     options_result result = options_parse_only(&table, argc, argv);
     if (result != OPTIONS_OK)
         return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
-    return run(&table, &given);
+    return reshard_command_run(&table, &given);
 }
 
 int reshard_command(int argc, char **argv)

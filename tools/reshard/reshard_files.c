@@ -19,7 +19,7 @@
 
 enum { READING, MOVING, WRITING, STAGES };
 
-static void show_progress(void *context, uint64_t done, uint64_t total)
+static void reshard_files_show_progress(void *context, uint64_t done, uint64_t total)
 {
     progress *bar = context;
     if (bar->total == 0)
@@ -33,7 +33,7 @@ static banyan_checkpoint_options with_progress(const move *moved, progress *bar,
     banyan_checkpoint_options options = BANYAN_CHECKPOINT_OPTIONS_INIT;
     *bar = (progress){.what = what};
     if (moved->rank == 0) {
-        options.progress = show_progress;
+        options.progress = reshard_files_show_progress;
         options.progress_context = bar;
     }
     return options;
@@ -49,7 +49,7 @@ static banyan_status read_in(const files_job *job, move *moved)
     return status;
 }
 
-static banyan_status write_out(const files_job *job, move *moved)
+static banyan_status reshard_files_write_out(const files_job *job, move *moved)
 {
     progress bar;
     banyan_checkpoint_options options = with_progress(moved, &bar, "writing");
@@ -62,7 +62,7 @@ static banyan_status write_out(const files_job *job, move *moved)
     return status;
 }
 
-static banyan_status sum(banyan_world *world, uint64_t mine, uint64_t *total)
+static banyan_status reshard_files_sum(banyan_world *world, uint64_t mine, uint64_t *total)
 {
     size_t ranks = (size_t)banyan_world_size(world);
     uint64_t *all = calloc(ranks, sizeof *all);
@@ -76,14 +76,17 @@ static banyan_status sum(banyan_world *world, uint64_t mine, uint64_t *total)
     return status;
 }
 
-static banyan_status report(const files_job *job, const move *moved, const span *stages)
+static banyan_status reshard_files_report(const files_job *job, const move *moved,
+                                          const span *stages)
 {
     double seconds[STAGES];
     uint64_t read_bytes, written_bytes;
     char title[JOB_SPEC_TITLE_BYTES], texts[5][TEXT_NUMBER_BYTES];
     RETURN_IF_FAILED(span_of_all(moved->world, stages, STAGES, seconds));
-    RETURN_IF_FAILED(sum(moved->world, banyan_layout_bytes(moved->source), &read_bytes));
-    RETURN_IF_FAILED(sum(moved->world, banyan_layout_bytes(moved->destination), &written_bytes));
+    RETURN_IF_FAILED(
+        reshard_files_sum(moved->world, banyan_layout_bytes(moved->source), &read_bytes));
+    RETURN_IF_FAILED(
+        reshard_files_sum(moved->world, banyan_layout_bytes(moved->destination), &written_bytes));
     if (moved->rank == 0 && job->json)
         return json_print(json_pack(
             "{s:s, s:s, s:s, s:b, s:i, s:s, s:b, s:I, s:f, s:f, s:I, s:f}", "in",
@@ -105,7 +108,7 @@ static banyan_status report(const files_job *job, const move *moved, const span 
 static banyan_status move_files(const files_job *job, int rank, move *moved)
 {
     static banyan_status (*const work[STAGES])(const files_job *job, move *moved) = {
-        [READING] = read_in, [WRITING] = write_out};
+        [READING] = read_in, [WRITING] = reshard_files_write_out};
     span stages[STAGES];
     RETURN_IF_FAILED(move_prepare(&job->spec, &job->how, rank, moved));
     for (int i = 0; i < STAGES; i++) {
@@ -114,7 +117,7 @@ static banyan_status move_files(const files_job *job, int rank, move *moved)
         RETURN_IF_FAILED(work[i] ? work[i](job, moved) : move_execute(moved));
         stages[i].ended = clock_now_s();
     }
-    return report(job, moved, stages);
+    return reshard_files_report(job, moved, stages);
 }
 
 static int files_rank(int rank, void *context)
@@ -132,14 +135,14 @@ static int files_rank(int rank, void *context)
 
 /* ---- the command ---- */
 
-static int fail(const char *who, const char *sentence)
+static int reshard_files_fail(const char *who, const char *sentence)
 {
     fprintf(stderr, "%s: %s\n", who, sentence);
     return 1;
 }
 
 /* Refuse a folder with contents now, before the work is done. */
-static bool is_taken(const char *path)
+static bool reshard_files_is_taken(const char *path)
 {
     struct stat found;
     DIR *folder = opendir(path);
@@ -152,15 +155,15 @@ static bool is_taken(const char *path)
     return entries > 2;
 }
 
-static int join(files_job *job, const char *who)
+static int reshard_files_join(files_job *job, const char *who)
 {
     progress bar = {.what = "joining"};
     banyan_checkpoint_options options = BANYAN_CHECKPOINT_OPTIONS_INIT;
-    options.progress = show_progress;
+    options.progress = reshard_files_show_progress;
     options.progress_context = &bar;
     banyan_status status = banyan_checkpoint_join(job->saved, job->out, &options);
     progress_end(&bar);
-    return status == BANYAN_OK ? 0 : fail(who, banyan_last_error());
+    return status == BANYAN_OK ? 0 : reshard_files_fail(who, banyan_last_error());
 }
 
 /* Write the ranks' folders first, then join them. */
@@ -180,7 +183,7 @@ static int run_and_join(files_job *job, const char *who)
     job->saved = saved;
     int code = forked_run(who, job->spec.ranks, files_rank, job, job->failed);
     if (code == 0)
-        code = join(job, who);
+        code = reshard_files_join(job, who);
     leftovers_remove(&left);
     return code;
 }
@@ -196,13 +199,13 @@ static int run_and_leave(files_job *job, const char *who)
     return code;
 }
 
-static int run(files_job *job, const char *who)
+static int reshard_files_run(files_job *job, const char *who)
 {
     if (!job_spec_read(&job->spec, who))
         return 1;
     job->failed = failure_create();
     if (!job->failed)
-        return fail(who, "out of memory");
+        return reshard_files_fail(who, "out of memory");
     if (job->join)
         return run_and_join(job, who);
     return run_and_leave(job, who);
@@ -214,13 +217,13 @@ static int open_and_run(files_job *job, const char *who)
     if (stat(job->spec.model_path, &found) == 0 && S_ISDIR(found.st_mode))
         job->in_folder = job->spec.model_path;
     if (banyan_checkpoint_open(job->spec.model_path, &job->checkpoint) != BANYAN_OK)
-        return fail(who, banyan_last_error());
+        return reshard_files_fail(who, banyan_last_error());
     if (banyan_checkpoint_rank_count(job->checkpoint) > 0)
         job->spec.saved = job->checkpoint;
     /* A Hugging Face folder holds whole tensors: one rank reads them all. */
     if (!job->spec.from_text && !job->spec.saved)
         job->spec.from_text = "tp=1";
-    return run(job, who);
+    return reshard_files_run(job, who);
 }
 
 int files_run(files_job *job, const char *who)
@@ -228,13 +231,13 @@ int files_run(files_job *job, const char *who)
     /* "out/" means the folder, and names beside it are made of its name. */
     char *out = strdup(job->out);
     if (!out)
-        return fail(who, "out of memory");
+        return reshard_files_fail(who, "out of memory");
     size_t length = strlen(out);
     while (length > 1 && out[length - 1] == '/')
         out[--length] = '\0';
     job->out = out;
     int code = 1;
-    if (is_taken(out))
+    if (reshard_files_is_taken(out))
         fprintf(stderr, "%s: --out %s exists already\n", who, out);
     else
         code = open_and_run(job, who);

@@ -29,14 +29,14 @@ struct run {
     reshard_result result;
 };
 
-static banyan_status no_memory(size_t bytes)
+static banyan_status reshard_rank_no_memory(size_t bytes)
 {
     return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory: %zu bytes", bytes);
 }
 
 /* ---- data ---- */
 
-static uint64_t piece_bytes(const banyan_piece *piece, const banyan_tensors *tensors)
+static uint64_t reshard_rank_piece_bytes(const banyan_piece *piece, const banyan_tensors *tensors)
 {
     const DLTensor *tensor = banyan_tensors_get(tensors, (size_t)piece->tensor);
     return banyan_box_elems(&piece->box) * banyan_dtype_bytes(tensor->dtype);
@@ -50,7 +50,7 @@ static void fill_source(struct run *run)
     for (size_t i = 0; i < banyan_layout_piece_count(run->move.source); i++) {
         const banyan_piece *piece = banyan_layout_piece(run->move.source, i);
         pattern_fill(piece, banyan_tensors_get(run->move.source_tensors, (size_t)piece->tensor));
-        progress_add(&bar, piece_bytes(piece, run->move.source_tensors));
+        progress_add(&bar, reshard_rank_piece_bytes(piece, run->move.source_tensors));
     }
     progress_end(&bar);
 }
@@ -65,8 +65,8 @@ static void poison_destination(struct run *run)
     }
 }
 
-static banyan_status wrong(const struct run *run, const char *what, const char *name,
-                           const pattern_result *result)
+static banyan_status reshard_rank_wrong(const struct run *run, const char *what, const char *name,
+                                        const pattern_result *result)
 {
     return banyan_error_set(BANYAN_ERR_CORRUPT,
                             "rank %d: %llu %s%s are wrong, the first at element %llu",
@@ -83,9 +83,9 @@ static banyan_status verify_padding(struct run *run)
             pattern_check_fill(box, banyan_layout_padding_fill(run->move.destination, i),
                                banyan_tensors_get(run->move.destination_tensors, (size_t)tensor));
         if (result.wrong > 0)
-            return wrong(run, "elements of the padding of ",
-                         banyan_layout_tensor(run->move.destination, (size_t)tensor)->name,
-                         &result);
+            return reshard_rank_wrong(
+                run, "elements of the padding of ",
+                banyan_layout_tensor(run->move.destination, (size_t)tensor)->name, &result);
     }
     return BANYAN_OK;
 }
@@ -130,13 +130,13 @@ static banyan_status verify_piece(struct run *run, const banyan_piece *piece,
             return BANYAN_OK;
         own = i == 0 ? result : own;
     }
-    return wrong(run, "elements of ", piece->name, &own);
+    return reshard_rank_wrong(run, "elements of ", piece->name, &own);
 }
 
 static banyan_status verify_pieces(struct run *run, progress *bar)
 {
     const banyan_transfer **sent = sent_transfers(run);
-    banyan_status status = sent ? BANYAN_OK : no_memory(sizeof *sent);
+    banyan_status status = sent ? BANYAN_OK : reshard_rank_no_memory(sizeof *sent);
     size_t count = banyan_layout_piece_count(run->move.destination);
     for (size_t i = 0; i < count && status == BANYAN_OK; i++) {
         const banyan_piece *piece = banyan_layout_piece(run->move.destination, i);
@@ -144,7 +144,7 @@ static banyan_status verify_pieces(struct run *run, progress *bar)
         if (is_transformed(run, (size_t)piece->tensor))
             continue;
         status = verify_piece(run, piece, sent[i]);
-        progress_add(bar, piece_bytes(piece, run->move.destination_tensors));
+        progress_add(bar, reshard_rank_piece_bytes(piece, run->move.destination_tensors));
     }
     free(sent);
     return status;
@@ -160,14 +160,14 @@ static banyan_status verify_transformed(struct run *run, progress *bar)
         RETURN_IF_FAILED(
             mxfp8_target_check(&run->move.target, run->move.plain, received, i, &result));
         if (result.wrong > 0)
-            return wrong(run, "blocks of ", banyan_layout_tensor(run->move.plain, i)->name,
-                         &result);
+            return reshard_rank_wrong(run, "blocks of ",
+                                      banyan_layout_tensor(run->move.plain, i)->name, &result);
         progress_add(bar, move_tensor_bytes(received));
     }
     return BANYAN_OK;
 }
 
-static banyan_status verify(struct run *run)
+static banyan_status reshard_rank_verify(struct run *run)
 {
     progress bar;
     progress_begin(&bar, run->move.rank == 0, "verifying",
@@ -183,19 +183,19 @@ static banyan_status verify(struct run *run)
 
 /* ---- moving ---- */
 
-static int ascending(const void *a, const void *b)
+static int reshard_rank_ascending(const void *a, const void *b)
 {
     double first = *(const double *)a, second = *(const double *)b;
     return (first > second) - (first < second);
 }
 
-static banyan_status iterate(struct run *run)
+static banyan_status reshard_rank_iterate(struct run *run)
 {
     size_t iters = (size_t)run->job->iters;
     run->spans = calloc(iters, sizeof *run->spans);
     run->seconds = calloc(2 * iters, sizeof *run->seconds);
     if (!run->spans || !run->seconds)
-        return no_memory(iters * sizeof *run->spans);
+        return reshard_rank_no_memory(iters * sizeof *run->spans);
     progress bar;
     progress_begin(&bar, run->move.rank == 0, "moving", iters, false);
     banyan_status status = BANYAN_OK;
@@ -215,7 +215,7 @@ static banyan_status iterate(struct run *run)
     RETURN_IF_FAILED(span_of_all(run->move.world, run->spans, iters, run->seconds));
     double *sorted = run->seconds + iters;
     memcpy(sorted, run->seconds, iters * sizeof *sorted);
-    qsort(sorted, iters, sizeof *sorted, ascending);
+    qsort(sorted, iters, sizeof *sorted, reshard_rank_ascending);
     run->result.best_s = sorted[0];
     run->result.median_s = (sorted[(iters - 1) / 2] + sorted[iters / 2]) / 2;
     run->result.iteration_s = run->seconds;
@@ -240,7 +240,7 @@ static banyan_status describe_received(const struct run *run, uint64_t **words, 
     if (!from || !text) {
         free(from);
         free(text);
-        return no_memory(most);
+        return reshard_rank_no_memory(most);
     }
     for (size_t i = 0; i < count; i++) {
         const banyan_transfer *transfer = banyan_reshard_plan_recv(run->move.plan, i);
@@ -280,15 +280,16 @@ static void add_received(struct run *run, size_t to, const uint64_t *words)
 }
 
 /* Gather results; only the reporting rank keeps the bytes between any two. */
-static banyan_status gather(struct run *run, int rank)
+static banyan_status reshard_rank_gather(struct run *run, int rank)
 {
     size_t ranks = (size_t)run->job->spec.ranks, bytes = 0;
     uint64_t *mine = NULL;
     void *all = NULL;
     size_t *all_bytes = calloc(ranks, sizeof *all_bytes);
     run->pair_bytes = rank == 0 ? calloc(ranks * ranks, sizeof *run->pair_bytes) : NULL;
-    banyan_status status =
-        all_bytes && (rank != 0 || run->pair_bytes) ? BANYAN_OK : no_memory(ranks * ranks);
+    banyan_status status = all_bytes && (rank != 0 || run->pair_bytes)
+                               ? BANYAN_OK
+                               : reshard_rank_no_memory(ranks * ranks);
     if (status == BANYAN_OK)
         status = describe_received(run, &mine, &bytes);
     if (status == BANYAN_OK)
@@ -313,7 +314,7 @@ static size_t memcpy_bytes(const reshard_job *job)
     return received < MEMCPY_MOST ? received : MEMCPY_MOST;
 }
 
-static banyan_status run_all(struct run *run, int rank)
+static banyan_status reshard_rank_run_all(struct run *run, int rank)
 {
     RETURN_IF_FAILED(move_prepare(&run->job->spec, &run->job->how, rank, &run->move));
     run->result.backend = banyan_copy_service_name(run->move.service);
@@ -322,9 +323,9 @@ static banyan_status run_all(struct run *run, int rank)
     poison_destination(run);
     RETURN_IF_FAILED(memcpy_limit_measure(run->move.world, memcpy_bytes(run->job),
                                           &run->result.memcpy_bytes_per_s));
-    RETURN_IF_FAILED(iterate(run));
-    RETURN_IF_FAILED(verify(run));
-    RETURN_IF_FAILED(gather(run, rank));
+    RETURN_IF_FAILED(reshard_rank_iterate(run));
+    RETURN_IF_FAILED(reshard_rank_verify(run));
+    RETURN_IF_FAILED(reshard_rank_gather(run, rank));
     RETURN_IF_FAILED(rank == 0 ? reshard_report(&run->result) : BANYAN_OK);
     return banyan_world_barrier(run->move.world);
 }
@@ -333,7 +334,7 @@ int reshard_rank(int rank, void *context)
 {
     const reshard_job *job = context;
     struct run run = {.job = job, .result.job = job};
-    banyan_status status = run_all(&run, rank);
+    banyan_status status = reshard_rank_run_all(&run, rank);
     if (status != BANYAN_OK)
         failure_note(job->failed, rank, status);
     move_release(&run.move);

@@ -22,7 +22,7 @@ static double share_of_memcpy(const reshard_result *result)
     return (double)result->bytes / result->best_s / result->memcpy_bytes_per_s;
 }
 
-static void print_row(const reshard_result *result)
+static void reshard_report_print_row(const reshard_result *result)
 {
     char cell[TEXT_NUMBER_BYTES], text[TEXT_NUMBER_BYTES];
     printf("%9s", text_count(banyan_model_tensor_count(result->job->spec.model), text));
@@ -33,7 +33,7 @@ static void print_row(const reshard_result *result)
     printf("%9.2f%9.0f %%\n\n", gigabytes_per_s(result), share_of_memcpy(result) * 100);
 }
 
-static void print_table(const reshard_result *result)
+static void reshard_report_print_table(const reshard_result *result)
 {
     const reshard_job *job = result->job;
     char title[JOB_SPEC_TITLE_BYTES], between[TEXT_NUMBER_BYTES], planned[TEXT_NUMBER_BYTES];
@@ -43,7 +43,7 @@ static void print_table(const reshard_result *result)
            job->how.transform ? job->how.transform : "");
     printf("%9s%12s%12s%12s%12s%9s%11s\n", "tensors", "transfers", "bytes", "best", "median",
            "GB/s", "of memcpy");
-    print_row(result);
+    reshard_report_print_row(result);
     printf("%s of them between ranks, planned in %s; memcpy by %d ranks at once: %.2f GB/s\n",
            text_bytes(result->bytes_between, between), text_seconds(result->plan_s, planned),
            job->spec.ranks, result->memcpy_bytes_per_s / 1e9);
@@ -111,7 +111,7 @@ banyan_status reshard_report(const reshard_result *result)
     if (result->job->json)
         RETURN_IF_FAILED(json_print(json_of(result)));
     else
-        print_table(result);
+        reshard_report_print_table(result);
     if (!out_file_flush_stdout())
         return banyan_error_set(BANYAN_ERR_SYSTEM, "cannot write to stdout: %s", strerror(errno));
     return BANYAN_OK;

@@ -45,7 +45,8 @@ static void report_passed(json_t *list, const char *name, const verify_job *job,
 }
 
 /* Run the ranks; the error is in job->failed, or `why`. */
-static bool execute(verify_job *job, int ranks, const char **why, char text[FAILURE_TEXT_BYTES])
+static bool verify_command_execute(verify_job *job, int ranks, const char **why,
+                                   char text[FAILURE_TEXT_BYTES])
 {
     launch_job launched = {.who = WHO,
                            .count = ranks,
@@ -79,7 +80,7 @@ static bool verify_case(const char *path, const char *backend, json_t *list)
         why = "it has more ranks than one machine is given";
     } else {
         job.elems = shared;
-        execute(&job, ranks, &why, text);
+        verify_command_execute(&job, ranks, &why, text);
     }
     if (why)
         report_failed(list, name, why);

@@ -27,8 +27,8 @@ struct verify {
     uint64_t elems;
 };
 
-static banyan_status add_tensors(const verify_job *job, int rank, banyan_side side,
-                                 banyan_layout *layout)
+static banyan_status verify_rank_add_tensors(const verify_job *job, int rank, banyan_side side,
+                                             banyan_layout *layout)
 {
     size_t count;
     const banyan_megatron_tensor *tensors =
@@ -46,7 +46,7 @@ static banyan_status make_sender(struct verify *verify, int rank, banyan_world *
     if (sender->tensors)
         return BANYAN_OK;
     RETURN_IF_FAILED(banyan_layout_create(&sender->layout));
-    RETURN_IF_FAILED(add_tensors(verify->job, rank, BANYAN_SOURCE, sender->layout));
+    RETURN_IF_FAILED(verify_rank_add_tensors(verify->job, rank, BANYAN_SOURCE, sender->layout));
     RETURN_IF_FAILED(banyan_tensors_alloc(sender->layout, shared, &sender->tensors));
     for (size_t i = 0; i < banyan_layout_piece_count(sender->layout); i++) {
         const banyan_piece *piece = banyan_layout_piece(sender->layout, i);
@@ -55,7 +55,7 @@ static banyan_status make_sender(struct verify *verify, int rank, banyan_world *
     return BANYAN_OK;
 }
 
-static uint64_t elems_of(const DLTensor *tensor)
+static uint64_t verify_rank_elems_of(const DLTensor *tensor)
 {
     uint64_t elems = 1;
     for (int k = 0; k < tensor->ndim; k++)
@@ -63,12 +63,12 @@ static uint64_t elems_of(const DLTensor *tensor)
     return elems;
 }
 
-static banyan_status execute(struct verify *verify)
+static banyan_status verify_rank_execute(struct verify *verify)
 {
     RETURN_IF_FAILED(make_sender(verify, verify->rank, verify->world));
     RETURN_IF_FAILED(banyan_layout_create(&verify->destination));
-    RETURN_IF_FAILED(
-        add_tensors(verify->job, verify->rank, BANYAN_DESTINATION, verify->destination));
+    RETURN_IF_FAILED(verify_rank_add_tensors(verify->job, verify->rank, BANYAN_DESTINATION,
+                                             verify->destination));
     struct side *mine = &verify->senders[verify->rank];
     RETURN_IF_FAILED(banyan_reshard_plan_create(mine->layout, verify->destination, verify->world,
                                                 NULL, &verify->plan));
@@ -76,7 +76,7 @@ static banyan_status execute(struct verify *verify)
     for (size_t i = 0; i < banyan_tensors_count(verify->received); i++) {
         const DLTensor *tensor = banyan_tensors_get(verify->received, i);
         memset((char *)tensor->data + tensor->byte_offset, POISON,
-               elems_of(tensor) * banyan_dtype_bytes(tensor->dtype));
+               verify_rank_elems_of(tensor) * banyan_dtype_bytes(tensor->dtype));
     }
     RETURN_IF_FAILED(
         banyan_copy_service_open(verify->world, verify->job->backend, NULL, &verify->service));
@@ -86,8 +86,8 @@ static banyan_status execute(struct verify *verify)
 
 /* ---- comparing ---- */
 
-static const DLTensor *tensor_named(const banyan_layout *layout, const banyan_tensors *tensors,
-                                    const char *name)
+static const DLTensor *verify_rank_tensor_named(const banyan_layout *layout,
+                                                const banyan_tensors *tensors, const char *name)
 {
     for (size_t i = 0; i < banyan_layout_tensor_count(layout); i++) {
         if (strcmp(banyan_layout_tensor(layout, i)->name, name) == 0)
@@ -97,7 +97,8 @@ static const DLTensor *tensor_named(const banyan_layout *layout, const banyan_te
 }
 
 /* The n-th element of a slice, in row-major order. */
-static const unsigned char *element_at(const DLTensor *tensor, const banyan_box *slice, uint64_t n)
+static const unsigned char *verify_rank_element_at(const DLTensor *tensor, const banyan_box *slice,
+                                                   uint64_t n)
 {
     int64_t index = 0, step = 1;
     for (int k = slice->ndim - 1; k >= 0; k--) {
@@ -115,9 +116,10 @@ static banyan_status compare_transfer(struct verify *verify,
 {
     RETURN_IF_FAILED(make_sender(verify, transfer->source_rank, NULL));
     const struct side *sender = &verify->senders[transfer->source_rank];
-    const DLTensor *sent = tensor_named(sender->layout, sender->tensors, transfer->source_name);
+    const DLTensor *sent =
+        verify_rank_tensor_named(sender->layout, sender->tensors, transfer->source_name);
     const DLTensor *received =
-        tensor_named(verify->destination, verify->received, transfer->destination_name);
+        verify_rank_tensor_named(verify->destination, verify->received, transfer->destination_name);
     size_t elem_bytes = banyan_dtype_bytes(sent->dtype);
     if (banyan_dtype_bytes(received->dtype) != elem_bytes)
         return banyan_error_set(BANYAN_ERR_MISMATCH, "task %llu: %s has elements of %zu bytes",
@@ -125,8 +127,9 @@ static banyan_status compare_transfer(struct verify *verify,
                                 banyan_dtype_bytes(received->dtype));
     uint64_t elems = banyan_box_elems(&transfer->destination_slice);
     for (uint64_t n = 0; n < elems; n++) {
-        if (memcmp(element_at(sent, &transfer->source_slice, n),
-                   element_at(received, &transfer->destination_slice, n), elem_bytes) == 0)
+        if (memcmp(verify_rank_element_at(sent, &transfer->source_slice, n),
+                   verify_rank_element_at(received, &transfer->destination_slice, n),
+                   elem_bytes) == 0)
             continue;
         char box[256];
         return banyan_error_set(
@@ -140,7 +143,7 @@ static banyan_status compare_transfer(struct verify *verify,
 }
 
 /* Every element of the destination is in exactly one transfer of the case. */
-static banyan_status compare(struct verify *verify)
+static banyan_status verify_rank_compare(struct verify *verify)
 {
     uint64_t held = 0;
     for (size_t i = 0; i < banyan_megatron_case_transfer_count(verify->job->loaded); i++) {
@@ -150,7 +153,7 @@ static banyan_status compare(struct verify *verify)
             RETURN_IF_FAILED(compare_transfer(verify, transfer));
     }
     for (size_t i = 0; i < banyan_tensors_count(verify->received); i++)
-        held += elems_of(banyan_tensors_get(verify->received, i));
+        held += verify_rank_elems_of(banyan_tensors_get(verify->received, i));
     if (held != verify->elems)
         return banyan_error_set(BANYAN_ERR_INVALID,
                                 "rank %d holds %llu elements, but the case's transfers give it "
@@ -167,13 +170,13 @@ static banyan_status verify_all(struct verify *verify)
     verify->senders = calloc(ranks, sizeof *verify->senders);
     if (!verify->senders)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory for %zu ranks", ranks);
-    RETURN_IF_FAILED(execute(verify));
-    RETURN_IF_FAILED(compare(verify));
+    RETURN_IF_FAILED(verify_rank_execute(verify));
+    RETURN_IF_FAILED(verify_rank_compare(verify));
     verify->job->elems[verify->rank] = verify->elems;
     return banyan_world_barrier(verify->world);
 }
 
-static void release(struct verify *verify)
+static void verify_rank_release(struct verify *verify)
 {
     banyan_reshard_plan_destroy(verify->plan);
     banyan_copy_service_close(verify->service);
@@ -193,7 +196,7 @@ int verify_rank(int rank, void *context)
     banyan_status status = verify_all(&verify);
     if (status != BANYAN_OK)
         failure_note(job->failed, rank, status);
-    release(&verify);
+    verify_rank_release(&verify);
     if (status == BANYAN_OK && (status = banyan_world_close(verify.world)) != BANYAN_OK)
         failure_note(job->failed, rank, status);
     return status == BANYAN_OK ? 0 : 1;

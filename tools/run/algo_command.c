@@ -18,7 +18,7 @@
 
 /* ---- list ---- */
 
-static void print_table(void)
+static void algo_command_print_table(void)
 {
     banyan_algorithm_info info;
     printf("%-28s %-14s %-8s %s\n", "name", "collective", "reaches", "what it does");
@@ -27,7 +27,7 @@ static void print_table(void)
                info.reaches_peers_buffers ? "buffers" : "scratch", info.about);
 }
 
-static int print_json(void)
+static int algo_command_print_json(void)
 {
     banyan_algorithm_info info;
     json_t *array = json_array();
@@ -42,7 +42,7 @@ static int print_json(void)
     return 1;
 }
 
-static int list(int argc, char **argv)
+static int algo_command_list(int argc, char **argv)
 {
     bool json = false;
     const option_entry entries[] = {
@@ -58,8 +58,8 @@ static int list(int argc, char **argv)
     if (result != OPTIONS_OK)
         return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     if (json)
-        return print_json();
-    print_table();
+        return algo_command_print_json();
+    algo_command_print_table();
     return 0;
 }
 
@@ -95,7 +95,7 @@ static int compile_and_write(const struct emission *wanted)
     return status == BANYAN_OK ? 0 : 1;
 }
 
-static int emit(int argc, char **argv)
+static int algo_command_emit(int argc, char **argv)
 {
     struct emission wanted = {.op = "sum", .params = BANYAN_ALGORITHM_PARAMS_INIT};
     banyan_algorithm_params *params = &wanted.params;
@@ -137,8 +137,9 @@ static int emit(int argc, char **argv)
 int algo_command(int argc, char **argv)
 {
     static const command_entry subcommands[] = {
-        {"list", "", "list the built-in algorithms", list},
-        {"emit", "ALGORITHM -n RANKS", "print the plan of an algorithm, as JSON", emit},
+        {"list", "", "list the built-in algorithms", algo_command_list},
+        {"emit", "ALGORITHM -n RANKS", "print the plan of an algorithm, as JSON",
+         algo_command_emit},
     };
     static const command_set set = {
         .command = WHO,

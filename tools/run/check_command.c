@@ -55,7 +55,7 @@ static json_t *error_json(const arguments *given, const char *path)
 }
 
 /* Returns the worst exit code. A single file gives an object in JSON, several give a list. */
-static int check_all(const arguments *given, char **paths, int count)
+static int check_command_check_all(const arguments *given, char **paths, int count)
 {
     json_t *list = given->json ? json_array() : NULL;
     int worst = 0;
@@ -117,5 +117,5 @@ int check_command(int argc, char **argv)
                                                     : "say which plans: PLAN.json…");
     if (given.reshard && given.size > 0)
         return options_refuse(&table, "--reshard does not go with --size");
-    return check_all(&given, argv + rest, argc - rest);
+    return check_command_check_all(&given, argv + rest, argc - rest);
 }

@@ -8,7 +8,7 @@
 /* Per rule; banyan check reports all findings. */
 #define FINDINGS_TOLD 3
 
-static void tell(const char *who, const banyan_check_report *report, const char *path)
+static void run_check_tell(const char *who, const banyan_check_report *report, const char *path)
 {
     char *text;
     if (banyan_check_report_print(report, path, false, &text) != BANYAN_OK) {
@@ -35,7 +35,7 @@ bool run_check(const char *who, const banyan_plan *plan, const char *path)
     }
     bool sound = banyan_check_report_is_sound(report);
     if (!sound)
-        tell(who, report, path);
+        run_check_tell(who, report, path);
     banyan_check_report_destroy(report);
     return sound;
 }

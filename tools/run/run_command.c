@@ -27,7 +27,7 @@ struct arguments {
     int step_factor;
 };
 
-static banyan_status make_sizes(const struct arguments *given, run_job *job)
+static banyan_status run_command_make_sizes(const struct arguments *given, run_job *job)
 {
     message fitting[MESSAGES_MOST];
     RETURN_IF_FAILED(message_fit_range(job->plan, job->data.elem_bytes, given->range[0],
@@ -41,7 +41,7 @@ static banyan_status make_sizes(const struct arguments *given, run_job *job)
 }
 
 /* Print wrong elements; returns 1 if there are any. */
-static int tell_wrong(const run_job *job)
+static int run_command_tell_wrong(const run_job *job)
 {
     char text[RUN_WRONG_BYTES];
     for (size_t i = 0; i < job->size_count; i++) {
@@ -53,7 +53,7 @@ static int tell_wrong(const run_job *job)
     return 0;
 }
 
-static int run_ranks(run_job *job)
+static int run_command_run_ranks(run_job *job)
 {
     int code = forked_run(WHO, job->info.ranks, run_rank, job, job->failed);
     if (code != 0)
@@ -64,16 +64,16 @@ static int run_ranks(run_job *job)
         fprintf(stderr, WHO ": %s\n", banyan_last_error());
         code = 1;
     }
-    return tell_wrong(job) ? 1 : code;
+    return run_command_tell_wrong(job) ? 1 : code;
 }
 
 static int run_with_memory(const struct arguments *given, run_job *job)
 {
-    if (make_sizes(given, job) != BANYAN_OK) {
+    if (run_command_make_sizes(given, job) != BANYAN_OK) {
         fprintf(stderr, WHO ": %s\n", banyan_last_error());
         return 1;
     }
-    return run_ranks(job);
+    return run_command_run_ranks(job);
 }
 
 static int run_with_failure(const struct arguments *given, run_job *job)
@@ -106,7 +106,7 @@ static banyan_status read_plan(run_job *job, banyan_plan **plan)
     return BANYAN_OK;
 }
 
-static int run(struct arguments *given)
+static int run_command_run(struct arguments *given)
 {
     run_job *job = &given->job;
     banyan_plan *plan = NULL;
@@ -186,5 +186,5 @@ int run_command(int argc, char **argv)
     if (job->on_gpus && (job->shuffle || job->workers > 1))
         return options_refuse(&table, "%s is for plans on the host",
                               job->shuffle ? "--shuffle" : "--workers");
-    return run(&given);
+    return run_command_run(&given);
 }

@@ -13,7 +13,7 @@
 
 /* ---- types ---- */
 
-static bool is_float(DLDataType dtype)
+static bool run_data_is_float(DLDataType dtype)
 {
     return dtype.code != kDLInt && dtype.code != kDLUInt;
 }
@@ -77,7 +77,7 @@ static int64_t integer_value(DLDataType dtype, uint64_t bits)
 
 /* ---- values ---- */
 
-static inline uint32_t mix(uint32_t value)
+static inline uint32_t run_data_mix(uint32_t value)
 {
     value = (value ^ value >> 16) * 0x7feb352du;
     value = (value ^ value >> 15) * 0x846ca68bu;
@@ -85,16 +85,16 @@ static inline uint32_t mix(uint32_t value)
 }
 
 /* Return the key of a rank's row of numbers in a turn. */
-static uint32_t key_of(int rank, unsigned turn)
+static uint32_t run_data_key_of(int rank, unsigned turn)
 {
-    return mix((uint32_t)rank * 0x9e3779b9u + turn * 0x85ebca6bu + 1);
+    return run_data_mix((uint32_t)rank * 0x9e3779b9u + turn * 0x85ebca6bu + 1);
 }
 
 static void make_numbers(uint32_t key, uint64_t first, uint32_t numbers[BLOCK])
 {
     for (uint32_t i = 0; i < BLOCK; i++) {
         uint64_t index = first + i;
-        numbers[i] = mix((uint32_t)index ^ (uint32_t)(index >> 32) * 0xc2b2ae35u ^ key);
+        numbers[i] = run_data_mix((uint32_t)index ^ (uint32_t)(index >> 32) * 0xc2b2ae35u ^ key);
     }
 }
 
@@ -120,8 +120,8 @@ static void make_values(const run_data *data, int rank, unsigned turn, uint64_t 
                         int64_t values[BLOCK])
 {
     uint32_t numbers[BLOCK];
-    make_numbers(key_of(rank, turn), first, numbers);
-    if (data->bits || !is_float(data->dtype)) {
+    make_numbers(run_data_key_of(rank, turn), first, numbers);
+    if (data->bits || !run_data_is_float(data->dtype)) {
         make_bits(numbers, values);
         bool compared = !data->bits && data->op != BANYAN_SUM; /* sums wrap around anyhow */
         for (size_t i = 0; i < BLOCK && compared; i++)
@@ -183,8 +183,8 @@ void run_data_fill(const run_data *data, int rank, unsigned turn, void *input, u
     }
 }
 
-static void compare(const run_data *data, size_t count, const char *expected, const char *found,
-                    uint64_t index, run_wrong *wrong)
+static void run_data_compare(const run_data *data, size_t count, const char *expected,
+                             const char *found, uint64_t index, run_wrong *wrong)
 {
     if (memcmp(expected, found, count * data->elem_bytes) == 0)
         return;
@@ -200,8 +200,8 @@ static void compare(const run_data *data, size_t count, const char *expected, co
     }
 }
 
-static void check_part(const run_data *data, unsigned turn, const banyan_plan_result *part,
-                       const char *output, run_wrong *wrong)
+static void run_data_check_part(const run_data *data, unsigned turn, const banyan_plan_result *part,
+                                const char *output, run_wrong *wrong)
 {
     int64_t values[BLOCK], more[BLOCK];
     char expected[BLOCK * sizeof(uint64_t)];
@@ -216,8 +216,8 @@ static void check_part(const run_data *data, unsigned turn, const banyan_plan_re
                 reduce_values(data->op, more, values);
         }
         put_elements(data, count, values, expected);
-        compare(data, count, expected, output + part->offset + at * data->elem_bytes, first + at,
-                wrong);
+        run_data_compare(data, count, expected, output + part->offset + at * data->elem_bytes,
+                         first + at, wrong);
     }
 }
 
@@ -225,7 +225,7 @@ void run_data_check(const run_data *data, unsigned turn, const banyan_plan_resul
                     size_t count, const void *output, run_wrong *wrong, uint64_t *checked)
 {
     for (size_t i = 0; i < count; i++) {
-        check_part(data, turn, &parts[i], output, wrong);
+        run_data_check_part(data, turn, &parts[i], output, wrong);
         *checked += parts[i].bytes / data->elem_bytes;
     }
 }
@@ -288,7 +288,7 @@ banyan_status run_data_make(const banyan_plan *plan, DLDataType dtype, run_data 
     RETURN_IF_FAILED(find_terms(plan, &info, &terms, &data.op));
     data.said = terms > 0;
     data.bits = terms == 1 && info.collective != BANYAN_CUSTOM;
-    if (is_float(dtype) && !data.bits)
+    if (run_data_is_float(dtype) && !data.bits)
         RETURN_IF_FAILED(choose_floats(&info, data.said ? terms : (size_t)info.ranks, &data));
     *made = data;
     return BANYAN_OK;

@@ -42,7 +42,7 @@ struct rank_run {
 
 /* ---- buffers ---- */
 
-static banyan_status take_ordinary(struct rank_run *run, int which, uint64_t bytes)
+static banyan_status run_rank_take_ordinary(struct rank_run *run, int which, uint64_t bytes)
 {
     run->ordinary[which] = aligned_alloc(4096, (size_t)(bytes / 4096 + 1) * 4096);
     return run->ordinary[which]
@@ -52,11 +52,12 @@ static banyan_status take_ordinary(struct rank_run *run, int which, uint64_t byt
 }
 
 /* On GPUs, ordinary memory is memory that is not announced to the plan. */
-static banyan_status take_memory(struct rank_run *run, int which, uint64_t bytes, char **start)
+static banyan_status run_rank_take_memory(struct rank_run *run, int which, uint64_t bytes,
+                                          char **start)
 {
     bool on_gpus = run->job->on_gpus;
     if (on_gpus || run->job->ordinary_memory)
-        RETURN_IF_FAILED(take_ordinary(run, which, bytes));
+        RETURN_IF_FAILED(run_rank_take_ordinary(run, which, bytes));
     *start = run->ordinary[which];
     if (!on_gpus && run->job->ordinary_memory)
         return BANYAN_OK;
@@ -66,14 +67,14 @@ static banyan_status take_memory(struct rank_run *run, int which, uint64_t bytes
     return BANYAN_OK;
 }
 
-static banyan_status take_buffers(struct rank_run *run)
+static banyan_status run_rank_take_buffers(struct rank_run *run)
 {
     const run_job *job = run->job;
     uint64_t longest = job->sizes[job->size_count - 1].bytes;
-    RETURN_IF_FAILED(take_memory(run, 0, longest, &run->input));
+    RETURN_IF_FAILED(run_rank_take_memory(run, 0, longest, &run->input));
     run->output = run->input;
     if (!job->in_place)
-        RETURN_IF_FAILED(take_memory(run, 1, longest, &run->output));
+        RETURN_IF_FAILED(run_rank_take_memory(run, 1, longest, &run->output));
     return BANYAN_OK;
 }
 
@@ -99,7 +100,7 @@ static banyan_status find_buffers(const struct rank_run *run, const run_size *si
 
 /* ---- setting up ---- */
 
-static banyan_status load(struct rank_run *run)
+static banyan_status run_rank_load(struct rank_run *run)
 {
     const run_job *job = run->job;
     banyan_executor_options how = BANYAN_EXECUTOR_OPTIONS_INIT;
@@ -116,7 +117,7 @@ static banyan_status load(struct rank_run *run)
     return banyan_loaded_plan_open(run->executor, job->plan, &options, &run->loaded);
 }
 
-static banyan_status prepare(struct rank_run *run)
+static banyan_status run_rank_prepare(struct rank_run *run)
 {
     RETURN_IF_FAILED(banyan_world_open(NULL, &run->world));
     run->ranks = banyan_world_size(run->world);
@@ -125,12 +126,12 @@ static banyan_status prepare(struct rank_run *run)
     run->all_seconds = calloc((size_t)run->ranks, sizeof *run->all_seconds);
     if (!run->all_found || !run->all_seconds)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory for %d ranks", run->ranks);
-    RETURN_IF_FAILED(take_buffers(run));
+    RETURN_IF_FAILED(run_rank_take_buffers(run));
     /* Threads that serve this one start on its processor at that time, while the plan is loaded. */
     bool elsewhere = bound_leaves_room(run->ranks);
     if (run->job->bound && !elsewhere)
         bound_to_processor(run->rank, run->ranks);
-    RETURN_IF_FAILED(load(run));
+    RETURN_IF_FAILED(run_rank_load(run));
     if (run->job->bound && elsewhere)
         bound_to_processor(run->rank, run->ranks);
     return BANYAN_OK;
@@ -156,25 +157,27 @@ static char *image_of(const struct rank_run *run, const char *at)
     return in_input ? run->ordinary[0] + (at - run->input) : run->ordinary[1] + (at - run->output);
 }
 
-static banyan_status bring(const struct rank_run *run, char *to, uint64_t bytes)
+static banyan_status run_rank_bring(const struct rank_run *run, char *to, uint64_t bytes)
 {
     return run->job->on_gpus ? banyan_memory_copy(to, image_of(run, to), (size_t)bytes) : BANYAN_OK;
 }
 
 /* Fill the buffers; in place, only memory outside the input stays poisoned. */
-static banyan_status fill(const struct rank_run *run, const struct buffers *with, unsigned turn)
+static banyan_status run_rank_fill(const struct rank_run *run, const struct buffers *with,
+                                   unsigned turn)
 {
     const run_data *data = &run->job->data;
     if (with->output_bytes > 0)
         memset(image_of(run, with->output), poisons[turn], with->output_bytes);
-    RETURN_IF_FAILED(bring(run, with->output, with->output_bytes));
+    RETURN_IF_FAILED(run_rank_bring(run, with->output, with->output_bytes));
     run_data_fill(data, run->rank, turn, image_of(run, with->input),
                   with->input_bytes / data->elem_bytes);
-    return bring(run, with->input, with->input_bytes);
+    return run_rank_bring(run, with->input, with->input_bytes);
 }
 
-static banyan_status compare(const struct rank_run *run, const run_size *size,
-                             const struct buffers *with, unsigned turn, struct found *found)
+static banyan_status run_rank_compare(const struct rank_run *run, const run_size *size,
+                                      const struct buffers *with, unsigned turn,
+                                      struct found *found)
 {
     banyan_plan_result *parts;
     size_t count;
@@ -212,13 +215,13 @@ static banyan_status check_turn(const struct rank_run *run, run_size *size,
                                 const struct buffers *with, unsigned turn)
 {
     RETURN_IF_FAILED(banyan_world_barrier(run->world));
-    RETURN_IF_FAILED(fill(run, with, turn));
+    RETURN_IF_FAILED(run_rank_fill(run, with, turn));
     RETURN_IF_FAILED(banyan_world_barrier(run->world));
     RETURN_IF_FAILED(run_once(run, size, with));
     if (!run->job->data.said)
         return BANYAN_OK;
     struct found found = {0};
-    RETURN_IF_FAILED(compare(run, size, with, turn, &found));
+    RETURN_IF_FAILED(run_rank_compare(run, size, with, turn, &found));
     return gather_found(run, size, turn, &found);
 }
 
@@ -309,7 +312,7 @@ static banyan_status try_sizes(const struct rank_run *run)
 }
 
 /* One more run of each size is recorded. */
-static banyan_status trace(const struct rank_run *run)
+static banyan_status run_rank_trace(const struct rank_run *run)
 {
     RETURN_IF_FAILED(banyan_executor_trace_begin(run->executor));
     for (size_t i = 0; i < run->job->size_count; i++) {
@@ -322,17 +325,17 @@ static banyan_status trace(const struct rank_run *run)
     return banyan_executor_trace_write(run->executor, run->job->trace_path);
 }
 
-static banyan_status run_all(struct rank_run *run)
+static banyan_status run_rank_run_all(struct rank_run *run)
 {
     const run_job *job = run->job;
-    RETURN_IF_FAILED(prepare(run));
+    RETURN_IF_FAILED(run_rank_prepare(run));
     if (!job->json)
         RETURN_IF_FAILED(try_sizes(run));
     if (run->rank == 0 && !job->json)
         run_report_head(job);
     for (size_t i = 0; i < job->size_count; i++)
         RETURN_IF_FAILED(run_size_whole(run, &job->sizes[i]));
-    return job->trace_path ? trace(run) : BANYAN_OK;
+    return job->trace_path ? run_rank_trace(run) : BANYAN_OK;
 }
 
 /* Collective. After a failure the process ends without the collective releases. */
@@ -353,7 +356,7 @@ int run_rank(int rank, void *context)
 {
     const run_job *job = context;
     struct rank_run run = {.job = job, .rank = rank};
-    banyan_status status = run_all(&run);
+    banyan_status status = run_rank_run_all(&run);
     if (status == BANYAN_OK)
         status = close_all(&run);
     if (status != BANYAN_OK)

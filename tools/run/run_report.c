@@ -13,7 +13,7 @@ static double algorithm_gb_per_s(const run_size *size)
     return size->seconds > 0 ? (double)size->bytes / size->seconds / 1e9 : 0;
 }
 
-static uint64_t elems_of(const run_job *job, const run_size *size)
+static uint64_t run_report_elems_of(const run_job *job, const run_size *size)
 {
     return size->bytes / job->data.elem_bytes;
 }
@@ -37,7 +37,7 @@ void run_report_size(const run_job *job, const run_size *size)
     char text[TEXT_NUMBER_BYTES];
     double algbw = algorithm_gb_per_s(size);
     printf("%c%15s", size->in_bounds ? ' ' : '~', text_count(size->bytes, text));
-    printf("%16s", text_count(elems_of(job, size), text));
+    printf("%16s", text_count(run_report_elems_of(job, size), text));
     printf("%12.2f%10.3f%10.3f", size->seconds * 1e6, algbw,
            algbw * message_bus_factor(&job->info));
     printf("%12s\n", job->data.said ? text_count(size->wrong, text) : "-");
@@ -60,7 +60,7 @@ static void explain_bounds(const run_job *job)
                text_count(job->info.max_message_bytes, high));
 }
 
-static uint64_t sum_of_checked(const run_job *job)
+static uint64_t run_report_sum_of_checked(const run_job *job)
 {
     uint64_t sum = 0;
     for (size_t i = 0; i < job->size_count; i++)
@@ -82,7 +82,7 @@ void run_report_end(const run_job *job)
                job->info.collective_name);
     else if (!wrong)
         printf("%s output elements were checked in two runs of each size: all are right\n",
-               text_count(sum_of_checked(job), text));
+               text_count(run_report_sum_of_checked(job), text));
 }
 
 /* ---- wrong elements ---- */
@@ -119,13 +119,13 @@ static json_t *size_json(const run_job *job, const run_size *size)
 {
     double algbw = algorithm_gb_per_s(size);
     json_t *wrong = job->data.said ? json_integer((json_int_t)size->wrong) : json_null();
-    return json_pack("{s:I, s:I, s:I, s:b, s:i, s:f, s:f, s:f, s:I, s:o, s:o}", "bytes",
-                     (json_int_t)size->bytes, "message_bytes", (json_int_t)size->message_bytes,
-                     "elements", (json_int_t)elems_of(job, size), "in_bounds", (int)size->in_bounds,
-                     "iterations", size->iters, "seconds", size->seconds, "algorithm_gb_per_s",
-                     algbw, "bus_gb_per_s", algbw * message_bus_factor(&job->info),
-                     "checked_elements", (json_int_t)size->checked, "wrong_elements", wrong,
-                     "first_wrong", wrong_json(job, size));
+    return json_pack(
+        "{s:I, s:I, s:I, s:b, s:i, s:f, s:f, s:f, s:I, s:o, s:o}", "bytes", (json_int_t)size->bytes,
+        "message_bytes", (json_int_t)size->message_bytes, "elements",
+        (json_int_t)run_report_elems_of(job, size), "in_bounds", (int)size->in_bounds, "iterations",
+        size->iters, "seconds", size->seconds, "algorithm_gb_per_s", algbw, "bus_gb_per_s",
+        algbw * message_bus_factor(&job->info), "checked_elements", (json_int_t)size->checked,
+        "wrong_elements", wrong, "first_wrong", wrong_json(job, size));
 }
 
 banyan_status run_report_json(const run_job *job)

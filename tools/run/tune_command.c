@@ -128,7 +128,7 @@ static json_t *times_json(const measurements *kept)
 
 /* ---- the table in the file ---- */
 
-static void print_row(const json_t *row)
+static void tune_command_print_row(const json_t *row)
 {
     char text[TEXT_NUMBER_BYTES], nodes[TEXT_NUMBER_BYTES];
     json_int_t on_node = json_integer_value(json_object_get(row, "ranks_per_node"));
@@ -145,7 +145,7 @@ static void print_row(const json_t *row)
 }
 
 /* Rows of the file for this number of ranks; NULL, with the error set, if it cannot be read. */
-static json_t *read_rows(const tune_job *job)
+static json_t *tune_command_read_rows(const tune_job *job)
 {
     json_error_t error;
     json_t *root = json_file_load(job->path, &error), *rows = json_array(), *row;
@@ -166,26 +166,26 @@ static json_t *read_rows(const tune_job *job)
     return rows;
 }
 
-static void print_table(const tune_job *job, const json_t *rows)
+static void tune_command_print_table(const tune_job *job, const json_t *rows)
 {
     json_t *row;
     size_t i;
     printf("%d %s, a rank's input\n\n", job->ranks, job->on_gpus ? "GPUs" : "ranks");
     printf("%-15s%-12s%12s  %-10s%16s  %s\n", "collective", "memory", "ranks a node", "dtype",
            "up to bytes", "algorithm");
-    json_array_foreach(rows, i, row) print_row(row);
+    json_array_foreach(rows, i, row) tune_command_print_row(row);
 }
 
-static banyan_status report(const tune_job *job, const measurements *kept)
+static banyan_status tune_command_report(const tune_job *job, const measurements *kept)
 {
-    json_t *rows = read_rows(job);
+    json_t *rows = tune_command_read_rows(job);
     if (!rows)
         return BANYAN_ERR_SYSTEM;
     if (job->json)
         return json_print(json_pack("{s:i, s:s, s:s, s:o, s:o}", "ranks", job->ranks, "device",
                                     job->on_gpus ? "cuda" : "host", "file", job->path, "rows", rows,
                                     "times", times_json(kept)));
-    print_table(job, rows);
+    tune_command_print_table(job, rows);
     print_times(kept);
     printf("\nwritten to %s; BANYAN_TUNING=%s has communicators use it\n", job->path, job->path);
     json_decref(rows);
@@ -194,17 +194,18 @@ static banyan_status report(const tune_job *job, const measurements *kept)
 
 /* ---- a rank ---- */
 
-static void show(void *context, const char *what, double share)
+static void tune_command_show(void *context, const char *what, double share)
 {
     const measurements *kept = context;
     progress_show(&kept->bar, what, share);
 }
 
-static banyan_status measure(const tune_job *job, banyan_comm *comm, int rank, measurements *kept)
+static banyan_status tune_command_measure(const tune_job *job, banyan_comm *comm, int rank,
+                                          measurements *kept)
 {
     banyan_tune_options how = job->how;
     progress_begin(&kept->bar, rank == 0, "tuning", 1, false);
-    how.progress = show;
+    how.progress = tune_command_show;
     how.measured = keep_time;
     how.context = kept;
     banyan_status status = banyan_comm_tune(comm, &how);
@@ -224,7 +225,7 @@ static banyan_status tune(const tune_job *job, int rank, measurements *kept)
         options.device = BANYAN_CUDA(rank);
     RETURN_IF_FAILED(banyan_world_open(NULL, &world));
     RETURN_IF_FAILED(banyan_comm_create(world, &options, &comm));
-    RETURN_IF_FAILED(measure(job, comm, rank, kept));
+    RETURN_IF_FAILED(tune_command_measure(job, comm, rank, kept));
     RETURN_IF_FAILED(banyan_comm_destroy(comm));
     return banyan_world_close(world);
 }
@@ -235,7 +236,7 @@ static int tune_rank(int rank, void *context)
     measurements kept = {0};
     banyan_status status = tune(job, rank, &kept);
     if (status == BANYAN_OK && rank == 0)
-        status = report(job, &kept);
+        status = tune_command_report(job, &kept);
     if (status == BANYAN_OK && !out_file_flush_stdout())
         status = banyan_error_set(BANYAN_ERR_SYSTEM, "cannot write to stdout: %s", strerror(errno));
     free(kept.all);
@@ -246,7 +247,7 @@ static int tune_rank(int rank, void *context)
 
 /* ---- the command ---- */
 
-static int run(tune_job *job)
+static int tune_command_run(tune_job *job)
 {
     job->exists = access(job->path, F_OK) == 0;
     if (!out_file_possible(job->path)) {
@@ -308,5 +309,5 @@ int tune_command(int argc, char **argv)
         return options_refuse(&table, "--collective %s names no collective", collective);
     job.how.min_bytes = range[0];
     job.how.max_bytes = range[1];
-    return run(&job);
+    return tune_command_run(&job);
 }

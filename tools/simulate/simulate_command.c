@@ -68,8 +68,9 @@ static banyan_status choose_params(const struct arguments *given, const banyan_t
 
 /* Make `*made` the plan for this size. Algorithms are compiled here, since a plan of a thousand
  * ranks is a gigabyte of JSON, which takes longer to read than to simulate. */
-static banyan_status make_plan(const struct arguments *given, const banyan_topology *topology,
-                               DLDataType dtype, uint64_t bytes, sized_plan *made)
+static banyan_status simulate_command_make_plan(const struct arguments *given,
+                                                const banyan_topology *topology, DLDataType dtype,
+                                                uint64_t bytes, sized_plan *made)
 {
     banyan_algorithm_params params;
     if (!given->algorithm)
@@ -122,7 +123,8 @@ static size_t wanted_sizes(const struct arguments *given, uint64_t wanted[MESSAG
 
 /* Simulate the longest size before the first line is printed: an error of any size is one of the
  * longest. The path and the trace come from its steps. */
-static banyan_status simulate(const simulated *of, sized_plan *longest, simulate_report *report)
+static banyan_status simulate_command_simulate(const simulated *of, sized_plan *longest,
+                                               simulate_report *report)
 {
     uint64_t wanted[MESSAGES_MOST];
     message last, size, before = {0};
@@ -137,7 +139,7 @@ static banyan_status simulate(const simulated *of, sized_plan *longest, simulate
     for (size_t i = 0; i + 1 < count && status == BANYAN_OK; i++) {
         banyan_simulation *simulation;
         sized_plan *used = of->given->algorithm ? &own : longest;
-        status = make_plan(of->given, of->topology, of->dtype, wanted[i], used);
+        status = simulate_command_make_plan(of->given, of->topology, of->dtype, wanted[i], used);
         if (status == BANYAN_OK)
             status = message_fit(used->plan, elem_bytes, wanted[i], &size);
         if (status != BANYAN_OK || size.message_bytes == before.message_bytes ||
@@ -158,7 +160,7 @@ static banyan_status simulate(const simulated *of, sized_plan *longest, simulate
     return BANYAN_OK;
 }
 
-static int run(const struct arguments *given)
+static int simulate_command_run(const struct arguments *given)
 {
     banyan_topology *topology = NULL;
     sized_plan longest = {0};
@@ -174,12 +176,12 @@ static int run(const struct arguments *given)
     of.topology = topology;
     progress_show(&bar, given->algorithm ? given->algorithm : given->path, 0);
     if (status == BANYAN_OK)
-        status =
-            make_plan(given, topology, of.dtype, wanted[wanted_sizes(given, wanted) - 1], &longest);
+        status = simulate_command_make_plan(given, topology, of.dtype,
+                                            wanted[wanted_sizes(given, wanted) - 1], &longest);
     progress_hide(&bar);
     if (status == BANYAN_OK) {
         simulate_report report = {.plan = longest.plan, .topology = topology, .json = given->json};
-        status = simulate(&of, &longest, &report);
+        status = simulate_command_simulate(&of, &longest, &report);
         simulate_report_free(&report);
     }
     if (status != BANYAN_OK)
@@ -287,5 +289,6 @@ int simulate_command(int argc, char **argv)
     given.reshard.topology_name = given.topology_name;
     given.reshard.trace_path = given.trace_path;
     given.reshard.json = given.json;
-    return of_model || given.reshard.is_case ? simulate_reshard(&given.reshard) : run(&given);
+    return of_model || given.reshard.is_case ? simulate_reshard(&given.reshard)
+                                             : simulate_command_run(&given);
 }

@@ -187,7 +187,7 @@ json_t *simulate_report_path_json(const banyan_simulation *of)
 
 /* ---- the end ---- */
 
-static void print_json(const simulate_report *report)
+static void simulate_report_print_json(const simulate_report *report)
 {
     banyan_plan_info info = banyan_plan_describe(report->plan);
     json_t *object = json_pack("{s:s, s:s, s:i, s:s, s:O, s:o, s:o}", "name", info.name,
@@ -202,7 +202,7 @@ static void print_json(const simulate_report *report)
 void simulate_report_end(const simulate_report *report)
 {
     if (report->json) {
-        print_json(report);
+        simulate_report_print_json(report);
         return;
     }
     simulate_report_links(report->last);

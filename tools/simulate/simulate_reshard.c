@@ -53,15 +53,15 @@ const char *simulate_reshard_problem(const simulate_reshard_arguments *given,
 
 /* ---- planning ---- */
 
-static banyan_status rank_layouts(void *context, int rank, banyan_layout *source,
-                                  banyan_layout *destination)
+static banyan_status simulate_reshard_rank_layouts(void *context, int rank, banyan_layout *source,
+                                                   banyan_layout *destination)
 {
     const job *of = context;
     job_spec_layouts(&of->given->spec, rank, source, destination);
     return BANYAN_OK;
 }
 
-static void show_progress(void *context, uint64_t done, uint64_t total)
+static void simulate_reshard_show_progress(void *context, uint64_t done, uint64_t total)
 {
     job *of = context;
     if (done == 1)
@@ -69,7 +69,7 @@ static void show_progress(void *context, uint64_t done, uint64_t total)
     progress_add(&of->bar, 1);
 }
 
-static banyan_status plan_case(job *of)
+static banyan_status simulate_reshard_plan_case(job *of)
 {
     banyan_megatron_case *loaded;
     RETURN_IF_FAILED(banyan_megatron_case_load(of->given->case_path, &loaded));
@@ -85,8 +85,8 @@ static banyan_status plan_case(job *of)
 static banyan_status plan_model(job *of)
 {
     const banyan_reshard_sample_world world = {.world_size = of->given->spec.ranks,
-                                               .layouts = rank_layouts,
-                                               .progress = show_progress,
+                                               .layouts = simulate_reshard_rank_layouts,
+                                               .progress = simulate_reshard_show_progress,
                                                .context = of};
     banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
     options.require_whole_source = !of->given->spec.partial_source;
@@ -128,7 +128,7 @@ static void print_forecast(const job *of, size_t service)
     simulate_report_path(of->outcomes[service].simulation);
 }
 
-static void print_table(const job *of)
+static void simulate_reshard_print_table(const job *of)
 {
     print_traffic(of);
     for (size_t service = 0; service < SERVICES; service++) {
@@ -159,7 +159,7 @@ static json_t *forecasts_json(const job *of)
     return list;
 }
 
-static banyan_status print_json(const job *of)
+static banyan_status simulate_reshard_print_json(const job *of)
 {
     banyan_traffic_info info = banyan_traffic_describe(of->traffic);
     json_t *object =
@@ -204,15 +204,15 @@ static banyan_status forecast_all(job *of)
     return status;
 }
 
-static banyan_status run(job *of)
+static banyan_status simulate_reshard_run(job *of)
 {
     const simulate_reshard_arguments *given = of->given;
     RETURN_IF_FAILED(banyan_topology_read(given->topology_name, &of->topology));
-    RETURN_IF_FAILED(given->is_case ? plan_case(of) : plan_model(of));
+    RETURN_IF_FAILED(given->is_case ? simulate_reshard_plan_case(of) : plan_model(of));
     RETURN_IF_FAILED(forecast_all(of));
     if (given->json)
-        return print_json(of);
-    print_table(of);
+        return simulate_reshard_print_json(of);
+    simulate_reshard_print_table(of);
     return BANYAN_OK;
 }
 
@@ -223,7 +223,7 @@ int simulate_reshard(simulate_reshard_arguments *given)
         job_spec_free(&given->spec);
         return 1;
     }
-    banyan_status status = run(&of);
+    banyan_status status = simulate_reshard_run(&of);
     if (status != BANYAN_OK)
         fprintf(stderr, WHO ": %s\n", banyan_last_error());
     for (size_t service = 0; service < SERVICES; service++)

@@ -12,7 +12,7 @@
 #include "cli/text.h"
 #include "simulate/topo_probe.h"
 
-static int fail(const char *who)
+static int topo_command_fail(const char *who)
 {
     fprintf(stderr, "%s: %s\n", who, banyan_last_error());
     return 1;
@@ -28,7 +28,7 @@ static int print_list(const char *who, json_t *list)
         banyan_topology *topology;
         if (banyan_topology_read(banyan_topology_shipped(i), &topology) != BANYAN_OK) {
             json_decref(list);
-            return fail(who);
+            return topo_command_fail(who);
         }
         banyan_topology_info info = banyan_topology_describe(topology);
         if (list)
@@ -40,7 +40,7 @@ static int print_list(const char *who, json_t *list)
             printf("%-16s%12d  %s\n", info.name, info.processors, info.about);
         banyan_topology_destroy(topology);
     }
-    return !list || json_print(list) == BANYAN_OK ? 0 : fail(who);
+    return !list || json_print(list) == BANYAN_OK ? 0 : topo_command_fail(who);
 }
 
 static int list_command(int argc, char **argv)
@@ -89,14 +89,14 @@ static void print_links(const json_t *root)
     }
 }
 
-static int show(const char *who, const char *name, bool json)
+static int topo_command_show(const char *who, const char *name, bool json)
 {
     banyan_topology *topology;
     char *text = NULL;
     if (banyan_topology_read(name, &topology) != BANYAN_OK)
-        return fail(who);
+        return topo_command_fail(who);
     banyan_topology_info info = banyan_topology_describe(topology);
-    int code = banyan_topology_print(topology, &text) == BANYAN_OK ? 0 : fail(who);
+    int code = banyan_topology_print(topology, &text) == BANYAN_OK ? 0 : topo_command_fail(who);
     if (code == 0 && json) {
         puts(text);
     } else if (code == 0) {
@@ -111,7 +111,7 @@ static int show(const char *who, const char *name, bool json)
     return code;
 }
 
-static int show_command(int argc, char **argv)
+static int topo_command_show_command(int argc, char **argv)
 {
     bool json = false;
     const option_entry entries[] = {
@@ -126,14 +126,16 @@ static int show_command(int argc, char **argv)
     const char *name;
     options_result result =
         options_parse_one(&table, argc, argv, "which topology: FILE or NAME", &name);
-    return result == OPTIONS_OK ? show(table.command, name, json) : options_exit_code(result);
+    return result == OPTIONS_OK ? topo_command_show(table.command, name, json)
+                                : options_exit_code(result);
 }
 
 /* ---- all of them ---- */
 
 static const command_entry subcommands[] = {
     {"list", "", "list the topologies that Banyan ships", list_command},
-    {"show", "TOPOLOGY", "show the processors, switches and links of a topology", show_command},
+    {"show", "TOPOLOGY", "show the processors, switches and links of a topology",
+     topo_command_show_command},
     {"probe", "", "measure this machine and write its topology", topo_probe_command},
 };
 

@@ -58,7 +58,7 @@ typedef struct pair {
     banyan_chunk input, output, scratch, partner_output, partner_scratch;
 } pair;
 
-static banyan_program_memory_channel *channel(const pair *of)
+static banyan_program_memory_channel *topo_probe_channel(const pair *of)
 {
     return banyan_program_memory_channel_create(of->program, of->partner, of->rank);
 }
@@ -74,16 +74,16 @@ static void copy_often(const pair *of)
         copy_once(of);
 }
 
-static void reduce(const pair *of)
+static void topo_probe_reduce(const pair *of)
 {
     banyan_program_reduce(of->program, of->rank, of->input, &of->output, 1, of->output, BANYAN_SUM,
                           BANYAN_TB(0));
 }
 
 /* The lower rank of a pair calls, the other answers. */
-static void call(const pair *of)
+static void topo_probe_call(const pair *of)
 {
-    banyan_program_memory_channel *to = channel(of);
+    banyan_program_memory_channel *to = topo_probe_channel(of);
     for (int i = 0; i < ROUND_TRIPS; i++) {
         if (of->rank < of->partner)
             banyan_program_memory_signal(to, 0, BANYAN_SYNC_BOTH);
@@ -93,7 +93,7 @@ static void call(const pair *of)
     }
 }
 
-static void meet(banyan_program_memory_channel *to)
+static void topo_probe_meet(banyan_program_memory_channel *to)
 {
     banyan_program_memory_signal(to, 0, BANYAN_SYNC_BOTH);
     banyan_program_memory_wait(to, 0, BANYAN_SYNC_BOTH);
@@ -101,33 +101,34 @@ static void meet(banyan_program_memory_channel *to)
 
 static void meet_once(const pair *of)
 {
-    meet(channel(of));
+    topo_probe_meet(topo_probe_channel(of));
 }
 
 /* Each rank reads what the other writes, repeatedly: every line moves from cache to cache. */
-static void pass_on(const pair *of)
+static void topo_probe_pass_on(const pair *of)
 {
-    banyan_program_memory_channel *to = channel(of), *end = channel(of);
+    banyan_program_memory_channel *to = topo_probe_channel(of), *end = topo_probe_channel(of);
     banyan_program_memory_put(to, of->partner_scratch, of->input, BANYAN_TB(0));
-    meet(to);
+    topo_probe_meet(to);
     banyan_program_copy(of->program, of->rank, of->output, of->scratch, BANYAN_TB(0));
-    meet(end);
+    topo_probe_meet(end);
 }
 
 /* As pass_on, with sums, which are stored as they are computed. */
 static void pass_sums_on(const pair *of)
 {
-    banyan_program_memory_channel *to = channel(of), *end = channel(of);
+    banyan_program_memory_channel *to = topo_probe_channel(of), *end = topo_probe_channel(of);
     banyan_program_reduce(of->program, of->rank, of->input, &of->output, 1, of->scratch, BANYAN_SUM,
                           BANYAN_TB(0));
-    meet(to);
+    topo_probe_meet(to);
     banyan_program_memory_get(to, of->output, of->partner_scratch, BANYAN_TB(0));
-    meet(end);
+    topo_probe_meet(end);
 }
 
 static void send_packets(const pair *of)
 {
-    banyan_program_memory_put_packets(channel(of), of->partner_scratch, of->input, BANYAN_TB(0));
+    banyan_program_memory_put_packets(topo_probe_channel(of), of->partner_scratch, of->input,
+                                      BANYAN_TB(0));
     banyan_program_unpack_packets(of->program, of->rank, of->output, of->scratch, BANYAN_TB(0));
 }
 
@@ -230,7 +231,7 @@ static banyan_status run_plan(const banyan_plan *plan, const uint64_t *messages,
 }
 
 /* Return the message with which a rank touches this many bytes, `touched` per byte of its own. */
-static uint64_t message_for(double working_set, int touched)
+static uint64_t topo_probe_message_for(double working_set, int touched)
 {
     uint64_t lines = (uint64_t)working_set / (uint64_t)touched / SMALL_BYTES;
     return SMALL_BYTES * (lines < 2 ? 2 : lines);
@@ -242,7 +243,7 @@ static banyan_status take_measurement(int ranks, double rounds_s, measurement *o
     double seconds[SETS + 1];
     size_t count = 1, sets = (size_t)sets_for(ranks);
     for (; of->touched > 0 && count <= sets; count++)
-        messages[count] = message_for(working_sets[count - 1], of->touched);
+        messages[count] = topo_probe_message_for(working_sets[count - 1], of->touched);
     if (of->long_bytes > 0)
         messages[count++] = of->long_bytes;
     banyan_plan *plan;
@@ -271,7 +272,7 @@ typedef struct figures {
 /* Return the seconds per byte, from the extra time beyond the small message. */
 static double byte_seconds(const measurement *of, int set)
 {
-    uint64_t message = message_for(working_sets[set], of->touched);
+    uint64_t message = topo_probe_message_for(working_sets[set], of->touched);
     return (of->seconds[1 + set] - of->seconds[0]) / (double)(message - SMALL_BYTES);
 }
 
@@ -329,7 +330,7 @@ typedef struct signal_range {
 
 static banyan_status watch_signals(int ranks, double rounds_s, signal_range *seen)
 {
-    measurement now = {.build = call, .seconds = {INFINITY}};
+    measurement now = {.build = topo_probe_call, .seconds = {INFINITY}};
     RETURN_IF_FAILED(take_measurement(ranks, rounds_s, &now));
     double seconds = now.seconds[0] / (2 * ROUND_TRIPS);
     seen->fastest = fmin(seen->fastest, seconds);
@@ -339,15 +340,16 @@ static banyan_status watch_signals(int ranks, double rounds_s, signal_range *see
 
 /* Measure all plans in turn, repeatedly: a temporary disturbance then does not hit every
  * measurement of one plan. */
-static banyan_status measure(int ranks, const progress *bar, figures *found, signal_range *signals)
+static banyan_status topo_probe_measure(int ranks, const progress *bar, figures *found,
+                                        signal_range *signals)
 {
     measurement all[] = {
         [COPY] = {"copies", .build = copy_once, .touched = 2},
         [COPIES] = {"copies in a row", .build = copy_often},
-        [REDUCE] = {"reductions", .build = reduce, .touched = 2},
-        [CALL] = {"signals", .build = call},
+        [REDUCE] = {"reductions", .build = topo_probe_reduce, .touched = 2},
+        [CALL] = {"signals", .build = topo_probe_call},
         [MEET] = {"two ranks that meet", .build = meet_once},
-        [PASS_ON] = {"data", .build = pass_on, .touched = 4},
+        [PASS_ON] = {"data", .build = topo_probe_pass_on, .touched = 4},
         [PASS_SUMS] = {"sums", .build = pass_sums_on, .touched = 4},
         [PACKETS] = {"packets", .build = send_packets, .touched = 10},
         [PORT] = {"ports", .build = put_by_port, .long_bytes = PORT_BYTES},
@@ -479,7 +481,7 @@ int topo_probe_command(int argc, char **argv)
     }
     progress bar;
     progress_begin(&bar, true, "probing", 1, false);
-    banyan_status status = measure(ranks, &bar, &found, &signals);
+    banyan_status status = topo_probe_measure(ranks, &bar, &found, &signals);
     progress_end(&bar);
     if (status != BANYAN_OK) {
         fprintf(stderr, WHO ": %s\n", banyan_last_error());

@@ -53,7 +53,7 @@ static bool clear_room(values *all)
 }
 
 /* Sort the scratch terms and keep them as a value, without duplicates. */
-static bool keep(values *all, banyan_reduce_op op, value_ref *made)
+static bool values_keep(values *all, banyan_reduce_op op, value_ref *made)
 {
     value_term *room = all->room.data;
     uint32_t count = (uint32_t)all->room.count - 1;
@@ -81,10 +81,10 @@ static bool keep(values *all, banyan_reduce_op op, value_ref *made)
 bool values_input(values *all, uint32_t source, uint64_t offset, value_ref *made)
 {
     return clear_room(all) && array_push(&all->room, (value_term){source, 1, offset}) &&
-           keep(all, BANYAN_SUM, made);
+           values_keep(all, BANYAN_SUM, made);
 }
 
-static bool is_single(const value_form *one)
+static bool values_is_single(const value_form *one)
 {
     return one->count == 1 && one->terms[0].count == 1;
 }
@@ -92,7 +92,7 @@ static bool is_single(const value_form *one)
 static bool add_terms(values *all, value_ref ref, banyan_reduce_op op)
 {
     const value_form *one = &all->list.data[ref.id];
-    if (ref.id < VALUE_FIRST || (one->op != op && !is_single(one)))
+    if (ref.id < VALUE_FIRST || (one->op != op && !values_is_single(one)))
         return array_push(&all->room, (value_term){VALUE_NESTED | ref.id, 1, ref.offset});
     if (!array_reserve(&all->room, one->count))
         return false;
@@ -120,7 +120,7 @@ bool values_reduce(values *all, const value_ref *refs, size_t count, banyan_redu
     uint32_t terms = (uint32_t)all->room.count - 1;
     qsort(all->room.data + 1, terms, sizeof *all->room.data, compare_terms);
     all->room.count = 1 + join_equal(all->room.data + 1, terms, op);
-    return keep(all, op, made);
+    return values_keep(all, op, made);
 }
 
 /* ---- formatting ---- */
@@ -144,7 +144,7 @@ void values_tell(const values *all, value_ref ref, int ranks, char *text, size_t
         return;
     }
     const value_form *one = &all->list.data[ref.id];
-    int used = is_single(one)
+    int used = values_is_single(one)
                    ? 0
                    : snprintf(text, text_bytes, "the %s of ", banyan_reduce_op_name(one->op));
     for (uint32_t i = 0; i < one->count && (size_t)used < text_bytes; i++) {

@@ -2,19 +2,19 @@
 
 #include <string.h>
 
-static size_t bytes_of(uint32_t count)
+static size_t vector_clock_bytes_of(uint32_t count)
 {
     return sizeof(vector_clock) + count * sizeof(vector_clock_entry);
 }
 
-static vector_clock *make(vector_clock_store *store, uint32_t count)
+static vector_clock *vector_clock_make(vector_clock_store *store, uint32_t count)
 {
-    vector_clock *made = malloc(bytes_of(count));
+    vector_clock *made = malloc(vector_clock_bytes_of(count));
     if (!made) {
-        error_no_memory(bytes_of(count), "what thread blocks know of each other");
+        error_no_memory(vector_clock_bytes_of(count), "what thread blocks know of each other");
         return NULL;
     }
-    store->bytes += bytes_of(count);
+    store->bytes += vector_clock_bytes_of(count);
     made->users = 1;
     made->count = 0;
     return made;
@@ -24,18 +24,19 @@ void vector_clock_drop(vector_clock_store *store, vector_clock *known)
 {
     if (!known || --known->users > 0)
         return;
-    store->bytes -= bytes_of(known->count);
+    store->bytes -= vector_clock_bytes_of(known->count);
     free(known);
 }
 
-static uint32_t greater(uint32_t a, uint32_t b)
+static uint32_t vector_clock_greater(uint32_t a, uint32_t b)
 {
     return a > b ? a : b;
 }
 
-static vector_clock_entry join(vector_clock_entry a, vector_clock_entry b)
+static vector_clock_entry vector_clock_join(vector_clock_entry a, vector_clock_entry b)
 {
-    return (vector_clock_entry){a.chain, greater(a.order, b.order), greater(a.seen, b.seen)};
+    return (vector_clock_entry){a.chain, vector_clock_greater(a.order, b.order),
+                                vector_clock_greater(a.seen, b.seen)};
 }
 
 /* Merge two clocks: call `put` for the maximum of both, ascending, without entries that the
@@ -72,7 +73,8 @@ static void merge_one(merger *to, vector_clock_entry one)
     to->count++;
 }
 
-static void merge(merger *to, const vector_clock *a, const vector_clock_entry *b, uint32_t b_count)
+static void vector_clock_merge(merger *to, const vector_clock *a, const vector_clock_entry *b,
+                               uint32_t b_count)
 {
     uint32_t i = 0, k = 0, a_count = a ? a->count : 0;
     while (i < a_count || k < b_count) {
@@ -81,7 +83,7 @@ static void merge(merger *to, const vector_clock *a, const vector_clock_entry *b
         else if (i == a_count || b[k].chain < a->entries[i].chain)
             merge_one(to, b[k++]);
         else
-            merge_one(to, join(a->entries[i++], b[k++]));
+            merge_one(to, vector_clock_join(a->entries[i++], b[k++]));
     }
     to->same = to->same && to->like && to->count == to->like->count;
 }
@@ -90,14 +92,14 @@ static bool add_entries(vector_clock_store *store, vector_clock **into,
                         const vector_clock_entry *more, uint32_t count)
 {
     merger look = {.chains = store->chains, .caller = UINT32_MAX, .same = true, .like = *into};
-    merge(&look, *into, more, count);
+    vector_clock_merge(&look, *into, more, count);
     if (look.same)
         return true;
-    vector_clock *made = make(store, look.count);
+    vector_clock *made = vector_clock_make(store, look.count);
     if (!made)
         return false;
     merger fill = {.chains = store->chains, .caller = UINT32_MAX, .to = made->entries};
-    merge(&fill, *into, more, count);
+    vector_clock_merge(&fill, *into, more, count);
     made->count = fill.count;
     vector_clock_drop(store, *into);
     *into = made;
@@ -119,7 +121,7 @@ bool vector_clock_add_one(vector_clock_store *store, vector_clock **into, vector
 vector_clock *vector_clock_relax(vector_clock_store *store, const vector_clock *known, int rank)
 {
     uint32_t count = known ? known->count : 0;
-    vector_clock *made = make(store, count);
+    vector_clock *made = vector_clock_make(store, count);
     if (!made)
         return NULL;
     if (count > 0)
@@ -133,7 +135,7 @@ vector_clock *vector_clock_relax(vector_clock_store *store, const vector_clock *
     return made;
 }
 
-static const vector_clock_entry *find(const vector_clock *known, uint32_t chain)
+static const vector_clock_entry *vector_clock_find(const vector_clock *known, uint32_t chain)
 {
     uint32_t low = 0, high = known ? known->count : 0;
     while (low < high) {
@@ -152,10 +154,10 @@ bool vector_clock_orders(const vector_clock *known, const chain_list *all, uint3
 {
     const vector_clock_entry *one;
     if (ends_with_run(&all->list[chain])) {
-        one = find(known, all->list[chain].caller);
+        one = vector_clock_find(known, all->list[chain].caller);
         if (one && one->order >= block_time_run(time) + 2)
             return true;
     }
-    one = find(known, chain);
+    one = vector_clock_find(known, chain);
     return one && (seen ? one->seen : one->order) >= time;
 }

@@ -14,7 +14,7 @@ static bool visit_list(replay *all, int rank, counter *list, uint32_t count, con
     return true;
 }
 
-static bool visit_all(replay *all, counter_visit visit)
+static bool balance_visit_all(replay *all, counter_visit visit)
 {
     for (int r = 0; r < all->plan->rank_count; r++) {
         const plan_rank *of = &all->plan->ranks[r];
@@ -45,7 +45,7 @@ static uint64_t taken_of(const counter *at)
     return sum;
 }
 
-static bool mark(replay *all, int rank, counter *at, const char *what, uint32_t number)
+static bool balance_mark(replay *all, int rank, counter *at, const char *what, uint32_t number)
 {
     (void)all, (void)rank, (void)what, (void)number;
     at->drifts = given_of(at) > taken_of(at);
@@ -54,10 +54,10 @@ static bool mark(replay *all, int rank, counter *at, const char *what, uint32_t 
 
 void replay_mark_drifts(replay *all)
 {
-    visit_all(all, mark);
+    balance_visit_all(all, balance_mark);
 }
 
-static bool tell(replay *all, int rank, counter *at, const char *what, uint32_t number)
+static bool balance_tell(replay *all, int rank, counter *at, const char *what, uint32_t number)
 {
     uint64_t given = given_of(at), taken = taken_of(at);
     if (given >= taken)
@@ -77,7 +77,7 @@ static bool tell(replay *all, int rank, counter *at, const char *what, uint32_t 
                         (unsigned long long)(at->initial / (taken - given)));
 }
 
-static bool warn(replay *all, int rank, counter *at, const char *what, uint32_t number)
+static bool balance_warn(replay *all, int rank, counter *at, const char *what, uint32_t number)
 {
     if (!at->drifts)
         return true;
@@ -97,10 +97,10 @@ static bool warn(replay *all, int rank, counter *at, const char *what, uint32_t 
 
 bool replay_warn_of_drifts(replay *all)
 {
-    return visit_all(all, warn);
+    return balance_visit_all(all, balance_warn);
 }
 
 bool replay_tell_dry(replay *all)
 {
-    return visit_all(all, tell);
+    return balance_visit_all(all, balance_tell);
 }

@@ -169,8 +169,8 @@ static bool leaves_enough(const trial *by, const order_event *event)
            tokens_of(by, event->takes) > takes_left(by, event->takes) - event->left;
 }
 
-static bool step(trial *by, uint32_t lane, const order_event *event, bool chosen,
-                 order_take_list *log)
+static bool orders_step(trial *by, uint32_t lane, const order_event *event, bool chosen,
+                        order_take_list *log)
 {
     order_take take = {lane, by->at[lane], event->takes, chosen};
     if (event->gives != ORDER_NONE)
@@ -182,14 +182,14 @@ static bool step(trial *by, uint32_t lane, const order_event *event, bool chosen
 }
 
 /* Execute every event that has no influence on other lanes. */
-static bool go_on(trial *by, order_take_list *log)
+static bool orders_go_on(trial *by, order_take_list *log)
 {
     for (bool moved = true; moved && !by->gave_up;) {
         moved = false;
         for (uint32_t lane = 0; lane < by->net->lane_count; lane++) {
             const order_event *event = event_of(by, lane);
             for (; is_able(by, lane, event) && leaves_enough(by, event); moved = true) {
-                if (!step(by, lane, event, false, log))
+                if (!orders_step(by, lane, event, false, log))
                     return false;
                 event = event_of(by, lane);
             }
@@ -226,14 +226,14 @@ static bool keep_state(trial *by, branch from)
            map_put(&by->seen, at, at_bytes, by->states.count - 1);
 }
 
-static void restore(trial *by, const state *old)
+static void orders_restore(trial *by, const state *old)
 {
     memcpy(by->at, old->at, by->net->lane_count * sizeof *by->at);
     memcpy(by->counts, old->counts, 2 * by->net->counter_count * sizeof *by->counts);
 }
 
 /* Find a counter at which every lane that will take from it stands: it suffices to branch there. */
-static uint32_t find_meeting(const trial *by)
+static uint32_t orders_find_meeting(const trial *by)
 {
     for (uint32_t lane = 0; lane < by->net->lane_count; lane++) {
         const order_event *event = event_of(by, lane);
@@ -253,7 +253,7 @@ static uint32_t find_meeting(const trial *by)
 
 static bool add_branches(trial *by)
 {
-    uint32_t only = find_meeting(by), number = (uint32_t)by->states.count - 1;
+    uint32_t only = orders_find_meeting(by), number = (uint32_t)by->states.count - 1;
     size_t before = by->branches.count;
     bool done = true;
     for (uint32_t lane = 0; lane < by->net->lane_count; lane++) {
@@ -275,11 +275,11 @@ static bool enter_branch(trial *by, branch from, order_take_list *log)
         memset(by->at, 0, by->net->lane_count * sizeof *by->at);
         memset(by->counts, 0, 2 * by->net->counter_count * sizeof *by->counts);
     } else {
-        restore(by, &by->states.data[from.parent]);
-        if (!step(by, from.lane, event_of(by, from.lane), true, log))
+        orders_restore(by, &by->states.data[from.parent]);
+        if (!orders_step(by, from.lane, event_of(by, from.lane), true, log))
             return false;
     }
-    return go_on(by, log);
+    return orders_go_on(by, log);
 }
 
 /* Try counters with the fewest choices first, so that a path to a deadlock is short. */

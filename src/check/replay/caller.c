@@ -96,7 +96,7 @@ static void tell_history(const replay *all, uint32_t origin_number, char *text, 
     }
 }
 
-static bool tell_wrong(motion *by, const cell *of, value_ref expected)
+static bool caller_tell_wrong(motion *by, const cell *of, value_ref expected)
 {
     replay *all = by->all;
     int rank = all->instances.data[by->instance].rank;
@@ -140,7 +140,8 @@ static bool expected_value(replay *all, const banyan_plan_result *wanted, uint32
     return made;
 }
 
-static bool check_part(motion *by, lane *l, const banyan_plan_result *wanted, banyan_reduce_op op)
+static bool caller_check_part(motion *by, lane *l, const banyan_plan_result *wanted,
+                              banyan_reduce_op op)
 {
     replay *all = by->all;
     uint32_t run = all->instances.data[by->instance].run;
@@ -155,13 +156,13 @@ static bool check_part(motion *by, lane *l, const banyan_plan_result *wanted, ba
         value_ref should = value_ahead(expected, by->at - wanted->offset);
         bool counts = is.id != VALUE_ANYTHING && (run == 0 || !all->raced);
         if (counts && !value_is(is, should) &&
-            !tell_wrong(by, &all->cells.list.data[l->cell], should))
+            !caller_tell_wrong(by, &all->cells.list.data[l->cell], should))
             return false;
     }
     return true;
 }
 
-static bool read_bytes(motion *by, lane *l, uint64_t bytes)
+static bool caller_read_bytes(motion *by, lane *l, uint64_t bytes)
 {
     for (uint64_t at = 0; at < bytes;) {
         value_ref value;
@@ -185,9 +186,9 @@ static bool read_output(replay *all, int rank)
         return false;
     bool read = true;
     for (size_t i = 0; i < count && read; i++)
-        read = check_part(&by, &l, &parts[i], op);
+        read = caller_check_part(&by, &l, &parts[i], op);
     if (count == 0 && all->plan->collective == BANYAN_CUSTOM)
-        read = read_bytes(&by, &l, all->ranks[rank].bytes[PLAN_OUTPUT]);
+        read = caller_read_bytes(&by, &l, all->ranks[rank].bytes[PLAN_OUTPUT]);
     free(parts);
     return read;
 }

@@ -10,7 +10,7 @@ uint64_t chain_packet_parts(const plan_op *ops, uint32_t count)
     return parts;
 }
 
-static void add_rank(const banyan_plan *plan, int r, chain_list *made)
+static void chains_add_rank(const banyan_plan *plan, int r, chain_list *made)
 {
     const plan_rank *rank = &plan->ranks[r];
     uint32_t caller = made->count;
@@ -64,6 +64,6 @@ banyan_status chains_make(const banyan_plan *plan, arena *memory, chain_list *ma
     if (!take_lists(plan, memory, count, made))
         return BANYAN_ERR_NO_MEMORY;
     for (int r = 0; r < plan->rank_count; r++)
-        add_rank(plan, r, made);
+        chains_add_rank(plan, r, made);
     return BANYAN_OK;
 }

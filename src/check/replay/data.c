@@ -25,32 +25,32 @@ static const plan_switch *group_of(const replay *all, const walker *by, const pl
                 .switches[by->block->channels[PLAN_SWITCH][operand->reference]];
 }
 
-static uint32_t width_of(const replay *all, const walker *by, const plan_operand *operand)
+static uint32_t data_width_of(const replay *all, const walker *by, const plan_operand *operand)
 {
     return operand->place == PLAN_GROUP ? (uint32_t)group_of(all, by, operand)->rank_count : 1;
 }
 
-static void add_lanes(gpu_copy *m, const plan_operand *operand, uint32_t number, bool packets)
+static void data_add_lanes(gpu_copy *m, const plan_operand *operand, uint32_t number, bool packets)
 {
     replay *all = m->motion.all;
     const walker *by = m->motion.by;
     uint32_t run = all->ranks[by->rank].run;
     plan_where where = plan_operand_where(all->plan, by->rank, by->block, m->motion.op, operand);
-    for (uint32_t i = 0; i < width_of(all, by, operand); i++) {
+    for (uint32_t i = 0; i < data_width_of(all, by, operand); i++) {
         int rank = operand->place == PLAN_GROUP ? group_of(all, by, operand)->ranks[i] : where.rank;
         m->lanes[m->lane_count] = motion_lane(all, rank, where.buffer, packets, run);
         m->lanes[m->lane_count++].operand = number;
     }
 }
 
-static bool make_lanes(gpu_copy *m)
+static bool data_make_lanes(gpu_copy *m)
 {
     const plan_op *op = m->motion.op;
     uint32_t count = 0;
     for (uint32_t i = 0; i < op->source_count; i++)
-        count += width_of(m->motion.all, m->motion.by, &op->sources[i]);
+        count += data_width_of(m->motion.all, m->motion.by, &op->sources[i]);
     for (uint32_t i = 0; i < op->destination_count; i++)
-        count += width_of(m->motion.all, m->motion.by, &op->destinations[i]);
+        count += data_width_of(m->motion.all, m->motion.by, &op->destinations[i]);
     m->lanes = malloc((count + 1) * sizeof *m->lanes);
     m->values = malloc((count + 1) * sizeof *m->values);
     if (!m->lanes || !m->values) {
@@ -58,11 +58,11 @@ static bool make_lanes(gpu_copy *m)
         return false;
     }
     for (uint32_t i = 0; i < op->source_count; i++)
-        add_lanes(m, &op->sources[i], i, plan_source_is_packets(op, i));
+        data_add_lanes(m, &op->sources[i], i, plan_source_is_packets(op, i));
     m->source_lanes = m->lane_count;
     for (uint32_t i = 0; i < op->destination_count; i++)
-        add_lanes(m, &op->destinations[i], op->source_count + i,
-                  plan_destination_is_packets(op, i));
+        data_add_lanes(m, &op->destinations[i], op->source_count + i,
+                       plan_destination_is_packets(op, i));
     return true;
 }
 
@@ -75,7 +75,7 @@ static void free_lanes(gpu_copy *m)
 
 /* ---- cells ---- */
 
-static uint64_t lesser(uint64_t a, uint64_t b)
+static uint64_t data_lesser(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
@@ -95,7 +95,7 @@ static bool lay_cells(gpu_copy *m, const plan_piece *piece, uint64_t at, uint32_
             if (!space_cut(cells, l->in, begin + *bytes) ||
                 !space_cell(cells, l->in, begin, &l->cell, &end))
                 return false;
-            *bytes = lesser(*bytes, end - begin);
+            *bytes = data_lesser(*bytes, end - begin);
         }
     } while (*bytes < before);
     return true;
@@ -148,7 +148,7 @@ static bool add_origin(gpu_copy *m, uint32_t *made)
     return true;
 }
 
-static bool combine(gpu_copy *m, value_ref *value)
+static bool data_combine(gpu_copy *m, value_ref *value)
 {
     uint32_t count = m->source_lanes;
     *value = count > 0 ? m->values[0] : (value_ref){VALUE_ZERO, 0};
@@ -178,7 +178,7 @@ static bool add_traces(gpu_copy *m, const cell *from)
 
 /* Merge the clocks of the packets that these bytes come from: their writers, and the receivers of
  * packets made of them, come after them. */
-static bool hear_packets(gpu_copy *m, vector_clock **known, vector_clock **told)
+static bool data_hear_packets(gpu_copy *m, vector_clock **known, vector_clock **told)
 {
     replay *all = m->motion.all;
     m->traces.count = 0;
@@ -193,7 +193,7 @@ static bool hear_packets(gpu_copy *m, vector_clock **known, vector_clock **told)
     return true;
 }
 
-static bool read_all(gpu_copy *m, const plan_piece *piece, uint64_t at, uint64_t bytes)
+static bool data_read_all(gpu_copy *m, const plan_piece *piece, uint64_t at, uint64_t bytes)
 {
     for (uint32_t i = 0; i < m->source_lanes; i++) {
         look_at(m, piece, &m->lanes[i], at, bytes);
@@ -203,8 +203,8 @@ static bool read_all(gpu_copy *m, const plan_piece *piece, uint64_t at, uint64_t
     return true;
 }
 
-static bool write_all(gpu_copy *m, const plan_piece *piece, uint64_t at, uint64_t bytes,
-                      value_ref value, uint32_t made)
+static bool data_write_all(gpu_copy *m, const plan_piece *piece, uint64_t at, uint64_t bytes,
+                           value_ref value, uint32_t made)
 {
     for (uint32_t i = m->source_lanes; i < m->lane_count; i++) {
         const lane *l = &m->lanes[i];
@@ -224,11 +224,11 @@ static bool write_after_packets(gpu_copy *m, const plan_piece *piece, uint64_t a
     vector_clock_store *store = &m->motion.all->store;
     motion before = m->motion;
     vector_clock *known = vector_clock_keep(m->known), *told = vector_clock_keep(m->motion.told);
-    bool written = hear_packets(m, &known, &told);
+    bool written = data_hear_packets(m, &known, &told);
     m->motion.known = known;
     m->motion.told = told;
     m->motion.traces = &m->traces;
-    written = written && write_all(m, piece, at, bytes, value, made);
+    written = written && data_write_all(m, piece, at, bytes, value, made);
     vector_clock_drop(store, known);
     vector_clock_drop(store, told);
     m->motion = before;
@@ -240,8 +240,8 @@ static bool move_cells(gpu_copy *m, const plan_piece *piece, uint64_t at, uint64
     value_ref value = {VALUE_ZERO, 0};
     uint32_t made = 0;
     if (m->pads)
-        return write_all(m, piece, at, bytes, value, made);
-    if (!read_all(m, piece, at, bytes) || !combine(m, &value) || !add_origin(m, &made))
+        return data_write_all(m, piece, at, bytes, value, made);
+    if (!data_read_all(m, piece, at, bytes) || !data_combine(m, &value) || !add_origin(m, &made))
         return false;
     return write_after_packets(m, piece, at, bytes, value, made);
 }
@@ -262,7 +262,7 @@ static banyan_status move_piece(void *context, const plan_piece *piece)
     return BANYAN_OK;
 }
 
-static banyan_status cut(gpu_copy *m, const plan_op *one, plan_piece_visit visit)
+static banyan_status data_cut(gpu_copy *m, const plan_op *one, plan_piece_visit visit)
 {
     replay *all = m->motion.all;
     walker *by = m->motion.by;
@@ -270,7 +270,7 @@ static banyan_status cut(gpu_copy *m, const plan_op *one, plan_piece_visit visit
                              by->iteration, visit, m);
 }
 
-static banyan_status pad(gpu_copy *m, const plan_op *one)
+static banyan_status data_pad(gpu_copy *m, const plan_op *one)
 {
     replay *all = m->motion.all;
     walker *by = m->motion.by;
@@ -289,7 +289,7 @@ static uint32_t generation_of(const replay *all, const walker *by, const plan_op
 }
 
 /* A port's packets show the port's progress; packets that the block writes show their own. */
-static bool begin_part(gpu_copy *m, const plan_op *op, uint32_t number)
+static bool data_begin_part(gpu_copy *m, const plan_op *op, uint32_t number)
 {
     replay *all = m->motion.all;
     const walker *by = m->motion.by;
@@ -361,9 +361,9 @@ static outcome play_part(replay *all, walker *by, const plan_op *op, const plan_
                              .known = known}};
     if (op->channel_type == PLAN_PORT)
         leave_to_port(&m, op, number, &channel);
-    bool played = begin_part(&m, op, number) && tell_with_packets(&m, op, channel) &&
-                  make_lanes(&m) && cut(&m, &one, move_piece) == BANYAN_OK &&
-                  pad(&m, &one) == BANYAN_OK;
+    bool played = data_begin_part(&m, op, number) && tell_with_packets(&m, op, channel) &&
+                  data_make_lanes(&m) && data_cut(&m, &one, move_piece) == BANYAN_OK &&
+                  data_pad(&m, &one) == BANYAN_OK;
     vector_clock_drop(&all->store, m.motion.told);
     free_lanes(&m);
     return played ? DONE : FAILED;
@@ -378,7 +378,7 @@ static outcome wait_for_packets(replay *all, walker *by, const plan_op *op, cons
             .loop = loop,
             .motion = {
                 .all = all, .by = by, .op = &one, .generation = generation_of(all, by, loop)}};
-        bool looked = make_lanes(&m) && cut(&m, &one, look_for_packets) == BANYAN_OK;
+        bool looked = data_make_lanes(&m) && data_cut(&m, &one, look_for_packets) == BANYAN_OK;
         free_lanes(&m);
         if (!looked)
             return FAILED;

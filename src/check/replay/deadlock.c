@@ -11,7 +11,7 @@ typedef struct want {
     char text[PLACE_TEXT_BYTES];
 } want;
 
-static bool is_done(const walker *by)
+static bool deadlock_is_done(const walker *by)
 {
     return by->at >= by->block->op_count;
 }
@@ -73,8 +73,8 @@ static bool meets_at(const plan_op *ops, uint32_t count, uint32_t barrier)
     return false;
 }
 
-static bool holds(const plan_operand *operand, plan_where where, int rank,
-                  const plan_operand *wanted)
+static bool deadlock_holds(const plan_operand *operand, plan_where where, int rank,
+                           const plan_operand *wanted)
 {
     return where.buffer == PLAN_SCRATCH && where.rank == rank &&
            operand->index < wanted->index + wanted->size &&
@@ -93,7 +93,7 @@ static bool packs_for(const replay *all, const walker *by, const plan_op *ops, u
             plan_where where = plan_operand_where(all->plan, by->rank, by->block, op, to);
             if (to->place == PLAN_GROUP)
                 where.rank = rank;
-            if (holds(to, where, rank, wanted))
+            if (deadlock_holds(to, where, rank, wanted))
                 return true;
         }
         if (packs_for(all, by, op->ops, op->op_count, rank, wanted))
@@ -113,7 +113,7 @@ static bool could_help(replay *all, const walker *by, const want *wanted, const 
 {
     const plan_op *rest = &other->block->ops[other->at];
     uint32_t count = other->block->op_count - other->at;
-    if (other == by || is_done(other))
+    if (other == by || deadlock_is_done(other))
         return false;
     if (wanted->counter)
         return gives_to(all, other, rest, count, wanted->counter);
@@ -158,7 +158,7 @@ typedef struct chase {
 
 /* Follow the waits from one block to the next until a block repeats or none is left. False for a
  * chain that joins one already reported. */
-static bool follow(replay *all, walker *from, chase *made)
+static bool deadlock_follow(replay *all, walker *from, chase *made)
 {
     *made = (chase){0};
     for (walker *at = from; at && made->count < PLACES_MOST;) {
@@ -216,7 +216,7 @@ static bool tell_chase(replay *all, const chase *what)
 }
 
 /* Rotate the cycle so that its smallest member comes first, from wherever it was found. */
-static void turn(chase *what)
+static void deadlock_turn(chase *what)
 {
     size_t least = what->first, count = what->count - what->first;
     walker *kept[PLACES_MOST];
@@ -232,9 +232,10 @@ bool replay_explain_stuck(replay *all)
     for (size_t i = 0; i < all->walker_count; i++) {
         walker *by = &all->walkers[i];
         chase what;
-        if (is_done(by) || !all->ranks[by->rank].running || !follow(all, by, &what))
+        if (deadlock_is_done(by) || !all->ranks[by->rank].running ||
+            !deadlock_follow(all, by, &what))
             continue;
-        turn(&what);
+        deadlock_turn(&what);
         if (!tell_chase(all, &what))
             return false;
     }

@@ -53,8 +53,8 @@ static const char *const buffer_words[] = {
     [PLAN_INPUT] = "input", [PLAN_OUTPUT] = "output", [PLAN_SCRATCH] = "scratch"};
 
 /* Name the missing synchronization between the two; `first` came earlier in the replay. */
-static void advise(const motion *by, const touch *first, bool relaxed_only, char *text,
-                   size_t bytes)
+static void motion_advise(const motion *by, const touch *first, bool relaxed_only, char *text,
+                          size_t bytes)
 {
     const chain_owner *a = &by->all->chains.list[first->chain],
                       *b = &by->all->chains.list[by->chain];
@@ -90,8 +90,8 @@ static const char *run_text(const motion *by, uint32_t number, char *text, size_
     return text;
 }
 
-static void verbs(const motion *by, const touch *other, bool writes, bool other_writes, char *text,
-                  size_t bytes)
+static void motion_verbs(const motion *by, const touch *other, bool writes, bool other_writes,
+                         char *text, size_t bytes)
 {
     char mine[PLACE_TEXT_BYTES], theirs[PLACE_TEXT_BYTES], my_run[32], their_run[32];
     snprintf(text, bytes, "%s %s them %s and %s %s them %s",
@@ -101,8 +101,8 @@ static void verbs(const motion *by, const touch *other, bool writes, bool other_
              run_text(by, by->instance, my_run, sizeof my_run));
 }
 
-static bool collide(motion *by, const lane *at, cell *with, const touch *other, bool writes,
-                    bool other_writes, bool seen)
+static bool motion_collide(motion *by, const lane *at, cell *with, const touch *other, bool writes,
+                           bool other_writes, bool seen)
 {
     replay *all = by->all;
     const instance *mine = &all->instances.data[by->instance];
@@ -119,8 +119,8 @@ static bool collide(motion *by, const lane *at, cell *with, const touch *other, 
     if (!findings_wants(all->findings, &draft))
         return true;
     char who[3 * PLACE_TEXT_BYTES], advice[256], span[SPAN_TEXT_BYTES];
-    verbs(by, other, writes, other_writes, who, sizeof who);
-    advise(by, other, draft.relaxed_only, advice, sizeof advice);
+    motion_verbs(by, other, writes, other_writes, who, sizeof who);
+    motion_advise(by, other, draft.relaxed_only, advice, sizeof advice);
     return findings_add(
         all->findings, &draft, "rank %d's %s%s, %s: %s, and nothing orders the two; %s", at->rank,
         at->packets ? "packets in " : "", buffer_words[at->buffer],
@@ -175,7 +175,7 @@ static bool tell_nothing_read(motion *by, const lane *from)
 
 /* Record packets that have arrived: merge their clocks and, after the last one, the end of their
  * part. */
-static bool hear_packets(motion *by, const cell *of)
+static bool motion_hear_packets(motion *by, const cell *of)
 {
     replay *all = by->all;
     walker *reader = by->by;
@@ -205,9 +205,9 @@ bool motion_read(motion *by, const lane *from, value_ref *value)
     by->all->steps++;
     bool ordered =
         from->packets ? is_newer_order(by, of, false) : is_ordered(by, &of->writer, true);
-    if (!ordered && !collide(by, from, of, &of->writer, false, true, !from->packets))
+    if (!ordered && !motion_collide(by, from, of, &of->writer, false, true, !from->packets))
         return false;
-    if (from->packets && by->by && ordered && !hear_packets(by, of))
+    if (from->packets && by->by && ordered && !motion_hear_packets(by, of))
         return false;
     *value = of->lost ? (value_ref){VALUE_ANYTHING, 0} : of->value;
     /* Where chunks are clipped, bytes behind their data may be moved, but must not become a result.
@@ -244,12 +244,12 @@ static bool collide_with_all(motion *by, const lane *to, cell *of, value_ref val
     bool same = of->writer.instance == by->instance && value_is(of->value, value);
     bool ordered =
         same || (packets ? is_newer_order(by, of, true) : is_ordered(by, &of->writer, true));
-    if (!ordered && !collide(by, to, of, &of->writer, true, true, !packets))
+    if (!ordered && !motion_collide(by, to, of, &of->writer, true, true, !packets))
         return false;
     *lost = of->lost;
     for (size_t i = 0; i < of->readers.count; i++) {
         if (!is_ordered(by, &of->readers.data[i], false) &&
-            !collide(by, to, of, &of->readers.data[i], true, false, false))
+            !motion_collide(by, to, of, &of->readers.data[i], true, false, false))
             return false;
     }
     of->lost = was_lost;

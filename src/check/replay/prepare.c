@@ -2,7 +2,7 @@
 
 #include "check/replay/replay.h"
 
-static void *take_zeroed(replay *all, size_t count, size_t bytes)
+static void *prepare_take_zeroed(replay *all, size_t count, size_t bytes)
 {
     void *taken = arena_take(&all->memory, count * bytes + 1);
     return taken ? memset(taken, 0, count * bytes) : NULL;
@@ -25,7 +25,7 @@ static bool note_user(counter *at, bool gives, uint32_t chain, uint64_t times)
 }
 
 /* True if several blocks give to the counter, or take from it. */
-static bool note_shared(replay *all, counter *at)
+static bool prepare_note_shared(replay *all, counter *at)
 {
     if (at->shared != NOBODY || (at->givers.count <= 1 && at->takers.count <= 1))
         return true;
@@ -45,7 +45,7 @@ static bool note_op(replay *all, const walker *by, const plan_op *op, uint64_t t
     for (uint32_t k = 0; (gives || takes) && k < count; k++) {
         counter *at = gives ? replay_given(all, by->rank, by->block, op, k)
                             : replay_taken(all, by->rank, by->block, op, k);
-        if (at && (!note_user(at, gives, by->chain, times) || !note_shared(all, at)))
+        if (at && (!note_user(at, gives, by->chain, times) || !prepare_note_shared(all, at)))
             return false;
     }
     return true;
@@ -57,7 +57,7 @@ static banyan_status note_barrier(replay *all, int rank, const plan_op *op)
     uint64_t place;
     if (op->kind != PLAN_BARRIER || map_get(&all->meetings, key, sizeof key, &place))
         return BANYAN_OK;
-    uint32_t *kept = take_zeroed(all, 1, sizeof key);
+    uint32_t *kept = prepare_take_zeroed(all, 1, sizeof key);
     meeting new = {.rank = rank, .barrier = op->barrier, .members = op->barrier_members};
     if (!kept || !array_push(&all->meeting_list, new))
         return BANYAN_ERR_NO_MEMORY;
@@ -67,8 +67,8 @@ static banyan_status note_barrier(replay *all, int rank, const plan_op *op)
                : BANYAN_ERR_NO_MEMORY;
 }
 
-static banyan_status note_ops(replay *all, const walker *by, const plan_op *ops, uint32_t count,
-                              uint64_t times)
+static banyan_status prepare_note_ops(replay *all, const walker *by, const plan_op *ops,
+                                      uint32_t count, uint64_t times)
 {
     for (uint32_t i = 0; i < count; i++) {
         const plan_op *op = &ops[i];
@@ -80,7 +80,7 @@ static banyan_status note_ops(replay *all, const walker *by, const plan_op *ops,
             return BANYAN_ERR_NO_MEMORY;
         RETURN_IF_FAILED(note_barrier(all, by->rank, op));
         uint64_t inside = plan_geometry_iterations(all->geometry, op);
-        RETURN_IF_FAILED(note_ops(all, by, op->ops, op->op_count, inside));
+        RETURN_IF_FAILED(prepare_note_ops(all, by, op->ops, op->op_count, inside));
         if (op->kind == PLAN_PIPELINE &&
             all->geometry->scratch_stride < all->geometry->chunk_bytes && inside > all->flags)
             all->flags = (uint32_t)inside;
@@ -106,7 +106,7 @@ static void place_buffers(replay *all, int r)
 
 static counter *make_counters(replay *all, uint32_t count)
 {
-    counter *made = take_zeroed(all, count, sizeof *made);
+    counter *made = prepare_take_zeroed(all, count, sizeof *made);
     for (uint32_t i = 0; made && i < count; i++)
         made[i].shared = NOBODY;
     return made;
@@ -123,7 +123,7 @@ static bool prepare_rank(replay *all, int r)
             return false;
     }
     rank->semaphores = make_counters(all, of->semaphore_count);
-    rank->port_times = take_zeroed(all, of->channel_count[PLAN_PORT], sizeof(uint32_t));
+    rank->port_times = prepare_take_zeroed(all, of->channel_count[PLAN_PORT], sizeof(uint32_t));
     if (!rank->semaphores || !rank->port_times)
         return false;
     for (uint32_t i = 0; i < of->semaphore_count; i++)
@@ -150,8 +150,8 @@ banyan_status replay_prepare(replay *all)
     all->flags = 1;
     all->store.chains = &all->chains;
     all->cells.store = &all->store;
-    all->ranks = take_zeroed(all, (size_t)plan->rank_count, sizeof *all->ranks);
-    all->walkers = take_zeroed(all, blocks, sizeof *all->walkers);
+    all->ranks = prepare_take_zeroed(all, (size_t)plan->rank_count, sizeof *all->ranks);
+    all->walkers = prepare_take_zeroed(all, blocks, sizeof *all->walkers);
     if (!all->ranks || !all->walkers || !values_make(&all->values) ||
         !array_push(&all->origins, (origin_link){NOBODY, 0, 0}))
         return BANYAN_ERR_NO_MEMORY;
@@ -162,7 +162,7 @@ banyan_status replay_prepare(replay *all)
     RETURN_IF_FAILED(plan_pairs_make(plan, &all->pairs));
     for (size_t i = 0; i < all->walker_count; i++) {
         const walker *by = &all->walkers[i];
-        RETURN_IF_FAILED(note_ops(all, by, by->block->ops, by->block->op_count, 1));
+        RETURN_IF_FAILED(prepare_note_ops(all, by, by->block->ops, by->block->op_count, 1));
     }
     replay_mark_drifts(all);
     if (all->shared.count > 0 && !order_net_make(&all->net, (uint32_t)all->walker_count,
@@ -184,7 +184,7 @@ static void free_counters(replay *all, counter *list, uint32_t count)
     }
 }
 
-static void free_rank(replay *all, int r)
+static void prepare_free_rank(replay *all, int r)
 {
     const plan_rank *of = &all->plan->ranks[r];
     rank_state *rank = &all->ranks[r];
@@ -209,7 +209,7 @@ void replay_free(replay *all)
         array_free(&by->counts);
     }
     for (int r = 0; all->ranks && r < all->plan->rank_count; r++)
-        free_rank(all, r);
+        prepare_free_rank(all, r);
     for (size_t i = 0; i < all->meeting_list.count; i++) {
         vector_clock_drop(&all->store, all->meeting_list.data[i].known);
         vector_clock_drop(&all->store, all->meeting_list.data[i].next);

@@ -25,7 +25,7 @@ static instance instance_of(const replay *all, const walker *by)
                       .run = all->ranks[by->rank].run};
 }
 
-static banyan_check_place place_of(instance one)
+static banyan_check_place check_replay_place_of(instance one)
 {
     bool caller = one.block == NOBODY;
     return (banyan_check_place){.rank = one.rank,
@@ -37,12 +37,12 @@ static banyan_check_place place_of(instance one)
 
 banyan_check_place walker_place(const replay *all, const walker *by)
 {
-    return place_of(instance_of(all, by));
+    return check_replay_place_of(instance_of(all, by));
 }
 
 banyan_check_place replay_place(const replay *all, uint32_t number)
 {
-    return place_of(all->instances.data[number]);
+    return check_replay_place_of(all->instances.data[number]);
 }
 
 /* Show the end of a long path. */
@@ -171,7 +171,7 @@ bool walker_join(replay *all, walker *by)
 
 /* ---- thread blocks ---- */
 
-static outcome take_step(replay *all, walker *by)
+static outcome check_replay_take_step(replay *all, walker *by)
 {
     const plan_op *loop, *op = walker_op(by, &loop);
     switch (op->kind) {
@@ -191,7 +191,7 @@ static outcome take_step(replay *all, walker *by)
     }
 }
 
-static void go_on(walker *by, const plan_op *loop)
+static void check_replay_go_on(walker *by, const plan_op *loop)
 {
     by->taken = 0;
     by->instance = NOBODY;
@@ -215,17 +215,17 @@ static uint64_t memory_of(const replay *all)
 }
 
 /* Advance the block as far as possible; `moved` is whether it made progress. */
-static outcome advance(replay *all, walker *by, bool *moved)
+static outcome check_replay_advance(replay *all, walker *by, bool *moved)
 {
     while (by->at < by->block->op_count) {
         if (is_past_loop(all, by)) {
             by->iteration = 0;
-            go_on(by, NULL);
+            check_replay_go_on(by, NULL);
             continue;
         }
         const plan_op *loop;
         walker_op(by, &loop);
-        outcome result = take_step(all, by);
+        outcome result = check_replay_take_step(all, by);
         if (result != DONE)
             return result;
         if (memory_of(all) > all->max_memory_bytes) {
@@ -234,7 +234,7 @@ static outcome advance(replay *all, walker *by, bool *moved)
                       all->plan->name, (unsigned long long)all->max_memory_bytes);
             return FAILED;
         }
-        go_on(by, loop);
+        check_replay_go_on(by, loop);
         all->steps++;
         *moved = true;
     }
@@ -264,7 +264,7 @@ static outcome advance_rank(replay *all, int r, uint32_t last, bool *moved)
             *moved = true;
         }
         for (uint32_t b = 0; b < all->plan->ranks[r].block_count; b++) {
-            if (advance(all, &rank->walkers[b], moved) == FAILED)
+            if (check_replay_advance(all, &rank->walkers[b], moved) == FAILED)
                 return FAILED;
         }
         if (!has_ended(all, r))

@@ -3,7 +3,7 @@
 
 /* ---- counters ---- */
 
-static bool is_semaphore(const plan_op *op)
+static bool sync_is_semaphore(const plan_op *op)
 {
     return op->kind == PLAN_SEM_ACQUIRE || op->kind == PLAN_SEM_RELEASE;
 }
@@ -13,7 +13,7 @@ counter *replay_given(replay *all, int rank, const plan_thread_block *block, con
 {
     int peer;
     uint32_t back;
-    if (is_semaphore(op))
+    if (sync_is_semaphore(op))
         return &all->ranks[rank].semaphores[op->semaphores[k]];
     uint32_t channel = plan_channel_of(block, op, op->channels[k]);
     if (!plan_pairs_find(&all->pairs, rank, op->channel_type, channel, &peer, &back))
@@ -24,13 +24,13 @@ counter *replay_given(replay *all, int rank, const plan_thread_block *block, con
 counter *replay_taken(replay *all, int rank, const plan_thread_block *block, const plan_op *op,
                       uint32_t k)
 {
-    if (is_semaphore(op))
+    if (sync_is_semaphore(op))
         return &all->ranks[rank].semaphores[op->semaphores[k]];
     return &all->ranks[rank]
                 .channels[op->channel_type][plan_channel_of(block, op, op->channels[k])];
 }
 
-static counter_user *user_of(counter_user *users, size_t count, uint32_t chain)
+static counter_user *sync_user_of(counter_user *users, size_t count, uint32_t chain)
 {
     for (size_t i = 0; i < count; i++) {
         if (users[i].chain == chain)
@@ -40,9 +40,9 @@ static counter_user *user_of(counter_user *users, size_t count, uint32_t chain)
 }
 
 /* Give a token, which takes over `told`. */
-static outcome give(replay *all, walker *by, counter *to, vector_clock *told)
+static outcome sync_give(replay *all, walker *by, counter *to, vector_clock *told)
 {
-    counter_user *giver = user_of(to->givers.data, to->givers.count, by->chain);
+    counter_user *giver = sync_user_of(to->givers.data, to->givers.count, by->chain);
     token new = {.known = told, .chain = by->chain, .ordinal = ++giver->so_far};
     if (replay_note_give(all, by, to, &new.given) && array_push(&to->tokens, new))
         return DONE;
@@ -62,7 +62,7 @@ static bool is_needed(const counter *at, const token *one, uint32_t run, uint64_
     return without < least;
 }
 
-static outcome hear(replay *all, walker *by, const token *one, bool relaxed)
+static outcome sync_hear(replay *all, walker *by, const token *one, bool relaxed)
 {
     if (!relaxed)
         return vector_clock_add(&all->store, &by->pending, one->known) ? DONE : FAILED;
@@ -78,7 +78,7 @@ static outcome hear_in_order(replay *all, walker *by, counter *at, token *one, b
 {
     if (!one || at->drifts)
         return DONE;
-    outcome result = hear(all, by, one, relaxed);
+    outcome result = sync_hear(all, by, one, relaxed);
     vector_clock_drop(&all->store, one->known);
     one->known = NULL;
     return result;
@@ -98,7 +98,7 @@ static outcome hear_certain(replay *all, walker *by, counter *at, bool relaxed)
         const token *one = &at->tokens.data[i];
         bool certain = all->orders ? orders_follow(all->orders, one->given, here)
                                    : is_needed(at, one, run, least);
-        if (certain && hear(all, by, one, relaxed) == FAILED)
+        if (certain && sync_hear(all, by, one, relaxed) == FAILED)
             return FAILED;
     }
     return DONE;
@@ -116,7 +116,7 @@ static bool is_next(const replay *all, const walker *by, const counter *at)
     return !all->forced;
 }
 
-static outcome take(replay *all, walker *by, counter *at, bool relaxed)
+static outcome sync_take(replay *all, walker *by, counter *at, bool relaxed)
 {
     bool shared = at->shared != NOBODY;
     if (at->taken >= at->initial && at->taken - at->initial >= at->tokens.count)
@@ -124,7 +124,7 @@ static outcome take(replay *all, walker *by, counter *at, bool relaxed)
     if (shared && !is_next(all, by, at))
         return WAITS;
     at->taken++;
-    counter_user *taker = user_of(at->takers.data, at->takers.count, by->chain);
+    counter_user *taker = sync_user_of(at->takers.data, at->takers.count, by->chain);
     taker->so_far++;
     token *one = at->taken > at->initial ? &at->tokens.data[at->taken - at->initial - 1] : NULL;
     outcome heard =
@@ -132,12 +132,12 @@ static outcome take(replay *all, walker *by, counter *at, bool relaxed)
     return heard == DONE && replay_note_take(all, by, at, one) ? DONE : FAILED;
 }
 
-static outcome take_all(replay *all, walker *by, const plan_op *op)
+static outcome sync_take_all(replay *all, walker *by, const plan_op *op)
 {
-    uint32_t count = is_semaphore(op) ? op->semaphore_count : op->channel_count;
+    uint32_t count = sync_is_semaphore(op) ? op->semaphore_count : op->channel_count;
     for (; by->taken < count; by->taken++) {
         counter *from = replay_taken(all, by->rank, by->block, op, by->taken);
-        outcome result = take(all, by, from, op->kind == PLAN_RELAXED_WAIT);
+        outcome result = sync_take(all, by, from, op->kind == PLAN_RELAXED_WAIT);
         if (result != DONE)
             return result;
     }
@@ -172,10 +172,10 @@ outcome replay_signal(replay *all, walker *by, const plan_op *op, uint32_t k, bo
         vector_clock_drop(&all->store, told);
         return FAILED;
     }
-    return give(all, by, to, told);
+    return sync_give(all, by, to, told);
 }
 
-static outcome signal_all(replay *all, walker *by, const plan_op *op)
+static outcome sync_signal_all(replay *all, walker *by, const plan_op *op)
 {
     for (uint32_t k = 0; k < op->channel_count; k++) {
         if (replay_signal(all, by, op, k, op->kind == PLAN_RELAXED_SIGNAL) == FAILED)
@@ -184,13 +184,13 @@ static outcome signal_all(replay *all, walker *by, const plan_op *op)
     return DONE;
 }
 
-static outcome release_all(replay *all, walker *by, const plan_op *op)
+static outcome sync_release_all(replay *all, walker *by, const plan_op *op)
 {
     vector_clock *told;
     for (uint32_t k = 0; k < op->semaphore_count; k++) {
         counter *to = replay_given(all, by->rank, by->block, op, k);
         if (!walker_tell(all, by, false, &told) ||
-            give(all, by, to, vector_clock_keep(told)) == FAILED)
+            sync_give(all, by, to, vector_clock_keep(told)) == FAILED)
             return FAILED;
     }
     return DONE;
@@ -207,7 +207,7 @@ outcome replay_flush(replay *all, walker *by, const plan_op *op)
 
 /* ---- barriers ---- */
 
-static outcome arrive(replay *all, walker *by, meeting *at)
+static outcome sync_arrive_at(replay *all, walker *by, meeting *at)
 {
     vector_clock_entry own = {by->chain, by->time, by->time};
     by->arrived = true;
@@ -227,13 +227,13 @@ static outcome arrive(replay *all, walker *by, meeting *at)
     return DONE;
 }
 
-static outcome meet(replay *all, walker *by, const plan_op *op)
+static outcome sync_meet(replay *all, walker *by, const plan_op *op)
 {
     uint32_t key[2] = {(uint32_t)by->rank, op->barrier};
     uint64_t place = 0;
     map_get(&all->meetings, key, sizeof key, &place);
     meeting *at = &all->meeting_list.data[place];
-    if (!by->arrived && arrive(all, by, at) == FAILED)
+    if (!by->arrived && sync_arrive_at(all, by, at) == FAILED)
         return FAILED;
     if (at->rounds == by->rounds)
         return WAITS;
@@ -251,14 +251,14 @@ outcome replay_sync(replay *all, walker *by, const plan_op *op)
     switch (op->kind) {
     case PLAN_SIGNAL:
     case PLAN_RELAXED_SIGNAL:
-        return signal_all(all, by, op);
+        return sync_signal_all(all, by, op);
     case PLAN_SEM_RELEASE:
-        return release_all(all, by, op);
+        return sync_release_all(all, by, op);
     case PLAN_FLUSH:
         return replay_flush(all, by, op);
     case PLAN_BARRIER:
-        return meet(all, by, op);
+        return sync_meet(all, by, op);
     default:
-        return take_all(all, by, op);
+        return sync_take_all(all, by, op);
     }
 }

@@ -74,7 +74,7 @@ static banyan_status is_sound(idle_search *by, bool *sound)
     return BANYAN_OK;
 }
 
-static void add_place(idle_kind *to, banyan_check_place place)
+static void idle_add_place(idle_kind *to, banyan_check_place place)
 {
     to->count++;
     if (to->draft.place_count < PLACES_MOST)
@@ -82,14 +82,14 @@ static void add_place(idle_kind *to, banyan_check_place place)
 }
 
 /* An operation without effect that does not synchronize threads. */
-static plan_op nothing(void)
+static plan_op idle_nothing(void)
 {
     return (plan_op){.kind = PLAN_SIGNAL, .channel_type = PLAN_MEMORY};
 }
 
 /* ---- nops and flushes ---- */
 
-static bool joins(const plan_op *op)
+static bool idle_joins(const plan_op *op)
 {
     return op->kind == PLAN_NOP || op->kind == PLAN_BARRIER;
 }
@@ -97,7 +97,7 @@ static bool joins(const plan_op *op)
 /* True for a nop after which nothing happened since the last synchronization, or the beginning. */
 static bool is_idle_at_sight(const plan_op *ops, uint32_t i, bool in_loop)
 {
-    return ops[i].kind == PLAN_NOP && (i > 0 ? joins(&ops[i - 1]) : !in_loop);
+    return ops[i].kind == PLAN_NOP && (i > 0 ? idle_joins(&ops[i - 1]) : !in_loop);
 }
 
 static banyan_status try_op(idle_search *by, plan_op *ops, uint32_t i, banyan_check_place place)
@@ -109,17 +109,17 @@ static banyan_status try_op(idle_search *by, plan_op *ops, uint32_t i, banyan_ch
     if ((kept.kind != PLAN_NOP && !flush) || (by->plan->line_count > 0 && kept.line == 0))
         return BANYAN_OK;
     if (is_idle_at_sight(ops, i, place.loop_operation >= 0)) {
-        add_place(kind, place);
+        idle_add_place(kind, place);
         return BANYAN_OK;
     }
     if (kept.kind == PLAN_PUT_WITH_SIGNAL_AND_FLUSH)
         ops[i].kind = PLAN_PUT_WITH_SIGNAL;
     else
-        ops[i] = nothing();
+        ops[i] = idle_nothing();
     banyan_status status = is_sound(by, &sound);
     ops[i] = kept;
     if (status == BANYAN_OK && sound)
-        add_place(kind, place);
+        idle_add_place(kind, place);
     return status;
 }
 
@@ -143,7 +143,7 @@ static banyan_status visit_block(idle_search *by, int r, uint32_t b, op_visit vi
     return BANYAN_OK;
 }
 
-static banyan_status visit_all(idle_search *by, op_visit visit)
+static banyan_status idle_visit_all(idle_search *by, op_visit visit)
 {
     for (int r = 0; r < by->plan->rank_count; r++) {
         for (uint32_t b = 0; b < by->plan->ranks[r].block_count; b++)
@@ -170,8 +170,8 @@ static void change_round(const plan_rank *rank, uint32_t barrier, uint32_t n, bo
 }
 
 /* Try one round of a barrier, represented by the first of its members' operations. */
-static banyan_status try_barrier(idle_search *by, plan_op *ops, uint32_t i,
-                                 banyan_check_place place)
+static banyan_status idle_try_barrier(idle_search *by, plan_op *ops, uint32_t i,
+                                      banyan_check_place place)
 {
     const plan_rank *rank = &by->plan->ranks[place.rank];
     uint32_t n = 0, barrier = ops[i].barrier;
@@ -191,25 +191,25 @@ static banyan_status try_barrier(idle_search *by, plan_op *ops, uint32_t i,
     banyan_status status = is_sound(by, &sound);
     change_round(rank, barrier, n, false);
     if (status == BANYAN_OK && sound)
-        add_place(&by->kinds[IDLE_BARRIER], place);
+        idle_add_place(&by->kinds[IDLE_BARRIER], place);
     return status;
 }
 
 /* ---- signals and waits, releases and acquires ---- */
 
-static bool gives(const plan_op *op)
+static bool idle_gives(const plan_op *op)
 {
     return op->kind == PLAN_SIGNAL || op->kind == PLAN_RELAXED_SIGNAL ||
            op->kind == PLAN_SEM_RELEASE ||
            (op->kind == PLAN_PUT_WITH_SIGNAL && plan_op_part_count(op) == 1);
 }
 
-static bool takes(const plan_op *op)
+static bool idle_takes(const plan_op *op)
 {
     return op->kind == PLAN_WAIT || op->kind == PLAN_RELAXED_WAIT || op->kind == PLAN_SEM_ACQUIRE;
 }
 
-static bool is_semaphore(const plan_op *op)
+static bool idle_is_semaphore(const plan_op *op)
 {
     return op->kind == PLAN_SEM_ACQUIRE || op->kind == PLAN_SEM_RELEASE;
 }
@@ -218,18 +218,18 @@ static banyan_status note_ends(idle_search *by, plan_op *ops, uint32_t i, banyan
 {
     plan_op *op = &ops[i];
     const plan_rank *rank = &by->plan->ranks[place.rank];
-    uint32_t count = is_semaphore(op) ? op->semaphore_count : op->channel_count;
-    for (uint32_t k = 0; (gives(op) || takes(op)) && k < count; k++) {
-        end new = {.gives = gives(op),
+    uint32_t count = idle_is_semaphore(op) ? op->semaphore_count : op->channel_count;
+    for (uint32_t k = 0; (idle_gives(op) || idle_takes(op)) && k < count; k++) {
+        end new = {.gives = idle_gives(op),
                    .in_loop = place.loop_operation >= 0,
                    .owner = place.rank,
-                   .type = is_semaphore(op) ? PLAN_CHANNEL_TYPES : (uint32_t)op->channel_type,
+                   .type = idle_is_semaphore(op) ? PLAN_CHANNEL_TYPES : (uint32_t)op->channel_type,
                    .sequence = (uint32_t)by->ends.count,
                    .chain = (uint32_t)place.thread_block,
                    .op = op,
                    .at = k,
                    .place = place};
-        if (is_semaphore(op))
+        if (idle_is_semaphore(op))
             new.key = op->semaphores[k];
         else
             new.key = plan_channel_of(&rank->blocks[place.thread_block], op, op->channels[k]);
@@ -264,7 +264,7 @@ static int compare_counters(const end *a, const end *b)
     return (a->key > b->key) - (a->key < b->key);
 }
 
-static int compare_ends(const void *left, const void *right)
+static int idle_compare_ends(const void *left, const void *right)
 {
     const end *a = left, *b = right;
     int order = compare_counters(a, b);
@@ -274,15 +274,15 @@ static int compare_ends(const void *left, const void *right)
 }
 
 /* Return the operation without one of its channels or semaphores; `rest` holds the others. */
-static plan_op without(const end *one, uint32_t *rest)
+static plan_op idle_without(const end *one, uint32_t *rest)
 {
     plan_op made = *one->op;
     if (made.kind == PLAN_PUT_WITH_SIGNAL) {
         made.kind = PLAN_PUT;
         return made;
     }
-    uint32_t **list = is_semaphore(&made) ? &made.semaphores : &made.channels;
-    uint32_t *count = is_semaphore(&made) ? &made.semaphore_count : &made.channel_count;
+    uint32_t **list = idle_is_semaphore(&made) ? &made.semaphores : &made.channels;
+    uint32_t *count = idle_is_semaphore(&made) ? &made.semaphore_count : &made.channel_count;
     for (uint32_t i = 0, kept = 0; i < *count; i++) {
         if (i != one->at)
             rest[kept++] = (*list)[i];
@@ -301,14 +301,14 @@ static banyan_status try_pair(idle_search *by, const end *giver, const end *take
     bool sound;
     if (!rest)
         return error_no_memory(2 * most * sizeof *rest, "a plan with less synchronisation");
-    *giver->op = without(giver, rest);
-    *taker->op = without(taker, rest + most);
+    *giver->op = idle_without(giver, rest);
+    *taker->op = idle_without(taker, rest + most);
     banyan_status status = is_sound(by, &sound);
     *giver->op = given;
     *taker->op = taken;
     free(rest);
     if (status == BANYAN_OK && sound)
-        add_place(&by->kinds[IDLE_PAIR], giver->place);
+        idle_add_place(&by->kinds[IDLE_PAIR], giver->place);
     return status;
 }
 
@@ -327,10 +327,10 @@ static banyan_status try_counter(idle_search *by, const end *ends, size_t count)
 
 static banyan_status try_pairs(idle_search *by)
 {
-    RETURN_IF_FAILED(visit_all(by, note_ends));
+    RETURN_IF_FAILED(idle_visit_all(by, note_ends));
     RETURN_IF_FAILED(find_owners(by));
     if (by->ends.count > 1)
-        qsort(by->ends.data, by->ends.count, sizeof *by->ends.data, compare_ends);
+        qsort(by->ends.data, by->ends.count, sizeof *by->ends.data, idle_compare_ends);
     for (size_t i = 0, next; i < by->ends.count; i = next) {
         next = i + 1;
         while (next < by->ends.count &&
@@ -343,7 +343,7 @@ static banyan_status try_pairs(idle_search *by)
 
 /* ---- reporting ---- */
 
-static int compare_places(const void *left, const void *right)
+static int idle_compare_places(const void *left, const void *right)
 {
     const banyan_check_place *a = left, *b = right;
     int order = a->rank - b->rank;
@@ -358,7 +358,7 @@ static bool tell_kind(const banyan_plan *plan, idle_kind *kind, findings *all)
     draft->rule = BANYAN_CHECK_IDLE_SYNC;
     if (kind->count == 0)
         return true;
-    qsort(draft->places, draft->place_count, sizeof *draft->places, compare_places);
+    qsort(draft->places, draft->place_count, sizeof *draft->places, idle_compare_places);
     const banyan_check_place *first = &draft->places[0];
     char line[LINE_TEXT_BYTES];
     return findings_add(
@@ -370,10 +370,10 @@ static bool tell_kind(const banyan_plan *plan, idle_kind *kind, findings *all)
         first->operation, line_text(findings_line(plan, first), line));
 }
 
-static banyan_status search(idle_search *by)
+static banyan_status idle_search_plan(idle_search *by)
 {
-    RETURN_IF_FAILED(visit_all(by, try_op));
-    RETURN_IF_FAILED(visit_all(by, try_barrier));
+    RETURN_IF_FAILED(idle_visit_all(by, try_op));
+    RETURN_IF_FAILED(idle_visit_all(by, idle_try_barrier));
     return try_pairs(by);
 }
 
@@ -393,7 +393,7 @@ banyan_status warn_of_idle(const banyan_plan *plan, const size_classes *classes,
                       }};
     RETURN_IF_FAILED(plan_clone(plan, &by.plan));
     all->message_bytes = classes->data[0].message_bytes;
-    banyan_status status = search(&by);
+    banyan_status status = idle_search_plan(&by);
     for (int i = 0; i < IDLE_KINDS && status == BANYAN_OK; i++)
         status = tell_kind(plan, &by.kinds[i], all) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
     array_free(&by.ends);

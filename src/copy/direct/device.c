@@ -39,7 +39,7 @@ typedef struct device_schedule {
 
 /* ---- open and close ---- */
 
-static void state_close(void *argument)
+static void direct_device_state_close(void *argument)
 {
     device_state *state = argument;
     if (state->gpu_copy)
@@ -82,7 +82,7 @@ static banyan_status count_sharers(banyan_world *world, const memory_device_ops 
     return status;
 }
 
-static banyan_status open_shared(device_state *state, DLDevice device)
+static banyan_status direct_device_open_shared(device_state *state, DLDevice device)
 {
     const memory_device_ops *memory = NULL;
     int sharers;
@@ -95,8 +95,8 @@ static banyan_status open_shared(device_state *state, DLDevice device)
                                        banyan_world_timeout_ns(state->world), &state->gpu_copy));
 }
 
-static banyan_status state_open(banyan_world *world, const banyan_copy_options *options,
-                                void **opened)
+static banyan_status direct_device_state_open(banyan_world *world,
+                                              const banyan_copy_options *options, void **opened)
 {
     void *memory;
     RETURN_IF_FAILED(copy_alloc_on_all(world, sizeof(device_state), "a copy backend", &memory));
@@ -104,11 +104,11 @@ static banyan_status state_open(banyan_world *world, const banyan_copy_options *
     state->world = world;
     state->timeout = control_timeout_now(world);
     state->device = options->device;
-    banyan_status status = open_shared(state, options->device);
+    banyan_status status = direct_device_open_shared(state, options->device);
     if (status == BANYAN_OK)
         *opened = state;
     else
-        state_close(state);
+        direct_device_state_close(state);
     return status;
 }
 
@@ -143,7 +143,8 @@ static banyan_status partner_lane(const device_state *state, const direct_partne
     return BANYAN_OK;
 }
 
-static banyan_status fill_schedule(const device_state *state, device_schedule *schedule)
+static banyan_status direct_device_fill_schedule(const device_state *state,
+                                                 device_schedule *schedule)
 {
     const direct_plan *plan = schedule->plan;
     size_t count = plan->partner_count;
@@ -163,7 +164,7 @@ static banyan_status fill_schedule(const device_state *state, device_schedule *s
     return state->ops->prepare(state->gpu_copy, &schedule->landed, 1, &schedule->landing);
 }
 
-static void release(void *argument, void *planned)
+static void direct_device_release(void *argument, void *planned)
 {
     const device_state *state = argument;
     device_schedule *schedule = planned;
@@ -176,7 +177,8 @@ static void release(void *argument, void *planned)
     free(schedule);
 }
 
-static banyan_status prepare(void *argument, const banyan_copy_batch *batch, void **planned)
+static banyan_status direct_device_prepare(void *argument, const banyan_copy_batch *batch,
+                                           void **planned)
 {
     const device_state *state = argument;
     direct_plan *plan;
@@ -185,17 +187,18 @@ static banyan_status prepare(void *argument, const banyan_copy_batch *batch, voi
     banyan_status status = BANYAN_OK;
     if (schedule) {
         schedule->plan = plan;
-        status = fill_schedule(state, schedule);
+        status = direct_device_fill_schedule(state, schedule);
     } else {
         direct_plan_destroy(plan);
         status = error_no_memory(sizeof *schedule, "a schedule");
     }
-    return copy_keep_on_all(state->world, status, schedule, release, argument, planned);
+    return copy_keep_on_all(state->world, status, schedule, direct_device_release, argument,
+                            planned);
 }
 
 /* ---- runs ---- */
 
-static banyan_status check(void *argument)
+static banyan_status direct_device_check(void *argument)
 {
     const device_state *state = argument;
     device_report report;
@@ -206,11 +209,11 @@ static banyan_status check(void *argument)
     return device_report_status(state->world, "direct", state->timeout, &report, lacks);
 }
 
-static banyan_status execute(void *argument, void *planned, void *stream)
+static banyan_status direct_device_execute(void *argument, void *planned, void *stream)
 {
     const device_state *state = argument;
     const device_schedule *schedule = planned;
-    RETURN_IF_FAILED(check(argument));
+    RETURN_IF_FAILED(direct_device_check(argument));
     RETURN_IF_FAILED(state->ops->run(schedule->work, stream));
     /* In stream order: the next write to the landing waits for this rank's next run. */
     return schedule->landing ? state->ops->run(schedule->landing, stream) : BANYAN_OK;
@@ -221,10 +224,10 @@ const banyan_copy_backend copy_backend_direct_device = {
     .name = "direct",
     .capabilities = BANYAN_COPY_STRIDED | BANYAN_COPY_MATCH_BY_ORDER | BANYAN_COPY_KEEPS_SCHEDULES |
                     BANYAN_COPY_CASTS,
-    .open = state_open,
-    .close = state_close,
-    .prepare = prepare,
-    .execute = execute,
-    .release = release,
-    .check = check,
+    .open = direct_device_state_open,
+    .close = direct_device_state_close,
+    .prepare = direct_device_prepare,
+    .execute = direct_device_execute,
+    .release = direct_device_release,
+    .check = direct_device_check,
 };

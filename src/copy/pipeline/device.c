@@ -19,7 +19,7 @@ typedef struct device_state {
 
 /* ---- open and close ---- */
 
-static void state_close(void *argument)
+static void pipeline_device_state_close(void *argument)
 {
     device_state *state = argument;
     if (state->gpu_pipeline)
@@ -48,8 +48,8 @@ static banyan_status open_gpu_pipeline(device_state *state, const banyan_copy_op
                                        options->slot_bytes, &state->gpu_pipeline, &state->slots));
 }
 
-static banyan_status state_open(banyan_world *world, const banyan_copy_options *options,
-                                void **opened)
+static banyan_status pipeline_device_state_open(banyan_world *world,
+                                                const banyan_copy_options *options, void **opened)
 {
     void *memory;
     RETURN_IF_FAILED(copy_alloc_on_all(world, sizeof(device_state), "a copy backend", &memory));
@@ -61,19 +61,20 @@ static banyan_status state_open(banyan_world *world, const banyan_copy_options *
     if (status == BANYAN_OK)
         *opened = state;
     else
-        state_close(state);
+        pipeline_device_state_close(state);
     return status;
 }
 
 /* ---- schedules ---- */
 
-static void release(void *argument, void *work)
+static void pipeline_device_release(void *argument, void *work)
 {
     const device_state *state = argument;
     state->ops->release(work);
 }
 
-static banyan_status prepare(void *argument, const banyan_copy_batch *batch, void **work)
+static banyan_status pipeline_device_prepare(void *argument, const banyan_copy_batch *batch,
+                                             void **work)
 {
     const device_state *state = argument;
     pipeline_schedule schedule;
@@ -87,12 +88,12 @@ static banyan_status prepare(void *argument, const banyan_copy_batch *batch, voi
         return status;
     status = state->ops->prepare(state->gpu_pipeline, steps.list, steps.count, &steps.local, &made);
     gpu_pipeline_steps_free(&steps);
-    return copy_keep_on_all(state->world, status, made, release, argument, work);
+    return copy_keep_on_all(state->world, status, made, pipeline_device_release, argument, work);
 }
 
 /* ---- runs ---- */
 
-static banyan_status check(void *argument)
+static banyan_status pipeline_device_check(void *argument)
 {
     const device_state *state = argument;
     device_report report;
@@ -103,10 +104,10 @@ static banyan_status check(void *argument)
     return device_report_status(state->world, "pipeline", state->timeout, &report, lacks);
 }
 
-static banyan_status execute(void *argument, void *work, void *stream)
+static banyan_status pipeline_device_execute(void *argument, void *work, void *stream)
 {
     const device_state *state = argument;
-    RETURN_IF_FAILED(check(argument));
+    RETURN_IF_FAILED(pipeline_device_check(argument));
     return state->ops->run(work, stream);
 }
 
@@ -114,10 +115,10 @@ const banyan_copy_backend copy_backend_pipeline_device = {
     .size = sizeof(banyan_copy_backend),
     .name = "pipeline",
     .capabilities = BANYAN_COPY_STRIDED | BANYAN_COPY_MATCH_BY_ORDER | BANYAN_COPY_KEEPS_SCHEDULES,
-    .open = state_open,
-    .close = state_close,
-    .prepare = prepare,
-    .execute = execute,
-    .release = release,
-    .check = check,
+    .open = pipeline_device_state_open,
+    .close = pipeline_device_state_close,
+    .prepare = pipeline_device_prepare,
+    .execute = pipeline_device_execute,
+    .release = pipeline_device_release,
+    .check = pipeline_device_check,
 };

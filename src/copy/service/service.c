@@ -43,7 +43,8 @@ struct banyan_copy_schedule {
 
 /* ---- open and close ---- */
 
-static banyan_status take_options(banyan_copy_service *service, const banyan_copy_options *options)
+static banyan_status service_take_options(banyan_copy_service *service,
+                                          const banyan_copy_options *options)
 {
     banyan_copy_options taken = BANYAN_COPY_OPTIONS_INIT;
     RETURN_IF_FAILED(options_take(options, "BANYAN_COPY_OPTIONS_INIT", &taken, sizeof taken));
@@ -56,7 +57,7 @@ static banyan_status take_options(banyan_copy_service *service, const banyan_cop
 }
 
 /* Callers built with an older header have no device to name. */
-static bool is_on_device(const banyan_copy_options *options)
+static bool service_is_on_device(const banyan_copy_options *options)
 {
     size_t end = offsetof(banyan_copy_options, device) + sizeof options->device;
     return options && options->size >= end && !device_is_host(options->device);
@@ -88,7 +89,7 @@ static banyan_status open_state(banyan_copy_service *service)
     return status;
 }
 
-static void close_state(banyan_copy_service *service)
+static void service_close_state(banyan_copy_service *service)
 {
     if (service->is_open)
         service->backend->close(service->state);
@@ -105,7 +106,7 @@ static banyan_status service_create(banyan_world *world, const banyan_copy_backe
     made->world = world;
     made->timeout = control_timeout_now(world);
     made->backend = backend;
-    banyan_status status = take_options(made, options);
+    banyan_status status = service_take_options(made, options);
     if (status != BANYAN_OK) {
         free(made);
         return status;
@@ -151,7 +152,7 @@ static banyan_status open_on_device(banyan_world *world, const char *name,
 static banyan_status open_across_nodes(banyan_world *world, const banyan_copy_options *options,
                                        banyan_copy_service **service)
 {
-    bool on_host = !is_on_device(options);
+    bool on_host = !service_is_on_device(options);
     const banyan_copy_backend *table = NULL;
     char nodes[CONTROL_NODES_TEXT_BYTES];
     banyan_status status;
@@ -201,7 +202,7 @@ banyan_status banyan_copy_service_open(banyan_world *world, const char *backend,
     if (!backend)
         backend = getenv("BANYAN_COPY");
     bool is_default = !backend || backend[0] == '\0';
-    if (is_on_device(options)) {
+    if (service_is_on_device(options)) {
         if (is_default && banyan_world_node_count(world) > 1)
             RETURN_IF_FAILED(open_across_nodes(world, options, &made));
         else
@@ -261,7 +262,7 @@ void banyan_copy_service_close(banyan_copy_service *service)
         return;
     while (service->schedules)
         end_schedule(service->schedules);
-    close_state(service);
+    service_close_state(service);
     copy_queue_free(&service->queue);
     free(service);
 }
@@ -320,7 +321,8 @@ banyan_status banyan_copy_service_submit_recv(banyan_copy_service *service, cons
 
 /* ---- prepare ---- */
 
-static banyan_status check_batch(const banyan_copy_service *service, banyan_copy_schedule *schedule)
+static banyan_status service_check_batch(const banyan_copy_service *service,
+                                         banyan_copy_schedule *schedule)
 {
     const char *who = service->backend->name;
     const copy_queue *batch = &schedule->batch;
@@ -369,7 +371,7 @@ banyan_status banyan_copy_service_prepare(banyan_copy_service *service,
     if (made) {
         *made = (banyan_copy_schedule){.service = service, .batch = queue};
         link_schedule(made);
-        mine = check_batch(service, made);
+        mine = service_check_batch(service, made);
     } else {
         copy_queue_free(&queue);
         mine = error_no_memory(sizeof *made, "a schedule");
@@ -420,7 +422,7 @@ static banyan_status submit_batch(banyan_copy_service *service, const copy_queue
     if (status == BANYAN_OK)
         return BANYAN_OK;
     error_kept kept = error_keep(status);
-    close_state(service);
+    service_close_state(service);
     RETURN_IF_FAILED(open_state(service));
     return error_again(&kept);
 }

@@ -44,7 +44,7 @@ static void *watch_main(void *argument)
     return NULL;
 }
 
-static banyan_status make(bool (*look)(void *context), void *context, watch **made)
+static banyan_status watch_make(bool (*look)(void *context), void *context, watch **made)
 {
     watch *of = calloc(1, sizeof *of);
     if (!of)
@@ -61,7 +61,7 @@ static banyan_status make(bool (*look)(void *context), void *context, watch **ma
     return BANYAN_OK;
 }
 
-static banyan_status start(watch *of, watch **started)
+static banyan_status watch_start_thread(watch *of, watch **started)
 {
     banyan_status status = module_thread_start(&of->thread, watch_main, of, "watching the world");
     if (status != BANYAN_OK) {
@@ -75,8 +75,8 @@ static banyan_status start(watch *of, watch **started)
 banyan_status watch_start(bool (*look)(void *context), void *context, watch **started)
 {
     watch *of;
-    banyan_status status = make(look, context, &of);
-    return status == BANYAN_OK ? start(of, started) : status;
+    banyan_status status = watch_make(look, context, &of);
+    return status == BANYAN_OK ? watch_start_thread(of, started) : status;
 }
 
 bool watch_beat_lasts(watch_beat *beat, const device_waits *told, uint64_t *waited_ns)
@@ -93,7 +93,7 @@ bool watch_beat_lasts(watch_beat *beat, const device_waits *told, uint64_t *wait
     return beat->heard_ns != 0 && now - beat->heard_ns < BEAT_NS;
 }
 
-static void look_at_waits(watch *of)
+static void watch_look_at_waits(watch *of)
 {
     uint64_t waited_ns, what = __atomic_load_n(&of->words.told->what[0], __ATOMIC_RELAXED);
     char text[160];
@@ -111,7 +111,7 @@ static bool look_at_world(void *argument)
 {
     watch *of = argument;
     if (banyan_world_check(of->words.world) == BANYAN_OK) {
-        look_at_waits(of);
+        watch_look_at_waits(of);
         return true;
     }
     __atomic_store_n(of->words.stop, 1, __ATOMIC_RELEASE);
@@ -121,13 +121,13 @@ static bool look_at_world(void *argument)
 banyan_status watch_world(const watch_words *words, watch **started)
 {
     watch *of;
-    banyan_status status = make(look_at_world, NULL, &of);
+    banyan_status status = watch_make(look_at_world, NULL, &of);
     if (status != BANYAN_OK)
         return status;
     of->context = of;
     of->words = *words;
     of->wait = banyan_module_wait_begin(words->world);
-    return start(of, started);
+    return watch_start_thread(of, started);
 }
 
 void watch_end(watch *of)

@@ -14,7 +14,7 @@
 #include "execute/load/spmd.h"
 #include "world/control.h"
 
-static banyan_status find_engine(DLDevice device, const execute_engine_ops **ops)
+static banyan_status execute_device_find_engine(DLDevice device, const execute_engine_ops **ops)
 {
     if (device.device_type != kDLCUDA)
         return error_set(BANYAN_ERR_UNSUPPORTED, "there are no plans on devices of type %d",
@@ -31,7 +31,7 @@ static banyan_status find_engine(DLDevice device, const execute_engine_ops **ops
 banyan_status device_open(banyan_executor *executor, DLDevice device)
 {
     const execute_engine_ops *ops = NULL;
-    RETURN_IF_FAILED(find_engine(device, &ops));
+    RETURN_IF_FAILED(execute_device_find_engine(device, &ops));
     RETURN_IF_FAILED(memory_device_find(device.device_type, &executor->device_memory));
     if (executor->ranks > ENGINE_RANKS_MAX)
         return error_set(BANYAN_ERR_UNSUPPORTED,
@@ -61,8 +61,8 @@ static const specialized_plan *cut_of(const banyan_loaded_plan *loaded, const vo
 }
 
 /* Return the rank that the step waits for, or -1 if it is not known. */
-static int describe_wait(const banyan_loaded_plan *loaded, const engine_report *report,
-                         char text[WAIT_TEXT_BYTES])
+static int execute_device_describe_wait(const banyan_loaded_plan *loaded,
+                                        const engine_report *report, char text[WAIT_TEXT_BYTES])
 {
     const specialized_plan *cut = cut_of(loaded, report->uploaded);
     if (!cut || report->block >= cut->block_count ||
@@ -106,7 +106,7 @@ static void take_wait(void *owner, const engine_report *report)
         report = NULL;
     if (report && !is_told(known, report)) {
         known->told = *report;
-        known->peer = describe_wait(loaded, report, known->text);
+        known->peer = execute_device_describe_wait(loaded, report, known->text);
     }
     control_device_waits(&known->wait, report ? known->peer : -1, report ? report->waited_ns : 0,
                          known->text);
@@ -203,8 +203,8 @@ void device_unload(banyan_loaded_plan *loaded)
     }
 }
 
-static banyan_status upload(const banyan_loaded_plan *loaded, specialized_plan *cut,
-                            uint32_t multicast)
+static banyan_status execute_device_upload(const banyan_loaded_plan *loaded, specialized_plan *cut,
+                                           uint32_t multicast)
 {
     engine_arrays arrays;
     engine_program program;
@@ -225,15 +225,15 @@ static banyan_status find_program(const banyan_loaded_plan *loaded, specialized_
     if (cut->uploaded[1] && cut->multicast != multicast)
         multicast = 0;
     if (!cut->uploaded[multicast != 0])
-        RETURN_IF_FAILED(upload(loaded, cut, multicast));
+        RETURN_IF_FAILED(execute_device_upload(loaded, cut, multicast));
     if (multicast != 0)
         cut->multicast = multicast;
     *found = cut->uploaded[multicast != 0];
     return BANYAN_OK;
 }
 
-static banyan_status place(banyan_loaded_plan *loaded, const specialized_plan *cut,
-                           const void *input, void *output, binding *placed)
+static banyan_status execute_device_place(banyan_loaded_plan *loaded, const specialized_plan *cut,
+                                          const void *input, void *output, binding *placed)
 {
     RETURN_IF_FAILED(binding_make(loaded, cut, input, output, placed));
     multicast_place(loaded, cut, placed);
@@ -245,7 +245,7 @@ banyan_status device_run(banyan_loaded_plan *loaded, specialized_plan *cut, cons
 {
     binding *placed = &loaded->bindings[0];
     if (placed->cut != cut || placed->input != input || placed->output != output)
-        RETURN_IF_FAILED(place(loaded, cut, input, output, placed));
+        RETURN_IF_FAILED(execute_device_place(loaded, cut, input, output, placed));
     void *program;
     RETURN_IF_FAILED(find_program(loaded, cut, &program));
     engine_run run = {
@@ -285,7 +285,7 @@ void device_fail(banyan_loaded_plan *loaded, banyan_status status)
     loaded->failed = error_keep(status);
 }
 
-static void explain(banyan_loaded_plan *loaded, const engine_report *report)
+static void execute_device_explain(banyan_loaded_plan *loaded, const engine_report *report)
 {
     const banyan_executor *executor = loaded->executor;
     char text[WAIT_TEXT_BYTES];
@@ -294,7 +294,7 @@ static void explain(banyan_loaded_plan *loaded, const engine_report *report)
                     error_set(BANYAN_ERR_SYSTEM, "rank %d: %s", executor->rank, report->trouble));
         return;
     }
-    int peer = describe_wait(loaded, report, text);
+    int peer = execute_device_describe_wait(loaded, report, text);
     if (report->verdict == ENGINE_LATE) {
         char own[CONTROL_RANK_BYTES], late[CONTROL_LATE_BYTES] = "";
         if (peer >= 0)
@@ -319,7 +319,7 @@ banyan_status device_status(banyan_loaded_plan *loaded)
         loaded->executor->engine_ops->check(loaded->on_device, &report);
         if (report.verdict == ENGINE_FINE)
             return BANYAN_OK;
-        explain(loaded, &report);
+        execute_device_explain(loaded, &report);
     }
     return error_again(&loaded->failed);
 }

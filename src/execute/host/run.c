@@ -36,7 +36,7 @@ static void drop_specialized(banyan_loaded_plan *loaded, size_t at)
 }
 
 /* Graphs refer to captured specialized plans, so these stay. */
-static void make_room(banyan_loaded_plan *loaded)
+static void host_run_make_room(banyan_loaded_plan *loaded)
 {
     size_t oldest = 0;
     while (oldest < loaded->cuts.count && loaded->cuts.data[oldest]->captured)
@@ -69,7 +69,7 @@ static banyan_status add_specialized(banyan_loaded_plan *loaded, uint64_t messag
             return status;
         }
     }
-    make_room(loaded);
+    host_run_make_room(loaded);
     pthread_mutex_lock(&loaded->waits.lock);
     bool added = array_push(&loaded->cuts, made);
     pthread_mutex_unlock(&loaded->waits.lock);
@@ -146,7 +146,7 @@ static trace_ring *ring_of(const banyan_executor *executor, int worker)
     return executor->trace ? &executor->trace->rings[worker] : NULL;
 }
 
-static void work(void *context, int worker)
+static void host_run_work(void *context, int worker)
 {
     struct shared_run *shared = context;
     const banyan_executor *executor = shared->of->loaded->executor;
@@ -165,7 +165,7 @@ static banyan_status run_tasks(plan_run *of)
         return scheduler_run(of, 0, 1, ring_of(executor, 0));
     of->shared = true;
     struct shared_run shared = {.of = of};
-    workers_run(executor->pool, work, &shared);
+    workers_run(executor->pool, host_run_work, &shared);
     return error_again(&shared.failed);
 }
 
@@ -192,8 +192,8 @@ static void drain_ports(const banyan_loaded_plan *loaded)
     }
 }
 
-static banyan_status execute(banyan_loaded_plan *loaded, const specialized_plan *cut,
-                             const binding *placed)
+static banyan_status host_run_execute(banyan_loaded_plan *loaded, const specialized_plan *cut,
+                                      const binding *placed)
 {
     plan_run of = {.loaded = loaded,
                    .cut = cut,
@@ -219,9 +219,9 @@ static banyan_status execute(banyan_loaded_plan *loaded, const specialized_plan 
 /* On a device, `begin` only queues the run. A call with zero bytes makes no run: in plans whose
  * data signal their own arrival, such a run would switch this rank to the other half of scratch
  * without synchronizing with any peer. */
-static banyan_status begin(banyan_loaded_plan *loaded, const void *input, void *output,
-                           uint64_t message_bytes, DLDataType dtype, void *stream,
-                           specialized_plan **cut)
+static banyan_status host_run_begin(banyan_loaded_plan *loaded, const void *input, void *output,
+                                    uint64_t message_bytes, DLDataType dtype, void *stream,
+                                    specialized_plan **cut)
 {
     binding *placed = &loaded->bindings[loaded->runs & 1];
     RETURN_IF_FAILED(find_specialized(loaded, message_bytes, dtype, cut));
@@ -276,13 +276,14 @@ banyan_status banyan_loaded_plan_run(banyan_loaded_plan *loaded, const void *inp
     else
         RETURN_IF_FAILED(device_status(loaded));
     RETURN_IF_FAILED(check_world(loaded));
-    banyan_status status = begin(loaded, input, output, message_bytes, dtype, stream, &cut);
+    banyan_status status =
+        host_run_begin(loaded, input, output, message_bytes, dtype, stream, &cut);
     if (status != BANYAN_OK)
         return fall_behind(loaded, status);
     if (!on_host || message_bytes == 0)
         return BANYAN_OK;
     binding *placed = &loaded->bindings[loaded->runs++ & 1];
-    return execute(loaded, cut, placed);
+    return host_run_execute(loaded, cut, placed);
 }
 
 banyan_status banyan_loaded_plan_status(banyan_loaded_plan *loaded)
@@ -329,7 +330,7 @@ struct started_run {
     DLDataType dtype;
 };
 
-static banyan_status run_started(void *context)
+static banyan_status host_run_started(void *context)
 {
     struct started_run started = *(struct started_run *)context;
     free(context);
@@ -350,7 +351,7 @@ banyan_status banyan_loaded_plan_start(banyan_loaded_plan *loaded, const void *i
     if (!started)
         return error_no_memory(sizeof *started, "a run of a plan");
     *started = (struct started_run){loaded, input, output, message_bytes, dtype};
-    banyan_status status = request_start(run_started, started, request);
+    banyan_status status = request_start(host_run_started, started, request);
     if (status != BANYAN_OK)
         free(started);
     return status;

@@ -16,8 +16,9 @@ static uint64_t round_to(uint64_t bytes, uint64_t multiple)
     return (bytes + multiple - 1) / multiple * multiple;
 }
 
-static banyan_status check_arguments(const banyan_executor *executor, const banyan_plan *plan,
-                                     const banyan_loaded_plan_options *options)
+static banyan_status execute_load_check_arguments(const banyan_executor *executor,
+                                                  const banyan_plan *plan,
+                                                  const banyan_loaded_plan_options *options)
 {
     if (plan->rank_count != executor->ranks)
         return error_set(BANYAN_ERR_INVALID,
@@ -48,7 +49,7 @@ static uint64_t counter_count(const plan_rank *rank)
 }
 
 /* Compute the sizes in a rank's part of the block. */
-static void measure(const banyan_loaded_plan *loaded, int rank, struct needs *needs)
+static void execute_load_measure(const banyan_loaded_plan *loaded, int rank, struct needs *needs)
 {
     uint64_t counters = counter_count(&loaded->plan->ranks[rank]);
     needs->counters = counters > needs->counters ? counters : needs->counters;
@@ -58,14 +59,14 @@ static void measure(const banyan_loaded_plan *loaded, int rank, struct needs *ne
 }
 
 /* A multicast address is valid for all ranks' parts, so all parts have one layout. */
-static void lay_out(banyan_loaded_plan *loaded, int rank)
+static void execute_load_lay_out(banyan_loaded_plan *loaded, int rank)
 {
     block_layout *layout = &loaded->layouts[rank];
     uint64_t half = loaded->largest.scratch_half_bytes;
     struct needs needs = {0};
     for (int r = 0; r < loaded->executor->ranks; r++) {
         if (r == rank || loaded->executor->multicast)
-            measure(loaded, r, &needs);
+            execute_load_measure(loaded, r, &needs);
     }
     uint64_t at = round_to(needs.counters * sizeof(counter), PAGE);
     layout->scratch = at;
@@ -96,7 +97,7 @@ static banyan_status number_barriers(banyan_loaded_plan *loaded, const plan_op *
     return BANYAN_OK;
 }
 
-static void *take_zeroed(size_t count, size_t bytes, const char *what)
+static void *execute_load_take_zeroed(size_t count, size_t bytes, const char *what)
 {
     void *taken = aligned_alloc(64, round_to((count + 1) * bytes, 64));
     if (!taken) {
@@ -112,11 +113,13 @@ static banyan_status take_own(banyan_loaded_plan *loaded)
     size_t ranks = (size_t)loaded->executor->ranks;
     for (uint32_t i = 0; i < rank->block_count; i++)
         RETURN_IF_FAILED(number_barriers(loaded, rank->blocks[i].ops, rank->blocks[i].op_count));
-    loaded->semaphores =
-        take_zeroed(rank->semaphore_count, sizeof *loaded->semaphores, "a plan's semaphores");
-    loaded->barriers = take_zeroed(loaded->barrier_count, sizeof *loaded->barriers, "barriers");
-    loaded->tasks = take_zeroed(rank->block_count, sizeof *loaded->tasks, "thread blocks");
-    loaded->layouts = take_zeroed(ranks, sizeof *loaded->layouts, "a plan's layout");
+    loaded->semaphores = execute_load_take_zeroed(rank->semaphore_count, sizeof *loaded->semaphores,
+                                                  "a plan's semaphores");
+    loaded->barriers =
+        execute_load_take_zeroed(loaded->barrier_count, sizeof *loaded->barriers, "barriers");
+    loaded->tasks =
+        execute_load_take_zeroed(rank->block_count, sizeof *loaded->tasks, "thread blocks");
+    loaded->layouts = execute_load_take_zeroed(ranks, sizeof *loaded->layouts, "a plan's layout");
     if (!loaded->semaphores || !loaded->barriers || !loaded->tasks || !loaded->layouts)
         return BANYAN_ERR_NO_MEMORY;
     loaded->task_count = rank->block_count;
@@ -124,23 +127,23 @@ static banyan_status take_own(banyan_loaded_plan *loaded)
         loaded->tasks[i].block = &rank->blocks[i];
     for (int i = 0; i < 2; i++) {
         loaded->bindings[i].bases =
-            take_zeroed(ranks * PLAN_BUFFERS, sizeof(char *), "a plan's bases");
+            execute_load_take_zeroed(ranks * PLAN_BUFFERS, sizeof(char *), "a plan's bases");
         if (!loaded->bindings[i].bases)
             return BANYAN_ERR_NO_MEMORY;
     }
     for (int type = PLAN_MEMORY; type <= PLAN_PORT; type++) {
-        loaded->ends[type] =
-            take_zeroed(rank->channel_count[type], sizeof *loaded->ends[type], "channels");
+        loaded->ends[type] = execute_load_take_zeroed(rank->channel_count[type],
+                                                      sizeof *loaded->ends[type], "channels");
         if (!loaded->ends[type])
             return BANYAN_ERR_NO_MEMORY;
     }
     return BANYAN_OK;
 }
 
-static banyan_status prepare(banyan_loaded_plan *loaded, const banyan_plan *plan,
-                             const banyan_loaded_plan_options *options)
+static banyan_status execute_load_prepare(banyan_loaded_plan *loaded, const banyan_plan *plan,
+                                          const banyan_loaded_plan_options *options)
 {
-    RETURN_IF_FAILED(check_arguments(loaded->executor, plan, options));
+    RETURN_IF_FAILED(execute_load_check_arguments(loaded->executor, plan, options));
     RETURN_IF_FAILED(plan_clone(plan, &loaded->plan));
     loaded->max_message_bytes = options->max_message_bytes;
     loaded->memories[PLAN_INPUT] = options->input;
@@ -156,7 +159,7 @@ static banyan_status prepare(banyan_loaded_plan *loaded, const banyan_plan *plan
         plan_geometry_largest(loaded->plan, loaded->max_message_bytes, &loaded->largest));
     RETURN_IF_FAILED(take_own(loaded));
     for (int r = 0; r < loaded->executor->ranks; r++)
-        lay_out(loaded, r);
+        execute_load_lay_out(loaded, r);
     return BANYAN_OK;
 }
 
@@ -188,7 +191,7 @@ static banyan_status connect_end(banyan_loaded_plan *loaded, plan_channel_type t
     return port_queue_create(executor->proxy, &end->queue);
 }
 
-static banyan_status connect(banyan_loaded_plan *loaded)
+static banyan_status execute_load_connect(banyan_loaded_plan *loaded)
 {
     const banyan_executor *executor = loaded->executor;
     const plan_rank *rank = &loaded->plan->ranks[executor->rank];
@@ -208,7 +211,7 @@ static banyan_status connect(banyan_loaded_plan *loaded)
     return executor_is_host(executor) ? BANYAN_OK : device_load(loaded);
 }
 
-static void release(banyan_loaded_plan *loaded)
+static void execute_load_release(banyan_loaded_plan *loaded)
 {
     if (!executor_is_host(loaded->executor))
         device_unload(loaded);
@@ -241,7 +244,7 @@ static void release(banyan_loaded_plan *loaded)
     free(loaded);
 }
 
-static banyan_status take_block(banyan_loaded_plan *loaded)
+static banyan_status execute_load_take_block(banyan_loaded_plan *loaded)
 {
     uint64_t bytes = loaded->layouts[loaded->executor->rank].bytes;
     const banyan_executor *executor = loaded->executor;
@@ -263,19 +266,19 @@ banyan_status banyan_loaded_plan_open(banyan_executor *executor, const banyan_pl
         status = options_take(options, "BANYAN_LOADED_PLAN_OPTIONS_INIT", &taken, sizeof taken);
     }
     if (status == BANYAN_OK)
-        status = prepare(made, plan, &taken);
+        status = execute_load_prepare(made, plan, &taken);
     status = control_agree(executor->world, status);
     if (status == BANYAN_OK)
         status = load_agree(made);
     if (status == BANYAN_OK)
-        status = take_block(made);
+        status = execute_load_take_block(made);
     if (status == BANYAN_OK)
         status = multicast_load(made);
     if (status == BANYAN_OK)
-        status = control_agree(executor->world, connect(made));
+        status = control_agree(executor->world, execute_load_connect(made));
     if (status != BANYAN_OK) {
         if (made)
-            release(made);
+            execute_load_release(made);
         return status;
     }
     *loaded = made;
@@ -287,6 +290,6 @@ banyan_status banyan_loaded_plan_close(banyan_loaded_plan *loaded)
     if (!loaded)
         return BANYAN_OK;
     banyan_status status = banyan_world_barrier(loaded->executor->world);
-    release(loaded);
+    execute_load_release(loaded);
     return status;
 }

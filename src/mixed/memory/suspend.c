@@ -45,7 +45,7 @@ static void world_ends(void *attachment)
     free(all);
 }
 
-static banyan_status note(banyan_world *world, banyan_mixed *mixed)
+static banyan_status memory_suspend_note(banyan_world *world, banyan_mixed *mixed)
 {
     suspended *all = world_attachment(world, &suspended_key);
     if (!all) {
@@ -73,7 +73,7 @@ void suspension_forget(banyan_mixed *mixed)
 }
 
 /* Synchronize over the world of all ranks last: when all have arrived, all memory is released. */
-static banyan_status release(banyan_mixed *mixed)
+static banyan_status memory_suspend_release(banyan_mixed *mixed)
 {
     staging_suspend(mixed);
     for (int group = MIXED_GROUPS; group-- > 0;)
@@ -106,13 +106,13 @@ banyan_status banyan_mixed_suspend(banyan_mixed *mixed)
     banyan_status status = control_enter(mixed->world);
     if (status != BANYAN_OK)
         return mixed_is_of_waits(status) ? mixed_stop_groups(mixed, status) : status;
-    status = control_agree(all, note(mixed->world, mixed));
+    status = control_agree(all, memory_suspend_note(mixed->world, mixed));
     if (status != BANYAN_OK) {
         suspension_forget(mixed);
         return status;
     }
     mixed->is_suspended = true;
-    status = release(mixed);
+    status = memory_suspend_release(mixed);
     return mixed_is_of_waits(status) ? mixed_stop_groups(mixed, status) : status;
 }
 
@@ -126,7 +126,8 @@ banyan_status mixed_check_awake(const banyan_mixed *mixed)
         mixed->rank);
 }
 
-static banyan_status check_shape(const banyan_mixed *mixed, const banyan_world *world)
+static banyan_status memory_suspend_check_shape(const banyan_mixed *mixed,
+                                                const banyan_world *world)
 {
     int rank = banyan_world_rank(world), ranks = banyan_world_size(world);
     int machines = banyan_world_node_count(world);
@@ -151,17 +152,17 @@ static banyan_status check_graphs(const banyan_mixed *mixed)
                      mixed->rank);
 }
 
-static banyan_status join(banyan_mixed *mixed, banyan_world *world)
+static banyan_status memory_suspend_join(banyan_mixed *mixed, banyan_world *world)
 {
     banyan_world *node = mixed->setup.worlds[MIXED_NODE];
     if (mixed->memory)
         RETURN_IF_FAILED(memory_join(node, mixed->memory));
-    return note(world, mixed);
+    return memory_suspend_note(world, mixed);
 }
 
 static banyan_status enter_world(banyan_mixed *mixed, banyan_world *world)
 {
-    banyan_status status = check_shape(mixed, world);
+    banyan_status status = memory_suspend_check_shape(mixed, world);
     if (status == BANYAN_OK)
         status = check_graphs(mixed);
     RETURN_IF_FAILED(control_agree(world, status));
@@ -171,7 +172,7 @@ static banyan_status enter_world(banyan_mixed *mixed, banyan_world *world)
     }
     RETURN_IF_FAILED(worlds_open(world, &mixed->setup.grid, mixed->setup.worlds));
     mixed->world = world;
-    status = control_agree(world, join(mixed, world));
+    status = control_agree(world, memory_suspend_join(mixed, world));
     if (status != BANYAN_OK) {
         suspension_forget(mixed);
         leave_world(mixed);
@@ -189,7 +190,7 @@ static banyan_status take_back(banyan_mixed *mixed)
 }
 
 /* Clear the state that kernels keep between runs: it belongs to other memory. */
-static banyan_status begin_anew(banyan_mixed *mixed)
+static banyan_status memory_suspend_begin_anew(banyan_mixed *mixed)
 {
     banyan_world *all = mixed->setup.worlds[MIXED_WORLD];
     for (int group = 0; group < MIXED_GROUPS; group++) {
@@ -228,12 +229,12 @@ banyan_status banyan_mixed_resume(banyan_mixed *mixed, banyan_world *world)
         RETURN_IF_FAILED(enter_world(mixed, world));
     status = take_back(mixed);
     if (status == BANYAN_OK)
-        status = begin_anew(mixed);
+        status = memory_suspend_begin_anew(mixed);
     if (status != BANYAN_OK) {
         if (mixed_is_of_waits(status)) /* peers in a group must not wait for a rank that gave up */
             status = mixed_stop_groups(mixed, status);
         error_kept kept = error_keep(status);
-        (void)release(mixed);
+        (void)memory_suspend_release(mixed);
         return error_again(&kept);
     }
     suspension_forget(mixed);

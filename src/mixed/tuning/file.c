@@ -45,7 +45,7 @@ static json_t *table_json(const banyan_mixed *mixed)
                      "rows", rows);
 }
 
-static banyan_status write_table(const banyan_mixed *mixed, const char *path)
+static banyan_status tuning_file_write_table(const banyan_mixed *mixed, const char *path)
 {
     json_t *root = table_json(mixed);
     char *text = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
@@ -70,7 +70,7 @@ banyan_status banyan_mixed_save_autotune(banyan_mixed *mixed, const char *path)
                            "measured",
                            mixed->rank, path);
     if (status == BANYAN_OK && mixed->rank == 0)
-        status = write_table(mixed, path);
+        status = tuning_file_write_table(mixed, path);
     return control_agree(mixed->world, status);
 }
 
@@ -85,8 +85,8 @@ static banyan_status check_number(json_path *path, const json_t *root, const cha
                      number, mine);
 }
 
-static banyan_status check_name(json_path *path, const json_t *root, const char *key,
-                                const char *mine)
+static banyan_status tuning_file_check_name(json_path *path, const json_t *root, const char *key,
+                                            const char *mine)
 {
     const char *name;
     RETURN_IF_FAILED(json_member_string(path, root, key, &name));
@@ -97,7 +97,8 @@ static banyan_status check_name(json_path *path, const json_t *root, const char 
                      path->file, key, name, mine);
 }
 
-static banyan_status check_head(const banyan_mixed *mixed, json_path *path, const json_t *root)
+static banyan_status tuning_file_check_head(const banyan_mixed *mixed, json_path *path,
+                                            const json_t *root)
 {
     const banyan_mixed_grid *grid = &mixed->setup.grid;
     const char *format;
@@ -111,8 +112,9 @@ static banyan_status check_head(const banyan_mixed *mixed, json_path *path, cons
     RETURN_IF_FAILED(check_number(path, root, "local_dp", grid->local_dp));
     RETURN_IF_FAILED(check_number(path, root, "inter_tp", grid->inter_tp));
     RETURN_IF_FAILED(check_number(path, root, "inter_dp", grid->inter_dp));
-    RETURN_IF_FAILED(check_name(path, root, "dtype", banyan_dtype_name(mixed->setup.dtype)));
-    return check_name(path, root, "device", device_name(mixed));
+    RETURN_IF_FAILED(
+        tuning_file_check_name(path, root, "dtype", banyan_dtype_name(mixed->setup.dtype)));
+    return tuning_file_check_name(path, root, "device", device_name(mixed));
 }
 
 static banyan_status read_row(const banyan_mixed *mixed, json_path *path, const json_t *object,
@@ -138,7 +140,7 @@ static banyan_status read_row(const banyan_mixed *mixed, json_path *path, const 
 }
 
 /* Compare by operation, size and mode. */
-static int compare(const banyan_mixed_timing *a, const banyan_mixed_timing *b)
+static int tuning_file_compare(const banyan_mixed_timing *a, const banyan_mixed_timing *b)
 {
     if (a->op != b->op)
         return a->op < b->op ? -1 : 1;
@@ -149,14 +151,14 @@ static int compare(const banyan_mixed_timing *a, const banyan_mixed_timing *b)
 
 typedef ARRAY(banyan_mixed_timing) timings;
 
-static banyan_status read_rows(const banyan_mixed *mixed, json_path *path, const json_t *array,
-                               timings *rows)
+static banyan_status tuning_file_read_rows(const banyan_mixed *mixed, json_path *path,
+                                           const json_t *array, timings *rows)
 {
     for (size_t i = 0; i < json_array_size(array); i++) {
         size_t mark = json_path_index(path, i);
         banyan_mixed_timing row;
         RETURN_IF_FAILED(read_row(mixed, path, json_array_get(array, i), &row));
-        if (rows->count > 0 && compare(&rows->data[rows->count - 1], &row) >= 0)
+        if (rows->count > 0 && tuning_file_compare(&rows->data[rows->count - 1], &row) >= 0)
             return json_path_fail(path, "the row does not come after the one before it by "
                                         "operation, bytes and mode");
         if (!array_push(rows, row))
@@ -175,12 +177,12 @@ static banyan_status read_table(const banyan_mixed *mixed, const char *name, tim
     RETURN_IF_FAILED(file_read(name, FILE_BYTES_MOST, &text, &bytes));
     banyan_status status = json_parse_as(JSON_MIXED_TUNING, name, text, bytes, &root);
     if (status == BANYAN_OK)
-        status = check_head(mixed, &path, root);
+        status = tuning_file_check_head(mixed, &path, root);
     if (status == BANYAN_OK)
         status = json_member(&path, root, "rows", JSON_ARRAY, &array);
     if (status == BANYAN_OK) {
         json_path_key(&path, "rows");
-        status = read_rows(mixed, &path, array, rows);
+        status = tuning_file_read_rows(mixed, &path, array, rows);
     }
     json_decref(root);
     free(text);
@@ -188,7 +190,7 @@ static banyan_status read_table(const banyan_mixed *mixed, const char *name, tim
 }
 
 /* Send rank 0's rows to all ranks. */
-static banyan_status share(const banyan_mixed *mixed, timings *rows)
+static banyan_status tuning_file_share(const banyan_mixed *mixed, timings *rows)
 {
     uint64_t count = rows->count;
     RETURN_IF_FAILED(banyan_world_broadcast(mixed->world, &count, sizeof count, 0));
@@ -212,7 +214,7 @@ banyan_status banyan_mixed_load_autotune(banyan_mixed *mixed, const char *path)
         status = read_table(mixed, path, &rows);
     status = control_agree(mixed->world, status);
     if (status == BANYAN_OK)
-        status = share(mixed, &rows);
+        status = tuning_file_share(mixed, &rows);
     if (status == BANYAN_OK)
         status = autotune_take(mixed, rows.data, rows.count);
     array_free(&rows);

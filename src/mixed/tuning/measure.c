@@ -17,7 +17,7 @@
 #define GRAPHS_MOST 3   /* batches on a device, for calls shorter than GRAPHS_NS */
 #define GRAPHS_NS 20000
 
-static banyan_status queue(void *context, void *stream)
+static banyan_status tuning_measure_queue(void *context, void *stream)
 {
     const measurement *of = context;
     return banyan_mixed_run(of->mixed, of->op, of->input, of->output, of->mode, stream);
@@ -26,10 +26,10 @@ static banyan_status queue(void *context, void *stream)
 /* Time calls that are complete when they return. */
 static banyan_status measure_here(measurement *of, uint32_t times, uint64_t *ns)
 {
-    RETURN_IF_FAILED(queue(of, NULL));
+    RETURN_IF_FAILED(tuning_measure_queue(of, NULL));
     uint64_t began_ns = time_now_ns();
     for (uint32_t i = 0; i < times; i++)
-        RETURN_IF_FAILED(queue(of, NULL));
+        RETURN_IF_FAILED(tuning_measure_queue(of, NULL));
     *ns = (time_now_ns() - began_ns) / times;
     return BANYAN_OK;
 }
@@ -39,14 +39,15 @@ static banyan_status time_batch(measurement *of, uint32_t times, uint64_t *ns)
 {
     banyan_mixed *mixed = of->mixed;
     uint64_t mine = 0;
-    banyan_status status = mixed->ops->measure
-                               ? mixed->ops->measure(mixed->engine, queue, of, times, &mine)
-                               : measure_here(of, times, &mine);
+    banyan_status status =
+        mixed->ops->measure
+            ? mixed->ops->measure(mixed->engine, tuning_measure_queue, of, times, &mine)
+            : measure_here(of, times, &mine);
     RETURN_IF_FAILED(control_agree(mixed->world, status));
     return control_max(mixed->world, mine, ns);
 }
 
-static uint64_t between(uint64_t number, uint64_t least, uint64_t most)
+static uint64_t tuning_measure_between(uint64_t number, uint64_t least, uint64_t most)
 {
     return number < least ? least : number > most ? most : number;
 }
@@ -54,15 +55,16 @@ static uint64_t between(uint64_t number, uint64_t least, uint64_t most)
 /* Record a batch; no call takes 0 ns. */
 static void take_time(measurement *of, uint64_t ns)
 {
-    of->least_ns = between(ns, 1, of->least_ns);
-    of->times = (uint32_t)between(BATCH_NS / of->least_ns, 1, TIMES_MOST);
+    of->least_ns = tuning_measure_between(ns, 1, of->least_ns);
+    of->times = (uint32_t)tuning_measure_between(BATCH_NS / of->least_ns, 1, TIMES_MOST);
 }
 
 static int batches_for(const measurement *of)
 {
     if (of->mixed->ops->measure)
         return of->least_ns < GRAPHS_NS ? GRAPHS_MOST : 1;
-    return (int)between(ALL_NS / ((of->times + 1) * of->least_ns), BATCHES_LEAST, BATCHES_MOST);
+    return (int)tuning_measure_between(ALL_NS / ((of->times + 1) * of->least_ns), BATCHES_LEAST,
+                                       BATCHES_MOST);
 }
 
 banyan_status measure_batch(measurement *of)

@@ -36,7 +36,8 @@ struct size_trial {
 };
 
 /* Make tensors of b rows with `bytes` in total. */
-static void make_tensors(const struct trial *trial, uint64_t bytes, struct size_trial *size)
+static void tuning_run_make_tensors(const struct trial *trial, uint64_t bytes,
+                                    struct size_trial *size)
 {
     const mixed_engine_setup *setup = &trial->mixed->setup;
     int64_t elems = (int64_t)(bytes / banyan_dtype_bytes(setup->dtype));
@@ -93,7 +94,7 @@ static int most_batches(const struct size_trial *size)
 static banyan_status measure_size(const struct trial *trial, uint64_t bytes, timings *made)
 {
     struct size_trial size;
-    make_tensors(trial, bytes, &size);
+    tuning_run_make_tensors(trial, bytes, &size);
     RETURN_IF_FAILED(begin_modes(trial, &size));
     int batches = most_batches(&size);
     for (int batch = 0; batch < batches; batch++) {
@@ -132,7 +133,7 @@ static banyan_status try_nccl(banyan_mixed *mixed)
     return status == BANYAN_OK ? BANYAN_OK : control_check(mixed->setup.worlds[MIXED_WORLD]);
 }
 
-static banyan_status measure_all(struct trial *trial)
+static banyan_status tuning_run_measure_all(struct trial *trial)
 {
     timings made = {0};
     banyan_status status = try_nccl(trial->mixed);
@@ -193,7 +194,7 @@ banyan_status banyan_mixed_run_autotune(banyan_mixed *mixed)
         status = buffer_alloc(device, bytes, &trial.output);
     status = control_agree(mixed->world, status);
     if (status == BANYAN_OK)
-        status = measure_all(&trial);
+        status = tuning_run_measure_all(&trial);
     buffer_free(device, trial.output);
     buffer_free(device, trial.input);
     return status == BANYAN_OK ? BANYAN_OK : mixed_stop_groups(mixed, status);

@@ -34,14 +34,14 @@ struct save {
     int lock;              /* of the hidden folder; -1: none */
 };
 
-static bool is_first(const struct save *save)
+static bool save_is_first(const struct save *save)
 {
     return banyan_world_rank(save->world) == 0;
 }
 
 /* ---- files ---- */
 
-static uint64_t set_bytes(const banyan_tensors *tensors)
+static uint64_t save_set_bytes(const banyan_tensors *tensors)
 {
     uint64_t bytes = 0;
     for (size_t i = 0; i < banyan_tensors_count(tensors); i++) {
@@ -67,7 +67,7 @@ static banyan_status write_tensors(struct save *save, const char *parent)
         tensor_names[i] = banyan_layout_tensor(save->layout, i)->name;
         tensors[i] = *banyan_tensors_get(save->tensors, i);
     }
-    progress_state progress = {&save->options, 0, set_bytes(save->tensors)};
+    progress_state progress = {&save->options, 0, save_set_bytes(save->tensors)};
     char what[PATH_MAX + 96];
     int used = snprintf(what, PATH_MAX, "%s/%s/" FILE_NAME, save->folder, save->rank_name);
     if (save->file_count > 1 && used < PATH_MAX)
@@ -82,7 +82,7 @@ free_lists:
     return status;
 }
 
-static banyan_status check_arguments(struct save *save)
+static banyan_status save_check_arguments(struct save *save)
 {
     if (!save->layout != !save->tensors)
         return error_set(BANYAN_ERR_INVALID, "a layout is saved together with its tensors");
@@ -93,12 +93,12 @@ static banyan_status check_arguments(struct save *save)
         return error_set(BANYAN_ERR_INVALID, "the layout has %zu tensors and the set %zu", count,
                          banyan_tensors_count(save->tensors));
     save->count = count;
-    if (is_first(save))
+    if (save_is_first(save))
         RETURN_IF_FAILED(small_files_check(save->options.small_files_from));
     return new_folder_check(save->folder);
 }
 
-static banyan_status write_file(struct save *save)
+static banyan_status save_write_file(struct save *save)
 {
     char *parent = path_parent(save->folder);
     if (!parent)
@@ -116,7 +116,7 @@ struct holding {
 /* Number the ranks with a file from 0, if all have succeeded so far. Collective. */
 static banyan_status number_file(struct save *save, banyan_status status)
 {
-    struct holding mine = {save->count > 0, save->count > 0 ? set_bytes(save->tensors) : 0};
+    struct holding mine = {save->count > 0, save->count > 0 ? save_set_bytes(save->tensors) : 0};
     void *gathered;
     int before = 0;
     RETURN_IF_FAILED(
@@ -139,14 +139,14 @@ static banyan_status make_folder(struct save *save)
 {
     banyan_status mine = BANYAN_OK;
     char *made = NULL;
-    if (is_first(save))
+    if (save_is_first(save))
         mine = new_folder_make(save->folder, &made, &save->lock);
     if (made)
         snprintf(save->hidden, sizeof save->hidden, "%s", made);
     free(made);
     RETURN_IF_FAILED(control_agree(save->world, mine));
     RETURN_IF_FAILED(banyan_world_broadcast(save->world, save->hidden, sizeof save->hidden, 0));
-    if (!is_first(save))
+    if (!save_is_first(save))
         save->lock = new_folder_lock(save->hidden);
     return BANYAN_OK;
 }
@@ -170,7 +170,7 @@ static banyan_status place_file(struct save *save)
 }
 
 /* Remove this rank's files from the hidden folder. The last rank to do so removes the folder. */
-static void withdraw(const struct save *save)
+static void save_withdraw(const struct save *save)
 {
     if (save->hidden[0] == '\0')
         return;
@@ -178,7 +178,7 @@ static void withdraw(const struct save *save)
     if (folder && save->count > 0)
         new_folder_remove(folder);
     free(folder);
-    if (is_first(save))
+    if (save_is_first(save))
         new_folder_remove(save->hidden);
     rmdir(save->hidden);
 }
@@ -230,27 +230,28 @@ static banyan_status finish_folder(struct save *save)
                                   &parts, &count);
     free(text);
     RETURN_IF_FAILED(status);
-    if (is_first(save))
+    if (save_is_first(save))
         status = write_index(save, parts, count);
     control_messages_free(parts, count);
-    if (is_first(save) && status == BANYAN_OK)
+    if (save_is_first(save) && status == BANYAN_OK)
         status = small_files_copy(save->options.small_files_from, save->hidden);
-    if (is_first(save) && status == BANYAN_OK)
+    if (save_is_first(save) && status == BANYAN_OK)
         status = new_folder_publish(save->hidden, save->folder);
     return control_agree(save->world, status);
 }
 
 static banyan_status save_all(struct save *save, banyan_status options)
 {
-    RETURN_IF_FAILED(number_file(save, options == BANYAN_OK ? check_arguments(save) : options));
-    RETURN_IF_FAILED(control_agree(save->world, write_file(save)));
+    RETURN_IF_FAILED(
+        number_file(save, options == BANYAN_OK ? save_check_arguments(save) : options));
+    RETURN_IF_FAILED(control_agree(save->world, save_write_file(save)));
     banyan_status status = make_folder(save);
     if (status == BANYAN_OK)
         status = control_agree(save->world, place_file(save));
     if (status == BANYAN_OK)
         status = finish_folder(save);
     if (status != BANYAN_OK)
-        withdraw(save);
+        save_withdraw(save);
     return status;
 }
 

@@ -195,8 +195,8 @@ static DLDataType landing_dtype(uint32_t flags, DLDataType declared, DLDataType 
     return flags & BANYAN_PIECE_PERSISTENT_BUFFER ? source : declared;
 }
 
-static plan_move move_of(const deriving *work, const plan_share *share, const char *name,
-                         const plan_claim *destination)
+static plan_move derive_move_of(const deriving *work, const plan_share *share, const char *name,
+                                const plan_claim *destination)
 {
     const planner *planning = work->planning;
     plan_move move = {
@@ -220,7 +220,7 @@ static bool push_send(deriving *work, const planner_piece *own, const planner_cl
 {
     const planner *planning = work->planning;
     const char *name = destination->wanted ? destination->wanted : work->tensor.name;
-    plan_move move = move_of(work, share, name, &destination->claim);
+    plan_move move = derive_move_of(work, share, name, &destination->claim);
     banyan_transfer *transfer = &move.transfer;
     transfer->source_rank = planning->rank;
     transfer->destination_rank = share->rank;
@@ -287,8 +287,8 @@ static banyan_status check_shapes(const deriving *work, const planner_piece *own
 }
 
 /* Every rank of the source has the tensor under one map, and it leads to the destination's. */
-static banyan_status check_maps(const deriving *work, const planner_piece *own,
-                                const planner_name *from)
+static banyan_status derive_check_maps(const deriving *work, const planner_piece *own,
+                                       const planner_name *from)
 {
     char what[512];
     uint32_t flag;
@@ -308,8 +308,8 @@ static banyan_status check_maps(const deriving *work, const planner_piece *own,
     return fail_piece(work, own, BANYAN_ERR_MISMATCH, what);
 }
 
-static banyan_status check_source(const deriving *work, const planner_piece *own,
-                                  const planner_name *from)
+static banyan_status derive_check_source(const deriving *work, const planner_piece *own,
+                                         const planner_name *from)
 {
     char what[512];
     if (!from->has_source) {
@@ -320,7 +320,7 @@ static banyan_status check_source(const deriving *work, const planner_piece *own
         return fail_piece(work, own, BANYAN_ERR_NOT_FOUND, what);
     }
     RETURN_IF_FAILED(check_shapes(work, own, from));
-    RETURN_IF_FAILED(check_maps(work, own, from));
+    RETURN_IF_FAILED(derive_check_maps(work, own, from));
     if (!from->dtype_differs)
         return BANYAN_OK;
     snprintf(what, sizeof what, "the source has it in %s at rank %d and in %s at rank %d",
@@ -371,7 +371,8 @@ static banyan_status push_recv(deriving *work, const planner_piece *own, uint32_
     const planner *planning = work->planning;
     plan_claim destination = {.box = own->piece->box, .ordinal = own->ordinal};
     /* The text of the layout does not live as long as the plan. */
-    plan_move move = move_of(work, share, planning->names.data[own->name].text, &destination);
+    plan_move move =
+        derive_move_of(work, share, planning->names.data[own->name].text, &destination);
     banyan_transfer *transfer = &move.transfer;
     transfer->source_rank = share->rank;
     transfer->destination_rank = planning->rank;
@@ -392,7 +393,7 @@ static banyan_status derive_recvs(deriving *work, const planner_piece *own)
 {
     const planner *planning = work->planning;
     uint32_t from = planner_from(planning, own);
-    RETURN_IF_FAILED(check_source(work, own, &planning->names.data[from]));
+    RETURN_IF_FAILED(derive_check_source(work, own, &planning->names.data[from]));
     const planner_claim *claim;
     int64_t index;
     RETURN_IF_FAILED(find_own(work, own, &claim, &index));
@@ -422,7 +423,7 @@ static banyan_status derive_moves(deriving *work)
 
 /* ---- the result ---- */
 
-static int compare_places(const void *left, const void *right)
+static int derive_compare_places(const void *left, const void *right)
 {
     const banyan_transfer *a = left, *b = right;
     if (a->source_rank != b->source_rank)
@@ -446,7 +447,7 @@ static banyan_status take_moves(plan_move *moves, size_t count, banyan_transfer 
         return error_no_memory(count * sizeof *taken, "a plan's transfers");
     for (size_t i = 0; i < count; i++)
         taken[i] = moves[i].transfer;
-    qsort(taken, count, sizeof *taken, compare_places);
+    qsort(taken, count, sizeof *taken, derive_compare_places);
     *transfers = taken;
     return BANYAN_OK;
 }

@@ -159,7 +159,8 @@ static banyan_status directory_put(void *directory, const char *key, const void 
 
 /* Every rank takes part in every step, even after its own part has failed: the ranks agree after
  * each step, so none waits for another that has given up. */
-static banyan_status consult(banyan_world *world, banyan_directory *directory, planner *planning)
+static banyan_status planner_plan_consult(banyan_world *world, banyan_directory *directory,
+                                          planner *planning)
 {
     RETURN_IF_FAILED(control_agree(world, planner_describe(planning, directory_put, directory)));
     RETURN_IF_FAILED(banyan_directory_commit(directory));
@@ -173,7 +174,8 @@ static banyan_status consult(banyan_world *world, banyan_directory *directory, p
     return BANYAN_OK;
 }
 
-static banyan_status check_layouts(const banyan_layout *source, const banyan_layout *destination)
+static banyan_status planner_plan_check_layouts(const banyan_layout *source,
+                                                const banyan_layout *destination)
 {
     if (source)
         RETURN_IF_FAILED(banyan_layout_check_as(source, BANYAN_SOURCE));
@@ -184,14 +186,15 @@ static banyan_status start_planner(const banyan_layout *source, const banyan_lay
                                    banyan_world *world, const banyan_reshard_options *options,
                                    planner **planning)
 {
-    RETURN_IF_FAILED(check_layouts(source, destination));
+    RETURN_IF_FAILED(planner_plan_check_layouts(source, destination));
     return planner_create(banyan_world_rank(world), banyan_world_size(world), source, destination,
                           options, planning);
 }
 
-static banyan_status assemble(const banyan_layout *source, const banyan_layout *destination,
-                              banyan_world *world, const banyan_reshard_options *options,
-                              planner_result *transfers, banyan_reshard_plan **plan)
+static banyan_status planner_plan_assemble(const banyan_layout *source,
+                                           const banyan_layout *destination, banyan_world *world,
+                                           const banyan_reshard_options *options,
+                                           planner_result *transfers, banyan_reshard_plan **plan)
 {
     banyan_reshard_plan *made = calloc(1, sizeof *made);
     if (!made) {
@@ -242,7 +245,7 @@ banyan_status banyan_reshard_plan_create(const banyan_layout *source,
     status = banyan_directory_open(world, &directory);
     if (status != BANYAN_OK)
         goto destroy_planner;
-    status = consult(world, directory, planning);
+    status = planner_plan_consult(world, directory, planning);
     banyan_directory_close(directory);
     if (status != BANYAN_OK)
         goto destroy_planner;
@@ -257,8 +260,8 @@ banyan_status banyan_reshard_plan_create(const banyan_layout *source,
     if (status == BANYAN_OK)
         status = agree_on_pairs(world, &transfers);
     if (status == BANYAN_OK)
-        status =
-            control_agree(world, assemble(source, destination, world, &chosen, &transfers, &made));
+        status = control_agree(
+            world, planner_plan_assemble(source, destination, world, &chosen, &transfers, &made));
     else
         planner_result_free(&transfers);
     if (status == BANYAN_OK)

@@ -166,7 +166,7 @@ static int64_t block_elems(const banyan_box *box, int d, int64_t parts)
 }
 
 /* How many blocks, the first and the last of them perhaps in part, the box has along d. */
-static int64_t units_of(const banyan_box *box, int d, int64_t parts)
+static int64_t planner_share_units_of(const banyan_box *box, int d, int64_t parts)
 {
     int64_t block = block_elems(box, d, parts);
     return (box->start[d] + box->extent[d] - 1) / block - box->start[d] / block + 1;
@@ -175,7 +175,8 @@ static int64_t units_of(const banyan_box *box, int d, int64_t parts)
 /* Where, along dimension d, part `part` of `parts` starts. */
 static int64_t part_start(const banyan_box *box, int d, int64_t parts, int64_t part)
 {
-    int64_t units = units_of(box, d, parts), whole = units / parts, rest = units % parts;
+    int64_t units = planner_share_units_of(box, d, parts), whole = units / parts,
+            rest = units % parts;
     int64_t block = block_elems(box, d, parts), end = box->start[d] + box->extent[d];
     int64_t unit = part * whole + (part < rest ? part : rest);
     int64_t at = (box->start[d] / block + unit) * block;
@@ -187,10 +188,10 @@ static int single_dimension(const banyan_box *box, int64_t wanted)
 {
     int most = -1;
     for (int d = 0; d < box->ndim; d++) {
-        int64_t units = units_of(box, d, wanted);
+        int64_t units = planner_share_units_of(box, d, wanted);
         if (units >= wanted && (units % wanted == 0 || units / wanted >= EVEN_BLOCKS))
             return d;
-        if (units >= wanted && (most < 0 || units > units_of(box, most, wanted)))
+        if (units >= wanted && (most < 0 || units > planner_share_units_of(box, most, wanted)))
             most = d;
     }
     return most;
@@ -201,7 +202,7 @@ static plan_grid grid_of_parts(const banyan_box *box, int64_t wanted)
     plan_grid grid = {.count = 1};
     int single = single_dimension(box, wanted);
     for (int d = 0; d < box->ndim; d++) {
-        int64_t units = units_of(box, d, wanted), left = wanted / grid.count;
+        int64_t units = planner_share_units_of(box, d, wanted), left = wanted / grid.count;
         grid.parts[d] = single >= 0 ? (d == single ? wanted : 1) : units < left ? units : left;
         grid.count *= grid.parts[d];
     }
@@ -214,7 +215,7 @@ static uint64_t smallest_part(const plan_grid *grid, const banyan_box *box)
     uint64_t elems = 1;
     for (int d = 0; d < box->ndim; d++) {
         int64_t parts = grid->parts[d], smallest = box->extent[d];
-        int64_t tried[] = {0, units_of(box, d, parts) % parts, parts - 1};
+        int64_t tried[] = {0, planner_share_units_of(box, d, parts) % parts, parts - 1};
         for (size_t i = 0; i < sizeof tried / sizeof tried[0]; i++) {
             int64_t extent =
                 part_start(box, d, parts, tried[i] + 1) - part_start(box, d, parts, tried[i]);

@@ -141,7 +141,7 @@ static banyan_status move_job(const job *of, banyan_status mine, uint64_t versio
     return execution_run(of->plan->execution);
 }
 
-static banyan_status run_job(job *of)
+static banyan_status execute_run_job(job *of)
 {
     CONTROL_CALL_WITHIN(of->world, "a reshard run", of->plan->timeout);
     banyan_status mine = check_job(of);
@@ -183,7 +183,7 @@ banyan_status banyan_reshard_execute(banyan_reshard_plan *plan, banyan_tensors *
     job made;
     RETURN_IF_FAILED(job_of(plan, source, destination, service, world, transform, &made));
     made.stream = stream;
-    return run_job(&made);
+    return execute_run_job(&made);
 }
 
 /* A started run. Its destination is torn while it is in flight. */
@@ -193,11 +193,11 @@ typedef struct started_job {
     banyan_tensors_state before; /* of the destination, before it was marked torn */
 } started_job;
 
-static banyan_status run_started(void *context)
+static banyan_status execute_run_started(void *context)
 {
     started_job started = *(started_job *)context;
     free(context);
-    banyan_status status = run_job(&started.of);
+    banyan_status status = execute_run_job(&started.of);
     if (status == BANYAN_ERR_TIMEOUT && !started.of.has_entered && started.marks)
         tensors_set_back(started.of.destination, started.before);
     return status;
@@ -220,7 +220,7 @@ banyan_status banyan_reshard_start(banyan_reshard_plan *plan, banyan_tensors *so
         started->before = banyan_tensors_get_state(destination);
         tensors_set_torn(destination);
     }
-    banyan_status status = request_start(run_started, started, request);
+    banyan_status status = request_start(execute_run_started, started, request);
     if (status != BANYAN_OK)
         free(started);
     return status;

@@ -36,14 +36,14 @@ static void put_at(agenda *all, uint32_t place, uint32_t lane)
     all->places[lane] = place;
 }
 
-static void rise(agenda *all, uint32_t place, uint32_t lane)
+static void agenda_rise(agenda *all, uint32_t place, uint32_t lane)
 {
     for (; place > 0 && is_earlier(all, lane, all->heap[(place - 1) / 2]); place = (place - 1) / 2)
         put_at(all, place, all->heap[(place - 1) / 2]);
     put_at(all, place, lane);
 }
 
-static void sink(agenda *all, uint32_t place, uint32_t lane)
+static void agenda_sink(agenda *all, uint32_t place, uint32_t lane)
 {
     for (uint32_t below = 2 * place + 1; below < all->count; below = 2 * place + 1) {
         if (below + 1 < all->count && is_earlier(all, all->heap[below + 1], all->heap[below]))
@@ -62,8 +62,8 @@ static void take_out(agenda *all, uint32_t lane)
     all->places[lane] = AGENDA_NOWHERE;
     if (last == lane)
         return;
-    sink(all, place, last);
-    rise(all, all->places[last], last);
+    agenda_sink(all, place, last);
+    agenda_rise(all, all->places[last], last);
 }
 
 void agenda_set(agenda *all, uint32_t lane, uint64_t time_ps)
@@ -73,7 +73,7 @@ void agenda_set(agenda *all, uint32_t lane, uint64_t time_ps)
     if (time_ps == AGENDA_NEVER)
         return;
     all->times[lane] = time_ps;
-    rise(all, all->count++, lane);
+    agenda_rise(all, all->count++, lane);
 }
 
 uint64_t agenda_next(const agenda *all)

@@ -13,14 +13,14 @@ static const plan_op *op_at(const sim_block *block)
     return loop ? &loop->ops[block->inner] : &block->block->ops[block->at];
 }
 
-static void come_after(happening *latest, happening what)
+static void engine_block_come_after(happening *latest, happening what)
 {
     if (what.time_ps >= latest->time_ps)
         *latest = what;
 }
 
 /* Record the step that ends now. */
-static banyan_status note_step(engine *all, sim_block *block)
+static banyan_status engine_block_note_step(engine *all, sim_block *block)
 {
     uint32_t number;
     block->doing.end_ps = all->now_ps;
@@ -30,7 +30,7 @@ static banyan_status note_step(engine *all, sim_block *block)
     return BANYAN_OK;
 }
 
-static void begin_step(const engine *all, sim_block *block)
+static void engine_block_begin_step(const engine *all, sim_block *block)
 {
     block->doing.began_ps = all->now_ps;
     block->doing.waited_ps = 0;
@@ -39,7 +39,7 @@ static void begin_step(const engine *all, sim_block *block)
 }
 
 /* End a wait, and record the step that it waited for. */
-static void end_wait(const engine *all, sim_block *block)
+static void engine_block_end_wait(const engine *all, sim_block *block)
 {
     block->doing.waited_ps = all->now_ps - block->doing.began_ps;
     if (block->doing.waited_ps > 0 && block->awaited.step != NO_STEP)
@@ -58,7 +58,7 @@ static bool await_signals(engine *all, uint32_t lane, const plan_op *op)
         happening what;
         if (!tokens_take(all, from, lane, &what))
             return false;
-        come_after(&block->awaited, what);
+        engine_block_come_after(&block->awaited, what);
     }
     return true;
 }
@@ -71,7 +71,7 @@ static bool await_releases(engine *all, uint32_t lane, const plan_op *op)
         happening what;
         if (!tokens_take(all, from, lane, &what))
             return false;
-        come_after(&block->awaited, what);
+        engine_block_come_after(&block->awaited, what);
     }
     return true;
 }
@@ -86,7 +86,7 @@ static bool await_packets(engine *all, uint32_t lane, const plan_op *op)
     return false;
 }
 
-static banyan_status await(engine *all, uint32_t lane, const plan_op *op, bool *over)
+static banyan_status engine_block_await(engine *all, uint32_t lane, const plan_op *op, bool *over)
 {
     *over = true;
     switch (op->kind) {
@@ -117,14 +117,14 @@ static bool await_transfers(engine *all, uint32_t lane, const plan_op *op)
             waiters_add(all, &port->waiting, lane);
             return false;
         }
-        come_after(&block->awaited, port->acked);
+        engine_block_come_after(&block->awaited, port->acked);
     }
     return true;
 }
 
 /* ---- cost and bytes ---- */
 
-static sim_move move_of(const sim_block *block, const plan_op *op)
+static sim_move engine_block_move_of(const sim_block *block, const plan_op *op)
 {
     return (sim_move){.rank = block->rank,
                       .block = block->block,
@@ -142,7 +142,7 @@ static banyan_status cost_of(engine *all, sim_block *block, uint64_t *cost_ps)
 {
     const plan_op *op = op_at(block);
     const processor_kind *kind = all->ranks[block->rank].kind;
-    sim_move move = move_of(block, op);
+    sim_move move = engine_block_move_of(block, op);
     uint64_t reach_ps = 0;
     if (op->kind == PLAN_NOP || op->kind == PLAN_BARRIER) {
         *cost_ps = kind->sync_ps;
@@ -161,7 +161,7 @@ static banyan_status cost_of(engine *all, sim_block *block, uint64_t *cost_ps)
 }
 
 /* Begin the next part of the operation that has bytes: one of its pairs, or all of it. */
-static banyan_status begin_part(engine *all, uint32_t lane, bool *flows)
+static banyan_status engine_block_begin_part(engine *all, uint32_t lane, bool *flows)
 {
     sim_block *block = &all->blocks[lane];
     const plan_op *op = op_at(block);
@@ -176,7 +176,7 @@ static banyan_status begin_part(engine *all, uint32_t lane, bool *flows)
             part.sources = &op->sources[block->taken];
             part.destinations = &op->destinations[block->taken];
         }
-        sim_move move = move_of(block, &part);
+        sim_move move = engine_block_move_of(block, &part);
         RETURN_IF_FAILED(move_begin(all, lane, &move, flows, &land_ps));
         block->land_ps = land_ps > block->land_ps ? land_ps : block->land_ps;
     }
@@ -185,8 +185,8 @@ static banyan_status begin_part(engine *all, uint32_t lane, bool *flows)
 
 /* ---- signalling ---- */
 
-static banyan_status tell_peers(engine *all, const sim_block *block, const plan_op *op,
-                                uint32_t step)
+static banyan_status engine_block_tell_peers(engine *all, const sim_block *block, const plan_op *op,
+                                             uint32_t step)
 {
     for (uint32_t i = 0; i < op->channel_count; i++) {
         uint32_t channel = plan_channel_of(block->block, op, op->channels[i]);
@@ -196,7 +196,8 @@ static banyan_status tell_peers(engine *all, const sim_block *block, const plan_
     return BANYAN_OK;
 }
 
-static banyan_status release(engine *all, const sim_block *block, const plan_op *op, uint32_t step)
+static banyan_status engine_block_release(engine *all, const sim_block *block, const plan_op *op,
+                                          uint32_t step)
 {
     for (uint32_t i = 0; i < op->semaphore_count; i++) {
         tokens *to = &all->ranks[block->rank].semaphores[op->semaphores[i]];
@@ -206,17 +207,17 @@ static banyan_status release(engine *all, const sim_block *block, const plan_op 
     return BANYAN_OK;
 }
 
-static banyan_status tell(engine *all, sim_block *block)
+static banyan_status engine_block_tell(engine *all, sim_block *block)
 {
     const plan_op *op = op_at(block);
-    RETURN_IF_FAILED(note_step(all, block));
+    RETURN_IF_FAILED(engine_block_note_step(all, block));
     uint32_t step = block->doing.after;
     if (op->kind == PLAN_SEM_RELEASE)
-        return release(all, block, op, step);
+        return engine_block_release(all, block, op, step);
     if (op->channel_type == PLAN_PORT)
         return requests_post(all, block, op, loop_at(block), step);
     if (plan_op_form_of(op->kind)->signals)
-        return tell_peers(all, block, op, step);
+        return engine_block_tell_peers(all, block, op, step);
     if (!plan_op_writes_packets(op->kind))
         return BANYAN_OK;
     packets_written news = {.rank = block->rank,
@@ -253,7 +254,7 @@ static bool begin_op(engine *all, sim_block *block)
     block->doing.iteration = block->iteration;
     block->doing.what = plan_op_name(op_at(block)->kind);
     block->land_ps = 0;
-    begin_step(all, block);
+    engine_block_begin_step(all, block);
     return true;
 }
 
@@ -267,7 +268,7 @@ static void end_op(sim_block *block)
 }
 
 /* Stay in the agenda until `time_ps`, unless that is now. */
-static bool stay(engine *all, uint32_t lane, uint64_t time_ps)
+static bool engine_block_stay(engine *all, uint32_t lane, uint64_t time_ps)
 {
     if (time_ps <= all->now_ps)
         return false;
@@ -293,7 +294,7 @@ static banyan_status pass_stage(engine *all, uint32_t lane, bool *waits)
     switch (block->stage) {
     case STAGE_LAUNCH:
         block->stage = STAGE_BEGIN;
-        return note_step(all, block);
+        return engine_block_note_step(all, block);
     case STAGE_BEGIN:
         block->stage = STAGE_AWAIT;
         *waits = !begin_op(all, block);
@@ -301,39 +302,39 @@ static banyan_status pass_stage(engine *all, uint32_t lane, bool *waits)
             end_block(all, block);
         return BANYAN_OK;
     case STAGE_AWAIT:
-        RETURN_IF_FAILED(await(all, lane, op, &over));
+        RETURN_IF_FAILED(engine_block_await(all, lane, op, &over));
         block->stage = over ? STAGE_COST : STAGE_AWAIT;
-        *waits = !over || stay(all, lane, block->awaited.time_ps);
+        *waits = !over || engine_block_stay(all, lane, block->awaited.time_ps);
         return BANYAN_OK;
     case STAGE_COST:
-        end_wait(all, block);
+        engine_block_end_wait(all, block);
         RETURN_IF_FAILED(cost_of(all, block, &cost_ps));
         block->stage = STAGE_MOVE;
-        *waits = stay(all, lane, all->now_ps + cost_ps);
+        *waits = engine_block_stay(all, lane, all->now_ps + cost_ps);
         return BANYAN_OK;
     case STAGE_MOVE:
-        RETURN_IF_FAILED(begin_part(all, lane, waits));
+        RETURN_IF_FAILED(engine_block_begin_part(all, lane, waits));
         block->stage = *waits ? STAGE_MOVED : STAGE_TELL;
         return BANYAN_OK;
     case STAGE_MOVED:
         block->stage = STAGE_MOVE;
         return flow_end(&all->sharing, lane, all->now_ps) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
     case STAGE_TELL:
-        RETURN_IF_FAILED(tell(all, block));
+        RETURN_IF_FAILED(engine_block_tell(all, block));
         over = op->kind != PLAN_FLUSH && op->kind != PLAN_PUT_WITH_SIGNAL_AND_FLUSH;
         block->stage = over ? STAGE_END : STAGE_DRAIN;
         if (!over)
-            begin_step(all, block);
+            engine_block_begin_step(all, block);
         return BANYAN_OK;
     case STAGE_DRAIN:
         over = await_transfers(all, lane, op);
         block->stage = over ? STAGE_DRAINED : STAGE_DRAIN;
-        *waits = !over || stay(all, lane, block->awaited.time_ps);
+        *waits = !over || engine_block_stay(all, lane, block->awaited.time_ps);
         return BANYAN_OK;
     case STAGE_DRAINED:
-        end_wait(all, block);
+        engine_block_end_wait(all, block);
         block->stage = STAGE_END;
-        return note_step(all, block);
+        return engine_block_note_step(all, block);
     case STAGE_END:
         end_op(block);
         block->stage = STAGE_BEGIN;

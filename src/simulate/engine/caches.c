@@ -18,8 +18,8 @@ typedef struct touch_key {
 } touch_key;
 
 /* In place, one buffer stands for both. */
-static chunk_key key_of(const banyan_plan *plan, int rank, plan_buffer buffer, bool packets,
-                        uint64_t chunk)
+static chunk_key caches_key_of(const banyan_plan *plan, int rank, plan_buffer buffer, bool packets,
+                               uint64_t chunk)
 {
     chunk_key key = {chunk, rank, packets ? (int)PACKETS : (int)buffer};
     uint64_t own = (uint64_t)rank * plan->ranks[rank].chunks[buffer];
@@ -71,7 +71,8 @@ bool caches_go_round(const plan_geometry *geometry, plan_buffer buffer)
     return buffer == PLAN_SCRATCH && geometry->scratch_stride < geometry->chunk_bytes;
 }
 
-static banyan_status touch(const maker *of, uint64_t place, plan_buffer buffer, uint64_t bytes)
+static banyan_status caches_touch(const maker *of, uint64_t place, plan_buffer buffer,
+                                  uint64_t bytes)
 {
     caches *made = of->made;
     touch_key key = {place, (uint64_t)of->rank};
@@ -97,13 +98,13 @@ static banyan_status use_chunks(const maker *of, int rank, plan_buffer buffer,
 {
     uint64_t bytes = chunk_bytes(of, buffer, packets), place;
     for (uint64_t c = operand->index; c < operand->index + operand->size; c++) {
-        chunk_key key = key_of(of->made->plan, rank, buffer, packets, c);
+        chunk_key key = caches_key_of(of->made->plan, rank, buffer, packets, c);
         RETURN_IF_FAILED(keep_place(of->made, &key, &place));
         chunk_users *users = &of->made->users.data[place];
         add_user(&users->users, of->rank);
         if (written)
             add_user(&users->writers, of->rank);
-        RETURN_IF_FAILED(touch(of, place, buffer, bytes));
+        RETURN_IF_FAILED(caches_touch(of, place, buffer, bytes));
     }
     return BANYAN_OK;
 }
@@ -189,7 +190,7 @@ double caches_share_of_others(const caches *all, int rank, const plan_thread_blo
     uint64_t others = 0;
     for (int i = 0; i < count; i++) {
         for (uint64_t c = operand->index; c < operand->index + operand->size; c++) {
-            chunk_key key = key_of(all->plan, ranks[i], buffer, packets, c);
+            chunk_key key = caches_key_of(all->plan, ranks[i], buffer, packets, c);
             uint64_t place;
             if (written && has_read(op, operand, c))
                 continue;

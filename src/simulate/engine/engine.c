@@ -11,7 +11,7 @@
 /* Limit of writers of packets, counted for every chunk. */
 #define WRITERS_MOST (UINT64_C(1) << 24)
 
-static void *take_zeroed(engine *all, size_t count, size_t bytes)
+static void *simulate_engine_take_zeroed(engine *all, size_t count, size_t bytes)
 {
     void *taken = arena_take(&all->memory, count * bytes);
     return taken ? memset(taken, 0, count * bytes) : NULL;
@@ -19,7 +19,7 @@ static void *take_zeroed(engine *all, size_t count, size_t bytes)
 
 static tokens *take_tokens(engine *all, uint32_t count)
 {
-    tokens *list = take_zeroed(all, count, sizeof *list);
+    tokens *list = simulate_engine_take_zeroed(all, count, sizeof *list);
     for (uint32_t i = 0; list && i < count; i++)
         list[i].waiting = (waiters){NO_LANE, NO_LANE};
     return list;
@@ -36,7 +36,8 @@ static bool make_rank(engine *all, int r)
     made->signals[PLAN_MEMORY] = take_tokens(all, rank->channel_count[PLAN_MEMORY]);
     made->signals[PLAN_PORT] = take_tokens(all, rank->channel_count[PLAN_PORT]);
     made->semaphores = take_tokens(all, rank->semaphore_count);
-    made->switches = take_zeroed(all, rank->channel_count[PLAN_SWITCH], sizeof(uint32_t));
+    made->switches =
+        simulate_engine_take_zeroed(all, rank->channel_count[PLAN_SWITCH], sizeof(uint32_t));
     if (!made->signals[PLAN_MEMORY] || !made->signals[PLAN_PORT] || !made->semaphores ||
         !made->switches)
         return false;
@@ -46,7 +47,7 @@ static bool make_rank(engine *all, int r)
     return true;
 }
 
-static void make_lanes(engine *all, int r)
+static void simulate_engine_make_lanes(engine *all, int r)
 {
     const plan_rank *rank = &all->plan->ranks[r];
     sim_rank *made = &all->ranks[r];
@@ -73,7 +74,7 @@ static void make_lanes(engine *all, int r)
 }
 
 /* Lanes of thread blocks come first, then those of port channels. */
-static banyan_status count_lanes(engine *all)
+static banyan_status simulate_engine_count_lanes(engine *all)
 {
     uint64_t lanes = 0;
     for (int r = 0; r < all->plan->rank_count; r++) {
@@ -115,20 +116,20 @@ static banyan_status find_rates(engine *all)
     return BANYAN_OK;
 }
 
-static banyan_status make_parts(engine *all)
+static banyan_status simulate_engine_make_parts(engine *all)
 {
     const banyan_plan *plan = all->plan;
-    all->ranks = take_zeroed(all, (size_t)plan->rank_count, sizeof *all->ranks);
-    all->ends_ps = take_zeroed(all, (size_t)plan->rank_count, sizeof *all->ends_ps);
+    all->ranks = simulate_engine_take_zeroed(all, (size_t)plan->rank_count, sizeof *all->ranks);
+    all->ends_ps = simulate_engine_take_zeroed(all, (size_t)plan->rank_count, sizeof *all->ends_ps);
     if (!all->ranks || !all->ends_ps)
         return BANYAN_ERR_NO_MEMORY;
-    RETURN_IF_FAILED(count_lanes(all));
+    RETURN_IF_FAILED(simulate_engine_count_lanes(all));
     for (int r = 0; r < plan->rank_count; r++) {
         if (!make_rank(all, r))
             return BANYAN_ERR_NO_MEMORY;
     }
-    all->blocks = take_zeroed(all, all->block_count, sizeof *all->blocks);
-    all->ports = take_zeroed(all, all->port_count, sizeof *all->ports);
+    all->blocks = simulate_engine_take_zeroed(all, all->block_count, sizeof *all->blocks);
+    all->ports = simulate_engine_take_zeroed(all, all->port_count, sizeof *all->ports);
     if (!all->blocks || !all->ports)
         return BANYAN_ERR_NO_MEMORY;
     RETURN_IF_FAILED(agenda_make(all->block_count + all->port_count, &all->agenda));
@@ -136,7 +137,7 @@ static banyan_status make_parts(engine *all)
                                     all->block_count + all->port_count, &all->agenda,
                                     &all->sharing));
     for (int r = 0; r < plan->rank_count; r++)
-        make_lanes(all, r);
+        simulate_engine_make_lanes(all, r);
     RETURN_IF_FAILED(plan_pairs_make(plan, &all->pairs));
     RETURN_IF_FAILED(routes_make(all->topology, &all->routes));
     RETURN_IF_FAILED(find_rates(all));
@@ -190,17 +191,17 @@ banyan_status engine_make(const banyan_plan *plan, const banyan_topology *topolo
     RETURN_IF_FAILED(
         plan_geometry_make(plan, options->message_bytes, options->elem_bytes, &made->geometry));
     RETURN_IF_FAILED(refuse_too_many_steps(made, options));
-    return make_parts(made);
+    return simulate_engine_make_parts(made);
 }
 
 /* ---- the run ---- */
 
-static banyan_status advance(engine *all, uint32_t lane)
+static banyan_status simulate_engine_advance(engine *all, uint32_t lane)
 {
     return lane < all->block_count ? block_advance(all, lane) : port_advance(all, lane);
 }
 
-static banyan_status check_finished(const engine *all)
+static banyan_status simulate_engine_check_finished(const engine *all)
 {
     for (uint32_t lane = 0; lane < all->block_count; lane++) {
         if (all->blocks[lane].at < all->blocks[lane].block->op_count)
@@ -217,15 +218,15 @@ banyan_status engine_run(engine *all)
             return error_set(BANYAN_ERR_INVALID, "plan %s takes more than 53 days on topology %s",
                              all->plan->name, all->topology->name);
         while (agenda_next(&all->agenda) == all->now_ps)
-            RETURN_IF_FAILED(advance(all, agenda_take(&all->agenda)));
+            RETURN_IF_FAILED(simulate_engine_advance(all, agenda_take(&all->agenda)));
         RETURN_IF_FAILED(sharing_settle(&all->sharing, all->now_ps));
     }
-    return check_finished(all);
+    return simulate_engine_check_finished(all);
 }
 
 /* ---- the end ---- */
 
-static void free_tokens(tokens *list, uint32_t count)
+static void simulate_engine_free_tokens(tokens *list, uint32_t count)
 {
     for (uint32_t i = 0; list && i < count; i++)
         array_free(&list[i].come);
@@ -235,9 +236,11 @@ void engine_free(engine *old)
 {
     for (int r = 0; old->ranks && r < old->plan->rank_count; r++) {
         const plan_rank *rank = &old->plan->ranks[r];
-        free_tokens(old->ranks[r].signals[PLAN_MEMORY], rank->channel_count[PLAN_MEMORY]);
-        free_tokens(old->ranks[r].signals[PLAN_PORT], rank->channel_count[PLAN_PORT]);
-        free_tokens(old->ranks[r].semaphores, rank->semaphore_count);
+        simulate_engine_free_tokens(old->ranks[r].signals[PLAN_MEMORY],
+                                    rank->channel_count[PLAN_MEMORY]);
+        simulate_engine_free_tokens(old->ranks[r].signals[PLAN_PORT],
+                                    rank->channel_count[PLAN_PORT]);
+        simulate_engine_free_tokens(old->ranks[r].semaphores, rank->semaphore_count);
     }
     for (uint32_t i = 0; old->ports && i < old->port_count; i++)
         array_free(&old->ports[i].requests);

@@ -31,7 +31,7 @@ static bool signals_on(const sim_block *block, const plan_op *op, plan_channel_t
     return false;
 }
 
-static bool releases(const plan_op *op, uint32_t semaphore)
+static bool hang_releases(const plan_op *op, uint32_t semaphore)
 {
     for (uint32_t i = 0; op->kind == PLAN_SEM_RELEASE && i < op->semaphore_count; i++) {
         if (op->semaphores[i] == semaphore)
@@ -49,7 +49,7 @@ typedef struct missing {
     plan_op_kind kind;
 } missing;
 
-static missing find_missing(const engine *all, const sim_block *block)
+static missing hang_find_missing(const engine *all, const sim_block *block)
 {
     const plan_op *op = op_of(block);
     missing found = {.rank = block->rank, .type = op->channel_type, .kind = op->kind};
@@ -82,7 +82,7 @@ static bool would_do(const sim_block *block, const plan_op *op, const missing *w
     case PLAN_RELAXED_WAIT:
         return signals_on(block, op, what->type, what->number);
     case PLAN_SEM_ACQUIRE:
-        return releases(op, what->number);
+        return hang_releases(op, what->number);
     case PLAN_BARRIER:
         return op->kind == PLAN_BARRIER && op->barrier == what->number;
     default:
@@ -110,7 +110,8 @@ static uint32_t find_culprit(const engine *all, uint32_t self, const missing *wh
     return NO_LANE;
 }
 
-static size_t tell(const engine *all, uint32_t lane, const missing *what, char *text, size_t room)
+static size_t hang_tell(const engine *all, uint32_t lane, const missing *what, char *text,
+                        size_t room)
 {
     const sim_block *block = &all->blocks[lane];
     const plan_op *op = op_of(block);
@@ -135,8 +136,8 @@ banyan_status engine_hangs(const engine *all)
         lane++;
     first = lane;
     for (int links = 0; links < LINKS_MOST; links++) {
-        missing what = find_missing(all, &all->blocks[lane]);
-        used += tell(all, lane, &what, text + used, sizeof text - used);
+        missing what = hang_find_missing(all, &all->blocks[lane]);
+        used += hang_tell(all, lane, &what, text + used, sizeof text - used);
         lane = find_culprit(all, lane, &what);
         const char *then = lane == NO_LANE ? ", which nobody does any more" : "; ";
         then = lane == first ? ": a circle" : then;

@@ -21,7 +21,7 @@ typedef struct load {
     uint64_t land_ps;
 } load;
 
-static banyan_status sum_piece(void *context, const plan_piece *piece)
+static banyan_status engine_move_sum_piece(void *context, const plan_piece *piece)
 {
     *(uint64_t *)context += piece->bytes;
     return BANYAN_OK;
@@ -33,11 +33,11 @@ static banyan_status count_bytes(load *to)
     const engine *all = to->all;
     uint64_t bytes = 0, padding = 0;
     RETURN_IF_FAILED(plan_geometry_cut(&all->geometry, all->plan, move->rank, move->block, move->op,
-                                       move->loop, move->iteration, sum_piece, &bytes));
+                                       move->loop, move->iteration, engine_move_sum_piece, &bytes));
     if (plan_op_writes_packets(move->op->kind))
         RETURN_IF_FAILED(plan_geometry_pad(&all->geometry, all->plan, move->rank, move->block,
-                                           move->op, move->loop, move->iteration, sum_piece,
-                                           &padding));
+                                           move->op, move->loop, move->iteration,
+                                           engine_move_sum_piece, &padding));
     to->data = (double)bytes;
     to->packets = 2 * (double)(bytes + padding);
     return BANYAN_OK;
@@ -50,7 +50,7 @@ static const char *name_of(const engine *all, uint32_t vertex)
     return all->topology->vertices.data[vertex].name;
 }
 
-static banyan_status find_way(engine *all, uint32_t from, uint32_t to)
+static banyan_status engine_move_find_way(engine *all, uint32_t from, uint32_t to)
 {
     bool there;
     RETURN_IF_FAILED(routes_find(&all->routes, from, to, &all->way, &there));
@@ -62,7 +62,7 @@ static banyan_status find_way(engine *all, uint32_t from, uint32_t to)
 
 banyan_status engine_latency(engine *all, int from, int to, uint64_t *latency_ps)
 {
-    RETURN_IF_FAILED(find_way(all, (uint32_t)from, (uint32_t)to));
+    RETURN_IF_FAILED(engine_move_find_way(all, (uint32_t)from, (uint32_t)to));
     *latency_ps = all->way.latency_ps;
     return BANYAN_OK;
 }
@@ -73,7 +73,7 @@ static banyan_status add_way(load *to, uint32_t source, uint32_t destination, do
     engine *all = to->all;
     const processor_kind *kind = all->ranks[to->move->rank].kind;
     double overhead = written ? kind->store_overhead : kind->load_overhead;
-    RETURN_IF_FAILED(find_way(all, source, destination));
+    RETURN_IF_FAILED(engine_move_find_way(all, source, destination));
     for (size_t i = 0; i < all->way.links.count; i++) {
         if (!flow_add_framed(&all->sharing, to->lane, all->way.links.data[i], bytes,
                              to->move->by_port ? 1 : overhead))
@@ -140,7 +140,8 @@ banyan_status engine_switch(engine *all, int rank, uint32_t channel, uint32_t *v
     return BANYAN_OK;
 }
 
-static banyan_status add_group(load *to, const plan_operand *operand, bool written, double bytes)
+static banyan_status engine_move_add_group(load *to, const plan_operand *operand, bool written,
+                                           double bytes)
 {
     int rank = to->move->rank;
     uint32_t channel = to->move->block->channels[PLAN_SWITCH][operand->reference], middle;
@@ -162,7 +163,7 @@ static banyan_status add_group(load *to, const plan_operand *operand, bool writt
 
 /* ---- operands ---- */
 
-static bool is_shared(const engine *all, const sim_move *move)
+static bool engine_move_is_shared(const engine *all, const sim_move *move)
 {
     return all->ranks[move->rank].kind->shared_memory;
 }
@@ -172,7 +173,7 @@ static bool is_shared(const engine *all, const sim_move *move)
 static double share_of_others(const engine *all, const sim_move *move, const plan_operand *operand,
                               bool in_packets, bool written)
 {
-    if (is_shared(all, move))
+    if (engine_move_is_shared(all, move))
         return caches_share_of_others(&all->caches, move->rank, move->block, move->op, operand,
                                       in_packets, written);
     return operand->place != PLAN_LOCAL;
@@ -186,8 +187,8 @@ static bool gets_sum(const plan_op *op, const plan_operand *operand)
            (op->destination_count == 1 || operand->place == PLAN_LOCAL);
 }
 
-static banyan_status add_operand(load *to, const plan_operand *operand, bool in_packets,
-                                 bool written)
+static banyan_status engine_move_add_operand(load *to, const plan_operand *operand, bool in_packets,
+                                             bool written)
 {
     const sim_move *move = to->move;
     const engine *all = to->all;
@@ -202,7 +203,7 @@ static banyan_status add_operand(load *to, const plan_operand *operand, bool in_
     if (written && !in_packets && gets_sum(move->op, operand))
         sort->summed += bytes * others;
     if (operand->place == PLAN_GROUP)
-        return add_group(to, operand, written, bytes);
+        return engine_move_add_group(to, operand, written, bytes);
     RETURN_IF_FAILED(add_memory(to, where.rank, bytes));
     if (where.rank == move->rank)
         return BANYAN_OK;
@@ -213,16 +214,17 @@ static banyan_status add_operand(load *to, const plan_operand *operand, bool in_
     return BANYAN_OK;
 }
 
-static banyan_status add_operands(load *to)
+static banyan_status engine_move_add_operands(load *to)
 {
     const plan_op *op = to->move->op;
     if (plan_op_reduces(op->kind))
         to->reduced = to->data * op->source_count;
     for (uint32_t i = 0; i < op->source_count; i++)
-        RETURN_IF_FAILED(add_operand(to, &op->sources[i], plan_source_is_packets(op, i), false));
-    for (uint32_t i = 0; i < op->destination_count; i++)
         RETURN_IF_FAILED(
-            add_operand(to, &op->destinations[i], plan_destination_is_packets(op, i), true));
+            engine_move_add_operand(to, &op->sources[i], plan_source_is_packets(op, i), false));
+    for (uint32_t i = 0; i < op->destination_count; i++)
+        RETURN_IF_FAILED(engine_move_add_operand(to, &op->destinations[i],
+                                                 plan_destination_is_packets(op, i), true));
     return BANYAN_OK;
 }
 
@@ -258,7 +260,7 @@ static double alone_in_block(const load *of, const block_rates *rates)
 }
 
 /* Return the seconds at the mover's rates, without contention on links. */
-static double alone(const load *of, double wire)
+static double engine_move_alone(const load *of, double wire)
 {
     const sim_rank *rank = &of->all->ranks[of->move->rank];
     if (of->move->by_port)
@@ -267,7 +269,7 @@ static double alone(const load *of, double wire)
 }
 
 /* Return the bytes on the link that carries most or, without links, in memory. */
-static double heaviest(const load *of)
+static double engine_move_heaviest(const load *of)
 {
     const flow *made = &of->all->sharing.flows[of->lane];
     double on_links = 0, in_memory = 0;
@@ -289,8 +291,8 @@ banyan_status move_begin(engine *all, uint32_t lane, const sim_move *move, bool 
     if (!*flows)
         return BANYAN_OK;
     flow_begin(&all->sharing, lane);
-    RETURN_IF_FAILED(add_operands(&of));
-    double amount = heaviest(&of), seconds = alone(&of, amount);
+    RETURN_IF_FAILED(engine_move_add_operands(&of));
+    double amount = engine_move_heaviest(&of), seconds = engine_move_alone(&of, amount);
     uint32_t workers = resource_workers(all->topology, all->plan->rank_count, move->rank);
     bool elsewhere = move->by_port && !all->ranks[move->rank].kind->port_takes_block;
     bool added = elsewhere || flow_add(&all->sharing, lane, workers, seconds * BLOCK_SECOND);
@@ -311,10 +313,10 @@ static banyan_status reach_operand(engine *all, const sim_move *move, const plan
         RETURN_IF_FAILED(engine_switch(all, move->rank, channel, &middle));
         const plan_switch *group = &all->plan->ranks[move->rank].switches[channel];
         for (int m = 0; m < group->rank_count; m++) {
-            RETURN_IF_FAILED(find_way(all, (uint32_t)group->ranks[m], middle));
+            RETURN_IF_FAILED(engine_move_find_way(all, (uint32_t)group->ranks[m], middle));
             there = all->way.latency_ps > there ? all->way.latency_ps : there;
         }
-        RETURN_IF_FAILED(find_way(all, middle, (uint32_t)move->rank));
+        RETURN_IF_FAILED(engine_move_find_way(all, middle, (uint32_t)move->rank));
         *latency_ps = 2 * (there + all->way.latency_ps);
         return BANYAN_OK;
     }
@@ -328,7 +330,7 @@ static banyan_status reach_operand(engine *all, const sim_move *move, const plan
 banyan_status move_reach(engine *all, const sim_move *move, uint64_t *latency_ps)
 {
     uint64_t longest = 0;
-    for (uint32_t i = 0; i < move->op->source_count && !is_shared(all, move); i++) {
+    for (uint32_t i = 0; i < move->op->source_count && !engine_move_is_shared(all, move); i++) {
         uint64_t one = 0;
         if (move->op->sources[i].place == PLAN_LOCAL)
             continue;
@@ -342,7 +344,7 @@ banyan_status move_reach(engine *all, const sim_move *move, uint64_t *latency_ps
 bool move_publishes(const engine *all, const sim_move *move)
 {
     bool others = false;
-    for (uint32_t i = 0; i < move->op->destination_count && is_shared(all, move); i++)
+    for (uint32_t i = 0; i < move->op->destination_count && engine_move_is_shared(all, move); i++)
         others |= share_of_others(all, move, &move->op->destinations[i],
                                   plan_destination_is_packets(move->op, i), true) > 0;
     return others;

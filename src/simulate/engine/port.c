@@ -7,7 +7,7 @@ static bool is_busy(const port_lane *port)
     return port->begun < port->requests.count || port->moves;
 }
 
-static bool push(engine *all, uint32_t lane, port_request *request)
+static bool engine_port_push(engine *all, uint32_t lane, port_request *request)
 {
     port_lane *port = &all->ports[lane - all->block_count];
     bool idle = !is_busy(port);
@@ -52,10 +52,10 @@ banyan_status requests_post(engine *all, const sim_block *block, const plan_op *
         request.doing.after = step;
         request.doing.proxy = true;
         uint32_t lane = port_of(all, block->rank, channel);
-        if (puts && !push(all, lane, &request))
+        if (puts && !engine_port_push(all, lane, &request))
             return BANYAN_ERR_NO_MEMORY;
         request.signals = true;
-        if (signals && !push(all, lane, &request))
+        if (signals && !engine_port_push(all, lane, &request))
             return BANYAN_ERR_NO_MEMORY;
     }
     return BANYAN_OK;

@@ -86,7 +86,7 @@ bool flow_add(sharing *all, uint32_t number, uint32_t of, double bytes)
     return flow_add_framed(all, number, of, bytes, 1);
 }
 
-static bool join(sharing *all, uint32_t number, uint32_t u)
+static bool sharing_join(sharing *all, uint32_t number, uint32_t u)
 {
     flow *one = &all->flows[number];
     flow_use *use = &one->uses.data[u];
@@ -110,7 +110,7 @@ bool flow_go(sharing *all, uint32_t number, double amount, double limit, uint64_
     one->flows = true;
     for (uint32_t u = 0; u < one->uses.count; u++) {
         one->uses.data[u].weight = one->uses.data[u].room / amount;
-        if (!join(all, number, u))
+        if (!sharing_join(all, number, u))
             return false;
     }
     double ps = ceil(amount / limit * PS_PER_S);
@@ -118,7 +118,7 @@ bool flow_go(sharing *all, uint32_t number, double amount, double limit, uint64_
     return true;
 }
 
-static bool leave(sharing *all, const flow *one, const flow_use *use, uint64_t now_ps)
+static bool sharing_leave(sharing *all, const flow *one, const flow_use *use, uint64_t now_ps)
 {
     resource *at = &all->resources[use->resource];
     bool was_full = is_full(at);
@@ -142,7 +142,7 @@ bool flow_end(sharing *all, uint32_t number, uint64_t now_ps)
     flow *one = &all->flows[number];
     one->flows = false;
     for (size_t u = 0; u < one->uses.count; u++) {
-        if (!leave(all, one, &one->uses.data[u], now_ps))
+        if (!sharing_leave(all, one, &one->uses.data[u], now_ps))
             return false;
     }
     return true;
@@ -223,12 +223,12 @@ static void set_rate(sharing *all, uint32_t number, double rate, uint64_t now_ps
 
 /* Return the resource's remaining room per flow without a rate; it only grows as others get theirs.
  */
-static double share_of(const resource *one)
+static double sharing_share_of(const resource *one)
 {
     return one->weight > SLACK ? one->room / one->weight : INFINITY;
 }
 
-static void sink(resource_share *heap, size_t count, size_t at, resource_share what)
+static void sharing_sink(resource_share *heap, size_t count, size_t at, resource_share what)
 {
     for (size_t below = 2 * at + 1; below < count; below = 2 * at + 1) {
         if (below + 1 < count && heap[below + 1].each < heap[below].each)
@@ -249,10 +249,10 @@ static bool rank_resources(sharing *all)
         return false;
     for (size_t i = 0; i < count; i++) {
         uint32_t number = all->tied_resources.data[i];
-        all->shares.data[i] = (resource_share){share_of(&all->resources[number]), number};
+        all->shares.data[i] = (resource_share){sharing_share_of(&all->resources[number]), number};
     }
     for (size_t i = count / 2; i-- > 0;)
-        sink(all->shares.data, count, i, all->shares.data[i]);
+        sharing_sink(all->shares.data, count, i, all->shares.data[i]);
     all->shares.count = count;
     return true;
 }
@@ -261,7 +261,7 @@ static void drop_scarcest(sharing *all)
 {
     resource_share last = all->shares.data[--all->shares.count];
     if (all->shares.count > 0)
-        sink(all->shares.data, all->shares.count, 0, last);
+        sharing_sink(all->shares.data, all->shares.count, 0, last);
 }
 
 /* Heap entries keep the share at insertion: the first one is correct if its share has not grown. */
@@ -270,13 +270,14 @@ static resource *find_scarcest(sharing *all)
     while (all->shares.count > 0) {
         resource_share *first = &all->shares.data[0];
         resource *one = &all->resources[first->resource];
-        double each = share_of(one);
+        double each = sharing_share_of(one);
         if (each <= first->each * (1 + SLACK))
             return one;
         if (each == INFINITY)
             drop_scarcest(all);
         else
-            sink(all->shares.data, all->shares.count, 0, (resource_share){each, first->resource});
+            sharing_sink(all->shares.data, all->shares.count, 0,
+                         (resource_share){each, first->resource});
     }
     return NULL;
 }
@@ -284,7 +285,7 @@ static resource *find_scarcest(sharing *all)
 /* Give all users of the resource an equal rate. */
 static void settle_users(sharing *all, resource *one, uint64_t now_ps)
 {
-    double rate = share_of(one);
+    double rate = sharing_share_of(one);
     for (size_t k = 0; k < one->users.count; k++) {
         uint32_t user = one->users.data[k].flow;
         if (!all->flows[user].settled)
@@ -324,7 +325,7 @@ banyan_status sharing_settle(sharing *all, uint64_t now_ps)
     double least = settle_modest(all, 0, now_ps);
     while (all->tied_flows.count > 0) {
         resource *scarcest = find_scarcest(all);
-        double rate = scarcest ? share_of(scarcest) : INFINITY;
+        double rate = scarcest ? sharing_share_of(scarcest) : INFINITY;
         if (least <= rate)
             least = settle_modest(all, rate, now_ps);
         else

@@ -67,7 +67,7 @@ void readers_wake(void *context, int rank)
     waiters_wake(all, &all->ranks[rank].for_packets);
 }
 
-static meeting *find_meeting(engine *all, int rank, const plan_op *op)
+static meeting *tokens_find_meeting(engine *all, int rank, const plan_op *op)
 {
     size_t place;
     meeting begun = {.waiting = {NO_LANE, NO_LANE}};
@@ -81,7 +81,7 @@ static meeting *find_meeting(engine *all, int rank, const plan_op *op)
 banyan_status meeting_attend(engine *all, uint32_t lane, const plan_op *op, bool *over)
 {
     sim_block *block = &all->blocks[lane];
-    meeting *at = find_meeting(all, block->rank, op);
+    meeting *at = tokens_find_meeting(all, block->rank, op);
     if (!at)
         return BANYAN_ERR_NO_MEMORY;
     if (!block->arrived) {

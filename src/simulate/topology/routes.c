@@ -42,7 +42,7 @@ static bool is_nearer(const distance *a, const distance *b)
     return a->links != b->links ? a->links < b->links : a->vertex < b->vertex;
 }
 
-static bool push(search *in, distance added)
+static bool routes_push(search *in, distance added)
 {
     if (!array_push(&in->heap, added))
         return false;
@@ -54,7 +54,7 @@ static bool push(search *in, distance added)
     return true;
 }
 
-static distance pop(search *in)
+static distance routes_pop(search *in)
 {
     distance *heap = in->heap.data, nearest = heap[0], last = heap[--in->heap.count];
     size_t count = in->heap.count, at = 0;
@@ -70,7 +70,7 @@ static distance pop(search *in)
     return nearest;
 }
 
-static bool leave(search *in, const distance *here)
+static bool routes_leave(search *in, const distance *here)
 {
     const banyan_topology *topology = in->topology;
     for (uint32_t i = topology->first_out[here->vertex]; i < topology->first_out[here->vertex + 1];
@@ -81,7 +81,7 @@ static bool leave(search *in, const distance *here)
             continue;
         in->best[link->to] = next;
         in->arrived_by[link->to] = topology->out[i];
-        if (!push(in, next))
+        if (!routes_push(in, next))
             return false;
     }
     return true;
@@ -94,13 +94,13 @@ static bool search_from(search *in, uint32_t source)
         in->arrived_by[v] = NO_LINK;
     }
     in->best[source] = (distance){0, 0, source};
-    if (!push(in, in->best[source]))
+    if (!routes_push(in, in->best[source]))
         return false;
     while (in->heap.count > 0) {
-        distance here = pop(in);
+        distance here = routes_pop(in);
         bool forwards = here.vertex == source || !in->topology->vertices.data[here.vertex].kind;
         bool out_dated = is_nearer(&in->best[here.vertex], &here);
-        if (forwards && !out_dated && !leave(in, &here))
+        if (forwards && !out_dated && !routes_leave(in, &here))
             return false;
     }
     return true;

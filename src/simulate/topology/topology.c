@@ -30,7 +30,7 @@ banyan_status banyan_topology_print(const banyan_topology *topology, char **text
     return BANYAN_OK;
 }
 
-static double between(double first, double second, double share)
+static double topology_between(double first, double second, double share)
 {
     return 1 / ((1 - share) / first + share / second);
 }
@@ -48,13 +48,13 @@ block_rates rates_for(const processor_kind *kind, double working_set_bytes)
     const block_rates *low = &all[at - 1].rates, *high = &all[at].rates;
     double share = log(working_set_bytes / all[at - 1].working_set_bytes) /
                    log(all[at].working_set_bytes / all[at - 1].working_set_bytes);
-    return (block_rates){between(low->local, high->local, share),
-                         between(low->load, high->load, share),
-                         between(low->store, high->store, share),
-                         between(low->packet, high->packet, share),
-                         between(low->reduce, high->reduce, share),
-                         between(low->reduce_load, high->reduce_load, share),
-                         between(low->reduce_store, high->reduce_store, share)};
+    return (block_rates){topology_between(low->local, high->local, share),
+                         topology_between(low->load, high->load, share),
+                         topology_between(low->store, high->store, share),
+                         topology_between(low->packet, high->packet, share),
+                         topology_between(low->reduce, high->reduce, share),
+                         topology_between(low->reduce_load, high->reduce_load, share),
+                         topology_between(low->reduce_store, high->reduce_store, share)};
 }
 
 const char *banyan_topology_shipped(size_t index)

@@ -24,7 +24,7 @@ typedef struct reader {
 typedef const char *const *key_list; /* ends with NULL */
 
 /* Refuse unknown keys, which are probably misspelt. */
-static banyan_status check_keys(reader *from, json_t *object, key_list known)
+static banyan_status topology_read_check_keys(reader *from, json_t *object, key_list known)
 {
     const char *key;
     json_t *value;
@@ -42,8 +42,8 @@ static banyan_status check_keys(reader *from, json_t *object, key_list known)
 }
 
 /* Read a number from 0 to `most`; with `above_zero` from 1. */
-static banyan_status read_number(reader *from, const json_t *object, const char *key,
-                                 bool above_zero, double most, double *value)
+static banyan_status topology_read_number(reader *from, const json_t *object, const char *key,
+                                          bool above_zero, double most, double *value)
 {
     json_t *found = json_object_get(object, key);
     if (!found)
@@ -62,18 +62,19 @@ static banyan_status read_number(reader *from, const json_t *object, const char 
 
 static banyan_status read_rate(reader *from, const json_t *object, const char *key, double *rate)
 {
-    return read_number(from, object, key, true, RATE_MOST, rate);
+    return topology_read_number(from, object, key, true, RATE_MOST, rate);
 }
 
 static banyan_status read_ns(reader *from, const json_t *object, const char *key, uint64_t *ps)
 {
     double ns = 0;
-    RETURN_IF_FAILED(read_number(from, object, key, false, NS_MOST, &ns));
+    RETURN_IF_FAILED(topology_read_number(from, object, key, false, NS_MOST, &ns));
     *ps = (uint64_t)llround(ns * 1000);
     return BANYAN_OK;
 }
 
-static banyan_status read_flag(reader *from, const json_t *entry, const char *key, bool *flag)
+static banyan_status topology_read_flag(reader *from, const json_t *entry, const char *key,
+                                        bool *flag)
 {
     return json_object_get(entry, key) ? json_member_bool(&from->path, entry, key, flag)
                                        : BANYAN_OK;
@@ -97,7 +98,7 @@ static banyan_status read_rates(reader *from, json_t *block, bool listed, block_
         "store_bytes_per_s",       "packet_bytes_per_s",       "reduce_bytes_per_s",
         "reduce_load_bytes_per_s", "reduce_store_bytes_per_s", NULL};
     const char *const *keys = of_list + 1;
-    RETURN_IF_FAILED(check_keys(from, block, listed ? of_list : keys));
+    RETURN_IF_FAILED(topology_read_check_keys(from, block, listed ? of_list : keys));
     RETURN_IF_FAILED(read_rate(from, block, keys[0], &rates->local));
     RETURN_IF_FAILED(read_rate(from, block, keys[1], &rates->load));
     RETURN_IF_FAILED(read_rate(from, block, keys[2], &rates->store));
@@ -107,7 +108,7 @@ static banyan_status read_rates(reader *from, json_t *block, bool listed, block_
     return read_rate_or(from, block, keys[6], rates->store, &rates->reduce_store);
 }
 
-static banyan_status read_level(reader *from, json_t *block, size_t i, cached_rates *made)
+static banyan_status topology_read_level(reader *from, json_t *block, size_t i, cached_rates *made)
 {
     RETURN_IF_FAILED(read_rates(from, block, true, &made[i].rates));
     RETURN_IF_FAILED(read_rate(from, block, "working_set_bytes", &made[i].working_set_bytes));
@@ -123,13 +124,13 @@ static banyan_status read_levels(reader *from, json_t *list, processor_kind *kin
 {
     for (size_t i = 0; i < kind->rate_count; i++) {
         size_t mark = json_path_index(&from->path, i);
-        RETURN_IF_FAILED(read_level(from, json_array_get(list, i), i, kind->rates));
+        RETURN_IF_FAILED(topology_read_level(from, json_array_get(list, i), i, kind->rates));
         json_path_pop(&from->path, mark);
     }
     return BANYAN_OK;
 }
 
-static banyan_status read_block(reader *from, const json_t *object, processor_kind *kind)
+static banyan_status topology_read_block(reader *from, const json_t *object, processor_kind *kind)
 {
     json_t *block = json_object_get(object, "block");
     bool listed = json_is_array(block);
@@ -155,10 +156,10 @@ static banyan_status read_proxy(reader *from, const json_t *object, processor_ki
     json_t *proxy;
     RETURN_IF_FAILED(json_member(&from->path, object, "proxy", JSON_OBJECT, &proxy));
     size_t mark = json_path_key(&from->path, "proxy");
-    RETURN_IF_FAILED(check_keys(from, proxy, keys));
+    RETURN_IF_FAILED(topology_read_check_keys(from, proxy, keys));
     RETURN_IF_FAILED(read_ns(from, proxy, "request_ns", &kind->request_ps));
     RETURN_IF_FAILED(read_rate(from, proxy, "bytes_per_s", &kind->port_bytes_per_s));
-    RETURN_IF_FAILED(read_flag(from, proxy, "takes_block", &kind->port_takes_block));
+    RETURN_IF_FAILED(topology_read_flag(from, proxy, "takes_block", &kind->port_takes_block));
     json_path_pop(&from->path, mark);
     return BANYAN_OK;
 }
@@ -169,11 +170,11 @@ static banyan_status read_overhead(reader *from, const json_t *object, const cha
 {
     *overhead = 1;
     return json_object_get(object, key)
-               ? read_number(from, object, key, true, OVERHEAD_MOST, overhead)
+               ? topology_read_number(from, object, key, true, OVERHEAD_MOST, overhead)
                : BANYAN_OK;
 }
 
-static banyan_status read_kind(reader *from, json_t *object, processor_kind *kind)
+static banyan_status topology_read_kind(reader *from, json_t *object, processor_kind *kind)
 {
     static const char *const keys[] = {"memory_bytes_per_s",
                                        "blocks_at_once",
@@ -187,18 +188,18 @@ static banyan_status read_kind(reader *from, json_t *object, processor_kind *kin
                                        "load_overhead",
                                        "store_overhead",
                                        NULL};
-    RETURN_IF_FAILED(check_keys(from, object, keys));
+    RETURN_IF_FAILED(topology_read_check_keys(from, object, keys));
     RETURN_IF_FAILED(read_rate(from, object, "memory_bytes_per_s", &kind->memory_bytes_per_s));
-    RETURN_IF_FAILED(
-        read_number(from, object, "blocks_at_once", true, BLOCKS_MOST, &kind->blocks_at_once));
+    RETURN_IF_FAILED(topology_read_number(from, object, "blocks_at_once", true, BLOCKS_MOST,
+                                          &kind->blocks_at_once));
     RETURN_IF_FAILED(read_ns(from, object, "launch_ns", &kind->launch_ps));
     RETURN_IF_FAILED(read_ns(from, object, "operation_ns", &kind->operation_ps));
     RETURN_IF_FAILED(read_ns(from, object, "sync_ns", &kind->sync_ps));
     RETURN_IF_FAILED(read_ns(from, object, "signal_ns", &kind->signal_ps));
-    RETURN_IF_FAILED(read_flag(from, object, "shared_memory", &kind->shared_memory));
+    RETURN_IF_FAILED(topology_read_flag(from, object, "shared_memory", &kind->shared_memory));
     RETURN_IF_FAILED(read_overhead(from, object, "load_overhead", &kind->load_overhead));
     RETURN_IF_FAILED(read_overhead(from, object, "store_overhead", &kind->store_overhead));
-    RETURN_IF_FAILED(read_block(from, object, kind));
+    RETURN_IF_FAILED(topology_read_block(from, object, kind));
     return read_proxy(from, object, kind);
 }
 
@@ -219,14 +220,15 @@ static banyan_status read_kinds(reader *from, const json_t *root)
         RETURN_IF_FAILED(json_path_check_text(&from->path, "kind", name));
         *kind = (processor_kind){.name = name}; /* lives as long as the topology's source */
         size_t inner = json_path_key(&from->path, name);
-        RETURN_IF_FAILED(read_kind(from, object, kind));
+        RETURN_IF_FAILED(topology_read_kind(from, object, kind));
         json_path_pop(&from->path, inner);
     }
     json_path_pop(&from->path, mark);
     return BANYAN_OK;
 }
 
-static banyan_status find_kind(reader *from, const json_t *entry, const processor_kind **kind)
+static banyan_status topology_read_find_kind(reader *from, const json_t *entry,
+                                             const processor_kind **kind)
 {
     const char *name;
     RETURN_IF_FAILED(json_member_string(&from->path, entry, "kind", &name));
@@ -264,8 +266,8 @@ static banyan_status read_processor(reader *from, json_t *entry)
     static const char *const keys[] = {"for", "name", "kind", NULL};
     topology_vertex vertex = {0};
     repeat turns;
-    RETURN_IF_FAILED(check_keys(from, entry, keys));
-    RETURN_IF_FAILED(find_kind(from, entry, &vertex.kind));
+    RETURN_IF_FAILED(topology_read_check_keys(from, entry, keys));
+    RETURN_IF_FAILED(topology_read_find_kind(from, entry, &vertex.kind));
     RETURN_IF_FAILED(repeat_begin(&from->path, entry, &turns));
     do
         RETURN_IF_FAILED(add_vertex(from, entry, &turns, vertex));
@@ -279,8 +281,8 @@ static banyan_status read_switch(reader *from, json_t *entry)
     static const char *const keys[] = {"for", "name", "multicast", NULL};
     topology_vertex vertex = {0};
     repeat turns;
-    RETURN_IF_FAILED(check_keys(from, entry, keys));
-    RETURN_IF_FAILED(read_flag(from, entry, "multicast", &vertex.multicast));
+    RETURN_IF_FAILED(topology_read_check_keys(from, entry, keys));
+    RETURN_IF_FAILED(topology_read_flag(from, entry, "multicast", &vertex.multicast));
     RETURN_IF_FAILED(repeat_begin(&from->path, entry, &turns));
     do
         RETURN_IF_FAILED(add_vertex(from, entry, &turns, vertex));
@@ -288,8 +290,8 @@ static banyan_status read_switch(reader *from, json_t *entry)
     return BANYAN_OK;
 }
 
-static banyan_status find_end(reader *from, const json_t *entry, const char *key,
-                              const repeat *turns, uint32_t *vertex)
+static banyan_status topology_read_find_end(reader *from, const json_t *entry, const char *key,
+                                            const repeat *turns, uint32_t *vertex)
 {
     const char *name;
     uint64_t place;
@@ -310,8 +312,8 @@ static banyan_status add_link(reader *from, topology_link link)
 static banyan_status add_links(reader *from, const json_t *entry, const repeat *turns,
                                topology_link link, bool both_ways)
 {
-    RETURN_IF_FAILED(find_end(from, entry, "from", turns, &link.from));
-    RETURN_IF_FAILED(find_end(from, entry, "to", turns, &link.to));
+    RETURN_IF_FAILED(topology_read_find_end(from, entry, "from", turns, &link.from));
+    RETURN_IF_FAILED(topology_read_find_end(from, entry, "to", turns, &link.to));
     if (link.from == link.to)
         return json_path_fail(&from->path, "leads back to \"%s\"",
                               from->topology->vertices.data[link.to].name);
@@ -331,10 +333,10 @@ static banyan_status read_link(reader *from, json_t *entry)
     topology_link link = {0};
     bool both_ways = true;
     repeat turns;
-    RETURN_IF_FAILED(check_keys(from, entry, keys));
+    RETURN_IF_FAILED(topology_read_check_keys(from, entry, keys));
     RETURN_IF_FAILED(read_ns(from, entry, "latency_ns", &link.latency_ps));
     RETURN_IF_FAILED(read_rate(from, entry, "bytes_per_s", &link.bytes_per_s));
-    RETURN_IF_FAILED(read_flag(from, entry, "both_ways", &both_ways));
+    RETURN_IF_FAILED(topology_read_flag(from, entry, "both_ways", &both_ways));
     RETURN_IF_FAILED(repeat_begin(&from->path, entry, &turns));
     do
         RETURN_IF_FAILED(add_links(from, entry, &turns, link, both_ways));
@@ -342,8 +344,8 @@ static banyan_status read_link(reader *from, json_t *entry)
     return BANYAN_OK;
 }
 
-static banyan_status read_entries(reader *from, const json_t *root, const char *key,
-                                  banyan_status (*read)(reader *from, json_t *entry))
+static banyan_status topology_read_entries(reader *from, const json_t *root, const char *key,
+                                           banyan_status (*read)(reader *from, json_t *entry))
 {
     json_t *list;
     RETURN_IF_FAILED(json_member(&from->path, root, key, JSON_ARRAY, &list));
@@ -391,22 +393,22 @@ static banyan_status read_about(reader *from, const json_t *root)
     return json_path_check_text(&from->path, "text about it", about);
 }
 
-static banyan_status read_topology(reader *from, json_t *root)
+static banyan_status topology_read_topology(reader *from, json_t *root)
 {
     static const char *const keys[] = {"name",     "about", "kinds", "processors",
                                        "switches", "links", NULL};
     banyan_topology *topology = from->topology;
-    RETURN_IF_FAILED(check_keys(from, root, keys));
+    RETURN_IF_FAILED(topology_read_check_keys(from, root, keys));
     RETURN_IF_FAILED(json_member_string(&from->path, root, "name", &topology->name));
     RETURN_IF_FAILED(json_path_check_text(&from->path, "name", topology->name));
     RETURN_IF_FAILED(read_about(from, root));
     RETURN_IF_FAILED(read_kinds(from, root));
-    RETURN_IF_FAILED(read_entries(from, root, "processors", read_processor));
+    RETURN_IF_FAILED(topology_read_entries(from, root, "processors", read_processor));
     if (topology->processor_count == 0)
         return json_path_fail(&from->path, "has no processors");
     if (json_object_get(root, "switches"))
-        RETURN_IF_FAILED(read_entries(from, root, "switches", read_switch));
-    RETURN_IF_FAILED(read_entries(from, root, "links", read_link));
+        RETURN_IF_FAILED(topology_read_entries(from, root, "switches", read_switch));
+    RETURN_IF_FAILED(topology_read_entries(from, root, "links", read_link));
     return index_links(topology);
 }
 
@@ -418,7 +420,7 @@ banyan_status banyan_topology_parse(const char *text, size_t bytes, const char *
         return error_no_memory(sizeof **topology, name);
     banyan_status status = json_parse_as(JSON_TOPOLOGY, name, text, bytes, &from.topology->source);
     if (status == BANYAN_OK)
-        status = read_topology(&from, from.topology->source);
+        status = topology_read_topology(&from, from.topology->source);
     map_free(&from.names);
     if (status != BANYAN_OK) {
         banyan_topology_destroy(from.topology);
@@ -428,7 +430,7 @@ banyan_status banyan_topology_parse(const char *text, size_t bytes, const char *
     return BANYAN_OK;
 }
 
-static banyan_status read_file(const char *path, banyan_topology **topology)
+static banyan_status topology_read_file(const char *path, banyan_topology **topology)
 {
     char *text;
     size_t bytes;
@@ -457,7 +459,7 @@ banyan_status banyan_topology_read(const char *path_or_name, banyan_topology **t
             return banyan_topology_parse(shipped->text, strlen(shipped->text), shipped->name,
                                          topology);
     }
-    banyan_status status = read_file(path_or_name, topology);
+    banyan_status status = topology_read_file(path_or_name, topology);
     if (status != BANYAN_ERR_NOT_FOUND)
         return status;
     char names[512];

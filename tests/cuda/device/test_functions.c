@@ -1,4 +1,4 @@
-/* What kernels do with the functions of banyan/device is what the host would have done. */
+/* The functions of banyan/device in kernels give the host's results. */
 #include "support/test.h"
 
 #include "channel/reduce.h"
@@ -14,7 +14,7 @@ static const DLDataType dtypes[TYPES] = {
     BANYAN_I32, BANYAN_U32, BANYAN_I64,  BANYAN_U8,
 };
 
-/* Memory that the call works on, and what it should look like afterwards. */
+/* The memory of a call, and its expected contents afterwards. */
 struct fixture {
     unsigned char *memory, *expected;
     random_state random;
@@ -67,15 +67,13 @@ static void compare(const struct fixture *f, const char *what)
     }
 }
 
-/* Places for operands, far enough apart, `alignment` bytes behind a multiple of 256. */
+/* Places for operands at sufficient distances, `alignment` bytes after a multiple of 256. */
 static uint64_t place(uint32_t number, uint64_t alignment)
 {
     return (uint64_t)number * (MEMORY_BYTES / 16) + 256 + alignment;
 }
 
 #define MOST_BYTES (MEMORY_BYTES / 16 - 512)
-
-/* ---- copies ---- */
 
 static void copy_once(struct fixture *f, uint64_t bytes, uint64_t from, uint32_t places,
                       const uint64_t *alignments)
@@ -130,8 +128,6 @@ static void a_place_that_is_the_source_is_left_alone(void **state)
     compare(f, "copy in place");
 }
 
-/* ---- reductions ---- */
-
 static void reduce_on_host(struct fixture *f, const function_call *call)
 {
     static unsigned char sum[MOST_BYTES];
@@ -185,7 +181,7 @@ static void set_element(unsigned char *to, DLDataType dtype, uint64_t index, uin
     memcpy(to + index * bytes, &bits, bytes);
 }
 
-/* Numbers that rounding, overflow and NaN make special, and what lies beside them. */
+/* Values with special rounding, overflow and NaN behaviour, and their neighbours. */
 static uint64_t special(DLDataType dtype, uint64_t i)
 {
     static const uint32_t tops[] = {0x00, 0x01, 0x38, 0x3c, 0x3f, 0x43, 0x47, 0x7a, 0x7b,
@@ -267,8 +263,6 @@ static void groups_are_reduced_into_themselves(void **state)
     }
 }
 
-/* ---- packets and signals ---- */
-
 static void packets_bring_their_data(void **state)
 {
     struct fixture *f = *state;
@@ -303,7 +297,7 @@ static void signals_order_what_was_written_before_them(void **state)
     assert_int_equal(is, expected);
 }
 
-/* More requests than the queue holds. */
+/* Post more requests than the queue holds. */
 static void a_flush_waits_for_all_that_was_posted(void **state)
 {
     enum { PIECES = 11, BYTES = 200 };

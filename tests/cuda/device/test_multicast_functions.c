@@ -1,4 +1,4 @@
-/* What kernels do with multicast memory is what the host would have done with each member's. */
+/* Kernels' operations on multicast memory give the host's results for each member. */
 #include <sys/mman.h>
 
 #include "support/test.h"
@@ -10,7 +10,7 @@ enum { MEMBERS = 3, BYTES = 1 << 14, GUARD = 64, TYPES = 3 };
 
 static const DLDataType dtypes[TYPES] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
 
-/* What the one multicast address stands for. It is backed by nothing. */
+/* The multicast address. No memory backs it. */
 static char *address;
 static _Alignas(64) unsigned char members[MEMBERS][GUARD + BYTES + GUARD];
 
@@ -82,7 +82,7 @@ static void expect(const multicast_call *call)
         else if (call->kind == MULTICAST_LOAD_STORE)
             expect_sum(call, at);
         for (int i = 0; i < 2 && call->kind == MULTICAST_ADD; i++)
-            add_up(call, own, 2, at); /* a block each */
+            add_up(call, own, 2, at); /* one for each block */
     }
 }
 

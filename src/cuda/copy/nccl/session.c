@@ -15,7 +15,7 @@
 #define POLLS_A_CHECK 50
 #define CLOSE_NS UINT64_C(5000000000)
 
-static uint64_t now_ns(void)
+static uint64_t nccl_session_now_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -23,7 +23,7 @@ static uint64_t now_ns(void)
 }
 
 /* Call it with the lock held. Ends everything that is queued on the device. */
-static void give_up(nccl_session *session, const char *reason)
+static void nccl_session_give_up(nccl_session *session, const char *reason)
 {
     if (!session->comm)
         return;
@@ -68,7 +68,8 @@ static banyan_status too_late(const nccl_session *session, const char *call, uin
 /* Called by the watch: fail if the device has been between two marks for too long. */
 static banyan_status look_at_marks(nccl_session *session)
 {
-    uint64_t passed = __atomic_load_n(session->marks, __ATOMIC_ACQUIRE), now = now_ns();
+    uint64_t passed = __atomic_load_n(session->marks, __ATOMIC_ACQUIRE),
+             now = nccl_session_now_ns();
     if (passed != session->seen || passed % 2 == 0) {
         session->seen = passed;
         session->seen_ns = now;
@@ -102,13 +103,13 @@ static bool look_at_session(nccl_session *session)
             status = nccl_failed(state, "a group", session->rank);
     }
     if (status != BANYAN_OK)
-        give_up(session, banyan_last_error());
+        nccl_session_give_up(session, banyan_last_error());
     bool goes_on = session->comm != NULL;
     pthread_mutex_unlock(&session->lock);
     return goes_on;
 }
 
-static bool look(void *argument)
+static bool nccl_session_look(void *argument)
 {
     pthread_mutex_lock(&looking);
     bool goes_on = !exiting && look_at_session(argument);
@@ -130,7 +131,7 @@ banyan_status nccl_session_check(nccl_session *session)
 }
 
 /* Poll a call, under the lock: NCCL_IN_PROGRESS, or it has ended with `*status`. */
-static int settled(nccl_session *session, const char *call, banyan_status *status)
+static int nccl_session_settled(nccl_session *session, const char *call, banyan_status *status)
 {
     pthread_mutex_lock(&session->lock);
     int state = session->comm ? state_of(session) : NCCL_SUCCESS;
@@ -144,7 +145,8 @@ static int settled(nccl_session *session, const char *call, banyan_status *statu
 }
 
 /* Wait for the call. NCCL does not report the rank it waits for. */
-static banyan_status settle(nccl_session *session, const char *call, uint64_t timeout_ns)
+static banyan_status nccl_session_settle(nccl_session *session, const char *call,
+                                         uint64_t timeout_ns)
 {
     module_wait wait = banyan_module_wait_begin(session->world);
     banyan_status status = BANYAN_OK, ended = BANYAN_OK;
@@ -154,7 +156,8 @@ static banyan_status settle(nccl_session *session, const char *call, uint64_t ti
     if (timeout_ns < wait.ends_ns - wait.began_ns)
         wait.ends_ns = wait.began_ns + timeout_ns;
     for (unsigned polls = 1;
-         ended == BANYAN_OK && settled(session, call, &status) == NCCL_IN_PROGRESS; polls++) {
+         ended == BANYAN_OK && nccl_session_settled(session, call, &status) == NCCL_IN_PROGRESS;
+         polls++) {
         if (polls % POLLS_A_CHECK == 0)
             ended = session->starting ? banyan_world_check(session->starting) : BANYAN_OK;
         if (ended == BANYAN_OK && polls % POLLS_A_CHECK == 0)
@@ -165,7 +168,7 @@ static banyan_status settle(nccl_session *session, const char *call, uint64_t ti
     return ended == BANYAN_OK ? status : ended;
 }
 
-static banyan_status share_id(nccl_session *session, nccl_unique_id *id)
+static banyan_status nccl_session_share_id(nccl_session *session, nccl_unique_id *id)
 {
     struct {
         int result;
@@ -184,14 +187,15 @@ static banyan_status connect_ranks(nccl_session *session)
 {
     nccl_unique_id id;
     nccl_config config = {sizeof config, NCCL_CONFIG_MAGIC, NCCL_CONFIG_VERSION, 0};
-    banyan_status status = share_id(session, &id);
+    banyan_status status = nccl_session_share_id(session, &id);
     if (status != BANYAN_OK)
         return status;
     int result = nccl.ncclCommInitRankConfig(&session->comm, banyan_world_size(session->world), id,
                                              session->rank, &config);
     if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS)
         return nccl_failed(result, "ncclCommInitRankConfig", session->rank);
-    return settle(session, "ncclCommInitRankConfig", banyan_world_timeout_ns(session->world));
+    return nccl_session_settle(session, "ncclCommInitRankConfig",
+                               banyan_world_timeout_ns(session->world));
 }
 
 static banyan_status open_marks(nccl_session *session)
@@ -237,7 +241,7 @@ static banyan_status split_all(banyan_world *world, banyan_world **all)
     return status;
 }
 
-static banyan_status start(nccl_session *session)
+static banyan_status nccl_session_start(nccl_session *session)
 {
     banyan_status status = split_all(session->world, &session->starting);
     if (status == BANYAN_OK)
@@ -261,11 +265,11 @@ banyan_status nccl_session_open(banyan_world *world, int device, banyan_copy_ser
         .world = world, .rank = banyan_world_rank(world), .device = device, .direct = direct};
     session->waiting = banyan_module_wait_begin(world);
     pthread_mutex_init(&session->lock, NULL);
-    banyan_status status = start(session);
+    banyan_status status = nccl_session_start(session);
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, stop_looking_at_exit);
     if (status == BANYAN_OK)
-        status = watch_start(look, session, &session->watching);
+        status = watch_start(nccl_session_look, session, &session->watching);
     if (status != BANYAN_OK)
         nccl_session_close(session);
     return status;
@@ -279,7 +283,7 @@ void nccl_session_close(nccl_session *session)
         state_of(session) == NCCL_SUCCESS) {
         int result = nccl.ncclCommFinalize(session->comm);
         if ((result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS) &&
-            settle(session, "ncclCommFinalize", CLOSE_NS) == BANYAN_OK) {
+            nccl_session_settle(session, "ncclCommFinalize", CLOSE_NS) == BANYAN_OK) {
             nccl.ncclCommDestroy(session->comm);
             session->comm = NULL;
         }
@@ -328,7 +332,7 @@ static banyan_status queue_alone(nccl_session *session, nccl_queue queue, const 
                                  const char *name, void *stream)
 {
     uint64_t timeout_ns = banyan_world_timeout_ns(session->world);
-    banyan_status status = settle(session, "what came before", timeout_ns);
+    banyan_status status = nccl_session_settle(session, "what came before", timeout_ns);
     if (status != BANYAN_OK)
         return status;
     pthread_mutex_lock(&session->lock);
@@ -338,7 +342,7 @@ static banyan_status queue_alone(nccl_session *session, nccl_queue queue, const 
     pthread_mutex_unlock(&session->lock);
     if (status != BANYAN_OK)
         return status;
-    return settle(session, name, timeout_ns);
+    return nccl_session_settle(session, name, timeout_ns);
 }
 
 typedef struct nccl_messages {
