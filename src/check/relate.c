@@ -25,7 +25,7 @@ static const char *keep_file(findings *all, const char **files, const banyan_pla
     return files[number];
 }
 
-static bool add_lines(findings *all, const banyan_plan *plan)
+static bool relate_add_lines(findings *all, const banyan_plan *plan)
 {
     const char **files = arena_take(&all->memory, plan->line_count * sizeof *files + 1);
     if (!files)
@@ -168,8 +168,8 @@ static bool has_caller(const banyan_check_finding *of)
  * results of that input are wrong. Two operations that race in a run also race from run to run. A
  * missing wait lets later waits of its channel end too early, so that they no longer order what
  * they protect. */
-static size_t cause_of(const findings *all, size_t number, const cause_index *causes,
-                       relate_key *key)
+static size_t relate_cause_of(const findings *all, size_t number, const cause_index *causes,
+                              relate_key *key)
 {
     const banyan_check_finding *one = &all->list.data[number];
     bool races = one->rule == BANYAN_CHECK_RACE || one->rule == BANYAN_CHECK_REUSE;
@@ -205,9 +205,9 @@ bool findings_relate(findings *all, const banyan_plan *plan)
     }
     done = done && index_causes(all, &causes, &key);
     for (size_t i = 0; i < all->list.count && done; i++)
-        all->list.data[i].cause = cause_of(all, i, &causes, &key);
+        all->list.data[i].cause = relate_cause_of(all, i, &causes, &key);
     map_free(&alike);
     map_free(&causes.races);
     map_free(&causes.writes);
-    return done && add_lines(all, plan);
+    return done && relate_add_lines(all, plan);
 }

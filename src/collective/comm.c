@@ -35,7 +35,7 @@ static banyan_status share_tuning(banyan_comm *comm, const char *path)
 }
 
 /* Rank 0's environment decides, since ranks may have different environments. */
-static banyan_status load_tuning(banyan_comm *comm, const banyan_comm_options *options)
+static banyan_status comm_load_tuning(banyan_comm *comm, const banyan_comm_options *options)
 {
     RETURN_IF_FAILED(control_agree(comm->world, tuning_default(&comm->table)));
     const char *path = options->tuning ? options->tuning : getenv("BANYAN_TUNING");
@@ -77,7 +77,7 @@ static banyan_status comm_open_parts(banyan_comm *comm, const banyan_comm_option
     how.device = options->device;
     RETURN_IF_FAILED(banyan_executor_open(comm->world, &how, &comm->executor));
     RETURN_IF_FAILED(executor_blocks_most(comm->executor, comm->world, &comm->blocks_most));
-    return load_tuning(comm, options);
+    return comm_load_tuning(comm, options);
 }
 
 banyan_status banyan_comm_create(banyan_world *world, const banyan_comm_options *options,

@@ -14,7 +14,7 @@
 #define ANY_RANKS_MOST 16
 
 /* Load the built-in table, then a file's rows over it. */
-static banyan_status load_tuning(const char *path, tuning *table)
+static banyan_status tuned_load_table(const char *path, tuning *table)
 {
     char *text;
     size_t bytes;
@@ -44,7 +44,7 @@ banyan_status banyan_algorithm_tuned(const char *name, const char *tuning_path, 
                          .registered = entry->info.reaches_peers_buffers,
                          .up_to_bytes = message_bytes};
     snprintf(wanted.algorithm, sizeof wanted.algorithm, "%s", name);
-    banyan_status status = load_tuning(tuning_path, &table);
+    banyan_status status = tuned_load_table(tuning_path, &table);
     const tuning_row *row = NULL;
     if (status == BANYAN_OK)
         row = tuning_find_algorithm(&table, &wanted, ANY_RANKS_MOST);

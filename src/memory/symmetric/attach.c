@@ -124,7 +124,7 @@ static banyan_status symmetric_attach_exchange(struct attaching *work, banyan_st
     return control_exchange(work->space->world, work->messages, count, what, heard, heard_count);
 }
 
-static bool is_own(const struct attaching *work, const memory_wanted *one)
+static bool attach_is_own(const struct attaching *work, const memory_wanted *one)
 {
     return one->handle.rank == work->space->rank;
 }
@@ -143,10 +143,10 @@ static banyan_status write_questions(struct attaching *work)
     for (size_t i = 0; i < work->count; i++) {
         memory_wanted *one = &work->wanted[i];
         int local = memory_space_local(work->space, one->handle.rank);
-        one->address = is_own(work, one) ? (char *)(uintptr_t)one->handle.address : NULL;
+        one->address = attach_is_own(work, one) ? (char *)(uintptr_t)one->handle.address : NULL;
         if (local < 0)
             symmetric_attach_explain(work, &one->handle, "it is on another node");
-        else if (!is_own(work, one))
+        else if (!attach_is_own(work, one))
             bytes_write(&work->writers[local], &one->handle, sizeof one->handle);
     }
     for (int i = 0; i < work->space->local_size; i++) {

@@ -271,7 +271,7 @@ static void add_tags(plan_writer *writer)
     text_add(&writer->text, "\n    }");
 }
 
-static void add_lines(plan_writer *writer)
+static void json_write_add_lines(plan_writer *writer)
 {
     text_add(&writer->text, "\"lines\": [");
     for (uint32_t i = 0; i < writer->plan->line_count; i++) {
@@ -314,7 +314,7 @@ static void add_extras(plan_writer *writer)
     }
     if (plan->line_count > 0) {
         text_add(text, next_extra(&any));
-        add_lines(writer);
+        json_write_add_lines(writer);
     }
     text_add(text, any ? "\n  }" : "");
 }

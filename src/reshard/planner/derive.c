@@ -134,8 +134,8 @@ static size_t find_box(const planner *planning, size_t first, size_t end, const 
 
 /* The claim of a piece, and this rank's place among those that make it. A piece that falls back
  * looks where the senders look, since the order of the ranks is theirs. */
-static banyan_status find_own(const deriving *work, const planner_piece *own,
-                              const planner_claim **found, int64_t *index)
+static banyan_status derive_find_own(const deriving *work, const planner_piece *own,
+                                     const planner_claim **found, int64_t *index)
 {
     const planner *planning = work->planning;
     uint32_t from = own->side == PLAN_SOURCE ? own->name : planner_from(planning, own);
@@ -240,7 +240,7 @@ static banyan_status derive_sends(deriving *work, const planner_piece *own)
         return BANYAN_OK;
     const planner_claim *claim;
     int64_t index;
-    RETURN_IF_FAILED(find_own(work, own, &claim, &index));
+    RETURN_IF_FAILED(derive_find_own(work, own, &claim, &index));
     RETURN_IF_FAILED(view_tensor(work, own->name));
     const name_claims *range = &work->claims[own->name];
     size_t source = (size_t)(claim - planning->claims.data) - range->first_source;
@@ -396,7 +396,7 @@ static banyan_status derive_recvs(deriving *work, const planner_piece *own)
     RETURN_IF_FAILED(derive_check_source(work, own, &planning->names.data[from]));
     const planner_claim *claim;
     int64_t index;
-    RETURN_IF_FAILED(find_own(work, own, &claim, &index));
+    RETURN_IF_FAILED(derive_find_own(work, own, &claim, &index));
     RETURN_IF_FAILED(view_tensor(work, from));
     uint64_t covered;
     work->shares.count = 0;

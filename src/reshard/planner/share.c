@@ -348,7 +348,7 @@ static bool find_given(sharing *work, size_t source, const banyan_box *needed)
     return true;
 }
 
-static bool is_own(const sharing *work, size_t source)
+static bool share_is_own(const sharing *work, size_t source)
 {
     size_t low = 0, high = work->own.count;
     while (low < high) {
@@ -370,7 +370,7 @@ static bool append_share(sharing *work, const banyan_box *box, size_t end, int r
         (work->own.count > 0 && !sources_meeting(work->tensor, box, end, &work->meeting)))
         return false;
     for (size_t i = 0; work->own.count > 0 && i < work->meeting.count && rest->count > 0; i++)
-        if (is_own(work, work->meeting.data[i]) &&
+        if (share_is_own(work, work->meeting.data[i]) &&
             !boxes_subtract(rest, &work->tensor->sources[work->meeting.data[i]].box))
             return false;
     for (size_t i = 0; i < rest->count; i++)
@@ -380,7 +380,7 @@ static bool append_share(sharing *work, const banyan_box *box, size_t end, int r
 }
 
 /* The sources that meet the box and are held by the rank. */
-static bool find_own(sharing *work, const banyan_box *box, int rank)
+static bool share_find_own(sharing *work, const banyan_box *box, int rank)
 {
     index_list *own = &work->own;
     size_t kept = 0;
@@ -429,7 +429,7 @@ banyan_status plan_shares_received(const plan_tensor *tensor, const plan_claim *
     sharing work = {.tensor = tensor, .shares = shares};
     index_list sources = {0};
     uint64_t covered = 0;
-    bool ok = find_own(&work, &destination->box, rank) &&
+    bool ok = share_find_own(&work, &destination->box, rank) &&
               append_own(&work, &destination->box, rank) &&
               sources_meeting(tensor, &destination->box, SIZE_MAX, &sources);
     for (size_t i = 0; i < sources.count && ok; i++) {
@@ -456,7 +456,7 @@ static bool append_sent(sharing *work, size_t source, int64_t index, int rank,
         if (receiver == rank)
             continue;
         banyan_box part = plan_grid_part(&dealt->grid, &dealt->box, number % dealt->grid.count);
-        if (!find_own(work, &part, receiver) ||
+        if (!share_find_own(work, &part, receiver) ||
             !append_share(work, &part, SIZE_MAX, receiver, source))
             return false;
     }

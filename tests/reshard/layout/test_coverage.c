@@ -228,10 +228,10 @@ static void quantize_around(banyan_world *world, void *context)
     CHECK_OK(banyan_tensors_alloc(source, NULL, &from));
     CHECK_OK(banyan_tensors_alloc(destination, NULL, &to));
     banyan_copy_service *service = open_service(world, "direct");
-    CHECK_FAILS(banyan_reshard_execute(plan, from, to, service, world, transform, NULL),
-                BANYAN_ERR_INVALID,
-                *left_alone ? "\"w\" in MXFP8 has elements that are to be left alone"
-                            : "\"w\" in MXFP8 has padding that is filled with another value");
+    CHECK_FAILS(
+        banyan_reshard_execute(plan, from, to, service, world, transform, NULL), BANYAN_ERR_INVALID,
+        *left_alone ? "\"w\" in MXFP8 has elements that are to be left alone"
+                    : "\"w\" in MXFP8 has padding that is filled with a value other than zero");
     banyan_copy_service_close(service);
     banyan_reshard_plan_destroy(plan);
     banyan_transform_destroy(transform);
