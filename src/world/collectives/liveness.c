@@ -1,10 +1,12 @@
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "core/deadline.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "world/net/endpoint.h"
@@ -12,6 +14,8 @@
 #define SENTENCE_BYTES 2048
 /* Reads of a lost rank's pending data: more than a socket holds. */
 #define LAST_WORDS_TURNS 64
+/* How long the news of another cause may take, once a connection has ended. */
+#define NEWS_NS (200 * NS_PER_MS)
 
 /* Send to all connected ranks but `except` (-1: none), whichever side connected. With the lock
  * held. */
@@ -187,6 +191,36 @@ void liveness_lose(struct endpoint *endpoint, int rank, banyan_status status, co
     hear_last_words(endpoint, &endpoint->peers[rank]);
     lose(endpoint, rank, status, how);
     lose_those_put_off(endpoint);
+}
+
+void liveness_doubt(struct endpoint *endpoint, int rank, const char *how)
+{
+    struct doubt doubt = {rank, deadline_after(NEWS_NS), NULL};
+    pthread_mutex_lock(&endpoint->reactor.lock);
+    bool matters = has_living_world(endpoint);
+    pthread_mutex_unlock(&endpoint->reactor.lock);
+    if (matters && (doubt.how = strdup(how)) && array_push(&endpoint->doubts, doubt))
+        return;
+    free(doubt.how);
+    liveness_lose(endpoint, rank, BANYAN_ERR_PEER_LOST, how);
+}
+
+void liveness_settle_doubts(struct endpoint *endpoint, uint64_t *wait_ns)
+{
+    uint64_t now = time_now_ns();
+    while (endpoint->doubts.count > 0) {
+        struct doubt first = endpoint->doubts.data[0];
+        if (first.until_ns > now) {
+            if (first.until_ns - now < *wait_ns)
+                *wait_ns = first.until_ns - now;
+            return;
+        }
+        endpoint->doubts.count--;
+        memmove(endpoint->doubts.data, endpoint->doubts.data + 1,
+                endpoint->doubts.count * sizeof first);
+        liveness_lose(endpoint, first.rank, BANYAN_ERR_PEER_LOST, first.how);
+        free(first.how);
+    }
 }
 
 /* A rank that timed out leaves; the cause for the other worlds is still its timeout. */

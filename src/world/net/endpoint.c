@@ -217,6 +217,9 @@ static void free_endpoint(struct endpoint *endpoint)
     for (size_t i = 0; i < endpoint->losses.count; i++)
         free(endpoint->losses.data[i].how);
     array_free(&endpoint->losses);
+    for (size_t i = 0; i < endpoint->doubts.count; i++)
+        free(endpoint->doubts.data[i].how);
+    array_free(&endpoint->doubts);
     for (int rank = 0; endpoint->peers && rank < endpoint->size; rank++) {
         endpoint_drop_pending(&endpoint->peers[rank]);
         free(endpoint->peers[rank].lost_how);

@@ -45,12 +45,20 @@ struct loss {
     char *how;
 };
 
+/* A rank whose connection has ended, and which is lost if no other cause is reported in time. */
+struct doubt {
+    int rank;
+    uint64_t until_ns;
+    char *how;
+};
+
 struct endpoint {
     struct reactor reactor; /* its lock guards everything below, except data of the thread alone */
     pthread_t thread;
     bool has_thread, forked;
     const struct peer *heard_last; /* whose last messages are being read; NULL: none */
     ARRAY(struct loss) losses;     /* reported meanwhile */
+    ARRAY(struct doubt) doubts;    /* ended connections */
     atomic_bool stop;
     unsigned char key[WIRE_KEY_BYTES];
     char name[32]; /* "rank 3" */
@@ -131,6 +139,12 @@ void *endpoint_run(void *endpoint);
 /* Record that a rank is lost, end its worlds with `status`, and inform all connected ranks. `how`
  * follows its name: "died". */
 void liveness_lose(struct endpoint *endpoint, int rank, banyan_status status, const char *how);
+
+/* The connection to a rank has ended without a goodbye. Its process may live: it could not write,
+ * or left because of another rank. Wait a moment for that news before the rank is lost. */
+void liveness_doubt(struct endpoint *endpoint, int rank, const char *how);
+/* Lose the ranks of which no news has come. Lower `*wait_ns` to the time until the next is due. */
+void liveness_settle_doubts(struct endpoint *endpoint, uint64_t *wait_ns);
 
 /* End a world, and those split from it, for all its ranks: at a rank's request (ABORTED), or
  * because it failed with another status. Any thread, with the lock held. */

@@ -231,7 +231,7 @@ static void note_closed(void *owner, struct link *link, banyan_status status)
         snprintf(how, sizeof how, "died");
     else
         snprintf(how, sizeof how, "was lost: %.900s", banyan_last_error());
-    liveness_lose(endpoint, rank, BANYAN_ERR_PEER_LOST, how);
+    liveness_doubt(endpoint, rank, how);
 }
 
 static void note_process_ended(void *owner, struct event_source *source)
@@ -339,6 +339,7 @@ void *endpoint_run(void *argument)
             if (endpoint->peers[rank].state == PEER_HERE && !endpoint->peers[rank].out)
                 connect_to(endpoint, rank);
         }
+        liveness_settle_doubts(endpoint, &wait_ns);
         reactor_step(&endpoint->reactor, wait_ns);
     }
     return NULL;
