@@ -154,7 +154,8 @@ BANYAN_API banyan_status banyan_loaded_plan_reset(banyan_loaded_plan *loaded);
 
 /* Start a run on its own thread. Test or wait for `*request` (core.h), which has the status of the
  * run. While it is active, it is the only call that drives the world. Collective. Errors:
- * UNSUPPORTED (on GPUs, where banyan_loaded_plan_run is asynchronous), NO_MEMORY, SYSTEM. */
+ * UNSUPPORTED (on GPUs, where banyan_loaded_plan_run is asynchronous), NO_MEMORY, SYSTEM. The last
+ * two end the world for all ranks, since other ranks may have started the run. */
 BANYAN_API banyan_status banyan_loaded_plan_start(banyan_loaded_plan *loaded, const void *input,
                                                   void *output, uint64_t message_bytes,
                                                   DLDataType dtype, banyan_request **request);

@@ -337,7 +337,9 @@ BANYAN_API banyan_status banyan_reshard_execute(banyan_reshard_plan *plan, banya
                                                 const banyan_transform *transform, void *stream);
 
 /* Start a run, as banyan_reshard_execute on the host, on its own thread. Wait for `*request`
- * (core.h) before anything else uses the world or the service. Collective. */
+ * (core.h) before anything else uses the world or the service. Collective. Errors: INVALID,
+ * NO_MEMORY, SYSTEM. The last two end the world for all ranks, since other ranks may have started
+ * the run. The request has the errors of the run. */
 BANYAN_API banyan_status banyan_reshard_start(banyan_reshard_plan *plan, banyan_tensors *source,
                                               banyan_tensors *destination,
                                               banyan_copy_service *service, banyan_world *world,

@@ -2,7 +2,6 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/error.h"
 #include "core/threads/thread.h"
@@ -12,16 +11,13 @@ struct banyan_request {
     banyan_status (*work)(void *context);
     void *context;
     atomic_bool done;
-    banyan_status status;
-    char *sentence;
+    error_kept kept; /* once done */
 };
 
 static void *request_main(void *argument)
 {
     banyan_request *request = argument;
-    request->status = request->work(request->context);
-    if (request->status != BANYAN_OK)
-        request->sentence = strdup(banyan_last_error());
+    request->kept = error_keep(request->work(request->context));
     atomic_store_explicit(&request->done, true, memory_order_release);
     return NULL;
 }
@@ -43,24 +39,16 @@ banyan_status request_start(banyan_status (*work)(void *context), void *context,
     return BANYAN_OK;
 }
 
-static banyan_status request_result(const banyan_request *request)
-{
-    if (request->status == BANYAN_OK)
-        return BANYAN_OK;
-    return error_set(request->status, "%s", request->sentence ? request->sentence : "");
-}
-
 banyan_status banyan_request_test(banyan_request *request, bool *done)
 {
     *done = atomic_load_explicit(&request->done, memory_order_acquire);
-    return *done ? request_result(request) : BANYAN_OK;
+    return *done ? error_again(&request->kept) : BANYAN_OK;
 }
 
 banyan_status banyan_request_wait(banyan_request *request)
 {
     pthread_join(request->thread, NULL);
-    banyan_status status = request_result(request);
-    free(request->sentence);
+    banyan_status status = error_again(&request->kept);
     free(request);
     return status;
 }

@@ -348,11 +348,14 @@ banyan_status banyan_loaded_plan_start(banyan_loaded_plan *loaded, const void *i
                          "request to wait for",
                          loaded->executor->rank);
     struct started_run *started = malloc(sizeof *started);
-    if (!started)
-        return error_no_memory(sizeof *started, "a run of a plan");
-    *started = (struct started_run){loaded, input, output, message_bytes, dtype};
-    banyan_status status = request_start(host_run_started, started, request);
+    banyan_status status;
+    if (started) {
+        *started = (struct started_run){loaded, input, output, message_bytes, dtype};
+        status = request_start(host_run_started, started, request);
+    } else {
+        status = error_no_memory(sizeof *started, "a run of a plan");
+    }
     if (status != BANYAN_OK)
         free(started);
-    return status;
+    return control_fail(loaded->executor->world, status); /* others may wait in their runs */
 }

@@ -212,7 +212,7 @@ banyan_status banyan_reshard_start(banyan_reshard_plan *plan, banyan_tensors *so
     RETURN_IF_FAILED(job_of(plan, source, destination, service, world, transform, &made));
     started_job *started = malloc(sizeof *started);
     if (!started)
-        return error_no_memory(sizeof *started, "a request");
+        return control_fail(world, error_no_memory(sizeof *started, "a request"));
     /* The run is in flight from now on, even before its thread begins. */
     bool marks = check_job(&made) == BANYAN_OK && destination;
     *started = (started_job){made, marks, BANYAN_TENSORS_TORN};
@@ -223,5 +223,5 @@ banyan_status banyan_reshard_start(banyan_reshard_plan *plan, banyan_tensors *so
     banyan_status status = request_start(execute_run_started, started, request);
     if (status != BANYAN_OK)
         free(started);
-    return status;
+    return control_fail(world, status); /* others may wait in their runs */
 }
