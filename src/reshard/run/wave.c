@@ -335,8 +335,10 @@ banyan_status execution_run_wave(execution *run, execution_wave *wave, banyan_st
         if (*agreed)
             return mine;
         mine = submit_wave(run, wave);
-        if (run->keeps_schedules) /* or partners would report what is missing, not why */
+        if (run->keeps_schedules) { /* or partners would report what is missing, not why */
             mine = control_agree(run->world, mine);
+            *agreed = mine != BANYAN_OK;
+        }
     }
     error_kept first = error_keep(mine);
     banyan_status moved = BANYAN_OK;
