@@ -286,7 +286,7 @@ uint64_t control_ended_for_ns(banyan_world *world)
 
 banyan_status control_first_cause(banyan_world *world, banyan_status status)
 {
-    uint64_t deadline = deadline_after(NS_PER_S);
+    uint64_t deadline = deadline_after(NS_PER_S / 2);
     do {
         RETURN_IF_FAILED(control_check(world));
         usleep(1000);
