@@ -21,7 +21,7 @@ help:
 	@echo 'make tsan     the tests under the thread sanitizer'
 	@echo 'make clang    build everything with clang'
 	@echo 'make fuzz     fuzz the parsers (FUZZ_SECONDS=60 each)'
-	@echo 'make faults   fail every call into the C library, one by one (FAULTS_SECONDS=60 each: a sample)'
+	@echo 'make faults   fail a call into the C library from each place (FAULTS_SECONDS=60 each: a sample)'
 	@echo 'make mutants  change one token of src at a time: do the tests notice? (MUTANTS=300 SEED=1 JOBS=1)'
 	@echo 'make soak     kills, bad inputs, damaged plans and the fuzzers in turn (SOAK_SECONDS=7200 SEED=1)'
 	@echo 'make install  into PREFIX (/usr/local)'

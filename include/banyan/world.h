@@ -139,10 +139,10 @@ BANYAN_API uint64_t banyan_world_timeout_ns(const banyan_world *world);
  * their own. Local. */
 BANYAN_API banyan_status banyan_world_set_timeout(banyan_world *world, uint64_t timeout_ns);
 
-/* Open a world of some ranks of `parent`. The rank `ranks[i]` of the parent becomes rank i. Exactly
- * these ranks call this, with equal lists. They connect through the parent, which must outlive the
- * sub-world. Errors: INVALID (a rank is out of range or listed twice, or the list does not contain
- * the caller), NO_MEMORY, and the parent's, if it has failed. */
+/* Open a world of some ranks of `parent`. The rank `ranks[i]` of the parent becomes rank i. They
+ * connect through the parent, which must outlive the sub-world. Collective over exactly these
+ * ranks, with equal lists. Errors: INVALID (a rank is out of range or listed twice, or the list
+ * does not contain the caller), NO_MEMORY, and the parent's, if it has failed. */
 BANYAN_API banyan_status banyan_world_split(banyan_world *parent, const int *ranks, int count,
                                             banyan_world **sub);
 

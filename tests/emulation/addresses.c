@@ -19,7 +19,7 @@ range *range_add(char *base, size_t bytes, physical *of)
 {
     range *made = calloc(1, sizeof *made);
     if (!made)
-        abort();
+        return NULL;
     *made = (range){.base = base, .bytes = bytes, .of = of, .next = ranges};
     ranges = made;
     return made;
@@ -87,10 +87,10 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
     if (of->multicast && !multicast_is_whole(of->multicast))
         return CUDA_ERROR_NOT_READY; /* the real driver waits */
     pthread_mutex_lock(&memory_lock);
-    of->users++;
-    range_add((char *)(uintptr_t)address, bytes, of);
+    range *made = range_add((char *)(uintptr_t)address, bytes, of);
+    of->users += made != NULL;
     pthread_mutex_unlock(&memory_lock);
-    return CUDA_SUCCESS;
+    return made ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *desc,

@@ -13,6 +13,10 @@ static CUresult map_whole(physical *of, range **made)
     if (at == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *made = range_add(at, of->bytes, of);
+    if (!*made) {
+        munmap(at, of->bytes);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     (*made)->accessible = true;
     return CUDA_SUCCESS;
 }

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <execinfo.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <link.h>
@@ -96,16 +97,22 @@ bool inject_must_be_retried(inject_kind kind, int error)
     return error == EINTR || (error == EAGAIN && kind != INJECT_THREAD);
 }
 
-/* ---- counting ---- */
+/* ---- watching ---- */
+
+#define MOST_FRAMES 64
 
 static struct {
     atomic_bool looks, has_failed;
-    atomic_int counts[INJECT_KINDS];
+    atomic_int count; /* of calls at the site of `one` */
     inject_one one;
     bool fails;
-    uint64_t *caller;
+    uint64_t *stack;
+    inject_sites *sites;
+    pthread_mutex_t lock; /* of sites */
+    pthread_t thread;     /* that makes the collective call */
+    int outside;          /* frames of it around the caller of inject_begin */
     struct rlimit before;
-} state;
+} state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Addresses of code whose calls count: the program and Banyan's modules. */
 #define MOST_RANGES 8
@@ -131,19 +138,23 @@ static int note_range(struct dl_phdr_info *info, size_t bytes, void *context)
     return 0;
 }
 
-void inject_begin(const inject_one *one, uint64_t *caller)
+void inject_begin(const inject_one *one, uint64_t stack[INJECT_DEPTH], inject_sites *sites)
 {
     int seen = 0;
+    void *frames[MOST_FRAMES];
     range_count = 0;
     dl_iterate_phdr(note_range, &seen);
-    memset(state.counts, 0, sizeof state.counts);
+    state.thread = pthread_self();
+    state.outside = backtrace(frames, MOST_FRAMES) - 2;
+    atomic_store(&state.count, 0);
     state.fails = one != NULL;
     if (one)
         state.one = *one;
-    state.caller = caller;
+    state.stack = stack;
+    state.sites = sites;
     atomic_store(&state.has_failed, false);
     getrlimit(RLIMIT_NOFILE, &state.before);
-    if (one && one->kind == INJECT_RUN_OUT) {
+    if (one && one->site.kind == INJECT_RUN_OUT) {
         int lowest = fcntl(0, F_DUPFD_CLOEXEC, 0);
         close(lowest);
         struct rlimit less = {(rlim_t)(lowest + one->n), state.before.rlim_max};
@@ -152,28 +163,23 @@ void inject_begin(const inject_one *one, uint64_t *caller)
     atomic_store(&state.looks, true);
 }
 
-bool inject_end(int *counts)
+bool inject_end(void)
 {
     atomic_store(&state.looks, false);
+    pthread_mutex_lock(&state.lock);
+    pthread_mutex_unlock(&state.lock);
     setrlimit(RLIMIT_NOFILE, &state.before);
-    for (int i = 0; i < INJECT_KINDS; i++)
-        counts[i] = atomic_load(&state.counts[i]);
     return atomic_load(&state.has_failed);
 }
 
 /* Sanitizers define these functions themselves, and call some before they are ready. */
 #if !defined(SANITIZER_MEMORY) && !defined(SANITIZER_THREAD)
 
-static uint64_t place_in_program(uintptr_t caller)
-{
-    extern char __executable_start;
-    return caller - (uintptr_t)&__executable_start;
-}
-
 static bool is_looked_at(uintptr_t caller, inject_kind kind)
 {
-    /* An emulated driver's system calls are its own. */
-    int count = kind <= INJECT_TEXT ? range_count : 1;
+    /* An emulated driver's system calls, and threads that are its GPUs, are its own. */
+    bool modules = kind <= INJECT_TEXT && pthread_equal(pthread_self(), state.thread);
+    int count = modules ? range_count : 1;
     for (int i = 0; i < count; i++) {
         if (caller >= ranges[i].low && caller < ranges[i].high)
             return true;
@@ -181,15 +187,70 @@ static bool is_looked_at(uintptr_t caller, inject_kind kind)
     return false;
 }
 
+/* Where `address` is in its range, whatever address that is loaded at, or 0. */
+static uint64_t place_of(uintptr_t address)
+{
+    for (int i = 0; i < range_count; i++) {
+        if (address >= ranges[i].low && address < ranges[i].high)
+            return ((uint64_t)i << 48) + (address - ranges[i].low);
+    }
+    return 0;
+}
+
+/* Frames of foreign libraries do not count. */
+static uint64_t hash_stack(const void *caller, uint64_t places[INJECT_DEPTH])
+{
+    extern char __executable_start;
+    void *frames[MOST_FRAMES];
+    int count = backtrace(frames, MOST_FRAMES), kept = 0;
+    uint64_t hash = 0xcbf29ce484222325;
+    memset(places, 0, INJECT_DEPTH * sizeof *places);
+    int i = 0;
+    if (pthread_equal(pthread_self(), state.thread))
+        count -= state.outside;
+    while (i < count && frames[i] != caller) /* this file's */
+        i++;
+    for (; i < count; i++) {
+        uint64_t place = place_of((uintptr_t)frames[i]);
+        if (place == 0)
+            continue;
+        hash = (hash ^ place) * 0x100000001b3;
+        if (kept < INJECT_DEPTH)
+            places[kept++] = (uintptr_t)frames[i] - (uintptr_t)&__executable_start;
+    }
+    return hash | 1;
+}
+
+static void note_site(inject_kind kind, uint64_t stack)
+{
+    inject_sites *sites = state.sites;
+    int at = 0;
+    pthread_mutex_lock(&state.lock);
+    while (at < sites->count && (sites->at[at].kind != kind || sites->at[at].stack != stack))
+        at++;
+    if (at == sites->count && at < INJECT_MOST_SITES)
+        sites->at[sites->count++] = (inject_site){kind, stack, 0};
+    if (at < sites->count)
+        sites->at[at].count++;
+    pthread_mutex_unlock(&state.lock);
+}
+
 /* True, with errno set, if this call is the one to fail. */
 static bool must_fail(inject_kind kind, void *caller)
 {
-    if (!atomic_load(&state.looks) || !is_looked_at((uintptr_t)caller, kind))
+    uint64_t places[INJECT_DEPTH];
+    if (!atomic_load(&state.looks) || !is_looked_at((uintptr_t)caller, kind) ||
+        (state.fails && kind != state.one.site.kind))
         return false;
-    int n = atomic_fetch_add(&state.counts[kind], 1);
-    if (!state.fails || kind != state.one.kind || n != state.one.n)
+    uint64_t stack = hash_stack(caller, places);
+    if (!state.fails) {
+        note_site(kind, stack);
         return false;
-    *state.caller = place_in_program((uintptr_t)caller);
+    }
+    if ((state.one.site.stack != 0 && stack != state.one.site.stack) ||
+        atomic_fetch_add(&state.count, 1) != state.one.n)
+        return false;
+    memcpy(state.stack, places, sizeof places);
     atomic_store(&state.has_failed, true);
     errno = state.one.error;
     return true;

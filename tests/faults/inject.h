@@ -58,17 +58,34 @@ int inject_error(inject_kind kind, int index);
 /* A call that ends with EINTR is to be made again. */
 bool inject_must_be_retried(inject_kind kind, int error);
 
-typedef struct inject_one {
+/* Calls of a kind with equal call stacks. */
+typedef struct inject_site {
     inject_kind kind;
-    int n; /* from 0 */
+    uint64_t stack; /* a hash of the stack, equal in all processes of this build; 0: any stack */
+    int count;
+} inject_site;
+
+#define INJECT_MOST_SITES 4096
+typedef struct inject_sites {
+    int count;
+    inject_site at[INJECT_MOST_SITES];
+} inject_sites;
+
+typedef struct inject_one {
+    inject_site site;
+    int n; /* from 0, among the site's calls */
     int error;
 } inject_one;
 
-/* Count from here; fail `one`, unless it is NULL, and note the place in the program that the call
- * came from. Any thread's calls count. */
-void inject_begin(const inject_one *one, uint64_t *caller);
+/* Innermost return addresses in this program of the call that failed, for addr2line; 0 behind the
+ * last. */
+#define INJECT_DEPTH 12
 
-/* `counts` has INJECT_KINDS places. Returns if a call failed. */
-bool inject_end(int *counts);
+/* Watch the calls of all threads from here. Fail `one`, unless it is NULL, and write its call stack
+ * to `stack`; otherwise list the sites in `sites`. */
+void inject_begin(const inject_one *one, uint64_t stack[INJECT_DEPTH], inject_sites *sites);
+
+/* Returns if a call failed. */
+bool inject_end(void);
 
 #endif

@@ -21,8 +21,10 @@
  * does not come would take TIMEOUT_NS. */
 #define BOUND_NS (5 * NS_PER_S)
 #define TIMEOUT_NS (120 * NS_PER_S)
-/* Calls of a kind in one call of Banyan, at most: background threads go on calling. */
-#define MOST_CALLS 400
+/* More descriptors than these are enough for any call. */
+#define MOST_DESCRIPTORS 24
+/* Calls that depend on the order of events are not made in each run: look at so many. */
+#define ATTEMPTS 3
 
 enum phase { PREPARING, CALLING, CALLED, AGAIN, FINISHING, DONE };
 static const char *const phase_names[] = {"preparing",          "in the call", "after the call",
@@ -40,8 +42,7 @@ struct outcome {
     size_t left_open;
     size_t left_threads;
     bool has_failed; /* the call of the C library */
-    uint64_t caller;
-    int counts[INJECT_KINDS];
+    uint64_t stack[INJECT_DEPTH];
 };
 
 struct job {
@@ -52,6 +53,7 @@ struct job {
     struct shared {
         atomic_int at_gate[8];
         struct outcome of_rank[MOST_RANKS];
+        inject_sites sites; /* of the failing rank, in a run without a fault */
     } * shared;
 };
 
@@ -88,10 +90,10 @@ static void call_with_fault(const struct job *job, job_rank *r, struct outcome *
     atomic_store(&mine->phase, CALLING);
     uint64_t began_ns = time_now_ns();
     if (fails)
-        inject_begin(job->one, &mine->caller);
+        inject_begin(job->one, mine->stack, &job->shared->sites);
     banyan_status status = job->of->call(r);
     if (fails)
-        mine->has_failed = inject_end(mine->counts);
+        mine->has_failed = inject_end();
     mine->took_ns = time_now_ns() - began_ns;
     mine->status = kept(status, mine->message);
     atomic_store(&mine->phase, CALLED);
@@ -113,7 +115,7 @@ static bool any_failed(const struct job *job, bool *all)
 static banyan_status world_state(const struct job *job, const job_rank *r)
 {
     bool all, any = any_failed(job, &all);
-    uint64_t deadline = deadline_after(any ? NS_PER_S / 5 : 0);
+    uint64_t deadline = deadline_after(any ? NS_PER_S / 20 : 0);
     if (!r->world)
         return BANYAN_OK;
     while (banyan_world_check(r->world) == BANYAN_OK && deadline_left_ns(deadline) > 0)
@@ -154,10 +156,13 @@ static void run_rank(const struct job *job, int rank, const banyan_unique_id *id
 {
     signal(SIGSEGV, tell_crash);
     signal(SIGBUS, tell_crash);
+    signal(SIGABRT, tell_crash);
     struct outcome *mine = &job->shared->of_rank[rank];
     job_rank r = {.rank = rank, .count = job->ranks, .id = id, .folder = job->folder};
     size_t open_before = open_descriptors();
     r.timeout_ns = TIMEOUT_NS;
+    if (job->of->two_nodes)
+        setenv("BANYAN_NODE", rank < job->ranks / 2 ? "first" : "second", 1);
     if (!job->of->opens_world)
         r.world = ranks_open_world(rank, job->ranks, id, TIMEOUT_NS);
     if (job->of->prepare)
@@ -170,6 +175,8 @@ static void run_rank(const struct job *job, int rank, const banyan_unique_id *id
     if (r.world)
         (void)banyan_world_close(r.world);
     mine->left_open = open_descriptors() - open_before;
+    if (mine->left_open <= job->of->keeps_descriptors)
+        mine->left_open = 0;
     /* A thread that was joined may be listed for a moment. */
     for (int i = 0; i < 200 && !job->of->keeps_threads && threads_here() > 3; i++)
         usleep(1000);
@@ -258,12 +265,12 @@ static bool names_cause(const struct job *job, const char *message)
     char number[32];
     snprintf(number, sizeof number, "(errno %d)", job->one->error);
     return strstr(message, strerror(job->one->error)) || strstr(message, number) ||
-           ((job->one->error == ENOMEM || job->one->kind <= INJECT_TEXT) &&
+           ((job->one->error == ENOMEM || job->one->site.kind <= INJECT_TEXT) &&
             strstr(message, "memory")) ||
            (job->one->error == EMFILE &&
             (strstr(message, "oo many open files") || strstr(message, "raise the limit"))) ||
            /* A driver says in its own way that it lacks descriptors. */
-           (job->one->kind == INJECT_RUN_OUT && strstr(message, "CUDA_ERROR")) ||
+           (job->one->site.kind == INJECT_RUN_OUT && strstr(message, "CUDA_ERROR")) ||
            (job->one->error == ENOSPC && strstr(message, "disk is full")) ||
            (job->one->error == EFAULT && strstr(message, "memory is missing"));
 }
@@ -358,9 +365,13 @@ static void print_problem(const struct job *job, const char *problem)
 {
     const struct outcome *failing = &job->shared->of_rank[job->failing];
     char error[64];
-    printf("PROBLEM %s: %s of %d ranks, rank %d: %s %d fails (%s), called from %#llx\n", problem,
-           job->of->name, job->ranks, job->failing, inject_name(job->one->kind), job->one->n,
-           strerror_r(job->one->error, error, sizeof error), (unsigned long long)failing->caller);
+    printf("PROBLEM %s: %s of %d ranks, rank %d: %s %d of site %016llx fails (%s), called from",
+           problem, job->of->name, job->ranks, job->failing, inject_name(job->one->site.kind),
+           job->one->n, (unsigned long long)job->one->site.stack,
+           strerror_r(job->one->error, error, sizeof error));
+    for (int i = 0; i < INJECT_DEPTH && failing->stack[i] != 0; i++)
+        printf(" %#llx", (unsigned long long)failing->stack[i]);
+    printf("\n");
     for (int i = 0; i < job->ranks; i++) {
         const struct outcome *its = &job->shared->of_rank[i];
         printf(
@@ -375,7 +386,7 @@ static void print_problem(const struct job *job, const char *problem)
 /* ---- which faults ---- */
 
 struct totals {
-    uint64_t jobs, fired, tolerated, usable, problems;
+    uint64_t jobs, fired, missed, tolerated, usable, problems;
     uint64_t slowest_ns;
 };
 
@@ -392,14 +403,22 @@ static bool is_number_chosen(const char *variable, int number)
     return is_chosen(variable, text);
 }
 
-/* False: the n-th call was not made. */
+static bool is_site_chosen(const inject_site *site)
+{
+    char text[20];
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)site->stack);
+    return is_chosen("BANYAN_FAULTS_KIND", inject_name(site->kind)) &&
+           is_chosen("BANYAN_FAULTS_SITE", text);
+}
+
+/* Returns if the fault came about. */
 static bool judge(struct job *job, struct totals *totals)
 {
     int statuses[MOST_RANKS];
     run_job(job, statuses);
     bool all, any = any_failed(job, &all), usable = true;
-    bool fired =
-        job->shared->of_rank[job->failing].has_failed || (job->one->kind == INJECT_RUN_OUT && any);
+    bool fired = job->shared->of_rank[job->failing].has_failed ||
+                 (job->one->site.kind == INJECT_RUN_OUT && any);
     for (int i = 0; i < job->ranks; i++) {
         uint64_t took_ns = job->shared->of_rank[i].took_ns;
         totals->slowest_ns = took_ns > totals->slowest_ns ? took_ns : totals->slowest_ns;
@@ -408,7 +427,7 @@ static bool judge(struct job *job, struct totals *totals)
     const char *problem = problem_of_ends(job, statuses);
     if (!problem)
         problem = problem_of_statuses(
-            job, fired && inject_must_be_retried(job->one->kind, job->one->error));
+            job, fired && inject_must_be_retried(job->one->site.kind, job->one->error));
     if (!problem)
         problem = problem_of_rest(job);
     int files = clear_folder(job);
@@ -421,27 +440,35 @@ static bool judge(struct job *job, struct totals *totals)
     totals->tolerated += fired && !any;
     totals->usable += fired && any && usable;
     totals->problems += problem != NULL;
-    return fired || problem;
+    return fired;
 }
 
-static void enumerate_kind(struct job *job, inject_kind kind, struct totals *totals)
+/* Fail the first call from a site and the last, or each number of descriptors that is left, with
+ * each error. */
+static void enumerate_site(struct job *job, const inject_site *site, struct totals *totals)
 {
-    for (int i = 0; inject_error(kind, i) != 0; i++) {
-        bool fired = true;
-        if (!is_number_chosen("BANYAN_FAULTS_ERRNO", inject_error(kind, i)))
+    bool counts_descriptors = site->kind == INJECT_RUN_OUT;
+    int step = counts_descriptors || site->count == 1 ? 1 : site->count - 1;
+    for (int i = 0; inject_error(site->kind, i) != 0; i++) {
+        if (!is_number_chosen("BANYAN_FAULTS_ERRNO", inject_error(site->kind, i)))
             continue;
-        for (int n = 0; fired && n < MOST_CALLS; n++) {
-            inject_one one = {kind, n, inject_error(kind, i)};
+        for (int n = 0; n < site->count; n += step) {
+            inject_one one = {*site, n, inject_error(site->kind, i)};
+            bool fired = false;
             if (!is_number_chosen("BANYAN_FAULTS_N", n))
                 continue;
             job->one = &one;
-            fired = judge(job, totals);
+            for (int j = 0; !fired && j < (counts_descriptors ? 1 : ATTEMPTS); j++)
+                fired = judge(job, totals);
+            if (!fired && counts_descriptors)
+                break;
+            totals->missed += !fired;
         }
     }
 }
 
-/* How often a good call makes calls of each kind. */
-static void count_calls(struct job *job, int *counts)
+/* A call without a fault must be right and leave nothing behind. */
+static void run_good_job(struct job *job)
 {
     int statuses[MOST_RANKS];
     job->one = NULL;
@@ -461,8 +488,32 @@ static void count_calls(struct job *job, int *counts)
         assert_int_equal(its->left_threads, 0);
     }
     clear_folder(job);
-    memcpy(counts, job->shared->of_rank[job->failing].counts, INJECT_KINDS * sizeof *counts);
-    counts[INJECT_RUN_OUT] = 24;
+}
+
+static void add_site(inject_sites *sites, const inject_site *one)
+{
+    int i = 0;
+    while (i < sites->count && (sites->at[i].kind != one->kind || sites->at[i].stack != one->stack))
+        i++;
+    assert_in_range(i, 0, INJECT_MOST_SITES - 1);
+    if (i == sites->count)
+        sites->at[sites->count++] = *one;
+    else if (sites->at[i].count < one->count)
+        sites->at[i].count = one->count;
+}
+
+/* List the sites of calls without a fault. */
+static void list_sites(struct job *job, inject_sites *sites)
+{
+    static const inject_site descriptors = {INJECT_RUN_OUT, 0, MOST_DESCRIPTORS};
+    sites->count = 0;
+    for (int run = 0; run < ATTEMPTS; run++) {
+        run_good_job(job);
+        for (int i = 0; i < job->shared->sites.count; i++)
+            add_site(sites, &job->shared->sites.at[i]);
+    }
+    if (!job->of->is_foreign)
+        add_site(sites, &descriptors);
 }
 
 static void run_all(struct job *job, const job_case *of, struct totals *totals)
@@ -470,7 +521,7 @@ static void run_all(struct job *job, const job_case *of, struct totals *totals)
     static const struct {
         int ranks, failing;
     } jobs[] = {{2, 0}, {2, 1}, {4, 0}, {4, 2}};
-    int counts[INJECT_KINDS];
+    static inject_sites sites;
     job->of = of;
     for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
         job->ranks = jobs[i].ranks;
@@ -479,36 +530,35 @@ static void run_all(struct job *job, const job_case *of, struct totals *totals)
             (of->ranks != 0 && of->ranks != job->ranks))
             continue;
         struct totals before = *totals;
-        count_calls(job, counts);
-        for (int kind = 0; kind < INJECT_KINDS; kind++) {
-            if (counts[kind] > 0 && is_chosen("BANYAN_FAULTS_KIND", inject_name(kind)))
-                enumerate_kind(job, kind, totals);
+        list_sites(job, &sites);
+        for (int j = 0; j < sites.count; j++) {
+            if (is_site_chosen(&sites.at[j]))
+                enumerate_site(job, &sites.at[j], totals);
         }
-        printf("%s, %d ranks, rank %d: %llu faults, %llu tolerated, %llu left the world usable, "
-               "%llu problems\n",
-               of->name, job->ranks, job->failing,
-               (unsigned long long)(totals->fired - before.fired),
-               (unsigned long long)(totals->tolerated - before.tolerated),
-               (unsigned long long)(totals->usable - before.usable),
-               (unsigned long long)(totals->problems - before.problems));
+        printf(
+            "%s, %d ranks, rank %d: %d sites, %llu faults, %llu not reached, %llu tolerated, %llu "
+            "left the world usable, %llu problems\n",
+            of->name, job->ranks, job->failing, sites.count,
+            (unsigned long long)(totals->fired - before.fired),
+            (unsigned long long)(totals->missed - before.missed),
+            (unsigned long long)(totals->tolerated - before.tolerated),
+            (unsigned long long)(totals->usable - before.usable),
+            (unsigned long long)(totals->problems - before.problems));
         fflush(stdout);
     }
 }
 
-/* A random one of the faults that run_all goes through. */
 static void run_random(struct job *job, random_state *random, struct totals *totals)
 {
-    int counts[INJECT_KINDS], kind;
-    count_calls(job, counts);
+    static inject_sites sites;
+    list_sites(job, &sites);
     for (int i = 0; i < 12; i++) {
-        do
-            kind = (int)random_between(random, 0, INJECT_KINDS - 1);
-        while (counts[kind] == 0);
+        const inject_site *site = &sites.at[random_between(random, 0, sites.count - 1)];
         int errors = 1;
-        while (inject_error(kind, errors) != 0)
+        while (inject_error(site->kind, errors) != 0)
             errors++;
-        inject_one one = {kind, (int)random_between(random, 0, counts[kind] - 1),
-                          inject_error(kind, (int)random_between(random, 0, errors - 1))};
+        inject_one one = {*site, (int)random_between(random, 0, site->count - 1),
+                          inject_error(site->kind, (int)random_between(random, 0, errors - 1))};
         job->one = &one;
         judge(job, totals);
     }
@@ -537,6 +587,13 @@ static int run_cases(const job_case *cases, size_t count, double seconds)
     job.shared =
         mmap(NULL, sizeof *job.shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(job.shared != MAP_FAILED);
+    if (mode && strcmp(mode, "list") == 0) {
+        for (size_t i = 0; i < count; i++) {
+            if (is_chosen("BANYAN_FAULTS_CASE", cases[i].name))
+                printf("case %s\n", cases[i].name);
+        }
+        return 0;
+    }
     setenv("BANYAN_LOG", "error", 0);
     void *folder = NULL;
     assert_int_equal(folder_setup(&folder), 0);
@@ -551,10 +608,11 @@ static int run_cases(const job_case *cases, size_t count, double seconds)
     }
     printf(
         "%llu jobs, %llu faults: %llu had no effect, %llu failed on all ranks and left the world "
-        "usable; %llu problems; the slowest call took %.3f s\n",
+        "usable; %llu faults were not reached; %llu problems; the slowest call took %.3f s\n",
         (unsigned long long)totals.jobs, (unsigned long long)totals.fired,
         (unsigned long long)totals.tolerated, (unsigned long long)totals.usable,
-        (unsigned long long)totals.problems, (double)totals.slowest_ns / 1e9);
+        (unsigned long long)totals.missed, (unsigned long long)totals.problems,
+        (double)totals.slowest_ns / 1e9);
     assert_int_equal(folder_teardown(&folder), 0);
     munmap(job.shared, sizeof *job.shared);
     return (int)totals.problems;

@@ -28,11 +28,14 @@ typedef struct job_case {
     /* After the last call, good or not, before the world is closed: it may have ended. */
     void (*finish)(job_rank *r);
     int ranks;        /* 0: 2 or 4 */
+    bool two_nodes;   /* the halves of the ranks meet over TCP */
     bool opens_world; /* there is none before the call, which is made again after a failure alone */
     bool closes_world;
-    bool only_once;     /* the call cannot be made again */
-    bool keeps_threads; /* a driver's stay */
-    bool may_differ;    /* ranks are not told of a failure at the end of another's part */
+    bool only_once;           /* the call cannot be made again */
+    bool keeps_threads;       /* a driver's stay */
+    size_t keeps_descriptors; /* so many of a foreign library may stay */
+    bool is_foreign; /* a library takes part that waits for its own ranks: descriptors must do */
+    bool may_differ; /* ranks are not told of a failure at the end of another's part */
     /* A call that fails and leaves the world usable, or is undone, has left none in the folder. */
     bool leaves_no_files;
 } job_case;

@@ -1,4 +1,5 @@
 /* Executors, plans and communicators, with a fault at one rank. */
+#include "core/status.h"
 #include "faults/job.h"
 
 #define ELEMS 3000
@@ -120,6 +121,23 @@ static void check_sums(job_rank *r)
         CHECK(output[i] == sum_at(r, i), "%d is %g", i, (double)output[i]);
 }
 
+static banyan_status time_plan(job_rank *r)
+{
+    uint64_t ns;
+    fill(r);
+    return banyan_loaded_plan_time(things_of(r)->loaded, input, output, ELEMS * sizeof(float),
+                                   BANYAN_F32, 3, &ns);
+}
+
+static banyan_status start_plan(job_rank *r)
+{
+    banyan_request *request;
+    fill(r);
+    RETURN_IF_FAILED(banyan_loaded_plan_start(things_of(r)->loaded, input, output,
+                                              ELEMS * sizeof(float), BANYAN_F32, &request));
+    return banyan_request_wait(request);
+}
+
 static banyan_status reset_plan(job_rank *r)
 {
     return banyan_loaded_plan_reset(things_of(r)->loaded);
@@ -215,6 +233,19 @@ static banyan_status broadcast(job_rank *r)
     return banyan_comm_broadcast(things_of(r)->comm, input, output, ELEMS, BANYAN_F32, 1, NULL);
 }
 
+static banyan_status reduce(job_rank *r)
+{
+    fill(r);
+    return banyan_comm_reduce(things_of(r)->comm, input, output, ELEMS, BANYAN_F32, BANYAN_SUM, 1,
+                              NULL);
+}
+
+static void check_reduced(job_rank *r)
+{
+    if (r->rank == 1)
+        check_sums(r);
+}
+
 static banyan_status sendrecv(job_rank *r)
 {
     fill(r);
@@ -243,6 +274,16 @@ static void unregister_memory(job_rank *r)
 static void have_registered(job_rank *r)
 {
     have_memory(r);
+    CHECK_OK(register_memory(r));
+}
+
+static banyan_status end_registration(job_rank *r)
+{
+    return banyan_comm_unregister(things_of(r)->comm, things_of(r)->memory);
+}
+
+static void register_again(job_rank *r)
+{
     CHECK_OK(register_memory(r));
 }
 
@@ -292,12 +333,15 @@ static const job_case cases[] = {
     {"executor_open_workers", NULL, open_with_workers, close_executor, REST},
     {"plan_load", have_executor, load, unload, REST},
     {"plan_run", have_loaded, run_plan, check_sums, REST},
+    {"plan_time", have_loaded, time_plan, check_sums, REST},
+    {"plan_start", have_loaded, start_plan, check_sums, REST},
     {"plan_reset", have_loaded, reset_plan, REST},
     {"plan_unload", have_loaded, unload_plan, REST, .only_once = true},
     {"trace_write", have_trace, write_trace, REST, .only_once = true},
     {"comm_create", NULL, create_comm, destroy_comm, REST},
     {"comm_destroy", have_comm, destroy, REST, .only_once = true},
     {"comm_register", have_memory, register_memory, unregister_memory, REST},
+    {"comm_unregister", have_registered, end_registration, register_again, REST},
     {"comm_add_plan", have_plan, add_plan, REST, .only_once = true},
     {"comm_tune", have_comm, tune, REST, .only_once = true},
     {"comm_save_tuning", have_comm, save_tuning, REST},
@@ -308,6 +352,7 @@ static const job_case cases[] = {
     {"reducescatter", have_comm, reducescatter, check_scattered, REST},
     {"alltoall", have_comm, alltoall, check_exchanged, REST},
     {"broadcast", have_comm, broadcast, REST},
+    {"reduce", have_comm, reduce, check_reduced, REST},
     {"sendrecv", have_comm, sendrecv, REST},
 };
 

@@ -1,4 +1,5 @@
 /* Memory on emulated GPUs, with a fault at one rank: in Banyan's own calls into the C library. */
+#include "cuda/gpu_mixed.h"
 #include "faults/job.h"
 
 #include "memory/symmetric/suspend.h"
@@ -73,30 +74,132 @@ static banyan_status resume_all(job_rank *r)
     return memory_resume_all(r->world);
 }
 
+/* ---- resharding ---- */
+
+#define ROWS 24
+
+/* The process is one rank. */
+static banyan_layout *layout;
+static banyan_reshard_plan *plan;
+
+static void have_layout(job_rank *r)
+{
+    static const int64_t shape[] = {ROWS, 40};
+    banyan_mesh mesh = {.ndim = 1, .extent = {r->count}};
+    banyan_placement placement = {.kind = BANYAN_SHARD, .dim = 0};
+    have_device(r);
+    CHECK_OK(banyan_layout_create(&layout));
+    banyan_layout_add_sharded(layout, "weight", BANYAN_F32, 2, shape, &mesh, &placement, r->rank);
+}
+
+static void have_plan(job_rank *r)
+{
+    have_layout(r);
+    CHECK_OK(banyan_reshard_plan_create(layout, layout, r->world, NULL, &plan));
+}
+
+static banyan_status alloc_tensors(job_rank *r)
+{
+    return banyan_tensors_alloc_on(layout, r->world, device_of(r), (banyan_tensors **)&r->things);
+}
+
+static banyan_status alloc_planned(job_rank *r)
+{
+    return banyan_tensors_alloc_planned_on(plan, r->world, device_of(r),
+                                           (banyan_tensors **)&r->things);
+}
+
+static void destroy_tensors(job_rank *r)
+{
+    banyan_tensors_destroy(r->things);
+    r->things = NULL;
+}
+
+static void finish_plan(job_rank *r)
+{
+    destroy_tensors(r);
+    banyan_reshard_plan_destroy(plan);
+    banyan_layout_destroy(layout);
+}
+
+/* ---- mixed collectives ---- */
+
+static banyan_mixed_options options_for(const job_rank *r, int nodes)
+{
+    grid_sizes sizes = {nodes, 1, r->count / nodes, 1, nodes};
+    banyan_mixed_options options = options_of(&sizes, BANYAN_F32);
+    options.device = device_of(r);
+    options.max_bytes = 16384;
+    return options;
+}
+
+static void open_mixed(job_rank *r)
+{
+    banyan_mixed_options options = options_for(r, 1);
+    have_device(r);
+    CHECK_OK(banyan_mixed_open(r->world, &options, (banyan_mixed **)&r->things));
+}
+
+static banyan_status suspend_mixed(job_rank *r)
+{
+    return banyan_mixed_suspend(r->things);
+}
+
+static void resume_again(job_rank *r)
+{
+    CHECK_OK(banyan_mixed_resume(r->things, NULL));
+}
+
+static void have_suspended_mixed(job_rank *r)
+{
+    open_mixed(r);
+    CHECK_OK(suspend_mixed(r));
+}
+
+static banyan_status resume_mixed(job_rank *r)
+{
+    return banyan_mixed_resume(r->things, NULL);
+}
+
+static void suspend_again(job_rank *r)
+{
+    CHECK_OK(suspend_mixed(r));
+}
+
+static void have_mixed_memory(job_rank *r)
+{
+    banyan_mixed_options options = options_for(r, 2);
+    have_device(r);
+    CHECK_OK(banyan_mixed_create(r->world, &options, (banyan_mixed **)&r->things));
+    CHECK_OK(banyan_mixed_init_virtual_memory(r->things));
+}
+
+static banyan_status init_nvshmem(job_rank *r)
+{
+    return banyan_mixed_init_nvshmem(r->things);
+}
+
+static void close_mixed(job_rank *r)
+{
+    (void)banyan_mixed_close(r->things);
+}
+
+/* After a failure of its memory the context is suspended, or stays so, and a group's world may have
+ * ended: these calls are made once. */
+#define REST .keeps_threads = true
 static const job_case cases[] = {
-    {.name = "alloc_on",
-     .keeps_threads = true,
-     .prepare = have_device,
-     .call = alloc_on,
-     .undo = free_memory},
-    {.name = "adopt",
-     .keeps_threads = true,
-     .prepare = have_plain,
-     .call = adopt,
-     .undo = free_memory,
-     .finish = free_plain},
-    {.name = "suspend",
-     .keeps_threads = true,
-     .prepare = have_memory,
-     .call = suspend_all,
-     .undo = resume,
-     .finish = free_memory},
-    {.name = "resume",
-     .keeps_threads = true,
-     .prepare = have_suspended,
-     .call = resume_all,
-     .finish = free_memory,
-     .only_once = true},
+    {"alloc_on", have_device, alloc_on, free_memory, REST},
+    {"adopt", have_plain, adopt, free_memory, free_plain, REST},
+    {"suspend", have_memory, suspend_all, resume, free_memory, REST},
+    {"resume", have_suspended, resume_all, .finish = free_memory, .only_once = true, REST},
+    {"tensors_alloc_on", have_layout, alloc_tensors, destroy_tensors, finish_plan, REST},
+    {"tensors_alloc_planned_on", have_plan, alloc_planned, destroy_tensors, finish_plan, REST},
+    {"mixed_suspend", open_mixed, suspend_mixed, resume_again, close_mixed, .only_once = true,
+     REST},
+    {"mixed_resume", have_suspended_mixed, resume_mixed, suspend_again, close_mixed,
+     .only_once = true, REST},
+    {"mixed_init_nvshmem", have_mixed_memory, init_nvshmem, .finish = close_mixed,
+     .only_once = true, .keeps_descriptors = 1, .is_foreign = true, REST},
 };
 
 int main(void)
@@ -106,5 +209,6 @@ int main(void)
         printf("skipped: faults are for emulated GPUs\n");
         return 77;
     }
+    setenv("BANYAN_NVSHMEM", BANYAN_EMULATED_MODULES "/libnvshmem_host.so.3", 1);
     return job_main(cases, sizeof cases / sizeof *cases, 10);
 }

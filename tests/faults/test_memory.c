@@ -162,6 +162,27 @@ static banyan_status take_signals(job_rank *r)
     return banyan_transport_signals_alloc(r->things, 3, &first);
 }
 
+static banyan_status open_ops(job_rank *r)
+{
+    const banyan_transport_ops *ops;
+    CHECK_OK(banyan_transport_find("shm", &ops));
+    return banyan_transport_open_ops(r->world, ops, (banyan_transport **)&r->things);
+}
+
+/* The process is one rank. */
+static banyan_pipeline_buffers *buffers;
+
+static banyan_status open_buffers(job_rank *r)
+{
+    return banyan_pipeline_buffers_open(r->world, r->things, 4096, &buffers);
+}
+
+static void close_buffers(job_rank *r)
+{
+    (void)banyan_world_barrier(r->world);
+    banyan_pipeline_buffers_close(buffers);
+}
+
 static const job_case cases[] = {
     {.name = "world_close", .call = close_world, .closes_world = true, .only_once = true},
     {.name = "barrier", .call = barrier},
@@ -182,6 +203,22 @@ static const job_case cases[] = {
      .prepare = have_transport,
      .call = take_signals,
      .finish = close_transport},
+    {.name = "transport_open_ops", .call = open_ops, .undo = close_transport},
+    {.name = "pipeline_buffers",
+     .prepare = have_transport,
+     .call = open_buffers,
+     .undo = close_buffers,
+     .finish = close_transport},
+    {.name = "barrier_nodes", .call = barrier, .two_nodes = true},
+    {.name = "broadcast_nodes", .call = broadcast, .two_nodes = true},
+    {.name = "allgatherv_nodes", .call = allgatherv, .two_nodes = true},
+    {.name = "split_nodes", .call = split, .undo = close_sub, .two_nodes = true},
+    {.name = "directory_nodes", .call = use_directory, .may_differ = true, .two_nodes = true},
+    {.name = "world_close_nodes",
+     .call = close_world,
+     .closes_world = true,
+     .only_once = true,
+     .two_nodes = true},
 };
 
 int main(void)

@@ -50,6 +50,34 @@ static banyan_status open_tuned(job_rank *r)
     return banyan_mixed_open(r->world, &options, &things_of(r)->one.mixed);
 }
 
+static banyan_status create(job_rank *r)
+{
+    banyan_mixed_options options = options_for(r);
+    return banyan_mixed_create(r->world, &options, &things_of(r)->one.mixed);
+}
+
+static void have_created(job_rank *r)
+{
+    CHECK_OK(create(r));
+}
+
+static banyan_status init_memory(job_rank *r)
+{
+    return banyan_mixed_init_virtual_memory(things_of(r)->one.mixed);
+}
+
+static void have_small(job_rank *r)
+{
+    banyan_mixed_options options = options_for(r);
+    options.max_bytes = 1024;
+    CHECK_OK(banyan_mixed_open(r->world, &options, &things_of(r)->one.mixed));
+}
+
+static banyan_status autotune(job_rank *r)
+{
+    return banyan_mixed_run_autotune(things_of(r)->one.mixed);
+}
+
 static void close_again(job_rank *r)
 {
     CHECK_OK(banyan_mixed_close(things_of(r)->one.mixed));
@@ -163,6 +191,9 @@ static banyan_status load(job_rank *r)
 static const job_case cases[] = {
     {"mixed_open", NULL, open_mixed, close_again, REST},
     {"mixed_open_tuned", NULL, open_tuned, close_again, REST},
+    {"mixed_create", NULL, create, close_again, REST},
+    {"mixed_init_memory", have_created, init_memory, REST, .only_once = true},
+    {"mixed_autotune", have_small, autotune, REST, .only_once = true},
     {"mixed_run_one_shot", have_case, run_waits, check_mode, REST, .only_once = true},
     {"mixed_run_world", have_case, run_world, check_mode, REST, .only_once = true},
     /* Its communicators use sub-worlds: ranks of one that works may return before the context ends

@@ -1,4 +1,5 @@
 /* Copy services, reshard plans and runs, checkpoints, with a fault at one rank. */
+#include "core/status.h"
 #include "faults/job.h"
 #include "support/folder.h"
 
@@ -43,6 +44,13 @@ static banyan_status open_direct(job_rank *r)
 static banyan_status open_pipeline(job_rank *r)
 {
     return banyan_copy_service_open(r->world, "pipeline", NULL, &things_of(r)->service);
+}
+
+static banyan_status open_backend(job_rank *r)
+{
+    const banyan_copy_backend *backend;
+    CHECK_OK(banyan_copy_backend_find("direct", &backend));
+    return banyan_copy_service_open_backend(r->world, backend, NULL, &things_of(r)->service);
 }
 
 static void close_service(job_rank *r)
@@ -92,6 +100,18 @@ static void have_submitted_pipeline(job_rank *r)
 {
     have_pipeline(r);
     CHECK_OK(submit(r));
+}
+
+static banyan_status match_batch(job_rank *r)
+{
+    static int64_t shape[] = {ROWS};
+    int next = (r->rank + 1) % r->count, before = (r->rank + r->count - 1) % r->count;
+    DLTensor tensor = {
+        .data = sent, .device = BANYAN_HOST, .ndim = 1, .dtype = BANYAN_F32, .shape = shape};
+    banyan_send_op send = {.tensor = tensor, .peer = next, .task_id = (uint64_t)r->rank};
+    banyan_recv_op recv = {.tensor = tensor, .peer = before, .task_id = (uint64_t)before};
+    banyan_copy_batch batch = {.sends = &send, .send_count = 1, .recvs = &recv, .recv_count = 1};
+    return banyan_copy_match_batch(r->world, "faults", &batch);
 }
 
 static banyan_status run_service(job_rank *r)
@@ -163,6 +183,17 @@ static banyan_status alloc_tensors(job_rank *r)
     return banyan_tensors_alloc(things_of(r)->from, r->world, &things_of(r)->source);
 }
 
+static banyan_status alloc_planned(job_rank *r)
+{
+    return banyan_tensors_alloc_planned(things_of(r)->plan, r->world, &things_of(r)->source);
+}
+
+static void have_plan(job_rank *r)
+{
+    have_layouts(r);
+    CHECK_OK(make_plan(r));
+}
+
 static void destroy_tensors(job_rank *r)
 {
     banyan_tensors_destroy(things_of(r)->source);
@@ -201,6 +232,15 @@ static banyan_status execute(job_rank *r)
                                   NULL);
 }
 
+static banyan_status start(job_rank *r)
+{
+    struct things *t = things_of(r);
+    banyan_request *request;
+    RETURN_IF_FAILED(banyan_reshard_start(t->plan, t->source, t->destination, t->service, r->world,
+                                          NULL, &request));
+    return banyan_request_wait(request);
+}
+
 static void check_resharded(job_rank *r)
 {
     int columns = COLUMNS / r->count;
@@ -233,6 +273,8 @@ static void remove_saved(job_rank *r)
 static const job_case cases[] = {
     {"service_open", NULL, open_direct, close_service, REST},
     {"service_open_pipeline", NULL, open_pipeline, close_service, REST},
+    {"service_open_backend", NULL, open_backend, close_service, REST},
+    {"match_batch", NULL, match_batch, REST},
     {"service_run", have_submitted, run_service, check_received, REST, .only_once = true,
      .may_differ = true},
     {"service_run_pipeline", have_submitted_pipeline, run_service, check_received, REST,
@@ -242,9 +284,11 @@ static const job_case cases[] = {
     {"schedule_run", have_schedule, run_schedule, check_received, REST, .may_differ = true},
     {"schedule_run_pipeline", have_schedule_pipeline, run_schedule, check_received, REST},
     {"tensors_alloc", have_layouts, alloc_tensors, destroy_tensors, REST},
+    {"tensors_alloc_planned", have_plan, alloc_planned, destroy_tensors, REST},
     {"reshard_plan", have_layouts, make_plan, destroy_plan, REST},
     {"reshard_execute", have_reshard_direct, execute, check_resharded, REST},
     {"reshard_execute_pipeline", have_reshard_pipeline, execute, check_resharded, REST},
+    {"reshard_start", have_reshard_direct, start, check_resharded, REST},
     {"checkpoint_save", have_reshard, save, remove_saved, REST, .leaves_no_files = true},
 };
 
