@@ -72,12 +72,14 @@ void suspension_forget(banyan_mixed *mixed)
     }
 }
 
-/* Synchronize over the world of all ranks last: when all have arrived, all memory is released. */
+/* Groups of a kind may fare differently: no rank goes on to the next kind before all have agreed.
+ * When all have arrived in the world of all ranks, which comes last, all memory is released. */
 static banyan_status memory_suspend_release(banyan_mixed *mixed)
 {
+    banyan_world *all = mixed->setup.worlds[MIXED_WORLD];
     staging_suspend(mixed);
     for (int group = MIXED_GROUPS; group-- > 0;)
-        RETURN_IF_FAILED(memory_suspend_all(mixed->setup.worlds[group]));
+        RETURN_IF_FAILED(control_agree(all, memory_suspend_all(mixed->setup.worlds[group])));
     return BANYAN_OK;
 }
 
