@@ -272,6 +272,7 @@ banyan_status control_check(banyan_world *world)
     pthread_mutex_lock(&world->endpoint->reactor.lock);
     error_set(status, "%s",
               world->context->sentence ? world->context->sentence : "the world ended");
+    world_note_name(banyan_last_error());
     pthread_mutex_unlock(&world->endpoint->reactor.lock);
     return status;
 }

@@ -46,10 +46,11 @@ static const char *wait_in_call(const banyan_world *world, char text[80])
 static banyan_status report_end(banyan_world *world, int rank, const char *what)
 {
     char own[CONTROL_RANK_BYTES], call[80];
+    const char *why = world->context->sentence ? world->context->sentence : "the world ended";
+    world_note_name(why);
     return error_set((banyan_status)atomic_load(&world->context->ended),
-                     "%s while %s waited%s for rank %d (%s)",
-                     world->context->sentence ? world->context->sentence : "the world ended",
-                     control_own_name(world, own), wait_in_call(world, call), rank, what);
+                     "%s while %s waited%s for rank %d (%s)", why, control_own_name(world, own),
+                     wait_in_call(world, call), rank, what);
 }
 
 static banyan_status lost_by_leaving(banyan_world *world, int source, const char *what)

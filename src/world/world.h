@@ -78,6 +78,10 @@ banyan_status world_await_liveness(banyan_world *world);
 
 banyan_status world_barrier(banyan_world *world, const char *what);
 
+/* Note the name of a rank that a message begins with. The message comes from the end of a world or
+ * from an agreement; an agreement on it does not put another name before it. */
+void world_note_name(const char *sentence);
+
 /* Concatenate the data of all ranks, in rank order; `sizes` has one entry per rank. */
 banyan_status world_gather(banyan_world *world, const void *mine, size_t bytes, const char *what,
                            void **all, size_t *sizes);

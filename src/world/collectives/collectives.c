@@ -182,7 +182,8 @@ static bool names_rank(const char *sentence, size_t bytes, const char *name)
            (sentence[length] == ':' || sentence[length] == ' ');
 }
 
-/* The name at the start of the latest message that this thread has agreed on, in any world. */
+/* The name at the start of the latest message that this thread has received from an agreement or
+ * the end of a world. */
 static _Thread_local char agreed_name[CONTEXT_RANK_BYTES];
 
 /* Flag of a failure whose message begins with a rank's name that is valid in all worlds. */
@@ -209,8 +210,8 @@ static size_t write_failure(int rank, banyan_status status, unsigned char *text,
     return sizeof head + sizeof length + (size_t)length;
 }
 
-/* Record "rank 3" or "rank 1 (rank 3 of the job)", if the message begins with it. */
-static void note_name(const char *sentence)
+/* Records "rank 3" or "rank 1 (rank 3 of the job)". */
+void world_note_name(const char *sentence)
 {
     int at = 0, rank, job_rank, end = 0;
     agreed_name[0] = '\0';
@@ -241,7 +242,7 @@ static banyan_status collectives_take_failure(const banyan_world *world, const s
         (void)error_set(status, "%.*s", (int)bytes, sentence);
     else
         (void)error_set(status, "%s: %.*s", name, (int)bytes, sentence);
-    note_name(banyan_last_error());
+    world_note_name(banyan_last_error());
     return status;
 }
 

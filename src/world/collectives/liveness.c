@@ -254,13 +254,21 @@ static const char *skip_name(const char *reason, const char *name)
     return is_named && (reason[length] == ' ' || reason[length] == ':') ? reason + length : NULL;
 }
 
+/* True for "rank 2: …": this rank fails because of that one. */
+static bool begins_with_rank(const char *reason)
+{
+    int at = 0;
+    sscanf(reason, "rank %*d:%n", &at);
+    return at > 0;
+}
+
 /* Prefix the reason with "rank 3: ", once. */
 static void name_abort(const struct context *context, int rank, banyan_status status,
                        const char *reason, char sentence[SENTENCE_BYTES])
 {
     char name[CONTEXT_RANK_BYTES], own[CONTEXT_RANK_BYTES];
     const char *between = status == BANYAN_ERR_ABORTED ? " aborted: " : ": ";
-    if (status != BANYAN_ERR_ABORTED && context_names_rank(reason)) {
+    if (status != BANYAN_ERR_ABORTED && (context_names_rank(reason) || begins_with_rank(reason))) {
         snprintf(sentence, SENTENCE_BYTES, "%s", reason);
         return;
     }
