@@ -1,6 +1,7 @@
 """banyan rules: what there is, and what becomes of a model's tensors."""
 
 import json
+import re
 import os
 import pathlib
 import subprocess
@@ -88,6 +89,18 @@ class Rules(unittest.TestCase):
                               capture_output=True, text=True, timeout=60)
         self.assert_refused(done, "no rule matches the names of 2 tensors", "r_proj.weight",
                             "visual.patch")
+
+    def test_the_nearest_rule_has_the_name_most_like_it(self):
+        near = {"model.layers.0.self_attn.q_porj.weight": "model.layers.{layer}.self_attn.q_proj.weight",
+                "model.layers.0.mlp.experts.down_proj_blocks": "model.layers.{layer}.mlp.experts.down_proj_bias",
+                "model.layers.0.mlp.up_prj.weight": "model.layers.{layer}.mlp.up_proj.*",
+                "model.norn.weight": "model.norm.weight"}
+        model = self.write({name: {"shape": [4], "dtype": "F32"} for name in near})
+        done = rules("check", "--model", model)
+        self.assert_refused(done, "4 of 18 tensors have no rule")
+        for name, pattern in near.items():
+            self.assertRegex(done.stdout, re.escape(name) + " +NO RULE: the nearest rule is "
+                             + re.escape(f'"{pattern}"'))
 
     def test_a_condition_that_fails_is_the_reason(self):
         path = self.rule_file("model.norm.weight\n    when model_type = other\n**.layers.**\n"

@@ -1,7 +1,9 @@
 /* Find the nearest rule of a name that no rule fits, and the difference. */
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "core/nearest.h"
 #include "reshard/rules/rules.h"
 
 /* Return the length of one component of a dotted name. */
@@ -19,15 +21,13 @@ static bool rules_nearest_fits(const char *pattern, size_t pattern_bytes, const 
     return pattern_bytes == name_bytes && memcmp(pattern, name, name_bytes) == 0;
 }
 
-/* Count the components that fit from the start; set where the first that does not begins. */
-static int count_start(const char *pattern, const char *name, const char **pattern_at,
+/* Skip the components that fit from the start, to the first that does not. */
+static void skip_start(const char *pattern, const char *name, const char **pattern_at,
                        const char **name_at)
 {
-    int count = 0;
     while (*pattern && *name &&
            rules_nearest_fits(pattern, rules_nearest_component(pattern), name,
                               rules_nearest_component(name))) {
-        count++;
         pattern += rules_nearest_component(pattern);
         name += rules_nearest_component(name);
         if (!*pattern || !*name)
@@ -37,29 +37,63 @@ static int count_start(const char *pattern, const char *name, const char **patte
     }
     *pattern_at = pattern;
     *name_at = name;
-    return count;
 }
 
-static const char *last_dot(const char *text, const char *end)
-{
-    while (end > text && end[-1] != '.')
-        end--;
-    return end;
-}
+/* Distances: a component that is another one, or is missing, costs COMPONENT. */
+#define COMPONENT 64
+#define ANY_NAME 8       /* a component that a star fits */
+#define ANY_COMPONENT 48 /* each component that two stars fit */
+#define COMPONENTS_MOST 32
 
-static int count_end(const char *pattern, const char *name)
+static size_t split_components(const char *text, const char *parts[COMPONENTS_MOST])
 {
-    const char *pattern_end = pattern + strlen(pattern), *name_end = name + strlen(name);
-    int count = 0;
-    while (pattern_end > pattern && name_end > name) {
-        const char *p = last_dot(pattern, pattern_end), *n = last_dot(name, name_end);
-        if (!rules_nearest_fits(p, (size_t)(pattern_end - p), n, (size_t)(name_end - n)))
-            break;
-        count++;
-        pattern_end = p > pattern ? p - 1 : pattern;
-        name_end = n > name ? n - 1 : name;
+    size_t count = 0;
+    while (*text && count < COMPONENTS_MOST) {
+        parts[count++] = text;
+        text += rules_nearest_component(text);
+        text += *text == '.';
     }
     return count;
+}
+
+static int component_distance(const char *pattern, const char *name)
+{
+    size_t pattern_bytes = rules_nearest_component(pattern);
+    size_t name_bytes = rules_nearest_component(name);
+    if (memchr(pattern, '*', pattern_bytes))
+        return ANY_NAME;
+    if (memchr(pattern, '{', pattern_bytes))
+        return name[0] >= '0' && name[0] <= '9' ? 0 : COMPONENT;
+    char a[256], b[256];
+    snprintf(a, sizeof a, "%.*s", (int)pattern_bytes, pattern);
+    snprintf(b, sizeof b, "%.*s", (int)name_bytes, name);
+    size_t longer = pattern_bytes > name_bytes ? pattern_bytes : name_bytes;
+    int limit = longer < COMPONENT ? (int)longer : COMPONENT;
+    return limit > 0 ? COMPONENT * names_distance(a, b, limit) / limit : 0;
+}
+
+/* Return the cost of the cheapest alignment of a pattern's components with a name's. */
+static int rule_distance(const char *pattern, const char *name)
+{
+    const char *patterns[COMPONENTS_MOST], *parts[COMPONENTS_MOST];
+    size_t rows = split_components(pattern, patterns), columns = split_components(name, parts);
+    int cost[COMPONENTS_MOST + 1][COMPONENTS_MOST + 1];
+    for (size_t i = 0; i <= rows; i++) {
+        bool any = i > 0 && strncmp(patterns[i - 1], "**", 2) == 0;
+        for (size_t j = 0; j <= columns; j++) {
+            int least = i + j == 0 ? 0 : INT_MAX, tried[3] = {INT_MAX, INT_MAX, INT_MAX};
+            if (i > 0)
+                tried[0] = cost[i - 1][j] + (any ? 0 : COMPONENT);
+            if (j > 0)
+                tried[1] = cost[i][j - 1] + (any ? ANY_COMPONENT : COMPONENT);
+            if (i > 0 && j > 0 && !any)
+                tried[2] = cost[i - 1][j - 1] + component_distance(patterns[i - 1], parts[j - 1]);
+            for (int k = 0; k < 3; k++)
+                least = tried[k] < least ? tried[k] : least;
+            cost[i][j] = least;
+        }
+    }
+    return cost[rows][columns];
 }
 
 static void say_condition(const model_rule *rule, const rule_condition *which, char *text,
@@ -76,7 +110,7 @@ static void say_condition(const model_rule *rule, const rule_condition *which, c
 static void say_difference(const model_rule *rule, const char *name, char *text, size_t bytes)
 {
     const char *pattern_at, *name_at;
-    count_start(rule->text, name, &pattern_at, &name_at);
+    skip_start(rule->text, name, &pattern_at, &name_at);
     if (!*name_at || !*pattern_at)
         snprintf(text, bytes, "the nearest rule is \"%s\" (%s:%d), and the name %s", rule->text,
                  rule->file, rule->line, *name_at ? "goes on where it ends" : "ends before it");
@@ -92,7 +126,8 @@ void rules_explain_nearest(const banyan_rules *rules, const rule_subject *subjec
                            char *text, size_t bytes)
 {
     const model_rule *nearest = NULL;
-    int best = 0;
+    const char *parts[COMPONENTS_MOST];
+    int best = COMPONENT * (int)split_components(name, parts);
     for (size_t i = 0; i < rules->rules.count; i++) {
         const model_rule *rule = &rules->rules.data[i];
         glob_captures captures;
@@ -103,13 +138,9 @@ void rules_explain_nearest(const banyan_rules *rules, const rule_subject *subjec
             say_condition(rule, which, text, bytes);
             return;
         }
-        const char *pattern_at, *name_at;
-        int near = count_start(rule->text, name, &pattern_at, &name_at);
-        /* A pattern with two stars is near to everything. */
-        if (!strstr(rule->text, "**"))
-            near = 2 * near + count_end(rule->text, name);
-        if (near > best) {
-            best = near;
+        int distance = rule_distance(rule->text, name);
+        if (distance < best) {
+            best = distance;
             nearest = rule;
         }
     }
