@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "world/world.h"
 
-static banyan_status check_rank(const banyan_world *world, int rank, const char *what)
+static banyan_status control_check_rank(const banyan_world *world, int rank, const char *what)
 {
     if (rank >= 0 && rank < world->size)
         return BANYAN_OK;
@@ -20,14 +20,14 @@ static banyan_status check_rank(const banyan_world *world, int rank, const char 
 banyan_status control_send(banyan_world *world, int destination, uint64_t tag, const void *data,
                            size_t bytes)
 {
-    RETURN_IF_FAILED(check_rank(world, destination, "a message to"));
+    RETURN_IF_FAILED(control_check_rank(world, destination, "a message to"));
     return world_send(world, WIRE_MESSAGE, destination, tag, data, bytes, -1);
 }
 
 banyan_status control_receive(banyan_world *world, int source, uint64_t tag, const char *what,
                               void **data, size_t *bytes)
 {
-    RETURN_IF_FAILED(check_rank(world, source, "a message from"));
+    RETURN_IF_FAILED(control_check_rank(world, source, "a message from"));
     struct message *message;
     RETURN_IF_FAILED(world_await(world, WIRE_MESSAGE, source, tag, what, &message));
     *data = message->data;
@@ -87,8 +87,8 @@ static int compare_by_rank(const void *a, const void *b)
     return (left->rank > right->rank) - (left->rank < right->rank);
 }
 
-static banyan_status collect(banyan_world *world, uint64_t tag, control_message **received,
-                             size_t *received_count)
+static banyan_status control_collect(banyan_world *world, uint64_t tag, control_message **received,
+                                     size_t *received_count)
 {
     pthread_mutex_lock(&world->endpoint->reactor.lock);
     struct message *list = context_take_exchanged(world->context, tag);
@@ -121,13 +121,13 @@ banyan_status control_exchange(banyan_world *world, const control_message *messa
 {
     uint64_t tag = world->exchanges++;
     for (size_t i = 0; i < count; i++)
-        RETURN_IF_FAILED(check_rank(world, messages[i].rank, "an exchange with"));
+        RETURN_IF_FAILED(control_check_rank(world, messages[i].rank, "an exchange with"));
     for (size_t i = 0; i < count; i++)
         RETURN_IF_FAILED(world_send(world, WIRE_EXCHANGE, messages[i].rank, tag, messages[i].data,
                                     messages[i].bytes, -1));
     RETURN_IF_FAILED(world_await_delivery(world, messages, count, what));
     RETURN_IF_FAILED(world_barrier(world, what));
-    return collect(world, tag, received, received_count);
+    return control_collect(world, tag, received, received_count);
 }
 
 void control_messages_free(control_message *messages, size_t count)
@@ -238,14 +238,14 @@ uint64_t control_take_tag(banyan_world *world)
 banyan_status control_send_fd(banyan_world *world, int destination, uint64_t tag, const void *data,
                               size_t bytes, int fd)
 {
-    RETURN_IF_FAILED(check_rank(world, destination, "a descriptor to"));
+    RETURN_IF_FAILED(control_check_rank(world, destination, "a descriptor to"));
     return world_send(world, WIRE_DESCRIPTOR, destination, tag, data, bytes, fd);
 }
 
 banyan_status control_receive_fd(banyan_world *world, int source, uint64_t tag, const char *what,
                                  void **data, size_t *bytes, int *fd)
 {
-    RETURN_IF_FAILED(check_rank(world, source, "a descriptor from"));
+    RETURN_IF_FAILED(control_check_rank(world, source, "a descriptor from"));
     struct message *message;
     RETURN_IF_FAILED(world_await(world, WIRE_DESCRIPTOR, source, tag, what, &message));
     *data = message->data;

@@ -26,16 +26,16 @@ static uint64_t next_log(uint64_t now)
     return now + log_wait_period_ns();
 }
 
-static uint64_t earlier(uint64_t a, uint64_t b)
+static uint64_t control_wait_earlier(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
 
 static void plan_question(control_wait *wait, uint64_t now)
 {
-    uint64_t next = earlier(wait->log_ns, wait->ends_ns);
+    uint64_t next = control_wait_earlier(wait->log_ns, wait->ends_ns);
     uint64_t left = next > now ? next - now : 0;
-    wait->ask_ns = next - earlier(LEAD_NS, left / 4);
+    wait->ask_ns = next - control_wait_earlier(LEAD_NS, left / 4);
 }
 
 control_wait control_wait_begin(banyan_world *world)
@@ -54,7 +54,7 @@ void control_wait_restart(control_wait *wait)
     wait->option = world->call_option;
     wait->ends_ns = world->opens_until_ns ? world->opens_until_ns : now + wait->timeout_ns;
     if (world->in_vain)
-        wait->ends_ns = earlier(wait->ends_ns, now + IN_VAIN_NS);
+        wait->ends_ns = control_wait_earlier(wait->ends_ns, now + IN_VAIN_NS);
     wait->log_ns = next_log(now);
     plan_question(wait, now);
     control_wait_end(wait);
@@ -79,7 +79,7 @@ void control_wait_end(control_wait *wait)
 
 bool control_wait_speaks(const control_wait *wait)
 {
-    return time_now_ns() >= earlier(wait->log_ns, wait->ends_ns);
+    return time_now_ns() >= control_wait_earlier(wait->log_ns, wait->ends_ns);
 }
 
 bool control_wait_is_long(const control_wait *wait)
@@ -92,7 +92,7 @@ const char *control_own_name(const banyan_world *world, char name[CONTROL_RANK_B
     return context_rank_text(world->context, world->rank, name);
 }
 
-static const char *in_call(const banyan_world *world, char text[80])
+static const char *control_wait_in_call(const banyan_world *world, char text[80])
 {
     snprintf(text, 80, "%s%.70s", world->call ? " in " : "", world->call ? world->call : "");
     return text;
@@ -105,8 +105,8 @@ static bool speaks_for_node(const banyan_world *world, const struct waiting *wai
     return world->local_rank == 0 || late_rank(world->endpoint, waiting) == waiting->rank;
 }
 
-static void write_line(const control_wait *wait, const struct waiting *waiting, const char *text,
-                       uint64_t now, char line[WORLD_LINE_BYTES])
+static void control_wait_write_line(const control_wait *wait, const struct waiting *waiting,
+                                    const char *text, uint64_t now, char line[WORLD_LINE_BYTES])
 {
     const banyan_world *world = wait->world;
     char call[80], own[CONTROL_RANK_BYTES], late[ENDPOINT_RANK_TEXT_BYTES + 64] = "", end[80];
@@ -124,8 +124,9 @@ static void write_line(const control_wait *wait, const struct waiting *waiting, 
                  wait->ends_ns > now ? (double)(wait->ends_ns - now) / 1e9 : 0.0);
     snprintf(line, WORLD_LINE_BYTES, "%s has waited %.1f s%s %s%s; %s (%s)",
              control_own_name(world, own), (double)(now - wait->began_ns) / 1e9,
-             waiting == &world->context->waiting ? in_call(world, call) : " on its device", text,
-             late, end, wait->option ? wait->option : "BANYAN_TIMEOUT");
+             waiting == &world->context->waiting ? control_wait_in_call(world, call)
+                                                 : " on its device",
+             text, late, end, wait->option ? wait->option : "BANYAN_TIMEOUT");
 }
 
 uint64_t world_wait_due(control_wait *wait, uint64_t number, int job_rank, const char *text,
@@ -143,11 +144,11 @@ uint64_t world_wait_due(control_wait *wait, uint64_t number, int job_rank, const
     }
     if (now >= wait->log_ns) {
         if (speaks_for_node(world, waiting))
-            write_line(wait, waiting, text, now, line);
+            control_wait_write_line(wait, waiting, text, now, line);
         wait->log_ns = next_log(now);
         plan_question(wait, now);
     }
-    return earlier(earlier(wait->ask_ns, wait->log_ns), wait->ends_ns);
+    return control_wait_earlier(control_wait_earlier(wait->ask_ns, wait->log_ns), wait->ends_ns);
 }
 
 /* Write the late rank. With the lock held. */
@@ -176,7 +177,7 @@ static banyan_status time_out(const control_wait *wait, int rank, const char *te
         control_name_late(world, rank, late, sizeof late);
     return error_set(BANYAN_ERR_TIMEOUT, "%s waited %.1f s%s %s%s; %s" TIMEOUT_SETS,
                      control_own_name(world, own), (double)(time_now_ns() - wait->began_ns) / 1e9,
-                     in_call(world, call), text, late, timeout_name(wait->option));
+                     control_wait_in_call(world, call), text, late, timeout_name(wait->option));
 }
 
 banyan_status control_wait_on(control_wait *wait, int rank, const char *text, uint64_t *nap_ns)
@@ -203,7 +204,7 @@ banyan_status control_wait_on(control_wait *wait, int rank, const char *text, ui
         if (line[0])
             log_warn("%s", line);
     }
-    *nap_ns = earlier(NAP_NS, next_ns > now ? next_ns - now : 1);
+    *nap_ns = control_wait_earlier(NAP_NS, next_ns > now ? next_ns - now : 1);
     return BANYAN_OK;
 }
 

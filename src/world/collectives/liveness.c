@@ -112,7 +112,8 @@ static void end_worlds_of(struct endpoint *endpoint, int rank, banyan_status sta
 
 /* Record a loss. All peers are informed before any local thread wakes up, so that a rank that
  * leaves because of this loss is not taken for its cause. */
-static void lose(struct endpoint *endpoint, int rank, banyan_status status, const char *how)
+static void liveness_lose_rank(struct endpoint *endpoint, int rank, banyan_status status,
+                               const char *how)
 {
     struct peer *peer = &endpoint->peers[rank];
     pthread_mutex_lock(&endpoint->reactor.lock);
@@ -179,7 +180,7 @@ static void lose_those_put_off(struct endpoint *endpoint)
     while (!endpoint->heard_last && endpoint->losses.count > 0) {
         struct loss loss = endpoint->losses.data[--endpoint->losses.count];
         hear_last_words(endpoint, &endpoint->peers[loss.rank]);
-        lose(endpoint, loss.rank, loss.status, loss.how);
+        liveness_lose_rank(endpoint, loss.rank, loss.status, loss.how);
         free(loss.how);
     }
 }
@@ -189,7 +190,7 @@ void liveness_lose(struct endpoint *endpoint, int rank, banyan_status status, co
     if (lose_later(endpoint, rank, status, how))
         return;
     hear_last_words(endpoint, &endpoint->peers[rank]);
-    lose(endpoint, rank, status, how);
+    liveness_lose_rank(endpoint, rank, status, how);
     lose_those_put_off(endpoint);
 }
 

@@ -292,7 +292,7 @@ static void derive_key(struct endpoint *endpoint, const struct member_table *tab
                        job_key, WIRE_KEY_BYTES);
 }
 
-static banyan_status check_descriptors(const struct endpoint *endpoint, bool rank_0_hosts)
+static banyan_status endpoint_check_descriptors(const struct endpoint *endpoint, bool rank_0_hosts)
 {
     int *nodes = calloc((size_t)endpoint->size, sizeof *nodes);
     if (!nodes)
@@ -319,7 +319,7 @@ banyan_status endpoint_introduce(struct endpoint *endpoint, struct member_table 
             (struct event_source){EVENT_WATCH, -1, &endpoint->peers[rank]};
     RETURN_IF_FAILED(number_nodes(endpoint));
     if (endpoint->size > 1)
-        RETURN_IF_FAILED(check_descriptors(endpoint, rank_0_hosts));
+        RETURN_IF_FAILED(endpoint_check_descriptors(endpoint, rank_0_hosts));
     /* Reserve now: when out of memory later, this rank can still connect and remember losses. */
     if (!array_reserve(&endpoint->wanted, (size_t)endpoint->size) ||
         !array_reserve(&endpoint->lost, (size_t)endpoint->size))

@@ -62,8 +62,9 @@ static void note_ready(void *owner, struct link *link)
     liveness_watch(endpoint, link);
 }
 
-static banyan_status take_message(struct endpoint *endpoint, struct link *link,
-                                  const struct wire_frame *frame, void *payload, int fd)
+static banyan_status endpoint_loop_take_message(struct endpoint *endpoint, struct link *link,
+                                                const struct wire_frame *frame, void *payload,
+                                                int fd)
 {
     pthread_mutex_lock(&endpoint->reactor.lock);
     banyan_status status = endpoint_deliver(endpoint, link->rank, frame, payload, fd);
@@ -110,12 +111,12 @@ static banyan_status take_word_on_late(struct endpoint *endpoint, const struct l
     return status;
 }
 
-static banyan_status take_frame(void *owner, struct link *link, const struct wire_frame *frame,
-                                void *payload, int fd)
+static banyan_status endpoint_loop_take_frame(void *owner, struct link *link,
+                                              const struct wire_frame *frame, void *payload, int fd)
 {
     struct endpoint *endpoint = owner;
     if (is_message(frame->kind) && !link->connects)
-        return take_message(endpoint, link, frame, payload, fd);
+        return endpoint_loop_take_message(endpoint, link, frame, payload, fd);
     banyan_status status = BANYAN_OK;
     if (frame->kind == WIRE_ACK && link->connects) {
         take_acknowledgement(endpoint, link->rank, frame);
@@ -133,7 +134,7 @@ static banyan_status take_frame(void *owner, struct link *link, const struct wir
     return status;
 }
 
-static void retry(struct endpoint *endpoint, struct peer *peer, int rank)
+static void endpoint_loop_retry(struct endpoint *endpoint, struct peer *peer, int rank)
 {
     if (peer->state == PEER_HERE && !peer->wanted && array_push(&endpoint->wanted, rank)) {
         peer->wanted = true;
@@ -149,8 +150,8 @@ static bool is_own_error(int error)
 }
 
 /* Handle a connection that failed for a reason of this rank. */
-static void fail(struct endpoint *endpoint, struct link *link, int rank, banyan_status status,
-                 const char *how)
+static void endpoint_loop_fail(struct endpoint *endpoint, struct link *link, int rank,
+                               banyan_status status, const char *how)
 {
     char reason[1200];
     snprintf(reason, sizeof reason, "rank %d lost its connection to rank %d: %s", endpoint->rank,
@@ -175,10 +176,10 @@ static void give_up_or_retry(struct endpoint *endpoint, int rank, int error, con
         peer->gives_up_ns = now + patience_ns;
     bool over = now >= peer->gives_up_ns;
     if (!over)
-        retry(endpoint, peer, rank);
+        endpoint_loop_retry(endpoint, peer, rank);
     pthread_mutex_unlock(&endpoint->reactor.lock);
     if (over && own)
-        fail(endpoint, NULL, rank, BANYAN_ERR_SYSTEM, how);
+        endpoint_loop_fail(endpoint, NULL, rank, BANYAN_ERR_SYSTEM, how);
     else if (over)
         liveness_lose(endpoint, rank, BANYAN_ERR_PEER_LOST, how);
 }
@@ -190,7 +191,7 @@ static void shake_hands_again(struct endpoint *endpoint, int rank)
     struct peer *peer = &endpoint->peers[rank];
     pthread_mutex_lock(&endpoint->reactor.lock);
     peer->gives_up_ns = 0;
-    retry(endpoint, peer, rank);
+    endpoint_loop_retry(endpoint, peer, rank);
     pthread_mutex_unlock(&endpoint->reactor.lock);
 }
 
@@ -224,7 +225,7 @@ static void note_closed(void *owner, struct link *link, banyan_status status)
         return;
     }
     if (own) {
-        fail(endpoint, link, rank, status, banyan_last_error());
+        endpoint_loop_fail(endpoint, link, rank, status, banyan_last_error());
         return;
     }
     if (status == BANYAN_OK)
@@ -239,7 +240,7 @@ static void note_process_ended(void *owner, struct event_source *source)
     liveness_process_ended(owner, source);
 }
 
-static void note_starved(void *owner, int error)
+static void endpoint_loop_note_starved(void *owner, int error)
 {
     struct endpoint *endpoint = owner;
     char reason[160];
@@ -274,10 +275,10 @@ static void forget_in_child(void *owner)
 }
 
 const struct reactor_ops endpoint_ops = {
-    .link = {.admit = admit_rank, .ready = note_ready, .frame = take_frame},
+    .link = {.admit = admit_rank, .ready = note_ready, .frame = endpoint_loop_take_frame},
     .closed = note_closed,
     .watched = note_process_ended,
-    .starved = note_starved,
+    .starved = endpoint_loop_note_starved,
     .forked = forget_in_child,
 };
 
