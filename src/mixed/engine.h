@@ -70,11 +70,11 @@ typedef struct mixed_engine_ops {
     /* Call it with no run in progress. Ignores NULL. Collective while the worlds are healthy. */
     void (*close)(void *engine);
 
-    /* room: symmetric bytes on the device that the fused modes need from each rank of the node (0:
-     * none). use: initialize these bytes for the first run. `parts` has each local rank's memory
-     * as mapped here; it is zero. It is called again after a resume with the same addresses, and
-     * with NULL if `room` is 0. Collective. */
+    /* Return the symmetric device bytes that the fused modes need from each rank of the node. */
     uint64_t (*room)(const void *engine);
+    /* Initialize these bytes for the first run. `parts` has each local rank's memory as mapped
+     * here, which is zero, or is NULL if `room` is 0. Called again with the same addresses after a
+     * resume. Collective. */
     banyan_status (*use)(void *engine, char *const *parts);
 
     /* Close everything that depends on the worlds in setup, which are about to close and may be
@@ -99,15 +99,16 @@ typedef struct mixed_engine_ops {
     banyan_status (*copy)(void *engine, void *to, const void *from, uint64_t bytes, void *stream);
     banyan_status (*zero)(void *engine, void *to, uint64_t bytes, void *stream);
 
-    /* A library's collectives (NCCL's); all four are NULL on the host. find: look for the library.
-     * Local; UNSUPPORTED, with the missing part. open: collective over the group, once for each
-     * group, before its first run. run: `elems` is the total for an all-reduce, and one rank's for
-     * an all-gather or reduce-scatter. check: report the result of the group's runs so far. Local;
-     * does not wait. */
+    /* The collectives of a library, NCCL. All four are NULL on the host. */
+
+    /* Look for the library. Local. UNSUPPORTED names the missing part. */
     banyan_status (*nccl_find)(void *engine, mixed_nccl *found);
+    /* Called once for each group, before its first run. Collective over the group. */
     banyan_status (*nccl_open)(void *engine, mixed_group group);
+    /* `elems` is the total of an all-reduce, and one rank's of an all-gather or reduce-scatter. */
     banyan_status (*nccl_run)(void *engine, mixed_group group, banyan_mixed_op op,
                               const void *input, void *output, uint64_t elems, void *stream);
+    /* Report the result of the group's runs so far. Local; does not wait. */
     banyan_status (*nccl_check)(void *engine, mixed_group group);
 
     /* Return the time of one of `times` consecutive calls, which `queue` queues in a stream. The
