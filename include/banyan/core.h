@@ -108,6 +108,18 @@ typedef void (*banyan_log_fn)(banyan_log_level level, const char *message, void 
  * called by one thread at a time, which may be a thread of Banyan's. */
 BANYAN_API void banyan_log_set(banyan_log_fn fn, void *context);
 
+/* ---- interrupts ---- */
+
+/* Return true to end the wait of the calling thread. Called with no lock held; the function may
+ * call banyan_world_abort, but no function that waits. */
+typedef bool (*banyan_interrupt_fn)(void *context);
+
+/* Let `fn` end waits, for example when the user has pressed Ctrl-C; NULL (the default) lets nothing
+ * end them early. A thread that waits on the host, in any call, calls `fn` about every 50 ms. If it
+ * returns true, the call returns ABORTED on this rank, and its world ends on all ranks, as after
+ * banyan_world_abort. `context` is passed to `fn`. Set it while no call waits. */
+BANYAN_API void banyan_interrupt_set(banyan_interrupt_fn fn, void *context);
+
 /* ---- option structs ---- */
 
 /* For the _INIT macros. C++ has no compound literals and, before C++20, no designated initializers.

@@ -3,6 +3,7 @@
 
 #include "core/deadline.h"
 #include "core/error.h"
+#include "core/interrupt.h"
 #include "core/log.h"
 #include "world/collectives/late.h"
 #include "world/world.h"
@@ -20,8 +21,8 @@ static struct timespec timespec_of(uint64_t ns)
     return (struct timespec){.tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S)};
 }
 
-/* Write the line, if there is one, or wait on `changed` until something changes. The lock is held
- * on entry and return. */
+/* Write the line, if there is one, or wait on `changed` until something changes or the program's
+ * interrupt is due; an interrupt ends the world. The lock is held on entry and return. */
 static void wait_for_change(banyan_world *world, pthread_cond_t *changed, uint64_t until_ns,
                             const char *line)
 {
@@ -32,8 +33,12 @@ static void wait_for_change(banyan_world *world, pthread_cond_t *changed, uint64
         pthread_mutex_lock(lock);
         return;
     }
-    struct timespec until = timespec_of(until_ns);
+    struct timespec until = timespec_of(interrupt_until(until_ns));
     pthread_cond_timedwait(changed, lock, &until);
+    pthread_mutex_unlock(lock);
+    if (interrupt_requested())
+        banyan_world_abort(world, INTERRUPT_TEXT);
+    pthread_mutex_lock(lock);
 }
 
 static const char *wait_in_call(const banyan_world *world, char text[80])

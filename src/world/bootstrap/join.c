@@ -8,6 +8,7 @@
 
 #include "core/deadline.h"
 #include "core/error.h"
+#include "core/interrupt.h"
 #include "core/log.h"
 
 #define RETRY_NS (20 * NS_PER_MS)
@@ -116,6 +117,12 @@ static void pause_a_little(void)
     pause_for(RETRY_NS);
 }
 
+static banyan_status join_interrupted(const struct joiner *joiner)
+{
+    return error_set(BANYAN_ERR_ABORTED, "rank %d of %d was joining its world: " INTERRUPT_TEXT,
+                     joiner->request.rank, joiner->request.world_size);
+}
+
 /* Make one attempt at one address, until its connection ends. */
 static banyan_status ask_once(struct joiner *joiner, const struct address *address,
                               uint64_t deadline_ns)
@@ -139,12 +146,14 @@ static banyan_status ask_once(struct joiner *joiner, const struct address *addre
     }
     while (!joiner->has_table && !joiner->gone) {
         uint64_t left_ns = deadline_left_ns(deadline_ns);
+        if (interrupt_requested())
+            return join_interrupted(joiner);
         if (left_ns == 0)
             return error_set(BANYAN_ERR_TIMEOUT,
                              "rank %d waited %.1f s for an answer from %s (to join a world of %d)",
                              joiner->request.rank, (double)joiner->request.timeout_ns / 1e9, who,
                              joiner->request.world_size);
-        reactor_step(&joiner->reactor, left_ns);
+        reactor_step(&joiner->reactor, interrupt_left(left_ns));
     }
     return joiner->has_table ? BANYAN_OK : joiner->status;
 }
@@ -261,6 +270,8 @@ banyan_status joiner_join(struct joiner *joiner, const struct rendezvous_place *
         status = ask_everywhere(joiner, place, joiner->ends_ns);
         if (!place->patient || !may_try_again(joiner, status) || deadline_left_ns(deadline_ns) == 0)
             break;
+        if (interrupt_requested())
+            return join_interrupted(joiner);
         tell_of_search(joiner, place, status, began_ns, &log_ns);
         pause_a_little();
     }
@@ -291,13 +302,15 @@ banyan_status joiner_await_all(struct joiner *joiner)
         uint64_t left_ns = deadline_left_ns(joiner->ends_ns);
         if (joiner->gone)
             status = joiner->status;
+        else if (interrupt_requested())
+            status = join_interrupted(joiner);
         else if (left_ns == 0)
             status = error_set(BANYAN_ERR_TIMEOUT,
                                "rank %d waited for the rendezvous to say that all %d ranks are "
                                "ready; " TIMEOUT_HINT,
                                joiner->request.rank, joiner->request.world_size);
         else
-            reactor_step(&joiner->reactor, left_ns);
+            reactor_step(&joiner->reactor, interrupt_left(left_ns));
     }
     return status;
 }

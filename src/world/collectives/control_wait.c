@@ -2,6 +2,7 @@
 
 #include "core/deadline.h"
 #include "core/error.h"
+#include "core/interrupt.h"
 #include "core/log.h"
 #include "world/collectives/late.h"
 #include "world/world.h"
@@ -183,6 +184,8 @@ static banyan_status time_out(const control_wait *wait, int rank, const char *te
 banyan_status control_wait_on(control_wait *wait, int rank, const char *text, uint64_t *nap_ns)
 {
     banyan_world *world = wait->world;
+    if (interrupt_requested())
+        banyan_world_abort(world, INTERRUPT_TEXT);
     RETURN_IF_FAILED(control_check(world));
     uint64_t now = time_now_ns(), next_ns = wait->began_ns + KNOWN_AFTER_NS;
     char own_text[48], line[WORLD_LINE_BYTES] = "";
