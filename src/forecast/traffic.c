@@ -1,8 +1,7 @@
 #include "forecast/traffic.h"
 
-#include "reshard/model/megatron_layouts.h"
+#include "reshard/model/model.h"
 #include "reshard/planner/sample.h"
-#include "reshard/planner/tasks.h"
 
 /* Keep only the requests to a service: transfers are many, and large. */
 static banyan_status traffic_take_rank(void *context, int rank, planner_result *result)

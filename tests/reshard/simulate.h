@@ -5,7 +5,7 @@
 
 #include "support/test.h"
 
-#include "reshard/transform/scratch.h"
+#include "reshard/transform/object.h"
 
 /* A local tensor that holds all of a global tensor at an offset, dimensions in any order,
  * strided. */

@@ -4,6 +4,7 @@
 #define TOOLS_PATTERN_H
 
 #include <banyan/layout.h>
+#include <banyan/reshard.h>
 
 /* Fill the piece, as it lies in `tensor`. */
 void pattern_fill(const banyan_piece *piece, const DLTensor *tensor);
@@ -20,5 +21,13 @@ pattern_result pattern_check(const banyan_piece *piece, const DLTensor *tensor);
 /* Check a box of padding, whose every element must be `fill` (NULL: zeros); first_wrong counts in
  * the local tensor. */
 pattern_result pattern_check_fill(const banyan_box *box, const void *fill, const DLTensor *tensor);
+
+/* Check pieces that arrive in another type, or with other values, than they were sent in. */
+
+/* Compare the piece in `tensor` with the pattern's values as they were sent, changed by the
+ * transfer's value map and cast to the tensor's type. Both types are F32 or BF16; UNSUPPORTED for
+ * others. first_wrong counts elements of the piece. */
+banyan_status cast_check(const banyan_piece *piece, const banyan_transfer *sent,
+                         const DLTensor *tensor, pattern_result *result);
 
 #endif

@@ -10,7 +10,6 @@
 #include "cli/out_file.h"
 #include "launch/forked.h"
 #include "launch/under_mpi.h"
-#include "reshard/reshard_files.h"
 #include "reshard/reshard_job.h"
 
 #define WHO "banyan reshard"

@@ -1,4 +1,4 @@
-#include "reshard/reshard_files.h"
+#include "reshard/reshard_job.h"
 
 #include <dirent.h>
 #include <stdio.h>

@@ -33,4 +33,22 @@ typedef struct reshard_result {
 /* Print the table, or the JSON object, and write the picture. SYSTEM when that cannot be done. */
 banyan_status reshard_report(const reshard_result *result);
 
+/* `banyan reshard --in DIR --out DIR`: models on disk. */
+
+typedef struct files_job {
+    job_spec spec; /* its model is the folder that is read */
+    move_options how;
+    const char *out;
+    bool join; /* one Hugging Face folder, not one folder a rank */
+    bool json;
+
+    const char *in_folder; /* copy its small files; NULL: a single file is read */
+    const char *saved;     /* where the ranks write theirs */
+    banyan_checkpoint *checkpoint;
+    failure *failed;
+} files_job;
+
+/* Returns the exit code; errors are printed on stderr, behind `who`. */
+int files_run(files_job *job, const char *who);
+
 #endif

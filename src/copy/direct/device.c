@@ -1,4 +1,4 @@
-#include "copy/direct/device.h"
+#include "copy/service/backends.h"
 
 #include <stdio.h>
 #include <stdlib.h>

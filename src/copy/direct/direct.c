@@ -1,10 +1,9 @@
-#include "copy/direct/direct.h"
+#include "copy/direct/plan.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "copy/direct/plan.h"
 #include "core/deadline.h"
 #include "world/control.h"
 

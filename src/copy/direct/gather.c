@@ -1,9 +1,9 @@
-#include "copy/direct/gather.h"
+#include "copy/direct/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "copy/strided/odometer.h"
+#include "copy/strided/loops.h"
 
 /* Each piece of a read costs the kernel about as much time as copying this many bytes. */
 #define PIECE_COST_BYTES 1024

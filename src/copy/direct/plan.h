@@ -2,11 +2,66 @@
 #ifndef COPY_DIRECT_PLAN_H
 #define COPY_DIRECT_PLAN_H
 
-#include "copy/direct/gather.h"
 #include "copy/direct/moves.h"
-#include "copy/direct/pages.h"
+#include "copy/direct/place.h"
 #include "copy/match/match.h"
+#include "copy/service/backends.h"
+#include "copy/strided/loops.h"
+#include "copy/strided/strided.h"
+#include "core/containers/arena.h"
+#include "core/containers/array.h"
 #include "memory/symmetric/attach.h"
+
+typedef struct direct_page_range {
+    uintptr_t low, high; /* whole pages */
+} direct_page_range;
+
+/* A zeroed set is empty. */
+typedef struct direct_pages {
+    ARRAY(direct_page_range) read, written;
+} direct_pages;
+
+/* Add the pages that the view's elements span. */
+banyan_status direct_pages_add(direct_pages *all, const strided_view *view, bool written);
+
+/* Map the pages, with one call between gaps, and clear the set. */
+void direct_pages_prefault(direct_pages *all);
+
+void direct_pages_free(direct_pages *all);
+
+/* Pieces of a read: `rows` iterations of dimension `row_dim` and all below it. */
+typedef struct direct_pieces {
+    strided_view to;
+    strided_view from; /* data is not used */
+    int row_dim;
+    uint64_t rows;
+} direct_pieces;
+
+/* One task. Long rows are read straight to their destination. Short rows are read with the gaps
+ * between them, a piece of the tensor at a time, into a buffer that stays in the cache, and copied
+ * from there. */
+typedef struct direct_gather {
+    banyan_memory_handle handle;
+    int64_t offset;              /* of the first row, or of element 0, within the handle's memory */
+    strided_move rows;           /* `offset` replaces rows.from, which is not used */
+    const direct_pieces *pieces; /* NULL: straight */
+} direct_gather;
+
+/* Plan the read of a peer's tensor into `to`. The plan's arrays are allocated from `memory`. */
+banyan_status direct_gather_plan(const direct_place *from, const strided_view *to, arena *memory,
+                                 direct_gather *gather);
+
+/* State shared by the reads of many tasks: few calls of the transport, and one buffer. */
+typedef struct direct_reader direct_reader;
+
+banyan_status direct_reader_create(banyan_transport *transport, direct_reader **reader);
+void direct_reader_destroy(direct_reader *reader);
+
+/* Read one task; it may not be complete until direct_reader_finish. */
+banyan_status direct_reader_read(direct_reader *reader, const direct_gather *gather);
+banyan_status direct_reader_finish(direct_reader *reader);
+/* Drop reads that are not done, after a failure. */
+void direct_reader_reset(direct_reader *reader);
 
 /* Everything that goes one way between this rank and a partner. Where both sides are symmetric
  * memory either end can move it, and they share: `shared` is the same list at both. Where one side
@@ -48,5 +103,8 @@ banyan_status direct_plan_create(banyan_world *world, banyan_transport *transpor
 banyan_status direct_plan_create_on_device(banyan_world *world, DLDevice device,
                                            const banyan_copy_batch *batch, direct_plan **plan);
 void direct_plan_destroy(direct_plan *plan);
+
+/* Return the ranks of the world that this one cannot serve, given the backend's open state. */
+uint64_t direct_unreachable_peers(const void *state);
 
 #endif

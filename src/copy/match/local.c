@@ -1,4 +1,4 @@
-#include "copy/match/local.h"
+#include "copy/match/match.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

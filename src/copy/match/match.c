@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "copy/match/local.h"
 #include "copy/strided/strided.h"
 #include "core/containers/bytes.h"
 #include "world/control.h"

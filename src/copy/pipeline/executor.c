@@ -6,8 +6,11 @@
  * in it that has not been unpacked. Everything that its sender sends before it and its receiver
  * receives before it comes earlier in that order, so it is done: the batch is at the head of both
  * queues, a slot has been granted for it, and it moves. */
-#include "copy/pipeline/executor.h"
+#include "copy/pipeline/backend.h"
 
+#include <stdlib.h>
+
+#include "copy/strided/strided.h"
 #include "core/deadline.h"
 #include "core/error.h"
 
@@ -274,4 +277,97 @@ banyan_status pipeline_run(const banyan_pipeline *pipeline, const banyan_iterati
     banyan_status status = run_until_done(&run);
     banyan_status drained = drain_streams(pipeline);
     return status != BANYAN_OK ? status : drained;
+}
+
+/* Moves within a rank: no slots, one copy. */
+
+banyan_status pipeline_move_pairs(const banyan_pipeline *pipeline, const banyan_send_op *sends,
+                                  const banyan_recv_op *recvs, const banyan_copy_pair *pairs,
+                                  size_t count)
+{
+    const banyan_pipeline_launcher *launcher = pipeline->launcher;
+    banyan_status status = BANYAN_OK;
+    for (size_t i = 0; i < count && status == BANYAN_OK; i++)
+        status = launcher->copy(launcher->context, pipeline->copy_stream,
+                                &recvs[pairs[i].recv].tensor, &sends[pairs[i].send].tensor);
+    if (!pipeline->copy_stream)
+        return status;
+    banyan_status end = launcher->synchronize(launcher->context, pipeline->copy_stream);
+    return status != BANYAN_OK ? status : end;
+}
+
+banyan_status banyan_pipeline_self_moves(banyan_pipeline *pipeline, const banyan_send_op *sends,
+                                         size_t send_count, const banyan_recv_op *recvs,
+                                         size_t recv_count)
+{
+    size_t most = send_count < recv_count ? send_count : recv_count, count;
+    banyan_copy_pair *pairs = calloc(most ? most : 1, sizeof *pairs);
+    if (!pairs)
+        return error_no_memory(most * sizeof *pairs, "moves of a rank to itself");
+    banyan_status status = banyan_copy_match_local("pipeline", pipeline->rank, sends, send_count,
+                                                   recvs, recv_count, pairs, &count);
+    if (status == BANYAN_OK)
+        status = pipeline_move_pairs(pipeline, sends, recvs, pairs, count);
+    free(pairs);
+    return status;
+}
+
+/* The launcher for host memory: each operation is complete when its call returns. */
+
+/* Pack into the caches: the partner reads the slot next. */
+static banyan_status host_pack(void *context, banyan_stream stream, void *slot,
+                               const banyan_segment *segments, size_t count)
+{
+    (void)context;
+    (void)stream;
+    for (size_t i = 0; i < count; i++) {
+        strided_view view;
+        RETURN_IF_FAILED(strided_view_of(&segments[i].tensor, &view));
+        strided_pack_as((char *)slot + segments[i].slot_offset, &view, segments[i].first_elem,
+                        segments[i].elem_count, STRIDED_IN_CACHES);
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status host_unpack(void *context, banyan_stream stream, const void *slot,
+                                 const banyan_segment *segments, size_t count)
+{
+    (void)stream;
+    bool past_caches = context && *(const bool *)context;
+    for (size_t i = 0; i < count; i++) {
+        strided_view view;
+        RETURN_IF_FAILED(strided_view_of(&segments[i].tensor, &view));
+        strided_unpack_as(&view, segments[i].first_elem, segments[i].elem_count,
+                          (const char *)slot + segments[i].slot_offset,
+                          past_caches ? STRIDED_PAST_CACHES : STRIDED_IN_CACHES);
+    }
+    if (past_caches)
+        strided_fence();
+    return BANYAN_OK;
+}
+
+static banyan_status pipeline_host_copy(void *context, banyan_stream stream,
+                                        const DLTensor *destination, const DLTensor *source)
+{
+    (void)context;
+    (void)stream;
+    return banyan_tensor_copy(destination, source);
+}
+
+banyan_pipeline_launcher pipeline_host_launcher(const bool *past_caches)
+{
+    return (banyan_pipeline_launcher){.size = sizeof(banyan_pipeline_launcher),
+                                      .context = (void *)(uintptr_t)past_caches,
+                                      .pack = host_pack,
+                                      .unpack = host_unpack,
+                                      .copy = pipeline_host_copy};
+}
+
+const banyan_pipeline_launcher *banyan_pipeline_host_launcher(void)
+{
+    static const banyan_pipeline_launcher launcher = {.size = sizeof launcher,
+                                                      .pack = host_pack,
+                                                      .unpack = host_unpack,
+                                                      .copy = pipeline_host_copy};
+    return &launcher;
 }

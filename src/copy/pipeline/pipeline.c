@@ -1,5 +1,5 @@
 /* The pipeline object: tables, streams and events, and the check of a schedule. */
-#include "copy/pipeline/executor.h"
+#include "copy/pipeline/backend.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

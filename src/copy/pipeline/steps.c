@@ -1,9 +1,9 @@
-#include "copy/pipeline/steps.h"
+#include "copy/pipeline/backend.h"
 
 #include <stdlib.h>
 
 #include "copy/match/match.h"
-#include "copy/strided/boxes.h"
+#include "copy/strided/strided.h"
 #include "core/containers/bytes.h"
 #include "world/control.h"
 

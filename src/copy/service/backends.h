@@ -13,4 +13,8 @@ banyan_status copy_backend_check(const banyan_copy_backend *backend);
 /* True if the table has the second trio (prepare, execute, release). */
 bool copy_backend_keeps_schedules(const banyan_copy_backend *backend);
 
+extern const banyan_copy_backend copy_backend_direct_device;
+
+extern const banyan_copy_backend copy_backend_pipeline_device;
+
 #endif

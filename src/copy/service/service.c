@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "copy/direct/direct.h"
-#include "copy/match/local.h"
+#include "copy/direct/plan.h"
 #include "copy/match/match.h"
 #include "copy/service/backends.h"
 #include "copy/service/queue.h"

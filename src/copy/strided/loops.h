@@ -44,4 +44,30 @@ uint64_t strided_move_bytes(const strided_move *move);
  * you signal another process. */
 void strided_move_run(const strided_move *move, bool streaming);
 
+/* Position of nested loops that walk two sides at once. */
+
+/* Initialize the loops and their count only. */
+typedef struct odometer {
+    const strided_loop *loops; /* slowest first */
+    int count;
+    uint64_t index[STRIDED_MAX_LOOPS];
+    int64_t to, from; /* byte offsets from the starts of the two sides */
+} odometer;
+
+/* Advance to the next iteration; false after the last one. */
+static inline bool odometer_step(odometer *at)
+{
+    for (int i = at->count - 1; i >= 0; i--) {
+        const strided_loop *loop = &at->loops[i];
+        at->to += loop->to;
+        at->from += loop->from;
+        if (++at->index[i] < loop->extent)
+            return true;
+        at->to -= (int64_t)loop->extent * loop->to;
+        at->from -= (int64_t)loop->extent * loop->from;
+        at->index[i] = 0;
+    }
+    return false;
+}
+
 #endif

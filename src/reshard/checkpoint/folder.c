@@ -1,4 +1,4 @@
-#include "reshard/checkpoint/folder.h"
+#include "reshard/checkpoint/write.h"
 
 #include <dirent.h>
 #include <errno.h>

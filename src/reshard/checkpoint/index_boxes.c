@@ -1,4 +1,4 @@
-#include "reshard/checkpoint/index_boxes.h"
+#include "reshard/checkpoint/index.h"
 
 #include "reshard/layout/box.h"
 #include "reshard/layout/fill.h"

@@ -9,11 +9,11 @@
 #include "core/error.h"
 #include "core/nearest.h"
 #include "memory/device.h"
-#include "reshard/checkpoint/read.h"
+#include "reshard/checkpoint/saved.h"
 #include "reshard/checkpoint/write.h"
 #include "reshard/layout/box.h"
+#include "reshard/layout/fill.h"
 #include "reshard/layout/layout.h"
-#include "reshard/layout/padding.h"
 #include "reshard/layout/value_map.h"
 #include "reshard/run/convert.h"
 

@@ -1,4 +1,4 @@
-#include "reshard/checkpoint/read.h"
+#include "reshard/checkpoint/saved.h"
 
 #include <errno.h>
 #include <inttypes.h>

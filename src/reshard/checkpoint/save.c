@@ -11,9 +11,7 @@
 
 #include "core/error.h"
 #include "core/files/path.h"
-#include "reshard/checkpoint/folder.h"
 #include "reshard/checkpoint/index.h"
-#include "reshard/checkpoint/small_files.h"
 #include "reshard/checkpoint/write.h"
 #include "world/control.h"
 

@@ -5,7 +5,6 @@
 #include "core/error.h"
 #include "core/files/path.h"
 #include "core/text/json.h"
-#include "reshard/checkpoint/read.h"
 #include "reshard/layout/box.h"
 #include "reshard/layout/layout.h"
 #include "reshard/layout/value_map.h"

@@ -30,4 +30,10 @@ banyan_status saved_model_copy(const saved_model *saved, size_t t, const banyan_
 /* Add the contents of one file to a layout. */
 void saved_model_add_layout(const saved_model *saved, size_t file, banyan_layout *layout);
 
+/* Open one safetensors file only, so that an index cannot lead to another index. */
+banyan_status checkpoint_open_file(const char *path, banyan_checkpoint **checkpoint);
+
+/* Return NULL if each tensor is contiguous. */
+const saved_model *checkpoint_saved(const banyan_checkpoint *checkpoint);
+
 #endif

@@ -1,4 +1,4 @@
-#include "reshard/checkpoint/small_files.h"
+#include "reshard/checkpoint/write.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -8,6 +8,7 @@
 #include "core/text/json.h"
 #include "core/text/json_kind.h"
 #include "reshard/layout/box.h"
+#include "reshard/model/model.h"
 
 #define MAX_FILE_BYTES ((size_t)1 << 30)
 
@@ -399,4 +400,14 @@ const banyan_megatron_transfer *banyan_megatron_case_transfer(const banyan_megat
                                                               size_t i)
 {
     return &loaded->transfers[i];
+}
+
+banyan_status case_add_layout(const banyan_megatron_case *loaded, int rank, banyan_side side,
+                              banyan_layout *layout)
+{
+    size_t count;
+    const banyan_megatron_tensor *held = banyan_megatron_case_tensors(loaded, rank, side, &count);
+    for (size_t i = 0; i < count; i++)
+        banyan_layout_add_megatron(layout, &held[i], rank, 0);
+    return banyan_layout_check_as(layout, side);
 }

@@ -12,7 +12,7 @@
 #include "core/files/path.h"
 #include "core/text/json.h"
 #include "core/text/json_kind.h"
-#include "reshard/checkpoint/read.h"
+#include "reshard/checkpoint/saved.h"
 #include "reshard/layout/box.h"
 #include "reshard/layout/file.h"
 #include "reshard/layout/layout.h"

@@ -2,6 +2,8 @@
 #ifndef RESHARD_MODEL_MODEL_H
 #define RESHARD_MODEL_MODEL_H
 
+#include <banyan/layout.h>
+
 #include "reshard/rules/rules.h"
 
 /* Return the tensor of this name, or NULL. */
@@ -40,5 +42,9 @@ bool model_fact_int(const banyan_model *model, const char *key, int64_t *value);
 /* Keep in the layout all facts that were saved with the model's tensors, so that saving that layout
  * in turn does not lose them. */
 void model_pass_facts(const banyan_model *model, banyan_layout *layout);
+
+/* Add the rank's tensors of that side. Returns the layout's first error, if there is one. */
+banyan_status case_add_layout(const banyan_megatron_case *loaded, int rank, banyan_side side,
+                              banyan_layout *layout);
 
 #endif

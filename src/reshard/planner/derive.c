@@ -6,7 +6,7 @@
 
 #include "reshard/layout/box.h"
 #include "reshard/layout/value_map.h"
-#include "reshard/planner/ids.h"
+#include "reshard/planner/share.h"
 #include "reshard/planner/state.h"
 #include "reshard/run/convert.h"
 

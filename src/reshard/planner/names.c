@@ -2,7 +2,7 @@
  * once. All ranks gather the first few names of every counting rank, agree on the first of them
  * all, and search their own tensors for the most similar name. The rank with the nearest name
  * reports it. */
-#include "reshard/planner/names.h"
+#include "reshard/planner/plan.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -7,7 +7,6 @@
 #include "core/error.h"
 #include "core/text/json.h"
 #include "reshard/model/model.h"
-#include "reshard/rules/files.h"
 #include "reshard/rules/parse.h"
 
 #define MAX_FILE_BYTES ((size_t)64 << 20)

@@ -2,6 +2,8 @@
 #ifndef RESHARD_RULES_RULES_H
 #define RESHARD_RULES_RULES_H
 
+#include <stddef.h>
+
 #include <banyan/rules.h>
 
 #include "core/containers/array.h"
@@ -251,5 +253,13 @@ rule_answer rule_find_packed(const banyan_rules *rules, const rule_subject *subj
 
 /* Return a rule file that is part of the library; NULL: there is none of this name. */
 const char *rules_embedded(const char *name);
+
+typedef struct rules_file {
+    const char *name; /* without its ending */
+    const char *text;
+} rules_file;
+
+/* Up to one without a name. */
+extern const rules_file rules_files[];
 
 #endif

@@ -5,15 +5,14 @@
 
 #include "memory/device.h"
 #include "reshard/layout/box.h"
+#include "reshard/layout/fill.h"
 #include "reshard/layout/layout.h"
-#include "reshard/layout/padding.h"
 #include "reshard/layout/value_map.h"
-#include "reshard/run/blocks.h"
+#include "reshard/run/convert.h"
 #include "reshard/run/execute.h"
 #include "reshard/run/tensors.h"
 #include "reshard/transform/device.h"
 #include "reshard/transform/object.h"
-#include "reshard/transform/scratch.h"
 #include "reshard/verify/run.h"
 #include "world/control.h"
 

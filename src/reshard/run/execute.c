@@ -6,7 +6,7 @@
 
 #include "core/request.h"
 #include "memory/device.h"
-#include "reshard/layout/padding.h"
+#include "reshard/layout/fill.h"
 #include "reshard/run/tensors.h"
 #include "world/control.h"
 

@@ -4,6 +4,8 @@
 
 #include <banyan/reshard.h>
 
+#include "copy/strided/strided.h"
+
 /* One block that is handed out from the front, identically in every wave: takes in the same order
  * get the same addresses, so that schedules stay valid. Zeroed is empty. */
 typedef struct run_memory {
@@ -26,5 +28,9 @@ void run_memory_reset(run_memory *arena);
 void run_memory_count(int64_t bytes);
 uint64_t run_memory_peak(void);
 void run_memory_restart(void);
+
+/* Compute the 64-bit XXH3 of the elements in row-major order, wherever they lie. NO_MEMORY is the
+ * only error. */
+banyan_status checksum_view(const strided_view *view, uint64_t *sum);
 
 #endif

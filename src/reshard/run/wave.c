@@ -2,9 +2,9 @@
 
 #include "core/containers/map.h"
 #include "reshard/layout/box.h"
-#include "reshard/run/checksum.h"
 #include "reshard/run/execute.h"
-#include "reshard/transform/scratch.h"
+#include "reshard/run/memory.h"
+#include "reshard/transform/object.h"
 #include "world/control.h"
 
 /* ---- staging the data that travels ---- */

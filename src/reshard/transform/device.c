@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "reshard/transform/mxfp8_task.h"
+#include "reshard/transform/mxfp8_box.h"
 #include "reshard/transform/object.h"
 
 /* A tile of swizzled scales: rows are (tile, quarter, row of a quarter), columns (tile, scale). */

@@ -9,8 +9,7 @@
 #include "core/error.h"
 #include "core/options.h"
 #include "reshard/run/convert.h"
-#include "reshard/transform/mxfp8_pending.h"
-#include "reshard/transform/mxfp8_task.h"
+#include "reshard/transform/mxfp8_box.h"
 #include "reshard/transform/object.h"
 
 /* State of one of this rank's local tensors. */

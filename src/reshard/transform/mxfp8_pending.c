@@ -1,4 +1,4 @@
-#include "reshard/transform/mxfp8_pending.h"
+#include "reshard/transform/mxfp8_box.h"
 
 #include <stdlib.h>
 #include <string.h>

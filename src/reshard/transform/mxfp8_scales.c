@@ -1,4 +1,4 @@
-#include "reshard/transform/mxfp8_scales.h"
+#include "reshard/transform/mxfp8_box.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -2,7 +2,11 @@
 #ifndef RESHARD_TRANSFORM_OBJECT_H
 #define RESHARD_TRANSFORM_OBJECT_H
 
+#include <banyan/reshard.h>
 #include <banyan/transform.h>
+
+#include "core/containers/array.h"
+#include "reshard/run/memory.h"
 
 /* The table comes first, so that its address is the object's. */
 typedef struct transform_object {
@@ -35,5 +39,19 @@ bool name_filter_accepts(const name_filter *filter, const char *name);
 /* Allocate a dense tensor, with its shape, in scratch memory. */
 banyan_status scratch_tensor(banyan_transform_scratch *scratch, DLDataType dtype, int ndim,
                              const int64_t *shape, DLTensor *tensor);
+
+/* The memory behind banyan_transform_scratch_take, which holds the parts of tasks in flight. */
+
+/* Zeroed is empty. */
+struct banyan_transform_scratch {
+    run_memory *arena; /* source of memory, if not NULL; the memory stays with it */
+    ARRAY(void *) blocks;
+    uint64_t bytes; /* taken since the last release */
+    /* While a run is prepared: bytes that the transform itself keeps, and their limit. */
+    uint64_t kept_bytes, max_kept_bytes;
+};
+
+/* Free everything that was taken. The scratch can be used again. */
+void transform_scratch_release(banyan_transform_scratch *scratch);
 
 #endif

@@ -3,10 +3,9 @@
 
 #include "reshard/layout/box.h"
 #include "reshard/layout/layout.h"
-#include "reshard/model/megatron_layouts.h"
+#include "reshard/model/model.h"
 #include "reshard/planner/sample.h"
 #include "reshard/verify/check.h"
-#include "reshard/verify/slots.h"
 
 #define SLOT_BYTES (512 * 1024)
 

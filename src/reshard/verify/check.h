@@ -2,8 +2,24 @@
 #ifndef RESHARD_VERIFY_CHECK_H
 #define RESHARD_VERIFY_CHECK_H
 
+#include <banyan/reshard.h>
+
+#include "core/containers/array.h"
 #include "reshard/planner/plan.h"
-#include "reshard/verify/report.h"
+
+#define CHECK_REPORT_MOST 100 /* of each rule */
+
+struct banyan_reshard_report {
+    const char *subject; /* the plan being checked: begins every message; NULL: none */
+    ARRAY(banyan_reshard_finding) findings; /* the report owns their messages */
+    size_t counts[BANYAN_RESHARD_RULES];
+};
+
+banyan_status check_report_create(banyan_reshard_report **report);
+
+/* Add a finding, unless there are enough of its rule. NO_MEMORY is the only error. */
+banyan_status check_report_add(banyan_reshard_report *report, banyan_reshard_rule rule, int rank,
+                               const char *format, ...) __attribute__((format(printf, 4, 5), cold));
 
 /* One rank's part of a plan. */
 typedef struct check_part {
@@ -30,5 +46,11 @@ banyan_status check_parts_pair(const check_part *parts, int count, banyan_reshar
  * modified. */
 banyan_status check_cover(int rank, const char *name, const banyan_box *whole, banyan_box *boxes,
                           size_t count, banyan_reshard_report *report);
+
+/* Pack all ranks' transfers into batches for slots of `slot_bytes`, assign the batches to rounds,
+ * by rotation and then by colouring, and check the use of the slots. parts[i] is rank i's; they fit
+ * together. */
+banyan_status check_slots(const check_part *parts, int count, uint64_t slot_bytes,
+                          banyan_reshard_report *report);
 
 #endif

@@ -2,6 +2,7 @@
 #ifndef RESHARD_VERIFY_RUN_H
 #define RESHARD_VERIFY_RUN_H
 
+#include "copy/strided/strided.h"
 #include "reshard/run/execute.h"
 
 /* INVALID, naming tensors, boxes and addresses, when this rank's run writes memory that it also
@@ -13,5 +14,8 @@ banyan_status check_run_overlaps(const execution *run);
 /* INVALID when a wave takes more staging memory than the bound. Call it when ends are assigned to
  * waves. */
 banyan_status check_run_staging(const execution *run);
+
+/* True if the views share a byte. Exact for any strides. */
+bool check_views_overlap(const strided_view *a, const strided_view *b);
 
 #endif

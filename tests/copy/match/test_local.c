@@ -1,6 +1,6 @@
 #include "support/test.h"
 
-#include "copy/match/local.h"
+#include "copy/match/match.h"
 #include "copy/ops.h"
 
 static void shuffle(random_state *random, banyan_copy_op *ops, size_t count)

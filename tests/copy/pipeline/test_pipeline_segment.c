@@ -3,7 +3,7 @@
 
 #include <inttypes.h>
 
-#include "copy/schedule/segment.h"
+#include "copy/schedule/batch.h"
 
 static void check_cut(uint64_t elems, uint64_t elem_bytes, uint64_t slot_bytes)
 {

@@ -2,7 +2,7 @@
  * that the sender was told of, and are unpacked there. */
 #include "support/test.h"
 
-#include "copy/pipeline/steps.h"
+#include "copy/pipeline/backend.h"
 #include "copy/strided/strided.h"
 #include "copy/traffic.h"
 #include "world/control.h"

@@ -2,7 +2,6 @@
 
 #include "copy/boxed.h"
 #include "copy/direct/moves.h"
-#include "copy/strided/boxes.h"
 #include "copy/strided/loops.h"
 #include "copy/strided/strided.h"
 

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "reshard/checkpoint/folder.h"
+#include "reshard/checkpoint/write.h"
 #include "reshard/filled.h"
 #include "reshard/layout/layout.h"
 #include "reshard/model/facts.h"

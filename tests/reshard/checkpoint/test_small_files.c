@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "reshard/checkpoint/small_files.h"
+#include "reshard/checkpoint/write.h"
 #include "support/folder.h"
 
 static bool has_proc = true;

@@ -4,7 +4,6 @@
 
 #include "core/deadline.h"
 #include "reshard/layout/box.h"
-#include "reshard/planner/ids.h"
 #include "reshard/planner/share.h"
 
 static banyan_box random_box(random_state *random, int ndim)

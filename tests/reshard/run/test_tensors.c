@@ -3,7 +3,7 @@
 
 #include <xxhash.h>
 
-#include "reshard/run/checksum.h"
+#include "reshard/run/memory.h"
 #include "reshard/run/tensors.h"
 
 static banyan_layout *two_tensors(void)

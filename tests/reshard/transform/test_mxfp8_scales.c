@@ -1,7 +1,7 @@
 /* Scales lie where tensor cores read them, and nowhere else. */
 #include "support/test.h"
 
-#include "reshard/transform/mxfp8_scales.h"
+#include "reshard/transform/mxfp8_box.h"
 
 /* Byte `at` of swizzled scales belongs to this matrix, row and block: the inverse of the layout. */
 static void place_of_byte(int64_t at, int64_t tile_rows, int64_t tile_cols, int64_t *matrix,

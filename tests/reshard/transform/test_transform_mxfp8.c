@@ -4,7 +4,7 @@
 #include "core/error.h"
 #include "reshard/mxfp8_reference.h"
 #include "reshard/simulate.h"
-#include "reshard/transform/mxfp8_scales.h"
+#include "reshard/transform/mxfp8_box.h"
 
 static DLDataType random_float(random_state *random, float_format *format)
 {

@@ -7,7 +7,7 @@
 #include "reshard/mailbox.h"
 #include "reshard/mxfp8_reference.h"
 #include "reshard/run/memory.h"
-#include "reshard/transform/mxfp8_scales.h"
+#include "reshard/transform/mxfp8_box.h"
 #include "support/float_reference.h"
 
 enum { RANKS = 4, TENSORS = 3, MAX_BYTES = 128 * 256 };

@@ -2,7 +2,7 @@
 #include "support/test.h"
 
 #include "reshard/plan_world.h"
-#include "reshard/verify/slots.h"
+#include "reshard/verify/check.h"
 
 #define RANKS 4
 #define ROWS 24

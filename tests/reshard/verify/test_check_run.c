@@ -4,7 +4,6 @@
 #include "support/test.h"
 
 #include "reshard/verify/run.h"
-#include "reshard/verify/views.h"
 
 enum { MEMORY = 4096 };
 
