@@ -10,7 +10,7 @@ build=${2:-build}
 source=$(cd "$(dirname "$0")/.." && pwd)
 
 rm -rf "$out"
-mkdir -p "$out/bin" "$out/lib" "$out/source" "$out/tests"
+mkdir -p "$out/bin" "$out/lib" "$out/tests"
 
 programs=("$build"/bin/banyan "$build"/bin/test_cuda_* "$build"/bin/bench_* "$build"/bin/gpu_* "$build"/bin/example_*)
 cp "${programs[@]}" "$out/bin/"
@@ -28,13 +28,8 @@ find "$out/bin" "$out/lib" -type f -exec ldd {} + |
 find "$out/bin" "$out/lib" -type f -exec strip --strip-unneeded {} +
 cp "$build"/bin/*.py "$out/bin/"
 
-# Tests of plans read those beside the sources, if there are any.
-plans=$source/../shared/plans
-if [[ -d $plans ]]; then
-    mkdir -p "$out/shared"
-    cp -r "$plans" "$out/shared/"
-    chmod -R u+w "$out/shared"
-fi
+# The plans that tests read.
+BANYAN_PLANS=$out/plans "$build/bin/test_program_mscclpp"
 cp "$source/scripts/run_gpu_tests.sh" "$out/run_tests.sh"
 
 du -sh "$out"

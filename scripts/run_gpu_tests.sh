@@ -6,7 +6,7 @@ set -uo pipefail
 shopt -s nullglob
 here=$(cd "$(dirname "$0")" && pwd)
 pattern=${1:-}
-export BANYAN_MODULE_PATH=${BANYAN_MODULE_PATH:-$here/lib} BANYAN_SOURCE=$here/source
+export BANYAN_MODULE_PATH=${BANYAN_MODULE_PATH:-$here/lib} BANYAN_PLANS=$here/plans
 export BANYAN_BUILD=$here
 
 said=$(mktemp)

@@ -3,10 +3,10 @@
  * of them also confirms the checker's findings: the symbolic executor where it models the fault;
  * the host executor whenever an operator is changed, and usually when a nop is removed. */
 #include <time.h>
-#include <unistd.h>
 
 #include "core/threads/sanitizer.h"
 #include "execute/shuffled.h"
+#include "support/plans.h"
 #include "support/proof.h"
 #include "support/symbolic.h"
 #include "support/test.h"
@@ -46,8 +46,7 @@ static const char *const algorithms[] = {"allreduce_packets",        "allreduce_
                                          "alltoall_pipelined",       "broadcast_tree",
                                          "reduce_twoshot",           "sendrecv_port"};
 
-/* Semaphores, barriers and ports; the first has both of the former. Skipped if missing. */
-#define PLANS BANYAN_SOURCE_DIR "/../shared/plans/"
+/* Semaphores, barriers and ports; the first has both of the former. */
 static const char *const plan_names[] = {
     "multi_node_allgather_tbg_4", "single_node_alltoall_ring_2", "single_node_alltoall_pipeline_2",
     "single_node_allgather_pkt_rppkt_2"};
@@ -253,7 +252,7 @@ static banyan_plan *plan_from_elsewhere(size_t which, char *name, size_t name_by
     char path[512];
     banyan_plan *plan, *clone;
     snprintf(name, name_bytes, "%s", plan_names[which]);
-    snprintf(path, sizeof path, PLANS "%s.json", plan_names[which]);
+    snprintf(path, sizeof path, "%s/%s.json", plans_dir(), plan_names[which]);
     CHECK_OK(banyan_plan_read(path, &plan));
     CHECK_OK(plan_clone(plan, &clone));
     banyan_plan_destroy(plan);
@@ -263,10 +262,10 @@ static banyan_plan *plan_from_elsewhere(size_t which, char *name, size_t name_by
 static banyan_plan *any_plan(random_state *random, bool first, char *name, size_t name_bytes)
 {
     size_t count = sizeof algorithms / sizeof *algorithms;
-    size_t others = access(PLANS, R_OK) == 0 ? sizeof plan_names / sizeof *plan_names : 0;
+    size_t others = sizeof plan_names / sizeof *plan_names;
     banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
     size_t which = (size_t)random_between(random, 0, (int64_t)(count + others) - 1);
-    if (which >= count || (first && others > 0))
+    if (which >= count || first)
         return plan_from_elsewhere(first ? 0 : which - count, name, name_bytes);
     const char *algorithm = algorithms[which];
     banyan_plan *plan, *clone;

@@ -1,10 +1,10 @@
 /* Whole collectives, as plans from other sources, on every element type and any size. */
 #include <dirent.h>
 #include <fnmatch.h>
-#include <unistd.h>
 
 #include "core/threads/sanitizer.h"
 #include "execute/collective_check.h"
+#include "support/plans.h"
 
 #include <banyan/program.h>
 
@@ -17,23 +17,13 @@
 #define RUNS 20
 #endif
 
-#define PLANS BANYAN_SOURCE_DIR "/../shared/plans"
-
 static banyan_plan *read_plan(const char *name)
 {
     char path[512];
     banyan_plan *plan;
-    snprintf(path, sizeof path, "%s/%s", PLANS, name);
+    snprintf(path, sizeof path, "%s/%s", plans_dir(), name);
     CHECK_OK(banyan_plan_read(path, &plan));
     return plan;
-}
-
-static void skip_without_plans(void)
-{
-    if (access(PLANS, R_OK) != 0) {
-        print_message("%s is missing\n", PLANS);
-        skip();
-    }
 }
 
 /* Call `fn` for every plan file with a matching name and number of ranks; returns their number. */
@@ -41,7 +31,7 @@ static int for_each_plan(const char *pattern, int most_ranks,
                          void (*fn)(const char *name, int ranks))
 {
     struct dirent **names;
-    int count = scandir(PLANS, &names, NULL, alphasort), matched = 0;
+    int count = scandir(plans_dir(), &names, NULL, alphasort), matched = 0;
     assert_true(count >= 0);
     for (int i = 0; i < count; i++) {
         const char *name = names[i]->d_name;
@@ -97,7 +87,6 @@ static void run_plan_at_sizes(const char *name, int ranks)
 static void every_whole_collective_is_right_at_any_size(void **state)
 {
     (void)state;
-    skip_without_plans();
     assert_true(for_each_plan("*_node_*.json", 8, run_plan_at_sizes) > 20);
 }
 

@@ -2,13 +2,13 @@
  * that the checker finds gives a wrong one in some order. */
 #include <dirent.h>
 #include <fnmatch.h>
-#include <unistd.h>
 
 #include <banyan/collective.h>
 
 #include "core/threads/sanitizer.h"
 #include "execute/shuffled.h"
 #include "plan/plan.h"
+#include "support/plans.h"
 #include "support/proof.h"
 
 /* A byte that came back in a packet was read by its sender: its value is in the packet, and no
@@ -20,8 +20,6 @@
 #else
 #define WORKERS_MOST 2
 #endif
-
-#define PLANS BANYAN_SOURCE_DIR "/../shared/plans"
 
 static uint64_t message_of(const banyan_plan *plan, uint64_t elems)
 {
@@ -98,15 +96,12 @@ static void sound_plans_from_elsewhere_are_right_in_any_order(void **state)
 {
     (void)state;
     struct dirent **names;
-    int count = scandir(PLANS, &names, NULL, alphasort), sound = 0;
-    if (count < 0) {
-        print_message("%s is missing\n", PLANS);
-        skip();
-    }
+    int count = scandir(plans_dir(), &names, NULL, alphasort), sound = 0;
+    CHECK(count > 0, "%s", plans_dir());
     for (int i = 0; i < count; i++) {
         char path[512];
         banyan_plan *plan;
-        snprintf(path, sizeof path, "%s/%s", PLANS, names[i]->d_name);
+        snprintf(path, sizeof path, "%s/%s", plans_dir(), names[i]->d_name);
         if (fnmatch("*_node_*.json", names[i]->d_name, 0) == 0) {
             CHECK_OK(banyan_plan_read(path, &plan));
             banyan_plan_info info = banyan_plan_describe(plan);
@@ -239,14 +234,10 @@ static void relaxed_ends_of_plans_from_elsewhere_go_wrong_in_some_order(void **s
                                         "single_node_allgather_nvls_zero_copy_4.json",
                                         "single_node_allreduce_nvls_zero_copy_2.json",
                                         "single_node_allreduce_nvls_zero_copy_8.json"};
-    if (access(PLANS, R_OK) != 0) {
-        print_message("%s is missing\n", PLANS);
-        skip();
-    }
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[512];
         banyan_plan *plan;
-        snprintf(path, sizeof path, "%s/%s", PLANS, names[i]);
+        snprintf(path, sizeof path, "%s/%s", plans_dir(), names[i]);
         CHECK_OK(banyan_plan_read(path, &plan));
         CHECK(!proof_holds(plan), "%s", names[i]);
         expect_wrong(plan, names[i]);
@@ -259,7 +250,9 @@ static void relaxed_ends_of_plans_from_elsewhere_go_wrong_in_some_order(void **s
 static banyan_plan *round_and_round(void)
 {
     banyan_plan *plan, *made;
-    CHECK_OK(banyan_plan_read(PLANS "/single_node_allreduce_pipeline_2.json", &plan));
+    char path[512];
+    snprintf(path, sizeof path, "%s/single_node_allreduce_pipeline_2.json", plans_dir());
+    CHECK_OK(banyan_plan_read(path, &plan));
     CHECK_OK(plan_clone(plan, &made));
     banyan_plan_destroy(plan);
     made->reused_scratch_bytes /= 256;
@@ -280,10 +273,6 @@ static void scratch_that_is_used_again_too_early_goes_wrong_in_some_order(void *
     print_message("this plan races, as the checker says\n");
     skip();
 #endif
-    if (access(PLANS, R_OK) != 0) {
-        print_message("%s is missing\n", PLANS);
-        skip();
-    }
     banyan_plan *plan = round_and_round();
     CHECK(!proof_holds(plan));
     expect_wrong_at(plan, "allreduce_pipeline_2, 40 units a chunk", 2 * 40 * 4096);

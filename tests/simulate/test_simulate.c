@@ -10,6 +10,7 @@
 #include "core/deadline.h"
 #include "core/text/json.h"
 #include "support/folder.h"
+#include "support/plans.h"
 
 static const star usual = {.processors = 16,
                            .latency_ns = 300,
@@ -104,7 +105,7 @@ static void all_algorithms_end_and_carry_what_they_move(void **state)
     banyan_topology_destroy(topology);
 }
 
-static void check_shared(const char *path, const banyan_topology *topology)
+static void check_plan_ends(const char *path, const banyan_topology *topology)
 {
     banyan_plan *plan;
     CHECK_OK(banyan_plan_read(path, &plan));
@@ -123,23 +124,18 @@ static void check_shared(const char *path, const banyan_topology *topology)
     banyan_plan_destroy(plan);
 }
 
-static void whole_shared_plans_end(void **state)
+static void whole_plans_of_mscclpp_end(void **state)
 {
     (void)state;
-    const char *folder = BANYAN_SOURCE_DIR "/../shared/plans";
-    DIR *listing = opendir(folder);
-    if (!listing) {
-        print_message("%s is missing\n", folder);
-        skip();
-        return;
-    }
+    DIR *listing = opendir(plans_dir());
+    CHECK(listing, "%s", plans_dir());
     banyan_topology *topology = star_make(&usual);
     for (struct dirent *entry; (entry = readdir(listing));) {
         char path[512];
         if (!strstr(entry->d_name, ".json"))
             continue;
-        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        check_shared(path, topology);
+        snprintf(path, sizeof path, "%s/%s", plans_dir(), entry->d_name);
+        check_plan_ends(path, topology);
     }
     closedir(listing);
     banyan_topology_destroy(topology);
@@ -355,7 +351,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_algorithms_end_and_carry_what_they_move),
-        cmocka_unit_test(whole_shared_plans_end),
+        cmocka_unit_test(whole_plans_of_mscclpp_end),
         cmocka_unit_test(the_same_plan_takes_the_same_time),
         cmocka_unit_test(a_faster_link_takes_less_time),
         cmocka_unit_test(who_waits_for_whom_is_told),

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 bool ranks_in_child;
+unsigned tests_skipped;
 
 /* A test may fork while one of its threads answers ranks. */
 const char *__tsan_default_options(void) __attribute__((visibility("default")));

@@ -283,4 +283,5 @@ if __name__ == "__main__":
     if not BANYAN.exists():
         print("skipped: the command line is not built")
         sys.exit(77)
-    unittest.main()
+    result = unittest.main(argv=[sys.argv[0], "-v"], exit=False).result
+    sys.exit(not result.wasSuccessful() or (77 if result.skipped else 0))

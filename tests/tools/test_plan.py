@@ -8,9 +8,10 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BANYAN = pathlib.Path(os.environ["BANYAN_BUILD"]) / "bin/banyan"
+BUILD = pathlib.Path(os.environ["BANYAN_BUILD"])
+BANYAN = BUILD / "bin/banyan"
 PLAN = ROOT / "tests/fuzz/corpus/plan/every-operation"
-SHARED = ROOT.parent / "shared/plans"
+PLANS = BUILD / "tests/plans"
 
 
 class Plan(unittest.TestCase):
@@ -164,9 +165,8 @@ class Stats(Plan):
         self.assert_refused("a message of 4098 bytes cannot be cut", "stats", PLAN, "--size=4098")
         self.assert_refused("--size wants", "stats", PLAN, "--size=many", code=2)
 
-    @unittest.skipUnless(SHARED.is_dir(), f"there are no plans at {SHARED}")
     def test_collectives_of_the_format_have_figures(self):
-        for path in sorted(SHARED.glob("single_node_*.json")):
+        for path in sorted(PLANS.glob("single_node_*.json")):
             figures = json.loads(self.printed("stats", "--json", path, "--size=64K"))
             ranks = figures["ranks"]
             self.assertEqual(len(figures["links"]), ranks * (ranks - 1), path)

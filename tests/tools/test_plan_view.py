@@ -7,6 +7,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -387,4 +388,5 @@ class View(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    result = unittest.main(argv=[sys.argv[0], "-v"], exit=False).result
+    sys.exit(not result.wasSuccessful() or (77 if result.skipped else 0))

@@ -17,8 +17,9 @@ import xml.etree.ElementTree
 import small_case
 import small_model
 
-BANYAN = pathlib.Path(os.environ["BANYAN_BUILD"]) / "bin/banyan"
-GOLDEN = pathlib.Path(__file__).resolve().parents[3] / "shared/golden/reshard"
+BUILD = pathlib.Path(os.environ["BANYAN_BUILD"])
+BANYAN = BUILD / "bin/banyan"
+TRANSFERS = BUILD / "tests/transfers"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -350,9 +351,8 @@ class Check(WithFolder):
             case["ranks"][2]["dst"][1]["resolved_name"] = "elsewhere"
         self.assertIn(("unplanned", 0), self.rules(rename))
 
-    @unittest.skipUnless(GOLDEN.is_dir(), f"there is no {GOLDEN}")
     def test_the_golden_cases_are_sound(self):
-        for path in sorted(GOLDEN.glob("*.json")):
+        for path in sorted(TRANSFERS.glob("*.json")):
             done = self.check(path.read_text())
             self.assertEqual(done.returncode, 0, f"{path.name}: {done.stdout}{done.stderr}")
 
@@ -426,9 +426,8 @@ class Verify(WithFolder):
         self.assertEqual([case["passed"] for case in report["cases"]], [True, False, False])
         self.assertIn("there is no file", report["cases"][2]["error"])
 
-    @unittest.skipUnless(GOLDEN.is_dir(), f"there is no {GOLDEN}")
     def test_the_golden_cases_pass(self):
-        cases = sorted(GOLDEN.glob("*.json"))
+        cases = sorted(TRANSFERS.glob("*.json"))
         done = self.verify(*cases)
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertTrue(done.stdout.endswith(f"\n{len(cases)} passed, 0 failed\n"))

@@ -8,7 +8,8 @@ import tempfile
 import time
 import unittest
 
-BANYAN = pathlib.Path(os.environ["BANYAN_BUILD"]) / "bin/banyan"
+BUILD = pathlib.Path(os.environ["BANYAN_BUILD"])
+BANYAN = BUILD / "bin/banyan"
 
 
 def run(*arguments):
@@ -224,9 +225,7 @@ class Reshard(Command):
             self.assertEqual(sum(event["name"] == what for event in events), batches)
 
     def test_a_case_is_planned_and_simulated(self):
-        case = pathlib.Path(__file__).resolve().parents[2] / "../shared/golden/reshard/dense_tp1_to_tp4_dis.json"
-        if not case.exists():
-            self.skipTest(f"{case} is missing")
+        case = BUILD / "tests/transfers/dense_tp1_to_tp4_dis.json"
         figures = json.loads(self.printed("simulate", "--reshard", case, "-t", "h200x8", "--json"))
         self.assertGreater(figures["bytes"], 0)
         self.assertEqual(len(figures["forecasts"]), 2)

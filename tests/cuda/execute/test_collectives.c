@@ -2,10 +2,9 @@
  * compared with the collective's definition. */
 #include <dirent.h>
 #include <fnmatch.h>
-#include <unistd.h>
 
 #include "execute/collective_check.h"
-#include "support/source.h"
+#include "support/plans.h"
 
 static uint64_t message_of(const banyan_plan *plan, uint64_t elems, size_t elem_bytes)
 {
@@ -60,16 +59,11 @@ static void run_sizes(const struct rig *rig, const banyan_plan *plan, const uint
     }
 }
 
-static void plan_path(const char *name, char *path, size_t bytes)
-{
-    snprintf(path, bytes, "%s/../shared/plans/%s", source_dir(), name);
-}
-
 static banyan_plan *read_plan(const char *name)
 {
     char path[512];
     banyan_plan *plan;
-    plan_path(name, path, sizeof path);
+    snprintf(path, sizeof path, "%s/%s", plans_dir(), name);
     CHECK_OK(banyan_plan_read(path, &plan));
     return plan;
 }
@@ -103,9 +97,10 @@ static int run_files(const struct rig *rig, struct dirent **names, int count)
 
 static void run_folder(banyan_world *world, void *context)
 {
+    (void)context;
     struct dirent **names;
-    int count = scandir(context, &names, NULL, alphasort);
-    CHECK(count > 0, "%s", (char *)context);
+    int count = scandir(plans_dir(), &names, NULL, alphasort);
+    CHECK(count > 0, "%s", plans_dir());
     struct rig rig = set_up(world);
     int matched = run_files(&rig, names, count);
     take_down(&rig);
@@ -119,15 +114,9 @@ static void run_folder(banyan_world *world, void *context)
 static void every_whole_collective_is_right_at_any_size(void **state)
 {
     (void)state;
-    char folder[512];
-    plan_path("", folder, sizeof folder);
-    if (access(folder, R_OK) != 0) {
-        print_message("%s is missing\n", folder);
-        skip();
-    }
-    ranks_run(2, run_folder, folder);
+    ranks_run(2, run_folder, NULL);
     if (gpu_count() >= 4)
-        ranks_run(4, run_folder, folder);
+        ranks_run(4, run_folder, NULL);
 }
 
 /* Compiled one by one, since some cannot be in place, or need other numbers of ranks. */

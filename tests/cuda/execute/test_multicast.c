@@ -1,11 +1,10 @@
 /* Switch channels through multicast memory, between emulated GPUs. */
 #include <fnmatch.h>
-#include <unistd.h>
 
 #include "cuda/gpu_multicast.h"
 #include "execute/collective_check.h"
+#include "support/plans.h"
 #include "support/proof.h"
-#include "support/source.h"
 
 struct rig {
     banyan_world *world;
@@ -84,7 +83,7 @@ static void run_files(const struct rig *rig, int *matched)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[512];
         banyan_plan *plan;
-        snprintf(path, sizeof path, "%s/../shared/plans/%s", source_dir(), names[i]);
+        snprintf(path, sizeof path, "%s/%s", plans_dir(), names[i]);
         CHECK_OK(banyan_plan_read(path, &plan));
         if (banyan_plan_describe(plan).ranks == banyan_world_size(rig->world)) {
             run_plan(rig, plan, names[i], 0, 16);
@@ -108,12 +107,6 @@ static void run_folder(banyan_world *world, void *context)
 static void plans_of_files_go_through_multimem(void **state)
 {
     (void)state;
-    char folder[512];
-    snprintf(folder, sizeof folder, "%s/../shared/plans", source_dir());
-    if (access(folder, R_OK) != 0) {
-        print_message("%s is missing\n", folder);
-        skip();
-    }
     ranks_run(2, run_folder, (void *)&all_have_it);
     if (gpu_count() >= 4)
         ranks_run(4, run_folder, (void *)&all_have_it);

@@ -1,5 +1,5 @@
-/* All-reduces compile to the plans that MSCCL++ makes of the same algorithms. */
-#include "program/shared_mesh.h"
+/* All-reduces of MSCCL++. */
+#include "program/mscclpp/mesh.h"
 
 static void choose_ll_double(banyan_program_options *options)
 {
@@ -183,7 +183,7 @@ static void write_allreduce_loop(banyan_program *program, int ranks)
     banyan_program_loop_end(program);
 }
 
-static shared_case cases[] = {
+static const mscclpp_program programs[] = {
     {"single_node_allreduce_2", "prog", 2, IN_PLACE(BANYAN_ALLREDUCE, BLOCKS), NULL,
      write_allreduce},
     {"single_node_allreduce_4", "prog", 4, IN_PLACE(BANYAN_ALLREDUCE, BLOCKS), NULL,
@@ -204,7 +204,4 @@ static shared_case cases[] = {
      write_allreduce_packets},
 };
 
-int main(void)
-{
-    return run_shared_cases("shared allreduce", cases, sizeof cases / sizeof cases[0]);
-}
+const mscclpp_programs mscclpp_allreduce = {programs, sizeof programs / sizeof *programs};

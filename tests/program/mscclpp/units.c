@@ -1,5 +1,5 @@
-/* Programs of one or few operations compile to the plans that MSCCL++ makes of them. */
-#include "program/shared_plan.h"
+/* Programs of MSCCL++ with one operation or few. */
+#include "program/mscclpp/program.h"
 
 static void write_barrier(banyan_program *program, int ranks)
 {
@@ -322,7 +322,7 @@ static void write_broadcast(banyan_program *program, int ranks)
     banyan_program_switch_broadcast(channel, 0, banyan_program_scratch(program, 0, 1), 0, 1, 0);
 }
 
-static shared_case cases[] = {
+static const mscclpp_program programs[] = {
     {"unit_barrier_test_1", "barrier_test", 1, TEST_BUFFERS(0, 0), NULL, write_barrier},
     {"unit_copy_test_1", "copy_test", 1, TEST_BUFFERS(1, 1), NULL, write_copy},
     {"unit_copy_packet_test_1", "copy_packets_test", 1, TEST_BUFFERS(1, 1), choose_ll,
@@ -369,7 +369,4 @@ static shared_case cases[] = {
      write_broadcast},
 };
 
-int main(void)
-{
-    return run_shared_cases("shared units", cases, sizeof cases / sizeof cases[0]);
-}
+const mscclpp_programs mscclpp_units = {programs, sizeof programs / sizeof *programs};

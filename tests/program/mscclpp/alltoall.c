@@ -1,5 +1,5 @@
-/* All-to-alls compile to the plans that MSCCL++ makes of the same algorithms. */
-#include "program/shared_mesh.h"
+/* All-to-alls of MSCCL++. */
+#include "program/mscclpp/mesh.h"
 
 static void choose_2_instances(banyan_program_options *options)
 {
@@ -109,7 +109,7 @@ static void write_alltoall_ring(banyan_program *program, int ranks)
     exchange_blocks(program, &with, ranks, scratch);
 }
 
-static shared_case cases[] = {
+static const mscclpp_program programs[] = {
     {"single_node_alltoall_2", "prog", 2, IN_PLACE(BANYAN_ALLTOALL, 1), choose_2_instances,
      write_alltoall},
     {"single_node_alltoall_4", "prog", 4, IN_PLACE(BANYAN_ALLTOALL, 1), choose_2_instances,
@@ -124,7 +124,4 @@ static shared_case cases[] = {
      choose_16_instances, write_alltoall_ring},
 };
 
-int main(void)
-{
-    return run_shared_cases("shared alltoall", cases, sizeof cases / sizeof cases[0]);
-}
+const mscclpp_programs mscclpp_alltoall = {programs, sizeof programs / sizeof *programs};

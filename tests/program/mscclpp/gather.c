@@ -1,6 +1,5 @@
-/* All-gathers and reduce-scatters, on one node and on two, compile to the plans that MSCCL++ makes
- * of the same algorithms. */
-#include "program/shared_mesh.h"
+/* All-gathers and reduce-scatters of MSCCL++, on one node and on two. */
+#include "program/mscclpp/mesh.h"
 
 static void choose_ll_double(banyan_program_options *options)
 {
@@ -235,7 +234,7 @@ static void write_allgather_groups(banyan_program *program, int ranks)
     }
 }
 
-static shared_case cases[] = {
+static const mscclpp_program programs[] = {
     {"single_node_allgather_2", "prog", 2, IN_PLACE(BANYAN_ALLGATHER, 1), NULL, write_allgather},
     {"single_node_allgather_nvls_zero_copy_2", "prog", 2, IN_PLACE(BANYAN_ALLGATHER, 1), NULL,
      write_allgather_switch},
@@ -261,7 +260,4 @@ static shared_case cases[] = {
      choose_ll_double, write_reducescatter_nodes},
 };
 
-int main(void)
-{
-    return run_shared_cases("shared gather", cases, sizeof cases / sizeof cases[0]);
-}
+const mscclpp_programs mscclpp_gather = {programs, sizeof programs / sizeof *programs};

@@ -1,8 +1,8 @@
-/* Channels and barriers of whole collectives, as in the programs of the shared plans. */
-#ifndef TESTS_PROGRAM_SHARED_MESH_H
-#define TESTS_PROGRAM_SHARED_MESH_H
+/* Channels and barriers of whole collectives, as in the programs of MSCCL++. */
+#ifndef TESTS_PROGRAM_MSCCLPP_MESH_H
+#define TESTS_PROGRAM_MSCCLPP_MESH_H
 
-#include "program/shared_plan.h"
+#include "program/mscclpp/program.h"
 
 enum { MOST = 8, BLOCKS = 8 };
 
