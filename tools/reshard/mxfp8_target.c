@@ -25,8 +25,6 @@ static banyan_status mxfp8_target_no_memory(uint64_t bytes)
                             (unsigned long long)bytes);
 }
 
-/* ---- making ---- */
-
 static banyan_status make_layout(const banyan_layout *plain, banyan_layout **made)
 {
     RETURN_IF_FAILED(banyan_layout_create(made));
@@ -125,8 +123,6 @@ void mxfp8_target_destroy(mxfp8_target *target)
     free(target->scales);
     *target = (mxfp8_target){0};
 }
-
-/* ---- checking ---- */
 
 /* Read a BF16, which is a float's upper half, or an F32. */
 static float mxfp8_target_float_of(const unsigned char *element, size_t bytes)

@@ -33,8 +33,6 @@ static uint64_t pattern_key_of(const char *name)
     return key;
 }
 
-/* ---- runs of the row ---- */
-
 /* A run's bytes before the first whole word of the row. */
 static uint64_t head_bytes(uint64_t first_byte, uint64_t bytes)
 {
@@ -83,8 +81,6 @@ static bool pattern_is_run(uint64_t key, uint64_t first_byte, const unsigned cha
     return difference == 0 && is_part(key, first_byte, from, head) &&
            is_part(key, first_byte + done, from + done, bytes - done);
 }
-
-/* ---- boxes as runs ---- */
 
 /* Loops, slowest first, over runs of elements that lie side by side in memory and in the row. */
 struct walk {
@@ -182,8 +178,6 @@ static void for_each_run(const struct walk *walk, run_fn fn, void *context)
     }
 }
 
-/* ---- filling and checking ---- */
-
 static void pattern_fill_run(void *context, const struct walk *walk, unsigned char *data,
                              uint64_t first_elem)
 {
@@ -273,8 +267,6 @@ pattern_result pattern_check_fill(const banyan_box *box, const void *fill, const
     return check.result;
 }
 
-/* ---- scalar arithmetic, independent of the library's ---- */
-
 static float cast_check_float_of(const void *element, size_t bytes)
 {
     uint32_t bits = 0; /* a BF16 is a float's upper half */
@@ -304,8 +296,6 @@ static bool is_cast(const void *sent, size_t sent_bytes, uint32_t map, const voi
     return memcmp(got, got_bytes == sizeof value ? (void *)&value : (void *)&rounded, got_bytes) ==
            0;
 }
-
-/* ---- pieces ---- */
 
 static bool is_known(DLDataType dtype)
 {

@@ -15,8 +15,6 @@
 #include "launch/leftovers.h"
 #include "run/span.h"
 
-/* ---- a rank ---- */
-
 enum { READING, MOVING, WRITING, STAGES };
 
 static void reshard_files_show_progress(void *context, uint64_t done, uint64_t total)
@@ -132,8 +130,6 @@ static int files_rank(int rank, void *context)
         failure_note(job->failed, rank, status);
     return status == BANYAN_OK ? 0 : 1;
 }
-
-/* ---- the command ---- */
 
 static int reshard_files_fail(const char *who, const char *sentence)
 {

@@ -40,8 +40,6 @@ static banyan_status reshard_rank_no_memory(size_t bytes)
     return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory: %zu bytes", bytes);
 }
 
-/* ---- data ---- */
-
 static uint64_t reshard_rank_piece_bytes(const banyan_piece *piece, const banyan_tensors *tensors)
 {
     const DLTensor *tensor = banyan_tensors_get(tensors, (size_t)piece->tensor);
@@ -187,8 +185,6 @@ static banyan_status reshard_rank_verify(struct run *run)
     return status;
 }
 
-/* ---- moving ---- */
-
 static int reshard_rank_ascending(const void *a, const void *b)
 {
     double first = *(const double *)a, second = *(const double *)b;
@@ -227,8 +223,6 @@ static banyan_status reshard_rank_iterate(struct run *run)
     run->result.iteration_s = run->seconds;
     return BANYAN_OK;
 }
-
-/* ---- reporting ---- */
 
 /* The receives of one rank: this, then `partners` pairs of a sender and the bytes from it. */
 struct received {

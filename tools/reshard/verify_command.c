@@ -206,8 +206,6 @@ static banyan_status verify_rank_execute(struct verify *verify)
                                   verify->world, NULL, NULL);
 }
 
-/* ---- comparing ---- */
-
 static const DLTensor *verify_rank_tensor_named(const banyan_layout *layout,
                                                 const banyan_tensors *tensors, const char *name)
 {

@@ -37,8 +37,6 @@ typedef struct device_schedule {
     void *work, *landing;
 } device_schedule;
 
-/* ---- open and close ---- */
-
 static void direct_device_state_close(void *argument)
 {
     device_state *state = argument;
@@ -111,8 +109,6 @@ static banyan_status direct_device_state_open(banyan_world *world,
         direct_device_state_close(state);
     return status;
 }
-
-/* ---- schedules ---- */
 
 static int local_rank_of(const banyan_world *world, int rank)
 {
@@ -195,8 +191,6 @@ static banyan_status direct_device_prepare(void *argument, const banyan_copy_bat
     return copy_keep_on_all(state->world, status, schedule, direct_device_release, argument,
                             planned);
 }
-
-/* ---- runs ---- */
 
 static banyan_status direct_device_check(void *argument)
 {

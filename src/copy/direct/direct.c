@@ -44,8 +44,6 @@ typedef struct direct_state {
     direct_seen seen[]; /* for each local rank */
 } direct_state;
 
-/* ---- open and close ---- */
-
 static void copy_direct_state_close(void *argument)
 {
     direct_state *state = argument;
@@ -102,8 +100,6 @@ uint64_t direct_unreachable_peers(const void *state)
 {
     return ((const direct_state *)state)->unreachable;
 }
-
-/* ---- a run ---- */
 
 /* A partner during a run. */
 typedef struct direct_meeting {
@@ -330,8 +326,6 @@ static banyan_status copy_direct_execute(void *argument, void *planned, void *st
     state->broken = status != BANYAN_OK;
     return status != BANYAN_OK ? status : mine;
 }
-
-/* ---- schedules ---- */
 
 static int slot_of(const direct_state *state, int peer)
 {

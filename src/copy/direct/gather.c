@@ -132,8 +132,6 @@ banyan_status direct_gather_plan(const direct_place *from, const strided_view *t
     return BANYAN_OK;
 }
 
-/* ---- reading ---- */
-
 /* A piece in the buffer to be scattered to its destination. */
 typedef struct scatter {
     const strided_view *to;

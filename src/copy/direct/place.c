@@ -155,8 +155,6 @@ bool direct_place_is_symmetric(const direct_place *place)
     return place->handle.kind == BANYAN_MEMORY_SYMMETRIC;
 }
 
-/* ---- notes ---- */
-
 void direct_place_write(const direct_place *place, bytes_writer *note)
 {
     bytes_write(note, &place->handle, sizeof place->handle);
@@ -237,8 +235,6 @@ static banyan_status view_sends(direct_places *places, const banyan_copy_batch *
     return BANYAN_OK;
 }
 
-/* ---- destinations ---- */
-
 static banyan_status register_place(direct_places *places, direct_place *place)
 {
     char *low;
@@ -294,8 +290,6 @@ static banyan_status place_recvs(direct_places *places, const banyan_copy_batch 
     }
     return BANYAN_OK;
 }
-
-/* ---- the landing ---- */
 
 static strided_view place_device_dense_view(const strided_view *like, char *data)
 {

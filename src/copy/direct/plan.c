@@ -8,8 +8,6 @@
 #include "memory/symmetric/pages.h"
 #include "world/control.h"
 
-/* ---- notes ---- */
-
 typedef struct note_context {
     banyan_world *world;
     banyan_transport *transport;
@@ -58,8 +56,6 @@ static banyan_status write_note(void *argument, const banyan_copy_op *op, bool i
     direct_place_write(place, note);
     return BANYAN_OK;
 }
-
-/* ---- partners ---- */
 
 static int compare_int(const void *a, const void *b)
 {
@@ -110,8 +106,6 @@ static direct_partner *partner_of(direct_plan *plan, int peer)
         i++;
     return &plan->partners[i];
 }
-
-/* ---- lanes ---- */
 
 static banyan_status read_far(const copy_match *match, direct_place *far)
 {

@@ -7,8 +7,6 @@
 
 #include "core/error.h"
 
-/* ---- sides ---- */
-
 static strided_format mxfp8_format(uint32_t flags)
 {
     if (flags & BANYAN_COPY_OP_SCALES)
@@ -38,8 +36,6 @@ bool copy_views_fit(const strided_view *a, const strided_view *b)
         return a->format == b->format && a->elem_bytes == b->elem_bytes;
     return true;
 }
-
-/* ---- names ---- */
 
 static void append_list(task_names *names, const char *format, va_list args)
 {
@@ -90,8 +86,6 @@ const char *task_names_text(task_names *names)
     return names->text;
 }
 
-/* ---- order ---- */
-
 int task_key_compare(const task_key *a, const task_key *b)
 {
     if (a->peer != b->peer)
@@ -118,8 +112,6 @@ size_t task_keys_sort(const banyan_copy_op *ops, size_t count, int only, int exc
         qsort(keys, kept, sizeof *keys, compare_in_qsort);
     return kept;
 }
-
-/* ---- checks ---- */
 
 static banyan_status check_missing(const char *who, int rank, const banyan_copy_op *ops,
                                    size_t count, const char *verb)
@@ -170,8 +162,6 @@ banyan_status copy_check_ids(const char *who, int rank, const banyan_copy_op *op
     free(keys);
     return status;
 }
-
-/* ---- moves to oneself ---- */
 
 /* Both sides' keys, sorted. */
 typedef struct local_sides {

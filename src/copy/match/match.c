@@ -53,8 +53,6 @@ typedef struct match_storage {
     size_t count;
 } match_storage;
 
-/* ---- this rank's operations ---- */
-
 static banyan_status side_open(match_side *side, bool is_send, const banyan_copy_op *ops,
                                size_t count, int rank)
 {
@@ -89,8 +87,6 @@ static int next_partner(const matcher *match, int after)
     int b = j < match->recv.count ? match->recv.keys[j].peer : -1;
     return a < 0 || (b >= 0 && b < a) ? b : a;
 }
-
-/* ---- writing to the partners ---- */
 
 static banyan_status write_entry(const matcher *match, const match_side *side, size_t i,
                                  bytes_writer *message)
@@ -154,8 +150,6 @@ static void told_free(matcher *match)
         free(match->told[i].data);
     free(match->told);
 }
-
-/* ---- reading from the partners ---- */
 
 static banyan_status match_malformed(const matcher *match, int peer)
 {

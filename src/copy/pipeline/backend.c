@@ -121,8 +121,6 @@ typedef struct device_state {
     bool optimal_rounds;
 } device_state;
 
-/* ---- open and close ---- */
-
 static void pipeline_device_state_close(void *argument)
 {
     device_state *state = argument;
@@ -169,8 +167,6 @@ static banyan_status pipeline_device_state_open(banyan_world *world,
     return status;
 }
 
-/* ---- schedules ---- */
-
 static void pipeline_device_release(void *argument, void *work)
 {
     const device_state *state = argument;
@@ -194,8 +190,6 @@ static banyan_status pipeline_device_prepare(void *argument, const banyan_copy_b
     gpu_pipeline_steps_free(&steps);
     return copy_keep_on_all(state->world, status, made, pipeline_device_release, argument, work);
 }
-
-/* ---- runs ---- */
 
 static banyan_status pipeline_device_check(void *argument)
 {

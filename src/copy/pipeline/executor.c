@@ -66,8 +66,6 @@ static banyan_status event_reached(execution *run, banyan_event event, bool *yes
     return BANYAN_OK;
 }
 
-/* ---- sending ---- */
-
 static banyan_status take_grant(execution *run, int peer, int *slot)
 {
     const banyan_pipeline_buffers *buffers = run->pipeline->buffers;
@@ -152,8 +150,6 @@ static banyan_status send_next(execution *run)
     return BANYAN_OK;
 }
 
-/* ---- receiving ---- */
-
 /* Grant a slot again as soon as its batch is unpacked, or the grant can be queued behind the
  * unpacking. */
 static banyan_status pipeline_executor_grant_slots(execution *run)
@@ -207,8 +203,6 @@ static banyan_status unpack_next(execution *run)
     run->moved = true;
     return pipeline_executor_grant_slots(run);
 }
-
-/* ---- both ---- */
 
 /* Make one turn: steps that a partner waits for come first. */
 static banyan_status pipeline_executor_turn(execution *run)

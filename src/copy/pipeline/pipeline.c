@@ -78,8 +78,6 @@ banyan_status banyan_pipeline_set_events(banyan_pipeline *pipeline,
     return BANYAN_OK;
 }
 
-/* ---- the check ---- */
-
 static banyan_status check_segment(const banyan_segment *segment, uint64_t batch_bytes)
 {
     uint64_t elem_bytes = banyan_dtype_bytes(segment->tensor.dtype), elems = 1;

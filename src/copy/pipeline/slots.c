@@ -46,8 +46,6 @@ typedef struct slot_buffers {
     control_wait wait; /* since the last progress */
 } slot_buffers;
 
-/* ---- signals ---- */
-
 static uint32_t grant_signal(const slot_buffers *buffers, int peer)
 {
     return buffers->first_signal + (uint32_t)peer;
@@ -84,8 +82,6 @@ static uint64_t pipeline_slots_heard(const slot_buffers *buffers, uint32_t signa
     uint64_t value = banyan_transport_read(buffers->transport, signal);
     return value >> EXECUTION_SHIFT == (buffers->execution & LOWER_HALF) ? value & LOWER_HALF : 0;
 }
-
-/* ---- the table ---- */
 
 static banyan_status slots_begin(void *context)
 {
@@ -199,8 +195,6 @@ static banyan_status slots_idle(void *context, const banyan_pipeline_stall *stal
     buffers->epoch = banyan_transport_epoch(buffers->transport);
     return BANYAN_OK;
 }
-
-/* ---- open and close ---- */
 
 static banyan_status agree_on_bytes(banyan_world *world, size_t slot_bytes)
 {

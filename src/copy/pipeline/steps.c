@@ -9,8 +9,6 @@
 
 #define SLOTS BANYAN_PIPELINE_SLOTS
 
-/* ---- moves ---- */
-
 /* Add elements of a tensor, and as many consecutive ones in a slot. */
 static banyan_status add_segment(direct_moves *moves, const banyan_segment *segment, char *slot,
                                  bool unpacks)
@@ -93,8 +91,6 @@ static banyan_status steps_fill(const pipeline_schedule *schedule, const gpu_pip
     return steps_fill_local(schedule, steps);
 }
 
-/* ---- slots ---- */
-
 /* Write one byte per batch, for the sender. */
 static banyan_status write_slots(const gpu_pipeline_steps *steps, bytes_writer *by_rank, int ranks)
 {
@@ -168,8 +164,6 @@ static banyan_status exchange_slots(banyan_world *world, banyan_status mine,
     free(messages);
     return mine != BANYAN_OK ? mine : exchanged;
 }
-
-/* ---- both directions ---- */
 
 banyan_status gpu_pipeline_steps_make(banyan_world *world, const pipeline_schedule *schedule,
                                       const gpu_pipeline_slots *slots, gpu_pipeline_steps *steps)

@@ -6,8 +6,6 @@
 
 #define SLOTS BANYAN_PIPELINE_SLOTS
 
-/* ---- the executor's steps ---- */
-
 static bool schedule_check_push(pipeline_step_list *list, pipeline_step_kind kind,
                                 const banyan_slot_batch *batch, uint64_t number)
 {
@@ -58,8 +56,6 @@ void pipeline_steps_free(pipeline_steps *steps)
     array_free(&steps->sending);
     array_free(&steps->receiving);
 }
-
-/* ---- replaying the steps ---- */
 
 typedef struct check_arrival {
     int slot;
@@ -238,8 +234,6 @@ static banyan_status play_all(check_run *run)
     }
     return BANYAN_OK;
 }
-
-/* ---- setup and the final state ---- */
 
 static banyan_status add_pairs(check_run *run, int rank, const pipeline_step_list *list,
                                bool is_send)

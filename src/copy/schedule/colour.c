@@ -43,8 +43,6 @@ typedef struct colourer {
     uint64_t steps;
 } colourer;
 
-/* ---- halving ---- */
-
 static void find_neighbours(colourer *c, const colour_edge *edges, uint32_t i)
 {
     walked_edge *walk = c->walk.data;
@@ -114,8 +112,6 @@ static bool list_halve(colourer *c, size_t begin, size_t *second)
     c->stack.count = *second + second_count;
     return true;
 }
-
-/* ---- perfect matchings ---- */
 
 static uint64_t list_fillers(const colour_edge *edges, size_t count)
 {
@@ -192,8 +188,6 @@ static bool matching_take(colourer *c, size_t begin, uint64_t degree, uint64_t r
     return true;
 }
 
-/* ---- colouring ---- */
-
 /* Place edges where every vertex has one edge, which takes all the rounds. */
 static bool list_place(colourer *c, size_t begin, uint64_t first_round)
 {
@@ -250,7 +244,7 @@ static bool list_colour(colourer *c, size_t begin, uint64_t degree, uint64_t fir
            list_take_back(c, mark, other_round) && list_colour(c, begin, power, other_round);
 }
 
-/* ---- from pairs to a regular graph ---- */
+/* From pairs to a regular graph. */
 
 /* Sum the counts of each rank, and find the largest sum. */
 static banyan_status count_batches(const colour_pair *pairs, size_t pair_count, int ranks,
@@ -338,8 +332,6 @@ static bool make_regular(colourer *c, const colour_pair *pairs, size_t pair_coun
     free(vertex);
     return done && fill_up(c, sends, receives, degree);
 }
-
-/* ---- the result ---- */
 
 static int by_pair_and_round(const void *left, const void *right)
 {

@@ -29,8 +29,6 @@ void pipeline_flow_write(const pipeline_flow *flow, bytes_writer *message)
     }
 }
 
-/* ---- reading ---- */
-
 typedef struct flow_parser {
     const pipeline_flow *flow;
     uint64_t slot_bytes;
@@ -129,8 +127,6 @@ banyan_status pipeline_flow_read(int rank, const void *data, size_t bytes, uint6
         status, "pipeline: rank %d: the plan from rank %d, %zu bytes, batch %" PRIu64 ": it %s",
         rank, flow->peer, bytes, batch, banyan_last_error());
 }
-
-/* ---- the exchange ---- */
 
 static banyan_status exchange_write_messages(banyan_status mine, const pipeline_flow *sends,
                                              size_t send_count, control_message *messages)

@@ -26,8 +26,6 @@ typedef struct planner {
     pipeline_rounds rounds;
 } planner;
 
-/* ---- flows ---- */
-
 static banyan_status check_reachable(const planner *plan, int peer)
 {
     int rank = banyan_world_rank(plan->world);
@@ -94,8 +92,6 @@ static banyan_status plan_rounds(planner *plan, bool optimal)
                                   sends->flows, sends->flow_count, recvs->flows, recvs->flow_count,
                                   &plan->rounds);
 }
-
-/* ---- the schedule ---- */
 
 /* Copy a tensor; its shape and strides belong to the caller. */
 static banyan_status copy_tensor(arena *memory, const DLTensor *tensor, DLTensor *copy)
@@ -209,8 +205,6 @@ static banyan_status schedule_plan_fill_local(const banyan_copy_batch *batch,
     schedule->local_count = count;
     return BANYAN_OK;
 }
-
-/* ---- the plan ---- */
 
 /* Plan the batch after matching. */
 static banyan_status plan_matched(planner *plan, bool optimal, const banyan_copy_batch *batch,

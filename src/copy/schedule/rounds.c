@@ -53,8 +53,6 @@ static banyan_status merge_turns(const round_turns *sends, const round_turns *re
     return BANYAN_OK;
 }
 
-/* ---- rotation ---- */
-
 /* Return the round of the batch-th batch that travels `shift` ranks up. No pair has as many as
  * 2^31. */
 static uint64_t rotated_round(int shift, size_t batch)
@@ -96,8 +94,6 @@ banyan_status pipeline_rounds_rotate(int rank, int world_size, const pipeline_fl
     array_free(&recv_turns);
     return status;
 }
-
-/* ---- given rounds ---- */
 
 static const pipeline_flow *find_flow(const pipeline_flow *flows, size_t count, int peer)
 {
@@ -197,8 +193,6 @@ banyan_status pipeline_rounds_follow(int rank, const pipeline_flow *sends, size_
 /* Rounds by colouring, over the world: every rank sends rank 0 its numbers of batches per receiver,
  * and rank 0 sends every rank the rounds of its own batches. */
 
-/* ---- to rank 0 ---- */
-
 static banyan_status write_counts(const pipeline_flow *sends, size_t count, bytes_writer *message)
 {
     for (size_t i = 0; i < count; i++) {
@@ -228,8 +222,6 @@ static banyan_status read_counts(const control_message *messages, size_t count, 
     }
     return BANYAN_OK;
 }
-
-/* ---- from rank 0 ---- */
 
 enum { RUN_SEND = 0, RUN_RECV = 1 };
 
@@ -287,8 +279,6 @@ static banyan_status read_runs(int rank, const control_message *messages, size_t
     }
     return BANYAN_OK;
 }
-
-/* ---- both exchanges ---- */
 
 /* Colour the counts: rank 0's part between the two exchanges. */
 static banyan_status colour_counts(const control_message *counts, size_t count, int world_size,

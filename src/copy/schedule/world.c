@@ -32,8 +32,6 @@ void pipeline_world_free(pipeline_world *old)
     free(old->members);
 }
 
-/* ---- sends ---- */
-
 static int by_peer(const void *left, const void *right)
 {
     const pipeline_world_task *a = left, *b = right;
@@ -71,8 +69,6 @@ banyan_status pipeline_world_send(pipeline_world *world, int rank, const pipelin
     return BANYAN_OK;
 }
 
-/* ---- receives ---- */
-
 /* Link sender after sender, so that every receiver has them in ascending order. */
 banyan_status pipeline_world_link(pipeline_world *world)
 {
@@ -99,8 +95,6 @@ banyan_status pipeline_world_link(pipeline_world *world)
     }
     return BANYAN_OK;
 }
-
-/* ---- rounds ---- */
 
 typedef ARRAY(colour_pair) colour_pairs;
 
@@ -160,8 +154,6 @@ banyan_status pipeline_world_rounds(const pipeline_world *world, int rank, pipel
                                   runs->sends.count, member->recvs, member->recv_count,
                                   runs->recvs.data, runs->recvs.count, rounds);
 }
-
-/* ---- steps ---- */
 
 static banyan_slot_batch schedule_world_batch_of(const pipeline_flow *flows, size_t flow,
                                                  size_t batch)

@@ -88,8 +88,6 @@ banyan_status banyan_copy_backend_find(const char *name, const banyan_copy_backe
     return BANYAN_OK;
 }
 
-/* ---- on devices ---- */
-
 static banyan_status not_found_on(const char *name, const char *module,
                                   const banyan_copy_backend *const *brought)
 {

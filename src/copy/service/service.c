@@ -40,8 +40,6 @@ struct banyan_copy_schedule {
     size_t local_count;
 };
 
-/* ---- open and close ---- */
-
 static banyan_status service_take_options(banyan_copy_service *service,
                                           const banyan_copy_options *options)
 {
@@ -228,8 +226,6 @@ banyan_status banyan_copy_service_open_backend(banyan_world *world,
     return open_backend(world, BANYAN_OK, backend, name, options, service);
 }
 
-/* ---- the schedules of a service ---- */
-
 static void link_schedule(banyan_copy_schedule *schedule)
 {
     banyan_copy_service *service = schedule->service;
@@ -288,8 +284,6 @@ banyan_status banyan_copy_service_check(const banyan_copy_service *service)
     return service->backend->check(service->state);
 }
 
-/* ---- submit ---- */
-
 banyan_status banyan_copy_service_submit_send_op(banyan_copy_service *service,
                                                  const banyan_send_op *op)
 {
@@ -317,8 +311,6 @@ banyan_status banyan_copy_service_submit_recv(banyan_copy_service *service, cons
     banyan_recv_op op = {.tensor = *tensor, .peer = src_rank, .task_id = task_id};
     return banyan_copy_service_submit_recv_op(service, &op);
 }
-
-/* ---- prepare ---- */
 
 static banyan_status service_check_batch(const banyan_copy_service *service,
                                          banyan_copy_schedule *schedule)
@@ -396,8 +388,6 @@ void banyan_copy_schedule_destroy(banyan_copy_schedule *schedule)
     free(schedule->local);
     free(schedule);
 }
-
-/* ---- run ---- */
 
 static banyan_status submit_list(const banyan_copy_service *service, const copy_op_list *list,
                                  banyan_status (*submit)(void *state, const banyan_copy_op *op))

@@ -140,14 +140,10 @@ uint64_t strided_move_bytes(const strided_move *move)
 /* Shorter runs copy faster without a choice of method. */
 #define STREAMED_RUN_BYTES 128
 
-/* ---- runs ---- */
-
 void strided_fence(void)
 {
     stream_fence();
 }
-
-/* ---- two loops of short elements ---- */
 
 /* `unit` is a constant wherever this is inlined: each copy is one load and one store. */
 static inline __attribute__((always_inline)) void copy_plane(char *to, const char *from,
@@ -184,8 +180,6 @@ static inline __attribute__((always_inline)) void copy_plane_tiled(char *to, con
         }
     }
 }
-
-/* ---- transposes: squares in registers ---- */
 
 #define LOW_8(a, b)                                                                                \
     __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)

@@ -137,8 +137,6 @@ void strided_view_span(const strided_view *view, char **low, size_t *bytes)
     *bytes = reach;
 }
 
-/* ---- ranges of elements ---- */
-
 static void strided_copy_box(const strided_grid *grid, int level, uint64_t rows, char *to,
                              const char *from, strided_caching caching)
 {
@@ -197,7 +195,7 @@ static void copy_range(const strided_grid *grid, int level, char *to, const char
                    caching);
 }
 
-/* ---- views without a common grid: row against row ---- */
+/* Views without a common grid: row against row. */
 
 typedef struct strided_cursor {
     const strided_view *view;

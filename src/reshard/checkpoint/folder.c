@@ -60,8 +60,6 @@ void new_folder_remove(const char *hidden)
     rmdir(hidden);
 }
 
-/* ---- hidden names ---- */
-
 #define RANDOM_DIGITS 16
 /* Bytes of the name that go into the hidden one, to bound its length. */
 #define MAX_BASE 200
@@ -98,8 +96,6 @@ static bool folder_is_hidden_name(const char *name, const char *prefix)
     return strncmp(name, prefix, length) == 0 && strlen(name) == length + RANDOM_DIGITS &&
            strspn(name + length, "0123456789abcdef") == RANDOM_DIGITS;
 }
-
-/* ---- folders left by killed processes ---- */
 
 int new_folder_lock(const char *hidden)
 {
@@ -141,8 +137,6 @@ static banyan_status remove_all_abandoned(const char *path, const char *parent)
     free(prefix);
     return BANYAN_OK;
 }
-
-/* ---- a new folder ---- */
 
 banyan_status new_folder_check(const char *path)
 {

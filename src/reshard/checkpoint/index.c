@@ -13,8 +13,6 @@
 #define FORMAT_NAME "banyan.checkpoint"
 #define VERSION 1
 
-/* ---- reading ---- */
-
 /* True for "folder/file" or "file": no component leads elsewhere. */
 static bool index_is_inside(const char *path)
 {
@@ -243,8 +241,6 @@ void checkpoint_index_free(checkpoint_index *index)
     facts_free(&index->facts);
     names_free(&index->names);
 }
-
-/* ---- writing ---- */
 
 static json_t *index_ints_to_json(const int64_t *values, int count)
 {

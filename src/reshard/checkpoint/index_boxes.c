@@ -3,8 +3,6 @@
 #include "reshard/layout/box.h"
 #include "reshard/layout/fill.h"
 
-/* ---- reading ---- */
-
 static banyan_status index_boxes_read_ints(json_path *path, const json_t *object, const char *key,
                                            int64_t *values, size_t *count)
 {
@@ -84,8 +82,6 @@ banyan_status index_boxes_read(json_path *path, const json_t *file_object, size_
     return BANYAN_OK;
 }
 
-/* ---- writing ---- */
-
 static json_t *index_boxes_ints_to_json(const int64_t *values, int count)
 {
     json_t *array = json_array();
@@ -147,8 +143,6 @@ banyan_status index_boxes_write(json_t *file_object, const banyan_layout *layout
         RETURN_IF_FAILED(add_left_alone(left_alone, layout, i));
     return BANYAN_OK;
 }
-
-/* ---- using ---- */
 
 banyan_status index_box_check(const index_box *box, const char *index_path, const char *file,
                               const banyan_local_tensor *local)

@@ -40,8 +40,6 @@ static uint64_t tensor_bytes(const banyan_local_tensor *tensor)
     return bytes;
 }
 
-/* ---- data ---- */
-
 /* A tensor as slabs that fit the buffer and are each contiguous in the file: single indices of the
  * dimensions before `dim`, `run` indices of it and whole dimensions behind it. */
 struct slabs {
@@ -131,8 +129,6 @@ static banyan_status checkpoint_join_write_tensor(struct join *join, const struc
     }
     return BANYAN_OK;
 }
-
-/* ---- shards ---- */
 
 /* Put as many consecutive tensors into a shard as fit, at least one. */
 static banyan_status cut_shards(struct join *join)
@@ -225,8 +221,6 @@ static banyan_status write_shards(struct join *join)
     free(parent);
     return status;
 }
-
-/* ---- the folder ---- */
 
 static json_t *weight_map(const struct join *join)
 {

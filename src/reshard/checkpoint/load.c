@@ -111,8 +111,6 @@ static banyan_status load_piece(const banyan_checkpoint *checkpoint, const banya
                 : copy_piece(checkpoint, i, piece, local);
 }
 
-/* ---- names ---- */
-
 #define NAMES_TOLD 10
 
 static bool has_tensor(const banyan_checkpoint *checkpoint, const banyan_piece *piece)
@@ -174,8 +172,6 @@ static banyan_status check_names(const banyan_checkpoint *checkpoint, const bany
     array_free(&missing);
     return status;
 }
-
-/* ---- memory ---- */
 
 /* Refuse device memory: the processor reads the files. */
 static banyan_status checkpoint_load_check_places(const banyan_layout *layout,

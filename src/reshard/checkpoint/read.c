@@ -37,8 +37,6 @@ struct banyan_checkpoint {
     saved_model saved; /* without files: each tensor is contiguous */
 };
 
-/* ---- files ---- */
-
 static banyan_status map_open(int fd, const char *path, uint64_t bytes, struct mapped_file *file)
 {
     if (bytes == 0)
@@ -108,8 +106,6 @@ static banyan_status checkpoint_read_add_file(banyan_checkpoint *checkpoint, con
     safetensors_header_free(&header);
     return status;
 }
-
-/* ---- the index ---- */
 
 /* Check that a shard lies in the index's own folder. */
 static banyan_status check_shard_name(const json_path *place, const json_t *value)
@@ -203,8 +199,6 @@ static banyan_status open_index(banyan_checkpoint *checkpoint, const char *index
     return status;
 }
 
-/* ---- a folder saved by ranks ---- */
-
 static banyan_status open_saved(banyan_checkpoint *checkpoint)
 {
     RETURN_IF_FAILED(saved_model_open(checkpoint->path, &checkpoint->saved));
@@ -234,8 +228,6 @@ void banyan_checkpoint_add_layout(const banyan_checkpoint *checkpoint, int rank,
     if (rank >= 0 && rank < banyan_checkpoint_rank_count(checkpoint))
         saved_model_add_layout(&checkpoint->saved, (size_t)rank, layout);
 }
-
-/* ---- opening ---- */
 
 static banyan_status open_folder(banyan_checkpoint *checkpoint)
 {

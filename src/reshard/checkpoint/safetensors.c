@@ -21,8 +21,6 @@ bool safetensors_tensor_bytes(const banyan_local_tensor *tensor, uint64_t *bytes
     return true;
 }
 
-/* ---- reading ---- */
-
 /* Read a type; it must be spelled as in the format. */
 static banyan_status safetensors_read_dtype(json_path *path, const json_t *member,
                                             DLDataType *dtype)
@@ -230,8 +228,6 @@ void safetensors_header_free(safetensors_header *header)
     array_free(&header->entries);
     names_free(&header->names);
 }
-
-/* ---- writing ---- */
 
 static json_t *entry_to_json(const safetensors_entry *entry, uint64_t begin)
 {

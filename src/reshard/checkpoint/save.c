@@ -37,8 +37,6 @@ static bool save_is_first(const struct save *save)
     return banyan_world_rank(save->world) == 0;
 }
 
-/* ---- files ---- */
-
 static uint64_t save_set_bytes(const banyan_tensors *tensors)
 {
     uint64_t bytes = 0;
@@ -130,8 +128,6 @@ static banyan_status number_file(struct save *save, banyan_status status)
     return BANYAN_OK;
 }
 
-/* ---- the folder ---- */
-
 /* Make the folder at rank 0 and send its name to all. Collective. */
 static banyan_status make_folder(struct save *save)
 {
@@ -180,8 +176,6 @@ static void save_withdraw(const struct save *save)
         new_folder_remove(save->hidden);
     rmdir(save->hidden);
 }
-
-/* ---- the index ---- */
 
 static banyan_status my_part(const struct save *save, char **text)
 {

@@ -31,8 +31,6 @@ struct listing {
     ARRAY(char *) folders;
 };
 
-/* ---- names ---- */
-
 static bool ends_with(const char *name, const char *end)
 {
     size_t length = strlen(name), end_length = strlen(end);
@@ -59,8 +57,6 @@ static bool is_of_rank(const char *name)
     return strncmp(name, "rank-", 5) == 0 && name[5] != '\0' &&
            strspn(name + 5, "0123456789") == strlen(name + 5);
 }
-
-/* ---- links ---- */
 
 /* A Hugging Face cache keeps snapshots/REVISION/config.json as a link into blobs/. */
 static bool find_roots(struct listing *listing)
@@ -97,8 +93,6 @@ static const char *why_outside(const struct listing *listing, int fd)
     bool is_inside = is_below(path, listing->real) || is_below(path, listing->blobs);
     return is_inside ? NULL : "it is a link out of the folder";
 }
-
-/* ---- listing ---- */
 
 static void small_files_leave_out(const struct listing *listing, const char *name, const char *why)
 {
@@ -203,8 +197,6 @@ static int smaller_first(const void *a, const void *b)
         return first->bytes < second->bytes ? -1 : 1;
     return strcmp(first->name, second->name);
 }
-
-/* ---- copying ---- */
 
 static banyan_status small_files_copy_bytes(int from, const new_file *to, const char *what,
                                             uint64_t bytes)

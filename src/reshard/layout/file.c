@@ -77,8 +77,6 @@ void layout_file_sort_ranks(layout_group *group)
               layout_file_compare_ranks);
 }
 
-/* ---- adding ---- */
-
 /* Write the text of groups that were loaded without one. */
 static banyan_status write_texts(banyan_layout_file *file)
 {
@@ -139,8 +137,6 @@ banyan_status banyan_layout_file_add(banyan_layout_file *file, int rank,
         layout_file_sort_ranks(&file->groups.data[group]);
     return BANYAN_OK;
 }
-
-/* ---- files ---- */
 
 banyan_status banyan_layout_file_load(const char *path, banyan_layout_file **file)
 {
@@ -206,8 +202,6 @@ banyan_status banyan_layout_file_save(const banyan_layout_file *file, const char
     return status;
 }
 
-/* ---- accessors ---- */
-
 int banyan_layout_file_rank_count(const banyan_layout_file *file)
 {
     return (int)file->group_of.count;
@@ -235,8 +229,6 @@ void banyan_layout_add_file(banyan_layout *layout, const banyan_layout_file *fil
     if (rank >= 0 && has_rank(file, rank))
         layout_add_layout(layout, file->groups.data[file->group_of.data[rank]].layout, rank_offset);
 }
-
-/* ---- checks over all ranks ---- */
 
 /* A global tensor, as its first piece describes it. */
 struct known {

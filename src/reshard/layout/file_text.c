@@ -15,8 +15,6 @@
 #define FORMAT_NAME "banyan.layout"
 #define VERSION 1
 
-/* ---- writing ---- */
-
 static json_t *file_text_ints_to_json(const int64_t *values, int count)
 {
     json_t *array = json_array();
@@ -211,8 +209,6 @@ banyan_status layout_file_write_layout(const banyan_layout *layout, char **text)
     json_decref(tensors);
     return status;
 }
-
-/* ---- reading ---- */
 
 /* FORMAT for a member that is not among the NULL-terminated keys: a misspelt one would be ignored.
  */

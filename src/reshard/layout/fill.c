@@ -89,8 +89,6 @@ static double float_of_bits(DLDataType dtype, uint64_t bits)
                                                : e8m0_value(bits);
 }
 
-/* ---- writing ---- */
-
 static json_t *bits_to_json(size_t bytes, const unsigned char *fill)
 {
     char text[2 + 2 * BANYAN_MAX_FILL_BYTES + 1] = "0x";
@@ -119,8 +117,6 @@ json_t *fill_to_json(DLDataType dtype, const void *fill)
         return bits_to_json(bytes, fill);
     return json_real(value);
 }
-
-/* ---- reading ---- */
 
 static int digit_value(char c)
 {

@@ -68,8 +68,6 @@ banyan_status value_map_apply(uint32_t flag, const DLTensor *destination, const 
     return convert_tensor_through(destination, source, found->compute);
 }
 
-/* ---- the transform ---- */
-
 static bool value_map_should(void *context, const banyan_transfer *transfer)
 {
     (void)context;

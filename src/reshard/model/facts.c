@@ -85,7 +85,7 @@ banyan_status facts_add_config(facts *known, const json_t *config)
     return add_scalars(known, json_object_get(config, "text_config"));
 }
 
-/* ---- configurations as Python writes them ---- */
+/* Configurations as Python writes them. */
 
 static bool is_word(char c)
 {
@@ -139,8 +139,6 @@ banyan_status config_parse(const char *path, const char *text, size_t bytes, jso
     free(copy);
     return status;
 }
-
-/* ---- facts in an index ---- */
 
 json_t *facts_to_json(const facts *known)
 {

@@ -262,8 +262,6 @@ static banyan_rank_set find_replicas(const model_build *build, const model_tenso
     return set;
 }
 
-/* ---- a tensor ---- */
-
 struct cutting {
     model_build *build;
     const model_tensor *tensor;

@@ -5,8 +5,6 @@
 #include "reshard/layout/value_map.h"
 #include "reshard/planner/state.h"
 
-/* ---- receiving records ---- */
-
 static bool planner_ask_same_shape(const planner_name *name, const plan_record *record)
 {
     return name->ndim == record->ndim &&
@@ -142,8 +140,6 @@ banyan_status planner_hear(void *planner_pointer, size_t key_index,
     }
     return BANYAN_OK;
 }
-
-/* ---- asking ---- */
 
 static banyan_status write_keys(planner *planning)
 {

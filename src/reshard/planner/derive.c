@@ -28,8 +28,6 @@ typedef struct deriving {
     DLDataType *piece_dtypes; /* of the source, for each destination piece by number */
 } deriving;
 
-/* ---- claims in order ---- */
-
 static int compare_claims(const void *left, const void *right)
 {
     const planner_claim *a = left, *b = right;
@@ -117,8 +115,6 @@ static banyan_status view_tensor(deriving *work, uint32_t index)
     return BANYAN_OK;
 }
 
-/* ---- this rank's pieces among the claims ---- */
-
 /* The first claim of [first, end), which have one name and one side, that is not before the box. */
 static size_t find_box(const planner *planning, size_t first, size_t end, const banyan_box *box)
 {
@@ -187,8 +183,6 @@ static const planner_piece *own_source(const planner *planning, uint32_t name,
     }
     return &planning->pieces.data[low];
 }
-
-/* ---- transfers ---- */
 
 static DLDataType landing_dtype(uint32_t flags, DLDataType declared, DLDataType source)
 {
@@ -420,8 +414,6 @@ static banyan_status derive_moves(deriving *work)
     }
     return BANYAN_OK;
 }
-
-/* ---- the result ---- */
 
 static int derive_compare_places(const void *left, const void *right)
 {

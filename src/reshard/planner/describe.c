@@ -183,8 +183,6 @@ void planner_destroy(planner *planning)
     free(planning);
 }
 
-/* ---- publishing this rank's records ---- */
-
 typedef struct teller {
     planner_put_fn put;
     void *context;

@@ -52,8 +52,6 @@ static bool append_names(name_list *list, const char *data, size_t bytes)
     return true;
 }
 
-/* ---- sending names to the ranks that count them ---- */
-
 static banyan_status make_messages(banyan_world *world, const char **texts, size_t count,
                                    control_message **made, size_t *made_count)
 {
@@ -171,8 +169,6 @@ static banyan_status choose_names(banyan_world *world, const planner *planning, 
                                : control_agree(world, ok ? BANYAN_OK : BANYAN_ERR_NO_MEMORY);
 }
 
-/* ---- nearest names ---- */
-
 /* Find for each name the nearest one of the other side, or an empty text. `text` holds the names
  * and is to be freed. Collective. */
 static banyan_status find_nearest(banyan_world *world, const planner *planning, banyan_side side,
@@ -209,8 +205,6 @@ static banyan_status find_nearest(banyan_world *world, const planner *planning, 
     }
     return BANYAN_OK;
 }
-
-/* ---- the message ---- */
 
 /* The message holds the first names; rank 0 logs the others. */
 static banyan_status planner_names_tell(banyan_world *world, banyan_status failed,

@@ -9,7 +9,7 @@
 #include "reshard/run/execute.h"
 #include "world/control.h"
 
-/* ---- options must be equal on all ranks ---- */
+/* Options must be equal on all ranks. */
 
 enum { OPTION_VALUES = 6 };
 
@@ -63,7 +63,7 @@ static banyan_status agree_on_options(banyan_world *world, const banyan_reshard_
     return control_agree(world, status);
 }
 
-/* ---- both ends must derive the same transfers ---- */
+/* Both ends must derive the same transfers. */
 
 /* Digest of everything that one rank sends to another. */
 typedef struct pair_digest {
@@ -147,8 +147,6 @@ static banyan_status agree_on_pairs(banyan_world *world, const planner_result *t
     control_messages_free(received, received_count);
     return control_agree(world, status);
 }
-
-/* ---- planning ---- */
 
 static banyan_status directory_put(void *directory, const char *key, const void *value,
                                    size_t bytes, const banyan_rank_set *holders)
@@ -288,8 +286,6 @@ void banyan_reshard_plan_release(banyan_reshard_plan *plan)
     execution_destroy(plan->execution);
     plan->execution = NULL;
 }
-
-/* ---- accessors ---- */
 
 size_t banyan_reshard_plan_send_count(const banyan_reshard_plan *plan)
 {

@@ -53,7 +53,7 @@ void planner_result_free(planner_result *result);
  * and box that does not arrive. */
 banyan_status planner_check_whole_source(const planner *planning);
 
-/* ---- names, when a plan fails; call after planner_derive ---- */
+/* Names, when a plan fails; call after planner_derive. */
 
 /* List this rank's global tensors of one side that have nothing on the other. For the destination
  * these are the tensors without any source; for the source, tensors that no destination takes and

@@ -82,8 +82,6 @@ static void step_done(struct imagined *imagined)
                                   2 * (uint64_t)imagined->world->world_size);
 }
 
-/* ---- actors ---- */
-
 static void actor_free(struct actor *actor)
 {
     planner_destroy(actor->planner);
@@ -128,7 +126,7 @@ static banyan_status actor_describe(struct imagined *imagined, struct actor *act
     return planner_describe(actor->planner, put, imagined->parts[actor->rank]);
 }
 
-/* ---- first half: every rank publishes its records ---- */
+/* First half: every rank publishes its records. */
 
 static banyan_status absorb_all(struct imagined *imagined, int from,
                                 const control_message *messages, size_t count)
@@ -163,7 +161,7 @@ static banyan_status sample_describe(struct imagined *imagined, int rank)
     return status;
 }
 
-/* ---- second half: every rank asks, and the measured ranks plan ---- */
+/* Second half: every rank asks, and the measured ranks plan. */
 
 static banyan_status sample_answer_all(struct imagined *imagined, int from, int round,
                                        const control_message *questions, size_t count,
@@ -270,8 +268,6 @@ static banyan_status replay_owners(const struct imagined *imagined)
                 plan_replay_run(&imagined->replays[rank], rank, size, imagined->costs[rank]));
     return BANYAN_OK;
 }
-
-/* ---- the imagined world ---- */
 
 static banyan_status sample_play(struct imagined *imagined)
 {

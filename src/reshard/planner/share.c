@@ -18,8 +18,6 @@
 typedef ARRAY(banyan_box) box_list;
 typedef ARRAY(size_t) index_list;
 
-/* ---- holders ---- */
-
 int plan_holders_at(const plan_holders *holders, int64_t index)
 {
     for (size_t i = 0; i < holders->set_count; i++) {
@@ -43,8 +41,6 @@ int64_t plan_holders_find(const plan_holders *holders, int rank)
     return -1;
 }
 
-/* ---- boxes ---- */
-
 int plan_box_compare(const banyan_box *a, const banyan_box *b)
 {
     if (a->ndim != b->ndim)
@@ -57,8 +53,6 @@ int plan_box_compare(const banyan_box *a, const banyan_box *b)
             return a->extent[d] < b->extent[d] ? -1 : 1;
     return 0;
 }
-
-/* ---- the sources that meet a box ---- */
 
 /* Node k of the tree has the children 2k and 2k + 1; a node of so many sources has none. */
 #define LEAF_SOURCES 8
@@ -131,8 +125,6 @@ static bool sources_meeting(const plan_tensor *tensor, const banyan_box *box, si
            find_meeting(tensor, ROOT, 0, tensor->source_count, box, end, found);
 }
 
-/* ---- differences ---- */
-
 /* Take `cut` out of every box of the list. */
 static bool boxes_subtract(box_list *boxes, const banyan_box *cut)
 {
@@ -154,8 +146,6 @@ static bool boxes_subtract(box_list *boxes, const banyan_box *cut)
     boxes->count = kept + added;
     return true;
 }
-
-/* ---- even cuts ---- */
 
 /* Along the fastest dimension cuts keep to whole blocks, along others where that costs no evenness:
  * a destination may hold them transposed. */
@@ -250,8 +240,6 @@ banyan_box plan_grid_part(const plan_grid *grid, const banyan_box *box, int64_t 
     }
     return cut;
 }
-
-/* ---- who sends ---- */
 
 /* How one box, which the holders of a source share, is dealt to the holders of a destination:
  * part p for the t-th destination is number t · parts + p, and is sent by the source's holder

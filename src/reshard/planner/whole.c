@@ -98,8 +98,6 @@ banyan_status planner_check_whole_source(const planner *planning)
     return status;
 }
 
-/* ---- names ---- */
-
 /* True if this tensor feeds some destination, or a fallback of one. */
 static bool whole_is_taken(const planner *planning, uint32_t name)
 {

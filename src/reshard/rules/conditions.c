@@ -8,8 +8,6 @@
 
 #define MAX_NAME_BYTES 1024
 
-/* ---- reading ---- */
-
 static bool starts_condition(const char *word)
 {
     return strcmp(word, "with") == 0 || strcmp(word, "without") == 0 || strcmp(word, "when") == 0 ||
@@ -83,8 +81,6 @@ void rule_conditions_free(rule_conditions *conditions)
     array_free(&conditions->list);
 }
 
-/* ---- deciding ---- */
-
 /* True if the fact's JSON text is this word. A string is compared without its quotes. */
 static bool fact_is(const char *fact, const char *value)
 {
@@ -146,8 +142,6 @@ bool rule_condition_holds(const rule_condition *condition, const rule_subject *s
     rule_answer answer = decide_fact(condition, subject->model);
     return answer == RULE_YES || (answer == RULE_UNDECIDED && condition->is_negated);
 }
-
-/* ---- formatting ---- */
 
 const char *rule_condition_format(const rule_condition *condition, char *text, size_t bytes)
 {

@@ -20,8 +20,6 @@
 #define MAX_DEPTH 8
 #define BUILTIN "builtin:"
 
-/* ---- words ---- */
-
 banyan_status rules_line_fail(const rules_line *line, const char *word, const char *problem)
 {
     return error_set(BANYAN_ERR_FORMAT, "%s:%d: \"%s\" %s", line->file, line->number, word,
@@ -86,8 +84,6 @@ banyan_status rules_line_end(const rules_line *line, int word)
     return word < line->count ? rules_line_fail(line, line->words[word], "is not expected here")
                               : BANYAN_OK;
 }
-
-/* ---- lines at the top level ---- */
 
 /* A packing can follow only packings described above it, so there are no cycles. */
 static banyan_status parse_inherit(rules_parser *parser, const rules_line *line,
@@ -257,8 +253,6 @@ static banyan_status read_pattern(rules_parser *parser, const rules_line *line)
     return array_push(&parser->rules->rules, made) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-/* ---- includes ---- */
-
 static banyan_status parse_read_text(rules_parser *parser, const char *file, char *text);
 
 static banyan_status include_builtin(rules_parser *parser, const rules_line *line, const char *file)
@@ -324,8 +318,6 @@ static banyan_status read_include(rules_parser *parser, const rules_line *line)
     return status;
 }
 
-/* ---- texts ---- */
-
 static const struct top_line {
     const char *word;
     banyan_status (*read)(rules_parser *parser, const rules_line *line);
@@ -375,8 +367,6 @@ static banyan_status parse_read_text(rules_parser *parser, const char *file, cha
     }
     return BANYAN_OK;
 }
-
-/* ---- checks across rules ---- */
 
 static uint64_t parse_slots_of(const model_rule *rule, const rule_packed *packed)
 {

@@ -7,7 +7,7 @@
 /* Add the rules of a text to `rules`; the text is modified. `file` is for errors. */
 banyan_status rules_parse(banyan_rules *rules, const char *file, char *text);
 
-/* ---- between the files that read lines and clauses ---- */
+/* Between the files that read lines and clauses. */
 
 #define RULES_MAX_WORDS 32
 

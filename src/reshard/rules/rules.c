@@ -99,8 +99,6 @@ void banyan_rules_destroy(banyan_rules *rules)
     free(rules);
 }
 
-/* ---- names ---- */
-
 /* Return the length of the name without the rule's scale suffix, or 0 when it has another end. */
 static size_t without_suffix(const char *name, size_t bytes, const char *suffix)
 {
@@ -215,8 +213,6 @@ const rule_prefix *rules_find_prefix(const banyan_rules *rules, const rule_subje
     }
     return NULL;
 }
-
-/* ---- packings ---- */
 
 static const rule_packing *find_packing(const banyan_rules *rules, const char *name)
 {

@@ -22,8 +22,6 @@
 
 #define ZEROS_BYTES 256 /* an upper limit of element sizes */
 
-/* ---- ends ---- */
-
 static const banyan_piece *end_piece(const execution *run, const execution_end *end)
 {
     return end->is_send ? &run->plan->source.pieces[end->transfer->source_piece]
@@ -142,8 +140,6 @@ static banyan_status add_transfers(execution *run)
     return BANYAN_OK;
 }
 
-/* ---- views ---- */
-
 static void view_end(const execution *run, execution_end *end, execution_part *parts)
 {
     piece_view(end_piece(run, end), &end->box, end_tensor(run, end), end->shape, end->strides,
@@ -192,8 +188,6 @@ static banyan_status view_paddings(execution *run)
     }
     return BANYAN_OK;
 }
-
-/* ---- transforms ---- */
 
 typedef banyan_status (*prepare_fn)(void *context, const banyan_transform_task *task,
                                     banyan_transform_scratch *scratch, DLTensor *parts,
@@ -273,8 +267,6 @@ banyan_status execution_finalize_end(const execution *run, const execution_end *
     return transform->finalize_recv(transform->context, &task, parts, part_count);
 }
 
-/* ---- staging sizes ---- */
-
 /* Ask the transform for its parts once, and free the memory at once, to learn how much it takes: a
  * wave's addresses are settled before the first wave runs. */
 static banyan_status measure_end(execution *run, execution_end *end, bool is_local)
@@ -341,8 +333,6 @@ static banyan_status measure_ends(execution *run)
         RETURN_IF_FAILED(measure_end(run, &run->locals.data[i], true));
     return check_needs(run);
 }
-
-/* ---- devices ---- */
 
 static banyan_status build_check_device(const execution *run)
 {
@@ -470,8 +460,6 @@ static void free_fills(execution *run)
     if (run->fills && memory_device_find(run->device.device_type, &ops) == BANYAN_OK)
         ops->free(run->device.device_id, run->fills);
 }
-
-/* ---- building an execution ---- */
 
 static banyan_status build_alone(execution *run)
 {

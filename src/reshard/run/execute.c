@@ -10,8 +10,6 @@
 #include "reshard/run/tensors.h"
 #include "world/control.h"
 
-/* ---- one run ---- */
-
 static void fill_paddings(const execution *run)
 {
     for (size_t i = 0; i < run->paddings.count; i++)
@@ -66,8 +64,6 @@ banyan_status execution_run(execution *run)
     }
     return BANYAN_OK;
 }
-
-/* ---- runs and versions ---- */
 
 typedef struct job {
     banyan_reshard_plan *plan;

@@ -143,8 +143,6 @@ banyan_status banyan_tensors_create(const banyan_layout *layout, const DLTensor 
     return BANYAN_OK;
 }
 
-/* ---- memory of a set's own ---- */
-
 static banyan_status tensors_alloc_on_device(banyan_tensors *set, size_t bytes)
 {
     const memory_device_ops *ops;
@@ -281,8 +279,6 @@ void banyan_tensors_destroy(banyan_tensors *set)
     free(set->dims);
     free(set);
 }
-
-/* ---- accessors ---- */
 
 size_t banyan_tensors_count(const banyan_tensors *set)
 {

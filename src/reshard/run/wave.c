@@ -7,8 +7,6 @@
 #include "reshard/transform/object.h"
 #include "world/control.h"
 
-/* ---- staging the data that travels ---- */
-
 static banyan_status place_part(execution *run, execution_part *part, bool is_send)
 {
     strided_view view;
@@ -104,8 +102,6 @@ static banyan_status stage_wave(execution *run, execution_wave *wave)
     }
     return run->plan->checksums ? stage_sums(run, wave) : BANYAN_OK;
 }
-
-/* ---- submitting ---- */
 
 static banyan_status wave_submit(const execution *run, const banyan_copy_op *op, bool is_send)
 {
@@ -242,8 +238,6 @@ static banyan_status submit_wave(const execution *run, const execution_wave *wav
     return run->plan->checksums ? submit_sums(run, wave) : BANYAN_OK;
 }
 
-/* ---- landing ---- */
-
 static banyan_status verify_end(const execution *run, const execution_end *end,
                                 const uint64_t *sums)
 {
@@ -317,8 +311,6 @@ static banyan_status land_wave(const execution *run, const execution_wave *wave)
         RETURN_IF_FAILED(move_local(run, &wave->locals[i][0], &wave->locals[i][1]));
     return BANYAN_OK;
 }
-
-/* ---- a wave ---- */
 
 /* With a kept schedule the move proceeds although this rank has failed, since its partners take
  * part; without one the ranks agree first, so that none waits for a task that was not submitted. A

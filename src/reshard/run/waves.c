@@ -16,8 +16,6 @@ typedef struct execution_need {
 /* The first positions of all waves except the first. */
 typedef ARRAY(uint64_t) execution_boundaries;
 
-/* ---- cutting ---- */
-
 /* Return how far from `first` on this rank can go: the first position that no longer fits. Needs at
  * one position stay together; if a hash collision made positions equal, that costs a little more.
  */
@@ -52,8 +50,6 @@ static banyan_status cut_waves(banyan_world *world, const execution_need *needs,
             at++;
     }
 }
-
-/* ---- assigning ends ---- */
 
 static int compare_needs(const void *left, const void *right)
 {

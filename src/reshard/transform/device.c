@@ -29,7 +29,7 @@ static banyan_status transform_device_unsupported(const banyan_transform_task *t
                      task->local_name, why);
 }
 
-/* ---- scales as a tensor of bytes, in the order of the box's blocks ---- */
+/* Scales as a tensor of bytes, in the order of the box's blocks. */
 
 /* Dimensions are added slowest first. */
 typedef struct byte_tensor {
@@ -125,8 +125,6 @@ static banyan_status scales_tensor(const banyan_transform *transform,
                          .strides = kept + BANYAN_MAX_DIMS};
     return BANYAN_OK;
 }
-
-/* ---- parts ---- */
 
 static banyan_status transform_device_check_blocks(const banyan_transform_task *task, bool is_send)
 {

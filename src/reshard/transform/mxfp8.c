@@ -12,8 +12,6 @@
 /* Process blocks as 32 f32 values, which hold any source exactly. Nearly all blocks are easy:
  * without NaN, and with a scale for which float arithmetic meets no subnormal that counts. The
  * others take a slower path, in integers. */
-/* ---- scale ---- */
-
 /* Return the largest magnitude as f32 bits, which order like the values, with NaN above all. */
 static inline __attribute__((always_inline)) uint32_t block_amax(const uint32_t *restrict values)
 {
@@ -36,8 +34,6 @@ static uint32_t block_amax_without_nan(const uint32_t *values)
     return amax;
 }
 
-/* ---- elements ---- */
-
 static inline __attribute__((always_inline)) void
 easy_elements(const uint32_t *restrict values, uint8_t scale, uint8_t *restrict elements)
 {
@@ -51,8 +47,6 @@ static void any_elements(const uint32_t *values, uint8_t scale, uint8_t *restric
     for (int i = 0; i < BLOCK; i++)
         elements[i] = any_element(values[i], scale);
 }
-
-/* ---- dequantizing ---- */
 
 static inline uint32_t easy_value(uint8_t element, float factor)
 {
@@ -100,7 +94,7 @@ static void any_values(const uint8_t *elements, uint8_t scale, uint32_t *restric
         values[i] = any_value(elements[i], scale);
 }
 
-/* ---- bf16, in 16-bit integers ---- */
+/* Bf16, in 16-bit integers. */
 
 /* Fast paths for bf16: nearly all blocks of weights hold nothing that is subnormal in e4m3, except
  * zeros. Then a bf16 value becomes an element, or back, by shifting its exponent and rounding its
@@ -153,8 +147,6 @@ dequantize_bf16_block(const uint8_t *restrict elements, uint8_t scale, half_at *
     }
     return special == 0;
 }
-
-/* ---- blocks in a row ---- */
 
 static inline __attribute__((always_inline)) void quantize_blocks(banyan_mxfp8_rule rule,
                                                                   const uint32_t *values,
@@ -213,8 +205,6 @@ static inline __attribute__((always_inline)) void dequantize_bf16_blocks(const u
     }
 }
 
-/* ---- the kernels compiled for two processors ---- */
-
 struct kernels {
     void (*quantize)(banyan_mxfp8_rule rule, const uint32_t *values, int64_t blocks,
                      uint8_t *elements, uint8_t *scales);
@@ -267,8 +257,6 @@ static const struct kernels *kernels_of_this_cpu(void)
 #endif
     return &portable_kernels;
 }
-
-/* ---- runs ---- */
 
 /* Blocks that one pass takes through a buffer of f32. */
 #define CHUNK_BLOCKS 32

@@ -68,8 +68,6 @@ static bool mxfp8_should(void *context, const banyan_transfer *transfer)
            mxfp8->options.accepts(mxfp8->options.accepts_context, transfer);
 }
 
-/* ---- this rank's tensors ---- */
-
 static struct mxfp8_tensor *find_tensor(const struct mxfp8_transform *mxfp8, const char *name)
 {
     uint64_t i;
@@ -123,8 +121,6 @@ static banyan_status landing_tensor(const struct mxfp8_transform *mxfp8,
     clear_once(mxfp8, *tensor, scales);
     return BANYAN_OK;
 }
-
-/* ---- parts ---- */
 
 /* Allocate the values or elements of the task's box in scratch memory. */
 static banyan_status scratch_elements(const banyan_transform_task *task, DLDataType dtype,
@@ -212,8 +208,6 @@ static banyan_status pending_part(const struct mxfp8_transform *mxfp8, struct mx
     return BANYAN_OK;
 }
 
-/* ---- the sender ---- */
-
 static banyan_status send_quantized(const struct mxfp8_transform *mxfp8,
                                     const banyan_transform_task *task,
                                     banyan_transform_scratch *scratch, DLTensor *parts)
@@ -285,8 +279,6 @@ static banyan_status mxfp8_prepare_send(void *context, const banyan_transform_ta
     memcpy(parts, made, sizeof made[0] * (size_t)*part_count);
     return BANYAN_OK;
 }
-
-/* ---- the receiver ---- */
 
 static banyan_status receive_quantized(const struct mxfp8_transform *mxfp8,
                                        const banyan_transform_task *task,
@@ -395,8 +387,6 @@ static banyan_status mxfp8_finalize_recv(void *context, const banyan_transform_t
     return here ? finish_blocks(task, parts) : BANYAN_OK;
 }
 
-/* ---- runs ---- */
-
 /* Discard values that the previous run received, also when it failed half-way. */
 static banyan_status mxfp8_begin(void *context)
 {
@@ -434,8 +424,6 @@ static banyan_status mxfp8_finish(void *context)
     return BANYAN_OK;
 }
 
-/* ---- on devices ---- */
-
 bool transform_is_mxfp8(const banyan_transform *transform)
 {
     return transform && transform->prepare_send == mxfp8_prepare_send;
@@ -455,8 +443,6 @@ banyan_status mxfp8_scales_of_task(const banyan_transform *transform,
     *device = tensor->scales.device;
     return BANYAN_OK;
 }
-
-/* ---- creating one ---- */
 
 static void mxfp8_destroy(transform_object *object)
 {

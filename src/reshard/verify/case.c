@@ -23,8 +23,6 @@ typedef struct case_check {
     banyan_reshard_report *report;
 } case_check;
 
-/* ---- Banyan's plan ---- */
-
 static banyan_status layouts_of(void *context, int rank, banyan_layout *source,
                                 banyan_layout *destination)
 {
@@ -70,8 +68,6 @@ static banyan_status check_planned(case_check *check, uint64_t slot_bytes)
     free(parts);
     return status;
 }
-
-/* ---- the transfers that the case lists ---- */
 
 /* A part of a slice of a local tensor that is a box of one global tensor. `place` is its position
  * in the slice, which starts at 0. */
@@ -225,8 +221,6 @@ static banyan_status check_given(case_check *check)
     free(all.sorted);
     return status;
 }
-
-/* ---- both checks ---- */
 
 static void free_ranks(case_check *check)
 {

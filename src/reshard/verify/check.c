@@ -21,8 +21,6 @@ static bool box_inside(const banyan_box *box, const banyan_box *of)
     return true;
 }
 
-/* ---- exactly once ---- */
-
 /* Subtract every box from the whole: no transfer writes the rest. */
 static banyan_status add_unwritten(int rank, const char *name, const banyan_box *whole,
                                    const banyan_box *boxes, size_t count,
@@ -84,8 +82,6 @@ banyan_status check_cover(int rank, const char *name, const banyan_box *whole, b
         return BANYAN_OK;
     return add_unwritten(rank, name, whole, boxes, inside, report);
 }
-
-/* ---- one rank ---- */
 
 bool check_names_fit(const banyan_piece *source, const banyan_piece *destination)
 {
@@ -273,8 +269,6 @@ const banyan_reshard_finding *banyan_reshard_report_finding(const banyan_reshard
 {
     return i < report->findings.count ? &report->findings.data[i] : NULL;
 }
-
-/* ---- printing ---- */
 
 /* Escape text: names of tensors come from files. */
 static void escape_add(bytes_writer *to, const char *text)

@@ -73,7 +73,7 @@ static banyan_status each_overlap(run_spans *spans, overlap_fn tell, void *conte
     return status;
 }
 
-/* ---- first whole tensors: usually no two share memory ---- */
+/* First whole tensors: usually no two share memory. */
 
 typedef struct shared_tensors {
     bool *read, *written; /* per tensor of a side: it shares memory with the other side */
@@ -112,7 +112,7 @@ static banyan_status find_shared(const execution *run, shared_tensors *shared)
     return status;
 }
 
-/* ---- then the memory that a run touches in tensors that share it ---- */
+/* Then the memory that a run touches in tensors that share it. */
 
 static size_t tensor_of(const execution *run, const execution_end *end)
 {
@@ -196,8 +196,6 @@ banyan_status check_run_overlaps(const execution *run)
     free(flags);
     return status;
 }
-
-/* ---- staging ---- */
 
 banyan_status check_run_staging(const execution *run)
 {

@@ -181,8 +181,6 @@ static void receivers_enough_keep_every_replica_busy_with_fewer_shares(void **st
         assert_int_equal(counts[s], 1024 / 64);
 }
 
-/* ---- many sources ---- */
-
 #define SIDE 24
 
 static plan_tensor tensor_of(const int64_t *shape, plan_claim *sources, size_t count,
