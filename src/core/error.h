@@ -14,6 +14,13 @@ banyan_status error_set_errno(const char *format, ...) __attribute__((format(pri
 
 banyan_status error_no_memory(size_t bytes, const char *what) __attribute__((cold));
 
+/* Return NO_MEMORY if an allocation, which has set the message, gave NULL or false. */
+#define RETURN_IF_NO_MEMORY(allocated)                                                             \
+    do {                                                                                           \
+        if (!(allocated))                                                                          \
+            return BANYAN_ERR_NO_MEMORY;                                                           \
+    } while (0)
+
 /* Set INVALID: "banyan_comm_create: comm is NULL". */
 banyan_status error_null(const char *call, const char *argument) __attribute__((cold));
 

@@ -144,9 +144,8 @@ static banyan_status direct_device_fill_schedule(const device_state *state,
 {
     const direct_plan *plan = schedule->plan;
     size_t count = plan->partner_count;
-    schedule->lanes = calloc(count + 1, sizeof *schedule->lanes);
-    if (!schedule->lanes)
-        return error_no_memory((count + 1) * sizeof *schedule->lanes, "the lanes of a schedule");
+    RETURN_IF_NO_MEMORY(schedule->lanes = alloc_zeroed(count + 1, sizeof *schedule->lanes,
+                                                       "the lanes of a schedule"));
     for (size_t i = 0; i < count; i++)
         RETURN_IF_FAILED(partner_lane(state, &plan->partners[i], &schedule->lanes[i]));
     if (plan->local.bytes > 0)

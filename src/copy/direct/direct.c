@@ -339,9 +339,8 @@ static banyan_status open_meetings(const direct_state *state, direct_schedule *s
 {
     direct_shared *own = banyan_memory_local(state->shared);
     size_t count = schedule->plan->partner_count;
-    schedule->meetings = calloc(count + 1, sizeof *schedule->meetings);
-    if (!schedule->meetings)
-        return error_no_memory(count * sizeof *schedule->meetings, "the partners of a schedule");
+    RETURN_IF_NO_MEMORY(schedule->meetings = alloc_zeroed(count + 1, sizeof *schedule->meetings,
+                                                          "the partners of a schedule"));
     for (size_t i = 0; i < count; i++) {
         direct_meeting *meeting = &schedule->meetings[i];
         void *far;

@@ -98,8 +98,7 @@ static banyan_status plan_pieces(const direct_place *from, const strided_view *t
                                  direct_gather *gather)
 {
     direct_pieces *pieces = arena_take(memory, sizeof *pieces);
-    if (!pieces)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(pieces);
     *pieces = (direct_pieces){.to = *to, .from = from->view};
     choose_piece(pieces);
     gather->pieces = pieces;
@@ -125,8 +124,7 @@ banyan_status direct_gather_plan(const direct_place *from, const strided_view *t
         return BANYAN_OK;
     size_t bytes = (size_t)gather->rows.count * sizeof planned[0];
     strided_loop *loops = arena_take(memory, bytes);
-    if (!loops)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(loops);
     memcpy(loops, planned, bytes);
     gather->rows.loops = loops;
     return BANYAN_OK;

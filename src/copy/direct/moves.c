@@ -7,8 +7,7 @@
 
 static banyan_status direct_moves_push(direct_moves *moves, const direct_move *move, uint64_t bytes)
 {
-    if (!array_push(&moves->list, *move))
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(array_push(&moves->list, *move));
     moves->bytes += bytes;
     moves->chunk_bytes += bytes;
     return moves->chunk_bytes < CHUNK_BYTES ? BANYAN_OK : direct_moves_finish(moves);
@@ -64,8 +63,7 @@ static banyan_status direct_moves_cut(direct_moves *moves, const strided_move *m
         }
         uint64_t left = slowest->extent - row;
         strided_loop *loops = arena_take(&moves->loops, (size_t)move->count * sizeof *loops);
-        if (!loops)
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(loops);
         memcpy(loops, move->loops, (size_t)move->count * sizeof *loops);
         loops[0].extent = rows < left ? rows : left;
         part.loops = loops;
@@ -82,8 +80,7 @@ static banyan_status direct_moves_add_walk(direct_moves *moves, const strided_vi
     for (uint64_t first = 0; first < to->elems; first += most) {
         uint64_t count = to->elems - first < most ? to->elems - first : most;
         direct_walk *walk = arena_take(&moves->loops, sizeof *walk);
-        if (!walk)
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(walk);
         *walk = (direct_walk){*to, *from, first, count};
         RETURN_IF_FAILED(
             direct_moves_push(moves, &(direct_move){.walk = walk}, count * to->elem_bytes));
@@ -99,8 +96,7 @@ static banyan_status plan_move(direct_moves *moves, const strided_grid *grid,
     strided_move_plan(grid, to->data, from->data, planned, move);
     if (move->count > 0) {
         loops = arena_take(&moves->loops, (size_t)move->count * sizeof *loops);
-        if (!loops)
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(loops);
         memcpy(loops, planned, (size_t)move->count * sizeof *loops);
     }
     move->loops = loops;
@@ -149,8 +145,7 @@ static banyan_status direct_moves_add_whole_box(direct_moves *moves, const strid
         RETURN_IF_FAILED(plan_move(moves, &grid, to, from, &whole.move));
     } else {
         direct_walk *walk = arena_take(&moves->loops, sizeof *walk);
-        if (!walk)
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(walk);
         *walk = (direct_walk){*to, *from, 0, to->elems};
         whole.walk = walk;
     }

@@ -34,7 +34,7 @@ bool direct_place_find_symmetric(banyan_world *world, direct_place *place)
 static int compare_ordinary(const void *a, const void *b)
 {
     const ordinary *left = a, *right = b;
-    return (left->low > right->low) - (left->low < right->low);
+    return COMPARE(left->low, right->low);
 }
 
 /* Register [low, high) for the operations that lie in it. */
@@ -42,8 +42,7 @@ static banyan_status register_window(direct_places *places, const ordinary *part
                                      uintptr_t high)
 {
     banyan_memory_handle handle;
-    if (!array_reserve(&places->windows, 1))
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(array_reserve(&places->windows, 1));
     RETURN_IF_FAILED(
         banyan_memory_register(places->world, (void *)parts[0].low, high - parts[0].low, &handle));
     places->windows.data[places->windows.count++] = handle;
@@ -241,8 +240,7 @@ static banyan_status register_place(direct_places *places, direct_place *place)
     size_t bytes;
     strided_view_span(&place->view, &low, &bytes);
     banyan_memory_handle handle;
-    if (!array_reserve(&places->windows, 1))
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(array_reserve(&places->windows, 1));
     RETURN_IF_FAILED(banyan_memory_register(places->world, low, bytes, &handle));
     places->windows.data[places->windows.count++] = handle;
     if (handle.kind != BANYAN_MEMORY_DEVICE)

@@ -376,7 +376,7 @@ banyan_status direct_pages_add(direct_pages *all, const strided_view *view, bool
 static int compare_ranges(const void *a, const void *b)
 {
     const direct_page_range *left = a, *right = b;
-    return (left->low > right->low) - (left->low < right->low);
+    return COMPARE(left->low, right->low);
 }
 
 static void direct_pages_prefault_range(direct_page_range *ranges, size_t count, bool written)

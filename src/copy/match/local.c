@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/containers/array.h"
 #include "core/error.h"
 
 static strided_format mxfp8_format(uint32_t flags)
@@ -88,13 +89,11 @@ const char *task_names_text(task_names *names)
 
 int task_key_compare(const task_key *a, const task_key *b)
 {
-    if (a->peer != b->peer)
-        return a->peer < b->peer ? -1 : 1;
-    if (a->task_id != b->task_id)
-        return a->task_id < b->task_id ? -1 : 1;
+    RETURN_IF_UNEQUAL(a->peer, b->peer);
+    RETURN_IF_UNEQUAL(a->task_id, b->task_id);
     if (a->task_id == BANYAN_TASK_ID_NONE)
-        return (a->op > b->op) - (a->op < b->op);
-    return (a->part > b->part) - (a->part < b->part);
+        return COMPARE(a->op, b->op);
+    return COMPARE(a->part, b->part);
 }
 
 static int compare_in_qsort(const void *a, const void *b)
@@ -242,7 +241,7 @@ static banyan_status match_local_check_sizes(const char *who, int rank, const lo
 static int match_local_compare_pairs(const void *a, const void *b)
 {
     const banyan_copy_pair *left = a, *right = b;
-    return (left->send > right->send) - (left->send < right->send);
+    return COMPARE(left->send, right->send);
 }
 
 banyan_status banyan_copy_match_local(const char *who, int rank, const banyan_send_op *sends,

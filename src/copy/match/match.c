@@ -68,15 +68,7 @@ static banyan_status side_open(match_side *side, bool is_send, const banyan_copy
 
 static size_t first_of_peer(const match_side *side, int peer)
 {
-    size_t low = 0, high = side->count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (side->keys[middle].peer < peer)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return BISECT(i, 0, side->count, side->keys[i].peer < peer);
 }
 
 /* Return the next partner above `after`; -1 when there is none. */
@@ -131,9 +123,8 @@ static banyan_status match_write_messages(matcher *match)
     int partners = 0;
     for (int peer = next_partner(match, -1); peer >= 0; peer = next_partner(match, peer))
         partners++;
-    match->told = calloc((size_t)partners + 1, sizeof *match->told);
-    if (!match->told)
-        return error_no_memory((size_t)partners * sizeof *match->told, "describing a batch");
+    RETURN_IF_NO_MEMORY(match->told = alloc_zeroed((size_t)partners + 1, sizeof *match->told,
+                                                   "describing a batch"));
     banyan_status status = BANYAN_OK;
     for (int peer = next_partner(match, -1); peer >= 0; peer = next_partner(match, peer)) {
         bytes_writer message = {0};

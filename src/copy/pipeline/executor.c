@@ -295,9 +295,8 @@ banyan_status banyan_pipeline_self_moves(banyan_pipeline *pipeline, const banyan
                                          size_t recv_count)
 {
     size_t most = send_count < recv_count ? send_count : recv_count, count;
-    banyan_copy_pair *pairs = calloc(most ? most : 1, sizeof *pairs);
-    if (!pairs)
-        return error_no_memory(most * sizeof *pairs, "moves of a rank to itself");
+    banyan_copy_pair *pairs = alloc_zeroed(most, sizeof *pairs, "moves of a rank to itself");
+    RETURN_IF_NO_MEMORY(pairs);
     banyan_status status = banyan_copy_match_local("pipeline", pipeline->rank, sends, send_count,
                                                    recvs, recv_count, pairs, &count);
     if (status == BANYAN_OK)

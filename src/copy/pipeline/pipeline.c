@@ -32,9 +32,8 @@ banyan_status banyan_pipeline_create(const banyan_pipeline_launcher *launcher,
         return error_set(BANYAN_ERR_INVALID,
                          "pipeline: the %s of rank %d lacks an operation that is required",
                          launcher_complete(launcher) ? "table of buffers" : "launcher", rank);
-    banyan_pipeline *made = calloc(1, sizeof *made);
-    if (!made)
-        return error_no_memory(sizeof *made, "a pipeline");
+    banyan_pipeline *made = alloc_zeroed(1, sizeof *made, "a pipeline");
+    RETURN_IF_NO_MEMORY(made);
     made->launcher = launcher;
     made->buffers = buffers;
     made->rank = rank;

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/containers/array.h"
 #include "core/deadline.h"
 #include "core/error.h"
 #include "world/control.h"
@@ -215,9 +216,8 @@ static banyan_status agree_on_bytes(banyan_world *world, size_t slot_bytes)
 static banyan_status allocate_own(slot_buffers *buffers)
 {
     size_t ranks = (size_t)banyan_world_size(buffers->world);
-    buffers->peers = calloc(ranks, sizeof *buffers->peers);
-    if (!buffers->peers)
-        return error_no_memory(ranks * sizeof *buffers->peers, "the pipeline's peers");
+    RETURN_IF_NO_MEMORY(buffers->peers =
+                            alloc_zeroed(ranks, sizeof *buffers->peers, "the pipeline's peers"));
     buffers->send_slots = aligned_alloc(PAGE_BYTES, SLOTS * buffers->stride);
     if (!buffers->send_slots)
         return error_no_memory(SLOTS * buffers->stride, "the pipeline's send slots");

@@ -101,8 +101,7 @@ static banyan_status write_slots(const gpu_pipeline_steps *steps, bytes_writer *
             bytes_write(&by_rank[batch->peer], &slot, 1);
     }
     for (int rank = 0; rank < ranks; rank++)
-        if (by_rank[rank].failed)
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(!by_rank[rank].failed);
     return BANYAN_OK;
 }
 

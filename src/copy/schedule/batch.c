@@ -95,9 +95,8 @@ banyan_status pipeline_batch_pack(const pipeline_task *tasks, size_t task_count,
                                   uint64_t slot_bytes, pipeline_batches *batches)
 {
     /* Only a task's last segment can be smaller than a slot. */
-    sized_segment *small = calloc(task_count ? task_count : 1, sizeof *small);
-    if (!small)
-        return error_no_memory(task_count * sizeof *small, "a batch's small tasks");
+    sized_segment *small = alloc_zeroed(task_count, sizeof *small, "a batch's small tasks");
+    RETURN_IF_NO_MEMORY(small);
     pipeline_batches packed = {0};
     size_t count;
     banyan_status status = batch_large(tasks, task_count, slot_bytes, &packed, small, &count);
@@ -136,8 +135,7 @@ banyan_status pipeline_segment_cut(const pipeline_task *task, size_t index, uint
     if (task->elems == 0)
         return BANYAN_OK;
     uint64_t count = (task->elems - 1) / most + 1;
-    if (!array_reserve(segments, count))
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(array_reserve(segments, count));
     for (uint64_t first = 0; first < task->elems; first += most) {
         uint64_t left = task->elems - first;
         segments->data[segments->count++] = (pipeline_segment){

@@ -38,8 +38,7 @@ static banyan_status list_steps(const banyan_iteration *iterations, size_t count
             if (coming->peer >= 0 && !schedule_check_push(list, ahead, coming, begun++))
                 return BANYAN_ERR_NO_MEMORY;
         }
-        if (!schedule_check_push(list, behind, batch, done++))
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(schedule_check_push(list, behind, batch, done++));
     }
     return BANYAN_OK;
 }
@@ -107,9 +106,8 @@ static banyan_status schedule_check_tell(const check_run *run, pipeline_fault fa
 static int schedule_check_by_ranks(const void *left, const void *right)
 {
     const check_pair *a = left, *b = right;
-    if (a->sender != b->sender)
-        return a->sender < b->sender ? -1 : 1;
-    return (a->receiver > b->receiver) - (a->receiver < b->receiver);
+    RETURN_IF_UNEQUAL(a->sender, b->sender);
+    return COMPARE(a->receiver, b->receiver);
 }
 
 /* Return the pair; it exists since every rank of a step has the other as a partner. */
@@ -247,8 +245,7 @@ static banyan_status add_pairs(check_run *run, int rank, const pipeline_step_lis
         if (i > 0 && list->data[i - 1].peer == peer)
             continue;
         check_pair pair = {.sender = is_send ? rank : peer, .receiver = is_send ? peer : rank};
-        if (!array_push(&run->pairs, pair))
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(array_push(&run->pairs, pair));
     }
     return BANYAN_OK;
 }

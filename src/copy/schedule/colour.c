@@ -336,8 +336,7 @@ static bool make_regular(colourer *c, const colour_pair *pairs, size_t pair_coun
 static int by_pair_and_round(const void *left, const void *right)
 {
     const colour_run *a = left, *b = right;
-    if (a->pair != b->pair)
-        return a->pair < b->pair ? -1 : 1;
+    RETURN_IF_UNEQUAL(a->pair, b->pair);
     return a->first_round < b->first_round ? -1 : a->first_round > b->first_round;
 }
 
@@ -376,9 +375,8 @@ banyan_status colour_rounds(const colour_pair *pairs, size_t pair_count, int ran
         return error_set(BANYAN_ERR_INVALID, "pipeline: %zu pairs of ranks, more than %u",
                          pair_count, NO_PAIR - 1);
     size_t bytes = (size_t)ranks * (2 * sizeof(uint64_t) + 2 * sizeof(uint32_t));
-    uint64_t *degrees = calloc(1, bytes);
-    if (!degrees)
-        return error_no_memory(bytes, "a schedule's rounds");
+    uint64_t *degrees = alloc_zeroed(1, bytes, "a schedule's rounds");
+    RETURN_IF_NO_MEMORY(degrees);
     uint64_t *sends = degrees, *receives = degrees + ranks;
     c.single[0] = (uint32_t *)(degrees + 2 * (size_t)ranks);
     c.single[1] = c.single[0] + ranks;

@@ -98,8 +98,7 @@ static banyan_status copy_tensor(arena *memory, const DLTensor *tensor, DLTensor
 {
     size_t dims = (size_t)tensor->ndim, bytes = dims * sizeof(int64_t);
     int64_t *kept = arena_take(memory, 2 * bytes + sizeof(int64_t));
-    if (!kept)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(kept);
     *copy = *tensor;
     if (dims > 0)
         memcpy(kept, tensor->shape, bytes);
@@ -114,8 +113,7 @@ static banyan_status copy_tensor(arena *memory, const DLTensor *tensor, DLTensor
 static banyan_status side_tensors(arena *memory, const plan_side *side, DLTensor **tensors)
 {
     DLTensor *kept = arena_take(memory, (side->match_count + 1) * sizeof *kept);
-    if (!kept)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(kept);
     for (size_t i = 0; i < side->match_count; i++)
         RETURN_IF_FAILED(copy_tensor(memory, &side->ops[side->matches[i].op].tensor, &kept[i]));
     *tensors = kept;
@@ -132,8 +130,7 @@ static banyan_status side_segments(arena *memory, const plan_side *side, banyan_
         const DLTensor *first = &tensors[flow->tasks - side->tasks];
         size_t count = flow->batches.segments.count;
         segments[f] = arena_take(memory, (count + 1) * sizeof **segments);
-        if (!segments[f])
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(segments[f]);
         for (size_t i = 0; i < count; i++) {
             const pipeline_segment *segment = &flow->batches.segments.data[i];
             segments[f][i] = (banyan_segment){first[segment->task], segment->first_elem,
@@ -160,8 +157,7 @@ static banyan_status fill_iterations(const planner *plan, pipeline_schedule *sch
     banyan_segment **segments = arena_take(memory, (flows + 1) * sizeof *segments);
     banyan_iteration *iterations = arena_take(memory, (count + 1) * sizeof *iterations);
     uint64_t *rounds = arena_take(memory, (count + 1) * sizeof *rounds);
-    if (!segments || !iterations || !rounds)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(segments && iterations && rounds);
     banyan_segment **recv_segments = segments + plan->sends.flow_count;
     RETURN_IF_FAILED(side_segments(memory, &plan->sends, segments));
     RETURN_IF_FAILED(side_segments(memory, &plan->recvs, recv_segments));
@@ -188,8 +184,7 @@ static banyan_status schedule_plan_fill_local(const banyan_copy_batch *batch,
     banyan_copy_op *sends = arena_take(memory, (count + 1) * sizeof *sends);
     banyan_copy_op *recvs = arena_take(memory, (count + 1) * sizeof *recvs);
     banyan_copy_pair *pairs = arena_take(memory, (count + 1) * sizeof *pairs);
-    if (!sends || !recvs || !pairs)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(sends && recvs && pairs);
     for (size_t i = 0; i < count; i++) {
         const banyan_copy_op *send = &batch->sends[batch->local[i].send];
         const banyan_copy_op *recv = &batch->recvs[batch->local[i].recv];

@@ -29,8 +29,7 @@ static banyan_status merge_turns(const round_turns *sends, const round_turns *re
                                  pipeline_rounds *rounds)
 {
     pipeline_rounds merged = {0};
-    if (!array_reserve(&merged, sends->count + recvs->count))
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(array_reserve(&merged, sends->count + recvs->count));
     for (size_t s = 0, r = 0; s < sends->count || r < recvs->count;) {
         const round_turn *send = s < sends->count ? &sends->data[s] : NULL;
         const round_turn *recv = r < recvs->count ? &recvs->data[r] : NULL;
@@ -67,8 +66,7 @@ static banyan_status rotate_flow(const pipeline_flow *flow, size_t index, int sh
     if (count > INT32_MAX)
         return error_set(BANYAN_ERR_INVALID, "pipeline: %zu batches with rank %d, more than %d",
                          count, flow->peer, INT32_MAX);
-    if (!array_reserve(turns, count))
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(array_reserve(turns, count));
     for (size_t i = 0; i < count; i++)
         turns->data[turns->count++] = (round_turn){rotated_round(shift, i), index, i};
     return BANYAN_OK;
@@ -97,14 +95,7 @@ banyan_status pipeline_rounds_rotate(int rank, int world_size, const pipeline_fl
 
 static const pipeline_flow *find_flow(const pipeline_flow *flows, size_t count, int peer)
 {
-    size_t low = 0, high = count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (flows[middle].peer < peer)
-            low = middle + 1;
-        else
-            high = middle;
-    }
+    size_t low = BISECT(i, 0, count, flows[i].peer < peer);
     return low < count && flows[low].peer == peer ? &flows[low] : NULL;
 }
 
@@ -116,8 +107,7 @@ static banyan_status unroll_runs(int rank, const char *direction, const pipeline
     size_t batches = 0;
     for (size_t i = 0; i < flow_count; i++)
         batches += flows[i].batches.list.count;
-    if (!array_reserve(turns, batches))
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(array_reserve(turns, batches));
     for (size_t i = 0; i < run_count; i++) {
         const pipeline_flow *flow = find_flow(flows, flow_count, runs[i].peer);
         if (!flow || runs[i].count > batches - turns->count ||
@@ -245,8 +235,7 @@ static banyan_status write_runs(const colour_pairs *pairs, const colouring *colo
         schedule_gather_write_run(&by_rank[pair->dest], RUN_RECV, pair->source, run);
     }
     for (int rank = 0; rank < world_size; rank++) {
-        if (by_rank[rank].failed)
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(!by_rank[rank].failed);
     }
     return BANYAN_OK;
 }
@@ -274,8 +263,7 @@ static banyan_status read_runs(int rank, const control_message *messages, size_t
             return error_set(BANYAN_ERR_FORMAT,
                              "pipeline: rank %d: malformed rounds, %zu bytes, from rank 0", rank,
                              messages[0].bytes);
-        if (!array_push(&lists->runs[direction], run))
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(array_push(&lists->runs[direction], run));
     }
     return BANYAN_OK;
 }

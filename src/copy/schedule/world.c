@@ -7,9 +7,9 @@ typedef struct pipeline_world_runs {
 
 banyan_status pipeline_world_create(int ranks, uint64_t slot_bytes, pipeline_world *made)
 {
-    pipeline_member *members = calloc((size_t)ranks, sizeof *members);
-    if (!members)
-        return error_no_memory((size_t)ranks * sizeof *members, "a schedule of all ranks");
+    pipeline_member *members =
+        alloc_zeroed((size_t)ranks, sizeof *members, "a schedule of all ranks");
+    RETURN_IF_NO_MEMORY(members);
     *made = (pipeline_world){.ranks = ranks, .slot_bytes = slot_bytes, .members = members};
     return BANYAN_OK;
 }
@@ -35,9 +35,8 @@ void pipeline_world_free(pipeline_world *old)
 static int by_peer(const void *left, const void *right)
 {
     const pipeline_world_task *a = left, *b = right;
-    if (a->peer != b->peer)
-        return a->peer < b->peer ? -1 : 1;
-    return (a->id > b->id) - (a->id < b->id);
+    RETURN_IF_UNEQUAL(a->peer, b->peer);
+    return COMPARE(a->id, b->id);
 }
 
 void pipeline_world_sort(pipeline_world_task *tasks, size_t count)
@@ -86,10 +85,9 @@ banyan_status pipeline_world_link(pipeline_world *world)
         }
         for (int r = 0; r < world->ranks && pass == 0; r++) {
             pipeline_member *member = &world->members[r];
-            member->recvs = calloc(member->recv_count + 1, sizeof *member->recvs);
-            if (!member->recvs)
-                return error_no_memory(member->recv_count * sizeof *member->recvs,
-                                       "a schedule of all ranks");
+            RETURN_IF_NO_MEMORY(member->recvs =
+                                    alloc_zeroed(member->recv_count + 1, sizeof *member->recvs,
+                                                 "a schedule of all ranks"));
             member->recv_count = 0;
         }
     }
@@ -114,17 +112,15 @@ static banyan_status schedule_world_count_pairs(const pipeline_world *world, col
 static banyan_status keep_runs(pipeline_world *world, const colour_pairs *pairs,
                                const colouring *colours)
 {
-    world->runs = calloc((size_t)world->ranks, sizeof *world->runs);
-    if (!world->runs)
-        return error_no_memory((size_t)world->ranks * sizeof *world->runs, "a schedule's rounds");
+    RETURN_IF_NO_MEMORY(world->runs = alloc_zeroed((size_t)world->ranks, sizeof *world->runs,
+                                                   "a schedule's rounds"));
     for (size_t i = 0; i < colours->runs.count; i++) {
         const colour_run *run = &colours->runs.data[i];
         const colour_pair *pair = &pairs->data[run->pair];
         pipeline_run sent = {pair->dest, run->first_round, run->count};
         pipeline_run received = {pair->source, run->first_round, run->count};
-        if (!array_push(&world->runs[pair->source].sends, sent) ||
-            !array_push(&world->runs[pair->dest].recvs, received))
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(array_push(&world->runs[pair->source].sends, sent) &&
+                            array_push(&world->runs[pair->dest].recvs, received));
     }
     return BANYAN_OK;
 }

@@ -153,8 +153,7 @@ banyan_status copy_queue_add(copy_queue *queue, const banyan_copy_backend *backe
     size_t bytes = (size_t)op->tensor.ndim * sizeof(int64_t);
     if (bytes > 0) {
         int64_t *shape = arena_take(&queue->shapes, 2 * bytes);
-        if (!shape)
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(shape);
         memcpy(shape, op->tensor.shape, bytes);
         kept.tensor.shape = shape;
         if (op->tensor.strides) {

@@ -97,9 +97,8 @@ static banyan_status service_create(banyan_world *world, const banyan_copy_backe
                                     const banyan_copy_options *options,
                                     banyan_copy_service **service)
 {
-    banyan_copy_service *made = calloc(1, sizeof *made);
-    if (!made)
-        return error_no_memory(sizeof *made, "a copy service");
+    banyan_copy_service *made = alloc_zeroed(1, sizeof *made, "a copy service");
+    RETURN_IF_NO_MEMORY(made);
     made->world = world;
     made->timeout = control_timeout_now(world);
     made->backend = backend;

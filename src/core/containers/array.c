@@ -16,3 +16,18 @@ bool array_grow(void **data, size_t *capacity, size_t count, size_t more, size_t
     *capacity = wanted;
     return true;
 }
+
+void *alloc_zeroed(size_t count, size_t elem_bytes, const char *what)
+{
+    void *made = calloc(count > 0 ? count : 1, elem_bytes);
+    if (!made)
+        error_no_memory(count * elem_bytes, what);
+    return made;
+}
+
+void sort_elements(void *data, size_t count, size_t elem_bytes,
+                   int (*compare)(const void *, const void *))
+{
+    if (count > 1)
+        qsort(data, count, elem_bytes, compare);
+}

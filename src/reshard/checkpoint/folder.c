@@ -124,8 +124,7 @@ static void folder_remove_abandoned(int parent_fd, const char *name)
 static banyan_status remove_all_abandoned(const char *path, const char *parent)
 {
     char *prefix = hidden_prefix(path);
-    if (!prefix)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(prefix);
     DIR *folder = opendir(parent);
     struct dirent *entry;
     while (folder && (entry = readdir(folder))) {
@@ -144,8 +143,7 @@ banyan_status new_folder_check(const char *path)
     if (lstat(path, &info) == 0 && !(S_ISDIR(info.st_mode) && folder_is_empty(path)))
         return error_set(BANYAN_ERR_INVALID, "%s exists already: it is not overwritten", path);
     char *parent = path_parent(path);
-    if (!parent)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(parent);
     banyan_status status = BANYAN_OK;
     bool found = stat(parent, &info) == 0;
     if (!found && errno != ENOENT && errno != ENOTDIR)
@@ -161,8 +159,7 @@ banyan_status new_folder_check(const char *path)
 banyan_status new_folder_make(const char *path, char **hidden, int *lock)
 {
     char *name = hidden_path(path);
-    if (!name)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(name);
     if (mkdir(name, 0777) != 0) {
         banyan_status status = error_set_errno("making a folder for %s", path);
         free(name);
@@ -176,8 +173,7 @@ banyan_status new_folder_make(const char *path, char **hidden, int *lock)
 banyan_status new_folder_publish(const char *hidden, const char *path)
 {
     char *parent = path_parent(path);
-    if (!parent)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(parent);
     banyan_status status = folder_sync(hidden);
     if (status == BANYAN_OK && rename(hidden, path) != 0)
         status = error_set_errno("naming %s", path);

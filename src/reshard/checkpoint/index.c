@@ -44,9 +44,8 @@ static banyan_status index_read_tensor(json_path *path, const json_t *member,
     tensor.ndim = (int)ndim;
     if (!shape_bytes(tensor.ndim, tensor.shape, banyan_dtype_bytes(tensor.dtype), &bytes))
         return json_path_fail(path, "has a shape of more than 2^63 bytes");
-    if (!tensor.name || !array_reserve(&index->tensors, 1) ||
-        !map_put_string(&index->by_name, tensor.name, index->tensors.count))
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(tensor.name && array_reserve(&index->tensors, 1) &&
+                        map_put_string(&index->by_name, tensor.name, index->tensors.count));
     index->tensors.data[index->tensors.count++] = tensor;
     return BANYAN_OK;
 }
@@ -159,12 +158,10 @@ static banyan_status index_read_file(json_path *path, const json_t *member, chec
     if (!index_is_inside(name))
         return json_path_fail(path, "has file \"%s\", which is not in this folder", name);
     const char *kept = names_keep(&index->names, name);
-    if (!kept || !array_push(&index->files, kept))
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(kept && array_push(&index->files, kept));
     RETURN_IF_FAILED(index_boxes_read(path, member, index->files.count - 1, &index->names,
                                       &index->boxes, &declared));
-    if (!array_push(&index->declares, declared))
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(array_push(&index->declares, declared));
     RETURN_IF_FAILED(json_member(path, member, "pieces", JSON_ARRAY, &pieces));
     size_t all = json_path_key(path, "pieces");
     for (size_t i = 0; i < json_array_size(pieces); i++) {

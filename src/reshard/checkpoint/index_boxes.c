@@ -43,8 +43,7 @@ static banyan_status index_boxes_read_box(json_path *path, const json_t *object,
                               extent);
     box->box.ndim = (int)start;
     box->local = names_keep(pool, local);
-    if (!box->local)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(box->local);
     return box->left_alone ? BANYAN_OK : read_fill(path, object, box);
 }
 
@@ -59,8 +58,7 @@ static banyan_status index_boxes_read_list(json_path *path, const json_t *file_o
         index_box box = like;
         size_t mark = json_path_index(path, i);
         RETURN_IF_FAILED(index_boxes_read_box(path, json_array_get(list, i), pool, &box));
-        if (!array_push(boxes, box))
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(array_push(boxes, box));
         json_path_pop(path, mark);
     }
     json_path_pop(path, all);

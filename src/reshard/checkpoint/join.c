@@ -141,8 +141,7 @@ static banyan_status cut_shards(struct join *join)
         join->progress.total += bytes;
         if (join->shards.count == 0 || bytes > most - used) {
             struct shard shard = {.first = t, .file.fd = -1};
-            if (!array_push(&join->shards, shard))
-                return BANYAN_ERR_NO_MEMORY;
+            RETURN_IF_NO_MEMORY(array_push(&join->shards, shard));
             used = 0;
         }
         join->shards.data[join->shards.count - 1].count++;
@@ -239,8 +238,7 @@ static banyan_status place_shards(struct join *join, const char *hidden)
 {
     for (size_t i = 0; i < join->shards.count; i++) {
         char *path = path_join(hidden, join->shards.data[i].name);
-        if (!path)
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(path);
         banyan_status status = new_file_publish(&join->shards.data[i].file, path);
         free(path);
         RETURN_IF_FAILED(status);

@@ -53,8 +53,7 @@ static banyan_status map_file(banyan_checkpoint *checkpoint, const char *path,
 {
     int fd;
     uint64_t bytes;
-    if (!array_reserve(&checkpoint->files, 1))
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(array_reserve(&checkpoint->files, 1));
     RETURN_IF_FAILED(file_open(path, &fd, &bytes));
     banyan_status status = map_open(fd, path, bytes, file);
     close(fd);
@@ -69,9 +68,9 @@ static banyan_status checkpoint_read_add_tensor(banyan_checkpoint *checkpoint,
 {
     struct mapped_tensor added = {.tensor = entry->tensor};
     added.tensor.name = names_keep(&checkpoint->names, entry->tensor.name);
-    if (!added.tensor.name || !array_reserve(&checkpoint->tensors, 1) ||
-        !map_put_string(&checkpoint->by_name, added.tensor.name, checkpoint->tensors.count))
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(
+        added.tensor.name && array_reserve(&checkpoint->tensors, 1) &&
+        map_put_string(&checkpoint->by_name, added.tensor.name, checkpoint->tensors.count));
     added.data = (DLTensor){.data = (char *)file->base + entry->offset,
                             .device = {kDLCPU, 0},
                             .ndim = entry->tensor.ndim,
@@ -205,9 +204,8 @@ static banyan_status open_saved(banyan_checkpoint *checkpoint)
     const checkpoint_index *index = &checkpoint->saved.index;
     for (size_t t = 0; t < index->tensors.count; t++) {
         struct mapped_tensor added = {.tensor = index->tensors.data[t]};
-        if (!map_put_string(&checkpoint->by_name, added.tensor.name, t) ||
-            !array_push(&checkpoint->tensors, added))
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(map_put_string(&checkpoint->by_name, added.tensor.name, t) &&
+                            array_push(&checkpoint->tensors, added));
     }
     return BANYAN_OK;
 }

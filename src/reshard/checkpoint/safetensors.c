@@ -111,10 +111,8 @@ static banyan_status check_metadata(json_path *path, const json_t *metadata)
 static int safetensors_compare_places(const void *a, const void *b)
 {
     const safetensors_entry *x = a, *y = b;
-    if (x->offset != y->offset)
-        return x->offset < y->offset ? -1 : 1;
-    if (x->bytes != y->bytes)
-        return x->bytes < y->bytes ? -1 : 1;
+    RETURN_IF_UNEQUAL(x->offset, y->offset);
+    RETURN_IF_UNEQUAL(x->bytes, y->bytes);
     return strcmp(x->tensor.name, y->tensor.name);
 }
 
@@ -162,8 +160,7 @@ static banyan_status safetensors_read_entries(const char *path, json_t *root, ui
             continue;
         }
         safetensors_entry entry = {.tensor.name = names_keep(&header->names, name)};
-        if (!entry.tensor.name || !array_reserve(&header->entries, 1))
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(entry.tensor.name && array_reserve(&header->entries, 1));
         RETURN_IF_FAILED(read_entry(&place, member, room, &entry));
         header->entries.data[header->entries.count++] = entry;
     }

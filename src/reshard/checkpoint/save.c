@@ -97,8 +97,7 @@ static banyan_status save_check_arguments(struct save *save)
 static banyan_status save_write_file(struct save *save)
 {
     char *parent = path_parent(save->folder);
-    if (!parent)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(parent);
     banyan_status status = save->count > 0 ? write_tensors(save, parent) : BANYAN_OK;
     free(parent);
     return status;
@@ -185,8 +184,7 @@ static banyan_status my_part(const struct save *save, char **text)
         return BANYAN_OK;
     snprintf(file, sizeof file, "%s/" FILE_NAME, save->rank_name);
     json_t *part = checkpoint_index_part(file, save->layout, save->tensors);
-    if (!part)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(part);
     *text = json_dumps(part, JSON_COMPACT);
     json_decref(part);
     return *text ? BANYAN_OK : error_no_memory(1, "an index");
@@ -196,8 +194,7 @@ static banyan_status write_index(const struct save *save, const control_message 
                                  size_t count)
 {
     json_t *whole = checkpoint_index_begin();
-    if (!whole)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(whole);
     banyan_status status = BANYAN_OK;
     for (size_t i = 0; i < count && status == BANYAN_OK; i++)
         status = checkpoint_index_merge(whole, parts[i].data, parts[i].bytes);

@@ -16,8 +16,7 @@ static banyan_status saved_read_index(saved_model *saved, const char *folder)
     char *text;
     size_t bytes;
     saved->index_path = path_join(folder, CHECKPOINT_INDEX_NAME);
-    if (!saved->index_path)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(saved->index_path);
     RETURN_IF_FAILED(file_read(saved->index_path, MAX_INDEX_BYTES, &text, &bytes));
     banyan_status status = checkpoint_index_parse(saved->index_path, text, bytes, &saved->index);
     free(text);
@@ -26,13 +25,11 @@ static banyan_status saved_read_index(saved_model *saved, const char *folder)
 
 static banyan_status open_files(saved_model *saved, const char *folder)
 {
-    saved->files = calloc(saved->index.files.count + 1, sizeof(banyan_checkpoint *));
-    if (!saved->files)
-        return error_no_memory(saved->index.files.count * sizeof(banyan_checkpoint *), "files");
+    RETURN_IF_NO_MEMORY(saved->files = alloc_zeroed(saved->index.files.count + 1,
+                                                    sizeof(banyan_checkpoint *), "files"));
     for (size_t i = 0; i < saved->index.files.count; i++) {
         char *path = path_join(folder, saved->index.files.data[i]);
-        if (!path)
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(path);
         banyan_status status = checkpoint_open_file(path, &saved->files[i]);
         free(path);
         RETURN_IF_FAILED(status);
@@ -133,8 +130,7 @@ static banyan_status saved_check_covered(const saved_model *saved, size_t t)
     const banyan_local_tensor *tensor = &saved->index.tensors.data[t];
     ARRAY(banyan_box) missing = {0};
     banyan_status status = BANYAN_OK;
-    if (!array_push(&missing, box_whole(tensor->ndim, tensor->shape)))
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(array_push(&missing, box_whole(tensor->ndim, tensor->shape)));
     for (size_t p = saved->first_piece[t]; p < saved->first_piece[t + 1]; p++) {
         const banyan_box *cut = &saved_piece_of(saved, p)->piece.box;
         for (size_t i = missing.count; i-- > 0;) {

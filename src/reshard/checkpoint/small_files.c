@@ -193,8 +193,7 @@ static banyan_status add_folder(struct listing *listing, const char *below)
 static int smaller_first(const void *a, const void *b)
 {
     const struct small_file *first = a, *second = b;
-    if (first->bytes != second->bytes)
-        return first->bytes < second->bytes ? -1 : 1;
+    RETURN_IF_UNEQUAL(first->bytes, second->bytes);
     return strcmp(first->name, second->name);
 }
 
@@ -224,8 +223,7 @@ static banyan_status small_files_write_file(int from, uint64_t bytes, const char
 {
     char *folder = path_parent(path);
     new_file file;
-    if (!folder)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(folder);
     banyan_status status = BANYAN_OK;
     if (mkdir(folder, 0777) != 0 && errno != EEXIST)
         status = error_set_errno("making %s", folder);
@@ -265,8 +263,7 @@ static banyan_status sync_folders(const struct listing *listing, const char *int
     banyan_status status = BANYAN_OK;
     for (size_t i = 0; i < listing->folders.count && status == BANYAN_OK; i++) {
         char *path = path_join(into, listing->folders.data[i]);
-        if (!path)
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(path);
         if (access(path, F_OK) == 0)
             status = folder_sync(path);
         free(path);
@@ -282,9 +279,7 @@ static banyan_status small_files_copy_all(struct listing *listing, const char *i
     if (!find_roots(listing))
         return error_set_errno("looking at %s", listing->from);
     RETURN_IF_FAILED(add_folder(listing, NULL));
-    if (listing->files.count > 0)
-        qsort(listing->files.data, listing->files.count, sizeof listing->files.data[0],
-              smaller_first);
+    array_sort(&listing->files, smaller_first);
     for (size_t i = 0; i < listing->files.count; i++) {
         const struct small_file *file = &listing->files.data[i];
         if (i >= SMALL_FILES_COUNT || file->bytes > SMALL_FILES_BYTES - total) {

@@ -180,8 +180,7 @@ banyan_status banyan_checkpoint_write(const char *path, const char *const *tenso
     progress_state progress = {&taken, 0, tensors_bytes(tensors, count)};
     char *folder = path_parent(path);
     new_file file;
-    if (!folder)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(folder);
     banyan_status status =
         checkpoint_write_tensors(folder, path, tensor_names, tensors, count, &progress, &file);
     if (status == BANYAN_OK) {

@@ -170,7 +170,7 @@ static int by_start(const void *left, const void *right, void *context)
     const struct sort_key *key = context;
     int64_t a = key->boxes[*(const size_t *)left].start[key->dim];
     int64_t b = key->boxes[*(const size_t *)right].start[key->dim];
-    return (a > b) - (a < b);
+    return COMPARE(a, b);
 }
 
 static void sort_along(struct overlap_search *search, size_t *order, size_t count, int dim)
@@ -252,9 +252,8 @@ banyan_status boxes_find_overlap(const banyan_box *boxes, size_t count, bool *fo
     *found = false;
     if (count < 2)
         return BANYAN_OK;
-    size_t *indices = calloc(count, 2 * sizeof *indices);
-    if (!indices)
-        return error_no_memory(count * 2 * sizeof *indices, "a search for overlaps");
+    size_t *indices = alloc_zeroed(count, 2 * sizeof *indices, "a search for overlaps");
+    RETURN_IF_NO_MEMORY(indices);
     for (size_t i = 0; i < count; i++)
         indices[i] = i;
     struct overlap_search search = {.boxes = boxes, .open = indices + count, .ndim = boxes[0].ndim};
@@ -326,7 +325,7 @@ static bool push_meeting(struct hole_search *search, const banyan_box *region, s
 static int compare_planes(const void *left, const void *right)
 {
     int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
-    return (a > b) - (a < b);
+    return COMPARE(a, b);
 }
 
 /* List the planes along `dim` on which boxes begin or end inside the region. */

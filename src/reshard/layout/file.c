@@ -14,9 +14,8 @@
 banyan_status banyan_layout_file_create(banyan_layout_file **file)
 {
     RETURN_IF_NULL(file);
-    banyan_layout_file *made = calloc(1, sizeof *made);
-    if (!made)
-        return error_no_memory(sizeof *made, "a layout file");
+    banyan_layout_file *made = alloc_zeroed(1, sizeof *made, "a layout file");
+    RETURN_IF_NO_MEMORY(made);
     *file = made;
     return BANYAN_OK;
 }
@@ -67,14 +66,12 @@ bool layout_file_put_rank(banyan_layout_file *file, size_t group, int rank)
 static int layout_file_compare_ranks(const void *left, const void *right)
 {
     int a = *(const int *)left, b = *(const int *)right;
-    return (a > b) - (a < b);
+    return COMPARE(a, b);
 }
 
 void layout_file_sort_ranks(layout_group *group)
 {
-    if (group->ranks.count > 1)
-        qsort(group->ranks.data, group->ranks.count, sizeof group->ranks.data[0],
-              layout_file_compare_ranks);
+    array_sort(&group->ranks, layout_file_compare_ranks);
 }
 
 /* Write the text of groups that were loaded without one. */
@@ -130,8 +127,7 @@ banyan_status banyan_layout_file_add(banyan_layout_file *file, int rank,
         group = file->groups.count;
         RETURN_IF_FAILED(layout_file_add_group(file, layout, text));
     }
-    if (!layout_file_put_rank(file, (size_t)group, rank))
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(layout_file_put_rank(file, (size_t)group, rank));
     const layout_group *of = &file->groups.data[group];
     if (of->ranks.count > 1 && of->ranks.data[of->ranks.count - 2] > rank)
         layout_file_sort_ranks(&file->groups.data[group]);

@@ -458,8 +458,7 @@ static banyan_status file_text_read_ranks(json_path *path, const json_t *object,
             return json_path_fail(path, "is no rank: 0 to %d are possible", BANYAN_MAX_RANKS - 1);
         if ((size_t)rank < file->group_of.count && file->group_of.data[rank] >= 0)
             return json_path_fail(path, "is rank %d a second time", (int)rank);
-        if (!layout_file_put_rank(file, group, (int)rank))
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(layout_file_put_rank(file, group, (int)rank));
         json_path_pop(path, mark);
     }
     layout_file_sort_ranks(&file->groups.data[group]);
@@ -492,8 +491,7 @@ static banyan_status file_text_read_group(json_path *path, const json_t *object,
     json_t *tensors;
     RETURN_IF_FAILED(file_text_check_keys(path, object, keys));
     layout_group *group = layout_file_new_group(file);
-    if (!group)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(group);
     RETURN_IF_FAILED(file_text_read_ranks(path, object, file));
     RETURN_IF_FAILED(file_text_read_facts(path, object, group->layout));
     RETURN_IF_FAILED(json_member(path, object, "tensors", JSON_ARRAY, &tensors));

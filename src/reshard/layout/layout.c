@@ -42,9 +42,8 @@ struct banyan_layout {
 
 banyan_status banyan_layout_create(banyan_layout **layout)
 {
-    banyan_layout *created = calloc(1, sizeof *created);
-    if (!created)
-        return error_no_memory(sizeof *created, "a layout");
+    banyan_layout *created = alloc_zeroed(1, sizeof *created, "a layout");
+    RETURN_IF_NO_MEMORY(created);
     *layout = created;
     return BANYAN_OK;
 }

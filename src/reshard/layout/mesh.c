@@ -2,6 +2,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
+#include "core/containers/array.h"
 #include "reshard/layout/box.h"
 #include "reshard/layout/layout.h"
 
@@ -24,7 +25,7 @@ static banyan_rank_set mesh_ranks(const banyan_mesh *mesh)
 static int mesh_by_value(const void *a, const void *b)
 {
     int left = *(const int *)a, right = *(const int *)b;
-    return (left > right) - (left < right);
+    return COMPARE(left, right);
 }
 
 /* Axes that nest (each stride exceeds the reach of all smaller ones) cannot reach one rank twice.

@@ -24,15 +24,13 @@ banyan_status facts_put(facts *known, const char *key, const char *text)
 {
     uint64_t index;
     fact added = {names_keep(&known->names, key), names_keep(&known->names, text)};
-    if (!added.key || !added.text)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(added.key && added.text);
     if (map_get_string(&known->by_key, key, &index)) {
         known->list.data[index] = added;
         return BANYAN_OK;
     }
-    if (!array_reserve(&known->list, 1) ||
-        !map_put_string(&known->by_key, added.key, known->list.count))
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(array_reserve(&known->list, 1) &&
+                        map_put_string(&known->by_key, added.key, known->list.count));
     known->list.data[known->list.count++] = added;
     return BANYAN_OK;
 }

@@ -92,9 +92,8 @@ static int by_expert_and_slot(const void *left, const void *right)
 {
     const model_part *a = *(const model_part *const *)left;
     const model_part *b = *(const model_part *const *)right;
-    if (a->expert != b->expert)
-        return a->expert < b->expert ? -1 : 1;
-    return (a->slot > b->slot) - (a->slot < b->slot);
+    RETURN_IF_UNEQUAL(a->expert, b->expert);
+    return COMPARE(a->slot, b->slot);
 }
 
 static int64_t part_extent(const model_part *part, int dim)

@@ -74,9 +74,8 @@ static banyan_status read_partition_sizes(json_path *path, const json_t *object,
     if (is_absent(array))
         return BANYAN_OK;
     size_t mark = json_path_key(path, "partition_sizes"), length = json_array_size(array);
-    int64_t *sizes = calloc(length + 1, sizeof *sizes);
-    if (!sizes)
-        return error_no_memory(length * sizeof *sizes, "partition sizes");
+    int64_t *sizes = alloc_zeroed(length + 1, sizeof *sizes, "partition sizes");
+    RETURN_IF_NO_MEMORY(sizes);
     banyan_status status = json_ints(path, array, 0, INT64_MAX, 1 << 20, sizes, &length);
     if (status != BANYAN_OK) {
         free(sizes);
@@ -163,9 +162,8 @@ static banyan_status read_held(json_path *path, const json_t *rank, const char *
     size_t mark = json_path_key(path, key), count = json_array_size(array);
     if (!json_is_array(array))
         return json_path_fail(path, "is not an array");
-    held->tensors = calloc(count + 1, sizeof *held->tensors);
-    if (!held->tensors)
-        return error_no_memory(count * sizeof *held->tensors, "a case's tensors");
+    RETURN_IF_NO_MEMORY(held->tensors =
+                            alloc_zeroed(count + 1, sizeof *held->tensors, "a case's tensors"));
     for (size_t i = 0; i < count; i++) {
         size_t entry = json_path_index(path, i);
         banyan_megatron_tensor *tensor = &held->tensors[held->count++];
@@ -175,8 +173,7 @@ static banyan_status read_held(json_path *path, const json_t *rank, const char *
         if (map_get_string(&held->by_name, tensor->name, &other))
             return json_path_fail(path, "has the name \"%s\" of entry %zu", tensor->name,
                                   (size_t)other);
-        if (!map_put_string(&held->by_name, tensor->name, i))
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(map_put_string(&held->by_name, tensor->name, i));
         json_path_pop(path, entry);
     }
     json_path_pop(path, mark);
@@ -298,9 +295,8 @@ static banyan_status read_transfers(json_path *path, const json_t *root,
     json_t *array;
     RETURN_IF_FAILED(json_member(path, root, "transfers", JSON_ARRAY, &array));
     size_t mark = json_path_key(path, "transfers"), count = json_array_size(array);
-    loaded->transfers = calloc(count + 1, sizeof *loaded->transfers);
-    if (!loaded->transfers)
-        return error_no_memory(count * sizeof *loaded->transfers, "a case's transfers");
+    RETURN_IF_NO_MEMORY(loaded->transfers = alloc_zeroed(count + 1, sizeof *loaded->transfers,
+                                                         "a case's transfers"));
     for (size_t i = 0; i < count; i++) {
         size_t entry = json_path_index(path, i);
         RETURN_IF_FAILED(

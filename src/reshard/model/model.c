@@ -105,9 +105,9 @@ static banyan_status model_add_tensor(banyan_model *model, const banyan_local_te
                          file, tensor->name);
     banyan_local_tensor kept = *tensor;
     kept.name = names_keep(&model->names, tensor->name);
-    if (!kept.name || !map_put_string(&model->by_name, kept.name, model->tensors.count) ||
-        !array_push(&model->tensors, kept))
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(kept.name &&
+                        map_put_string(&model->by_name, kept.name, model->tensors.count) &&
+                        array_push(&model->tensors, kept));
     return BANYAN_OK;
 }
 
@@ -171,8 +171,7 @@ static banyan_status read_config(const char *path, facts *read)
 static banyan_status load_config(const char *folder, banyan_model *model)
 {
     char *path = path_join(folder, CONFIG_NAME);
-    if (!path)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(path);
     banyan_status status = access(path, F_OK) == 0 ? read_config(path, &model->known) : BANYAN_OK;
     free(path);
     return status;
@@ -285,9 +284,8 @@ static bool is_checkpoint(const char *path)
 
 banyan_status banyan_model_load(const char *path, banyan_model **model)
 {
-    banyan_model *created = calloc(1, sizeof *created);
-    if (!created)
-        return error_no_memory(sizeof *created, "a model");
+    banyan_model *created = alloc_zeroed(1, sizeof *created, "a model");
+    RETURN_IF_NO_MEMORY(created);
     created->matched = calloc(1, sizeof *created->matched);
     if (!created->matched) {
         free(created);
@@ -344,9 +342,8 @@ banyan_status banyan_model_skip(banyan_model *model, const char *pattern, size_t
     if (problem)
         return error_set(BANYAN_ERR_INVALID, "the pattern \"%s\" %s", pattern, problem);
     if (!model->skipped)
-        model->skipped = calloc(model->tensors.count, sizeof *model->skipped);
-    if (!model->skipped)
-        return error_no_memory(model->tensors.count, "skipped tensors");
+        RETURN_IF_NO_MEMORY(model->skipped = alloc_zeroed(
+                                model->tensors.count, sizeof *model->skipped, "skipped tensors"));
     *count = 0;
     for (size_t i = 0; i < model->tensors.count; i++) {
         const char *name = model->tensors.data[i].name;
@@ -421,8 +418,7 @@ static banyan_status match_prefixes(const banyan_model *model, const banyan_rule
             return error_no_memory(strlen(name), "a name");
         match->name = names_keep(&made->names, renamed);
         free(renamed);
-        if (!match->name)
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(match->name);
         made->has_prefixes = true;
     }
     for (size_t i = 0; made->has_prefixes && i < model->tensors.count; i++) {
@@ -432,8 +428,7 @@ static banyan_status match_prefixes(const banyan_model *model, const banyan_rule
                              "tensors \"%s\" and \"%s\" are both \"%s\" without their prefixes",
                              model->tensors.data[known].name, model->tensors.data[i].name,
                              made->matches[i].name);
-        if (!map_put_string(&made->by_name, made->matches[i].name, i))
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(map_put_string(&made->by_name, made->matches[i].name, i));
     }
     return BANYAN_OK;
 }

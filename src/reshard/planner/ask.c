@@ -132,8 +132,7 @@ banyan_status planner_hear(void *planner_pointer, size_t key_index,
         /* A record whose shape disagrees is dropped; its receiver reports the conflict. */
         if (foreign || !planner_ask_same_shape(name, &record))
             continue;
-        if (!keep_wanted(planning, &record))
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(keep_wanted(planning, &record));
         if (record.is_note ? !keep_note(planning, index, &record)
                            : !keep_claim(planning, index, &record, &values[i]))
             return BANYAN_ERR_NO_MEMORY;
@@ -183,15 +182,7 @@ static bool ask_cells(planner *planning, uint32_t name, const plan_cells *cells)
 /* Look up the first note of a name; notes are sorted by name when the second round starts. */
 static size_t first_note(const planner *planning, uint32_t name)
 {
-    size_t low = 0, high = planning->notes.count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (planning->notes.data[middle].name < name)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return BISECT(i, 0, planning->notes.count, planning->notes.data[i].name < name);
 }
 
 /* Ask for the slabs that the box meets, of one side or (a negative side) of both. */
@@ -243,15 +234,13 @@ static bool ask_for_wanted(planner *planning, const char *wanted)
 static int compare_notes(const void *left, const void *right)
 {
     const planner_note *a = left, *b = right;
-    return (a->name > b->name) - (a->name < b->name);
+    return COMPARE(a->name, b->name);
 }
 
 static bool ask_second_round(planner *planning)
 {
     bool ok = true;
-    if (planning->notes.count > 0)
-        qsort(planning->notes.data, planning->notes.count, sizeof planning->notes.data[0],
-              compare_notes);
+    array_sort(&planning->notes, compare_notes);
     for (size_t i = 0; i < planning->notes.count && ok; i++)
         ok = ask_for_wanted(planning, planning->notes.data[i].wanted);
     for (size_t i = 0; i < planning->claims.count && ok; i++)
@@ -267,13 +256,10 @@ static bool ask_second_round(planner *planning)
 static int compare_asks(const void *left, const void *right)
 {
     const planner_ask_for *a = left, *b = right;
-    if (a->name != b->name)
-        return a->name < b->name ? -1 : 1;
-    if (a->level != b->level)
-        return a->level < b->level ? -1 : 1;
-    if (a->dim != b->dim)
-        return a->dim < b->dim ? -1 : 1;
-    return (a->cell > b->cell) - (a->cell < b->cell);
+    RETURN_IF_UNEQUAL(a->name, b->name);
+    RETURN_IF_UNEQUAL(a->level, b->level);
+    RETURN_IF_UNEQUAL(a->dim, b->dim);
+    return COMPARE(a->cell, b->cell);
 }
 
 static void drop_equal_asks(planner *planning)
@@ -290,8 +276,7 @@ static void drop_equal_asks(planner *planning)
 banyan_status planner_ask(planner *planning, size_t *count, const char *const **keys)
 {
     if (++planning->round > 1) {
-        if (!ask_second_round(planning))
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(ask_second_round(planning));
         drop_equal_asks(planning);
     }
     RETURN_IF_FAILED(write_keys(planning));

@@ -31,17 +31,15 @@ typedef struct deriving {
 static int compare_claims(const void *left, const void *right)
 {
     const planner_claim *a = left, *b = right;
-    if (a->name != b->name)
-        return a->name < b->name ? -1 : 1;
-    if (a->side != b->side)
-        return a->side < b->side ? -1 : 1;
+    RETURN_IF_UNEQUAL(a->name, b->name);
+    RETURN_IF_UNEQUAL(a->side, b->side);
     int order = plan_box_compare(&a->claim.box, &b->claim.box);
     if (order == 0)
-        order = (a->claim.ordinal > b->claim.ordinal) - (a->claim.ordinal < b->claim.ordinal);
+        order = COMPARE(a->claim.ordinal, b->claim.ordinal);
     if (order == 0 && a->wanted != b->wanted)
         order = strcmp(a->wanted ? a->wanted : "", b->wanted ? b->wanted : "");
     if (order == 0)
-        order = (a->flags > b->flags) - (a->flags < b->flags);
+        order = COMPARE(a->flags, b->flags);
     if (order == 0)
         order = memcmp(&a->dtype, &b->dtype, sizeof a->dtype);
     return order;
@@ -67,9 +65,8 @@ static void settle_claims(planner *planning)
 static banyan_status find_name_claims(deriving *work)
 {
     const planner *planning = work->planning;
-    work->claims = calloc(planning->names.count + 1, sizeof *work->claims);
-    if (!work->claims)
-        return error_no_memory(planning->names.count * sizeof *work->claims, "a planner's claims");
+    RETURN_IF_NO_MEMORY(work->claims = alloc_zeroed(planning->names.count + 1, sizeof *work->claims,
+                                                    "a planner's claims"));
     size_t at = 0;
     for (size_t name = 0; name < planning->names.count; name++) {
         name_claims *range = &work->claims[name];
@@ -95,9 +92,8 @@ static banyan_status view_tensor(deriving *work, uint32_t index)
     const name_claims *range = &work->claims[index];
     size_t count = range->first_destination - range->first_source;
     work->sources.count = work->bounds.count = 0;
-    if (!array_reserve(&work->sources, count) ||
-        !array_reserve(&work->bounds, plan_bounds_count(count)))
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(array_reserve(&work->sources, count) &&
+                        array_reserve(&work->bounds, plan_bounds_count(count)));
     for (size_t i = 0; i < count; i++)
         work->sources.data[i] = planning->claims.data[range->first_source + i].claim;
     plan_bounds_of(work->sources.data, count, work->bounds.data);
@@ -118,14 +114,7 @@ static banyan_status view_tensor(deriving *work, uint32_t index)
 /* The first claim of [first, end), which have one name and one side, that is not before the box. */
 static size_t find_box(const planner *planning, size_t first, size_t end, const banyan_box *box)
 {
-    while (first < end) {
-        size_t middle = first + (end - first) / 2;
-        if (plan_box_compare(&planning->claims.data[middle].claim.box, box) < 0)
-            first = middle + 1;
-        else
-            end = middle;
-    }
-    return first;
+    return BISECT(i, first, end, plan_box_compare(&planning->claims.data[i].claim.box, box) < 0);
 }
 
 /* The claim of a piece, and this rank's place among those that make it. A piece that falls back
@@ -169,19 +158,12 @@ static banyan_status derive_find_own(const deriving *work, const planner_piece *
 static const planner_piece *own_source(const planner *planning, uint32_t name,
                                        const banyan_box *box)
 {
-    size_t low = 0, high = planning->pieces.count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        const planner_piece *own = &planning->pieces.data[middle];
-        bool before = own->name != name
-                          ? own->name < name
-                          : own->side == PLAN_SOURCE && plan_box_compare(&own->piece->box, box) < 0;
-        if (before)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return &planning->pieces.data[low];
+    const planner_piece *own = planning->pieces.data;
+    size_t low = BISECT(i, 0, planning->pieces.count,
+                        own[i].name != name ? own[i].name < name
+                                            : own[i].side == PLAN_SOURCE &&
+                                                  plan_box_compare(&own[i].piece->box, box) < 0);
+    return &own[low];
 }
 
 static DLDataType landing_dtype(uint32_t flags, DLDataType declared, DLDataType source)
@@ -246,8 +228,7 @@ static banyan_status derive_sends(deriving *work, const planner_piece *own)
         RETURN_IF_FAILED(plan_shares_sent(&work->tensor, source, index, planning->rank,
                                           &destination->claim, &work->shares));
         for (size_t s = 0; s < work->shares.count; s++)
-            if (!push_send(work, own, destination, &work->shares.data[s]))
-                return BANYAN_ERR_NO_MEMORY;
+            RETURN_IF_NO_MEMORY(push_send(work, own, destination, &work->shares.data[s]));
     }
     return BANYAN_OK;
 }
@@ -418,25 +399,20 @@ static banyan_status derive_moves(deriving *work)
 static int derive_compare_places(const void *left, const void *right)
 {
     const banyan_transfer *a = left, *b = right;
-    if (a->source_rank != b->source_rank)
-        return a->source_rank < b->source_rank ? -1 : 1;
-    if (a->destination_rank != b->destination_rank)
-        return a->destination_rank < b->destination_rank ? -1 : 1;
-    if (a->destination_piece != b->destination_piece)
-        return a->destination_piece < b->destination_piece ? -1 : 1;
-    if (a->source_piece != b->source_piece)
-        return a->source_piece < b->source_piece ? -1 : 1;
+    RETURN_IF_UNEQUAL(a->source_rank, b->source_rank);
+    RETURN_IF_UNEQUAL(a->destination_rank, b->destination_rank);
+    RETURN_IF_UNEQUAL(a->destination_piece, b->destination_piece);
+    RETURN_IF_UNEQUAL(a->source_piece, b->source_piece);
     int order = plan_box_compare(&a->box, &b->box);
-    return order != 0 ? order : (a->task_id > b->task_id) - (a->task_id < b->task_id);
+    return order != 0 ? order : COMPARE(a->task_id, b->task_id);
 }
 
 /* By partner and, for one partner, in the order of memory. */
 static banyan_status take_moves(plan_move *moves, size_t count, banyan_transfer **transfers)
 {
     plan_ids_settle(moves, count);
-    banyan_transfer *taken = calloc(count + 1, sizeof *taken);
-    if (!taken)
-        return error_no_memory(count * sizeof *taken, "a plan's transfers");
+    banyan_transfer *taken = alloc_zeroed(count + 1, sizeof *taken, "a plan's transfers");
+    RETURN_IF_NO_MEMORY(taken);
     for (size_t i = 0; i < count; i++)
         taken[i] = moves[i].transfer;
     qsort(taken, count, sizeof *taken, derive_compare_places);
@@ -448,9 +424,8 @@ static banyan_status take_moves(plan_move *moves, size_t count, banyan_transfer 
 static banyan_status settle_dtypes(const deriving *work, size_t tensor_count, DLDataType *dtypes)
 {
     const planner *planning = work->planning;
-    bool *adopted = calloc(tensor_count + 1, sizeof *adopted);
-    if (!adopted)
-        return error_no_memory(tensor_count, "a plan's types");
+    bool *adopted = alloc_zeroed(tensor_count + 1, sizeof *adopted, "a plan's types");
+    RETURN_IF_NO_MEMORY(adopted);
     banyan_status status = BANYAN_OK;
     for (size_t i = 0; i < planning->pieces.count && status == BANYAN_OK; i++) {
         const planner_piece *own = &planning->pieces.data[i];

@@ -43,8 +43,7 @@ static banyan_status describe_add_pieces(planner *planning, const banyan_layout 
                                          plan_side side)
 {
     size_t count = layout ? banyan_layout_piece_count(layout) : 0;
-    if (!array_reserve(&planning->pieces, count))
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(array_reserve(&planning->pieces, count));
     for (size_t i = 0; i < count; i++) {
         const banyan_piece *piece = banyan_layout_piece(layout, i);
         planner_piece own = {
@@ -54,9 +53,8 @@ static banyan_status describe_add_pieces(planner *planning, const banyan_layout 
             .dtype = banyan_layout_tensor(layout, (size_t)piece->tensor)->dtype,
             .fallback = NO_NAME,
         };
-        if (!name_piece(planning, piece->name, piece, &own.name) ||
-            !array_push(&planning->pieces, own))
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(name_piece(planning, piece->name, piece, &own.name) &&
+                            array_push(&planning->pieces, own));
     }
     return BANYAN_OK;
 }
@@ -78,19 +76,15 @@ static banyan_status add_fallbacks(planner *planning)
 static int compare_pieces(const void *left, const void *right)
 {
     const planner_piece *a = left, *b = right;
-    if (a->name != b->name)
-        return a->name < b->name ? -1 : 1;
-    if (a->side != b->side)
-        return a->side < b->side ? -1 : 1;
+    RETURN_IF_UNEQUAL(a->name, b->name);
+    RETURN_IF_UNEQUAL(a->side, b->side);
     int order = plan_box_compare(&a->piece->box, &b->piece->box);
-    return order != 0 ? order : (a->number > b->number) - (a->number < b->number);
+    return order != 0 ? order : COMPARE(a->number, b->number);
 }
 
 static void number_equal_boxes(planner *planning)
 {
-    if (planning->pieces.count > 0)
-        qsort(planning->pieces.data, planning->pieces.count, sizeof planning->pieces.data[0],
-              compare_pieces);
+    array_sort(&planning->pieces, compare_pieces);
     for (size_t i = 1; i < planning->pieces.count; i++) {
         const planner_piece *before = &planning->pieces.data[i - 1];
         planner_piece *own = &planning->pieces.data[i];
@@ -121,14 +115,12 @@ static banyan_status compile_skip(planner *planning, const banyan_reshard_option
     for (size_t i = 0; i < options->skip_count; i++) {
         glob compiled;
         const char *pattern = names_keep(&planning->pool, options->skip[i]);
-        if (!pattern)
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(pattern);
         const char *problem = glob_compile(pattern, &compiled);
         if (problem)
             return error_set(BANYAN_ERR_INVALID, "pattern \"%s\" of tensors to skip: %s", pattern,
                              problem);
-        if (!array_push(&planning->skip, compiled))
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(array_push(&planning->skip, compiled));
     }
     return BANYAN_OK;
 }
@@ -137,9 +129,8 @@ banyan_status planner_create(int rank, int world_size, const banyan_layout *sour
                              const banyan_layout *destination,
                              const banyan_reshard_options *options, planner **made)
 {
-    planner *planning = calloc(1, sizeof *planning);
-    if (!planning)
-        return error_no_memory(sizeof *planning, "a planner");
+    planner *planning = alloc_zeroed(1, sizeof *planning, "a planner");
+    RETURN_IF_NO_MEMORY(planning);
     planning->rank = rank;
     planning->world_size = world_size;
     planning->destination = destination;
@@ -194,8 +185,7 @@ static banyan_status describe_tell(teller *telling, const plan_record *record,
 {
     telling->value.count = 0;
     plan_record_write(&telling->value, record);
-    if (telling->key.failed || telling->value.failed)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(!telling->key.failed && !telling->value.failed);
     return telling->put(telling->context, (const char *)telling->key.data, telling->value.data,
                         telling->value.count, holders);
 }

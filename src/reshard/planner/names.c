@@ -29,8 +29,7 @@ static int compare_names(const void *left, const void *right)
 static void sort_names(name_list *list)
 {
     size_t kept = 0;
-    if (list->count > 1)
-        qsort(list->data, list->count, sizeof list->data[0], compare_names);
+    array_sort(list, compare_names);
     for (size_t i = 0; i < list->count; i++)
         if (kept == 0 || strcmp(list->data[kept - 1], list->data[i]) != 0)
             list->data[kept++] = list->data[i];

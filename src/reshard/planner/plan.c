@@ -321,15 +321,13 @@ static banyan_status copy_tensors(const banyan_layout *layout, const DLDataType 
                                   names *pool, plan_holding *holding)
 {
     size_t count = banyan_layout_tensor_count(layout);
-    holding->tensors = calloc(count + 1, sizeof *holding->tensors);
-    if (!holding->tensors)
-        return error_no_memory(count * sizeof *holding->tensors, "a plan's tensors");
+    RETURN_IF_NO_MEMORY(holding->tensors =
+                            alloc_zeroed(count + 1, sizeof *holding->tensors, "a plan's tensors"));
     holding->tensor_count = count;
     for (size_t i = 0; i < count; i++) {
         holding->tensors[i] = *banyan_layout_tensor(layout, i);
         holding->tensors[i].name = names_keep(pool, holding->tensors[i].name);
-        if (!holding->tensors[i].name)
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(holding->tensors[i].name);
         if (dtypes)
             holding->tensors[i].dtype = dtypes[i];
     }
@@ -339,21 +337,18 @@ static banyan_status copy_tensors(const banyan_layout *layout, const DLDataType 
 static banyan_status copy_pieces(const banyan_layout *layout, names *pool, plan_holding *holding)
 {
     size_t count = banyan_layout_piece_count(layout);
-    holding->pieces = calloc(count + 1, sizeof *holding->pieces);
-    if (!holding->pieces)
-        return error_no_memory(count * sizeof *holding->pieces, "a plan's pieces");
+    RETURN_IF_NO_MEMORY(holding->pieces =
+                            alloc_zeroed(count + 1, sizeof *holding->pieces, "a plan's pieces"));
     holding->piece_count = count;
     for (size_t i = 0; i < count; i++) {
         holding->pieces[i] = *banyan_layout_piece(layout, i);
         banyan_piece *piece = &holding->pieces[i];
         piece->name = names_keep(pool, piece->name);
-        if (!piece->name)
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(piece->name);
         if (!piece->fallback_name)
             continue;
         piece->fallback_name = names_keep(pool, piece->fallback_name);
-        if (!piece->fallback_name)
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(piece->fallback_name);
     }
     return BANYAN_OK;
 }
@@ -361,9 +356,8 @@ static banyan_status copy_pieces(const banyan_layout *layout, names *pool, plan_
 static banyan_status copy_paddings(const banyan_layout *layout, plan_holding *holding)
 {
     size_t count = banyan_layout_padding_count(layout);
-    holding->paddings = calloc(count + 1, sizeof *holding->paddings);
-    if (!holding->paddings)
-        return error_no_memory(count * sizeof *holding->paddings, "a plan's padding");
+    RETURN_IF_NO_MEMORY(holding->paddings =
+                            alloc_zeroed(count + 1, sizeof *holding->paddings, "a plan's padding"));
     holding->padding_count = count;
     for (size_t i = 0; i < count; i++) {
         plan_padding *padding = &holding->paddings[i];
@@ -388,9 +382,8 @@ static banyan_status copy_paddings(const banyan_layout *layout, plan_holding *ho
 static banyan_status copy_left_alone(const banyan_layout *layout, plan_holding *holding)
 {
     size_t count = banyan_layout_left_alone_count(layout);
-    holding->left_alone = calloc(count + 1, sizeof *holding->left_alone);
-    if (!holding->left_alone)
-        return error_no_memory(count * sizeof *holding->left_alone, "a plan's tensors");
+    RETURN_IF_NO_MEMORY(holding->left_alone = alloc_zeroed(count + 1, sizeof *holding->left_alone,
+                                                           "a plan's tensors"));
     holding->left_alone_count = count;
     for (size_t i = 0; i < count; i++)
         banyan_layout_left_alone(layout, i, &holding->left_alone[i]);

@@ -412,9 +412,8 @@ static banyan_status planner_replay_answer(const plan_messages *questions, direc
                                            uint64_t *in_flight)
 {
     size_t count = questions->count;
-    control_message *answers = calloc(count ? count : 1, sizeof *answers);
-    if (!answers)
-        return error_no_memory(count * sizeof *answers, "the directory's answers");
+    control_message *answers = alloc_zeroed(count, sizeof *answers, "the directory's answers");
+    RETURN_IF_NO_MEMORY(answers);
     banyan_status status = BANYAN_OK;
     for (size_t i = 0; i < count && status == BANYAN_OK; i++) {
         status = directory_part_answer(part, questions->data[i].data, questions->data[i].bytes,
@@ -450,9 +449,9 @@ banyan_status plan_tasks_sent(const planner_result *transfers, pipeline_world_ta
                               size_t *count)
 {
     size_t kept = 0;
-    pipeline_world_task *made = calloc(transfers->send_count + 1, sizeof *made);
-    if (!made)
-        return error_no_memory(transfers->send_count * sizeof *made, "a rank's sends");
+    pipeline_world_task *made =
+        alloc_zeroed(transfers->send_count + 1, sizeof *made, "a rank's sends");
+    RETURN_IF_NO_MEMORY(made);
     for (size_t i = 0; i < transfers->send_count; i++) {
         const banyan_transfer *sent = &transfers->sends[i];
         uint64_t elem_bytes = banyan_dtype_bytes(sent->source_dtype);

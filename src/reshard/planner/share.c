@@ -43,14 +43,11 @@ int64_t plan_holders_find(const plan_holders *holders, int rank)
 
 int plan_box_compare(const banyan_box *a, const banyan_box *b)
 {
-    if (a->ndim != b->ndim)
-        return a->ndim < b->ndim ? -1 : 1;
+    RETURN_IF_UNEQUAL(a->ndim, b->ndim);
     for (int d = 0; d < a->ndim; d++)
-        if (a->start[d] != b->start[d])
-            return a->start[d] < b->start[d] ? -1 : 1;
+        RETURN_IF_UNEQUAL(a->start[d], b->start[d]);
     for (int d = 0; d < a->ndim; d++)
-        if (a->extent[d] != b->extent[d])
-            return a->extent[d] < b->extent[d] ? -1 : 1;
+        RETURN_IF_UNEQUAL(a->extent[d], b->extent[d]);
     return 0;
 }
 
@@ -339,14 +336,7 @@ static bool find_given(sharing *work, size_t source, const banyan_box *needed)
 
 static bool share_is_own(const sharing *work, size_t source)
 {
-    size_t low = 0, high = work->own.count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (work->own.data[middle] < source)
-            low = middle + 1;
-        else
-            high = middle;
-    }
+    size_t low = BISECT(i, 0, work->own.count, work->own.data[i] < source);
     return low < work->own.count && work->own.data[low] == source;
 }
 
@@ -429,8 +419,7 @@ banyan_status plan_shares_received(const plan_tensor *tensor, const plan_claim *
     }
     array_free(&sources);
     sharing_free(&work);
-    if (!ok)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(ok);
     *covered_elems = covered;
     return BANYAN_OK;
 }
@@ -492,7 +481,7 @@ uint64_t plan_id_of(const plan_move *move)
 
 static int compare_ints(int a, int b)
 {
-    return (a > b) - (a < b);
+    return COMPARE(a, b);
 }
 
 /* Break ties between equal ids by everything that the id is derived from. */
@@ -503,8 +492,7 @@ static int compare_moves(const void *left, const void *right)
     if (order == 0)
         order = compare_ints(a->transfer.destination_rank, b->transfer.destination_rank);
     if (order == 0)
-        order = (a->transfer.task_id > b->transfer.task_id) -
-                (a->transfer.task_id < b->transfer.task_id);
+        order = COMPARE(a->transfer.task_id, b->transfer.task_id);
     if (order == 0)
         order = strcmp(a->transfer.name, b->transfer.name);
     if (order == 0)
@@ -512,7 +500,7 @@ static int compare_moves(const void *left, const void *right)
     if (order == 0)
         order = plan_box_compare(&a->transfer.box, &b->transfer.box);
     if (order == 0)
-        order = (a->ordinal > b->ordinal) - (a->ordinal < b->ordinal);
+        order = COMPARE(a->ordinal, b->ordinal);
     return order;
 }
 

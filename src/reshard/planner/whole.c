@@ -25,16 +25,10 @@ static bool may_stay(const planner *planning, const planner_name *name)
 /* Find the first destination claim of this name: claims are sorted by name and side. */
 static size_t first_destination(const planner *planning, uint32_t name)
 {
-    size_t low = 0, high = planning->claims.count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        const planner_claim *claim = &planning->claims.data[middle];
-        if (claim->name < name || (claim->name == name && claim->side == PLAN_SOURCE))
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return BISECT(i, 0, planning->claims.count,
+                  planning->claims.data[i].name < name ||
+                      (planning->claims.data[i].name == name &&
+                       planning->claims.data[i].side == PLAN_SOURCE));
 }
 
 typedef ARRAY(banyan_box) box_list;
@@ -56,8 +50,7 @@ static banyan_status find_left(const planner *planning, const planner_piece *own
             continue;
         if (banyan_box_equal(box, &both))
             return BANYAN_OK;
-        if (!array_push(taken, both))
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(array_push(taken, both));
     }
     return boxes_find_hole(box, taken->data, taken->count, found, left);
 }

@@ -84,8 +84,7 @@ static banyan_status read_packed(rules_parser *parser, const rules_line *line, m
     RETURN_IF_FAILED(keep_template(parser, line, 2, clause->stacks_experts, &packed.name));
     packed.is_none = strcmp(packed.name, "none") == 0;
     packed.unstacked = clause->stacks_experts && strstr(packed.name, "expert}");
-    if (!array_push(&clause->packed, packed))
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(array_push(&clause->packed, packed));
     rule_packed *kept = &clause->packed.data[clause->packed.count - 1];
     banyan_status status = BANYAN_OK;
     int word = 3;
@@ -222,9 +221,8 @@ static banyan_status read_needs(rules_parser *parser, const rules_line *line, mo
     if (!array_push(&clause->needs, (rule_need){.line = line->number}))
         return BANYAN_ERR_NO_MEMORY;
     rule_need *need = &clause->needs.data[clause->needs.count - 1];
-    need->names = calloc((size_t)line->count, sizeof *need->names);
-    if (!need->names)
-        return error_no_memory((size_t)line->count * sizeof *need->names, "a clause");
+    RETURN_IF_NO_MEMORY(need->names =
+                            alloc_zeroed((size_t)line->count, sizeof *need->names, "a clause"));
     int word = 1;
     RETURN_IF_FAILED(keep_template(parser, line, word++, false, &need->names[need->count++]));
     for (; word < line->count && strcmp(line->words[word], "or") == 0; word += 2)

@@ -34,9 +34,8 @@ static banyan_status conditions_read_values(rules_parser *parser, const rules_li
         end++;
     if (end == first)
         return rules_line_fail(line, line->words[first - 1], "should be followed by values");
-    condition->values = calloc((size_t)(end - first), sizeof *condition->values);
-    if (!condition->values)
-        return error_no_memory(sizeof *condition->values, "a condition");
+    RETURN_IF_NO_MEMORY(condition->values = alloc_zeroed((size_t)(end - first),
+                                                         sizeof *condition->values, "a condition"));
     for (; *word < end; ++*word)
         RETURN_IF_FAILED(
             rules_keep_word(parser, line, *word, &condition->values[condition->value_count++]));

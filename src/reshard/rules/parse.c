@@ -230,8 +230,7 @@ static banyan_status parse_read_experts(rules_parser *parser, const rules_line *
     for (int word = 1; word < line->count; word++) {
         const char *key;
         RETURN_IF_FAILED(rules_keep_word(parser, line, word, &key));
-        if (!array_push(&parser->rules->expert_facts, key))
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(array_push(&parser->rules->expert_facts, key));
     }
     return BANYAN_OK;
 }
@@ -245,8 +244,7 @@ static banyan_status read_pattern(rules_parser *parser, const rules_line *line)
     }
     model_rule made = {.file = line->file, .line = line->number, .shard_dim = -1};
     made.text = names_keep(&parser->rules->names, line->words[0]);
-    if (!made.text)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(made.text);
     const char *problem = glob_compile(made.text, &made.pattern);
     if (problem)
         return rules_line_fail(line, made.text, problem);
@@ -356,8 +354,7 @@ static banyan_status read_line(rules_parser *parser, const rules_line *line)
 static banyan_status parse_read_text(rules_parser *parser, const char *file, char *text)
 {
     rules_line line = {.file = names_keep(&parser->rules->names, file)};
-    if (!line.file)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(line.file);
     parser->first_open = parser->rules->rules.count;
     parser->clauses_seen = true;
     for (char *rest = text, *at; (at = strsep(&rest, "\n"));) {

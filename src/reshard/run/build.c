@@ -124,8 +124,7 @@ static banyan_status add_transfer(execution *run, const banyan_transfer *transfe
         end.on_the_way = sending.on_the_way = on_the_way;
         bool added = is_local ? array_push(&run->locals, sending) && array_push(&run->locals, end)
                               : array_push(&run->ends, end);
-        if (!added)
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(added);
     }
     return BANYAN_OK;
 }
@@ -160,9 +159,7 @@ static banyan_status view_ends(execution *run)
         slots += part_slots(&run->ends.data[i]);
     for (size_t i = 0; i < run->locals.count; i++)
         slots += part_slots(&run->locals.data[i]);
-    run->parts = calloc(slots + 1, sizeof *run->parts);
-    if (!run->parts)
-        return error_no_memory(slots * sizeof *run->parts, "a run's parts");
+    RETURN_IF_NO_MEMORY(run->parts = alloc_zeroed(slots + 1, sizeof *run->parts, "a run's parts"));
     execution_part *next = run->parts;
     for (size_t i = 0; i < run->ends.count; i++) {
         view_end(run, &run->ends.data[i], next);
@@ -183,8 +180,7 @@ static banyan_status view_paddings(execution *run)
         const DLTensor *whole = banyan_tensors_get(run->destination, (size_t)padding->tensor);
         strided_view view;
         RETURN_IF_FAILED(padding_view(whole, &padding->box, device_is_host(run->device), &view));
-        if (!array_push(&run->paddings, view))
-            return BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_NO_MEMORY(array_push(&run->paddings, view));
     }
     return BANYAN_OK;
 }

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "copy/strided/strided.h"
+#include "core/containers/array.h"
 #include "core/error.h"
 #include "memory/device.h"
 #include "memory/symmetric/pages.h"
@@ -32,9 +33,8 @@ struct banyan_tensors {
 static banyan_status set_create(size_t count, banyan_tensors **set)
 {
     static _Atomic uint64_t last_id;
-    banyan_tensors *made = calloc(1, sizeof *made);
-    if (!made)
-        return error_no_memory(sizeof *made, "a tensor set");
+    banyan_tensors *made = alloc_zeroed(1, sizeof *made, "a tensor set");
+    RETURN_IF_NO_MEMORY(made);
     made->tensors = calloc(count + 1, sizeof *made->tensors);
     made->dims = calloc(count + 1, 2 * BANYAN_MAX_DIMS * sizeof *made->dims);
     if (!made->tensors || !made->dims) {
@@ -120,8 +120,7 @@ banyan_status banyan_tensors_create(const banyan_layout *layout, const DLTensor 
         return error_set(BANYAN_ERR_INVALID, "%zu tensors for a layout of %zu", count,
                          banyan_layout_tensor_count(layout));
     bool *persistent = persistent_tensors(layout);
-    if (!persistent)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(persistent);
     banyan_tensors *made = NULL;
     banyan_status status = set_create(count, &made);
     for (size_t i = 0; i < count && status == BANYAN_OK; i++) {

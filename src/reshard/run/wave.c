@@ -17,8 +17,7 @@ static banyan_status place_part(execution *run, execution_part *part, bool is_se
     if (run->takes_strides || strided_view_is_dense(&view))
         return BANYAN_OK;
     part->staged = run_memory_take(&run->arena, view.elems * view.elem_bytes);
-    if (!part->staged)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(part->staged);
     if (is_send)
         strided_pack(part->staged, &view, 0, view.elems);
     return BANYAN_OK;
@@ -83,8 +82,7 @@ static banyan_status stage_sums(execution *run, execution_wave *wave)
     for (size_t i = 0; i < wave->end_count; i++)
         count += (size_t)wave->ends[i]->part_count;
     wave->sums = run_memory_take(&run->arena, count * sizeof *wave->sums);
-    if (!wave->sums)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(wave->sums);
     for (size_t i = 0; i < wave->end_count && wave->ends[i]->is_send; i++)
         for (int p = 0; p < wave->ends[i]->part_count; p++)
             RETURN_IF_FAILED(wave_sum_part(&wave->ends[i]->parts[p], &wave->sums[at++]));

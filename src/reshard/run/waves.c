@@ -54,42 +54,30 @@ static banyan_status cut_waves(banyan_world *world, const execution_need *needs,
 static int compare_needs(const void *left, const void *right)
 {
     const execution_need *a = left, *b = right;
-    return (a->position > b->position) - (a->position < b->position);
+    return COMPARE(a->position, b->position);
 }
 
 static size_t wave_of(const execution_boundaries *boundaries, uint64_t position)
 {
-    size_t low = 0, high = boundaries->count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (boundaries->data[middle] <= position)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return BISECT(i, 0, boundaries->count, boundaries->data[i] <= position);
 }
 
 static int waves_compare_ends(const void *left, const void *right)
 {
     const execution_end *a = *(execution_end *const *)left, *b = *(execution_end *const *)right;
-    if (a->wave != b->wave)
-        return a->wave < b->wave ? -1 : 1;
+    RETURN_IF_UNEQUAL(a->wave, b->wave);
     if (a->is_send != b->is_send)
         return a->is_send ? -1 : 1;
-    if (a->peer != b->peer)
-        return a->peer < b->peer ? -1 : 1;
-    if (a->transfer->task_id != b->transfer->task_id)
-        return a->transfer->task_id < b->transfer->task_id ? -1 : 1;
-    return (a->block > b->block) - (a->block < b->block);
+    RETURN_IF_UNEQUAL(a->peer, b->peer);
+    RETURN_IF_UNEQUAL(a->transfer->task_id, b->transfer->task_id);
+    return COMPARE(a->block, b->block);
 }
 
 static banyan_status order_ends(const execution_end *ends, size_t count, size_t step,
                                 execution_end ***order)
 {
-    execution_end **made = calloc(count / step + 1, sizeof *made);
-    if (!made)
-        return error_no_memory(count * sizeof *made, "a run's order");
+    execution_end **made = alloc_zeroed(count / step + 1, sizeof *made, "a run's order");
+    RETURN_IF_NO_MEMORY(made);
     for (size_t i = 0; i < count / step; i++)
         made[i] = (execution_end *)&ends[i * step];
     qsort(made, count / step, sizeof *made, waves_compare_ends);
@@ -101,8 +89,7 @@ static banyan_status order_ends(const execution_end *ends, size_t count, size_t 
 static banyan_status deal_waves(execution *run, const execution_boundaries *boundaries)
 {
     size_t waves = boundaries->count + 1;
-    if (!array_reserve(&run->waves, waves))
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(array_reserve(&run->waves, waves));
     memset(run->waves.data, 0, waves * sizeof run->waves.data[0]);
     run->waves.count = waves;
     for (size_t i = 0; i < run->ends.count; i++)
@@ -127,9 +114,8 @@ static banyan_status deal_waves(execution *run, const execution_boundaries *boun
 static banyan_status list_needs(const execution *run, execution_need **needs, size_t *count)
 {
     size_t most = run->ends.count + run->locals.count;
-    execution_need *listed = calloc(most + 1, sizeof *listed);
-    if (!listed)
-        return error_no_memory(most * sizeof *listed, "a run's waves");
+    execution_need *listed = alloc_zeroed(most + 1, sizeof *listed, "a run's waves");
+    RETURN_IF_NO_MEMORY(listed);
     for (size_t i = 0; i < run->ends.count; i++)
         listed[i] = (execution_need){run->ends.data[i].position, run->ends.data[i].need_bytes};
     for (size_t i = 0; i < run->locals.count; i++)

@@ -113,8 +113,7 @@ static banyan_status scales_tensor(const banyan_transform *transform,
                       : "its swizzled scales are not whole tiles, of 128 × 128 "
                         "elements");
     int64_t *kept = arena_take(dims, sizeof bytes.shape + sizeof bytes.strides);
-    if (!kept)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(kept);
     memcpy(kept, bytes.shape, sizeof bytes.shape);
     memcpy(kept + BANYAN_MAX_DIMS, bytes.strides, sizeof bytes.strides);
     *tensor = (DLTensor){.data = scales.data + bytes.offset,

@@ -187,8 +187,7 @@ static banyan_status pending_part(const struct mxfp8_transform *mxfp8, struct mx
     tensor->pending_scales = *scales;
     size_t ndim = (size_t)task->local->ndim;
     int64_t *dims = banyan_transform_scratch_take(scratch, 2 * ndim * sizeof *dims);
-    if (!dims)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(dims);
     mxfp8_box box;
     mxfp8_memory memory;
     mxfp8_task_box(task, &box);
@@ -461,9 +460,8 @@ banyan_status banyan_mxfp8_create(const banyan_mxfp8_options *options, banyan_tr
 {
     banyan_mxfp8_options taken = BANYAN_MXFP8_OPTIONS_INIT;
     RETURN_IF_FAILED(options_take(options, "BANYAN_MXFP8_OPTIONS_INIT", &taken, sizeof taken));
-    struct mxfp8_transform *mxfp8 = calloc(1, sizeof *mxfp8);
-    if (!mxfp8)
-        return error_no_memory(sizeof *mxfp8, "an MXFP8 transform");
+    struct mxfp8_transform *mxfp8 = alloc_zeroed(1, sizeof *mxfp8, "an MXFP8 transform");
+    RETURN_IF_NO_MEMORY(mxfp8);
     banyan_status status = name_filter_copy(taken.names, taken.name_count, &mxfp8->names);
     if (status != BANYAN_OK) {
         free(mxfp8);

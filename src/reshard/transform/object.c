@@ -62,8 +62,7 @@ banyan_status scratch_tensor(banyan_transform_scratch *scratch, DLDataType dtype
         return error_no_memory(SIZE_MAX, "a transform's scratch");
     void *data = banyan_transform_scratch_take(scratch, bytes);
     int64_t *own_shape = data ? banyan_transform_scratch_take(scratch, dims) : NULL;
-    if (!own_shape)
-        return BANYAN_ERR_NO_MEMORY;
+    RETURN_IF_NO_MEMORY(own_shape);
     for (int d = 0; d < ndim; d++)
         own_shape[d] = shape[d];
     *tensor = (DLTensor){
@@ -200,9 +199,8 @@ banyan_status banyan_cast_create(const banyan_cast_options *options, banyan_tran
 {
     banyan_cast_options taken = BANYAN_CAST_OPTIONS_INIT;
     RETURN_IF_FAILED(options_take(options, "BANYAN_CAST_OPTIONS_INIT", &taken, sizeof taken));
-    struct cast_transform *cast = calloc(1, sizeof *cast);
-    if (!cast)
-        return error_no_memory(sizeof *cast, "a casting transform");
+    struct cast_transform *cast = alloc_zeroed(1, sizeof *cast, "a casting transform");
+    RETURN_IF_NO_MEMORY(cast);
     banyan_status status = name_filter_copy(taken.names, taken.name_count, &cast->names);
     if (status != BANYAN_OK) {
         free(cast);

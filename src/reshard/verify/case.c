@@ -51,9 +51,9 @@ static banyan_status case_plan_case(case_check *check, const banyan_reshard_opti
 
 static banyan_status check_planned(case_check *check, uint64_t slot_bytes)
 {
-    check_part *parts = calloc((size_t)check->rank_count, sizeof *parts);
-    if (!parts)
-        return error_no_memory((size_t)check->rank_count * sizeof *parts, "the check of a case");
+    check_part *parts =
+        alloc_zeroed((size_t)check->rank_count, sizeof *parts, "the check of a case");
+    RETURN_IF_NO_MEMORY(parts);
     banyan_status status = BANYAN_OK;
     size_t found = banyan_reshard_report_count(check->report);
     for (int r = 0; r < check->rank_count && status == BANYAN_OK; r++) {
@@ -160,8 +160,7 @@ static int by_destination(const void *left, const void *right)
 {
     const banyan_megatron_transfer *a = *(const banyan_megatron_transfer *const *)left;
     const banyan_megatron_transfer *b = *(const banyan_megatron_transfer *const *)right;
-    if (a->destination_rank != b->destination_rank)
-        return a->destination_rank < b->destination_rank ? -1 : 1;
+    RETURN_IF_UNEQUAL(a->destination_rank, b->destination_rank);
     return strcmp(a->destination_name, b->destination_name);
 }
 
@@ -177,14 +176,7 @@ static banyan_status check_given_tensor(const case_check *check, int rank,
     const banyan_megatron_transfer key = {.destination_rank = rank,
                                           .destination_name = tensor->name};
     const banyan_megatron_transfer *wanted = &key;
-    size_t low = 0, high = all->count, count = 0;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (by_destination(&all->sorted[middle], &wanted) < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
+    size_t low = BISECT(i, 0, all->count, by_destination(&all->sorted[i], &wanted) < 0), count = 0;
     for (; low < all->count && by_destination(&all->sorted[low], &wanted) == 0; low++)
         all->boxes[count++] = all->sorted[low]->destination_slice;
     banyan_box whole = box_whole(tensor->ndim, tensor->shape);
@@ -247,10 +239,8 @@ static banyan_status hold_side(const banyan_megatron_case *loaded, int rank, ban
 
 static banyan_status make_ranks(case_check *check)
 {
-    check->ranks = calloc((size_t)check->rank_count, sizeof *check->ranks);
-    if (!check->ranks)
-        return error_no_memory((size_t)check->rank_count * sizeof *check->ranks,
-                               "the check of a case");
+    RETURN_IF_NO_MEMORY(check->ranks = alloc_zeroed((size_t)check->rank_count, sizeof *check->ranks,
+                                                    "the check of a case"));
     for (int r = 0; r < check->rank_count; r++) {
         case_rank *of = &check->ranks[r];
         RETURN_IF_FAILED(hold_side(check->loaded, r, BANYAN_SOURCE, &of->names, &of->source));

@@ -122,8 +122,7 @@ static int by_piece(const void *left, const void *right)
 {
     const banyan_transfer *a = *(banyan_transfer *const *)left;
     const banyan_transfer *b = *(banyan_transfer *const *)right;
-    return (a->destination_piece > b->destination_piece) -
-           (a->destination_piece < b->destination_piece);
+    return COMPARE(a->destination_piece, b->destination_piece);
 }
 
 /* Check the receives, sorted by piece; `boxes` has space for all of them. */
@@ -217,9 +216,8 @@ const char *banyan_reshard_rule_name(banyan_reshard_rule rule)
 
 banyan_status check_report_create(banyan_reshard_report **report)
 {
-    banyan_reshard_report *made = calloc(1, sizeof *made);
-    if (!made)
-        return error_no_memory(sizeof *made, "a report");
+    banyan_reshard_report *made = alloc_zeroed(1, sizeof *made, "a report");
+    RETURN_IF_NO_MEMORY(made);
     *report = made;
     return BANYAN_OK;
 }

@@ -16,13 +16,10 @@ static int by_task(const void *left, const void *right)
 {
     const pair_end *a = left, *b = right;
     const banyan_transfer *x = a->transfer, *y = b->transfer;
-    if (x->source_rank != y->source_rank)
-        return x->source_rank < y->source_rank ? -1 : 1;
-    if (x->destination_rank != y->destination_rank)
-        return x->destination_rank < y->destination_rank ? -1 : 1;
-    if (x->task_id != y->task_id)
-        return x->task_id < y->task_id ? -1 : 1;
-    return (b->is_send > a->is_send) - (b->is_send < a->is_send);
+    RETURN_IF_UNEQUAL(x->source_rank, y->source_rank);
+    RETURN_IF_UNEQUAL(x->destination_rank, y->destination_rank);
+    RETURN_IF_UNEQUAL(x->task_id, y->task_id);
+    return COMPARE(b->is_send, a->is_send);
 }
 
 static bool same_task(const pair_end *a, const pair_end *b)
@@ -145,9 +142,8 @@ banyan_status check_parts_pair(const check_part *parts, int count, banyan_reshar
     size_t most = 1;
     for (int r = 0; r < count; r++)
         most += parts[r].transfers->send_count + parts[r].transfers->recv_count;
-    pair_end *ends = calloc(most, sizeof *ends);
-    if (!ends)
-        return error_no_memory(most * sizeof *ends, "the check of a plan's pairs");
+    pair_end *ends = alloc_zeroed(most, sizeof *ends, "the check of a plan's pairs");
+    RETURN_IF_NO_MEMORY(ends);
     banyan_status status = check_ends(parts, count, ends, report);
     free(ends);
     return status;
@@ -177,9 +173,9 @@ static banyan_status add_sends(pipeline_world *world, const check_part *part)
 /* Check with the world's current rounds. */
 static banyan_status check_steps(const pipeline_world *world, banyan_reshard_report *report)
 {
-    pipeline_steps *steps = calloc((size_t)world->ranks, sizeof *steps);
-    if (!steps)
-        return error_no_memory((size_t)world->ranks * sizeof *steps, "the check of a schedule");
+    pipeline_steps *steps =
+        alloc_zeroed((size_t)world->ranks, sizeof *steps, "the check of a schedule");
+    RETURN_IF_NO_MEMORY(steps);
     banyan_status status = BANYAN_OK;
     for (int r = 0; r < world->ranks && status == BANYAN_OK; r++)
         status = pipeline_world_steps(world, r, &steps[r]);

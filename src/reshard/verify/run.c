@@ -31,7 +31,7 @@ static banyan_status add_view(run_spans *spans, const strided_view *view, bool i
 static int by_address(const void *left, const void *right)
 {
     const run_span *a = left, *b = right;
-    return (a->low > b->low) - (a->low < b->low);
+    return COMPARE(a->low, b->low);
 }
 
 typedef banyan_status (*overlap_fn)(void *context, const run_span *read, const run_span *write);
@@ -64,9 +64,8 @@ static banyan_status each_overlap(run_spans *spans, overlap_fn tell, void *conte
     if (spans->count < 2)
         return BANYAN_OK;
     qsort(spans->data, spans->count, sizeof *spans->data, by_address);
-    size_t *indices = calloc(spans->count, 2 * sizeof *indices);
-    if (!indices)
-        return error_no_memory(2 * spans->count * sizeof *indices, "the check of a run");
+    size_t *indices = alloc_zeroed(spans->count, 2 * sizeof *indices, "the check of a run");
+    RETURN_IF_NO_MEMORY(indices);
     banyan_status status =
         verify_run_sweep(spans, (size_t *[2]){indices, indices + spans->count}, tell, context);
     free(indices);
@@ -186,9 +185,8 @@ banyan_status check_run_overlaps(const execution *run)
 {
     size_t reads = run->plan->source.tensor_count + 1;
     size_t writes = run->plan->destination.tensor_count + 1;
-    bool *flags = calloc(reads + writes, sizeof *flags);
-    if (!flags)
-        return error_no_memory((reads + writes) * sizeof *flags, "the check of a run");
+    bool *flags = alloc_zeroed(reads + writes, sizeof *flags, "the check of a run");
+    RETURN_IF_NO_MEMORY(flags);
     shared_tensors shared = {.read = flags, .written = flags + reads};
     banyan_status status = find_shared(run, &shared);
     if (status == BANYAN_OK && shared.any)
