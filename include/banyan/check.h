@@ -5,8 +5,8 @@
  * message size of every class in which chunks, loops or thread-block groups behave differently. It
  * reports each finding with its ranks, thread blocks, operations and bytes.
  *
- * docs/check.md defines the memory model (happens-before, with an example for each rule) and states
- * for which plans the answer is exact.
+ * docs/check.md explains the report. docs/internals/memory-model.md defines the memory model, with
+ * an example for each rule. docs/internals/proofs.md states for which plans the answer is exact.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -32,7 +32,7 @@ typedef enum banyan_check_rule {
     BANYAN_CHECK_UNREAD,        /* warning: bytes sent and never read */
     BANYAN_CHECK_UNUSED,        /* warning: scratch that no operation uses */
     BANYAN_CHECK_UNEVEN,        /* warning: one link carries at least twice as much as another */
-    BANYAN_CHECK_RULES
+    BANYAN_CHECK_RULES          /* the number of rules */
 } banyan_check_rule;
 
 /* Return the rule's name, for example "deadlock", or "unknown" for another value. The string is
@@ -133,8 +133,7 @@ BANYAN_API const char *banyan_check_report_limits(const banyan_check_report *rep
 
 /* Set `*text` to the findings: for people, or as JSON (docs/check.md describes the keys). The text
  * has a paragraph for each finding, with those like it on other ranks and its consequences, and
- * calls the plan `plan_name`. Free it with free(). Errors: NO_MEMORY. Any
- * thread. */
+ * calls the plan `plan_name`. Free it with free(). Errors: NO_MEMORY. Any thread. */
 BANYAN_API banyan_status banyan_check_report_print(const banyan_check_report *report,
                                                    const char *plan_name, bool json, char **text);
 

@@ -87,14 +87,14 @@ BANYAN_API banyan_status banyan_comm_unregister(banyan_comm *comm, const banyan_
  *
  * - `count` is a number of elements of type `dtype`. With `count` 0 a call does nothing.
  * - Reductions support the types that banyan_loaded_plan_run lists. The other collectives accept
- * every type of whole bytes.
+ *   every type of whole bytes.
  * - A call is in place if `input` and `output` are equal. All-gather is in place if `input` is this
  *   rank's block of `output`. Reduce-scatter is in place if `output` is this rank's block of
  *   `input`.
  * - Errors, before anything moves: INVALID, NOT_FOUND (no plan serves the call), and those of
  *   banyan_loaded_plan_open and banyan_loaded_plan_run. INVALID means that a buffer is NULL, the
- * buffers overlap but are not in place, a size overflows, or `root`, `op`, `dtype` or `stream` is
- * not valid. */
+ *   buffers overlap but are not in place, a size overflows, or `root`, `op`, `dtype` or `stream` is
+ *   not valid. */
 
 /* output[i] = reduction of input[i] over all ranks. `count` elements in, `count` out. */
 BANYAN_API banyan_status banyan_comm_allreduce(banyan_comm *comm, const void *input, void *output,
@@ -140,13 +140,13 @@ BANYAN_API banyan_status banyan_comm_sendrecv(banyan_comm *comm, const void *inp
 /* Parameters that an algorithm is compiled for. */
 typedef struct banyan_algorithm_params {
     size_t size;         /* of this struct; BANYAN_ALGORITHM_PARAMS_INIT sets it */
-    int ranks;           /* number of ranks, at least 2 */
+    int ranks;           /* number of ranks, from 1 to 1,024; one rank copies */
     int ranks_per_node;  /* 0: all ranks are on one node */
     bool in_place;       /* input and output share memory */
     banyan_reduce_op op; /* of a collective that reduces */
     int root;            /* broadcast, reduce */
-    int shift;           /* send-recv: rank r sends to rank r + shift, modulo the ranks */
-    int instances;       /* 0: the algorithm's default */
+    int shift;     /* send-recv: rank r sends to rank r + shift, modulo the ranks; 0: to itself */
+    int instances; /* 0: the algorithm's default */
     uint64_t unit_bytes; /* unit of the loops of pipelined algorithms; 0: the algorithm's default */
 } banyan_algorithm_params;
 
@@ -225,8 +225,8 @@ typedef struct banyan_tune_options {
      * with f32, and use the result for all types without their own table. */
     DLDataType dtype;
     banyan_collective_kind kind; /* tune this collective alone; BANYAN_CUSTOM: all */
-    /* NULL, or called on rank 0 with `context` after each measurement. `time` and
-     * its string are valid during the call. */
+    /* NULL, or called on rank 0 with `context` after each measurement. `time` and its string are
+     * valid during the call. */
     void (*measured)(void *context, const banyan_tune_time *time);
 } banyan_tune_options;
 

@@ -104,8 +104,8 @@ typedef void (*banyan_log_fn)(banyan_log_level level, const char *message, void 
 
 /* Send log lines to `fn`, or to stderr if `fn` is NULL (the default). `context` is passed to `fn`.
  * The environment variable BANYAN_LOG=error|warn|info|debug sets the level for the process; the
- * default is warn. Before the first line, a warning names any other value. Any thread; `fn` is
- * called by one thread at a time, which may be a thread of Banyan's. */
+ * default is warn. If it has another value, a warning that names it comes before any other line.
+ * Any thread; `fn` is called by one thread at a time, which may be a thread of Banyan's. */
 BANYAN_API void banyan_log_set(banyan_log_fn fn, void *context);
 
 /* ---- interrupts ---- */

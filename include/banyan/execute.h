@@ -33,8 +33,9 @@ typedef struct banyan_executor_options {
     size_t size; /* of this struct; BANYAN_EXECUTOR_OPTIONS_INIT sets it */
     int workers; /* threads that run thread blocks, from 1 to 1,024; 1: only the calling thread */
     /* For tests, on the host; slow. If not 0, run thread blocks in a random order that the memory
-     * model of docs/check.md allows. The order depends on the seed alone. Ranks may have different
-     * seeds. 0: the seed in the environment variable BANYAN_SHUFFLE, else program order. */
+     * model (docs/internals/memory-model.md) allows. The order depends on the seed alone. Ranks may
+     * have different seeds. 0: the seed in the environment variable BANYAN_SHUFFLE, else program
+     * order. */
     uint64_t shuffle_seed;
     /* GPU of this rank (BANYAN_CUDA); `workers` has no effect then. Zero-initialized: the host. All
      * ranks use GPUs, or all use the host. */
@@ -62,7 +63,7 @@ BANYAN_API void banyan_executor_close(banyan_executor *executor);
 /* Options of banyan_loaded_plan_open. */
 typedef struct banyan_loaded_plan_options {
     size_t size;                /* of this struct; BANYAN_LOADED_PLAN_OPTIONS_INIT sets it */
-    uint64_t max_message_bytes; /* longest message of a run (see banyan_plan_sizes) */
+    uint64_t max_message_bytes; /* longest message of a run (banyan_plan_sizes); has no default */
     /* Symmetric buffers (memory.h; on GPUs of banyan_memory_alloc_on or _adopt) that contain the
      * input, or output, of every run, at the same offset on every rank. Peers access them in place.
      * NULL: runs use ordinary memory. If peers access it in this plan, the runs copy it to or from

@@ -109,8 +109,8 @@ typedef struct banyan_mixed_options {
     DLDataType dtype; /* f16, bf16 or f32 */
     DLDevice device;  /* GPU of all inputs and outputs; zero-initialized: the host */
     int grid_size;    /* fused modes: thread blocks; 0: one for each multiprocessor, the maximum */
-    int max_block_size; /* fused modes: threads in a block; 0: the device's maximum */
-    int min_block_size; /* fused modes: threads in a block: a multiple of 32, at most 1,024 */
+    int max_block_size; /* fused modes: most threads in a block; 0: the device's maximum */
+    int min_block_size; /* fused modes: fewest threads in a block, 32 to 1,024 in steps of 32 */
     int min_num_steps;  /* fused modes: 16-byte units of a thread before a thread block is added */
     /* Bytes of b rows in one launch on a GPU; longer messages take several launches. Autotuning
      * measures up to it. 0: 64 MiB. At most 4 GiB. */

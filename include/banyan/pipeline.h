@@ -1,4 +1,4 @@
-/* Banyan: the executor of the copy pipeline, for transfers that need staging.
+/* Banyan: the copy pipeline, for transfers that need staging.
  *
  * The work of a rank is a list of iterations. In an iteration the rank sends at most one batch and
  * receives at most one. To send a batch, it packs segments of its tensors into a send slot and puts
@@ -145,7 +145,7 @@ BANYAN_API banyan_status banyan_pipeline_buffers_open(banyan_world *world,
 /* Close the buffers, before their transport. NULL is ignored. Local. */
 BANYAN_API void banyan_pipeline_buffers_close(banyan_pipeline_buffers *buffers);
 
-/* Executor of iterations over two slots in each direction. */
+/* A pipeline: it carries out iterations over two slots in each direction. */
 typedef struct banyan_pipeline banyan_pipeline;
 
 /* Create a pipeline. Both tables must outlive it; they are not copied. `rank` is this rank's number
@@ -185,7 +185,7 @@ BANYAN_API banyan_status banyan_pipeline_set_events(
  * or its tensors, or has a wrong peer; the message names the iteration; nothing has moved), and
  * those of the two tables. */
 BANYAN_API banyan_status banyan_pipeline_execute(banyan_pipeline *pipeline,
-                                                 const banyan_iteration *schedules,
+                                                 const banyan_iteration *iterations,
                                                  size_t num_iterations);
 
 /* Copy the sends of this rank to itself to the receives with equal ids, on the copy stream, and

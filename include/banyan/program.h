@@ -193,13 +193,13 @@ typedef struct banyan_program_group banyan_program_group;
 BANYAN_API banyan_program_group *banyan_program_group_create(banyan_program *program,
                                                              const int *thread_blocks, int count);
 
-/* The executor of an operation: one thread block, or a group. */
+/* The thread blocks that carry out an operation: one, or a group. */
 typedef struct banyan_program_by {
     int thread_block;                  /* -1: a group */
     const banyan_program_group *group; /* with thread_block -1 */
 } banyan_program_by;
 
-/* The executor that is one thread block, and the executor that is a group. */
+/* One thread block, and a group, as the last argument of an operation. */
 #define BANYAN_TB(number) (BANYAN_VALUE(banyan_program_by){(number), NULL})
 #define BANYAN_TB_GROUP(group) (BANYAN_VALUE(banyan_program_by){-1, (group)})
 

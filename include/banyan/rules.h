@@ -56,8 +56,7 @@ typedef enum banyan_rules_verdict {
  * receives the rule (pattern, file and line) and the template of the local tensor. For a skipped
  * tensor it receives the rule that skips it. For a tensor without a rule it receives the nearest
  * rule and the reason why that does not match. For an incomplete model it receives the name of the
- * missing tensor. Errors: INVALID (unknown packing, or `i` out of
- * range), NO_MEMORY. Any thread. */
+ * missing tensor. Errors: INVALID (unknown packing, or `i` out of range), NO_MEMORY. Any thread. */
 BANYAN_API banyan_status banyan_rules_explain(const banyan_rules *rules, const banyan_model *model,
                                               const char *packing, size_t i,
                                               banyan_rules_verdict *verdict, char *text,

@@ -138,7 +138,7 @@ BANYAN_API bool banyan_simulation_path(const banyan_simulation *simulation, size
 
 /* ---- moves: transfers without a plan ---- */
 
-/* Engine that carries a move. */
+/* Means by which a rank carries out a move. */
 typedef enum banyan_mover {
     BANYAN_BY_BLOCKS, /* all thread blocks of the rank, in a kernel launched for this move */
     BANYAN_BY_PROXY   /* the rank's proxy, as for a port channel */
@@ -155,7 +155,7 @@ typedef enum banyan_mover {
 typedef struct banyan_move {
     int rank, peer;
     int lane;         /* of the rank, from 0 */
-    banyan_mover by;  /* engine that carries it */
+    banyan_mover by;  /* means by which `rank` carries it out */
     const char *what; /* name in steps and traces; must outlive the result */
     uint64_t bytes;
     size_t after[2]; /* indices of moves; BANYAN_NO_MOVE: none */

@@ -17,14 +17,14 @@
  * with the next call of the others. A wait that times out later, in the middle of a call, leaves
  * the rank out of step with the others. This ends the world of all ranks at once: the late rank's
  * call fails with the message of the rank that waited for it. Runs of plans and communicators on
- * the host have no gate, and time out so.
+ * the host have no gate, so each of their timeouts ends the world.
  *
  * Timeouts of objects. The options of communicators, executors, copy services, reshard plans, mixed
  * collectives and checkpoints have a `timeout_ns`, too. It bounds every wait of the object's calls
  * at this rank, from the call that creates the object on. 0 means the world's timeout, and
- * BANYAN_FOREVER_NS no bound. Ranks may have different timeouts. If an object's call uses other
- * objects, the bound of the outermost call that has one counts. Waits on a GPU keep the bound that
- * held when their object was opened.
+ * BANYAN_FOREVER_NS no bound. (In the environment variable BANYAN_TIMEOUT, 0 means no bound.) Ranks
+ * may have different timeouts. If an object's call uses other objects, the bound of the outermost
+ * call that has one counts. Waits on a GPU keep the bound that held when their object was opened.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

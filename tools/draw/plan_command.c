@@ -56,7 +56,7 @@ static int plan_command_show_command(int argc, char **argv)
         "banyan plan show", "PLAN.json [--rank N]",
         "List the operations of a plan by rank and thread block. i, o and s are the input,\n"
         "output and scratch of the rank; @ marks those of another rank. Numbers in brackets are\n"
-        "chunks.\n",
+        "chunks. docs/plans.md explains the names of operations, such as res and ppkt.\n",
         entries, sizeof entries / sizeof entries[0]};
     const char *path;
     options_result result = options_parse_one(&table, argc, argv, WHICH_PLAN, &path);

@@ -162,7 +162,7 @@ int plan_scale_command(int argc, char **argv)
         {"ranks-sampled", '\0', OPTION_COUNT, &scale.sampled, "K",
          "number of ranks to measure (16)", 1, 1000000},
         {"partial-source", '\0', OPTION_FLAG, &scale.spec.partial_source, NULL,
-         "allow source elements that no destination holds (error)", 0, 0},
+         "allow source elements that no destination holds (they are refused)", 0, 0},
         {"config", '\0', OPTION_TEXT, &scale.spec.config_path, "FILE",
          "config.json of the model, if it is not beside the weights", 0, 0},
         {"rules", '\0', OPTION_TEXT, &scale.spec.rules_path, "FILE",

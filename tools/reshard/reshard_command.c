@@ -143,7 +143,7 @@ static int reshard(int argc, char **argv)
         {"checksums", '\0', OPTION_FLAG, &given.how.checksums, NULL,
          "send and verify a checksum with every transfer", 0, 0},
         {"partial-source", '\0', OPTION_FLAG, &given.how.partial_source, NULL,
-         "allow source elements that no destination holds (error)", 0, 0},
+         "allow source elements that no destination holds (they are refused)", 0, 0},
         {"config", '\0', OPTION_TEXT, &given.spec.config_path, "FILE",
          "config.json of the model, if it is not beside the weights", 0, 0},
         {"skip", '\0', OPTION_TEXT, &given.spec.skip, "GLOB[,…]", "omit these tensors: **.inv_freq",

@@ -103,10 +103,11 @@ int check_command(int argc, char **argv)
         WHO, "PLAN.json… [options] | --reshard CASE.json…",
         "Prove that plans are sound, or report each fault and its place. A sound plan cannot\n"
         "deadlock, has no race and computes the right result, for every message size and any\n"
-        "number of runs on the same buffers. docs/check.md explains the report, which names the\n"
-        "lines of the program if the plan has them, and defines the memory model. Exit code:\n"
-        "0 if all plans are sound, 1 with findings, 2 if a file is not a plan or cannot be\n"
-        "checked. Use - as PLAN.json to read stdin.\n",
+        "number of runs on the same buffers. The report names the lines of the program if the\n"
+        "plan has them. docs/check.md explains the report, and docs/internals/memory-model.md\n"
+        "the order of accesses that the proof assumes. Exit code: 0 if all plans are sound, 1\n"
+        "with findings, 2 if a file is not a plan or cannot be checked. Use - as PLAN.json to\n"
+        "read stdin.\n",
         entries, sizeof entries / sizeof entries[0]};
     int rest;
     options_result result = options_parse_anywhere(&table, argc, argv, &rest);

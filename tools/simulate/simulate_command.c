@@ -224,7 +224,7 @@ int simulate_command(int argc, char **argv)
         {"disjoint", '\0', OPTION_FLAG, &spec->disjoint, NULL,
          "destination ranks differ from source ranks", 0, 0},
         {"partial-source", '\0', OPTION_FLAG, &spec->partial_source, NULL,
-         "allow source elements that no destination holds (error)", 0, 0},
+         "allow source elements that no destination holds (they are refused)", 0, 0},
         {"rules", '\0', OPTION_TEXT, &spec->rules_path, "FILE",
          "rules that split the tensors (built in)", 0, 0},
         {"service", '\0', OPTION_TEXT, &given.reshard.service, "direct|pipeline",
@@ -246,7 +246,7 @@ int simulate_command(int argc, char **argv)
         "time for each size. For the longest size, also print the use of links and memories and\n"
         "the critical path: the chain of dependent operations that determines the end. Nothing\n"
         "is run. A plan that hangs is refused, with its dependencies. docs/simulate.md explains\n"
-        "the model.\n\n"
+        "the figures and how far to trust them.\n\n"
         "Sizes are rounded down to sizes that the plan can divide into whole elements. A ~\n"
         "marks sizes outside the message bounds of the plan. algbw and busbw are defined as in\n"
         "banyan run. Use - as PLAN.json to read stdin.\n\n"

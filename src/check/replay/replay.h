@@ -3,7 +3,7 @@
  * Signals, semaphores and packets only ever enable operations, and an enabled operation stays
  * enabled: one greedy schedule therefore finds every operation that never runs. Visibility is
  * tracked by vector clocks, so that this one schedule also finds all unordered accesses, whatever
- * order they come in. docs/check.md has the memory model. */
+ * order they come in. docs/internals/memory-model.md has the memory model. */
 #ifndef CHECK_REPLAY_REPLAY_H
 #define CHECK_REPLAY_REPLAY_H
 

@@ -148,9 +148,9 @@ banyan_status pipeline_check(const banyan_pipeline *pipeline, const banyan_itera
     return BANYAN_OK;
 }
 
-banyan_status banyan_pipeline_execute(banyan_pipeline *pipeline, const banyan_iteration *schedules,
+banyan_status banyan_pipeline_execute(banyan_pipeline *pipeline, const banyan_iteration *iterations,
                                       size_t num_iterations)
 {
-    RETURN_IF_FAILED(pipeline_check(pipeline, schedules, num_iterations));
-    return pipeline_run(pipeline, schedules, num_iterations);
+    RETURN_IF_FAILED(pipeline_check(pipeline, iterations, num_iterations));
+    return pipeline_run(pipeline, iterations, num_iterations);
 }
