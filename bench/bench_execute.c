@@ -9,7 +9,7 @@
 #include <banyan/banyan.h>
 
 #include "core/deadline.h"
-#include "run/bound.h"
+#include "run/measure.h"
 
 #define ROUNDS 40
 #define ROUND_NS 1e7

@@ -9,8 +9,7 @@
 
 #include <banyan/banyan.h>
 
-#include "run/bound.h"
-#include "run/memcpy_limit.h"
+#include "run/measure.h"
 
 #define HIDDEN 8192
 #define ROWS_MOST 1024

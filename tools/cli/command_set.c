@@ -1,4 +1,4 @@
-#include "cli/command_set.h"
+#include "cli/commands.h"
 
 #include <stdio.h>
 #include <stdlib.h>

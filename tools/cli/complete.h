@@ -15,7 +15,7 @@
 
 #include <stdbool.h>
 
-#include "cli/command_set.h"
+#include "cli/commands.h"
 #include "cli/options.h"
 
 /* From here on, command_set_run and options_parse complete. */
@@ -25,16 +25,9 @@ bool complete_is_on(void);
 /* The words are those of `banyan help`: only commands are candidates. */
 void complete_help(void);
 
-void complete_candidate(const char *prefix, const char *word, const char *description);
-
 void complete_commands(const command_set *set);
 
 /* `leading`: options end at the first other argument. */
 void complete_options(const option_table *table, int argc, char **argv, bool leading);
-
-/* Print the values that a placeholder of the help stands for: "FILE", "PLAN.json", "ALGORITHM",
- * "direct|pipeline". `typed` is the value so far, which stands behind `prefix` in its word. False
- * for a placeholder without known values, such as a number. */
-bool complete_value(const char *placeholder, const char *prefix, const char *typed);
 
 #endif

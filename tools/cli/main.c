@@ -4,10 +4,9 @@
 
 #include <banyan/core.h>
 
-#include "cli/command_set.h"
 #include "cli/commands.h"
 #include "cli/complete.h"
-#include "cli/out_file.h"
+#include "cli/files.h"
 
 static const command_entry commands[] = {
     {"launch", "", "start the ranks of a program on this machine", launch_command},

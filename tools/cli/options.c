@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "cli/complete.h"
-#include "cli/sizes.h"
+#include "cli/text.h"
 #include "core/nearest.h"
 #include "core/text/escape.h"
 

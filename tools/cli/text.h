@@ -1,8 +1,8 @@
-/* Numbers formatted for people. */
+/* Numbers and sizes as people write and read them. */
 #ifndef TOOLS_TEXT_H
 #define TOOLS_TEXT_H
 
-#include <stddef.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define TEXT_NUMBER_BYTES 32
@@ -16,5 +16,15 @@ const char *text_seconds(double seconds, char text[TEXT_NUMBER_BYTES]);
 
 /* Pad the text on the left to `columns` on a terminal; printf counts bytes. */
 const char *text_right(const char *text, int columns, char padded[TEXT_NUMBER_BYTES]);
+
+/* More than any memory. */
+#define SIZES_MOST (UINT64_C(1) << 50)
+
+/* Parse a number of bytes, such as "1000" or "64K"; K, M and G are powers of 1024. False for
+ * anything else, and for more than SIZES_MOST. */
+bool sizes_parse(const char *text, uint64_t *bytes);
+
+/* Parse "LOW:HIGH" or one size. False when either is malformed, or LOW is 0 or above HIGH. */
+bool sizes_parse_range(const char *text, uint64_t *low, uint64_t *high);
 
 #endif

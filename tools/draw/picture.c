@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "core/status.h"
-#include "draw/picture_op.h"
 
 static banyan_status picture_out_of_memory(void)
 {

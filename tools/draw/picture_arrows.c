@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "core/status.h"
-#include "draw/picture_op.h"
+#include "draw/picture.h"
 
 /* Larger scratch is not searched for packets. */
 #define CHUNKS_MOST (UINT64_C(1) << 24)

@@ -1,7 +1,11 @@
-#include "draw/picture_op.h"
+#include "draw/picture.h"
 
 #include <inttypes.h>
+#include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "draw/svg.h"
 
 const picture_family picture_families[] = {
     {"move", "#2f6db5", false},   {"reduce", "#2e8b57", false}, {"packets", "#7a4fb5", false},
@@ -224,29 +228,12 @@ static void print_range(FILE *to, const picture_operand *operand)
         fprintf(to, "[%" PRIu64 "..%" PRIu64 ")", operand->index, operand->index + operand->size);
 }
 
-static void print_numbers(FILE *to, const json_t *numbers, const char *between)
+static void print_numbers(FILE *to, const json_t *numbers)
 {
     size_t i;
     json_t *number;
     json_array_foreach(numbers, i, number)
-        fprintf(to, "%s%d", i > 0 ? between : "", (int)picture_number(number));
-}
-
-void picture_op_print_operands(FILE *to, const picture *of, const picture_step *step, bool sources)
-{
-    size_t count = picture_operand_count(picture_op_of(of, step), sources);
-    for (size_t i = 0; i < count; i++) {
-        picture_operand operand = picture_operand_at(of, step, sources, i);
-        fprintf(to, "%s%c", i > 0 ? ", " : "", operand.buffer);
-        print_range(to, &operand);
-        if (!operand.ranks && operand.rank != step->rank)
-            fprintf(to, "@%d", operand.rank);
-        if (!operand.ranks)
-            continue;
-        fputs("@{", to);
-        print_numbers(to, operand.ranks, ",");
-        fputc('}', to);
-    }
+        fprintf(to, "%s%d", i > 0 ? ", " : "", (int)picture_number(number));
 }
 
 static const char *picture_op_buffer_word(char buffer)
@@ -269,7 +256,7 @@ static void print_sentence(FILE *to, const picture *of, const picture_step *step
             fprintf(to, " of rank %d", operand.rank);
         if (operand.ranks) {
             fputs(" of ranks ", to);
-            print_numbers(to, operand.ranks, ", ");
+            print_numbers(to, operand.ranks);
         }
     }
     fputs(count > 0 ? "\n" : "", to);
@@ -302,11 +289,80 @@ void picture_op_print_about(FILE *to, const picture *of, const picture_step *ste
         print_channels(to, of, step);
     if (json_object_get(op, "semaphore_ids")) {
         fputs("semaphore ", to);
-        print_numbers(to, json_object_get(op, "semaphore_ids"), ", ");
+        print_numbers(to, json_object_get(op, "semaphore_ids"));
         fputc('\n', to);
     }
     if (json_object_get(op, "barrier_id"))
         fprintf(to, "barrier %d\n", picture_op_number_of(op, "barrier_id"));
     if (json_object_get(op, "reduce_op"))
         fprintf(to, "reduced by %s\n", picture_op_text_of(op, "reduce_op"));
+}
+
+/* "i0", "s4-7@2": shorter than elsewhere, for blocks that are narrow. */
+static void print_chunks(FILE *to, const picture_step *step, const picture_operand *operand)
+{
+    fprintf(to, "%c%" PRIu64, operand->buffer, operand->index);
+    if (operand->size > 1)
+        fprintf(to, "–%" PRIu64, operand->index + operand->size - 1);
+    if (operand->ranks)
+        fputs("@*", to);
+    else if (operand->rank != step->rank)
+        fprintf(to, "@%d", operand->rank);
+}
+
+static void print_side(FILE *to, const picture *of, const picture_step *step, bool sources)
+{
+    size_t count = picture_operand_count(picture_op_of(of, step), sources);
+    picture_operand before = {0};
+    for (size_t i = 0; i < count; i++) {
+        picture_operand operand = picture_operand_at(of, step, sources, i);
+        bool again = i > 0 && operand.rank == before.rank && operand.ranks == before.ranks &&
+                     operand.buffer == before.buffer && operand.index == before.index &&
+                     operand.size == before.size;
+        before = operand;
+        if (again)
+            continue;
+        fputs(i > 0 ? "," : "", to);
+        print_chunks(to, step, &operand);
+    }
+}
+
+static void print_peers(FILE *to, const picture *of, const picture_step *step)
+{
+    const json_t *op = picture_op_of(of, step);
+    const char *type = json_string_value(json_object_get(op, "channel_type"));
+    size_t count = json_array_size(json_object_get(op, "channel_ids"));
+    bool waits = strstr(picture_op_name(of, step), "wait") != NULL;
+    for (size_t i = 0; type && i < count; i++)
+        fprintf(to, "%s%d",
+                i > 0   ? ","
+                : waits ? "← "
+                        : "→ ",
+                picture_channel_peer(of, step->rank, type, picture_channel_of(of, step, i)));
+}
+
+char *picture_label_detail(const picture *of, const picture_step *step, double room,
+                           double font_size)
+{
+    const json_t *op = picture_op_of(of, step);
+    for (int shorter = 0; shorter < 2; shorter++) {
+        char *text = NULL;
+        size_t bytes;
+        FILE *to = open_memstream(&text, &bytes);
+        if (!to)
+            return NULL;
+        if (picture_operand_count(op, true) == 0) {
+            print_peers(to, of, step);
+        } else {
+            if (shorter == 0)
+                print_side(to, of, step, true);
+            fputs("→", to);
+            print_side(to, of, step, false);
+        }
+        fclose(to);
+        if (text && svg_text_width(text, font_size) <= room)
+            return text;
+        free(text);
+    }
+    return NULL;
 }

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/json_file.h"
+#include "cli/files.h"
 #include "core/status.h"
-#include "draw/picture_op.h"
+#include "draw/picture.h"
 
 /* Traces of simulations have proxies' lanes behind those of the thread blocks. */
 #define PROXY_LANE 100000

@@ -6,11 +6,9 @@
 #include <banyan/plan.h>
 #include <jansson.h>
 
-#include "cli/command_set.h"
 #include "cli/commands.h"
-#include "cli/json_print.h"
+#include "cli/files.h"
 #include "cli/options.h"
-#include "cli/plan_file.h"
 #include "cli/text.h"
 #include "draw/plan_view.h"
 

@@ -6,10 +6,9 @@
 
 #include "cli/text.h"
 #include "core/status.h"
-#include "draw/picture_label.h"
-#include "draw/picture_op.h"
+#include "draw/picture.h"
 #include "draw/plan_view.h"
-#include "draw/svg_draw.h"
+#include "draw/svg.h"
 
 #define FONT 6.5
 #define SMALL 5.5

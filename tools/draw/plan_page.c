@@ -4,8 +4,7 @@
 #include <string.h>
 
 #include "core/status.h"
-#include "draw/pages.h"
-#include "draw/picture_op.h"
+#include "draw/picture.h"
 #include "draw/plan_view.h"
 
 /* Placeholder of the data in the page. */

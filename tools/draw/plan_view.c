@@ -5,10 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/files.h"
 #include "cli/message.h"
 #include "cli/options.h"
-#include "cli/out_file.h"
-#include "cli/plan_file.h"
 #include "core/status.h"
 #include <banyan/check.h>
 

@@ -38,4 +38,11 @@ static inline bool plan_view_in_steps(const plan_view *view)
     return !view->topology && !view->trace;
 }
 
+/* A file of the page, embedded by the build. */
+typedef struct page {
+    const char *name, *text;
+} page;
+
+extern const page pages[]; /* ends with an empty one */
+
 #endif

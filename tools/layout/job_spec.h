@@ -22,9 +22,6 @@ typedef struct job_spec {
     int ranks;
 } job_spec;
 
-/* True if the text names a layout file, by the ending ".json". */
-bool job_spec_is_file(const char *text);
-
 /* Return the missing option, or NULL. Two layout files need no model. */
 const char *job_spec_missing(const job_spec *spec);
 
@@ -45,5 +42,9 @@ const char *job_spec_from(const job_spec *spec);
 /* "qwen3: tp=2 on 2 ranks to tp=4 on 4 others" */
 #define JOB_SPEC_TITLE_BYTES 1024
 const char *job_spec_title(const job_spec *spec, char text[JOB_SPEC_TITLE_BYTES]);
+
+/* Leave out the tensors that fit one of the patterns, which commas separate. INVALID for a pattern
+ * that no tensor fits: it is probably misspelt. */
+banyan_status skip_tensors(banyan_model *model, const char *patterns);
 
 #endif

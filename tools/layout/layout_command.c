@@ -1,4 +1,3 @@
-#include "cli/command_set.h"
 #include "cli/commands.h"
 
 #include <inttypes.h>
@@ -13,7 +12,6 @@
 #include "cli/text.h"
 #include "core/status.h"
 #include "layout/job_spec.h"
-#include "layout/skip_tensors.h"
 
 #define WHICH_FILE "which layout file: FILE.json"
 

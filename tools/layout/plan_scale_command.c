@@ -6,7 +6,7 @@
 #include <banyan/reshard.h>
 #include <jansson.h>
 
-#include "cli/json_print.h"
+#include "cli/files.h"
 #include "cli/options.h"
 #include "cli/progress.h"
 #include "cli/text.h"

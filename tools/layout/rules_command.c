@@ -1,4 +1,3 @@
-#include "cli/command_set.h"
 #include "cli/commands.h"
 
 #include <stdio.h>
@@ -9,7 +8,7 @@
 
 #include "cli/options.h"
 #include "core/text/escape.h"
-#include "layout/skip_tensors.h"
+#include "layout/job_spec.h"
 
 #define WHO "banyan rules"
 #define LIST_WHO WHO " list"

@@ -6,8 +6,8 @@
 #include <sys/mman.h>
 
 #include "cli/commands.h"
+#include "cli/files.h"
 #include "cli/options.h"
-#include "cli/out_file.h"
 #include "launch/forked.h"
 #include "mixed/mixed_job.h"
 

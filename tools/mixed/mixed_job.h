@@ -4,7 +4,7 @@
 
 #include <banyan/banyan.h>
 
-#include "cli/failure.h"
+#include "launch/forked.h"
 
 /* Powers of two from one row to more than any memory. */
 #define MIXED_SIZES_MOST 40

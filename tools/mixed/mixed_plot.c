@@ -2,9 +2,9 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "cli/out_file.h"
+#include "cli/files.h"
 #include "cli/text.h"
-#include "draw/svg_draw.h"
+#include "draw/svg.h"
 #include "mixed/mixed_job.h"
 
 #define PANEL_WIDTH 640.0

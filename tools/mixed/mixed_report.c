@@ -4,7 +4,7 @@
 
 #include <jansson.h>
 
-#include "cli/json_print.h"
+#include "cli/files.h"
 #include "cli/text.h"
 #include "mixed/mixed_job.h"
 

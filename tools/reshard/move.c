@@ -5,7 +5,7 @@
 
 #include "cli/clock.h"
 #include "core/status.h"
-#include "run/span.h"
+#include "run/measure.h"
 
 uint64_t move_tensor_bytes(const DLTensor *tensor)
 {

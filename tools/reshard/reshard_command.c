@@ -1,4 +1,3 @@
-#include "cli/command_set.h"
 #include "cli/commands.h"
 
 #include <errno.h>
@@ -6,10 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/files.h"
 #include "cli/options.h"
-#include "cli/out_file.h"
 #include "launch/forked.h"
-#include "launch/under_mpi.h"
 #include "reshard/reshard_job.h"
 
 #define WHO "banyan reshard"
@@ -36,7 +34,7 @@ static int run_under_mpi(reshard_job *job, int rank)
     char text[FAILURE_TEXT_BYTES];
     signal(SIGXFSZ, SIG_IGN);
     int code = reshard_rank(rank, job);
-    const char *sentence = failure_sentence(job->failed, text);
+    const char *sentence = failure_message(job->failed, text);
     if (sentence)
         fprintf(stderr, WHO ": %s\n", sentence);
     return code;

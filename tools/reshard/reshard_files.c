@@ -7,13 +7,13 @@
 #include <sys/stat.h>
 
 #include "cli/clock.h"
-#include "cli/json_print.h"
+#include "cli/files.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "core/status.h"
+#include "launch/cleanup.h"
 #include "launch/forked.h"
-#include "launch/leftovers.h"
-#include "run/span.h"
+#include "run/measure.h"
 
 enum { READING, MOVING, WRITING, STAGES };
 

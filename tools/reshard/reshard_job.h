@@ -4,7 +4,7 @@
 
 #include <banyan/banyan.h>
 
-#include "cli/failure.h"
+#include "launch/forked.h"
 #include "reshard/move.h"
 
 typedef struct reshard_job {

@@ -7,15 +7,13 @@
 #include <string.h>
 
 #include "cli/clock.h"
-#include "cli/json_print.h"
-#include "cli/out_file.h"
+#include "cli/files.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "core/status.h"
 #include "draw/svg.h"
 #include "reshard/pattern.h"
-#include "run/memcpy_limit.h"
-#include "run/span.h"
+#include "run/measure.h"
 
 /* Bytes that each rank copies to measure memcpy's speed: as many as it receives, within these
  * limits. */

@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 
 #include "cli/commands.h"
-#include "cli/json_print.h"
+#include "cli/files.h"
 #include "cli/options.h"
 #include "cli/text.h"
 #include "core/status.h"
@@ -56,7 +56,7 @@ static bool verify_command_execute(verify_job *job, int ranks, const char **why,
                            .context = job,
                            .ranks_explain = true};
     int code = launch_run(&launched);
-    *why = failure_sentence(job->failed, text);
+    *why = failure_message(job->failed, text);
     if (code != 0 && !*why)
         *why = "a rank ended without a word";
     return !*why;

@@ -4,7 +4,7 @@
 
 #include <banyan/banyan.h>
 
-#include "cli/failure.h"
+#include "launch/forked.h"
 
 typedef struct verify_job {
     banyan_megatron_case *loaded;

@@ -1,4 +1,3 @@
-#include "cli/command_set.h"
 #include "cli/commands.h"
 
 #include <stdio.h>
@@ -8,9 +7,8 @@
 #include <banyan/collective.h>
 #include <jansson.h>
 
-#include "cli/json_print.h"
+#include "cli/files.h"
 #include "cli/options.h"
-#include "cli/plan_file.h"
 
 #define WHO "banyan algo"
 #define LIST_WHO WHO " list"

@@ -3,13 +3,12 @@
 #include <stdlib.h>
 
 #include <banyan/check.h>
+#include <banyan/reshard.h>
 #include <jansson.h>
 
 #include "cli/commands.h"
-#include "cli/json_print.h"
+#include "cli/files.h"
 #include "cli/options.h"
-#include "cli/plan_file.h"
-#include "layout/check_reshard.h"
 
 #define WHO "banyan check"
 
@@ -47,6 +46,24 @@ static int check_plan(const char *path, const arguments *given, char **text)
     return code;
 }
 
+/* Check a case of banyan reshard verify in the same way: its own transfers, and Banyan's plan. */
+static int check_command_case(const char *path, bool json, char **text)
+{
+    banyan_megatron_case *loaded;
+    banyan_reshard_report *report;
+    int code = EXIT_USAGE;
+    *text = NULL;
+    if (banyan_megatron_case_load(path, &loaded) != BANYAN_OK)
+        return code;
+    if (banyan_reshard_case_check(loaded, NULL, 0, &report) == BANYAN_OK) {
+        if (banyan_reshard_report_print(report, path, json, text) == BANYAN_OK)
+            code = banyan_reshard_report_count(report) == 0 ? 0 : 1;
+        banyan_reshard_report_destroy(report);
+    }
+    banyan_megatron_case_destroy(loaded);
+    return code;
+}
+
 /* Return the entry of a file that cannot be checked, for a list of reports. */
 static json_t *error_json(const arguments *given, const char *path)
 {
@@ -61,7 +78,7 @@ static int check_command_check_all(const arguments *given, char **paths, int cou
     int worst = 0;
     for (int i = 0; i < count; i++) {
         char *text;
-        int code = given->reshard ? check_reshard_case(paths[i], given->json, &text)
+        int code = given->reshard ? check_command_case(paths[i], given->json, &text)
                                   : check_plan(paths[i], given, &text);
         if (!text)
             fprintf(stderr, WHO ": %s\n", banyan_last_error());

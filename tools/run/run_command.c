@@ -6,14 +6,12 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "cli/files.h"
 #include "cli/message.h"
 #include "cli/options.h"
-#include "cli/out_file.h"
-#include "cli/plan_file.h"
-#include "cli/sizes.h"
+#include "cli/text.h"
 #include "core/status.h"
 #include "launch/forked.h"
-#include "run/run_check.h"
 #include "run/run_job.h"
 
 #define WHO "banyan run"
@@ -26,6 +24,43 @@ struct arguments {
     uint64_t range[2];
     int step_factor;
 };
+
+/* Per rule; banyan check reports all findings. */
+#define FINDINGS_MOST 3
+
+static void run_command_print_findings(const banyan_check_report *report, const char *path)
+{
+    char *text;
+    if (banyan_check_report_print(report, path, false, &text) != BANYAN_OK) {
+        fprintf(stderr, WHO ": %s\n", banyan_last_error());
+        return;
+    }
+    fprintf(stderr,
+            WHO
+            ": the plan is not sound, and was not run (banyan check tells more; --no-check runs "
+            "it all the same):\n%s",
+            text);
+    free(text);
+}
+
+/* Return false, after printing the findings, when the plan is not sound or cannot be checked. */
+static bool run_command_check(const banyan_plan *plan, const char *path)
+{
+    banyan_check_options options = BANYAN_CHECK_OPTIONS_INIT;
+    banyan_check_report *report;
+    options.warnings = false;
+    options.max_findings = FINDINGS_MOST;
+    if (banyan_plan_check(plan, &options, &report) != BANYAN_OK) {
+        fprintf(stderr, WHO ": the plan cannot be checked (--no-check runs it all the same): %s\n",
+                banyan_last_error());
+        return false;
+    }
+    bool sound = banyan_check_report_is_sound(report);
+    if (!sound)
+        run_command_print_findings(report, path);
+    banyan_check_report_destroy(report);
+    return sound;
+}
 
 static banyan_status run_command_make_sizes(const struct arguments *given, run_job *job)
 {
@@ -118,7 +153,7 @@ static int run_command_run(struct arguments *given)
     }
     if (read_plan(job, &plan) == BANYAN_OK) {
         job->in_place = job->info.in_place && !given->apart;
-        if (given->no_check || run_check(WHO, plan, job->path))
+        if (given->no_check || run_command_check(plan, job->path))
             code = run_with_failure(given, job);
     } else {
         fprintf(stderr, WHO ": %s\n", banyan_last_error());

@@ -1,4 +1,4 @@
-#include "run/run_data.h"
+#include "run/run_job.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "core/status.h"
-#include "run/bound.h"
+#include "run/measure.h"
 #include "run/run_job.h"
 
 /* Without --iters a size runs for about this time, within these numbers of runs. */

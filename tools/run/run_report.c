@@ -3,7 +3,7 @@
 
 #include <jansson.h>
 
-#include "cli/json_print.h"
+#include "cli/files.h"
 #include "cli/message.h"
 #include "cli/text.h"
 #include "run/run_job.h"

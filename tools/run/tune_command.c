@@ -10,10 +10,8 @@
 #include <banyan/banyan.h>
 #include <jansson.h>
 
-#include "cli/json_file.h"
-#include "cli/json_print.h"
+#include "cli/files.h"
 #include "cli/options.h"
-#include "cli/out_file.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "core/status.h"

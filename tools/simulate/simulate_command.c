@@ -10,15 +10,13 @@
 #include <jansson.h>
 
 #include "cli/commands.h"
+#include "cli/files.h"
 #include "cli/message.h"
 #include "cli/options.h"
-#include "cli/out_file.h"
-#include "cli/plan_file.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "core/status.h"
 #include "simulate/simulate_report.h"
-#include "simulate/simulate_reshard.h"
 
 #define WHO "banyan simulate"
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/json_print.h"
+#include "cli/files.h"
 #include "cli/text.h"
 
 /* Rows of a table; JSON has them all. */

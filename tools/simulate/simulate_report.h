@@ -6,6 +6,7 @@
 #include <jansson.h>
 
 #include "cli/message.h"
+#include "layout/job_spec.h"
 
 typedef struct simulate_report {
     const banyan_plan *plan;
@@ -28,5 +29,20 @@ void simulate_report_links(const banyan_simulation *of);
 void simulate_report_path(const banyan_simulation *of);
 json_t *simulate_report_links_json(const banyan_simulation *of);
 json_t *simulate_report_path_json(const banyan_simulation *of);
+
+typedef struct simulate_reshard_arguments {
+    job_spec spec; /* where there is a model */
+    bool is_case;
+    const char *case_path, *topology_name, *trace_path;
+    const char *service; /* NULL: both */
+    uint64_t slot_bytes;
+    bool optimal_rounds, json;
+} simulate_reshard_arguments;
+
+/* Return why the arguments contradict each other, or NULL. */
+const char *simulate_reshard_problem(const simulate_reshard_arguments *given,
+                                     const char *trace_path);
+/* Returns the exit code. */
+int simulate_reshard(simulate_reshard_arguments *given);
 
 #endif

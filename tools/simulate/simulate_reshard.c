@@ -1,4 +1,3 @@
-#include "simulate/simulate_reshard.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +6,7 @@
 #include <banyan/forecast.h>
 #include <jansson.h>
 
-#include "cli/json_print.h"
+#include "cli/files.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "core/status.h"

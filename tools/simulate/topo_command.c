@@ -5,12 +5,10 @@
 #include <banyan/simulate.h>
 #include <jansson.h>
 
-#include "cli/command_set.h"
 #include "cli/commands.h"
-#include "cli/json_print.h"
+#include "cli/files.h"
 #include "cli/options.h"
 #include "cli/text.h"
-#include "simulate/topo_probe.h"
 
 static int topo_command_fail(const char *who)
 {

@@ -1,4 +1,4 @@
-#include "simulate/topo_probe.h"
+#include "cli/commands.h"
 
 #include <errno.h>
 #include <math.h>
@@ -12,12 +12,12 @@
 #include <banyan/simulate.h>
 
 #include "cli/clock.h"
+#include "cli/files.h"
 #include "cli/options.h"
-#include "cli/out_file.h"
 #include "cli/progress.h"
 #include "core/status.h"
 #include "launch/forked.h"
-#include "run/bound.h"
+#include "run/measure.h"
 #include "run/run_job.h"
 
 #define WHO "banyan topo probe"

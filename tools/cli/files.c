@@ -1,6 +1,8 @@
-#include "cli/out_file.h"
+#include "cli/files.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -80,4 +82,49 @@ bool out_file_flush_stdout(void)
         error = write(STDOUT_FILENO, "\n", 1) < 0 ? errno : EIO;
     errno = error;
     return written;
+}
+
+json_t *json_file_load(const char *path, json_error_t *error)
+{
+    struct stat about;
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &about) != 0) {
+        snprintf(error->text, sizeof error->text, "%s", strerror(errno));
+        if (fd >= 0)
+            close(fd);
+        return NULL;
+    }
+    json_t *root = NULL;
+    if (S_ISREG(about.st_mode))
+        root = json_loadfd(fd, 0, error);
+    else
+        snprintf(error->text, sizeof error->text, "it is %s, not a file",
+                 S_ISFIFO(about.st_mode) ? "a named pipe" : "of another kind");
+    close(fd);
+    return root;
+}
+
+banyan_status json_print(json_t *made)
+{
+    char *text = made ? json_dumps(made, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(made);
+    if (!text)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory for the report as JSON");
+    puts(text); /* main reports a failed write */
+    free(text);
+    return BANYAN_OK;
+}
+
+banyan_status plan_file_read(const char *path, banyan_plan **plan)
+{
+    return banyan_plan_read(strcmp(path, "-") == 0 ? "/dev/stdin" : path, plan);
+}
+
+banyan_status plan_file_compile(const char *algorithm, const banyan_algorithm_params *params,
+                                banyan_plan **plan)
+{
+    banyan_status status = banyan_algorithm_compile(algorithm, params, plan);
+    if (status == BANYAN_ERR_NOT_FOUND)
+        return banyan_error_set(status, "%s; banyan algo list names them", banyan_last_error());
+    return status;
 }

@@ -1,11 +1,53 @@
-#include "run/memcpy_limit.h"
+#include "run/measure.h"
 
+#include <math.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "cli/clock.h"
-#include "run/span.h"
+
+banyan_status span_of_all(banyan_world *world, const span *mine, size_t count, double *seconds)
+{
+    int ranks = banyan_world_size(world);
+    span *all = calloc(count * (size_t)ranks, sizeof *all);
+    if (!all)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory: %zu times of %d ranks", count,
+                                ranks);
+    banyan_status status = banyan_world_allgather(world, mine, count * sizeof *mine, all);
+    for (size_t i = 0; i < count && status == BANYAN_OK; i++) {
+        double began = INFINITY, ended = -INFINITY;
+        for (int rank = 0; rank < ranks; rank++) {
+            const span *its = &all[(size_t)rank * count + i];
+            began = fmin(began, its->began);
+            ended = fmax(ended, its->ended);
+        }
+        seconds[i] = ended - began;
+    }
+    free(all);
+    return status;
+}
+
+bool bound_leaves_room(int ranks)
+{
+    cpu_set_t all;
+    return sched_getaffinity(0, sizeof all, &all) == 0 && CPU_COUNT(&all) / 2 >= ranks;
+}
+
+void bound_to_processor(int rank, int ranks)
+{
+    cpu_set_t all, one;
+    int left = rank;
+    if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) < ranks)
+        return;
+    CPU_ZERO(&one);
+    for (int i = 0; i < CPU_SETSIZE; i++) {
+        if (CPU_ISSET(i, &all) && left-- == 0)
+            CPU_SET(i, &one);
+    }
+    sched_setaffinity(0, sizeof one, &one);
+}
 
 #define ROUNDS 5
 
