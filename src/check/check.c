@@ -83,7 +83,7 @@ static bool has_races(const findings *all)
     return all->of_rule[BANYAN_CHECK_RACE] > 0 || all->of_rule[BANYAN_CHECK_REUSE] > 0;
 }
 
-static banyan_status tell_limits(checker *by)
+static banyan_status describe_limits(checker *by)
 {
     char skipped[320] = "", shared[320] = "", elems[160] = "";
     if (by->skipped > 0)
@@ -149,7 +149,7 @@ static banyan_status check_all(checker *by)
     keep_most(&by->report->findings, by->options.max_findings);
     if (!findings_relate(&by->report->findings, by->plan))
         return BANYAN_ERR_NO_MEMORY;
-    return tell_limits(by);
+    return describe_limits(by);
 }
 
 static banyan_status check_read_options(const banyan_check_options *given,

@@ -39,8 +39,6 @@ size_t class_elem_bytes(const banyan_plan *plan)
     return elem;
 }
 
-/* ---- properties of the plan ---- */
-
 typedef struct survey {
     const plan_op *loops[LOOPS_MOST]; /* distinct in unit or chunks */
     size_t loop_count;
@@ -128,8 +126,6 @@ static banyan_status cut_all(const plan_geometry *geometry, const banyan_plan *p
     }
     return BANYAN_OK;
 }
-
-/* ---- classes ---- */
 
 banyan_status size_classes_add(const banyan_plan *plan, uint64_t message_bytes, size_classes *made,
                                size_t *skipped)

@@ -5,8 +5,6 @@
 
 #include "check/findings.h"
 
-/* ---- source lines ---- */
-
 const plan_line *findings_line(const banyan_plan *plan, const banyan_check_place *at)
 {
     if (at->thread_block < 0 || at->operation < 0)
@@ -46,8 +44,6 @@ static bool relate_add_lines(findings *all, const banyan_plan *plan)
     return true;
 }
 
-/* ---- keys ---- */
-
 /* Two findings are related if their keys are equal. */
 typedef struct relate_key {
     int32_t *numbers;
@@ -81,8 +77,6 @@ static bool first_with(findings *all, map *seen, const relate_key *key, size_t n
     return true;
 }
 
-/* ---- identical findings ---- */
-
 static int compare_operations(const void *left, const void *right)
 {
     return memcmp(left, right, KEY_NUMBERS * sizeof(int32_t));
@@ -99,8 +93,6 @@ static void key_of_alike(relate_key *key, const banyan_check_finding *of)
         key_add(key, 0, &of->places[i]);
     qsort(operations, of->place_count, KEY_NUMBERS * sizeof *operations, compare_operations);
 }
-
-/* ---- causes ---- */
 
 static void key_of_place(relate_key *key, const banyan_check_place *at)
 {

@@ -66,8 +66,6 @@ const char *banyan_check_report_limits(const banyan_check_report *report)
     return report->limits;
 }
 
-/* ---- text ---- */
-
 static const char *remark_of(const banyan_check_finding *one)
 {
     if (one->caller_only && one->relaxed_only)
@@ -78,7 +76,7 @@ static const char *remark_of(const banyan_check_finding *one)
 }
 
 /* Consequences that are listed per cause. */
-#define CONSEQUENCES_TOLD 3
+#define CONSEQUENCES_LISTED 3
 
 /* Return the rank of its first operation. */
 static int check_report_rank_of(const banyan_check_finding *one)
@@ -152,12 +150,12 @@ static size_t print_consequences(bytes_writer *to, const banyan_check_report *re
     size_t kinds = 0;
     for (size_t i = 0; i < report->findings.list.count; i++) {
         bool follows = all[i].cause != i && all[i].like == i && all[all[i].cause].like == number;
-        if (follows && kinds++ < CONSEQUENCES_TOLD)
+        if (follows && kinds++ < CONSEQUENCES_LISTED)
             text_print(to, "   Probable consequence: %zu. %s%s: %s.\n", i,
                        banyan_check_rule_name(all[i].rule), remark_of(&all[i]), all[i].message);
     }
-    if (kinds > CONSEQUENCES_TOLD)
-        text_print(to, "   And %zu kinds more; the JSON has all.\n", kinds - CONSEQUENCES_TOLD);
+    if (kinds > CONSEQUENCES_LISTED)
+        text_print(to, "   And %zu kinds more; the JSON has all.\n", kinds - CONSEQUENCES_LISTED);
     return kinds;
 }
 
@@ -194,8 +192,6 @@ static banyan_status check_report_print_text(const banyan_check_report *report,
     text_print(&to, ", %zu warning%s\n", warnings, warnings == 1 ? "" : "s");
     return text_finish(&to, text, NULL);
 }
-
-/* ---- JSON ---- */
 
 static json_t *json_of_places(const banyan_check_finding *one)
 {

@@ -244,18 +244,6 @@ bool plan_op_writes_packets(plan_op_kind kind)
     return plan_op_has_packets(&forms[kind].destinations);
 }
 
-void plan_go_on(const plan_op *loop, uint32_t *at, uint32_t *inner, uint64_t *iteration)
-{
-    if (!loop) {
-        ++*at;
-        return;
-    }
-    if (++*inner < loop->op_count)
-        return;
-    *inner = 0;
-    ++*iteration;
-}
-
 bool plan_source_is_packets(const plan_op *op, uint32_t i)
 {
     uint8_t from = forms[op->kind].sources.packets_from;

@@ -131,3 +131,95 @@ const char *banyan_plan_tag_key(const banyan_plan *plan, size_t index)
 {
     return index < plan->tag_count ? plan->tags[index].key : NULL;
 }
+
+bool plan_cursor_next(plan_cursor *at)
+{
+    const banyan_plan *plan = at->plan;
+    if (at->op) {
+        const plan_op *outer = &at->block->ops[at->at];
+        at->inner = at->loop ? at->inner + 1 : 0;
+        at->loop = at->inner < outer->op_count ? outer : NULL;
+        at->at += !at->loop;
+    }
+    while (!at->block || at->at >= at->block->op_count) {
+        at->number = at->block ? at->number + 1 : 0;
+        for (; at->rank < plan->rank_count; at->rank++, at->number = 0) {
+            if (at->number < plan->ranks[at->rank].block_count)
+                break;
+        }
+        if (at->rank >= plan->rank_count)
+            return false;
+        at->block = &plan->ranks[at->rank].blocks[at->number];
+        at->at = 0;
+    }
+    at->op = at->loop ? &at->loop->ops[at->inner] : &at->block->ops[at->at];
+    return true;
+}
+
+plan_where plan_operand_where(const banyan_plan *plan, int rank, const plan_thread_block *block,
+                              const plan_op *op, const plan_operand *operand)
+{
+    const plan_rank *own = &plan->ranks[rank];
+    if (operand->place == PLAN_REMOTE) {
+        uint32_t id = block->remote_buffers[op->channel_type][operand->reference];
+        return (plan_where){own->remote_buffers[id].rank, own->remote_buffers[id].buffer};
+    }
+    if (operand->place == PLAN_GROUP) {
+        const plan_switch *group = plan_operand_group(plan, rank, block, operand);
+        return (plan_where){group->ranks[0], group->buffer};
+    }
+    return (plan_where){rank, operand->buffer};
+}
+
+int plan_operand_ranks(const banyan_plan *plan, int rank, const plan_thread_block *block,
+                       const plan_op *op, const plan_operand *operand, const int **ranks, int *room)
+{
+    if (operand->place != PLAN_GROUP) {
+        *room = plan_operand_where(plan, rank, block, op, operand).rank;
+        *ranks = room;
+        return 1;
+    }
+    const plan_switch *group = plan_operand_group(plan, rank, block, operand);
+    *ranks = group->ranks;
+    return group->rank_count;
+}
+
+bool plan_channel_pair(const banyan_plan *plan, int rank, plan_channel_type type, uint32_t channel,
+                       int *peer, uint32_t *peer_channel)
+{
+    const plan_rank *own = &plan->ranks[rank];
+    int other = own->peers[type][channel];
+    const plan_rank *theirs = &plan->ranks[other];
+    uint32_t before = 0;
+    for (uint32_t i = 0; i < channel; i++)
+        before += own->peers[type][i] == other;
+    for (uint32_t i = 0; i < theirs->channel_count[type]; i++) {
+        if (theirs->peers[type][i] != rank)
+            continue;
+        if (before == 0) {
+            *peer = other;
+            *peer_channel = i;
+            return true;
+        }
+        before--;
+    }
+    return false;
+}
+
+bool plan_op_writes_to(const banyan_plan *plan, int rank, const plan_thread_block *block,
+                       const plan_op *op, int reader, const plan_operand *wanted)
+{
+    for (uint32_t i = 0; i < op->destination_count; i++) {
+        const plan_operand *to = &op->destinations[i];
+        const int *ranks;
+        int room;
+        if (!plan_destination_is_packets(op, i) || !plan_operands_overlap(to, wanted))
+            continue;
+        int count = plan_operand_ranks(plan, rank, block, op, to, &ranks, &room);
+        for (int r = 0; r < count; r++) {
+            if (ranks[r] == reader)
+                return true;
+        }
+    }
+    return false;
+}

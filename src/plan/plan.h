@@ -228,9 +228,34 @@ uint32_t plan_op_part_count(const plan_op *op);
 /* Return the i-th part as an operation; its operands remain those of the whole. */
 plan_op plan_op_part(const plan_op *op, uint32_t i);
 
-/* Advance from the current operation, `*at`, to the next one. In a loop (NULL: in none), advance
- * its operation `*inner`; after the last one, start the next iteration. */
-void plan_go_on(const plan_op *loop, uint32_t *at, uint32_t *inner, uint64_t *iteration);
+/* An operation in its place in the plan. */
+typedef struct plan_cursor {
+    const banyan_plan *plan;
+    const plan_thread_block *block;
+    const plan_op *op, *loop; /* loop NULL: in no loop */
+    int rank;
+    uint32_t number;    /* of the thread block, in its rank */
+    uint32_t at, inner; /* of the operation, and in its loop */
+} plan_cursor;
+/* Advance to the next operation: of one rank after the other, of one thread block after the other;
+ * a loop comes before the operations in it. Begins with a cursor that has nothing but its plan.
+ * False after the last. */
+bool plan_cursor_next(plan_cursor *at);
+
+/* The i-th operand, sources first. */
+static inline uint32_t plan_operand_count(const plan_op *op)
+{
+    return op->source_count + op->destination_count;
+}
+static inline const plan_operand *plan_operand_at(const plan_op *op, uint32_t i)
+{
+    return i < op->source_count ? &op->sources[i] : &op->destinations[i - op->source_count];
+}
+static inline bool plan_operand_is_packets(const plan_op *op, uint32_t i)
+{
+    return i < op->source_count ? plan_source_is_packets(op, i)
+                                : plan_destination_is_packets(op, i - op->source_count);
+}
 
 /* The rank and the buffer of an operand of this rank's thread block. For GROUP the rank is the
  * first of the group. */
@@ -244,6 +269,22 @@ plan_where plan_operand_where(const banyan_plan *plan, int rank, const plan_thre
 int plan_operand_ranks(const banyan_plan *plan, int rank, const plan_thread_block *block,
                        const plan_op *op, const plan_operand *operand, const int **ranks,
                        int *room);
+/* True if operands of one buffer have chunks in common. */
+static inline bool plan_operands_overlap(const plan_operand *a, const plan_operand *b)
+{
+    return a->index < b->index + b->size && b->index < a->index + a->size;
+}
+/* True if the operation of this rank's thread block writes packets to the reader's scratch, at this
+ * operand. */
+bool plan_op_writes_to(const banyan_plan *plan, int rank, const plan_thread_block *block,
+                       const plan_op *op, int reader, const plan_operand *wanted);
+/* The switch channel of a GROUP operand. */
+static inline const plan_switch *plan_operand_group(const banyan_plan *plan, int rank,
+                                                    const plan_thread_block *block,
+                                                    const plan_operand *operand)
+{
+    return &plan->ranks[rank].switches[block->channels[PLAN_SWITCH][operand->reference]];
+}
 /* Return the rank's channel for a thread block's channel number. */
 static inline uint32_t plan_channel_of(const plan_thread_block *block, const plan_op *op,
                                        uint32_t number)

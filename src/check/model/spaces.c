@@ -5,7 +5,7 @@
 void cells_free(cell_list *all)
 {
     for (size_t i = 0; i < all->list.count; i++) {
-        vector_clock_drop(all->store, all->list.data[i].told);
+        vector_clock_drop(all->store, all->list.data[i].carried);
         array_free(&all->list.data[i].readers);
         array_free(&all->list.data[i].traces);
     }
@@ -78,7 +78,7 @@ static bool add_rest(cell_list *all, uint32_t from, uint64_t bytes, uint32_t *ad
     *rest = all->list.data[from];
     if (!copy_lists(all, rest, &all->list.data[from], bytes))
         return false;
-    vector_clock_keep(rest->told);
+    vector_clock_keep(rest->carried);
     rest->value = value_ahead(rest->value, bytes);
     rest->writer.position += bytes;
     *added = (uint32_t)all->list.count++;

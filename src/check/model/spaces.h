@@ -30,9 +30,9 @@ typedef struct cell {
     touch writer;
     ARRAY(touch) readers; /* since then */
     value_ref value;
-    uint32_t origin;     /* index into the history of values */
-    uint32_t generation; /* of packets: their flag; 0: none yet */
-    vector_clock *told;  /* carried by the packets */
+    uint32_t origin;       /* index into the history of values */
+    uint32_t generation;   /* of packets: their flag; 0: none yet */
+    vector_clock *carried; /* carried by the packets */
     trace_list traces;
     bool read, lost; /* since it was written; a race about it has been reported */
     bool pad;        /* zeros behind data, which no operation needs */

@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* Terms that a message lists individually. */
-#define TERMS_TOLD 4
+#define TERMS_LISTED 4
 
 bool values_make(values *all)
 {
@@ -123,9 +123,8 @@ bool values_reduce(values *all, const value_ref *refs, size_t count, banyan_redu
     return values_keep(all, op, made);
 }
 
-/* ---- formatting ---- */
-
-static int tell_term(value_term term, uint64_t offset, int ranks, char *text, size_t bytes)
+static int values_describe_term(value_term term, uint64_t offset, int ranks, char *text,
+                                size_t bytes)
 {
     char times[32] = "";
     if (term.count > 1)
@@ -136,7 +135,7 @@ static int tell_term(value_term term, uint64_t offset, int ranks, char *text, si
                     (unsigned long long)(term.offset + offset), times);
 }
 
-void values_tell(const values *all, value_ref ref, int ranks, char *text, size_t text_bytes)
+void values_describe(const values *all, value_ref ref, int ranks, char *text, size_t text_bytes)
 {
     static const char *const special[VALUE_FIRST] = {"nothing", "zeros", "something wrong"};
     if (ref.id < VALUE_FIRST) {
@@ -148,13 +147,13 @@ void values_tell(const values *all, value_ref ref, int ranks, char *text, size_t
                    ? 0
                    : snprintf(text, text_bytes, "the %s of ", banyan_reduce_op_name(one->op));
     for (uint32_t i = 0; i < one->count && (size_t)used < text_bytes; i++) {
-        if (i == TERMS_TOLD) {
+        if (i == TERMS_LISTED) {
             snprintf(text + used, text_bytes - (size_t)used, " and %u more", one->count - i);
             return;
         }
         used += snprintf(text + used, text_bytes - (size_t)used, "%s", i > 0 ? ", " : "");
         if ((size_t)used < text_bytes)
-            used +=
-                tell_term(one->terms[i], ref.offset, ranks, text + used, text_bytes - (size_t)used);
+            used += values_describe_term(one->terms[i], ref.offset, ranks, text + used,
+                                         text_bytes - (size_t)used);
     }
 }

@@ -59,6 +59,6 @@ static inline bool value_is(value_ref a, value_ref b)
 }
 
 /* Write "sum of rank 0 [16], rank 1 [16]", in at most `text_bytes` bytes. */
-void values_tell(const values *all, value_ref ref, int ranks, char *text, size_t text_bytes);
+void values_describe(const values *all, value_ref ref, int ranks, char *text, size_t text_bytes);
 
 #endif

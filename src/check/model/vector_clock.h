@@ -8,7 +8,7 @@
 #ifndef CHECK_MODEL_VECTOR_CLOCK_H
 #define CHECK_MODEL_VECTOR_CLOCK_H
 
-#include "check/replay/chains.h"
+#include "check/model/chains.h"
 
 /* Everything that the chain did up to `order` is over; its writes up to `seen` are visible, too. */
 typedef struct vector_clock_entry {

@@ -7,8 +7,6 @@
 #define LOOKS_MOST (UINT64_C(1) << 25)
 #define STATE_BYTES_MOST (32 << 20)
 
-/* ---- the net ---- */
-
 bool order_net_make(order_net *net, uint32_t lanes, const uint64_t *initial, uint32_t counters)
 {
     *net = (order_net){.lane_count = lanes,
@@ -94,8 +92,6 @@ static bool count_left(order_net *net)
     free(left);
     return true;
 }
-
-/* ---- one state ---- */
 
 typedef struct branch {
     uint32_t parent; /* state; ORDER_NONE: the first one */
@@ -199,8 +195,6 @@ static bool orders_go_on(trial *by, order_take_list *log)
     }
     return true;
 }
-
-/* ---- all states ---- */
 
 /* Return false if the state is known. */
 static bool is_new(const trial *by)
@@ -315,8 +309,6 @@ static void trial_free(trial *by)
     array_free(&by->branches);
     arena_free(&by->memory);
 }
-
-/* ---- results ---- */
 
 /* List the takes on the way to a state, including those between its parents. */
 static bool log_path(trial *by, uint32_t number, order_take_list *path)

@@ -6,7 +6,7 @@
 #include "check/replay/motion.h"
 
 /* Operations of a history that a message lists. */
-#define HISTORY_TOLD 4
+#define HISTORY_LISTED 4
 #define VALUE_TEXT_BYTES 256
 
 static bool begin_motion(replay *all, int rank, uint32_t kind, motion *made)
@@ -33,8 +33,6 @@ static bool next_cell(motion *by, lane *l, uint64_t *at, uint64_t end)
     by->bytes = *at - by->at;
     return true;
 }
-
-/* ---- before a run ---- */
 
 static bool write_input(replay *all, int rank)
 {
@@ -69,8 +67,7 @@ bool replay_begin_run(replay *all, int rank)
         by->counts.count = 0;
         by->start = vector_clock_keep(of->caller);
         by->time = block_time(of->run, 0);
-        by->at = by->inner = 0;
-        by->iteration = 0;
+        plan_position_reset(by->pos);
         if (!walker_join(all, by))
             return false;
     }
@@ -78,14 +75,12 @@ bool replay_begin_run(replay *all, int rank)
     return replay_note_run(all, rank);
 }
 
-/* ---- after a run ---- */
-
-static void tell_history(const replay *all, uint32_t origin_number, char *text, size_t bytes,
-                         finding_draft *draft)
+static void describe_history(const replay *all, uint32_t origin_number, char *text, size_t bytes,
+                             finding_draft *draft)
 {
     size_t used = 0;
     text[0] = 0;
-    for (int i = 0; i < HISTORY_TOLD && origin_number != 0; i++) {
+    for (int i = 0; i < HISTORY_LISTED && origin_number != 0; i++) {
         const origin_link *one = &all->origins.data[origin_number];
         char place[PLACE_TEXT_BYTES];
         int more = snprintf(text + used, bytes - used, "%s%s", i > 0 ? ", from " : "",
@@ -96,7 +91,7 @@ static void tell_history(const replay *all, uint32_t origin_number, char *text, 
     }
 }
 
-static bool caller_tell_wrong(motion *by, const cell *of, value_ref expected)
+static bool caller_report_wrong(motion *by, const cell *of, value_ref expected)
 {
     replay *all = by->all;
     int rank = all->instances.data[by->instance].rank;
@@ -104,13 +99,13 @@ static bool caller_tell_wrong(motion *by, const cell *of, value_ref expected)
     finding_draft draft = {.rule = written && of->value.id == VALUE_NOTHING
                                        ? BANYAN_CHECK_UNINITIALISED
                                        : BANYAN_CHECK_RESULT};
-    char history[HISTORY_TOLD * PLACE_TEXT_BYTES], is[VALUE_TEXT_BYTES], should[VALUE_TEXT_BYTES];
-    char span[SPAN_TEXT_BYTES];
-    tell_history(all, of->origin, history, sizeof history, &draft);
+    char history[HISTORY_LISTED * PLACE_TEXT_BYTES], is[VALUE_TEXT_BYTES], should[VALUE_TEXT_BYTES];
+    char span[BYTES_TEXT_BYTES];
+    describe_history(all, of->origin, history, sizeof history, &draft);
     if (draft.place_count == 0)
         draft.places[draft.place_count++] = replay_place(all, by->instance);
-    values_tell(&all->values, of->value, all->plan->rank_count, is, sizeof is);
-    values_tell(&all->values, expected, all->plan->rank_count, should, sizeof should);
+    values_describe(&all->values, of->value, all->plan->rank_count, is, sizeof is);
+    values_describe(&all->values, expected, all->plan->rank_count, should, sizeof should);
     return findings_add(
         all->findings, &draft,
         "rank %d's output, %s, holds %s after run %u, but should hold %s; %s%s", rank,
@@ -156,7 +151,7 @@ static bool caller_check_part(motion *by, lane *l, const banyan_plan_result *wan
         value_ref should = value_ahead(expected, by->at - wanted->offset);
         bool counts = is.id != VALUE_ANYTHING && (run == 0 || !all->raced);
         if (counts && !value_is(is, should) &&
-            !caller_tell_wrong(by, &all->cells.list.data[l->cell], should))
+            !caller_report_wrong(by, &all->cells.list.data[l->cell], should))
             return false;
     }
     return true;

@@ -17,52 +17,38 @@ typedef struct gpu_copy {
     trace_list traces; /* of the current packets */
 } gpu_copy;
 
-/* ---- lanes ---- */
-
-static const plan_switch *group_of(const replay *all, const walker *by, const plan_operand *operand)
-{
-    return &all->plan->ranks[by->rank]
-                .switches[by->block->channels[PLAN_SWITCH][operand->reference]];
-}
-
-static uint32_t data_width_of(const replay *all, const walker *by, const plan_operand *operand)
-{
-    return operand->place == PLAN_GROUP ? (uint32_t)group_of(all, by, operand)->rank_count : 1;
-}
-
-static void data_add_lanes(gpu_copy *m, const plan_operand *operand, uint32_t number, bool packets)
+static bool data_make_lanes(gpu_copy *m)
 {
     replay *all = m->motion.all;
     const walker *by = m->motion.by;
-    uint32_t run = all->ranks[by->rank].run;
-    plan_where where = plan_operand_where(all->plan, by->rank, by->block, m->motion.op, operand);
-    for (uint32_t i = 0; i < data_width_of(all, by, operand); i++) {
-        int rank = operand->place == PLAN_GROUP ? group_of(all, by, operand)->ranks[i] : where.rank;
-        m->lanes[m->lane_count] = motion_lane(all, rank, where.buffer, packets, run);
-        m->lanes[m->lane_count++].operand = number;
-    }
-}
-
-static bool data_make_lanes(gpu_copy *m)
-{
     const plan_op *op = m->motion.op;
+    const int *ranks;
     uint32_t count = 0;
-    for (uint32_t i = 0; i < op->source_count; i++)
-        count += data_width_of(m->motion.all, m->motion.by, &op->sources[i]);
-    for (uint32_t i = 0; i < op->destination_count; i++)
-        count += data_width_of(m->motion.all, m->motion.by, &op->destinations[i]);
+    int room;
+    for (uint32_t i = 0; i < plan_operand_count(op); i++)
+        count += (uint32_t)plan_operand_ranks(all->plan, by->pos->rank, by->pos->block, op,
+                                              plan_operand_at(op, i), &ranks, &room);
     m->lanes = malloc((count + 1) * sizeof *m->lanes);
     m->values = malloc((count + 1) * sizeof *m->values);
     if (!m->lanes || !m->values) {
         error_no_memory(count * sizeof *m->lanes, "an operation's operands");
         return false;
     }
-    for (uint32_t i = 0; i < op->source_count; i++)
-        data_add_lanes(m, &op->sources[i], i, plan_source_is_packets(op, i));
-    m->source_lanes = m->lane_count;
-    for (uint32_t i = 0; i < op->destination_count; i++)
-        data_add_lanes(m, &op->destinations[i], op->source_count + i,
-                       plan_destination_is_packets(op, i));
+    for (uint32_t i = 0; i < plan_operand_count(op); i++) {
+        const plan_operand *operand = plan_operand_at(op, i);
+        plan_where where =
+            plan_operand_where(all->plan, by->pos->rank, by->pos->block, op, operand);
+        int width = plan_operand_ranks(all->plan, by->pos->rank, by->pos->block, op, operand,
+                                       &ranks, &room);
+        for (int r = 0; r < width; r++) {
+            m->lanes[m->lane_count] =
+                motion_lane(all, ranks[r], where.buffer, plan_operand_is_packets(op, i),
+                            all->ranks[by->pos->rank].run);
+            m->lanes[m->lane_count++].operand = i;
+        }
+        if (i < op->source_count)
+            m->source_lanes = m->lane_count;
+    }
     return true;
 }
 
@@ -72,8 +58,6 @@ static void free_lanes(gpu_copy *m)
     free(m->values);
     array_free(&m->traces);
 }
-
-/* ---- cells ---- */
 
 static uint64_t data_lesser(uint64_t a, uint64_t b)
 {
@@ -108,8 +92,6 @@ static void look_at(gpu_copy *m, const plan_piece *piece, const lane *l, uint64_
     m->motion.bytes = bytes;
 }
 
-/* ---- waiting for packets ---- */
-
 static banyan_status look_for_packets(void *context, const plan_piece *piece)
 {
     gpu_copy *m = context;
@@ -128,8 +110,6 @@ static banyan_status look_for_packets(void *context, const plan_piece *piece)
     }
     return BANYAN_OK;
 }
-
-/* ---- moving data ---- */
 
 static bool add_origin(gpu_copy *m, uint32_t *made)
 {
@@ -178,7 +158,7 @@ static bool add_traces(gpu_copy *m, const cell *from)
 
 /* Merge the clocks of the packets that these bytes come from: their writers, and the receivers of
  * packets made of them, come after them. */
-static bool data_hear_packets(gpu_copy *m, vector_clock **known, vector_clock **told)
+static bool data_acquire_packets(gpu_copy *m, vector_clock **known, vector_clock **carried)
 {
     replay *all = m->motion.all;
     m->traces.count = 0;
@@ -186,8 +166,9 @@ static bool data_hear_packets(gpu_copy *m, vector_clock **known, vector_clock **
         const cell *from = &all->cells.list.data[m->lanes[i].cell];
         if (!m->lanes[i].packets)
             continue;
-        if (!vector_clock_add(&all->store, known, from->told) ||
-            (*told && !vector_clock_add(&all->store, told, from->told)) || !add_traces(m, from))
+        if (!vector_clock_add(&all->store, known, from->carried) ||
+            (*carried && !vector_clock_add(&all->store, carried, from->carried)) ||
+            !add_traces(m, from))
             return false;
     }
     return true;
@@ -223,14 +204,15 @@ static bool write_after_packets(gpu_copy *m, const plan_piece *piece, uint64_t a
 {
     vector_clock_store *store = &m->motion.all->store;
     motion before = m->motion;
-    vector_clock *known = vector_clock_keep(m->known), *told = vector_clock_keep(m->motion.told);
-    bool written = data_hear_packets(m, &known, &told);
+    vector_clock *known = vector_clock_keep(m->known),
+                 *carried = vector_clock_keep(m->motion.carried);
+    bool written = data_acquire_packets(m, &known, &carried);
     m->motion.known = known;
-    m->motion.told = told;
+    m->motion.carried = carried;
     m->motion.traces = &m->traces;
     written = written && data_write_all(m, piece, at, bytes, value, made);
     vector_clock_drop(store, known);
-    vector_clock_drop(store, told);
+    vector_clock_drop(store, carried);
     m->motion = before;
     return written;
 }
@@ -266,8 +248,8 @@ static banyan_status data_cut(gpu_copy *m, const plan_op *one, plan_piece_visit 
 {
     replay *all = m->motion.all;
     walker *by = m->motion.by;
-    return plan_geometry_cut(all->geometry, all->plan, by->rank, by->block, one, m->loop,
-                             by->iteration, visit, m);
+    return plan_geometry_cut(all->geometry, all->plan, by->pos->rank, by->pos->block, one, m->loop,
+                             by->pos->iteration, visit, m);
 }
 
 static banyan_status data_pad(gpu_copy *m, const plan_op *one)
@@ -275,17 +257,15 @@ static banyan_status data_pad(gpu_copy *m, const plan_op *one)
     replay *all = m->motion.all;
     walker *by = m->motion.by;
     m->pads = true;
-    return plan_geometry_pad(all->geometry, all->plan, by->rank, by->block, one, m->loop,
-                             by->iteration, move_piece, m);
+    return plan_geometry_pad(all->geometry, all->plan, by->pos->rank, by->pos->block, one, m->loop,
+                             by->pos->iteration, move_piece, m);
 }
-
-/* ---- the acting chain ---- */
 
 static uint32_t generation_of(const replay *all, const walker *by, const plan_op *loop)
 {
     bool rounds = all->geometry->scratch_stride < all->geometry->chunk_bytes;
-    return all->ranks[by->rank].run * all->flags + 1 +
-           (rounds && loop ? (uint32_t)by->iteration : 0);
+    return all->ranks[by->pos->rank].run * all->flags + 1 +
+           (rounds && loop ? (uint32_t)by->pos->iteration : 0);
 }
 
 /* A port's packets show the port's progress; packets that the block writes show their own. */
@@ -296,11 +276,12 @@ static bool data_begin_part(gpu_copy *m, const plan_op *op, uint32_t number)
     m->motion.part = NOBODY;
     if (!plan_op_writes_packets(op->kind) || op->channel_type == PLAN_PORT)
         return true;
-    uint64_t before = chain_packet_parts(by->block->ops, by->at) + number;
+    uint64_t before = chain_packet_parts(by->pos->block->ops, by->pos->at) + number;
     if (m->loop)
-        before += chain_packet_parts(m->loop->ops, by->inner);
-    part new = {.chain = all->chains.parts[by->rank][by->index] + (uint32_t)before,
-                .time = block_time(all->ranks[by->rank].run, (uint32_t)by->iteration + 1)};
+        before += chain_packet_parts(m->loop->ops, by->pos->inner);
+    part new = {.chain = all->chains.parts[by->pos->rank][by->pos->number] + (uint32_t)before,
+                .time =
+                    block_time(all->ranks[by->pos->rank].run, (uint32_t)by->pos->iteration + 1)};
     m->motion.part = (uint32_t)all->parts.count;
     return array_push(&all->parts, new);
 }
@@ -315,29 +296,29 @@ static void leave_to_port(gpu_copy *m, const plan_op *op, uint32_t number, uint3
 {
     replay *all = m->motion.all;
     const walker *by = m->motion.by;
-    *channel = plan_channel_of(by->block, op, op->channels[channel_number(op, number)]);
-    m->motion.chain =
-        all->chains.callers[by->rank] + 1 + all->plan->ranks[by->rank].block_count + *channel;
-    m->motion.time = all->ranks[by->rank].port_times[*channel];
+    *channel = plan_channel_of(by->pos->block, op, op->channels[channel_number(op, number)]);
+    m->motion.chain = all->chains.callers[by->pos->rank] + 1 +
+                      all->plan->ranks[by->pos->rank].block_count + *channel;
+    m->motion.time = all->ranks[by->pos->rank].port_times[*channel];
     /* No single thread executes two parts. */
     m->motion.position = (uint64_t)number << 48;
 }
 
 /* Attach a clock to packets: that of a relaxed signal. Packets of a port also show the port's
  * progress. */
-static bool tell_with_packets(gpu_copy *m, const plan_op *op, uint32_t channel)
+static bool data_release_packets(gpu_copy *m, const plan_op *op, uint32_t channel)
 {
     replay *all = m->motion.all;
-    vector_clock *told;
+    vector_clock *carried;
     if (!plan_op_writes_packets(op->kind))
         return true;
-    if (!walker_tell(all, m->motion.by, true, &told))
+    if (!walker_release(all, m->motion.by, true, &carried))
         return false;
-    m->motion.told = vector_clock_keep(told);
+    m->motion.carried = vector_clock_keep(carried);
     if (op->channel_type != PLAN_PORT)
         return true;
-    uint32_t time = all->ranks[m->motion.by->rank].port_times[channel]++;
-    return vector_clock_add_one(&all->store, &m->motion.told,
+    uint32_t time = all->ranks[m->motion.by->pos->rank].port_times[channel]++;
+    return vector_clock_add_one(&all->store, &m->motion.carried,
                                 (vector_clock_entry){m->motion.chain, time, time});
 }
 
@@ -347,7 +328,7 @@ static outcome play_part(replay *all, walker *by, const plan_op *op, const plan_
     plan_op one = plan_op_part(op, number);
     uint32_t channel = 0;
     vector_clock *known;
-    if (!walker_begin(all, by) || !walker_tell(all, by, false, &known))
+    if (!walker_begin(all, by) || !walker_release(all, by, false, &known))
         return FAILED;
     gpu_copy m = {.loop = loop,
                   .known = known,
@@ -361,10 +342,10 @@ static outcome play_part(replay *all, walker *by, const plan_op *op, const plan_
                              .known = known}};
     if (op->channel_type == PLAN_PORT)
         leave_to_port(&m, op, number, &channel);
-    bool played = data_begin_part(&m, op, number) && tell_with_packets(&m, op, channel) &&
+    bool played = data_begin_part(&m, op, number) && data_release_packets(&m, op, channel) &&
                   data_make_lanes(&m) && data_cut(&m, &one, move_piece) == BANYAN_OK &&
                   data_pad(&m, &one) == BANYAN_OK;
-    vector_clock_drop(&all->store, m.motion.told);
+    vector_clock_drop(&all->store, m.motion.carried);
     free_lanes(&m);
     return played ? DONE : FAILED;
 }
@@ -387,8 +368,9 @@ static outcome wait_for_packets(replay *all, walker *by, const plan_op *op, cons
     return missing ? WAITS : DONE;
 }
 
-outcome replay_data(replay *all, walker *by, const plan_op *op, const plan_op *loop)
+outcome replay_data(replay *all, walker *by, const plan_op *op)
 {
+    const plan_op *loop = plan_position_loop(by->pos);
     bool signals = op->kind == PLAN_PUT_WITH_SIGNAL || op->kind == PLAN_PUT_WITH_SIGNAL_AND_FLUSH;
     if (plan_op_reads_packets(op->kind)) {
         outcome come = wait_for_packets(all, by, op, loop);

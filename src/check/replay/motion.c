@@ -17,8 +17,6 @@ lane motion_lane(replay *all, int rank, plan_buffer buffer, bool packets, uint32
     return made;
 }
 
-/* ---- order ---- */
-
 /* True if packets with results of these very bytes, or all packets of that part, have arrived. */
 static bool is_traced(const motion *by, const touch *other)
 {
@@ -46,8 +44,6 @@ static bool is_ordered(const motion *by, const touch *other, bool seen)
         return other->time < by->time || chains->list[by->chain].kind == CHAIN_CALLER;
     return vector_clock_orders(by->known, chains, other->chain, other->time, seen);
 }
-
-/* ---- reporting ---- */
 
 static const char *const buffer_words[] = {
     [PLAN_INPUT] = "input", [PLAN_OUTPUT] = "output", [PLAN_SCRATCH] = "scratch"};
@@ -118,7 +114,7 @@ static bool motion_collide(motion *by, const lane *at, cell *with, const touch *
         .place_count = 2};
     if (!findings_wants(all->findings, &draft))
         return true;
-    char who[3 * PLACE_TEXT_BYTES], advice[256], span[SPAN_TEXT_BYTES];
+    char who[3 * PLACE_TEXT_BYTES], advice[256], span[BYTES_TEXT_BYTES];
     motion_verbs(by, other, writes, other_writes, who, sizeof who);
     motion_advise(by, other, draft.relaxed_only, advice, sizeof advice);
     return findings_add(
@@ -127,8 +123,6 @@ static bool motion_collide(motion *by, const lane *at, cell *with, const touch *
         replay_bytes_text(all, at->buffer, at->packets, by->at, by->at + by->bytes, span), who,
         advice);
 }
-
-/* ---- packets ---- */
 
 /* A flag distinguishes packets from earlier ones, but not from later or concurrent ones. */
 static bool is_newer_order(const motion *by, const cell *old, bool writes)
@@ -140,8 +134,6 @@ static bool is_newer_order(const motion *by, const cell *old, bool writes)
         return true;
     return old->generation < by->generation && is_ordered(by, &old->writer, false);
 }
-
-/* ---- reading and writing ---- */
 
 static bool note_reader(motion *by, cell *of)
 {
@@ -159,13 +151,13 @@ static bool note_reader(motion *by, cell *of)
     return cells_add_reader(&by->all->cells, of, new);
 }
 
-static bool tell_nothing_read(motion *by, const lane *from)
+static bool report_nothing_read(motion *by, const lane *from)
 {
     replay *all = by->all;
     finding_draft draft = {.rule = BANYAN_CHECK_UNINITIALISED,
                            .places = {replay_place(all, by->instance)},
                            .place_count = 1};
-    char place[PLACE_TEXT_BYTES], span[SPAN_TEXT_BYTES];
+    char place[PLACE_TEXT_BYTES], span[BYTES_TEXT_BYTES];
     return findings_add(
         all->findings, &draft, "%s reads %s of rank %d's %s, which has not been written",
         replay_place_text(all, by->instance, place),
@@ -175,12 +167,12 @@ static bool tell_nothing_read(motion *by, const lane *from)
 
 /* Record packets that have arrived: merge their clocks and, after the last one, the end of their
  * part. */
-static bool motion_hear_packets(motion *by, const cell *of)
+static bool motion_acquire_packets(motion *by, const cell *of)
 {
     replay *all = by->all;
     walker *reader = by->by;
     if (!replay_note_packets(all, reader, of->writer.instance) ||
-        !vector_clock_add(&all->store, &reader->pending, of->told))
+        !vector_clock_add(&all->store, &reader->pending, of->carried))
         return false;
     if (of->writer.part == NOBODY || of->pad)
         return true;
@@ -207,26 +199,26 @@ bool motion_read(motion *by, const lane *from, value_ref *value)
         from->packets ? is_newer_order(by, of, false) : is_ordered(by, &of->writer, true);
     if (!ordered && !motion_collide(by, from, of, &of->writer, false, true, !from->packets))
         return false;
-    if (from->packets && by->by && ordered && !motion_hear_packets(by, of))
+    if (from->packets && by->by && ordered && !motion_acquire_packets(by, of))
         return false;
     *value = of->lost ? (value_ref){VALUE_ANYTHING, 0} : of->value;
     /* Where chunks are clipped, bytes behind their data may be moved, but must not become a result.
      */
     if (value->id == VALUE_NOTHING && by->by && by->all->whole) {
         *value = (value_ref){VALUE_ANYTHING, 0};
-        if (!tell_nothing_read(by, from))
+        if (!report_nothing_read(by, from))
             return false;
     }
     return note_reader(by, of);
 }
 
-static bool tell_input_written(motion *by, const lane *to)
+static bool report_input_written(motion *by, const lane *to)
 {
     replay *all = by->all;
     finding_draft draft = {.rule = BANYAN_CHECK_INPUT_WRITTEN,
                            .places = {replay_place(all, by->instance)},
                            .place_count = 1};
-    char place[PLACE_TEXT_BYTES], span[SPAN_TEXT_BYTES];
+    char place[PLACE_TEXT_BYTES], span[BYTES_TEXT_BYTES];
     return findings_add(
         all->findings, &draft,
         "%s writes to %s of rank %d's input, but the plan is not in place: an input has to stay "
@@ -274,7 +266,7 @@ bool motion_write(motion *by, const lane *to, value_ref value, uint32_t origin)
     bool lost;
     by->all->steps++;
     if (by->by && to->buffer == PLAN_INPUT && !by->all->plan->in_place &&
-        !tell_input_written(by, to))
+        !report_input_written(by, to))
         return false;
     if (!collide_with_all(by, to, of, value, &lost))
         return false;
@@ -287,8 +279,8 @@ bool motion_write(motion *by, const lane *to, value_ref value, uint32_t origin)
     of->lost = lost;
     of->read = of->pad = false;
     if (to->packets) {
-        vector_clock_drop(&by->all->store, of->told);
-        of->told = vector_clock_keep(by->told);
+        vector_clock_drop(&by->all->store, of->carried);
+        of->carried = vector_clock_keep(by->carried);
         of->generation = by->generation;
         if (!leave_traces(by, of))
             return false;

@@ -21,7 +21,7 @@ typedef struct motion {
     const plan_op *op;
     uint32_t chain, time, instance, generation, part;
     const vector_clock *known;
-    vector_clock *told;       /* clock of the packets that it writes; NULL without */
+    vector_clock *carried;    /* clock of the packets that it writes; NULL without */
     const trace_list *traces; /* of the packets that it has read for these bytes; or NULL */
     uint64_t position;
     uint64_t at, bytes; /* current range of the lane's buffer, for messages */

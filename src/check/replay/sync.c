@@ -1,35 +1,6 @@
 /* Replay signals and waits, semaphores, and barriers. */
 #include "check/replay/replay.h"
 
-/* ---- counters ---- */
-
-static bool sync_is_semaphore(const plan_op *op)
-{
-    return op->kind == PLAN_SEM_ACQUIRE || op->kind == PLAN_SEM_RELEASE;
-}
-
-counter *replay_given(replay *all, int rank, const plan_thread_block *block, const plan_op *op,
-                      uint32_t k)
-{
-    int peer;
-    uint32_t back;
-    if (sync_is_semaphore(op))
-        return &all->ranks[rank].semaphores[op->semaphores[k]];
-    uint32_t channel = plan_channel_of(block, op, op->channels[k]);
-    if (!plan_pairs_find(&all->pairs, rank, op->channel_type, channel, &peer, &back))
-        return NULL;
-    return &all->ranks[peer].channels[op->channel_type][back];
-}
-
-counter *replay_taken(replay *all, int rank, const plan_thread_block *block, const plan_op *op,
-                      uint32_t k)
-{
-    if (sync_is_semaphore(op))
-        return &all->ranks[rank].semaphores[op->semaphores[k]];
-    return &all->ranks[rank]
-                .channels[op->channel_type][plan_channel_of(block, op, op->channels[k])];
-}
-
 static counter_user *sync_user_of(counter_user *users, size_t count, uint32_t chain)
 {
     for (size_t i = 0; i < count; i++) {
@@ -39,14 +10,14 @@ static counter_user *sync_user_of(counter_user *users, size_t count, uint32_t ch
     return NULL;
 }
 
-/* Give a token, which takes over `told`. */
-static outcome sync_give(replay *all, walker *by, counter *to, vector_clock *told)
+/* Give a token, which takes over `released`. */
+static outcome sync_give(replay *all, walker *by, counter *to, vector_clock *released)
 {
     counter_user *giver = sync_user_of(to->givers.data, to->givers.count, by->chain);
-    token new = {.known = told, .chain = by->chain, .ordinal = ++giver->so_far};
+    token new = {.known = released, .chain = by->chain, .ordinal = ++giver->so_far};
     if (replay_note_give(all, by, to, &new.given) && array_push(&to->tokens, new))
         return DONE;
-    vector_clock_drop(&all->store, told);
+    vector_clock_drop(&all->store, released);
     return FAILED;
 }
 
@@ -54,7 +25,7 @@ static outcome sync_give(replay *all, walker *by, counter *to, vector_clock *tol
  * so a token without which there are fewer must have been given before. */
 static bool is_needed(const counter *at, const token *one, uint32_t run, uint64_t least)
 {
-    uint64_t without = one->ordinal - 1 + at->initial;
+    uint64_t without = one->ordinal - 1 + at->own->initial;
     for (size_t i = 0; i < at->givers.count; i++) {
         if (at->givers.data[i].chain != one->chain)
             without += at->givers.data[i].per_run * (run + 1);
@@ -62,34 +33,34 @@ static bool is_needed(const counter *at, const token *one, uint32_t run, uint64_
     return without < least;
 }
 
-static outcome sync_hear(replay *all, walker *by, const token *one, bool relaxed)
+static outcome sync_acquire(replay *all, walker *by, const token *one, bool relaxed)
 {
     if (!relaxed)
         return vector_clock_add(&all->store, &by->pending, one->known) ? DONE : FAILED;
     int rank = all->chains.list[one->chain].rank;
     vector_clock *less = vector_clock_relax(&all->store, one->known, rank);
-    bool heard = less && vector_clock_add(&all->store, &by->pending, less);
+    bool acquired = less && vector_clock_add(&all->store, &by->pending, less);
     vector_clock_drop(&all->store, less);
-    return heard ? DONE : FAILED;
+    return acquired ? DONE : FAILED;
 }
 
 /* One giver and one taker: the k-th take matches the k-th give. */
-static outcome hear_in_order(replay *all, walker *by, counter *at, token *one, bool relaxed)
+static outcome acquire_in_order(replay *all, walker *by, counter *at, token *one, bool relaxed)
 {
     if (!one || at->drifts)
         return DONE;
-    outcome result = sync_hear(all, by, one, relaxed);
+    outcome result = sync_acquire(all, by, one, relaxed);
     vector_clock_drop(&all->store, one->known);
     one->known = NULL;
     return result;
 }
 
-static outcome hear_certain(replay *all, walker *by, counter *at, bool relaxed)
+static outcome acquire_certain(replay *all, walker *by, counter *at, bool relaxed)
 {
     if (at->drifts)
         return DONE;
     order_need here = replay_net_place(all, by);
-    uint32_t run = all->ranks[by->rank].run;
+    uint32_t run = all->ranks[by->pos->rank].run;
     uint64_t least = 0;
     for (size_t i = 0; i < at->takers.count; i++)
         least += at->takers.data[i].chain == by->chain ? at->takers.data[i].so_far
@@ -98,7 +69,7 @@ static outcome hear_certain(replay *all, walker *by, counter *at, bool relaxed)
         const token *one = &at->tokens.data[i];
         bool certain = all->orders ? orders_follow(all->orders, one->given, here)
                                    : is_needed(at, one, run, least);
-        if (certain && sync_hear(all, by, one, relaxed) == FAILED)
+        if (certain && sync_acquire(all, by, one, relaxed) == FAILED)
             return FAILED;
     }
     return DONE;
@@ -110,7 +81,7 @@ static bool is_next(const replay *all, const walker *by, const counter *at)
     uint64_t before = 0;
     for (size_t i = 0; all->forced && i < all->forced->count; i++) {
         const order_take *one = &all->forced->data[i];
-        if (one->counter == at->shared && before++ == at->taken)
+        if (one->counter == at->shared && before++ == at->own->taken)
             return &all->walkers[one->lane] == by;
     }
     return !all->forced;
@@ -119,60 +90,59 @@ static bool is_next(const replay *all, const walker *by, const counter *at)
 static outcome sync_take(replay *all, walker *by, counter *at, bool relaxed)
 {
     bool shared = at->shared != NOBODY;
-    if (at->taken >= at->initial && at->taken - at->initial >= at->tokens.count)
+    if (at->own->taken >= at->own->initial && at->own->taken - at->own->initial >= at->tokens.count)
         return WAITS;
     if (shared && !is_next(all, by, at))
         return WAITS;
-    at->taken++;
+    at->own->taken++;
     counter_user *taker = sync_user_of(at->takers.data, at->takers.count, by->chain);
     taker->so_far++;
-    token *one = at->taken > at->initial ? &at->tokens.data[at->taken - at->initial - 1] : NULL;
-    outcome heard =
-        shared ? hear_certain(all, by, at, relaxed) : hear_in_order(all, by, at, one, relaxed);
-    return heard == DONE && replay_note_take(all, by, at, one) ? DONE : FAILED;
+    token *one = at->own->taken > at->own->initial
+                     ? &at->tokens.data[at->own->taken - at->own->initial - 1]
+                     : NULL;
+    outcome acquired = shared ? acquire_certain(all, by, at, relaxed)
+                              : acquire_in_order(all, by, at, one, relaxed);
+    return acquired == DONE && replay_note_take(all, by, at, one) ? DONE : FAILED;
 }
 
 static outcome sync_take_all(replay *all, walker *by, const plan_op *op)
 {
-    uint32_t count = sync_is_semaphore(op) ? op->semaphore_count : op->channel_count;
-    for (; by->taken < count; by->taken++) {
-        counter *from = replay_taken(all, by->rank, by->block, op, by->taken);
-        outcome result = sync_take(all, by, from, op->kind == PLAN_RELAXED_WAIT);
+    for (; by->pos->taken < plan_op_takes(op); by->pos->taken++) {
+        uint32_t from = plan_stepper_taken(&all->stepper, by->pos, op, by->pos->taken);
+        outcome result = sync_take(all, by, &all->counters[from], op->kind == PLAN_RELAXED_WAIT);
         if (result != DONE)
             return result;
     }
     return DONE;
 }
 
-/* ---- giving ---- */
-
 /* A port channel's signal shows that all its earlier requests are done. */
 static outcome give_by_port(replay *all, walker *by, const plan_op *op, uint32_t k,
-                            vector_clock **told)
+                            vector_clock **released)
 {
-    uint32_t channel = plan_channel_of(by->block, op, op->channels[k]);
-    uint32_t time = all->ranks[by->rank].port_times[channel]++;
-    uint32_t chain =
-        all->chains.callers[by->rank] + 1 + all->plan->ranks[by->rank].block_count + channel;
-    return vector_clock_add_one(&all->store, told, (vector_clock_entry){chain, time, time})
+    uint32_t channel = plan_channel_of(by->pos->block, op, op->channels[k]);
+    uint32_t time = all->ranks[by->pos->rank].port_times[channel]++;
+    uint32_t chain = all->chains.callers[by->pos->rank] + 1 +
+                     all->plan->ranks[by->pos->rank].block_count + channel;
+    return vector_clock_add_one(&all->store, released, (vector_clock_entry){chain, time, time})
                ? DONE
                : FAILED;
 }
 
 outcome replay_signal(replay *all, walker *by, const plan_op *op, uint32_t k, bool relaxed)
 {
-    counter *to = replay_given(all, by->rank, by->block, op, k);
-    vector_clock *told;
-    if (!to)
+    uint32_t to = plan_stepper_given(&all->stepper, by->pos, op, k);
+    vector_clock *released;
+    if (to == PLAN_NONE)
         return DONE;
-    if (!walker_tell(all, by, relaxed, &told))
+    if (!walker_release(all, by, relaxed, &released))
         return FAILED;
-    vector_clock_keep(told);
-    if (op->channel_type == PLAN_PORT && give_by_port(all, by, op, k, &told) == FAILED) {
-        vector_clock_drop(&all->store, told);
+    vector_clock_keep(released);
+    if (op->channel_type == PLAN_PORT && give_by_port(all, by, op, k, &released) == FAILED) {
+        vector_clock_drop(&all->store, released);
         return FAILED;
     }
-    return sync_give(all, by, to, told);
+    return sync_give(all, by, &all->counters[to], released);
 }
 
 static outcome sync_signal_all(replay *all, walker *by, const plan_op *op)
@@ -186,11 +156,11 @@ static outcome sync_signal_all(replay *all, walker *by, const plan_op *op)
 
 static outcome sync_release_all(replay *all, walker *by, const plan_op *op)
 {
-    vector_clock *told;
+    vector_clock *released;
     for (uint32_t k = 0; k < op->semaphore_count; k++) {
-        counter *to = replay_given(all, by->rank, by->block, op, k);
-        if (!walker_tell(all, by, false, &told) ||
-            sync_give(all, by, to, vector_clock_keep(told)) == FAILED)
+        uint32_t to = plan_stepper_given(&all->stepper, by->pos, op, k);
+        if (!walker_release(all, by, false, &released) ||
+            sync_give(all, by, &all->counters[to], vector_clock_keep(released)) == FAILED)
             return FAILED;
     }
     return DONE;
@@ -205,46 +175,37 @@ outcome replay_flush(replay *all, walker *by, const plan_op *op)
     return DONE;
 }
 
-/* ---- barriers ---- */
-
-static outcome sync_arrive_at(replay *all, walker *by, meeting *at)
+static outcome sync_arrive(replay *all, walker *by, plan_barrier *round, barrier_clocks *at)
 {
     vector_clock_entry own = {by->chain, by->time, by->time};
-    by->arrived = true;
-    by->rounds = at->rounds;
+    bool complete = plan_barrier_arrive(round, by->pos, (plan_event){0});
     if (!replay_note_arrival(all, by, at) || !vector_clock_add(&all->store, &at->next, by->start) ||
         !vector_clock_add(&all->store, &at->next, by->pending) ||
         !vector_clock_add_one(&all->store, &at->next, own))
         return FAILED;
-    if (++at->arrived < at->members)
+    if (!complete)
         return DONE;
     vector_clock_drop(&all->store, at->known);
     at->known = at->next;
     at->next = NULL;
-    at->arrived = 0;
-    at->rounds++;
     replay_note_round(at);
     return DONE;
 }
 
-static outcome sync_meet(replay *all, walker *by, const plan_op *op)
+static outcome sync_barrier(replay *all, walker *by, const plan_op *op)
 {
-    uint32_t key[2] = {(uint32_t)by->rank, op->barrier};
-    uint64_t place = 0;
-    map_get(&all->meetings, key, sizeof key, &place);
-    meeting *at = &all->meeting_list.data[place];
-    if (!by->arrived && sync_arrive_at(all, by, at) == FAILED)
+    uint32_t number = plan_stepper_barrier(&all->stepper, by->pos, op);
+    plan_barrier *round = &all->stepper.barriers.data[number];
+    barrier_clocks *at = &all->barriers[number];
+    if (!by->pos->arrived && sync_arrive(all, by, round, at) == FAILED)
         return FAILED;
-    if (at->rounds == by->rounds)
+    if (!plan_barrier_pass(round, by->pos))
         return WAITS;
-    by->arrived = false;
     if (!replay_note_barrier(all, by, at) ||
         !vector_clock_add(&all->store, &by->pending, at->known))
         return FAILED;
     return walker_join(all, by) ? DONE : FAILED;
 }
-
-/* ---- all synchronization ---- */
 
 outcome replay_sync(replay *all, walker *by, const plan_op *op)
 {
@@ -257,7 +218,7 @@ outcome replay_sync(replay *all, walker *by, const plan_op *op)
     case PLAN_FLUSH:
         return replay_flush(all, by, op);
     case PLAN_BARRIER:
-        return sync_meet(all, by, op);
+        return sync_barrier(all, by, op);
     default:
         return sync_take_all(all, by, op);
     }

@@ -11,10 +11,9 @@
 /* A signal or release of one channel or semaphore, or a wait or acquire. */
 typedef struct end {
     bool gives, in_loop;
-    int owner;          /* rank that owns the counter */
-    uint32_t type, key; /* PLAN_CHANNEL_TYPES: a semaphore */
-    uint32_t sequence;  /* in the order of the plan */
-    uint32_t chain;     /* the thread block it is in */
+    uint32_t counter;  /* the stepper's; PLAN_NONE: the channel has no other end */
+    uint32_t sequence; /* in the order of the plan */
+    uint32_t chain;    /* the thread block it is in */
     plan_op *op;
     uint32_t at; /* among the operation's channels or semaphores */
     banyan_check_place place;
@@ -34,6 +33,7 @@ typedef struct idle_search {
     const size_classes *classes;
     uint32_t runs;
     uint64_t steps; /* used so far */
+    plan_stepper stepper;
     ARRAY(end) ends;
     idle_kind kinds[IDLE_KINDS];
 } idle_search;
@@ -42,8 +42,6 @@ static bool is_spent(const idle_search *by)
 {
     return by->steps >= STEPS_MOST;
 }
-
-/* ---- soundness of a changed plan ---- */
 
 static banyan_status play_class(idle_search *by, const size_class *at, bool *sound)
 {
@@ -87,8 +85,6 @@ static plan_op idle_nothing(void)
     return (plan_op){.kind = PLAN_SIGNAL, .channel_type = PLAN_MEMORY};
 }
 
-/* ---- nops and flushes ---- */
-
 static bool idle_joins(const plan_op *op)
 {
     return op->kind == PLAN_NOP || op->kind == PLAN_BARRIER;
@@ -126,33 +122,22 @@ static banyan_status try_op(idle_search *by, plan_op *ops, uint32_t i, banyan_ch
 typedef banyan_status (*op_visit)(idle_search *by, plan_op *ops, uint32_t i,
                                   banyan_check_place place);
 
-static banyan_status visit_block(idle_search *by, int r, uint32_t b, op_visit visit)
-{
-    plan_thread_block *block = &by->plan->ranks[r].blocks[b];
-    for (uint32_t i = 0; i < block->op_count; i++) {
-        plan_op *op = &block->ops[i];
-        banyan_check_place place = {
-            .rank = r, .thread_block = (int)b, .operation = (int)i, .loop_operation = -1};
-        if (op->kind != PLAN_PIPELINE)
-            RETURN_IF_FAILED(visit(by, block->ops, i, place));
-        for (uint32_t k = 0; op->kind == PLAN_PIPELINE && k < op->op_count; k++) {
-            place.loop_operation = (int)k;
-            RETURN_IF_FAILED(visit(by, op->ops, k, place));
-        }
-    }
-    return BANYAN_OK;
-}
-
+/* Visit all operations but loops, and those in loops. */
 static banyan_status idle_visit_all(idle_search *by, op_visit visit)
 {
-    for (int r = 0; r < by->plan->rank_count; r++) {
-        for (uint32_t b = 0; b < by->plan->ranks[r].block_count; b++)
-            RETURN_IF_FAILED(visit_block(by, r, b, visit));
+    for (plan_cursor at = {.plan = by->plan}; plan_cursor_next(&at);) {
+        plan_thread_block *block = &by->plan->ranks[at.rank].blocks[at.number];
+        banyan_check_place place = {.rank = at.rank,
+                                    .thread_block = (int)at.number,
+                                    .operation = (int)at.at,
+                                    .loop_operation = at.loop ? (int)at.inner : -1};
+        if (at.loop)
+            RETURN_IF_FAILED(visit(by, block->ops[at.at].ops, at.inner, place));
+        else if (at.op->kind != PLAN_PIPELINE)
+            RETURN_IF_FAILED(visit(by, block->ops, at.at, place));
     }
     return BANYAN_OK;
 }
-
-/* ---- barriers ---- */
 
 /* Turn the n-th operation of each thread block at the barrier into a nop, or into a barrier again.
  */
@@ -195,79 +180,35 @@ static banyan_status idle_try_barrier(idle_search *by, plan_op *ops, uint32_t i,
     return status;
 }
 
-/* ---- signals and waits, releases and acquires ---- */
-
-static bool idle_gives(const plan_op *op)
-{
-    return op->kind == PLAN_SIGNAL || op->kind == PLAN_RELAXED_SIGNAL ||
-           op->kind == PLAN_SEM_RELEASE ||
-           (op->kind == PLAN_PUT_WITH_SIGNAL && plan_op_part_count(op) == 1);
-}
-
-static bool idle_takes(const plan_op *op)
-{
-    return op->kind == PLAN_WAIT || op->kind == PLAN_RELAXED_WAIT || op->kind == PLAN_SEM_ACQUIRE;
-}
-
-static bool idle_is_semaphore(const plan_op *op)
-{
-    return op->kind == PLAN_SEM_ACQUIRE || op->kind == PLAN_SEM_RELEASE;
-}
-
 static banyan_status note_ends(idle_search *by, plan_op *ops, uint32_t i, banyan_check_place place)
 {
     plan_op *op = &ops[i];
-    const plan_rank *rank = &by->plan->ranks[place.rank];
-    uint32_t count = idle_is_semaphore(op) ? op->semaphore_count : op->channel_count;
-    for (uint32_t k = 0; (idle_gives(op) || idle_takes(op)) && k < count; k++) {
-        end new = {.gives = idle_gives(op),
+    const plan_stepper *stepper = &by->stepper;
+    const plan_position *pos =
+        &stepper->blocks[stepper->first_block[place.rank] + (uint32_t)place.thread_block];
+    bool gives = plan_op_gives(op) > 0 && op->kind != PLAN_PUT_WITH_SIGNAL_AND_FLUSH &&
+                 (op->kind != PLAN_PUT_WITH_SIGNAL || plan_op_part_count(op) == 1);
+    uint32_t count = gives ? plan_op_gives(op) : plan_op_takes(op);
+    for (uint32_t k = 0; k < count; k++) {
+        end new = {.gives = gives,
                    .in_loop = place.loop_operation >= 0,
-                   .owner = place.rank,
-                   .type = idle_is_semaphore(op) ? PLAN_CHANNEL_TYPES : (uint32_t)op->channel_type,
+                   .counter = gives ? plan_stepper_given(stepper, pos, op, k)
+                                    : plan_stepper_taken(stepper, pos, op, k),
                    .sequence = (uint32_t)by->ends.count,
                    .chain = (uint32_t)place.thread_block,
                    .op = op,
                    .at = k,
                    .place = place};
-        if (idle_is_semaphore(op))
-            new.key = op->semaphores[k];
-        else
-            new.key = plan_channel_of(&rank->blocks[place.thread_block], op, op->channels[k]);
         if (!array_push(&by->ends, new))
             return BANYAN_ERR_NO_MEMORY;
     }
     return BANYAN_OK;
 }
 
-/* Assign signals to their receivers; those without a receiver get no owner. */
-static banyan_status find_owners(idle_search *by)
-{
-    plan_pairs pairs;
-    RETURN_IF_FAILED(plan_pairs_make(by->plan, &pairs));
-    for (size_t i = 0; i < by->ends.count; i++) {
-        end *one = &by->ends.data[i];
-        if (one->gives && one->type != PLAN_CHANNEL_TYPES &&
-            !plan_pairs_find(&pairs, one->place.rank, (plan_channel_type)one->type, one->key,
-                             &one->owner, &one->key))
-            one->owner = -1;
-    }
-    plan_pairs_free(&pairs);
-    return BANYAN_OK;
-}
-
-static int compare_counters(const end *a, const end *b)
-{
-    if (a->owner != b->owner)
-        return a->owner < b->owner ? -1 : 1;
-    if (a->type != b->type)
-        return a->type < b->type ? -1 : 1;
-    return (a->key > b->key) - (a->key < b->key);
-}
-
 static int idle_compare_ends(const void *left, const void *right)
 {
     const end *a = left, *b = right;
-    int order = compare_counters(a, b);
+    int order = (a->counter > b->counter) - (a->counter < b->counter);
     if (order == 0)
         order = b->gives - a->gives;
     return order ? order : (a->sequence > b->sequence) - (a->sequence < b->sequence);
@@ -281,8 +222,9 @@ static plan_op idle_without(const end *one, uint32_t *rest)
         made.kind = PLAN_PUT;
         return made;
     }
-    uint32_t **list = idle_is_semaphore(&made) ? &made.semaphores : &made.channels;
-    uint32_t *count = idle_is_semaphore(&made) ? &made.semaphore_count : &made.channel_count;
+    bool channels = made.channel_count > 0;
+    uint32_t **list = channels ? &made.channels : &made.semaphores;
+    uint32_t *count = channels ? &made.channel_count : &made.semaphore_count;
     for (uint32_t i = 0, kept = 0; i < *count; i++) {
         if (i != one->at)
             rest[kept++] = (*list)[i];
@@ -316,7 +258,7 @@ static banyan_status try_pair(idle_search *by, const end *giver, const end *take
 static banyan_status try_counter(idle_search *by, const end *ends, size_t count)
 {
     size_t pairs = count / 2;
-    bool fits = count % 2 == 0 && ends[0].owner >= 0;
+    bool fits = count % 2 == 0 && ends[0].counter != PLAN_NONE;
     for (size_t i = 0; i < count && fits; i++)
         fits = ends[i].gives == (i < pairs) && ends[i].chain == ends[i < pairs ? 0 : pairs].chain &&
                ends[i].in_loop == ends[i % pairs].in_loop;
@@ -327,21 +269,18 @@ static banyan_status try_counter(idle_search *by, const end *ends, size_t count)
 
 static banyan_status try_pairs(idle_search *by)
 {
+    RETURN_IF_FAILED(plan_stepper_make(by->plan, NULL, &by->stepper));
     RETURN_IF_FAILED(idle_visit_all(by, note_ends));
-    RETURN_IF_FAILED(find_owners(by));
     if (by->ends.count > 1)
         qsort(by->ends.data, by->ends.count, sizeof *by->ends.data, idle_compare_ends);
     for (size_t i = 0, next; i < by->ends.count; i = next) {
         next = i + 1;
-        while (next < by->ends.count &&
-               compare_counters(&by->ends.data[i], &by->ends.data[next]) == 0)
+        while (next < by->ends.count && by->ends.data[i].counter == by->ends.data[next].counter)
             next++;
         RETURN_IF_FAILED(try_counter(by, &by->ends.data[i], next - i));
     }
     return BANYAN_OK;
 }
-
-/* ---- reporting ---- */
 
 static int idle_compare_places(const void *left, const void *right)
 {
@@ -352,7 +291,7 @@ static int idle_compare_places(const void *left, const void *right)
     return order ? order : a->loop_operation - b->loop_operation;
 }
 
-static bool tell_kind(const banyan_plan *plan, idle_kind *kind, findings *all)
+static bool report_kind(const banyan_plan *plan, idle_kind *kind, findings *all)
 {
     finding_draft *draft = &kind->draft;
     draft->rule = BANYAN_CHECK_IDLE_SYNC;
@@ -395,8 +334,9 @@ banyan_status warn_of_idle(const banyan_plan *plan, const size_classes *classes,
     all->message_bytes = classes->data[0].message_bytes;
     banyan_status status = idle_search_plan(&by);
     for (int i = 0; i < IDLE_KINDS && status == BANYAN_OK; i++)
-        status = tell_kind(plan, &by.kinds[i], all) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+        status = report_kind(plan, &by.kinds[i], all) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
     array_free(&by.ends);
+    plan_stepper_free(&by.stepper);
     banyan_plan_destroy(by.plan);
     return status;
 }

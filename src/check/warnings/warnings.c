@@ -8,8 +8,6 @@
 /* A link that carries this many times the bytes of another is reported. */
 #define UNEVEN_TIMES 2
 
-/* ---- unread ---- */
-
 static banyan_status warn_of_cell(replay *all, int rank, const space_edge *at, uint64_t end,
                                   space_kind kind)
 {
@@ -23,7 +21,7 @@ static banyan_status warn_of_cell(replay *all, int rank, const space_edge *at, u
     finding_draft draft = {.rule = BANYAN_CHECK_UNREAD,
                            .places = {replay_place(all, of->writer.instance)},
                            .place_count = 1};
-    char place[PLACE_TEXT_BYTES], bytes[SPAN_TEXT_BYTES];
+    char place[PLACE_TEXT_BYTES], bytes[BYTES_TEXT_BYTES];
     plan_buffer buffer = kind == SPACE_OUTPUT ? PLAN_OUTPUT : PLAN_SCRATCH;
     bool added =
         findings_add(all->findings, &draft, "%s sends %s of rank %d's %s, which nobody reads",
@@ -50,8 +48,6 @@ banyan_status warn_of_replay(replay *all)
     }
     return BANYAN_OK;
 }
-
-/* ---- scratch ---- */
 
 static void mark_operand(const banyan_plan *plan, int rank, const plan_thread_block *block,
                          const plan_op *op, const plan_operand *operand, bool **used)
@@ -102,7 +98,7 @@ static void count_unused(const banyan_plan *plan, int r, const bool *used, unuse
             .rank = r, .thread_block = -1, .operation = -1, .loop_operation = -1};
 }
 
-static banyan_status tell_unused(const unused_scratch *all, findings *found)
+static banyan_status report_unused(const unused_scratch *all, findings *found)
 {
     if (all->chunks == 0)
         return BANYAN_OK;
@@ -143,12 +139,10 @@ banyan_status warn_of_unused(const banyan_plan *plan, findings *found)
     for (int r = 0; r < plan->rank_count && status == BANYAN_OK; r++)
         count_unused(plan, r, used[r], &all);
     if (status == BANYAN_OK)
-        status = tell_unused(&all, found);
+        status = report_unused(&all, found);
     arena_free(&memory);
     return status;
 }
-
-/* ---- links ---- */
 
 banyan_status warn_of_uneven(const banyan_plan *plan, uint64_t message_bytes, findings *all)
 {

@@ -3,6 +3,7 @@
 #include <stdalign.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/error.h"
 
@@ -44,6 +45,21 @@ void *arena_take(arena *from, size_t bytes)
     void *taken = from->last->data + from->used;
     from->used += rounded;
     return taken;
+}
+
+void *arena_zeroed(arena *from, size_t count, size_t elem_bytes)
+{
+    size_t bytes;
+    if (__builtin_mul_overflow(count, elem_bytes, &bytes))
+        bytes = SIZE_MAX;
+    void *taken = arena_take(from, bytes);
+    return taken ? memset(taken, 0, bytes) : NULL;
+}
+
+void *arena_copy(arena *from, const void *data, size_t bytes)
+{
+    void *taken = arena_take(from, bytes);
+    return taken && bytes > 0 ? memcpy(taken, data, bytes) : taken;
 }
 
 void arena_free(arena *all)

@@ -14,6 +14,9 @@ typedef struct arena {
 
 /* Allocate `bytes`, aligned for every C type. NULL, with the error set, when out of memory. */
 void *arena_take(arena *from, size_t bytes);
+/* Allocate `count` zeroed elements, or a copy of `bytes` bytes. */
+void *arena_zeroed(arena *from, size_t count, size_t elem_bytes);
+void *arena_copy(arena *from, const void *data, size_t bytes);
 void arena_free(arena *all);
 
 #endif

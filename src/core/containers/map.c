@@ -83,6 +83,12 @@ bool map_get(const map *table, const void *key, size_t key_bytes, uint64_t *valu
     return true;
 }
 
+bool map_put_copy(map *table, arena *keys, const void *key, size_t key_bytes, uint64_t value)
+{
+    void *kept = arena_copy(keys, key, key_bytes);
+    return kept && map_put(table, kept, key_bytes, value);
+}
+
 bool map_put_string(map *table, const char *key, uint64_t value)
 {
     return map_put(table, key, strlen(key), value);

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/containers/arena.h"
+
 /* A zeroed map is empty. Keys are not copied: they must outlive the map. */
 typedef struct map {
     struct map_entry *entries;
@@ -14,6 +16,8 @@ typedef struct map {
 
 /* Set the key's value. False, with the error set, when out of memory. */
 bool map_put(map *table, const void *key, size_t key_bytes, uint64_t value);
+/* Like map_put, with a copy of the key in the arena. */
+bool map_put_copy(map *table, arena *keys, const void *key, size_t key_bytes, uint64_t value);
 bool map_get(const map *table, const void *key, size_t key_bytes, uint64_t *value);
 bool map_put_string(map *table, const char *key, uint64_t value);
 bool map_get_string(const map *table, const char *key, uint64_t *value);

@@ -1,26 +1,8 @@
 #include "plan/op.h"
 #include "simulate/engine/engine.h"
 
-static const plan_op *loop_at(const sim_block *block)
-{
-    const plan_op *op = &block->block->ops[block->at];
-    return op->kind == PLAN_PIPELINE ? op : NULL;
-}
-
-static const plan_op *op_at(const sim_block *block)
-{
-    const plan_op *loop = loop_at(block);
-    return loop ? &loop->ops[block->inner] : &block->block->ops[block->at];
-}
-
-static void engine_block_come_after(happening *latest, happening what)
-{
-    if (what.time_ps >= latest->time_ps)
-        *latest = what;
-}
-
 /* Record the step that ends now. */
-static banyan_status engine_block_note_step(engine *all, sim_block *block)
+static banyan_status sim_block_note_step(engine *all, sim_block *block)
 {
     uint32_t number;
     block->doing.end_ps = all->now_ps;
@@ -30,107 +12,122 @@ static banyan_status engine_block_note_step(engine *all, sim_block *block)
     return BANYAN_OK;
 }
 
-static void engine_block_begin_step(const engine *all, sim_block *block)
+static void sim_block_begin_step(const engine *all, sim_block *block)
 {
     block->doing.began_ps = all->now_ps;
     block->doing.waited_ps = 0;
-    block->awaited = (happening){0, NO_STEP};
-    block->taken = 0;
+    block->waited_for = (plan_event){0, NO_STEP};
+    block->done = 0;
 }
 
 /* End a wait, and record the step that it waited for. */
-static void engine_block_end_wait(const engine *all, sim_block *block)
+static void sim_block_end_wait(const engine *all, sim_block *block)
 {
     block->doing.waited_ps = all->now_ps - block->doing.began_ps;
-    if (block->doing.waited_ps > 0 && block->awaited.step != NO_STEP)
-        block->doing.after = block->awaited.step;
-    block->taken = 0;
+    if (block->doing.waited_ps > 0 && block->waited_for.step != NO_STEP)
+        block->doing.after = block->waited_for.step;
+    block->done = 0;
 }
 
-/* ---- waiting ---- */
-
-static bool await_signals(engine *all, uint32_t lane, const plan_op *op)
+void waiters_add(engine *all, waiters *list, uint32_t lane)
 {
-    sim_block *block = &all->blocks[lane];
-    for (; block->taken < op->channel_count; block->taken++) {
-        uint32_t channel = plan_channel_of(block->block, op, op->channels[block->taken]);
-        tokens *from = &all->ranks[block->rank].signals[op->channel_type][channel];
-        happening what;
-        if (!tokens_take(all, from, lane, &what))
-            return false;
-        engine_block_come_after(&block->awaited, what);
+    all->blocks[lane].next_waiter = NO_LANE;
+    if (list->first == NO_LANE)
+        list->first = lane;
+    else
+        all->blocks[list->last].next_waiter = lane;
+    list->last = lane;
+}
+
+void waiters_wake(engine *all, waiters *list)
+{
+    for (uint32_t lane = list->first; lane != NO_LANE; lane = all->blocks[lane].next_waiter)
+        agenda_set(&all->agenda, lane, all->now_ps);
+    list->first = list->last = NO_LANE;
+}
+
+void readers_wake(void *context, int rank)
+{
+    engine *all = context;
+    waiters_wake(all, &all->ranks[rank].for_packets);
+}
+
+banyan_status engine_give(engine *all, uint32_t counter, plan_event when)
+{
+    waiters *list = &all->token_waiters[counter];
+    if (!plan_counter_give(&all->stepper.counters[counter], when))
+        return BANYAN_ERR_NO_MEMORY;
+    if (list->first != NO_LANE) {
+        agenda_set(&all->agenda, list->first, all->now_ps);
+        list->first = all->blocks[list->first].next_waiter;
     }
-    return true;
+    return BANYAN_OK;
 }
 
-static bool await_releases(engine *all, uint32_t lane, const plan_op *op)
+banyan_status signal_peer(engine *all, int rank, plan_channel_type type, uint32_t channel,
+                          plan_event when)
 {
-    sim_block *block = &all->blocks[lane];
-    for (; block->taken < op->semaphore_count; block->taken++) {
-        tokens *from = &all->ranks[block->rank].semaphores[op->semaphores[block->taken]];
-        happening what;
-        if (!tokens_take(all, from, lane, &what))
-            return false;
-        engine_block_come_after(&block->awaited, what);
+    uint64_t latency_ps;
+    uint32_t to = all->stepper.peers[plan_stepper_channel(&all->stepper, rank, type, channel)];
+    if (to == PLAN_NONE)
+        return error_set(BANYAN_ERR_INVALID, "rank %d's %s channel %u has no other end", rank,
+                         plan_channel_name(type), channel);
+    int peer = all->plan->ranks[rank].peers[type][channel];
+    RETURN_IF_FAILED(engine_latency(all, rank, peer, &latency_ps));
+    when.when += latency_ps;
+    return engine_give(all, to, when);
+}
+
+/* Return the list in which the thread block waits for others; NULL: it does not have to wait. */
+static waiters *sim_block_wait(engine *all, sim_block *block)
+{
+    plan_stepper *stepper = &all->stepper;
+    plan_position *pos = block->pos;
+    const plan_op *op = plan_position_op(pos);
+    if (op->kind == PLAN_BARRIER) {
+        uint32_t number = plan_stepper_barrier(stepper, pos, op);
+        plan_barrier *at = &stepper->barriers.data[number];
+        if (!pos->arrived &&
+            plan_barrier_arrive(at, pos, (plan_event){all->now_ps, block->doing.after}))
+            waiters_wake(all, &all->barrier_waiters[number]);
+        if (!plan_barrier_pass(at, pos))
+            return &all->barrier_waiters[number];
+        block->waited_for = at->last;
+        return NULL;
     }
-    return true;
-}
-
-static bool await_packets(engine *all, uint32_t lane, const plan_op *op)
-{
-    sim_block *block = &all->blocks[lane];
-    if (packet_writers_have(&all->packets, block->rank, op, block->iteration, block->iterations,
-                            &block->awaited.time_ps, &block->awaited.step))
-        return true;
-    waiters_add(all, &all->ranks[block->rank].for_packets, lane);
-    return false;
-}
-
-static banyan_status engine_block_await(engine *all, uint32_t lane, const plan_op *op, bool *over)
-{
-    *over = true;
-    switch (op->kind) {
-    case PLAN_WAIT:
-    case PLAN_RELAXED_WAIT:
-        *over = await_signals(all, lane, op);
-        return BANYAN_OK;
-    case PLAN_SEM_ACQUIRE:
-        *over = await_releases(all, lane, op);
-        return BANYAN_OK;
-    case PLAN_BARRIER:
-        return meeting_attend(all, lane, op, over);
-    default:
-        if (plan_op_reads_packets(op->kind))
-            *over = await_packets(all, lane, op);
-        return BANYAN_OK;
-    }
+    if (!plan_stepper_take(stepper, pos, &block->waited_for))
+        return &all->token_waiters[plan_stepper_taken(stepper, pos, op, pos->taken)];
+    if (plan_op_reads_packets(op->kind) &&
+        !packet_writers_have(&all->packets, pos->rank, op, pos->iteration, pos->iterations,
+                             &block->waited_for))
+        return &all->ranks[pos->rank].for_packets;
+    return NULL;
 }
 
 /* Wait for the transfers of port channels that were requested so far. */
-static bool await_transfers(engine *all, uint32_t lane, const plan_op *op)
+static bool sim_block_drained(engine *all, uint32_t lane, const plan_op *op)
 {
     sim_block *block = &all->blocks[lane];
-    for (; block->taken < op->channel_count; block->taken++) {
-        uint32_t channel = plan_channel_of(block->block, op, op->channels[block->taken]);
-        port_lane *port = &all->ports[port_of(all, block->rank, channel) - all->block_count];
+    for (; block->done < op->channel_count; block->done++) {
+        uint32_t channel = plan_channel_of(block->pos->block, op, op->channels[block->done]);
+        port_lane *port =
+            &all->ports[port_of(all, block->pos->rank, channel) - all->stepper.block_count];
         if (port->done < port->posted) {
             waiters_add(all, &port->waiting, lane);
             return false;
         }
-        engine_block_come_after(&block->awaited, port->acked);
+        plan_event_raise(&block->waited_for, port->acked);
     }
     return true;
 }
 
-/* ---- cost and bytes ---- */
-
-static sim_move engine_block_move_of(const sim_block *block, const plan_op *op)
+static sim_move sim_block_move_of(const sim_block *block, const plan_op *op)
 {
-    return (sim_move){.rank = block->rank,
-                      .block = block->block,
+    return (sim_move){.rank = block->pos->rank,
+                      .block = block->pos->block,
                       .op = op,
-                      .loop = loop_at(block),
-                      .iteration = block->iteration};
+                      .loop = plan_position_loop(block->pos),
+                      .iteration = block->pos->iteration};
 }
 
 static bool moves_itself(const plan_op *op)
@@ -140,9 +137,9 @@ static bool moves_itself(const plan_op *op)
 
 static banyan_status cost_of(engine *all, sim_block *block, uint64_t *cost_ps)
 {
-    const plan_op *op = op_at(block);
-    const processor_kind *kind = all->ranks[block->rank].kind;
-    sim_move move = engine_block_move_of(block, op);
+    const plan_op *op = plan_position_op(block->pos);
+    const processor_kind *kind = all->ranks[block->pos->rank].kind;
+    sim_move move = sim_block_move_of(block, op);
     uint64_t reach_ps = 0;
     if (op->kind == PLAN_NOP || op->kind == PLAN_BARRIER) {
         *cost_ps = kind->sync_ps;
@@ -161,114 +158,68 @@ static banyan_status cost_of(engine *all, sim_block *block, uint64_t *cost_ps)
 }
 
 /* Begin the next part of the operation that has bytes: one of its pairs, or all of it. */
-static banyan_status engine_block_begin_part(engine *all, uint32_t lane, bool *flows)
+static banyan_status sim_block_begin_part(engine *all, uint32_t lane, bool *flows)
 {
     sim_block *block = &all->blocks[lane];
-    const plan_op *op = op_at(block);
+    const plan_op *op = plan_position_op(block->pos);
     bool pairs = plan_op_is_pairs(op->kind);
-    uint32_t parts = !moves_itself(op) ? 0 : pairs ? op->source_count : 1;
+    uint32_t parts = !moves_itself(op) ? 0 : pairs ? plan_op_part_count(op) : 1;
     *flows = false;
-    for (; block->taken < parts && !*flows; block->taken++) {
-        plan_op part = *op;
+    for (; block->done < parts && !*flows; block->done++) {
+        plan_op part = pairs ? plan_op_part(op, block->done) : *op;
         uint64_t land_ps;
-        if (pairs) {
-            part.source_count = part.destination_count = 1;
-            part.sources = &op->sources[block->taken];
-            part.destinations = &op->destinations[block->taken];
-        }
-        sim_move move = engine_block_move_of(block, &part);
+        sim_move move = sim_block_move_of(block, &part);
         RETURN_IF_FAILED(move_begin(all, lane, &move, flows, &land_ps));
         block->land_ps = land_ps > block->land_ps ? land_ps : block->land_ps;
     }
     return BANYAN_OK;
 }
 
-/* ---- signalling ---- */
-
-static banyan_status engine_block_tell_peers(engine *all, const sim_block *block, const plan_op *op,
-                                             uint32_t step)
+static banyan_status sim_block_give(engine *all, sim_block *block)
 {
-    for (uint32_t i = 0; i < op->channel_count; i++) {
-        uint32_t channel = plan_channel_of(block->block, op, op->channels[i]);
-        RETURN_IF_FAILED(signal_peer(all, block->rank, op->channel_type, channel,
-                                     (happening){all->now_ps, step}));
-    }
-    return BANYAN_OK;
-}
-
-static banyan_status engine_block_release(engine *all, const sim_block *block, const plan_op *op,
-                                          uint32_t step)
-{
-    for (uint32_t i = 0; i < op->semaphore_count; i++) {
-        tokens *to = &all->ranks[block->rank].semaphores[op->semaphores[i]];
-        if (!tokens_add(all, to, (happening){all->now_ps, step}))
-            return BANYAN_ERR_NO_MEMORY;
-    }
-    return BANYAN_OK;
-}
-
-static banyan_status engine_block_tell(engine *all, sim_block *block)
-{
-    const plan_op *op = op_at(block);
-    RETURN_IF_FAILED(engine_block_note_step(all, block));
-    uint32_t step = block->doing.after;
-    if (op->kind == PLAN_SEM_RELEASE)
-        return engine_block_release(all, block, op, step);
+    const plan_op *op = plan_position_op(block->pos);
+    RETURN_IF_FAILED(sim_block_note_step(all, block));
+    plan_event now = {all->now_ps, block->doing.after};
     if (op->channel_type == PLAN_PORT)
-        return requests_post(all, block, op, loop_at(block), step);
-    if (plan_op_form_of(op->kind)->signals)
-        return engine_block_tell_peers(all, block, op, step);
+        return requests_post(all, block, op, plan_position_loop(block->pos), now.step);
+    for (uint32_t k = 0; k < plan_op_gives(op); k++) {
+        if (op->kind == PLAN_SEM_RELEASE)
+            RETURN_IF_FAILED(
+                engine_give(all, plan_stepper_given(&all->stepper, block->pos, op, k), now));
+        else
+            RETURN_IF_FAILED(signal_peer(all, block->pos->rank, op->channel_type,
+                                         plan_channel_of(block->pos->block, op, op->channels[k]),
+                                         now));
+    }
     if (!plan_op_writes_packets(op->kind))
         return BANYAN_OK;
-    packets_written news = {.rank = block->rank,
-                            .block = block->block,
+    packets_written news = {.rank = block->pos->rank,
+                            .block = block->pos->block,
                             .op = op,
-                            .iteration = block->iteration,
+                            .iteration = block->pos->iteration,
                             .destination = PACKETS_ALL,
-                            .when = all->now_ps + block->land_ps,
-                            .step = step};
+                            .at = {all->now_ps + block->land_ps, now.step}};
     packet_writers_wrote(&all->packets, &news, readers_wake, all);
     return BANYAN_OK;
 }
 
-/* ---- from stage to stage ---- */
-
 /* Advance to the current operation; false behind the last. */
 static bool begin_op(engine *all, sim_block *block)
 {
-    for (; block->at < block->block->op_count; block->at++) {
-        const plan_op *op = &block->block->ops[block->at];
-        if (block->iteration == 0 && block->inner == 0)
-            block->iterations = op->kind == PLAN_PIPELINE && op->op_count == 0
-                                    ? 0
-                                    : plan_geometry_iterations(&all->geometry, op);
-        if (block->iteration < block->iterations)
-            break;
-        block->iteration = 0;
-    }
-    if (block->at == block->block->op_count)
+    if (!plan_position_settle(&all->stepper, block->pos))
         return false;
-    bool loops = loop_at(block) != NULL;
-    block->doing.at = block->at;
-    block->doing.inner = loops ? block->inner : STEP_NOT_IN_LOOP;
-    block->doing.iteration = block->iteration;
-    block->doing.what = plan_op_name(op_at(block)->kind);
+    bool loops = plan_position_loop(block->pos) != NULL;
+    block->doing.at = block->pos->at;
+    block->doing.inner = loops ? block->pos->inner : STEP_NOT_IN_LOOP;
+    block->doing.iteration = block->pos->iteration;
+    block->doing.what = plan_op_name(plan_position_op(block->pos)->kind);
     block->land_ps = 0;
-    engine_block_begin_step(all, block);
+    sim_block_begin_step(all, block);
     return true;
 }
 
-static void end_op(sim_block *block)
-{
-    const plan_op *loop = loop_at(block);
-    if (loop && ++block->inner < loop->op_count)
-        return;
-    block->inner = 0;
-    block->iteration++;
-}
-
 /* Stay in the agenda until `time_ps`, unless that is now. */
-static bool engine_block_stay(engine *all, uint32_t lane, uint64_t time_ps)
+static bool sim_block_stay(engine *all, uint32_t lane, uint64_t time_ps)
 {
     if (time_ps <= all->now_ps)
         return false;
@@ -279,7 +230,7 @@ static bool engine_block_stay(engine *all, uint32_t lane, uint64_t time_ps)
 static void end_block(engine *all, const sim_block *block)
 {
     uint64_t end = all->now_ps + block->land_ps;
-    uint64_t *last = &all->ends_ps[block->rank];
+    uint64_t *last = &all->ends_ps[block->pos->rank];
     *last = end > *last ? end : *last;
 }
 
@@ -287,56 +238,60 @@ static void end_block(engine *all, const sim_block *block)
 static banyan_status pass_stage(engine *all, uint32_t lane, bool *waits)
 {
     sim_block *block = &all->blocks[lane];
-    const plan_op *op =
-        block->stage == STAGE_LAUNCH || block->stage == STAGE_BEGIN ? NULL : op_at(block);
+    const plan_op *op = block->stage == STAGE_LAUNCH || block->stage == STAGE_BEGIN
+                            ? NULL
+                            : plan_position_op(block->pos);
     uint64_t cost_ps;
     bool over;
+    waiters *list;
     switch (block->stage) {
     case STAGE_LAUNCH:
         block->stage = STAGE_BEGIN;
-        return engine_block_note_step(all, block);
+        return sim_block_note_step(all, block);
     case STAGE_BEGIN:
-        block->stage = STAGE_AWAIT;
+        block->stage = STAGE_WAIT;
         *waits = !begin_op(all, block);
         if (*waits)
             end_block(all, block);
         return BANYAN_OK;
-    case STAGE_AWAIT:
-        RETURN_IF_FAILED(engine_block_await(all, lane, op, &over));
-        block->stage = over ? STAGE_COST : STAGE_AWAIT;
-        *waits = !over || engine_block_stay(all, lane, block->awaited.time_ps);
+    case STAGE_WAIT:
+        list = sim_block_wait(all, block);
+        block->stage = list ? STAGE_WAIT : STAGE_COST;
+        if (list)
+            waiters_add(all, list, lane);
+        *waits = list || sim_block_stay(all, lane, block->waited_for.when);
         return BANYAN_OK;
     case STAGE_COST:
-        engine_block_end_wait(all, block);
+        sim_block_end_wait(all, block);
         RETURN_IF_FAILED(cost_of(all, block, &cost_ps));
         block->stage = STAGE_MOVE;
-        *waits = engine_block_stay(all, lane, all->now_ps + cost_ps);
+        *waits = sim_block_stay(all, lane, all->now_ps + cost_ps);
         return BANYAN_OK;
     case STAGE_MOVE:
-        RETURN_IF_FAILED(engine_block_begin_part(all, lane, waits));
-        block->stage = *waits ? STAGE_MOVED : STAGE_TELL;
+        RETURN_IF_FAILED(sim_block_begin_part(all, lane, waits));
+        block->stage = *waits ? STAGE_MOVED : STAGE_GIVE;
         return BANYAN_OK;
     case STAGE_MOVED:
         block->stage = STAGE_MOVE;
         return flow_end(&all->sharing, lane, all->now_ps) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
-    case STAGE_TELL:
-        RETURN_IF_FAILED(engine_block_tell(all, block));
+    case STAGE_GIVE:
+        RETURN_IF_FAILED(sim_block_give(all, block));
         over = op->kind != PLAN_FLUSH && op->kind != PLAN_PUT_WITH_SIGNAL_AND_FLUSH;
         block->stage = over ? STAGE_END : STAGE_DRAIN;
         if (!over)
-            engine_block_begin_step(all, block);
+            sim_block_begin_step(all, block);
         return BANYAN_OK;
     case STAGE_DRAIN:
-        over = await_transfers(all, lane, op);
+        over = sim_block_drained(all, lane, op);
         block->stage = over ? STAGE_DRAINED : STAGE_DRAIN;
-        *waits = !over || engine_block_stay(all, lane, block->awaited.time_ps);
+        *waits = !over || sim_block_stay(all, lane, block->waited_for.when);
         return BANYAN_OK;
     case STAGE_DRAINED:
-        engine_block_end_wait(all, block);
+        sim_block_end_wait(all, block);
         block->stage = STAGE_END;
-        return engine_block_note_step(all, block);
+        return sim_block_note_step(all, block);
     case STAGE_END:
-        end_op(block);
+        plan_position_next(block->pos);
         block->stage = STAGE_BEGIN;
         return BANYAN_OK;
     }

@@ -1,7 +1,5 @@
 #include "simulate/engine/caches.h"
 
-#include <string.h>
-
 /* Limit of chunks, each counted for every rank that uses it. */
 #define CHUNKS_MOST (UINT64_C(1) << 24)
 /* Packets lie in a part of scratch of their own. */
@@ -38,8 +36,6 @@ static void add_user(int *users, int rank)
     *users = *users == CACHES_NOBODY || *users == rank ? rank : CACHES_SEVERAL;
 }
 
-/* ---- users of chunks ---- */
-
 typedef struct maker {
     caches *made;
     const plan_geometry *geometry;
@@ -59,11 +55,9 @@ static banyan_status keep_place(caches *made, const chunk_key *key, uint64_t *pl
     if (map_get(&made->chunks, key, sizeof *key, place))
         return BANYAN_OK;
     *place = made->users.count;
-    chunk_key *kept = arena_take(&made->memory, sizeof *kept);
-    if (!kept || !array_push(&made->users, ((chunk_users){CACHES_NOBODY, CACHES_NOBODY})))
-        return BANYAN_ERR_NO_MEMORY;
-    *kept = *key;
-    return map_put(&made->chunks, kept, sizeof *kept, *place) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+    bool kept = array_push(&made->users, (chunk_users){CACHES_NOBODY, CACHES_NOBODY}) &&
+                map_put_copy(&made->chunks, &made->memory, key, sizeof *key, *place);
+    return kept ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
 bool caches_go_round(const plan_geometry *geometry, plan_buffer buffer)
@@ -83,14 +77,11 @@ static banyan_status caches_touch(const maker *of, uint64_t place, plan_buffer b
         return error_set(BANYAN_ERR_UNSUPPORTED,
                          "the plan uses more than %llu chunks, too many to know which caches have",
                          (unsigned long long)CHUNKS_MOST);
-    touch_key *kept = arena_take(&made->memory, sizeof *kept);
-    if (!kept)
-        return BANYAN_ERR_NO_MEMORY;
-    *kept = key;
     made->working_sets[of->rank] += bytes;
     if (caches_go_round(of->geometry, buffer))
         made->rings[of->rank] += bytes;
-    return map_put(&made->touched, kept, sizeof *kept, 0) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+    return map_put_copy(&made->touched, &made->memory, &key, sizeof key, 0) ? BANYAN_OK
+                                                                            : BANYAN_ERR_NO_MEMORY;
 }
 
 static banyan_status use_chunks(const maker *of, int rank, plan_buffer buffer,
@@ -109,49 +100,31 @@ static banyan_status use_chunks(const maker *of, int rank, plan_buffer buffer,
     return BANYAN_OK;
 }
 
-static banyan_status use_operand(const maker *of, const plan_thread_block *block, const plan_op *op,
-                                 const plan_operand *operand, bool packets, bool written)
+static banyan_status use_operand(const maker *of, const plan_cursor *at, uint32_t i)
 {
     int room;
     const int *ranks;
-    int count = plan_operand_ranks(of->made->plan, of->rank, block, op, operand, &ranks, &room);
-    plan_where where = plan_operand_where(of->made->plan, of->rank, block, op, operand);
-    for (int i = 0; i < count; i++)
-        RETURN_IF_FAILED(use_chunks(of, ranks[i], where.buffer, operand, packets, written));
-    return BANYAN_OK;
-}
-
-static banyan_status use_ops(const maker *of, const plan_thread_block *block, const plan_op *ops,
-                             uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        const plan_op *op = &ops[i];
-        for (uint32_t k = 0; k < op->source_count; k++)
-            RETURN_IF_FAILED(
-                use_operand(of, block, op, &op->sources[k], plan_source_is_packets(op, k), false));
-        for (uint32_t k = 0; k < op->destination_count; k++)
-            RETURN_IF_FAILED(use_operand(of, block, op, &op->destinations[k],
-                                         plan_destination_is_packets(op, k), true));
-        RETURN_IF_FAILED(use_ops(of, block, op->ops, op->op_count));
-    }
+    const plan_operand *operand = plan_operand_at(at->op, i);
+    int count = plan_operand_ranks(at->plan, at->rank, at->block, at->op, operand, &ranks, &room);
+    plan_where where = plan_operand_where(at->plan, at->rank, at->block, at->op, operand);
+    for (int r = 0; r < count; r++)
+        RETURN_IF_FAILED(use_chunks(of, ranks[r], where.buffer, operand,
+                                    plan_operand_is_packets(at->op, i), i >= at->op->source_count));
     return BANYAN_OK;
 }
 
 banyan_status caches_make(const banyan_plan *plan, const plan_geometry *geometry, caches *made)
 {
+    size_t ranks = (size_t)plan->rank_count;
     *made = (caches){.plan = plan};
-    size_t bytes = (size_t)plan->rank_count * sizeof *made->working_sets;
-    made->working_sets = arena_take(&made->memory, 2 * bytes);
+    made->working_sets = arena_zeroed(&made->memory, 2 * ranks, sizeof *made->working_sets);
     if (!made->working_sets)
         return BANYAN_ERR_NO_MEMORY;
-    memset(made->working_sets, 0, 2 * bytes);
-    made->rings = made->working_sets + plan->rank_count;
-    for (int r = 0; r < plan->rank_count; r++) {
-        maker of = {.made = made, .geometry = geometry, .rank = r};
-        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
-            const plan_thread_block *block = &plan->ranks[r].blocks[b];
-            RETURN_IF_FAILED(use_ops(&of, block, block->ops, block->op_count));
-        }
+    made->rings = made->working_sets + ranks;
+    for (plan_cursor at = {.plan = plan}; plan_cursor_next(&at);) {
+        maker of = {.made = made, .geometry = geometry, .rank = at.rank};
+        for (uint32_t i = 0; i < plan_operand_count(at.op); i++)
+            RETURN_IF_FAILED(use_operand(&of, &at, i));
     }
     return BANYAN_OK;
 }
@@ -163,8 +136,6 @@ void caches_free(caches *old)
     array_free(&old->users);
     arena_free(&old->memory);
 }
-
-/* ---- use by others ---- */
 
 /* True if the operation reads the chunk that it writes: then it has fetched it already. */
 static bool has_read(const plan_op *op, const plan_operand *operand, uint64_t chunk)

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "simulate/topology/resources.h"
@@ -11,21 +12,13 @@
 /* Limit of writers of packets, counted for every chunk. */
 #define WRITERS_MOST (UINT64_C(1) << 24)
 
-static void *simulate_engine_take_zeroed(engine *all, size_t count, size_t bytes)
+static waiters *take_waiters(engine *all, size_t count)
 {
-    void *taken = arena_take(&all->memory, count * bytes);
-    return taken ? memset(taken, 0, count * bytes) : NULL;
+    waiters *lists = arena_take(&all->memory, count * sizeof *lists);
+    for (size_t i = 0; lists && i < count; i++)
+        lists[i] = (waiters){NO_LANE, NO_LANE};
+    return lists;
 }
-
-static tokens *take_tokens(engine *all, uint32_t count)
-{
-    tokens *list = simulate_engine_take_zeroed(all, count, sizeof *list);
-    for (uint32_t i = 0; list && i < count; i++)
-        list[i].waiting = (waiters){NO_LANE, NO_LANE};
-    return list;
-}
-
-/* ---- beginning ---- */
 
 static bool make_rank(engine *all, int r)
 {
@@ -33,16 +26,10 @@ static bool make_rank(engine *all, int r)
     sim_rank *made = &all->ranks[r];
     made->kind = all->topology->vertices.data[r].kind;
     made->for_packets = (waiters){NO_LANE, NO_LANE};
-    made->signals[PLAN_MEMORY] = take_tokens(all, rank->channel_count[PLAN_MEMORY]);
-    made->signals[PLAN_PORT] = take_tokens(all, rank->channel_count[PLAN_PORT]);
-    made->semaphores = take_tokens(all, rank->semaphore_count);
     made->switches =
-        simulate_engine_take_zeroed(all, rank->channel_count[PLAN_SWITCH], sizeof(uint32_t));
-    if (!made->signals[PLAN_MEMORY] || !made->signals[PLAN_PORT] || !made->semaphores ||
-        !made->switches)
+        arena_take(&all->memory, rank->channel_count[PLAN_SWITCH] * sizeof *made->switches);
+    if (!made->switches)
         return false;
-    for (uint32_t i = 0; i < rank->semaphore_count; i++)
-        made->semaphores[i].initial = rank->semaphores[i];
     memset(made->switches, 0xff, rank->channel_count[PLAN_SWITCH] * sizeof(uint32_t));
     return true;
 }
@@ -52,9 +39,8 @@ static void simulate_engine_make_lanes(engine *all, int r)
     const plan_rank *rank = &all->plan->ranks[r];
     sim_rank *made = &all->ranks[r];
     for (uint32_t b = 0; b < rank->block_count; b++) {
-        uint32_t lane = made->first_block + b;
-        all->blocks[lane] = (sim_block){.rank = r,
-                                        .block = &rank->blocks[b],
+        uint32_t lane = all->stepper.first_block[r] + b;
+        all->blocks[lane] = (sim_block){.pos = &all->stepper.blocks[lane],
                                         .doing = {.after = NO_STEP,
                                                   .lane = lane,
                                                   .at = STEP_LAUNCH,
@@ -65,7 +51,7 @@ static void simulate_engine_make_lanes(engine *all, int r)
         agenda_set(&all->agenda, lane, made->kind->launch_ps);
     }
     for (uint32_t c = 0; c < rank->channel_count[PLAN_PORT]; c++)
-        all->ports[made->first_port - all->block_count + c] =
+        all->ports[made->first_port - all->stepper.block_count + c] =
             (port_lane){.rank = r,
                         .channel = c,
                         .last_step = NO_STEP,
@@ -76,14 +62,7 @@ static void simulate_engine_make_lanes(engine *all, int r)
 /* Lanes of thread blocks come first, then those of port channels. */
 static banyan_status simulate_engine_count_lanes(engine *all)
 {
-    uint64_t lanes = 0;
-    for (int r = 0; r < all->plan->rank_count; r++) {
-        all->ranks[r].first_block = (uint32_t)lanes;
-        lanes += all->plan->ranks[r].block_count;
-        all->block_count = (uint32_t)lanes;
-        if (lanes >= NO_LANE)
-            break;
-    }
+    uint64_t lanes = all->stepper.block_count;
     for (int r = 0; r < all->plan->rank_count && lanes < NO_LANE; r++) {
         all->ranks[r].first_port = (uint32_t)lanes;
         lanes += all->plan->ranks[r].channel_count[PLAN_PORT];
@@ -91,7 +70,7 @@ static banyan_status simulate_engine_count_lanes(engine *all)
     if (lanes >= NO_LANE)
         return error_set(BANYAN_ERR_UNSUPPORTED,
                          "the plan has more thread blocks and port channels than are simulated");
-    all->port_count = (uint32_t)lanes - all->block_count;
+    all->port_count = (uint32_t)lanes - all->stepper.block_count;
     return BANYAN_OK;
 }
 
@@ -119,8 +98,9 @@ static banyan_status find_rates(engine *all)
 static banyan_status simulate_engine_make_parts(engine *all)
 {
     const banyan_plan *plan = all->plan;
-    all->ranks = simulate_engine_take_zeroed(all, (size_t)plan->rank_count, sizeof *all->ranks);
-    all->ends_ps = simulate_engine_take_zeroed(all, (size_t)plan->rank_count, sizeof *all->ends_ps);
+    RETURN_IF_FAILED(plan_stepper_make(plan, &all->geometry, &all->stepper));
+    all->ranks = arena_zeroed(&all->memory, (size_t)plan->rank_count, sizeof *all->ranks);
+    all->ends_ps = arena_zeroed(&all->memory, (size_t)plan->rank_count, sizeof *all->ends_ps);
     if (!all->ranks || !all->ends_ps)
         return BANYAN_ERR_NO_MEMORY;
     RETURN_IF_FAILED(simulate_engine_count_lanes(all));
@@ -128,17 +108,18 @@ static banyan_status simulate_engine_make_parts(engine *all)
         if (!make_rank(all, r))
             return BANYAN_ERR_NO_MEMORY;
     }
-    all->blocks = simulate_engine_take_zeroed(all, all->block_count, sizeof *all->blocks);
-    all->ports = simulate_engine_take_zeroed(all, all->port_count, sizeof *all->ports);
-    if (!all->blocks || !all->ports)
+    all->blocks = arena_zeroed(&all->memory, all->stepper.block_count, sizeof *all->blocks);
+    all->ports = arena_zeroed(&all->memory, all->port_count, sizeof *all->ports);
+    all->token_waiters = take_waiters(all, all->stepper.counter_count);
+    all->barrier_waiters = take_waiters(all, all->stepper.barriers.count);
+    if (!all->blocks || !all->ports || !all->token_waiters || !all->barrier_waiters)
         return BANYAN_ERR_NO_MEMORY;
-    RETURN_IF_FAILED(agenda_make(all->block_count + all->port_count, &all->agenda));
+    RETURN_IF_FAILED(agenda_make(all->stepper.block_count + all->port_count, &all->agenda));
     RETURN_IF_FAILED(resources_make(all->topology, (uint32_t)plan->rank_count,
-                                    all->block_count + all->port_count, &all->agenda,
+                                    all->stepper.block_count + all->port_count, &all->agenda,
                                     &all->sharing));
     for (int r = 0; r < plan->rank_count; r++)
         simulate_engine_make_lanes(all, r);
-    RETURN_IF_FAILED(plan_pairs_make(plan, &all->pairs));
     RETURN_IF_FAILED(routes_make(all->topology, &all->routes));
     RETURN_IF_FAILED(find_rates(all));
     RETURN_IF_FAILED(packet_writers_make(plan, &all->geometry, WRITERS_MOST, &all->packets));
@@ -153,15 +134,9 @@ static banyan_status simulate_engine_make_parts(engine *all)
 static uint64_t smallest_unit(const banyan_plan *plan)
 {
     uint64_t unit = UINT64_MAX;
-    for (int r = 0; r < plan->rank_count; r++) {
-        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
-            const plan_thread_block *block = &plan->ranks[r].blocks[b];
-            for (uint32_t i = 0; i < block->op_count; i++) {
-                const plan_op *op = &block->ops[i];
-                if (op->kind == PLAN_PIPELINE && op->unit_bytes < unit)
-                    unit = op->unit_bytes;
-            }
-        }
+    for (plan_cursor at = {.plan = plan}; plan_cursor_next(&at);) {
+        if (at.op->kind == PLAN_PIPELINE && at.op->unit_bytes < unit)
+            unit = at.op->unit_bytes;
     }
     return unit;
 }
@@ -194,20 +169,45 @@ banyan_status engine_make(const banyan_plan *plan, const banyan_topology *topolo
     return simulate_engine_make_parts(made);
 }
 
-/* ---- the run ---- */
+/* Thread blocks of a chain that the message lists. */
+#define LINKS_MOST 6
 
-static banyan_status simulate_engine_advance(engine *all, uint32_t lane)
+static size_t describe_wait(const engine *all, uint32_t lane, char *text, size_t room)
 {
-    return lane < all->block_count ? block_advance(all, lane) : port_advance(all, lane);
+    const plan_position *pos = &all->stepper.blocks[lane];
+    char where[48] = "", what[PLAN_WANT_BYTES];
+    if (plan_position_loop(pos))
+        snprintf(where, sizeof where, ".%" PRIu32 " in iteration %" PRIu64, pos->inner,
+                 pos->iteration);
+    plan_stepper_describe(&all->stepper, pos, what);
+    int written = snprintf(
+        text, room, "rank %d, thread block %" PRIu32 ", operation %" PRIu32 "%s (%s) waits for %s",
+        pos->rank, pos->block->id, pos->at, where, plan_op_name(plan_position_op(pos)->kind), what);
+    return written < 0 || (size_t)written >= room ? room - 1 : (size_t)written;
 }
 
-static banyan_status simulate_engine_check_finished(const engine *all)
+/* Format the message for a plan that hangs. */
+static banyan_status engine_hangs(const engine *all)
 {
-    for (uint32_t lane = 0; lane < all->block_count; lane++) {
-        if (all->blocks[lane].at < all->blocks[lane].block->op_count)
-            return engine_hangs(all);
+    char text[1024];
+    size_t used = 0;
+    uint32_t lane = 0, first;
+    while (plan_position_ended(&all->stepper.blocks[lane]))
+        lane++;
+    first = lane;
+    for (int links = 0; links < LINKS_MOST; links++) {
+        used += describe_wait(all, lane, text + used, sizeof text - used);
+        lane = plan_stepper_helper(&all->stepper, &all->stepper.blocks[lane]);
+        const char *then = lane == PLAN_NONE ? ", which nobody does any more" : "; ";
+        then = lane == first ? ": a circle" : then;
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s",
+                                 links + 1 == LINKS_MOST && lane != PLAN_NONE ? "; …" : then);
+        if (used >= sizeof text)
+            used = sizeof text - 1;
+        if (lane == PLAN_NONE || lane == first)
+            break;
     }
-    return BANYAN_OK;
+    return error_set(BANYAN_ERR_MISMATCH, "plan %s hangs: %s", all->plan->name, text);
 }
 
 banyan_status engine_run(engine *all)
@@ -217,34 +217,25 @@ banyan_status engine_run(engine *all)
         if (all->now_ps > PS_MOST)
             return error_set(BANYAN_ERR_INVALID, "plan %s takes more than 53 days on topology %s",
                              all->plan->name, all->topology->name);
-        while (agenda_next(&all->agenda) == all->now_ps)
-            RETURN_IF_FAILED(simulate_engine_advance(all, agenda_take(&all->agenda)));
+        while (agenda_next(&all->agenda) == all->now_ps) {
+            uint32_t lane = agenda_take(&all->agenda);
+            RETURN_IF_FAILED(lane < all->stepper.block_count ? block_advance(all, lane)
+                                                             : port_advance(all, lane));
+        }
         RETURN_IF_FAILED(sharing_settle(&all->sharing, all->now_ps));
     }
-    return simulate_engine_check_finished(all);
-}
-
-/* ---- the end ---- */
-
-static void simulate_engine_free_tokens(tokens *list, uint32_t count)
-{
-    for (uint32_t i = 0; list && i < count; i++)
-        array_free(&list[i].come);
+    for (uint32_t lane = 0; lane < all->stepper.block_count; lane++) {
+        if (!plan_position_ended(&all->stepper.blocks[lane]))
+            return engine_hangs(all);
+    }
+    return BANYAN_OK;
 }
 
 void engine_free(engine *old)
 {
-    for (int r = 0; old->ranks && r < old->plan->rank_count; r++) {
-        const plan_rank *rank = &old->plan->ranks[r];
-        simulate_engine_free_tokens(old->ranks[r].signals[PLAN_MEMORY],
-                                    rank->channel_count[PLAN_MEMORY]);
-        simulate_engine_free_tokens(old->ranks[r].signals[PLAN_PORT],
-                                    rank->channel_count[PLAN_PORT]);
-        simulate_engine_free_tokens(old->ranks[r].semaphores, rank->semaphore_count);
-    }
     for (uint32_t i = 0; old->ports && i < old->port_count; i++)
         array_free(&old->ports[i].requests);
-    plan_pairs_free(&old->pairs);
+    plan_stepper_free(&old->stepper);
     routes_free(&old->routes);
     route_free(&old->way);
     agenda_free(&old->agenda);
@@ -252,7 +243,5 @@ void engine_free(engine *old)
     packet_writers_free(&old->packets);
     caches_free(&old->caches);
     array_free(&old->record.steps);
-    plan_barrier_numbers_free(&old->meetings);
-    array_free(&old->meeting_list);
     arena_free(&old->memory);
 }

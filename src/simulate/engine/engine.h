@@ -6,11 +6,7 @@
 #ifndef SIMULATE_ENGINE_ENGINE_H
 #define SIMULATE_ENGINE_ENGINE_H
 
-#include "core/containers/map.h"
-#include "plan/barrier_numbers.h"
-#include "plan/check/packet_writers.h"
-#include "plan/geometry/geometry.h"
-#include "plan/pairs.h"
+#include "plan/packet_writers.h"
 #include "simulate/engine/caches.h"
 #include "simulate/engine/record.h"
 #include "simulate/engine/sharing.h"
@@ -18,60 +14,34 @@
 
 #define NO_LANE UINT32_MAX
 
-/* An event at a time, caused by a step of the record. */
-typedef struct happening {
-    uint64_t time_ps;
-    uint32_t step;
-} happening;
-
 /* Thread blocks that wait for one event, in order of arrival: linked through `next_waiter`. */
 typedef struct waiters {
     uint32_t first, last; /* lanes */
 } waiters;
 
-/* Tokens of a signal or semaphore with their arrival times, and the blocks that wait for more. */
-typedef struct tokens {
-    uint64_t initial; /* initial tokens that are not taken yet */
-    ARRAY(happening) come;
-    size_t taken;
-    waiters waiting;
-} tokens;
-
-typedef struct meeting {
-    uint32_t arrived;
-    uint64_t rounds; /* that are over */
-    happening last;  /* arrival, of the last round that is over */
-    waiters waiting;
-} meeting;
-
 /* The stages of an operation, in order. */
 typedef enum block_stage {
     STAGE_LAUNCH,
     STAGE_BEGIN,
-    STAGE_AWAIT, /* wait for others */
-    STAGE_COST,  /* its fixed time */
-    STAGE_MOVE,  /* its bytes, pair by pair */
+    STAGE_WAIT, /* for others */
+    STAGE_COST, /* its fixed time */
+    STAGE_MOVE, /* its bytes, pair by pair */
     STAGE_MOVED,
-    STAGE_TELL,  /* signal others */
+    STAGE_GIVE,  /* signals, releases, packets */
     STAGE_DRAIN, /* wait for the port channels' transfers */
     STAGE_DRAINED,
     STAGE_END
 } block_stage;
 
 typedef struct sim_block {
-    int rank;
-    const plan_thread_block *block;
-    uint32_t at, inner; /* operation, and operation in its loop */
-    uint64_t iteration, iterations;
+    plan_position *pos;
     block_stage stage;
-    uint32_t taken; /* tokens, pairs or channels of the operation that are done */
-    bool arrived;   /* at a barrier, with the number of its rounds that were over */
-    uint64_t rounds;
+    uint32_t done; /* parts or channels of the operation */
     step_record doing;
-    happening awaited;    /* the last event that it waited for */
-    uint64_t land_ps;     /* delay until its writes have arrived everywhere */
-    bool publishes;       /* since its last signal it has written data that others touch */
-    uint32_t next_waiter; /* lane */
+    plan_event waited_for; /* the last event that it waited for */
+    uint64_t land_ps;      /* delay until its writes have arrived everywhere */
+    bool publishes;        /* since its last signal it has written data that others touch */
+    uint32_t next_waiter;  /* lane */
 } sim_block;
 
 /* A thread block's request to a port channel. */
@@ -93,7 +63,7 @@ typedef struct port_lane {
     ARRAY(port_request) requests;
     size_t begun, ended; /* counts of requests; after the last ends the list is cleared */
     uint64_t posted, done;
-    happening acked; /* time when the last completed one was acknowledged */
+    plan_event acked; /* time when the last completed one was acknowledged */
     uint64_t land_ps;
     uint32_t last_step;
     bool moves;
@@ -102,12 +72,10 @@ typedef struct port_lane {
 
 typedef struct sim_rank {
     const processor_kind *kind;
-    block_rates rates;                   /* for the memory that it touches in this run */
-    block_rates ring_rates;              /* for scratch that is used in rounds */
-    tokens *signals[PLAN_CHANNEL_TYPES]; /* of each channel */
-    tokens *semaphores;
-    uint32_t first_block, first_port; /* lanes */
-    uint64_t requests;                /* posted on its port channels and not done */
+    block_rates rates;      /* for the memory that it touches in this run */
+    block_rates ring_rates; /* for scratch that is used in rounds */
+    uint32_t first_port;    /* lane */
+    uint64_t requests;      /* posted on its port channels and not done */
     uint64_t proxy_free_ps;
     uint32_t *switches; /* for each switch channel: its vertex */
     waiters for_packets;
@@ -117,7 +85,8 @@ typedef struct engine {
     const banyan_plan *plan;
     const banyan_topology *topology;
     plan_geometry geometry;
-    plan_pairs pairs;
+    plan_stepper stepper;                     /* its thread blocks have the first lanes */
+    waiters *token_waiters, *barrier_waiters; /* of the stepper's counters and barriers */
     routes routes;
     route way; /* the last route */
     arena memory;
@@ -129,9 +98,7 @@ typedef struct engine {
     sim_rank *ranks;
     sim_block *blocks;
     port_lane *ports;
-    uint32_t block_count, port_count;
-    plan_barrier_numbers meetings; /* places in the list */
-    ARRAY(meeting) meeting_list;
+    uint32_t port_count;
     uint64_t now_ps;
     uint64_t *ends_ps; /* of each rank's last lane */
 } engine;
@@ -141,23 +108,21 @@ banyan_status engine_make(const banyan_plan *plan, const banyan_topology *topolo
 banyan_status engine_run(engine *all);
 void engine_free(engine *old);
 
-/* ---- waiting (tokens.c) ---- */
+/* Waiting: block.c. */
 
 void waiters_add(engine *all, waiters *list, uint32_t lane);
 /* Make all of them check again, now. */
 void waiters_wake(engine *all, waiters *list);
-bool tokens_add(engine *all, tokens *to, happening what);
-/* Take a token. False when there is none; then the lane joins the list. */
-bool tokens_take(engine *all, tokens *from, uint32_t lane, happening *what);
+/* Give a token to the counter; the first thread block that waits for one checks again. NO_MEMORY.
+ */
+banyan_status engine_give(engine *all, uint32_t counter, plan_event when);
 /* The rank's signal arrives at the other end. */
 banyan_status signal_peer(engine *all, int rank, plan_channel_type type, uint32_t channel,
-                          happening what);
+                          plan_event when);
 /* Deliver packets for the rank: a packets_reached callback. */
 void readers_wake(void *context, int rank);
-/* Wait at a barrier: true when the round that the block arrived for is over. NO_MEMORY. */
-banyan_status meeting_attend(engine *all, uint32_t lane, const plan_op *op, bool *over);
 
-/* ---- bytes (move.c) ---- */
+/* Bytes: move.c. */
 
 /* The data that an operation, or one pair of it, moves. */
 typedef struct sim_move {
@@ -178,10 +143,6 @@ bool move_publishes(const engine *all, const sim_move *move);
 banyan_status move_begin(engine *all, uint32_t lane, const sim_move *move, bool *flows,
                          uint64_t *land_ps);
 banyan_status engine_latency(engine *all, int from, int to, uint64_t *latency_ps);
-/* Find the switch of a switch channel of the rank. UNSUPPORTED. */
-banyan_status engine_switch(engine *all, int rank, uint32_t channel, uint32_t *vertex);
-
-/* ---- lanes ---- */
 
 /* Advance the lane until it waits (block.c, port.c). */
 banyan_status block_advance(engine *all, uint32_t lane);
@@ -193,8 +154,5 @@ static inline uint32_t port_of(const engine *all, int rank, uint32_t channel)
 {
     return all->ranks[rank].first_port + channel;
 }
-
-/* Format the message for a plan that hangs (hang.c). */
-banyan_status engine_hangs(const engine *all);
 
 #endif

@@ -43,8 +43,6 @@ static banyan_status count_bytes(load *to)
     return BANYAN_OK;
 }
 
-/* ---- routes ---- */
-
 static const char *name_of(const engine *all, uint32_t vertex)
 {
     return all->topology->vertices.data[vertex].name;
@@ -88,8 +86,6 @@ static banyan_status add_memory(load *to, int rank, double bytes)
     return flow_add(&to->all->sharing, to->lane, number, bytes) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-/* ---- switches ---- */
-
 /* Test whether the members reach each other through this switch, and how far it is from the first.
  */
 static banyan_status try_switch(engine *all, int rank, const plan_switch *group, uint32_t vertex,
@@ -131,11 +127,13 @@ static banyan_status find_switch(engine *all, int rank, const plan_switch *group
     return BANYAN_OK;
 }
 
-banyan_status engine_switch(engine *all, int rank, uint32_t channel, uint32_t *vertex)
+/* Find the switch of a switch channel of the rank. UNSUPPORTED. */
+static banyan_status engine_switch(engine *all, int rank, const plan_switch *group,
+                                   uint32_t *vertex)
 {
-    uint32_t *known = &all->ranks[rank].switches[channel];
+    uint32_t *known = &all->ranks[rank].switches[group - all->plan->ranks[rank].switches];
     if (*known == UINT32_MAX)
-        RETURN_IF_FAILED(find_switch(all, rank, &all->plan->ranks[rank].switches[channel], known));
+        RETURN_IF_FAILED(find_switch(all, rank, group, known));
     *vertex = *known;
     return BANYAN_OK;
 }
@@ -144,9 +142,9 @@ static banyan_status engine_move_add_group(load *to, const plan_operand *operand
                                            double bytes)
 {
     int rank = to->move->rank;
-    uint32_t channel = to->move->block->channels[PLAN_SWITCH][operand->reference], middle;
-    const plan_switch *group = &to->all->plan->ranks[rank].switches[channel];
-    RETURN_IF_FAILED(engine_switch(to->all, rank, channel, &middle));
+    uint32_t middle;
+    const plan_switch *group = plan_operand_group(to->all->plan, rank, to->move->block, operand);
+    RETURN_IF_FAILED(engine_switch(to->all, rank, group, &middle));
     for (int m = 0; m < group->rank_count; m++) {
         uint32_t member = (uint32_t)group->ranks[m];
         RETURN_IF_FAILED(
@@ -160,8 +158,6 @@ static banyan_status engine_move_add_group(load *to, const plan_operand *operand
     to->land_ps += written ? to->all->way.latency_ps : 0;
     return BANYAN_OK;
 }
-
-/* ---- operands ---- */
 
 static bool engine_move_is_shared(const engine *all, const sim_move *move)
 {
@@ -219,12 +215,9 @@ static banyan_status engine_move_add_operands(load *to)
     const plan_op *op = to->move->op;
     if (plan_op_reduces(op->kind))
         to->reduced = to->data * op->source_count;
-    for (uint32_t i = 0; i < op->source_count; i++)
-        RETURN_IF_FAILED(
-            engine_move_add_operand(to, &op->sources[i], plan_source_is_packets(op, i), false));
-    for (uint32_t i = 0; i < op->destination_count; i++)
-        RETURN_IF_FAILED(engine_move_add_operand(to, &op->destinations[i],
-                                                 plan_destination_is_packets(op, i), true));
+    for (uint32_t i = 0; i < plan_operand_count(op); i++)
+        RETURN_IF_FAILED(engine_move_add_operand(
+            to, plan_operand_at(op, i), plan_operand_is_packets(op, i), i >= op->source_count));
     return BANYAN_OK;
 }
 
@@ -302,16 +295,14 @@ banyan_status move_begin(engine *all, uint32_t lane, const sim_move *move, bool 
     return BANYAN_OK;
 }
 
-/* ---- remote memory ---- */
-
 static banyan_status reach_operand(engine *all, const sim_move *move, const plan_operand *operand,
                                    uint64_t *latency_ps)
 {
     uint64_t there = 0, back;
     if (operand->place == PLAN_GROUP) {
-        uint32_t channel = move->block->channels[PLAN_SWITCH][operand->reference], middle;
-        RETURN_IF_FAILED(engine_switch(all, move->rank, channel, &middle));
-        const plan_switch *group = &all->plan->ranks[move->rank].switches[channel];
+        const plan_switch *group = plan_operand_group(all->plan, move->rank, move->block, operand);
+        uint32_t middle;
+        RETURN_IF_FAILED(engine_switch(all, move->rank, group, &middle));
         for (int m = 0; m < group->rank_count; m++) {
             RETURN_IF_FAILED(engine_move_find_way(all, (uint32_t)group->ranks[m], middle));
             there = all->way.latency_ps > there ? all->way.latency_ps : there;

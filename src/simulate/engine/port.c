@@ -1,7 +1,5 @@
 #include "simulate/engine/engine.h"
 
-/* ---- posting ---- */
-
 static bool is_busy(const port_lane *port)
 {
     return port->begun < port->requests.count || port->moves;
@@ -9,7 +7,7 @@ static bool is_busy(const port_lane *port)
 
 static bool engine_port_push(engine *all, uint32_t lane, port_request *request)
 {
-    port_lane *port = &all->ports[lane - all->block_count];
+    port_lane *port = &all->ports[lane - all->stepper.block_count];
     bool idle = !is_busy(port);
     if (idle)
         port->begun = port->requests.count = 0;
@@ -41,17 +39,17 @@ banyan_status requests_post(engine *all, const sim_block *block, const plan_op *
     bool signals = op->kind == PLAN_SIGNAL || op->kind == PLAN_PUT_WITH_SIGNAL ||
                    op->kind == PLAN_PUT_WITH_SIGNAL_AND_FLUSH;
     for (uint32_t i = 0; (puts || signals) && i < op->channel_count; i++) {
-        uint32_t channel = plan_channel_of(block->block, op, op->channels[i]);
-        port_request request = {.block = block->block,
+        uint32_t channel = plan_channel_of(block->pos->block, op, op->channels[i]);
+        port_request request = {.block = block->pos->block,
                                 .op = op,
                                 .loop = loop,
-                                .iteration = block->iteration,
+                                .iteration = block->pos->iteration,
                                 .pair = i,
-                                .ready_ps = pass_proxy(all, block->rank),
+                                .ready_ps = pass_proxy(all, block->pos->rank),
                                 .doing = block->doing};
         request.doing.after = step;
         request.doing.proxy = true;
-        uint32_t lane = port_of(all, block->rank, channel);
+        uint32_t lane = port_of(all, block->pos->rank, channel);
         if (puts && !engine_port_push(all, lane, &request))
             return BANYAN_ERR_NO_MEMORY;
         request.signals = true;
@@ -61,19 +59,11 @@ banyan_status requests_post(engine *all, const sim_block *block, const plan_op *
     return BANYAN_OK;
 }
 
-/* ---- transfers ---- */
-
 static banyan_status begin_put(engine *all, uint32_t lane, const port_request *request, bool *flows,
                                uint64_t *land_ps)
 {
-    const port_lane *port = &all->ports[lane - all->block_count];
-    plan_op part = *request->op;
-    part.destination_count = 1;
-    part.destinations = &request->op->destinations[request->pair];
-    if (plan_op_is_pairs(part.kind)) {
-        part.source_count = 1;
-        part.sources = &request->op->sources[request->pair];
-    }
+    const port_lane *port = &all->ports[lane - all->stepper.block_count];
+    plan_op part = plan_op_part(request->op, request->pair);
     sim_move move = {.rank = port->rank,
                      .block = request->block,
                      .op = &part,
@@ -97,7 +87,7 @@ static banyan_status end_request(engine *all, port_lane *port, const port_reques
     RETURN_IF_FAILED(engine_latency(all, port->rank, peer, &there));
     RETURN_IF_FAILED(engine_latency(all, peer, port->rank, &back));
     port->last_step = step;
-    port->acked = (happening){all->now_ps + there + back, step};
+    port->acked = (plan_event){all->now_ps + there + back, step};
     port->done++;
     all->ranks[port->rank].requests--;
     uint64_t arrived = all->now_ps + there;
@@ -106,14 +96,13 @@ static banyan_status end_request(engine *all, port_lane *port, const port_reques
     waiters_wake(all, &port->waiting);
     if (request->signals)
         return signal_peer(all, port->rank, PLAN_PORT, port->channel,
-                           (happening){all->now_ps, step});
+                           (plan_event){all->now_ps, step});
     packets_written news = {.rank = port->rank,
                             .block = request->block,
                             .op = request->op,
                             .iteration = request->iteration,
                             .destination = request->pair,
-                            .when = arrived,
-                            .step = step};
+                            .at = {arrived, step}};
     packet_writers_wrote(&all->packets, &news, readers_wake, all);
     return BANYAN_OK;
 }
@@ -129,7 +118,7 @@ static void begin_request(const engine *all, const port_lane *port, port_request
 
 banyan_status port_advance(engine *all, uint32_t lane)
 {
-    port_lane *port = &all->ports[lane - all->block_count];
+    port_lane *port = &all->ports[lane - all->stepper.block_count];
     while (is_busy(port)) {
         port_request *request = &port->requests.data[port->begun];
         bool flows = false;

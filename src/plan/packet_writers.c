@@ -1,4 +1,4 @@
-#include "plan/check/packet_writers.h"
+#include "plan/packet_writers.h"
 
 __extension__ typedef unsigned __int128 wide;
 
@@ -24,53 +24,22 @@ static bool add_writer(packet_writers *all, int rank, uint64_t chunk, const pack
         all->list.data[first].next = place;
         return true;
     }
-    chunk_key *key = arena_take(&all->memory, sizeof *key);
-    if (!key)
-        return false;
-    *key = (chunk_key){(uint64_t)rank, chunk};
-    return map_put(&all->chunks, key, sizeof *key, place);
+    chunk_key key = {(uint64_t)rank, chunk};
+    return map_put_copy(&all->chunks, &all->memory, &key, sizeof key, place);
 }
 
-static bool add_chunks(packet_writers *all, int rank, const plan_operand *operand,
-                       const packet_writer *writer)
+static bool add_operand(packet_writers *all, const plan_cursor *at, const plan_operand *operand,
+                        const packet_writer *writer)
 {
-    all->too_many |= operand->size > all->most - all->list.count;
-    for (uint64_t i = 0; i < operand->size && !all->too_many; i++) {
-        if (!add_writer(all, rank, operand->index + i, writer))
-            return false;
-    }
-    return true;
-}
-
-static bool packet_writers_add_op(packet_writers *all, int rank, const packet_writer *writer)
-{
-    const plan_op *op = writer->op;
-    for (uint32_t i = 0; i < op->destination_count; i++) {
-        const plan_operand *operand = &op->destinations[i];
-        const int *ranks;
-        int one;
-        if (!plan_destination_is_packets(op, i))
-            continue;
-        int count = plan_operand_ranks(all->plan, rank, writer->block, op, operand, &ranks, &one);
-        for (int r = 0; r < count && !all->too_many; r++) {
-            if (!add_chunks(all, ranks[r], operand, writer))
+    const int *ranks;
+    int room;
+    int count = plan_operand_ranks(all->plan, at->rank, at->block, at->op, operand, &ranks, &room);
+    for (int r = 0; r < count && !all->too_many; r++) {
+        all->too_many = operand->size > all->most - all->list.count;
+        for (uint64_t i = 0; i < operand->size && !all->too_many; i++) {
+            if (!add_writer(all, ranks[r], operand->index + i, writer))
                 return false;
         }
-    }
-    return true;
-}
-
-static bool packet_writers_add_ops(packet_writers *all, int rank, packet_writer like,
-                                   const plan_op *ops, uint32_t count,
-                                   const plan_geometry *geometry)
-{
-    for (uint32_t i = 0; i < count && !all->too_many; i++) {
-        packet_writer loop = like;
-        loop.iterations = plan_geometry_iterations(geometry, &ops[i]);
-        like.op = &ops[i];
-        if (!packet_writers_add_op(all, rank, &like) ||
-            !packet_writers_add_ops(all, rank, loop, ops[i].ops, ops[i].op_count, geometry))
-            return false;
     }
     return true;
 }
@@ -80,12 +49,14 @@ banyan_status packet_writers_make(const banyan_plan *plan, const plan_geometry *
 {
     *made = (packet_writers){.plan = plan, .most = most};
     bool added = array_push(&made->list, (packet_writer){.op = NULL});
-    for (int r = 0; r < plan->rank_count && added; r++) {
-        for (uint32_t b = 0; b < plan->ranks[r].block_count && added; b++) {
-            const plan_thread_block *block = &plan->ranks[r].blocks[b];
-            packet_writer like = {.block = block, .iterations = 1};
-            added = packet_writers_add_ops(made, r, like, block->ops, block->op_count, geometry);
-        }
+    for (plan_cursor at = {.plan = plan}; added && !made->too_many && plan_cursor_next(&at);) {
+        packet_writer writer = {.op = at.op,
+                                .block = at.block,
+                                .iterations =
+                                    at.loop ? plan_geometry_iterations(geometry, at.loop) : 1};
+        for (uint32_t i = 0; i < at.op->destination_count && added; i++)
+            added = !plan_destination_is_packets(at.op, i) ||
+                    add_operand(made, &at, &at.op->destinations[i], &writer);
     }
     return added ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
@@ -107,8 +78,8 @@ static void note_chunk(packet_writers *all, int rank, uint64_t chunk, const pack
             writer->done > news->iteration)
             continue;
         writer->done = news->iteration + 1;
-        writer->when = news->when + (rank != news->rank ? news->away : 0);
-        writer->step = news->step;
+        writer->at = news->at;
+        writer->at.when += rank != news->rank ? news->away : 0;
     }
 }
 
@@ -137,7 +108,7 @@ void packet_writers_wrote(packet_writers *all, const packets_written *news, pack
 /* Loops with different iteration counts are equally far when they have done an equal fraction of
  * their iterations. */
 static bool chunk_has_come(packet_writers *all, size_t at, uint64_t iteration, uint64_t iterations,
-                           uint64_t *when, uint32_t *step)
+                           plan_event *latest)
 {
     all->looks++;
     if (at == 0)
@@ -147,22 +118,20 @@ static bool chunk_has_come(packet_writers *all, size_t at, uint64_t iteration, u
         all->looks++;
         if ((wide)writer->done * iterations < (wide)(iteration + 1) * writer->iterations)
             return false;
-        if (writer->when <= *when)
-            continue;
-        *when = writer->when;
-        *step = writer->step;
+        if (writer->at.when > latest->when)
+            *latest = writer->at;
     }
     return true;
 }
 
 bool packet_writers_have(packet_writers *all, int rank, const plan_op *op, uint64_t iteration,
-                         uint64_t iterations, uint64_t *when, uint32_t *step)
+                         uint64_t iterations, plan_event *latest)
 {
     for (uint32_t i = 0; i < op->source_count; i++) {
         const plan_operand *operand = &op->sources[i];
         for (uint64_t c = 0; plan_source_is_packets(op, i) && c < operand->size; c++) {
             size_t first = first_writer(all, rank, operand->index + c);
-            if (!chunk_has_come(all, first, iteration, iterations, when, step))
+            if (!chunk_has_come(all, first, iteration, iterations, latest))
                 return false;
         }
     }

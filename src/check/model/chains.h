@@ -1,7 +1,7 @@
 /* Chains: sequences of actions in order. They are a rank's caller, its thread blocks, its port
  * channels, and operations' parts that write packets, whose ends can be observed one by one. */
-#ifndef CHECK_REPLAY_CHAINS_H
-#define CHECK_REPLAY_CHAINS_H
+#ifndef CHECK_MODEL_CHAINS_H
+#define CHECK_MODEL_CHAINS_H
 
 #include "plan/plan.h"
 

@@ -1,4 +1,4 @@
-#include "check/replay/chains.h"
+#include "check/model/chains.h"
 
 uint64_t chain_packet_parts(const plan_op *ops, uint32_t count)
 {

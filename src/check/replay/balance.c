@@ -1,0 +1,81 @@
+/* Find signals and releases of a run that outnumber, or fall short of, the waits and acquires. */
+#include <inttypes.h>
+
+#include "check/replay/replay.h"
+
+static uint64_t given_of(const counter *at)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < at->givers.count; i++)
+        sum += at->givers.data[i].per_run;
+    return sum;
+}
+
+static uint64_t taken_of(const counter *at)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < at->takers.count; i++)
+        sum += at->takers.data[i].per_run;
+    return sum;
+}
+
+void replay_mark_drifts(replay *all)
+{
+    for (uint32_t i = 0; i < all->stepper.counter_count; i++)
+        all->counters[i].drifts = given_of(&all->counters[i]) > taken_of(&all->counters[i]);
+}
+
+static const char *const kinds[] = {[PLAN_NO_CHANNEL] = "semaphore",
+                                    [PLAN_MEMORY] = "memory channel",
+                                    [PLAN_PORT] = "port channel"};
+
+static finding_draft balance_draft(const replay *all, banyan_check_rule rule,
+                                   const counter_user *user)
+{
+    const chain_owner *of = &all->chains.list[user->chain];
+    return (finding_draft){.rule = rule,
+                           .places = {{.rank = of->rank,
+                                       .thread_block = (int)of->index,
+                                       .operation = -1,
+                                       .loop_operation = -1}},
+                           .place_count = 1};
+}
+
+bool replay_report_dry(replay *all)
+{
+    bool added = true;
+    for (uint32_t i = 0; i < all->stepper.counter_count && added; i++) {
+        const counter *at = &all->counters[i];
+        const plan_counter *own = at->own;
+        uint64_t given = given_of(at), taken = taken_of(at);
+        if (given >= taken)
+            continue;
+        finding_draft draft = balance_draft(all, BANYAN_CHECK_DEADLOCK, at->takers.data);
+        added = findings_add(all->findings, &draft,
+                             "rank %d takes %" PRIu64 " times a run from %s %u, which is given to "
+                             "%" PRIu64 " times and holds %" PRIu64 " at first: after %" PRIu64
+                             " runs it waits forever",
+                             own->rank, taken, kinds[own->type], own->number, given, own->initial,
+                             own->initial / (taken - given));
+    }
+    return added;
+}
+
+bool replay_warn_of_drifts(replay *all)
+{
+    bool added = true;
+    for (uint32_t i = 0; i < all->stepper.counter_count && added; i++) {
+        const counter *at = &all->counters[i];
+        const plan_counter *own = at->own;
+        if (!at->drifts)
+            continue;
+        finding_draft draft = balance_draft(all, BANYAN_CHECK_IDLE_SYNC, at->givers.data);
+        added = findings_add(all->findings, &draft,
+                             "rank %d, thread block %d gives to rank %d's %s %u, which gets "
+                             "%" PRIu64 " a run of which %" PRIu64
+                             " are taken: waits there soon end too early",
+                             draft.places[0].rank, draft.places[0].thread_block, own->rank,
+                             kinds[own->type], own->number, given_of(at), taken_of(at));
+    }
+    return added;
+}
