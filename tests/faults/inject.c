@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <link.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -63,7 +64,7 @@ static const struct {
     [INJECT_EPOLL_WAIT] = {"epoll_wait", {EINTR}},
     [INJECT_EVENTFD] = {"eventfd", {EMFILE, ENOMEM}},
     [INJECT_PIDFD] = {"pidfd_open", {EMFILE, ENOSYS, EPERM}},
-    [INJECT_FUTEX] = {"futex", {EINTR, ENOMEM}},
+    [INJECT_FUTEX] = {"futex", {EINTR, EAGAIN}},
     [INJECT_VM] = {"process_vm", {EPERM, ENOMEM, EFAULT}},
     [INJECT_THREAD] = {"pthread_create", {EAGAIN, EPERM}},
     [INJECT_READ] = {"read", {EIO, EINTR}},
@@ -505,7 +506,7 @@ BANYAN_API long syscall(long number, ...)
     va_end(args);
     if (number == SYS_pidfd_open && must_fail(INJECT_PIDFD, CALLER))
         return -1;
-    if (number == SYS_futex && must_fail(INJECT_FUTEX, CALLER))
+    if (number == SYS_futex && a[1] == FUTEX_WAIT && must_fail(INJECT_FUTEX, CALLER))
         return -1;
     return LIBRARY(syscall)(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }

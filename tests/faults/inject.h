@@ -32,8 +32,8 @@ typedef enum inject_kind {
     INJECT_EPOLL_WAIT,
     INJECT_EVENTFD,
     INJECT_PIDFD,
-    INJECT_FUTEX,
-    INJECT_VM, /* process_vm_readv, process_vm_writev */
+    INJECT_FUTEX, /* waits: wakes cannot fail */
+    INJECT_VM,    /* process_vm_readv, process_vm_writev */
     INJECT_THREAD,
     INJECT_READ,
     INJECT_WRITE, /* write, pwrite */

@@ -42,9 +42,11 @@ static banyan_status open_mixed(job_rank *r)
     return banyan_mixed_open(r->world, &options, &things_of(r)->one.mixed);
 }
 
+/* One dimension has few operations to tune, and few calls that can fail. */
 static banyan_status open_tuned(job_rank *r)
 {
-    banyan_mixed_options options = options_for(r);
+    grid_sizes sizes = {1, 1, r->count, 1, 1};
+    banyan_mixed_options options = options_of(&sizes, BANYAN_F32);
     options.max_bytes = 1024;
     options.use_autotune = true;
     return banyan_mixed_open(r->world, &options, &things_of(r)->one.mixed);
