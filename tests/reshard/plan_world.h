@@ -51,7 +51,7 @@ static inline banyan_status plan_world_round(plan_world *world, int rank)
                                        messages[i].bytes, &answers[i].data, &answers[i].bytes));
     }
     banyan_status status =
-        directory_part_visit(part, answers, message_count, planner_hear, world->planners[rank]);
+        directory_part_visit(part, answers, message_count, planner_receive, world->planners[rank]);
     control_messages_free(messages, message_count);
     control_messages_free(answers, message_count);
     return status;

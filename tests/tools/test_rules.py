@@ -127,7 +127,7 @@ class Rules(unittest.TestCase):
     def test_a_value_map_is_one_that_there_is(self):
         text = "packing mine\nmodel.norm.weight\n    in mine A map {}\ninclude builtin\n"
         self.assert_refused(rules("check", self.rule_file(text.format("exp"))),
-                            'my.rules:3: "exp" is no value map: there is negative_exp')
+                            'my.rules:3: "exp" is not a value map: there is negative_exp')
         self.assert_refused(rules("check", self.rule_file(text.format(""))),
                             'my.rules:3: "map" should be followed by a value map')
 

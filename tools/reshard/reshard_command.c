@@ -34,9 +34,9 @@ static int run_under_mpi(reshard_job *job, int rank)
     char text[FAILURE_TEXT_BYTES];
     signal(SIGXFSZ, SIG_IGN);
     int code = reshard_rank(rank, job);
-    const char *sentence = failure_message(job->failed, text);
-    if (sentence)
-        fprintf(stderr, WHO ": %s\n", sentence);
+    const char *message = failure_message(job->failed, text);
+    if (message)
+        fprintf(stderr, WHO ": %s\n", message);
     return code;
 }
 

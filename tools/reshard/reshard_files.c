@@ -131,9 +131,9 @@ static int files_rank(int rank, void *context)
     return status == BANYAN_OK ? 0 : 1;
 }
 
-static int reshard_files_fail(const char *who, const char *sentence)
+static int reshard_files_fail(const char *who, const char *message)
 {
-    fprintf(stderr, "%s: %s\n", who, sentence);
+    fprintf(stderr, "%s: %s\n", who, message);
     return 1;
 }
 

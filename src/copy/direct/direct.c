@@ -102,18 +102,18 @@ uint64_t direct_unreachable_peers(const void *state)
 }
 
 /* A partner during a run. */
-typedef struct direct_meeting {
+typedef struct direct_partner_run {
     const direct_partner *partner;
     int slot; /* the partner's local rank */
     bool worked;
     direct_claim *in, *out;
     const char *why; /* the partner's message */
-} direct_meeting;
+} direct_partner_run;
 
 /* A schedule and the memory that its runs need. */
 typedef struct direct_schedule {
     direct_plan *plan;
-    direct_meeting *meetings; /* one per partner */
+    direct_partner_run *runs; /* one per partner */
     bool streaming;
 } direct_schedule;
 
@@ -127,18 +127,17 @@ static uint32_t finished_signal(const direct_state *state, int slot)
     return state->first_signal + state->signal_ranks + (uint32_t)slot;
 }
 
-static banyan_status tell_entered(const direct_state *state, const direct_schedule *schedule)
+static banyan_status signal_entered(const direct_state *state, const direct_schedule *schedule)
 {
     for (size_t i = 0; i < schedule->plan->partner_count; i++)
-        atomic_store_explicit(&schedule->meetings[i].in->next, 0, memory_order_relaxed);
+        atomic_store_explicit(&schedule->runs[i].in->next, 0, memory_order_relaxed);
     for (size_t i = 0; i < schedule->plan->partner_count; i++)
-        RETURN_IF_FAILED(banyan_transport_signal(state->transport,
-                                                 schedule->meetings[i].partner->peer,
+        RETURN_IF_FAILED(banyan_transport_signal(state->transport, schedule->runs[i].partner->peer,
                                                  entered_signal(state, state->local_rank), 1));
     return BANYAN_OK;
 }
 
-static banyan_status tell_finished(const direct_state *state, int peer, banyan_status status)
+static banyan_status signal_finished(const direct_state *state, int peer, banyan_status status)
 {
     strided_fence();
     return banyan_transport_signal(state->transport, peer,
@@ -187,12 +186,12 @@ static banyan_status read_lane(direct_reader *reader, const direct_lane *lane)
 
 /* Move everything that only this rank can move, and its share of what the partner sends. A partner
  * that learned of a loss first may have left, and withdrawn the memory that is read here. */
-static banyan_status work_with(direct_state *state, const direct_meeting *meeting, bool streaming)
+static banyan_status work_with(direct_state *state, const direct_partner_run *run, bool streaming)
 {
-    const direct_partner *partner = meeting->partner;
+    const direct_partner *partner = run->partner;
     copy_direct_run_all(&partner->out.own, streaming);
     copy_direct_run_all(&partner->in.own, streaming);
-    run_shared(&partner->in.shared, meeting->in, streaming);
+    run_shared(&partner->in.shared, run->in, streaming);
     banyan_status status = read_lane(state->reader, &partner->in);
     return status == BANYAN_OK ? BANYAN_OK : control_first_cause(state->world, status);
 }
@@ -200,9 +199,9 @@ static banyan_status work_with(direct_state *state, const direct_meeting *meetin
 static int find_absent(const direct_schedule *schedule)
 {
     size_t i = 0;
-    while (schedule->meetings[i].worked)
+    while (schedule->runs[i].worked)
         i++;
-    return schedule->meetings[i].partner->peer;
+    return schedule->runs[i].partner->peer;
 }
 
 /* Wait for the first partner that has not entered; partners enter in any order. */
@@ -223,12 +222,12 @@ static size_t work_with_entered(direct_state *state, direct_schedule *schedule, 
 {
     size_t served = 0;
     for (size_t i = 0; i < schedule->plan->partner_count; i++) {
-        direct_meeting *meeting = &schedule->meetings[i];
-        if (meeting->worked || !copy_direct_has_entered(state, meeting->slot))
+        direct_partner_run *run = &schedule->runs[i];
+        if (run->worked || !copy_direct_has_entered(state, run->slot))
             continue;
         if (*mine == BANYAN_OK)
-            *mine = work_with(state, meeting, schedule->streaming);
-        meeting->worked = true;
+            *mine = work_with(state, run, schedule->streaming);
+        run->worked = true;
         served++;
     }
     return served;
@@ -253,13 +252,13 @@ static banyan_status work_with_all(direct_state *state, direct_schedule *schedul
 }
 
 /* Wait until the partner has finished; `*theirs` is its status. */
-static banyan_status wait_finished(direct_state *state, const direct_meeting *meeting,
+static banyan_status wait_finished(direct_state *state, const direct_partner_run *run,
                                    banyan_status *theirs)
 {
-    uint64_t *seen = &state->seen[meeting->slot].finished, before = *seen;
-    uint32_t signal = finished_signal(state, meeting->slot);
-    RETURN_IF_FAILED(banyan_transport_wait(state->transport, signal, before + 1,
-                                           meeting->partner->peer, "its part of a direct copy"));
+    uint64_t *seen = &state->seen[run->slot].finished, before = *seen;
+    uint32_t signal = finished_signal(state, run->slot);
+    RETURN_IF_FAILED(banyan_transport_wait(state->transport, signal, before + 1, run->partner->peer,
+                                           "its part of a direct copy"));
     *seen = banyan_transport_read(state->transport, signal);
     *theirs = (banyan_status)((*seen >> FAILED_SHIFT) - (before >> FAILED_SHIFT));
     return BANYAN_OK;
@@ -267,13 +266,13 @@ static banyan_status wait_finished(direct_state *state, const direct_meeting *me
 
 /* Report the partner's failure as this rank's error. A lost third rank may be reported by the
  * partner, or by the world. */
-static banyan_status report_theirs(const direct_state *state, const direct_meeting *meeting,
+static banyan_status report_theirs(const direct_state *state, const direct_partner_run *run,
                                    banyan_status theirs)
 {
     if (theirs == BANYAN_ERR_PEER_LOST)
         RETURN_IF_FAILED(control_first_cause(state->world, BANYAN_OK));
     return error_set(theirs, "direct: rank %d could not move its part of a run: %.*s",
-                     meeting->partner->peer, WHY_BYTES, meeting->why);
+                     run->partner->peer, WHY_BYTES, run->why);
 }
 
 /* Leave this rank's message for its partners. All of them have entered, so none reads an earlier
@@ -287,25 +286,25 @@ static void leave_message(const direct_state *state, banyan_status mine)
 
 /* Enter, move this rank's part, help partners that still take from this rank, and leave when all
  * partners have finished with it. */
-static banyan_status meet_partners(direct_state *state, direct_schedule *schedule,
-                                   banyan_status *mine)
+static banyan_status run_with_partners(direct_state *state, direct_schedule *schedule,
+                                       banyan_status *mine)
 {
     size_t count = schedule->plan->partner_count;
-    RETURN_IF_FAILED(tell_entered(state, schedule));
+    RETURN_IF_FAILED(signal_entered(state, schedule));
     copy_direct_run_all(&schedule->plan->local, schedule->streaming);
     RETURN_IF_FAILED(work_with_all(state, schedule, mine));
     leave_message(state, *mine);
     for (size_t i = 0; i < count; i++) {
-        const direct_meeting *meeting = &schedule->meetings[i];
+        const direct_partner_run *run = &schedule->runs[i];
         if (*mine == BANYAN_OK)
-            run_shared(&meeting->partner->out.shared, meeting->out, schedule->streaming);
-        RETURN_IF_FAILED(tell_finished(state, meeting->partner->peer, *mine));
+            run_shared(&run->partner->out.shared, run->out, schedule->streaming);
+        RETURN_IF_FAILED(signal_finished(state, run->partner->peer, *mine));
     }
     for (size_t i = 0; i < count; i++) {
         banyan_status theirs;
-        RETURN_IF_FAILED(wait_finished(state, &schedule->meetings[i], &theirs));
+        RETURN_IF_FAILED(wait_finished(state, &schedule->runs[i], &theirs));
         if (*mine == BANYAN_OK && theirs != BANYAN_OK)
-            *mine = report_theirs(state, &schedule->meetings[i], theirs);
+            *mine = report_theirs(state, &schedule->runs[i], theirs);
     }
     return BANYAN_OK;
 }
@@ -320,9 +319,9 @@ static banyan_status copy_direct_execute(void *argument, void *planned, void *st
                          "direct: an earlier run on this service of rank %d ended in the middle",
                          banyan_world_rank(state->world));
     for (size_t i = 0; i < schedule->plan->partner_count; i++)
-        schedule->meetings[i].worked = false;
+        schedule->runs[i].worked = false;
     banyan_status mine = BANYAN_OK;
-    banyan_status status = meet_partners(state, schedule, &mine);
+    banyan_status status = run_with_partners(state, schedule, &mine);
     state->broken = status != BANYAN_OK;
     return status != BANYAN_OK ? status : mine;
 }
@@ -335,22 +334,22 @@ static int slot_of(const direct_state *state, int peer)
     return slot;
 }
 
-static banyan_status open_meetings(const direct_state *state, direct_schedule *schedule)
+static banyan_status open_runs(const direct_state *state, direct_schedule *schedule)
 {
     direct_shared *own = banyan_memory_local(state->shared);
     size_t count = schedule->plan->partner_count;
-    RETURN_IF_NO_MEMORY(schedule->meetings = alloc_zeroed(count + 1, sizeof *schedule->meetings,
-                                                          "the partners of a schedule"));
+    RETURN_IF_NO_MEMORY(schedule->runs = alloc_zeroed(count + 1, sizeof *schedule->runs,
+                                                      "the partners of a schedule"));
     for (size_t i = 0; i < count; i++) {
-        direct_meeting *meeting = &schedule->meetings[i];
+        direct_partner_run *run = &schedule->runs[i];
         void *far;
         size_t bytes;
-        meeting->partner = &schedule->plan->partners[i];
-        meeting->slot = slot_of(state, meeting->partner->peer);
-        meeting->in = &own->claims[meeting->slot];
-        RETURN_IF_FAILED(banyan_memory_peer(state->shared, meeting->partner->peer, &far, &bytes));
-        meeting->out = &((direct_shared *)far)->claims[state->local_rank];
-        meeting->why = ((direct_shared *)far)->why;
+        run->partner = &schedule->plan->partners[i];
+        run->slot = slot_of(state, run->partner->peer);
+        run->in = &own->claims[run->slot];
+        RETURN_IF_FAILED(banyan_memory_peer(state->shared, run->partner->peer, &far, &bytes));
+        run->out = &((direct_shared *)far)->claims[state->local_rank];
+        run->why = ((direct_shared *)far)->why;
     }
     return BANYAN_OK;
 }
@@ -360,7 +359,7 @@ static void copy_direct_release(void *argument, void *planned)
     (void)argument;
     direct_schedule *schedule = planned;
     direct_plan_destroy(schedule->plan);
-    free(schedule->meetings);
+    free(schedule->runs);
     free(schedule);
 }
 
@@ -375,7 +374,7 @@ static banyan_status copy_direct_prepare(void *argument, const banyan_copy_batch
     if (schedule) {
         schedule->plan = plan;
         schedule->streaming = plan->bytes >= STRIDED_STREAMING_BYTES;
-        status = open_meetings(state, schedule);
+        status = open_runs(state, schedule);
     } else {
         direct_plan_destroy(plan);
         status = error_no_memory(sizeof *schedule, "a schedule");

@@ -245,7 +245,7 @@ static banyan_status register_place(direct_places *places, direct_place *place)
     places->windows.data[places->windows.count++] = handle;
     if (handle.kind != BANYAN_MEMORY_DEVICE)
         return error_set(BANYAN_ERR_UNSUPPORTED,
-                         "direct: rank %d receives at %p, which is no memory of a device",
+                         "direct: rank %d receives at %p, which is not memory of a device",
                          banyan_world_rank(places->world), (void *)place->view.data);
     place->handle = handle;
     place->offset = (int64_t)(place->view.data - low);

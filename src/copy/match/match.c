@@ -43,8 +43,8 @@ typedef struct matcher {
     copy_note_fn note_fn;
     void *note_context;
     match_side send, recv;
-    control_message *told, *heard;
-    size_t told_count, heard_count;
+    control_message *sent, *received;
+    size_t sent_count, received_count;
 } matcher;
 
 /* Messages that notes point into. */
@@ -123,23 +123,23 @@ static banyan_status match_write_messages(matcher *match)
     int partners = 0;
     for (int peer = next_partner(match, -1); peer >= 0; peer = next_partner(match, peer))
         partners++;
-    RETURN_IF_NO_MEMORY(match->told = alloc_zeroed((size_t)partners + 1, sizeof *match->told,
+    RETURN_IF_NO_MEMORY(match->sent = alloc_zeroed((size_t)partners + 1, sizeof *match->sent,
                                                    "describing a batch"));
     banyan_status status = BANYAN_OK;
     for (int peer = next_partner(match, -1); peer >= 0; peer = next_partner(match, peer)) {
         bytes_writer message = {0};
         if (status == BANYAN_OK)
             status = write_message(match, peer, &message);
-        match->told[match->told_count++] = (control_message){peer, message.data, message.count};
+        match->sent[match->sent_count++] = (control_message){peer, message.data, message.count};
     }
     return status;
 }
 
-static void told_free(matcher *match)
+static void match_sent_free(matcher *match)
 {
-    for (size_t i = 0; i < match->told_count; i++)
-        free(match->told[i].data);
-    free(match->told);
+    for (size_t i = 0; i < match->sent_count; i++)
+        free(match->sent[i].data);
+    free(match->sent);
 }
 
 static banyan_status match_malformed(const matcher *match, int peer)
@@ -305,14 +305,15 @@ static banyan_status match_peer(const matcher *match, int peer, const control_me
 /* Match every rank that is a partner here, or lists this rank as one. */
 static banyan_status match_peers(const matcher *match)
 {
-    size_t heard = 0;
+    size_t received = 0;
     int partner = next_partner(match, -1);
-    while (partner >= 0 || heard < match->heard_count) {
-        const control_message *message = heard < match->heard_count ? &match->heard[heard] : NULL;
+    while (partner >= 0 || received < match->received_count) {
+        const control_message *message =
+            received < match->received_count ? &match->received[received] : NULL;
         int peer = !message || (partner >= 0 && partner < message->rank) ? partner : message->rank;
         bool wrote = message && message->rank == peer;
         RETURN_IF_FAILED(match_peer(match, peer, wrote ? message : NULL));
-        heard += wrote;
+        received += wrote;
         if (partner == peer)
             partner = next_partner(match, peer);
     }
@@ -354,11 +355,11 @@ static banyan_status matches_take(matcher *match, copy_matches *matches)
     match_storage *storage = malloc(sizeof *storage);
     if (!storage)
         return error_no_memory(sizeof *storage, "matching a batch");
-    *storage = (match_storage){match->heard, match->heard_count};
+    *storage = (match_storage){match->received, match->received_count};
     *matches = (copy_matches){match->send.matches, match->send.count, match->recv.matches,
                               match->recv.count, storage};
-    match->heard = NULL;
-    match->heard_count = 0;
+    match->received = NULL;
+    match->received_count = 0;
     match->send.matches = match->recv.matches = NULL;
     return BANYAN_OK;
 }
@@ -380,8 +381,8 @@ banyan_status copy_match_batch(banyan_world *world, const char *who, const banya
     banyan_status status = copy_agree(world, mine);
     copy_matches made = {0};
     if (status == BANYAN_OK)
-        status = control_exchange(world, match.told, match.told_count, who, &match.heard,
-                                  &match.heard_count);
+        status = control_exchange(world, match.sent, match.sent_count, who, &match.received,
+                                  &match.received_count);
     if (status == BANYAN_OK) {
         mine = match_peers(&match);
         if (mine == BANYAN_OK)
@@ -392,8 +393,8 @@ banyan_status copy_match_batch(banyan_world *world, const char *who, const banya
         *matches = made;
     else
         copy_matches_free(&made);
-    control_messages_free(match.heard, match.heard_count);
-    told_free(&match);
+    control_messages_free(match.received, match.received_count);
+    match_sent_free(&match);
     free(match.send.keys);
     free(match.send.matches);
     free(match.recv.keys);

@@ -78,7 +78,7 @@ static uint64_t raise_to(const slot_buffers *buffers, uint64_t lower, uint64_t *
 }
 
 /* Return the lower half of one of this rank's signals; 0 when it is not of this execution. */
-static uint64_t pipeline_slots_heard(const slot_buffers *buffers, uint32_t signal)
+static uint64_t pipeline_slots_received(const slot_buffers *buffers, uint32_t signal)
 {
     uint64_t value = banyan_transport_read(buffers->transport, signal);
     return value >> EXECUTION_SHIFT == (buffers->execution & LOWER_HALF) ? value & LOWER_HALF : 0;
@@ -121,7 +121,7 @@ static banyan_status slots_take_grant(void *context, int rank, int *slot)
 {
     slot_buffers *buffers = context;
     slot_peer *peer = present_peer(buffers, rank);
-    uint64_t lower = pipeline_slots_heard(buffers, grant_signal(buffers, rank));
+    uint64_t lower = pipeline_slots_received(buffers, grant_signal(buffers, rank));
     int last = (int)(lower & 1);
     *slot = -1;
     if (lower >> 1 <= peer->taken)
@@ -157,7 +157,7 @@ static banyan_status slots_take_arrival(void *context, int rank, int slot, bool 
     (void)slot;
     slot_buffers *buffers = context;
     slot_peer *peer = present_peer(buffers, rank);
-    *yes = pipeline_slots_heard(buffers, arrival_signal(buffers, rank)) > peer->arrived;
+    *yes = pipeline_slots_received(buffers, arrival_signal(buffers, rank)) > peer->arrived;
     peer->arrived += *yes;
     if (*yes)
         pipeline_slots_end_wait(buffers);

@@ -108,7 +108,7 @@ static banyan_status write_slots(const gpu_pipeline_steps *steps, bytes_writer *
 static banyan_status wrong_slots(const banyan_world *world, int peer, const char *what)
 {
     return error_set(BANYAN_ERR_MISMATCH,
-                     "pipeline: rank %d was told by rank %d of slots for %s batches than it sends",
+                     "pipeline: rank %d received slots from rank %d for %s batches than it sends",
                      banyan_world_rank(world), peer, what);
 }
 
@@ -144,7 +144,7 @@ static banyan_status exchange_slots(banyan_world *world, banyan_status mine,
     bytes_writer *by_rank = calloc(all, sizeof *by_rank);
     control_message *messages = calloc(all, sizeof *messages), *received;
     if (mine == BANYAN_OK && (!by_rank || !messages))
-        mine = error_no_memory(all * (sizeof *by_rank + sizeof *messages), "telling of slots");
+        mine = error_no_memory(all * (sizeof *by_rank + sizeof *messages), "messages about slots");
     if (mine == BANYAN_OK)
         mine = write_slots(steps, by_rank, ranks);
     for (int rank = 0; rank < ranks && mine == BANYAN_OK; rank++)

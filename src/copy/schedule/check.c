@@ -80,7 +80,7 @@ typedef struct check_run {
     const pipeline_steps *steps;
     int ranks;
     uint64_t slot_bytes;
-    pipeline_fault_fn tell;
+    pipeline_fault_fn report;
     void *context;
     check_rank *states;
     ARRAY(check_pair) pairs; /* sorted */
@@ -88,19 +88,19 @@ typedef struct check_run {
     int line_first, line_count;
 } check_run;
 
-static banyan_status schedule_check_tell(const check_run *run, pipeline_fault fault, int rank,
-                                         const char *format, ...)
+static banyan_status schedule_check_report(const check_run *run, pipeline_fault fault, int rank,
+                                           const char *format, ...)
     __attribute__((format(printf, 4, 5), cold));
 
-static banyan_status schedule_check_tell(const check_run *run, pipeline_fault fault, int rank,
-                                         const char *format, ...)
+static banyan_status schedule_check_report(const check_run *run, pipeline_fault fault, int rank,
+                                           const char *format, ...)
 {
-    char sentence[256];
+    char message[256];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(sentence, sizeof sentence, format, arguments);
+    vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
-    return run->tell(run->context, fault, rank, sentence);
+    return run->report(run->context, fault, rank, message);
 }
 
 static int schedule_check_by_ranks(const void *left, const void *right)
@@ -134,7 +134,7 @@ static banyan_status take_slot(const check_run *run, int rank, int *slots,
     slots[step->slot] = step->peer;
     if (held < 0)
         return BANYAN_OK;
-    return schedule_check_tell(
+    return schedule_check_report(
         run, PIPELINE_FAULT_SLOT, rank,
         "it %s %d again, for rank %d, before the batch with rank %d in it is %s", kind, step->slot,
         step->peer, held, until);
@@ -145,9 +145,9 @@ static banyan_status play_pack(check_run *run, int rank, const pipeline_step *st
     RETURN_IF_FAILED(take_slot(run, rank, run->states[rank].send_slot, step));
     if (step->bytes <= run->slot_bytes)
         return BANYAN_OK;
-    return schedule_check_tell(run, PIPELINE_FAULT_BYTES, rank,
-                               "its batch for rank %d has %" PRIu64 " bytes, a slot has %" PRIu64,
-                               step->peer, step->bytes, run->slot_bytes);
+    return schedule_check_report(run, PIPELINE_FAULT_BYTES, rank,
+                                 "its batch for rank %d has %" PRIu64 " bytes, a slot has %" PRIu64,
+                                 step->peer, step->bytes, run->slot_bytes);
 }
 
 static banyan_status play_send(check_run *run, int rank, const pipeline_step *step, bool *moved)
@@ -179,13 +179,14 @@ static banyan_status play_unpack(check_run *run, int rank, const pipeline_step *
     const check_arrival *arrival = &pair->arrivals.data[pair->arrivals_taken++];
     run->states[rank].recv_slot[step->slot] = -1;
     if (arrival->slot != step->slot)
-        return schedule_check_tell(run, PIPELINE_FAULT_SLOT, rank,
-                                   "it unpacks slot %d, but the batch of rank %d is in slot %d",
-                                   step->slot, step->peer, arrival->slot);
+        return schedule_check_report(run, PIPELINE_FAULT_SLOT, rank,
+                                     "it unpacks slot %d, but the batch of rank %d is in slot %d",
+                                     step->slot, step->peer, arrival->slot);
     if (arrival->bytes != step->bytes)
-        return schedule_check_tell(run, PIPELINE_FAULT_BYTES, rank,
-                                   "it unpacks %" PRIu64 " bytes of rank %d, which sends %" PRIu64,
-                                   step->bytes, step->peer, arrival->bytes);
+        return schedule_check_report(run, PIPELINE_FAULT_BYTES, rank,
+                                     "it unpacks %" PRIu64
+                                     " bytes of rank %d, which sends %" PRIu64,
+                                     step->bytes, step->peer, arrival->bytes);
     return BANYAN_OK;
 }
 
@@ -267,35 +268,35 @@ static banyan_status list_pairs(check_run *run)
     return BANYAN_OK;
 }
 
-static banyan_status tell_stuck(const check_run *run)
+static banyan_status report_stuck(const check_run *run)
 {
     for (int r = 0; r < run->ranks; r++) {
         const check_rank *state = &run->states[r];
         const pipeline_step_list *sending = &run->steps[r].sending;
         const pipeline_step_list *receiving = &run->steps[r].receiving;
         if (state->sent < sending->count)
-            RETURN_IF_FAILED(schedule_check_tell(
+            RETURN_IF_FAILED(schedule_check_report(
                 run, PIPELINE_FAULT_STUCK, r, "it waits for a slot of rank %d, which does not come",
                 sending->data[state->sent].peer));
         if (state->received < receiving->count)
             RETURN_IF_FAILED(
-                schedule_check_tell(run, PIPELINE_FAULT_STUCK, r,
-                                    "it waits for a batch of rank %d, which does not come",
-                                    receiving->data[state->received].peer));
+                schedule_check_report(run, PIPELINE_FAULT_STUCK, r,
+                                      "it waits for a batch of rank %d, which does not come",
+                                      receiving->data[state->received].peer));
     }
     return BANYAN_OK;
 }
 
-static banyan_status tell_left(const check_run *run)
+static banyan_status report_left(const check_run *run)
 {
     for (size_t i = 0; i < run->pairs.count; i++) {
         const check_pair *pair = &run->pairs.data[i];
         if (pair->arrivals_taken < pair->arrivals.count)
-            RETURN_IF_FAILED(schedule_check_tell(run, PIPELINE_FAULT_STUCK, pair->receiver,
-                                                 "it does not unpack all of what rank %d sends",
-                                                 pair->sender));
+            RETURN_IF_FAILED(schedule_check_report(run, PIPELINE_FAULT_STUCK, pair->receiver,
+                                                   "it does not unpack all of what rank %d sends",
+                                                   pair->sender));
         if (pair->grants_taken < pair->grants.count)
-            RETURN_IF_FAILED(schedule_check_tell(
+            RETURN_IF_FAILED(schedule_check_report(
                 run, PIPELINE_FAULT_STUCK, pair->receiver,
                 "it grants a slot to rank %d, which sends nothing into it", pair->sender));
     }
@@ -310,12 +311,12 @@ static void empty_slots(check_run *run)
 }
 
 banyan_status pipeline_steps_check(const pipeline_steps *steps, int ranks, uint64_t slot_bytes,
-                                   pipeline_fault_fn tell_fault, void *context)
+                                   pipeline_fault_fn report_fault, void *context)
 {
     check_run run = {.steps = steps,
                      .ranks = ranks,
                      .slot_bytes = slot_bytes,
-                     .tell = tell_fault,
+                     .report = report_fault,
                      .context = context};
     run.states = calloc((size_t)ranks + 1, sizeof *run.states);
     run.line = calloc((size_t)ranks + 1, sizeof *run.line);
@@ -327,9 +328,9 @@ banyan_status pipeline_steps_check(const pipeline_steps *steps, int ranks, uint6
         status = play_all(&run);
     }
     if (status == BANYAN_OK)
-        status = tell_stuck(&run);
+        status = report_stuck(&run);
     if (status == BANYAN_OK)
-        status = tell_left(&run);
+        status = report_left(&run);
     for (size_t i = 0; i < run.pairs.count; i++) {
         array_free(&run.pairs.data[i].grants);
         array_free(&run.pairs.data[i].arrivals);

@@ -41,11 +41,11 @@ typedef enum pipeline_fault {
 
 /* Report a fault of `rank`. An error ends the check. */
 typedef banyan_status (*pipeline_fault_fn)(void *context, pipeline_fault fault, int rank,
-                                           const char *sentence);
+                                           const char *message);
 
 /* Execute the steps of all ranks; steps[i] is rank i's. Steps only enable other steps, so one order
  * finds every fault of all orders. Errors: NO_MEMORY, and the callback's. */
 banyan_status pipeline_steps_check(const pipeline_steps *steps, int ranks, uint64_t slot_bytes,
-                                   pipeline_fault_fn tell, void *context);
+                                   pipeline_fault_fn report, void *context);
 
 #endif

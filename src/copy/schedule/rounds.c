@@ -335,10 +335,10 @@ static banyan_status exchange_both(banyan_world *world, banyan_status mine,
             status = colour_counts(counts, count, banyan_world_size(world), by_rank);
         control_messages_free(counts, count);
     }
-    banyan_status told =
+    banyan_status sent =
         exchange_runs(world, status == BANYAN_OK ? by_rank : NULL, &runs, &run_count);
-    if (told != BANYAN_OK)
-        return status != BANYAN_OK ? status : told;
+    if (sent != BANYAN_OK)
+        return status != BANYAN_OK ? status : sent;
     if (status == BANYAN_OK)
         status = read_runs(banyan_world_rank(world), runs, run_count, lists);
     control_messages_free(runs, run_count);

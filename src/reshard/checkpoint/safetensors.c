@@ -103,7 +103,7 @@ static banyan_status check_metadata(json_path *path, const json_t *metadata)
     json_object_foreach((json_t *)metadata, key, value)
     {
         if (!json_is_string(value))
-            return json_path_fail(path, "has a value that is no string: \"%s\"", key);
+            return json_path_fail(path, "has a value that is not a string: \"%s\"", key);
     }
     return BANYAN_OK;
 }
@@ -150,7 +150,7 @@ static banyan_status safetensors_read_entries(const char *path, json_t *root, ui
     const char *name;
     json_t *member;
     if (!json_is_object(root))
-        return error_set(BANYAN_ERR_FORMAT, "%s: the header is no JSON object", path);
+        return error_set(BANYAN_ERR_FORMAT, "%s: the header is not a JSON object", path);
     json_object_foreach(root, name, member)
     {
         json_path place = {.file = path};

@@ -272,10 +272,10 @@ banyan_status boxes_find_overlap(const banyan_box *boxes, size_t count, bool *fo
 
 /* Find the holes that many boxes leave in one.
  *
- * A region inside some box is covered, and a region that no box meets is a hole. Any other region
- * is split along the dimension with the most planes on which boxes begin or end, at the middle one.
- * If the boxes do not overlap, the sum of their elements tells which half has a hole; if they do,
- * both halves are searched. */
+ * A region inside some box is covered, and a region that intersects no box is a hole. Any other
+ * region is split along the dimension with the most planes on which boxes begin or end, at the
+ * middle one. If the boxes do not overlap, the sum of their elements decides which half has a hole;
+ * if they do, both halves are searched. */
 
 struct hole_search {
     const banyan_box *boxes;
@@ -299,10 +299,10 @@ static uint64_t covered_elems(const struct hole_search *search, const banyan_box
     return elems;
 }
 
-/* Push the boxes of `from` that meet the region on the stack behind `top`. False when it is full
- * and cannot grow. */
-static bool push_meeting(struct hole_search *search, const banyan_box *region, size_t from,
-                         size_t count, size_t top, size_t *kept)
+/* Push the boxes of `from` that intersect the region on the stack behind `top`. False when it is
+ * full and cannot grow. */
+static bool push_overlapping(struct hole_search *search, const banyan_box *region, size_t from,
+                             size_t count, size_t top, size_t *kept)
 {
     if (top + count > search->capacity) {
         size_t capacity = 2 * (top + count);
@@ -344,7 +344,7 @@ static size_t list_planes(const struct hole_search *search, const banyan_box *re
     return planes;
 }
 
-/* False when no plane splits the region: then a box that meets it contains it. */
+/* False when no plane splits the region: then a box that intersects it contains it. */
 static bool box_cover_split(const struct hole_search *search, const banyan_box *region,
                             const size_t *order, size_t count, banyan_box half[2])
 {
@@ -391,7 +391,7 @@ static void search_region(struct hole_search *search, const banyan_box *region, 
         return;
     for (int h = 0; h < 2 && search->holes.count < search->most && !search->failed; h++) {
         size_t top = first + count, kept;
-        if (!push_meeting(search, &half[h], first, count, top, &kept))
+        if (!push_overlapping(search, &half[h], first, count, top, &kept))
             return;
         if (search->disjoint && covered_elems(search, &half[h], search->order + top, kept) ==
                                     banyan_box_elems(&half[h]))
@@ -419,7 +419,7 @@ banyan_status boxes_find_holes(const banyan_box *whole, const banyan_box *boxes,
         search.disjoint = !overlap;
         for (size_t i = 0; i < count; i++)
             search.order[i] = i;
-        if (push_meeting(&search, whole, 0, count, 0, &kept))
+        if (push_overlapping(&search, whole, 0, count, 0, &kept))
             search_region(&search, whole, 0, kept);
     }
     free(search.order);

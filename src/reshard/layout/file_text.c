@@ -315,7 +315,7 @@ static banyan_status read_replicas(json_path *path, const json_t *object, banyan
         size = size > BANYAN_MAX_RANKS ? size : size * count[k];
     }
     if (low < 0 || high >= BANYAN_MAX_RANKS || size > BANYAN_MAX_RANKS)
-        return json_path_fail(path, "is no set of ranks from 0 to %d", BANYAN_MAX_RANKS - 1);
+        return json_path_fail(path, "is not a set of ranks from 0 to %d", BANYAN_MAX_RANKS - 1);
     json_path_pop(path, mark);
     return BANYAN_OK;
 }
@@ -455,7 +455,8 @@ static banyan_status file_text_read_ranks(json_path *path, const json_t *object,
         size_t mark = json_path_index(path, i);
         json_int_t rank = json_integer_value(member);
         if (!json_is_integer(member) || rank < 0 || rank >= BANYAN_MAX_RANKS)
-            return json_path_fail(path, "is no rank: 0 to %d are possible", BANYAN_MAX_RANKS - 1);
+            return json_path_fail(path, "is not a rank: 0 to %d are possible",
+                                  BANYAN_MAX_RANKS - 1);
         if ((size_t)rank < file->group_of.count && file->group_of.data[rank] >= 0)
             return json_path_fail(path, "is rank %d a second time", (int)rank);
         RETURN_IF_NO_MEMORY(layout_file_put_rank(file, group, (int)rank));

@@ -162,7 +162,7 @@ static banyan_status read_integer(const json_path *path, const json_t *value, DL
                                   uint64_t *bits)
 {
     if (!json_is_integer(value))
-        return json_path_fail(path, "is no integer, as elements of %s are",
+        return json_path_fail(path, "is not an integer, as elements of %s are",
                               banyan_dtype_name(dtype));
     int64_t number = json_integer_value(value), low = 0, high = INT64_MAX;
     int value_bits = dtype.code == kDLInt ? dtype.bits - 1 : dtype.bits;

@@ -167,8 +167,8 @@ banyan_status facts_from_json(facts *known, json_path *path, const json_t *objec
         if (text)
             status = facts_put(known, key, text);
         else if (status == BANYAN_OK)
-            status = json_path_fail(path, "is no number, true, false or string of at most %d bytes",
-                                    FACT_MAX_BYTES);
+            status = json_path_fail(
+                path, "is not a number, true, false or string of at most %d bytes", FACT_MAX_BYTES);
         free(text);
         RETURN_IF_FAILED(status);
         json_path_pop(path, mark);

@@ -126,13 +126,13 @@ static bool check_parts(const struct packing *packing)
         if (part->expert == before->expert && part->slot < before->slot + before->slots)
             return layout_pack_fail(packing, "\"%s\" and \"%s\" have the same place in it",
                                     before->global->name, part->global->name);
-        bool alike = part->global->ndim == first->global->ndim &&
-                     part->rule->stacks_experts == first->rule->stacks_experts &&
-                     model_fuse_dim(part->rule) == packing->fuse_dim &&
-                     same_type(packing, part, first);
-        for (int d = 0; alike && d < part->global->ndim; d++)
-            alike = d == packing->fuse_dim || part_extent(part, d) == part_extent(first, d);
-        if (!alike)
+        bool same_shape = part->global->ndim == first->global->ndim &&
+                          part->rule->stacks_experts == first->rule->stacks_experts &&
+                          model_fuse_dim(part->rule) == packing->fuse_dim &&
+                          same_type(packing, part, first);
+        for (int d = 0; same_shape && d < part->global->ndim; d++)
+            same_shape = d == packing->fuse_dim || part_extent(part, d) == part_extent(first, d);
+        if (!same_shape)
             return layout_pack_fail(packing, "\"%s\" and \"%s\" differ in type or shape",
                                     first->global->name, part->global->name);
     }

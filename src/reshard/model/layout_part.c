@@ -133,8 +133,8 @@ static bool cut_heads(model_build *build, const model_tensor *tensor, const stru
     if (!block->needs_heads)
         return true;
     if (block->size % rows != 0)
-        return fail(build, tensor, "%" PRId64 " elements are no heads of %" PRId64, block->size,
-                    rows);
+        return fail(build, tensor, "%" PRId64 " elements do not divide into heads of %" PRId64,
+                    block->size, rows);
     int64_t heads = block->size / rows, count;
     if (block->head_count &&
         model_size(build, tensor, block->head_count, block->size, false, &count) && count != heads)

@@ -144,7 +144,7 @@ static bool check_partition(banyan_layout *layout, const banyan_megatron_tensor 
     return true;
 }
 
-/* Add one block of `extent` local elements at local_start: its segments, spread over the group's
+/* Add one block of `extent` local elements at local_start: its segments, divided among the group's
  * block that starts at local_start × T. */
 static void megatron_add_block(banyan_layout *layout, banyan_piece *piece, int dim,
                                int64_t local_start, int64_t extent, int64_t segments,

@@ -239,7 +239,7 @@ static banyan_status read_slice(json_path *path, const json_t *transfer, const c
         RETURN_IF_FAILED(json_ints(path, json_array_get(array, (size_t)d), 0, tensor->shape[d], 2,
                                    range, &count));
         if (count != 2 || range[0] > range[1])
-            return json_path_fail(path, "is no pair of a start and an end");
+            return json_path_fail(path, "is not a pair of a start and an end");
         slice->start[d] = range[0];
         slice->extent[d] = range[1] - range[0];
         json_path_pop(path, entry);

@@ -66,7 +66,7 @@ static banyan_status model_read_shape(const struct entry *entry, const json_t *s
     for (size_t d = 0; d < ndim; d++) {
         const json_t *extent = json_array_get(shape, d);
         if (!json_is_integer(extent) || json_integer_value(extent) < 0) {
-            snprintf(text, sizeof text, "%zu, which is no integer from 0", d);
+            snprintf(text, sizeof text, "%zu, which is not an integer from 0", d);
             return model_fail(entry, "has an extent in dimension ", text);
         }
         tensor->shape[d] = json_integer_value(extent);

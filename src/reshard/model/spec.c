@@ -50,7 +50,7 @@ static banyan_status spec_read_number(const struct item *item, const struct numb
                                       int64_t *value)
 {
     char problem[96];
-    snprintf(problem, sizeof problem, "is no number from %" PRId64 " to %" PRId64, key->low,
+    snprintf(problem, sizeof problem, "is not a number from %" PRId64 " to %" PRId64, key->low,
              key->high);
     int64_t number = 0;
     for (size_t i = 0; i < item->value_bytes; i++) {
@@ -70,7 +70,7 @@ static banyan_status spec_read_packing(const struct item *item, struct given *gi
     for (size_t i = 0; i < item->value_bytes; i++)
         word = word && (isalnum((unsigned char)item->value[i]) || item->value[i] == '_');
     if (!word || item->value_bytes >= sizeof((banyan_spec){0}).packing)
-        return fail_at(item, item->value, item->value_bytes, "is no packing's name");
+        return fail_at(item, item->value, item->value_bytes, "is not a packing's name");
     given->packing = item->value;
     given->packing_bytes = item->value_bytes;
     return BANYAN_OK;
@@ -89,7 +89,7 @@ static banyan_status read_item(const struct item *item, struct given *given, uin
         k++;
     if (k == keys && !key_is(item, "packing"))
         return fail_at(item, item->key, item->key_bytes,
-                       "is no key: there are tp, pp, dp, fsdp, ep, etp, world, packing, "
+                       "is not a key: there are tp, pp, dp, fsdp, ep, etp, world, packing, "
                        "vocab_multiple and head");
     if (*seen & 1U << k)
         return fail_at(item, item->key, item->key_bytes, "is there twice");

@@ -12,7 +12,7 @@ static bool planner_ask_same_shape(const planner_name *name, const plan_record *
 }
 
 /* Remember the first source record, and any that contradicts it or this rank's own pieces. */
-static void hear_source(planner_name *name, const plan_record *record, int rank)
+static void receive_source(planner_name *name, const plan_record *record, int rank)
 {
     if (!name->has_source) {
         name->has_source = true;
@@ -106,8 +106,8 @@ static bool keep_claim(planner *planning, uint32_t name, const plan_record *reco
     return array_push(&planning->claims, claim);
 }
 
-banyan_status planner_hear(void *planner_pointer, size_t key_index,
-                           const banyan_directory_value *values, size_t value_count)
+banyan_status planner_receive(void *planner_pointer, size_t key_index,
+                              const banyan_directory_value *values, size_t value_count)
 {
     planner *planning = planner_pointer;
     uint32_t index =
@@ -126,7 +126,7 @@ banyan_status planner_hear(void *planner_pointer, size_t key_index,
         if (record.side == PLAN_SOURCE && foreign)
             name->has_source = true;
         else if (record.side == PLAN_SOURCE)
-            hear_source(name, &record, banyan_rank_set_at(&values[i].ranks[0], 0));
+            receive_source(name, &record, banyan_rank_set_at(&values[i].ranks[0], 0));
         else
             name->has_destination = true;
         /* A record whose shape disagrees is dropped; its receiver reports the conflict. */
@@ -185,7 +185,7 @@ static size_t first_note(const planner *planning, uint32_t name)
     return BISECT(i, 0, planning->notes.count, planning->notes.data[i].name < name);
 }
 
-/* Ask for the slabs that the box meets, of one side or (a negative side) of both. */
+/* Ask for the slabs that the box intersects, of one side or (a negative side) of both. */
 static bool ask_where_noted(planner *planning, uint32_t name, int side, const banyan_box *box)
 {
     for (size_t i = first_note(planning, name);
@@ -194,7 +194,7 @@ static bool ask_where_noted(planner *planning, uint32_t name, int side, const ba
         if (side >= 0 && note.side != (plan_side)side)
             continue;
         plan_cells cells =
-            plan_cells_meeting(box, planning->names.data[name].shape, note.dim, note.level);
+            plan_cells_intersecting(box, planning->names.data[name].shape, note.dim, note.level);
         if (!ask_cells(planning, name, &cells))
             return false;
     }

@@ -45,7 +45,7 @@ static int compare_claims(const void *left, const void *right)
     return order;
 }
 
-/* What lies across two slabs was heard twice. */
+/* A record of a box across two slabs was received twice. */
 static void settle_claims(planner *planning)
 {
     planner_claim *claims = planning->claims.data;

@@ -174,44 +174,45 @@ void planner_destroy(planner *planning)
     free(planning);
 }
 
-typedef struct teller {
+typedef struct record_publisher {
     planner_put_fn put;
     void *context;
     bytes_writer key, value;
-} teller;
+} record_publisher;
 
-static banyan_status describe_tell(teller *telling, const plan_record *record,
-                                   const banyan_rank_set *holders)
+static banyan_status describe_publish(record_publisher *publisher, const plan_record *record,
+                                      const banyan_rank_set *holders)
 {
-    telling->value.count = 0;
-    plan_record_write(&telling->value, record);
-    RETURN_IF_NO_MEMORY(!telling->key.failed && !telling->value.failed);
-    return telling->put(telling->context, (const char *)telling->key.data, telling->value.data,
-                        telling->value.count, holders);
+    publisher->value.count = 0;
+    plan_record_write(&publisher->value, record);
+    RETURN_IF_NO_MEMORY(!publisher->key.failed && !publisher->value.failed);
+    return publisher->put(publisher->context, (const char *)publisher->key.data,
+                          publisher->value.data, publisher->value.count, holders);
 }
 
-static banyan_status tell_under(teller *telling, const char *name, plan_record *record,
-                                const banyan_rank_set *holders)
+static banyan_status publish_under(record_publisher *publisher, const char *name,
+                                   plan_record *record, const banyan_rank_set *holders)
 {
     plan_cells cells = plan_cells_of(&record->box, record->shape);
-    telling->key.count = 0;
-    plan_key_write_root(&telling->key, name);
+    publisher->key.count = 0;
+    plan_key_write_root(&publisher->key, name);
     if (cells.level == 0)
-        return describe_tell(telling, record, holders);
+        return describe_publish(publisher, record, holders);
     plan_record note = *record;
     note.is_note = true;
     note.dim = cells.dim;
     note.level = cells.level;
-    RETURN_IF_FAILED(describe_tell(telling, &note, holders));
+    RETURN_IF_FAILED(describe_publish(publisher, &note, holders));
     for (int64_t cell = cells.first; cell <= cells.last; cell++) {
-        telling->key.count = 0;
-        plan_key_write_cell(&telling->key, name, cells.dim, cells.level, cell);
-        RETURN_IF_FAILED(describe_tell(telling, record, holders));
+        publisher->key.count = 0;
+        plan_key_write_cell(&publisher->key, name, cells.dim, cells.level, cell);
+        RETURN_IF_FAILED(describe_publish(publisher, record, holders));
     }
     return BANYAN_OK;
 }
 
-static banyan_status tell_piece(const planner *planning, teller *telling, const planner_piece *own)
+static banyan_status publish_piece(const planner *planning, record_publisher *publisher,
+                                   const planner_piece *own)
 {
     const banyan_piece *piece = own->piece;
     const banyan_rank_set *holders = NULL;
@@ -229,24 +230,24 @@ static banyan_status tell_piece(const planner *planning, teller *telling, const 
         .ordinal = own->ordinal,
     };
     memcpy(record.shape, piece->shape, sizeof record.shape);
-    RETURN_IF_FAILED(tell_under(telling, piece->name, &record, holders));
+    RETURN_IF_FAILED(publish_under(publisher, piece->name, &record, holders));
     if (own->fallback == NO_NAME)
         return BANYAN_OK;
     record.wanted = piece->name;
-    return tell_under(telling, piece->fallback_name, &record, holders);
+    return publish_under(publisher, piece->fallback_name, &record, holders);
 }
 
 /* Publish the tensors that the destination leaves out, for the ranks whose source has them. */
-static banyan_status tell_skipped(const planner *planning, teller *telling)
+static banyan_status publish_skipped(const planner *planning, record_publisher *publisher)
 {
     const plan_record record = {.side = PLAN_DESTINATION, .dtype = BANYAN_U8, .is_skip = true};
     const banyan_layout *layout = planning->destination;
     if (!layout || !planning->whole_source)
         return BANYAN_OK;
     for (size_t i = 0; i < layout_skipped_count(layout); i++) {
-        telling->key.count = 0;
-        plan_key_write_root(&telling->key, layout_skipped(layout, i));
-        RETURN_IF_FAILED(describe_tell(telling, &record, NULL));
+        publisher->key.count = 0;
+        plan_key_write_root(&publisher->key, layout_skipped(layout, i));
+        RETURN_IF_FAILED(describe_publish(publisher, &record, NULL));
     }
     return BANYAN_OK;
 }
@@ -254,16 +255,16 @@ static banyan_status tell_skipped(const planner *planning, teller *telling)
 /* A source that holds a box twice sends the first copy. */
 banyan_status planner_describe(planner *planning, planner_put_fn put, void *context)
 {
-    teller telling = {.put = put, .context = context};
+    record_publisher publisher = {.put = put, .context = context};
     banyan_status status = BANYAN_OK;
     for (size_t i = 0; i < planning->pieces.count && status == BANYAN_OK; i++) {
         const planner_piece *own = &planning->pieces.data[i];
         if (own->side == PLAN_DESTINATION || own->ordinal == 0)
-            status = tell_piece(planning, &telling, own);
+            status = publish_piece(planning, &publisher, own);
     }
     if (status == BANYAN_OK)
-        status = tell_skipped(planning, &telling);
-    bytes_writer_free(&telling.key);
-    bytes_writer_free(&telling.value);
+        status = publish_skipped(planning, &publisher);
+    bytes_writer_free(&publisher.key);
+    bytes_writer_free(&publisher.value);
     return status;
 }

@@ -120,7 +120,7 @@ static banyan_status choose_names(banyan_world *world, const planner *planning, 
     control_message *sent = NULL, *received = NULL;
     name_list counted = {0};
     bytes_writer first = {0};
-    banyan_status status = planner_list_lonely(planning, side, &own, &own_count);
+    banyan_status status = planner_list_unmatched(planning, side, &own, &own_count);
     if (status == BANYAN_OK)
         status = make_messages(world, own, own_count, &sent, &sent_count);
     free(own);
@@ -137,7 +137,7 @@ static banyan_status choose_names(banyan_world *world, const planner *planning, 
     sort_names(&counted);
     uint64_t mine = counted.count;
     bytes_write_u64(&first, mine);
-    for (size_t i = 0; i < counted.count && i < PLAN_NAMES_TOLD; i++)
+    for (size_t i = 0; i < counted.count && i < PLAN_NAMES_LISTED; i++)
         bytes_write(&first, counted.data[i], strlen(counted.data[i]) + 1);
     first.failed = first.failed || !ok;
     array_free(&counted);
@@ -162,8 +162,8 @@ static banyan_status choose_names(banyan_world *world, const planner *planning, 
     free(each);
     *text = all;
     sort_names(chosen);
-    if (chosen->count > PLAN_NAMES_TOLD)
-        chosen->count = PLAN_NAMES_TOLD;
+    if (chosen->count > PLAN_NAMES_LISTED)
+        chosen->count = PLAN_NAMES_LISTED;
     return status != BANYAN_OK ? status
                                : control_agree(world, ok ? BANYAN_OK : BANYAN_ERR_NO_MEMORY);
 }
@@ -206,10 +206,10 @@ static banyan_status find_nearest(banyan_world *world, const planner *planning, 
 }
 
 /* The message holds the first names; rank 0 logs the others. */
-static banyan_status planner_names_tell(banyan_world *world, banyan_status failed,
-                                        const char *cause, banyan_side side,
-                                        const name_list *chosen, const name_list *nearest,
-                                        uint64_t count)
+static banyan_status planner_names_message(banyan_world *world, banyan_status failed,
+                                           const char *cause, banyan_side side,
+                                           const name_list *chosen, const name_list *nearest,
+                                           uint64_t count)
 {
     char text[MESSAGE_BYTES];
     const char *other = side == BANYAN_SOURCE ? "destination" : "source";
@@ -238,8 +238,8 @@ static banyan_status planner_names_tell(banyan_world *world, banyan_status faile
                      more);
 }
 
-banyan_status plan_tell_lonely(banyan_world *world, const planner *planning, banyan_side side,
-                               banyan_status failed)
+banyan_status plan_report_unmatched(banyan_world *world, const planner *planning, banyan_side side,
+                                    banyan_status failed)
 {
     char *cause = strdup(banyan_last_error()), *texts[2] = {NULL, NULL};
     name_list chosen = {0}, nearest = {0};
@@ -255,7 +255,7 @@ banyan_status plan_tell_lonely(banyan_world *world, const planner *planning, ban
         status = find_nearest(world, planning, side, &chosen, &nearest, &texts[1]);
     if (status == BANYAN_OK)
         status = count > 0
-                     ? planner_names_tell(world, failed, cause, side, &chosen, &nearest, count)
+                     ? planner_names_message(world, failed, cause, side, &chosen, &nearest, count)
                      : error_set(failed, "%s", cause);
     free(cause);
     free(texts[0]);

@@ -166,7 +166,7 @@ static banyan_status planner_plan_consult(banyan_world *world, banyan_directory 
         const char *const *keys = NULL;
         RETURN_IF_FAILED(control_agree(world, planner_ask(planning, &count, &keys)));
         RETURN_IF_FAILED(control_agree(
-            world, banyan_directory_get(directory, count, keys, planner_hear, planning)));
+            world, banyan_directory_get(directory, count, keys, planner_receive, planning)));
     }
     return BANYAN_OK;
 }
@@ -248,11 +248,11 @@ banyan_status banyan_reshard_plan_create(const banyan_layout *source,
         goto destroy_planner;
     status = control_agree(world, planner_derive(planning, &transfers));
     if (status == BANYAN_ERR_NOT_FOUND)
-        status = plan_tell_lonely(world, planning, BANYAN_DESTINATION, status);
+        status = plan_report_unmatched(world, planning, BANYAN_DESTINATION, status);
     if (status == BANYAN_OK && chosen.require_whole_source) {
         status = control_agree(world, planner_check_whole_source(planning));
         if (status == BANYAN_ERR_INVALID)
-            status = plan_tell_lonely(world, planning, BANYAN_SOURCE, status);
+            status = plan_report_unmatched(world, planning, BANYAN_SOURCE, status);
     }
     if (status == BANYAN_OK)
         status = agree_on_pairs(world, &transfers);

@@ -9,7 +9,7 @@
 #include "core/containers/array.h"
 #include "reshard/layout/names.h"
 
-/* Call each step once, in this order: describe, then PLANNER_ROUNDS times ask and hear, then
+/* Call each step once, in this order: describe, then PLANNER_ROUNDS times ask and receive, then
  * derive. */
 #define PLANNER_ROUNDS 2
 
@@ -30,8 +30,8 @@ banyan_status planner_describe(planner *planning, planner_put_fn put, void *cont
 banyan_status planner_ask(planner *planning, size_t *count, const char *const **keys);
 
 /* A banyan_directory_visit; `planning` is the planner. */
-banyan_status planner_hear(void *planning, size_t key_index, const banyan_directory_value *values,
-                           size_t value_count);
+banyan_status planner_receive(void *planning, size_t key_index,
+                              const banyan_directory_value *values, size_t value_count);
 
 typedef struct planner_result {
     names names; /* holds the names in `transfers` */
@@ -59,8 +59,8 @@ banyan_status planner_check_whole_source(const planner *planning);
  * these are the tensors without any source; for the source, tensors that no destination takes and
  * no skip pattern matches. The list is to be freed; the names live as long as the planner's result,
  * or the planner. */
-banyan_status planner_list_lonely(const planner *planning, banyan_side side, const char ***list,
-                                  size_t *count);
+banyan_status planner_list_unmatched(const planner *planning, banyan_side side, const char ***list,
+                                     size_t *count);
 
 /* Find the name most similar to `name` among this rank's tensors of one side, at a distance below
  * `limit`. Between equal distances an unmatched name is preferred. NULL: there is none. */

@@ -95,7 +95,7 @@ static int64_t slab_thickness(int64_t extent, int level)
     return extent / slabs + (extent % slabs != 0);
 }
 
-plan_cells plan_cells_meeting(const banyan_box *box, const int64_t *shape, int dim, int level)
+plan_cells plan_cells_intersecting(const banyan_box *box, const int64_t *shape, int dim, int level)
 {
     int64_t thickness = slab_thickness(shape[dim], level);
     return (plan_cells){
@@ -121,7 +121,7 @@ plan_cells plan_cells_of(const banyan_box *box, const int64_t *shape)
     int level = 63 - __builtin_clzll((unsigned long long)most);
     if (level == 0)
         return (plan_cells){.level = 0};
-    return plan_cells_meeting(box, shape, dim, level < MAX_LEVEL ? level : MAX_LEVEL);
+    return plan_cells_intersecting(box, shape, dim, level < MAX_LEVEL ? level : MAX_LEVEL);
 }
 
 /* The final line feed ends the name, so that no name can be mistaken for another's key. */

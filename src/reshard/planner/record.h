@@ -2,9 +2,9 @@
  *
  * A piece's record lies under a key of its tensor and its cell: the tensor is cut into 2^level
  * equal slabs along one dimension, so that a box is about as thick as its slab. A rank that needs a
- * box asks for the slabs that the box meets, and receives few other records, however many ranks
- * share the tensor. A note under the tensor's root key says which dimensions and levels are in use;
- * records of level 0 lie there themselves. */
+ * box asks for the slabs that the box intersects, and receives few other records, however many
+ * ranks share the tensor. A note under the tensor's root key says which dimensions and levels are
+ * in use; records of level 0 lie there themselves. */
 #ifndef RESHARD_PLANNER_RECORD_H
 #define RESHARD_PLANNER_RECORD_H
 
@@ -47,8 +47,8 @@ typedef struct plan_cells {
 
 /* Return the slab of the box's record, or both slabs when the box lies across two. */
 plan_cells plan_cells_of(const banyan_box *box, const int64_t *shape);
-/* Return the slabs of a dimension and level that a box meets. */
-plan_cells plan_cells_meeting(const banyan_box *box, const int64_t *shape, int dim, int level);
+/* Return the slabs of a dimension and level that a box intersects. */
+plan_cells plan_cells_intersecting(const banyan_box *box, const int64_t *shape, int dim, int level);
 
 /* Write keys, with their final 0. */
 void plan_key_write_root(bytes_writer *writer, const char *name);

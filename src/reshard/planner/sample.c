@@ -197,7 +197,7 @@ static banyan_status ask_round(struct imagined *imagined, struct actor *actor, i
                      : error_no_memory(count * sizeof *answers, "the directory's answers");
     began = sample_begin_step(actor->cost);
     if (status == BANYAN_OK)
-        status = directory_part_visit(part, answers, count, planner_hear, actor->planner);
+        status = directory_part_visit(part, answers, count, planner_receive, actor->planner);
     end_step(actor->cost, began);
     note_memory(imagined, actor);
     control_messages_free(answers, answers ? count : 0);

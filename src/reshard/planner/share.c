@@ -12,7 +12,7 @@
 /* With so many blocks a part, one more or less is still even. */
 #define EVEN_BLOCKS 8
 
-/* With so many parts of a box for each sender, more would not spread the work better. */
+/* With so many parts of a box for each sender, more would not balance the work better. */
 #define SHARES_A_SENDER 8
 
 typedef ARRAY(banyan_box) box_list;
@@ -96,16 +96,16 @@ void plan_bounds_of(const plan_claim *sources, size_t source_count, banyan_box *
         build_bounds(sources, 0, source_count, bounds, ROOT);
 }
 
-static bool find_meeting(const plan_tensor *tensor, size_t node, size_t first, size_t last,
-                         const banyan_box *box, size_t end, index_list *found)
+static bool find_intersecting(const plan_tensor *tensor, size_t node, size_t first, size_t last,
+                              const banyan_box *box, size_t end, index_list *found)
 {
     banyan_box common;
     if (first >= end || !banyan_box_intersect(&tensor->bounds[node], box, &common))
         return true;
     if (last - first > LEAF_SOURCES) {
         size_t middle = first + (last - first) / 2;
-        return find_meeting(tensor, 2 * node, first, middle, box, end, found) &&
-               find_meeting(tensor, 2 * node + 1, middle, last, box, end, found);
+        return find_intersecting(tensor, 2 * node, first, middle, box, end, found) &&
+               find_intersecting(tensor, 2 * node + 1, middle, last, box, end, found);
     }
     for (size_t i = first; i < last && i < end; i++)
         if (banyan_box_intersect(&tensor->sources[i].box, box, &common) && !array_push(found, i))
@@ -113,13 +113,13 @@ static bool find_meeting(const plan_tensor *tensor, size_t node, size_t first, s
     return true;
 }
 
-/* The sources before `end` that meet the box, in ascending order. */
-static bool sources_meeting(const plan_tensor *tensor, const banyan_box *box, size_t end,
-                            index_list *found)
+/* The sources before `end` that intersect the box, in ascending order. */
+static bool sources_intersecting(const plan_tensor *tensor, const banyan_box *box, size_t end,
+                                 index_list *found)
 {
     found->count = 0;
     return tensor->source_count == 0 ||
-           find_meeting(tensor, ROOT, 0, tensor->source_count, box, end, found);
+           find_intersecting(tensor, ROOT, 0, tensor->source_count, box, end, found);
 }
 
 /* Take `cut` out of every box of the list. */
@@ -305,8 +305,8 @@ typedef struct sharing {
     const plan_tensor *tensor;
     plan_shares *shares;
     box_list given, rest;
-    index_list own;     /* sources that the receiver holds */
-    index_list meeting; /* sources that meet the box at hand */
+    index_list own;         /* sources that the receiver holds */
+    index_list overlapping; /* sources that intersect the box at hand */
 } sharing;
 
 static void sharing_free(sharing *work)
@@ -314,7 +314,7 @@ static void sharing_free(sharing *work)
     array_free(&work->given);
     array_free(&work->rest);
     array_free(&work->own);
-    array_free(&work->meeting);
+    array_free(&work->overlapping);
 }
 
 /* What of `needed` source `source` gives: all that it holds and no source before it does. */
@@ -326,10 +326,10 @@ static bool find_given(sharing *work, size_t source, const banyan_box *needed)
     if (!banyan_box_intersect(needed, &sources[source].box, &common))
         return true;
     if (!array_push(&work->given, common) ||
-        !sources_meeting(work->tensor, &common, source, &work->meeting))
+        !sources_intersecting(work->tensor, &common, source, &work->overlapping))
         return false;
-    for (size_t i = 0; i < work->meeting.count && work->given.count > 0; i++)
-        if (!boxes_subtract(&work->given, &sources[work->meeting.data[i]].box))
+    for (size_t i = 0; i < work->overlapping.count && work->given.count > 0; i++)
+        if (!boxes_subtract(&work->given, &sources[work->overlapping.data[i]].box))
             return false;
     return true;
 }
@@ -346,11 +346,11 @@ static bool append_share(sharing *work, const banyan_box *box, size_t end, int r
     box_list *rest = &work->rest;
     rest->count = 0;
     if (!array_push(rest, *box) ||
-        (work->own.count > 0 && !sources_meeting(work->tensor, box, end, &work->meeting)))
+        (work->own.count > 0 && !sources_intersecting(work->tensor, box, end, &work->overlapping)))
         return false;
-    for (size_t i = 0; work->own.count > 0 && i < work->meeting.count && rest->count > 0; i++)
-        if (share_is_own(work, work->meeting.data[i]) &&
-            !boxes_subtract(rest, &work->tensor->sources[work->meeting.data[i]].box))
+    for (size_t i = 0; work->own.count > 0 && i < work->overlapping.count && rest->count > 0; i++)
+        if (share_is_own(work, work->overlapping.data[i]) &&
+            !boxes_subtract(rest, &work->tensor->sources[work->overlapping.data[i]].box))
             return false;
     for (size_t i = 0; i < rest->count; i++)
         if (!array_push(work->shares, (plan_share){rest->data[i], rank, source}))
@@ -358,12 +358,12 @@ static bool append_share(sharing *work, const banyan_box *box, size_t end, int r
     return true;
 }
 
-/* The sources that meet the box and are held by the rank. */
+/* The sources that intersect the box and are held by the rank. */
 static bool share_find_own(sharing *work, const banyan_box *box, int rank)
 {
     index_list *own = &work->own;
     size_t kept = 0;
-    if (!sources_meeting(work->tensor, box, SIZE_MAX, own))
+    if (!sources_intersecting(work->tensor, box, SIZE_MAX, own))
         return false;
     for (size_t i = 0; i < own->count; i++)
         if (plan_holders_find(&work->tensor->sources[own->data[i]].holders, rank) >= 0)
@@ -410,7 +410,7 @@ banyan_status plan_shares_received(const plan_tensor *tensor, const plan_claim *
     uint64_t covered = 0;
     bool ok = share_find_own(&work, &destination->box, rank) &&
               append_own(&work, &destination->box, rank) &&
-              sources_meeting(tensor, &destination->box, SIZE_MAX, &sources);
+              sources_intersecting(tensor, &destination->box, SIZE_MAX, &sources);
     for (size_t i = 0; i < sources.count && ok; i++) {
         ok = find_given(&work, sources.data[i], &destination->box);
         for (size_t g = 0; g < work.given.count && ok; g++)

@@ -27,7 +27,7 @@ typedef struct plan_claim {
 } plan_claim;
 
 /* A tensor as input of the rule: distinct source boxes in ascending order of plan_box_compare. They
- * may overlap. To find what one source sends, a rank needs only the sources that meet it. */
+ * may overlap. To find what one source sends, a rank needs only the sources that intersect it. */
 typedef struct plan_tensor {
     const char *name;
     int ndim;
@@ -41,7 +41,7 @@ typedef struct plan_tensor {
 
 /* By start, then by extent. */
 int plan_box_compare(const banyan_box *a, const banyan_box *b);
-/* A tree of bounding boxes of neighbours among the sources, by which those that meet a box are
+/* A tree of bounding boxes of neighbours among the sources, by which those that intersect a box are
  * found in logarithmic time: neighbours in the order of plan_box_compare lie close together. */
 size_t plan_bounds_count(size_t source_count);
 void plan_bounds_of(const plan_claim *sources, size_t source_count, banyan_box *bounds);

@@ -1,7 +1,7 @@
 /* Find source elements that arrive nowhere, and names that the other side does not have.
  *
- * A rank that holds a source piece has the record of every destination piece that meets it, since
- * it sends to these. Each rank therefore checks its own pieces alone. */
+ * A rank that holds a source piece has the record of every destination piece that intersects it,
+ * since it sends to these. Each rank therefore checks its own pieces alone. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -101,7 +101,7 @@ static bool whole_is_taken(const planner *planning, uint32_t name)
     return false;
 }
 
-static bool is_lonely(const planner *planning, const planner_piece *own)
+static bool is_unmatched(const planner *planning, const planner_piece *own)
 {
     if (own->side == PLAN_DESTINATION)
         return !planning->names.data[planner_from(planning, own)].has_source;
@@ -115,14 +115,14 @@ static bool is_first_of_name(const planner *planning, size_t i)
     return i == 0 || own[-1].name != own->name || own[-1].side != own->side;
 }
 
-banyan_status planner_list_lonely(const planner *planning, banyan_side side, const char ***list,
-                                  size_t *count)
+banyan_status planner_list_unmatched(const planner *planning, banyan_side side, const char ***list,
+                                     size_t *count)
 {
     ARRAY(const char *) found = {0};
     plan_side wanted = side == BANYAN_SOURCE ? PLAN_SOURCE : PLAN_DESTINATION;
     for (size_t i = 0; i < planning->pieces.count; i++) {
         const planner_piece *own = &planning->pieces.data[i];
-        if (own->side != wanted || !is_first_of_name(planning, i) || !is_lonely(planning, own))
+        if (own->side != wanted || !is_first_of_name(planning, i) || !is_unmatched(planning, own))
             continue;
         if (!array_push(&found, planning->names.data[own->name].text)) {
             array_free(&found);
@@ -138,7 +138,7 @@ const char *planner_nearest(const planner *planning, banyan_side side, const cha
                             int *distance)
 {
     const char *best = NULL;
-    bool best_is_lonely = false;
+    bool best_is_unmatched = false;
     plan_side wanted = side == BANYAN_SOURCE ? PLAN_SOURCE : PLAN_DESTINATION;
     for (size_t i = 0; i < planning->pieces.count; i++) {
         const planner_piece *own = &planning->pieces.data[i];
@@ -149,11 +149,11 @@ const char *planner_nearest(const planner *planning, banyan_side side, const cha
         int found = names_distance(name, text, best ? *distance + 1 : limit);
         if (found >= (best ? *distance + 1 : limit))
             continue;
-        bool lonely = is_lonely(planning, own);
-        if (best && found == *distance && (best_is_lonely || !lonely))
+        bool unmatched = is_unmatched(planning, own);
+        if (best && found == *distance && (best_is_unmatched || !unmatched))
             continue;
         best = text;
-        best_is_lonely = lonely;
+        best_is_unmatched = unmatched;
         *distance = found;
     }
     return best;

@@ -27,7 +27,7 @@ static banyan_status clause_read_dtype(const rules_line *line, int word, rule_pa
     if (word >= line->count)
         return rules_line_fail(line, line->words[word - 1], "should be followed by a type");
     if (banyan_dtype_parse(line->words[word], &packed->dtype) != BANYAN_OK)
-        return rules_line_fail(line, line->words[word], "is no type");
+        return rules_line_fail(line, line->words[word], "is not a type");
     packed->has_dtype = true;
     return BANYAN_OK;
 }
@@ -39,7 +39,7 @@ static banyan_status read_map(const rules_line *line, int word, rule_packed *pac
     packed->map = value_map_find(line->words[word]);
     return packed->map ? BANYAN_OK
                        : rules_line_fail(line, line->words[word],
-                                         "is no value map: there is " VALUE_MAP_NAMES);
+                                         "is not a value map: there is " VALUE_MAP_NAMES);
 }
 
 /* Read one option of `in`. `*word` moves over its arguments; false: not an option. */
@@ -261,7 +261,7 @@ banyan_status rules_read_clause(rules_parser *parser, const rules_line *line, mo
     }
     return rules_line_fail(
         line, line->words[0],
-        "is no clause: there are replicate, shard, vocab, heads, part, experts, "
+        "is not a clause: there are replicate, shard, vocab, heads, part, experts, "
         "stage, tie, fallback, scale, buffer, needs, in, with, without, when and unless");
 }
 

@@ -55,7 +55,7 @@ static int64_t expr_combine(struct reader *reader, int64_t left, char op, int64_
         break;
     default:
         if (right == 0 || left % right != 0)
-            return expr_wrong(reader, left, op, right, "is no integer");
+            return expr_wrong(reader, left, op, right, "is not an integer");
         value = left / right;
     }
     return overflows || value > MAX_VALUE ? expr_wrong(reader, left, op, right, "is too large")
@@ -107,8 +107,9 @@ static int64_t read_term(struct reader *reader)
     if (in_name(*reader->at))
         return expr_read_name(reader);
     if (*reader->at != '(' || reader->depth == MAX_DEPTH) {
-        reader->mistake = *reader->at == '(' ? "has too many parentheses inside one another"
-                                             : "is no expression of numbers, names and + - * / ( )";
+        reader->mistake = *reader->at == '('
+                              ? "has too many parentheses inside one another"
+                              : "is not an expression of numbers, names and + - * / ( )";
         return 0;
     }
     reader->at++;
@@ -146,7 +147,7 @@ const char *expr_check(const char *text)
     struct reader reader = {.at = text, .problem = problem};
     read_sum(&reader);
     if (!reader.mistake && *reader.at)
-        return "is no expression of numbers, names and + - * / ( )";
+        return "is not an expression of numbers, names and + - * / ( )";
     return reader.mistake;
 }
 

@@ -51,7 +51,7 @@ banyan_status rules_read_number(const rules_line *line, int word, int64_t low, i
     long long number = strtoll(text, &end, 10);
     if (!isdigit((unsigned char)*text) || *end || number < low || number > high) {
         char problem[80];
-        snprintf(problem, sizeof problem, "is no number from %lld to %lld", (long long)low,
+        snprintf(problem, sizeof problem, "is not a number from %lld to %lld", (long long)low,
                  (long long)high);
         return rules_line_fail(line, text, problem);
     }
@@ -102,7 +102,7 @@ static banyan_status parse_inherit(rules_parser *parser, const rules_line *line,
             packing->release = known->release;
         return BANYAN_OK;
     }
-    return rules_line_fail(line, packing->like, "is no packing that is described above");
+    return rules_line_fail(line, packing->like, "is not a packing that is described above");
 }
 
 /* packing NAME [like OTHER] [vocab N] [per_tp] [strict] [release WORD] */
@@ -262,7 +262,7 @@ static banyan_status include_builtin(rules_parser *parser, const rules_line *lin
         *ending = '\0';
     const char *found = rules_embedded(name);
     if (!found)
-        return rules_line_fail(line, file, "is no built-in rule file");
+        return rules_line_fail(line, file, "is not a built-in rule file");
     char *text = strdup(found);
     if (!text)
         return error_no_memory(strlen(found), "the built-in rules");

@@ -10,7 +10,7 @@
 #define BLOCK MXFP8_BLOCK
 
 /* Process blocks as 32 f32 values, which hold any source exactly. Nearly all blocks are easy:
- * without NaN, and with a scale for which float arithmetic meets no subnormal that counts. The
+ * without NaN, and with a scale for which float arithmetic has no subnormal that counts. The
  * others take a slower path, in integers. */
 /* Return the largest magnitude as f32 bits, which order like the values, with NaN above all. */
 static inline __attribute__((always_inline)) uint32_t block_amax(const uint32_t *restrict values)

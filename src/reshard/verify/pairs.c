@@ -149,15 +149,15 @@ banyan_status check_parts_pair(const check_part *parts, int count, banyan_reshar
     return status;
 }
 
-static banyan_status report_fault(void *context, pipeline_fault fault, int rank,
-                                  const char *sentence)
+static banyan_status pairs_report_fault(void *context, pipeline_fault fault, int rank,
+                                        const char *message)
 {
     static const banyan_reshard_rule rules[] = {
         [PIPELINE_FAULT_SLOT] = BANYAN_RESHARD_SLOT,
         [PIPELINE_FAULT_STUCK] = BANYAN_RESHARD_STUCK,
         [PIPELINE_FAULT_BYTES] = BANYAN_RESHARD_MEMORY,
     };
-    return check_report_add(context, rules[fault], rank, "%s", sentence);
+    return check_report_add(context, rules[fault], rank, "%s", message);
 }
 
 static banyan_status add_sends(pipeline_world *world, const check_part *part)
@@ -180,7 +180,8 @@ static banyan_status check_steps(const pipeline_world *world, banyan_reshard_rep
     for (int r = 0; r < world->ranks && status == BANYAN_OK; r++)
         status = pipeline_world_steps(world, r, &steps[r]);
     if (status == BANYAN_OK)
-        status = pipeline_steps_check(steps, world->ranks, world->slot_bytes, report_fault, report);
+        status = pipeline_steps_check(steps, world->ranks, world->slot_bytes, pairs_report_fault,
+                                      report);
     for (int r = 0; r < world->ranks; r++)
         pipeline_steps_free(&steps[r]);
     free(steps);

@@ -38,7 +38,7 @@ typedef banyan_status (*overlap_fn)(void *context, const run_span *read, const r
 
 /* Report each read and write whose spans overlap. The spans are sorted; `open` holds, for each
  * kind, indices of the spans that the sweep has not left. */
-static banyan_status verify_run_sweep(const run_spans *spans, size_t *open[2], overlap_fn tell,
+static banyan_status verify_run_sweep(const run_spans *spans, size_t *open[2], overlap_fn report,
                                       void *context)
 {
     size_t counts[2] = {0, 0};
@@ -50,8 +50,8 @@ static banyan_status verify_run_sweep(const run_spans *spans, size_t *open[2], o
             if (other->high <= span->low)
                 continue;
             others[kept++] = others[k];
-            RETURN_IF_FAILED(span->is_write ? tell(context, other, span)
-                                            : tell(context, span, other));
+            RETURN_IF_FAILED(span->is_write ? report(context, other, span)
+                                            : report(context, span, other));
         }
         counts[!span->is_write] = kept;
         open[span->is_write][counts[span->is_write]++] = i;
@@ -59,7 +59,7 @@ static banyan_status verify_run_sweep(const run_spans *spans, size_t *open[2], o
     return BANYAN_OK;
 }
 
-static banyan_status each_overlap(run_spans *spans, overlap_fn tell, void *context)
+static banyan_status each_overlap(run_spans *spans, overlap_fn report, void *context)
 {
     if (spans->count < 2)
         return BANYAN_OK;
@@ -67,7 +67,7 @@ static banyan_status each_overlap(run_spans *spans, overlap_fn tell, void *conte
     size_t *indices = alloc_zeroed(spans->count, 2 * sizeof *indices, "the check of a run");
     RETURN_IF_NO_MEMORY(indices);
     banyan_status status =
-        verify_run_sweep(spans, (size_t *[2]){indices, indices + spans->count}, tell, context);
+        verify_run_sweep(spans, (size_t *[2]){indices, indices + spans->count}, report, context);
     free(indices);
     return status;
 }
@@ -235,7 +235,7 @@ static bool views_is_run(const reach *of, int level)
            (level == view->ndim - 1 && view->stride[level] == (int64_t)view->elem_bytes);
 }
 
-/* Find the blocks of one level, inside a block at address 0, whose reach meets [low, high). */
+/* Find the blocks of one level, inside a block at address 0, whose reach intersects [low, high). */
 static void blocks_in(const reach *of, int level, int64_t low, int64_t high, int64_t *first,
                       int64_t *last)
 {

@@ -110,7 +110,7 @@ static void large_tensors_arrive_too(void **state)
                                  .most = 100000});
 }
 
-static void tasks_without_ids_meet_in_order(void **state)
+static void tasks_without_ids_match_in_order(void **state)
 {
     (void)state;
     run_traffic(3, (traffic_run){.seed = random_seed(),
@@ -326,7 +326,7 @@ int main(void)
         cmocka_unit_test(every_element_arrives_through_slots_of_any_size),
         cmocka_unit_test(every_way_of_ordering_and_sending_moves_the_same),
         cmocka_unit_test(large_tensors_arrive_too),
-        cmocka_unit_test(tasks_without_ids_meet_in_order),
+        cmocka_unit_test(tasks_without_ids_match_in_order),
         cmocka_unit_test(a_schedule_runs_many_times),
         cmocka_unit_test(ranks_in_one_process_move_tensors),
         cmocka_unit_test(ranks_with_nothing_to_do_take_part),

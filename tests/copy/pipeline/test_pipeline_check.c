@@ -14,12 +14,12 @@ typedef struct schedule {
     char first[256]; /* message, after the rank */
 } schedule;
 
-static banyan_status note(void *context, pipeline_fault fault, int rank, const char *sentence)
+static banyan_status note(void *context, pipeline_fault fault, int rank, const char *message)
 {
     schedule *s = context;
     s->faults[fault]++;
     if (s->first[0] == '\0')
-        snprintf(s->first, sizeof s->first, "rank %d: %s", rank, sentence);
+        snprintf(s->first, sizeof s->first, "rank %d: %s", rank, message);
     return BANYAN_OK;
 }
 
@@ -63,11 +63,11 @@ static void release(schedule *s)
     free(s);
 }
 
-static void expect_only(const schedule *s, pipeline_fault fault, const char *sentence)
+static void expect_only(const schedule *s, pipeline_fault fault, const char *message)
 {
     for (pipeline_fault f = 0; f <= PIPELINE_FAULT_BYTES; f++)
         CHECK((s->faults[f] > 0) == (f == fault), "%zu of fault %d", s->faults[f], (int)f);
-    CHECK(strstr(s->first, sentence), "%s", s->first);
+    CHECK(strstr(s->first, message), "%s", s->first);
 }
 
 static void what_the_executor_does_is_right(void **state)
@@ -99,7 +99,7 @@ static void swap(pipeline_step *a, pipeline_step *b)
     *b = kept;
 }
 
-static void a_slot_that_is_granted_before_it_is_unpacked_is_told(void **state)
+static void a_slot_that_is_granted_before_it_is_unpacked_is_reported(void **state)
 {
     (void)state;
     schedule *s = three();
@@ -113,7 +113,7 @@ static void a_slot_that_is_granted_before_it_is_unpacked_is_told(void **state)
     release(s);
 }
 
-static void a_slot_that_is_packed_before_it_is_sent_is_told(void **state)
+static void a_slot_that_is_packed_before_it_is_sent_is_reported(void **state)
 {
     (void)state;
     schedule *s = three();
@@ -124,7 +124,7 @@ static void a_slot_that_is_packed_before_it_is_sent_is_told(void **state)
     release(s);
 }
 
-static void a_batch_from_another_slot_is_told(void **state)
+static void a_batch_from_another_slot_is_reported(void **state)
 {
     (void)state;
     schedule *s = three();
@@ -135,7 +135,7 @@ static void a_batch_from_another_slot_is_told(void **state)
     release(s);
 }
 
-static void a_grant_that_does_not_come_is_told(void **state)
+static void a_grant_that_does_not_come_is_reported(void **state)
 {
     (void)state;
     schedule *s = three();
@@ -145,7 +145,7 @@ static void a_grant_that_does_not_come_is_told(void **state)
     release(s);
 }
 
-static void a_batch_that_does_not_come_is_told(void **state)
+static void a_batch_that_does_not_come_is_reported(void **state)
 {
     (void)state;
     schedule *s = three();
@@ -156,7 +156,7 @@ static void a_batch_that_does_not_come_is_told(void **state)
 }
 
 /* Rank r receives from r - 1 and from r - 2, each in the order in which the sender is last. */
-static void ranks_whose_orders_make_a_circle_are_told(void **state)
+static void ranks_whose_orders_make_a_circle_are_reported(void **state)
 {
     (void)state;
     schedule *s = calloc(1, sizeof *s);
@@ -175,7 +175,7 @@ static void ranks_whose_orders_make_a_circle_are_told(void **state)
     release(s);
 }
 
-static void bytes_that_differ_or_do_not_fit_are_told(void **state)
+static void bytes_that_differ_or_do_not_fit_are_reported(void **state)
 {
     (void)state;
     schedule *s = three();
@@ -195,13 +195,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_the_executor_does_is_right),
-        cmocka_unit_test(a_slot_that_is_granted_before_it_is_unpacked_is_told),
-        cmocka_unit_test(a_slot_that_is_packed_before_it_is_sent_is_told),
-        cmocka_unit_test(a_batch_from_another_slot_is_told),
-        cmocka_unit_test(a_grant_that_does_not_come_is_told),
-        cmocka_unit_test(a_batch_that_does_not_come_is_told),
-        cmocka_unit_test(ranks_whose_orders_make_a_circle_are_told),
-        cmocka_unit_test(bytes_that_differ_or_do_not_fit_are_told),
+        cmocka_unit_test(a_slot_that_is_granted_before_it_is_unpacked_is_reported),
+        cmocka_unit_test(a_slot_that_is_packed_before_it_is_sent_is_reported),
+        cmocka_unit_test(a_batch_from_another_slot_is_reported),
+        cmocka_unit_test(a_grant_that_does_not_come_is_reported),
+        cmocka_unit_test(a_batch_that_does_not_come_is_reported),
+        cmocka_unit_test(ranks_whose_orders_make_a_circle_are_reported),
+        cmocka_unit_test(bytes_that_differ_or_do_not_fit_are_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -251,7 +251,7 @@ static void rank_fails(banyan_world *world, void *context)
     free_flows(&flows);
 }
 
-static void a_rank_that_cannot_plan_is_the_one_that_all_hear_of(void **state)
+static void all_ranks_report_the_rank_that_cannot_plan(void **state)
 {
     (void)state;
     ranks_run(4, rank_fails, NULL);
@@ -294,7 +294,7 @@ int main(void)
         cmocka_unit_test(messages_that_lie_are_refused_with_the_place),
         cmocka_unit_test(garbled_messages_never_give_other_batches),
         cmocka_unit_test(receivers_learn_their_senders_batches),
-        cmocka_unit_test(a_rank_that_cannot_plan_is_the_one_that_all_hear_of),
+        cmocka_unit_test(all_ranks_report_the_rank_that_cannot_plan),
         cmocka_unit_test(partners_that_disagree_about_each_other_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

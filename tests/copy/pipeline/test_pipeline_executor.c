@@ -9,7 +9,7 @@ typedef struct player {
     board_end end;
     int repeats;
     banyan_status status;
-    char sentence[256];
+    char message[256];
     pthread_t thread;
 } player;
 
@@ -30,7 +30,7 @@ static void *player_run(void *context)
     for (int i = 0; i < me->repeats && me->status == BANYAN_OK; i++)
         me->status = banyan_pipeline_execute(pipeline, list->iterations, list->count);
     if (me->status != BANYAN_OK)
-        snprintf(me->sentence, sizeof me->sentence, "%s", banyan_last_error());
+        snprintf(me->message, sizeof me->message, "%s", banyan_last_error());
     banyan_pipeline_destroy(pipeline);
     return NULL;
 }
@@ -54,7 +54,7 @@ static void play_run(play *p, int repeats)
     for (int rank = 0; rank < p->board->ranks; rank++) {
         player *me = &players[rank];
         pthread_join(me->thread, NULL);
-        CHECK(me->status == BANYAN_OK, "rank %d: %s", rank, me->sentence);
+        CHECK(me->status == BANYAN_OK, "rank %d: %s", rank, me->message);
         sends += me->end.sends;
         board_end_close(&me->end);
     }
@@ -101,7 +101,7 @@ static void run_lines(bool direct)
     }
 }
 
-static void sends_only_meet_receives_only(void **state)
+static void a_rank_that_only_sends_reaches_ranks_that_only_receive(void **state)
 {
     (void)state;
     for_each_reach(run_lines);
@@ -307,8 +307,8 @@ static void a_partner_that_never_comes_ends_the_wait_with_its_rank(void **state)
         player_open(&p, rank, &me);
         player_run(&me);
         assert_int_equal(me.status, BANYAN_ERR_TIMEOUT);
-        assert_string_equal(me.sentence, rank == 0 ? "rank 0 waited for rank 1's slot, -1's batch"
-                                                   : "rank 1 waited for rank -1's slot, 0's batch");
+        assert_string_equal(me.message, rank == 0 ? "rank 0 waited for rank 1's slot, -1's batch"
+                                                  : "rank 1 waited for rank -1's slot, 0's batch");
         assert_int_equal(me.end.grants, rank == 0 ? 0 : 2);
         board_end_close(&me.end);
         play_destroy(&p);
@@ -453,7 +453,7 @@ static void a_rank_copies_to_itself_by_id(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sends_only_meet_receives_only),
+        cmocka_unit_test(a_rank_that_only_sends_reaches_ranks_that_only_receive),
         cmocka_unit_test(a_ring_sends_and_receives_at_once),
         cmocka_unit_test(empty_iterations_are_passed_over),
         cmocka_unit_test(batches_without_bytes_are_handed_over_too),

@@ -1,5 +1,5 @@
 /* The steps that a GPU pipeline takes, played on the host: batches are packed, travel to the slot
- * that the sender was told of, and are unpacked there. */
+ * that the receiver announced, and are unpacked there. */
 #include "support/test.h"
 
 #include "copy/pipeline/backend.h"
@@ -139,7 +139,7 @@ static void play_traffic(banyan_world *world, void *context)
     banyan_copy_service_close(service);
 }
 
-static void every_element_arrives_in_the_slot_that_was_told(void **state)
+static void every_element_arrives_in_the_announced_slot(void **state)
 {
     (void)state;
     static const int sizes[] = {1, 2, 5};
@@ -160,7 +160,7 @@ static void threads_are_ranks_too(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_element_arrives_in_the_slot_that_was_told),
+        cmocka_unit_test(every_element_arrives_in_the_announced_slot),
         cmocka_unit_test(threads_are_ranks_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -39,7 +39,7 @@ typedef struct sim {
     bool waited_for_events;
     int synchronizes, reached_calls, longest_queue;
     banyan_status status;
-    char sentence[256];
+    char message[256];
     pthread_t thread;
 } sim;
 
@@ -281,7 +281,7 @@ static void *sim_run(void *context)
     for (int i = 0; i < 2 && device->status == BANYAN_OK; i++)
         device->status = banyan_pipeline_execute(pipeline, list->iterations, list->count);
     if (device->status != BANYAN_OK)
-        snprintf(device->sentence, sizeof device->sentence, "%s", banyan_last_error());
+        snprintf(device->message, sizeof device->message, "%s", banyan_last_error());
     banyan_pipeline_destroy(pipeline);
     return NULL;
 }
@@ -307,7 +307,7 @@ static void run_random_schedules(bool stream_ordered, bool lazy)
         for (int rank = 0; rank < ranks; rank++) {
             sim *device = &devices[rank];
             pthread_join(device->thread, NULL);
-            CHECK(device->status == BANYAN_OK, "rank %d: %s", rank, device->sentence);
+            CHECK(device->status == BANYAN_OK, "rank %d: %s", rank, device->message);
             /* Whole streams are synchronized only at the end, once for each of the three. */
             assert_int_equal(device->synchronizes, 2 * 3);
             if (stream_ordered)

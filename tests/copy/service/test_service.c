@@ -263,7 +263,7 @@ static void a_kept_schedule_moves_new_data_a_hundred_times(void **state)
     }
 }
 
-static void tasks_without_ids_meet_in_order(void **state)
+static void tasks_without_ids_match_in_order(void **state)
 {
     (void)state;
     for (size_t i = 0; i < 2; i++) {
@@ -372,14 +372,14 @@ static void check_still_works(banyan_world *world, banyan_copy_service *service)
 
 /* Rank 1 adds an error to a valid batch; all ranks get it, and nothing has moved. */
 static void check_batch_fails(banyan_world *world, banyan_copy_service *service,
-                              void (*spoil)(banyan_copy_service *service), const char *sentence)
+                              void (*spoil)(banyan_copy_service *service), const char *message)
 {
     traffic *all = traffic_make(world, 6, 20, TRAFFIC_BY_ID, 100);
     traffic_fill(all, 1);
     traffic_submit(all, service);
     if (banyan_world_rank(world) == 1)
         spoil(service);
-    CHECK_FAILS(banyan_copy_service_run(service, NULL), BANYAN_ERR_MISMATCH, sentence);
+    CHECK_FAILS(banyan_copy_service_run(service, NULL), BANYAN_ERR_MISMATCH, message);
     CHECK(strstr(banyan_last_error(), banyan_copy_service_name(service)), "%s",
           banyan_last_error());
     CHECK(strstr(banyan_last_error(), "rank 1"), "%s", banyan_last_error());
@@ -613,7 +613,7 @@ int main(void)
         cmocka_unit_test(every_element_arrives_whatever_is_sent),
         cmocka_unit_test(large_tensors_arrive_too),
         cmocka_unit_test(a_kept_schedule_moves_new_data_a_hundred_times),
-        cmocka_unit_test(tasks_without_ids_meet_in_order),
+        cmocka_unit_test(tasks_without_ids_match_in_order),
         cmocka_unit_test(ranks_in_one_process_move_tensors),
         cmocka_unit_test(rows_of_kilobytes_arrive),
         cmocka_unit_test(elements_of_a_mebibyte_arrive),

@@ -129,31 +129,31 @@ static void a_written_file_reads_back(void **state)
     banyan_checkpoint_close(NULL);
 }
 
-struct heard {
+struct progress_seen {
     uint64_t done, total;
     int calls;
 };
 
-static void hear(void *context, uint64_t done, uint64_t total)
+static void see_progress(void *context, uint64_t done, uint64_t total)
 {
-    struct heard *heard = context;
-    assert_true(done > heard->done && done <= total);
-    *heard = (struct heard){done, total, heard->calls + 1};
+    struct progress_seen *progress_seen = context;
+    assert_true(done > progress_seen->done && done <= total);
+    *progress_seen = (struct progress_seen){done, total, progress_seen->calls + 1};
 }
 
 static void progress_goes_up_to_the_end(void **state)
 {
     random_state random = random_from(random_seed());
     struct model model;
-    struct heard heard = {0};
+    struct progress_seen progress_seen = {0};
     char *path = folder_path(*state, "m");
     make_model(&random, &model);
     banyan_checkpoint_options options = BANYAN_CHECKPOINT_OPTIONS_INIT;
-    options.progress = hear;
-    options.progress_context = &heard;
+    options.progress = see_progress;
+    options.progress_context = &progress_seen;
     CHECK_OK(banyan_checkpoint_write(path, model.names, model.tensors, COUNT, &options));
-    assert_true(heard.calls > 0);
-    assert_int_equal(heard.done, heard.total);
+    assert_true(progress_seen.calls > 0);
+    assert_int_equal(progress_seen.done, progress_seen.total);
     options.size = 0;
     CHECK_FAILS(banyan_checkpoint_write(path, model.names, model.tensors, COUNT, &options),
                 BANYAN_ERR_INVALID, "BANYAN_CHECKPOINT_OPTIONS_INIT sets it");

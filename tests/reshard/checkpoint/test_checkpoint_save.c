@@ -590,7 +590,7 @@ static void indexes_that_lie_are_refused_with_their_place(void **state)
         {"", "banyan.index.json:1:", BANYAN_ERR_FORMAT},
         {"[]", "no \"format\"", BANYAN_ERR_FORMAT},
         {"{\"format\":\"banyan.checkpoint\",\"version\":1,\"tensors\":{},\"facts\":{\"a\":[]}}",
-         "facts.a is no number", BANYAN_ERR_FORMAT},
+         "facts.a is not a number", BANYAN_ERR_FORMAT},
         {"{\"format\":\"banyan.checkpoint\",\"version\":1,\"tensors\":{},\"facts\":7}",
          "facts is not an object", BANYAN_ERR_FORMAT},
         {"{\"format\":\"x\"}", "format \"x\"", BANYAN_ERR_FORMAT},

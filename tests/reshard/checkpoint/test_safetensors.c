@@ -174,7 +174,7 @@ static void members_of_the_wrong_kind_are_refused(void **state)
     REFUSED("{\"w\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1,1]}}", 1,
             "w.data_offsets has 3 entries");
     REFUSED("{\"w\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, "w has no \"data_offsets\"");
-    REFUSED("{\"__metadata__\":{\"a\":1}}", 0, "no string");
+    REFUSED("{\"__metadata__\":{\"a\":1}}", 0, "not a string");
     REFUSED("{\"__metadata__\":\"a\"}", 0, "__metadata__ is not an object");
     safetensors_header header;
     CHECK_FAILS(parse("{" TENSOR("w", "U8", "[1,1,1,1,1,1,1,1,1]", "0", "1") "}", 1, &header),

@@ -44,7 +44,7 @@ static void intersection_and_difference_hold_the_right_elements(void **state)
         int ndim = (int)random_between(&random, 0, 4);
         banyan_box a = random_box(&random, ndim, SIDE), b = random_box(&random, ndim, SIDE);
         banyan_box both, rest[2 * BANYAN_MAX_DIMS];
-        bool meet = banyan_box_intersect(&a, &b, &both);
+        bool intersects = banyan_box_intersect(&a, &b, &both);
         int parts = banyan_box_subtract(&a, &b, rest);
         uint64_t in_both = 0, in_a = 0;
         int64_t point[4] = {0};
@@ -52,15 +52,15 @@ static void intersection_and_difference_hold_the_right_elements(void **state)
             bool at_a = contains(&a, point), at_b = contains(&b, point);
             in_a += at_a;
             in_both += at_a && at_b;
-            assert_int_equal(meet && contains(&both, point), at_a && at_b);
+            assert_int_equal(intersects && contains(&both, point), at_a && at_b);
             int held = 0;
             for (int i = 0; i < parts; i++)
                 held += contains(&rest[i], point);
             assert_int_equal(held, at_a && !at_b);
         } while (step(point, ndim, SIDE));
         assert_int_equal(banyan_box_elems(&a), in_a);
-        assert_int_equal(meet, in_both > 0);
-        if (meet)
+        assert_int_equal(intersects, in_both > 0);
+        if (intersects)
             assert_int_equal(banyan_box_elems(&both), in_both);
         assert_true(parts <= 2 * ndim || ndim == 0);
         assert_true(banyan_box_equal(&a, &a));

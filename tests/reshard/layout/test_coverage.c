@@ -116,7 +116,7 @@ static void plan_with_a_hole(banyan_world *world, void *context)
     banyan_layout_destroy(destination);
 }
 
-static void every_rank_hears_of_one_ranks_hole(void **state)
+static void every_rank_reports_one_ranks_hole(void **state)
 {
     (void)state;
     ranks_run(3, plan_with_a_hole, NULL);
@@ -372,7 +372,7 @@ int main(void)
         cmocka_unit_test(a_row_that_no_piece_covers_is_named),
         cmocka_unit_test(the_rest_of_tensors_becomes_padding_from_the_first_one_on),
         cmocka_unit_test(a_tensor_without_a_piece_is_named),
-        cmocka_unit_test(every_rank_hears_of_one_ranks_hole),
+        cmocka_unit_test(every_rank_reports_one_ranks_hole),
         cmocka_unit_test(runs_fill_padding_and_leave_the_rest_alone),
         cmocka_unit_test(padding_of_a_buffer_is_filled_with_a_value_of_its_type),
         cmocka_unit_test(fills_that_cannot_be_are_refused),

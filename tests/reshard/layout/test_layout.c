@@ -191,7 +191,7 @@ static void add_two_global_shapes(banyan_layout *layout)
     banyan_layout_add_piece(layout, &piece);
 }
 
-static void the_first_mistake_is_told_with_its_names_and_numbers(void **state)
+static void the_first_mistake_is_reported_with_its_names_and_numbers(void **state)
 {
     (void)state;
     expect_error(add_name_twice, "two local tensors have the name \"a\"");
@@ -338,7 +338,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_layout_gives_back_what_was_added),
-        cmocka_unit_test(the_first_mistake_is_told_with_its_names_and_numbers),
+        cmocka_unit_test(the_first_mistake_is_reported_with_its_names_and_numbers),
         cmocka_unit_test(mistakes_of_the_whole_are_found_by_the_check),
         cmocka_unit_test(a_view_walks_the_piece_where_it_lies),
         cmocka_unit_test(a_view_of_a_piece_without_a_dimension_keeps_its_order),

@@ -267,7 +267,7 @@ static void expect_refusal(const char *text, const char *part)
     text_file_remove(&at);
 }
 
-static void mistakes_are_told_with_their_place(void **state)
+static void mistakes_are_reported_with_their_place(void **state)
 {
     (void)state;
     expect_refusal("{\"format\": \"banyan.layout\",\n \"version\": 1,\n oh}", ":3:");
@@ -280,9 +280,9 @@ static void mistakes_are_told_with_their_place(void **state)
     expect_refusal(HEAD "{\"ranks\": [0, 1, 0], \"tensors\": []}]}",
                    "ranks[0].ranks[2] is rank 0 a second time");
     expect_refusal(HEAD "{\"ranks\": [1048576], \"tensors\": []}]}",
-                   "ranks[0].ranks[0] is no rank");
+                   "ranks[0].ranks[0] is not a rank");
     expect_refusal(HEAD "{\"ranks\": [0, \"1\"], \"tensors\": []}]}",
-                   "ranks[0].ranks[1] is no rank");
+                   "ranks[0].ranks[1] is not a rank");
     expect_refusal(HEAD "{\"ranks\": [0]}]}", "ranks[0] has no \"tensors\"");
     expect_refusal(TENSOR("BF17", "[8]", "\"pieces\": []"), "has unknown type \"BF17\"");
     expect_refusal(TENSOR("BF16", "[-1]", "\"pieces\": []"), "ranks[0].tensors[0].shape[0] is -1");
@@ -305,7 +305,7 @@ static void mistakes_are_told_with_their_place(void **state)
     expect_refusal(TENSOR("BF16", "[8]",
                           PIECE("\"start\": [2], \"extent\": [2], \"replicas\": {\"first\": 0, "
                                 "\"count\": [1, 1, 1, 2], \"stride\": [0, 0, 0, -1]}")),
-                   "replicas is no set of ranks");
+                   "replicas is not a set of ranks");
     expect_refusal(TENSOR("I8", "[8]",
                           "\"pieces\": [], \"padding\": [{\"start\": [0], \"extent\": [8], "
                           "\"fill\": 128}]"),
@@ -369,7 +369,7 @@ int main(void)
         cmocka_unit_test(layouts_come_back_as_they_were_saved),
         cmocka_unit_test(equal_layouts_are_kept_once),
         cmocka_unit_test(a_short_file_means_what_it_should),
-        cmocka_unit_test(mistakes_are_told_with_their_place),
+        cmocka_unit_test(mistakes_are_reported_with_their_place),
         cmocka_unit_test(ranks_that_contradict_each_other_are_named),
         cmocka_unit_test(unwritable_layouts_are_refused),
     };

@@ -238,7 +238,7 @@ static void a_mesh_that_cannot_be_is_refused(void **state)
     expect_refused(&job, "no placement of kind 7");
 }
 
-static void axes_that_interleave_without_meeting_are_accepted(void **state)
+static void axes_that_interleave_without_overlap_are_accepted(void **state)
 {
     (void)state;
     struct job job = {.ndim = 1,
@@ -255,7 +255,7 @@ int main(void)
         cmocka_unit_test(one_dimension_may_be_cut_by_two_axes_in_either_order),
         cmocka_unit_test(an_axis_of_one_rank_adds_nothing_to_the_replicas),
         cmocka_unit_test(a_mesh_that_cannot_be_is_refused),
-        cmocka_unit_test(axes_that_interleave_without_meeting_are_accepted),
+        cmocka_unit_test(axes_that_interleave_without_overlap_are_accepted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -272,7 +272,8 @@ static void a_broken_case_is_refused_with_the_place(void **state)
     expect_refused("\"task_id\": 2", "\"src_rank\": 0", "\"src_rank\": 1",
                    "transfers[2] names \"fc1\" (src_name), which rank 1 does not hold");
     expect_refused("\"task_id\": 2", "[[2, 4]", "[[2, 9]", "transfers[2].src_slice[0][1] is 9");
-    expect_refused("\"task_id\": 2", "[[2, 4]", "[[4, 2]", "transfers[2].src_slice[0] is no pair");
+    expect_refused("\"task_id\": 2", "[[2, 4]", "[[4, 2]",
+                   "transfers[2].src_slice[0] is not a pair");
     expect_refused("\"task_id\": 2", "[[2, 4]", "[[2, 3]", "sends 2 elements and receives 4");
     expect_refused("\"task_id\": 2", "[[2, 4], [0, 2]]", "[[2, 4]]", "src_slice has 1 dimensions");
     banyan_megatron_case *loaded;

@@ -246,7 +246,7 @@ static void heads_of_unknown_size_are_refused_until_the_spec_has_it(void **state
                    "the size of its heads is unknown: give head=N in the spec, or a config.json "
                    "with head_dim (or hidden_size and num_attention_heads)");
     expect_refused(model, NULL, "packing=megatron", "the size of its heads is unknown");
-    expect_refused(model, NULL, "tp=2,head=48", "256 elements are no heads of 48");
+    expect_refused(model, NULL, "tp=2,head=48", "256 elements do not divide into heads of 48");
     static const char *const taken[] = {"tp=1", "tp=2,head=64", "tp=4,head=64", "tp=1,head=64"};
     check_specs_with(model, taken + 1, 3, "");
     model = standin_model(&shape);
@@ -394,7 +394,7 @@ static void what_does_not_divide_is_refused_with_tensor_rule_and_numbers(void **
     expect_refused(model, "**\n    shard 1\n", "tp=2", "\"model.layers.0.input_layernorm.weight\"");
     expect_refused(model, "**\n    shard 1\n", "tp=2", "dimension 1 of 1 is to be sharded");
     expect_refused(model, "**\n    shard 0\n    heads 5\n", "tp=2",
-                   "64 elements are no heads of 5");
+                   "64 elements do not divide into heads of 5");
     banyan_model_destroy(model);
 
     model = standin_deepseek(2, 2, 4);
@@ -492,7 +492,7 @@ static uint64_t elems_of_half(const banyan_model *model, const banyan_rules *rul
 }
 
 /* A model keeps the first rules' statements about its tensors. */
-static void rules_are_heard_that_come_after_others(void **state)
+static void later_rules_apply_too(void **state)
 {
     (void)state;
     const standin_shape shape = {.layers = 2,
@@ -543,7 +543,7 @@ int main(void)
         cmocka_unit_test(what_does_not_divide_is_refused_with_tensor_rule_and_numbers),
         cmocka_unit_test(parts_that_do_not_fit_together_are_refused),
         cmocka_unit_test(a_spec_or_rank_that_cannot_be_is_refused),
-        cmocka_unit_test(rules_are_heard_that_come_after_others),
+        cmocka_unit_test(later_rules_apply_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

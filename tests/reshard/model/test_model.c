@@ -59,7 +59,8 @@ static void what_cannot_be_is_refused_with_line_and_tensor(void **state)
         {"{\"shape\": [2], \"dtype\": 4}", ":3: tensor \"b.w\" has no \"dtype\""},
         {"{\"dtype\": \"F32\"}", ":3: tensor \"b.w\" has no \"shape\""},
         {"{\"shape\": 2, \"dtype\": \"F32\"}", "has no \"shape\" that is an array"},
-        {"{\"shape\": [2, -1], \"dtype\": \"F32\"}", "in dimension 1, which is no integer from 0"},
+        {"{\"shape\": [2, -1], \"dtype\": \"F32\"}",
+         "in dimension 1, which is not an integer from 0"},
         {"{\"shape\": [2.5], \"dtype\": \"F32\"}", "in dimension 0"},
         {"{\"shape\": [null], \"dtype\": \"F32\"}", "in dimension 0"},
         {"{\"shape\": [1,1,1,1,1,1,1,1,1], \"dtype\": \"F32\"}", "has 9 dimensions"},
@@ -166,7 +167,7 @@ static int64_t head_of(const char *folder, const char *config)
     return head;
 }
 
-static void a_folders_configuration_tells_the_size_of_heads(void **state)
+static void a_folders_configuration_gives_the_size_of_heads(void **state)
 {
     char *single = folder_path(*state, "model.safetensors");
     write_safetensors(single, "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
@@ -289,7 +290,7 @@ int main(void)
         cmocka_unit_test(a_model_reads_back_in_file_order),
         cmocka_unit_test(what_cannot_be_is_refused_with_line_and_tensor),
         cmocka_unit_test(a_model_loads_from_a_folder_and_from_safetensors),
-        cmocka_unit_test_setup_teardown(a_folders_configuration_tells_the_size_of_heads,
+        cmocka_unit_test_setup_teardown(a_folders_configuration_gives_the_size_of_heads,
                                         folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(every_scalar_of_a_configuration_is_a_fact, folder_setup,
                                         folder_teardown),

@@ -166,22 +166,22 @@ static void expect_refused(const char *text, const char *part)
     assert_null(rules);
 }
 
-static void mistakes_are_told_with_their_line(void **state)
+static void mistakes_are_reported_with_their_line(void **state)
 {
     (void)state;
     expect_refused("  shard 0\n", ":1: \"shard\" is a clause without a pattern");
-    expect_refused("a\n\n  cut 0\n", ":3: \"cut\" is no clause");
+    expect_refused("a\n\n  cut 0\n", ":3: \"cut\" is not a clause");
     expect_refused("a b\n", ":1: \"b\" is not expected here");
     expect_refused("a{rank}\n", "has a brace that is neither {layer} nor {expert}");
     expect_refused("a{layer}{layer}\n", "twice");
     expect_refused("*.*.*.*.*\n", "too many stars");
     expect_refused("*x*x*x*x{layer}x{expert}xxx*\n", "too many");
     expect_refused("a\n shard\n", ":2: \"shard\" should be followed by a number");
-    expect_refused("a\n shard x\n", ":2: \"x\" is no number from 0 to 7");
-    expect_refused("a\n shard 8\n", ":2: \"8\" is no number from 0 to 7");
-    expect_refused("a\n shard -1\n", ":2: \"-1\" is no number");
+    expect_refused("a\n shard x\n", ":2: \"x\" is not a number from 0 to 7");
+    expect_refused("a\n shard 8\n", ":2: \"8\" is not a number from 0 to 7");
+    expect_refused("a\n shard -1\n", ":2: \"-1\" is not a number");
     expect_refused("a\n shard 0 1\n", ":2: \"1\" is not expected here");
-    expect_refused("a\n shard 0\n heads 4+\n", ":3: \"4+\" is no expression");
+    expect_refused("a\n shard 0\n heads 4+\n", ":3: \"4+\" is not an expression");
     expect_refused("a\n shard 0\n heads (4\n", ":3: \"(4\" lacks a closing parenthesis");
     expect_refused("a\n shard 0\n heads 4 wide 5\n", ":3: \"wide\" is none of count, from, shared");
     expect_refused("a\n shard 0\n heads\n", ":3: \"heads\" should be followed by a size");
@@ -213,8 +213,8 @@ static void mistakes_are_told_with_their_line(void **state)
     expect_refused("behind p l.mark\n", ":1: \"l.mark\" has no {layer}");
     expect_refused("behind p l.{layer}.mark embed\n", ":1: \"embed\" should be needs");
     expect_refused("behind p l.{layer}.mark needs embed head\n", ":1: \"head\" is not expected");
-    expect_refused("packing p vocab x\n", ":1: \"x\" is no number");
-    expect_refused("packing p like q\n", ":1: \"q\" is no packing that is described above");
+    expect_refused("packing p vocab x\n", ":1: \"x\" is not a number");
+    expect_refused("packing p like q\n", ":1: \"q\" is not a packing that is described above");
     expect_refused("packing p\npacking p\n", ":2: \"p\" is a packing that is already described");
     expect_refused("packing p size 3\n",
                    ":1: \"size\" is none of like, vocab, per_tp, strict, release");
@@ -256,7 +256,7 @@ int main(void)
         cmocka_unit_test(patterns_match_names),
         cmocka_unit_test(templates_are_filled_in),
         cmocka_unit_test(clauses_belong_to_all_patterns_above_them),
-        cmocka_unit_test(mistakes_are_told_with_their_line),
+        cmocka_unit_test(mistakes_are_reported_with_their_line),
         cmocka_unit_test(a_binary_is_no_rule_file),
         cmocka_unit_test(the_built_in_rules_read_well),
     };

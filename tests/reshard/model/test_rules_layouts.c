@@ -111,11 +111,11 @@ static void a_whole_part_is_held_by_every_rank(void **state)
     EXPECT(model, rules, "tp=2", 0, "w", 0, 1, 4, 5);
     EXPECT(model, rules, "tp=2", 1, "w", 2, 3, 4, 5);
     expect_refused(model, "w\n shard 0\n part size/4\n part 2\n", "tp=2",
-                   "size/4: 6 / 4 is no integer");
+                   "size/4: 6 / 4 is not an integer");
     banyan_model_destroy(model);
 }
 
-static void stacked_experts_are_spread_cut_and_transposed(void **state)
+static void stacked_experts_are_distributed_cut_and_transposed(void **state)
 {
     (void)state;
     standin made = standin_begin();
@@ -395,8 +395,8 @@ static void expressions(void **state)
         {"(3+two)*4/10-2", EXPR_OK, 0, ""},
         {"3-two-1", EXPR_OK, 0, ""},
         {"three+two", EXPR_UNKNOWN, 0, "three"},
-        {"7/two", EXPR_WRONG, 0, "7 / 2 is no integer"},
-        {"7/0", EXPR_WRONG, 0, "7 / 0 is no integer"},
+        {"7/two", EXPR_WRONG, 0, "7 / 2 is not an integer"},
+        {"7/0", EXPR_WRONG, 0, "7 / 0 is not an integer"},
         {"two-3", EXPR_WRONG, 0, "2 - 3 is negative"},
         {"2147483647*2147483647*2", EXPR_WRONG, 0, "is too large"},
     };
@@ -421,7 +421,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_of_a_fused_tensor_are_each_cut_by_itself),
         cmocka_unit_test(a_whole_part_is_held_by_every_rank),
-        cmocka_unit_test(stacked_experts_are_spread_cut_and_transposed),
+        cmocka_unit_test(stacked_experts_are_distributed_cut_and_transposed),
         cmocka_unit_test(stacked_experts_become_tensors_of_their_own),
         cmocka_unit_test(halves_and_once),
         cmocka_unit_test(a_computed_tensor_is_left_alone_once_its_source_is_left_out),

@@ -33,7 +33,7 @@ static void keys_become_numbers_and_the_rest_defaults(void **state)
     assert_int_equal(parsed("tp=4,head=64").head, 64);
 }
 
-static void experts_are_cut_like_the_rest_unless_ep_spreads_them(void **state)
+static void experts_are_cut_like_the_rest_unless_ep_distributes_them(void **state)
 {
     (void)state;
     assert_int_equal(parsed("tp=4").etp, 4);
@@ -63,21 +63,21 @@ static void expect_refused(const char *text, const char *part)
 static void a_wrong_spec_is_refused_with_the_place(void **state)
 {
     (void)state;
-    expect_refused("tp=2,qp=2", "\"qp\" at character 6 is no key");
+    expect_refused("tp=2,qp=2", "\"qp\" at character 6 is not a key");
     expect_refused("tp=2,pp", "\"pp\" at character 6 is not key=value");
     expect_refused("tp=2,,pp=2", "\"\" at character 6 is not key=value");
     expect_refused("tp=2,", "\",\" at character 5 ends the text");
-    expect_refused("tp=two", "\"two\" at character 4 is no number from 1");
-    expect_refused("tp=", "\"\" at character 4 is no number");
-    expect_refused("tp=0", "\"0\" at character 4 is no number from 1");
+    expect_refused("tp=two", "\"two\" at character 4 is not a number from 1");
+    expect_refused("tp=", "\"\" at character 4 is not a number");
+    expect_refused("tp=0", "\"0\" at character 4 is not a number from 1");
     expect_refused("tp=-1", "\"-1\" at character 4");
     expect_refused("tp=2147483648", "\"2147483648\" at character 4");
     expect_refused("tp=99999999999999999999999", "at character 4");
     expect_refused("tp=2,tp=2", "\"tp\" at character 6 is there twice");
     expect_refused("packing=vllm,packing=hf", "\"packing\" at character 14 is there twice");
-    expect_refused("packing=", "\"\" at character 9 is no packing's name");
-    expect_refused("packing=a-b", "is no packing's name");
-    expect_refused("packing=a_name_of_more_than_23_letters", "is no packing's name");
+    expect_refused("packing=", "\"\" at character 9 is not a packing's name");
+    expect_refused("packing=a-b", "is not a packing's name");
+    expect_refused("packing=a_name_of_more_than_23_letters", "is not a packing's name");
     expect_refused("tp=65536,pp=65536", "more than 2147483647 ranks");
     expect_refused("tp=65536,dp=65536", "more than 2147483647 ranks");
     expect_refused("tp=3,world=8", "world=8 is not a multiple of tp × pp × fsdp = 3");
@@ -136,7 +136,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_become_numbers_and_the_rest_defaults),
-        cmocka_unit_test(experts_are_cut_like_the_rest_unless_ep_spreads_them),
+        cmocka_unit_test(experts_are_cut_like_the_rest_unless_ep_distributes_them),
         cmocka_unit_test(the_worlds_size_implies_the_replicas),
         cmocka_unit_test(a_wrong_spec_is_refused_with_the_place),
         cmocka_unit_test(every_rank_has_one_place_on_both_grids),

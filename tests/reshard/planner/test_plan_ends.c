@@ -130,7 +130,7 @@ static void check_random_cases(banyan_world *world, void *context)
     CHECK(transfers > 0);
 }
 
-static void both_ends_name_every_transfer_alike(void **state)
+static void both_ends_give_every_transfer_the_same_id(void **state)
 {
     (void)state;
     uint64_t seed = random_seed();
@@ -140,7 +140,7 @@ static void both_ends_name_every_transfer_alike(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(both_ends_name_every_transfer_alike),
+        cmocka_unit_test(both_ends_give_every_transfer_the_same_id),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -278,7 +278,7 @@ static void ranks_added_at_the_end_change_no_task_id(void **state)
 }
 
 /* A wide tensor in rows over all ranks, as with FSDP, on both sides. */
-static size_t most_claims_heard(int size, int64_t rows_a_rank, int shift)
+static size_t most_claims_received(int size, int64_t rows_a_rank, int shift)
 {
     banyan_layout **sources = calloc((size_t)size, sizeof *sources);
     banyan_layout **destinations = calloc((size_t)size, sizeof *destinations);
@@ -305,11 +305,11 @@ static size_t most_claims_heard(int size, int64_t rows_a_rank, int shift)
     return most;
 }
 
-static void what_a_rank_hears_does_not_grow_with_the_world(void **state)
+static void the_records_of_a_rank_do_not_grow_with_the_world(void **state)
 {
     (void)state;
-    size_t few_ranks = most_claims_heard(24, 7, 5), many_ranks = most_claims_heard(600, 7, 5);
-    printf("claims heard by one rank: %zu of 24 ranks, %zu of 600\n", few_ranks, many_ranks);
+    size_t few_ranks = most_claims_received(24, 7, 5), many_ranks = most_claims_received(600, 7, 5);
+    printf("claims received by one rank: %zu of 24 ranks, %zu of 600\n", few_ranks, many_ranks);
     assert_in_range(many_ranks, 2, 24);
 }
 
@@ -371,7 +371,7 @@ static void a_record_reads_back_and_a_changed_one_is_sane_or_refused(void **stat
     }
 }
 
-static void boxes_that_meet_meet_in_a_slab(void **state)
+static void boxes_that_intersect_share_a_slab(void **state)
 {
     (void)state;
     random_state random = random_from(random_seed());
@@ -389,7 +389,7 @@ static void boxes_that_meet_meet_in_a_slab(void **state)
         assert_in_range(put.last - put.first, 0, 1);
         if (put.level == 0 || !banyan_box_intersect(&boxes[0], &boxes[1], &common))
             continue;
-        plan_cells asked = plan_cells_meeting(&boxes[1], shape, put.dim, put.level);
+        plan_cells asked = plan_cells_intersecting(&boxes[1], shape, put.dim, put.level);
         assert_true(asked.first <= put.last && put.first <= asked.last);
     }
 }
@@ -405,9 +405,9 @@ int main(void)
         cmocka_unit_test(a_tied_tensor_is_filled_from_its_fallback_unless_the_source_has_it),
         cmocka_unit_test(a_persistent_buffer_takes_the_type_of_its_source),
         cmocka_unit_test(ranks_added_at_the_end_change_no_task_id),
-        cmocka_unit_test(what_a_rank_hears_does_not_grow_with_the_world),
+        cmocka_unit_test(the_records_of_a_rank_do_not_grow_with_the_world),
         cmocka_unit_test(a_record_reads_back_and_a_changed_one_is_sane_or_refused),
-        cmocka_unit_test(boxes_that_meet_meet_in_a_slab),
+        cmocka_unit_test(boxes_that_intersect_share_a_slab),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -328,7 +328,7 @@ static bool same_move(const plan_move *a, const plan_move *b)
            banyan_box_equal(&a->transfer.box, &b->transfer.box);
 }
 
-static void ids_that_collide_are_told_apart_alike_at_both_ends(void **state)
+static void both_ends_make_colliding_ids_distinct_in_the_same_way(void **state)
 {
     (void)state;
     random_state random = random_from(random_seed());
@@ -394,7 +394,7 @@ int main(void)
         cmocka_unit_test(receivers_enough_keep_every_replica_busy_with_fewer_shares),
         cmocka_unit_test(overlapping_sources_give_every_element_once),
         cmocka_unit_test(planning_takes_little_time_for_sources_that_are_columns),
-        cmocka_unit_test(ids_that_collide_are_told_apart_alike_at_both_ends),
+        cmocka_unit_test(both_ends_make_colliding_ids_distinct_in_the_same_way),
         cmocka_unit_test(every_part_of_a_transfer_is_in_its_id),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -273,7 +273,7 @@ static void names_that_a_message_cannot_hold_are_logged(void **state)
     banyan_log_set(NULL, NULL);
 }
 
-static void misspelt_tensors_are_all_told_with_the_nearest_name(void **state)
+static void all_misspelt_tensors_are_reported_with_the_nearest_name(void **state)
 {
     (void)state;
     ranks_run(3, misspell, NULL);
@@ -307,7 +307,7 @@ int main(void)
         cmocka_unit_test(tensors_that_rules_or_patterns_skip_may_stay),
         cmocka_unit_test(what_falls_back_on_a_tensor_takes_it),
         cmocka_unit_test(random_sources_are_judged_as_every_element_is),
-        cmocka_unit_test(misspelt_tensors_are_all_told_with_the_nearest_name),
+        cmocka_unit_test(all_misspelt_tensors_are_reported_with_the_nearest_name),
         cmocka_unit_test(names_that_a_message_cannot_hold_are_logged),
         cmocka_unit_test(options_that_differ_are_refused),
     };

@@ -116,7 +116,7 @@ static void every_run_of_a_kept_schedule_moves_all(void **state)
 }
 
 /* The last rank starts after rank 0 has polled its run, which therefore cannot be over before. */
-static void await_look(_Atomic int *looked_in, int pass)
+static void wait_for_look(_Atomic int *looked_in, int pass)
 {
     for (int ms = 0; *looked_in < pass; ms++) {
         CHECK(ms < 20000);
@@ -132,7 +132,7 @@ static void start_and_wait(banyan_world *world, void *context)
     for (int pass = 1; pass <= 2; pass++) {
         filled_make(on.mine.source_layout, on.mine.source, pass);
         if (rank == banyan_world_size(world) - 1)
-            await_look(looked_in, pass);
+            wait_for_look(looked_in, pass);
         banyan_request *request;
         CHECK_OK(banyan_reshard_start(on.plan, on.mine.source, on.mine.destination, on.service,
                                       world, NULL, &request));

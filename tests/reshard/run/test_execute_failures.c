@@ -122,7 +122,7 @@ static void other_options(banyan_world *world, void *context)
     free(of);
 }
 
-static void a_plan_is_refused_on_every_rank_alike(void **state)
+static void a_plan_is_refused_on_every_rank(void **state)
 {
     (void)state;
     ranks_run(3, other_options, NULL);
@@ -227,7 +227,7 @@ int main(void)
         cmocka_unit_test(a_failed_run_leaves_all_torn_and_can_be_run_again),
         cmocka_unit_test(all_ranks_agree_on_a_version),
         cmocka_unit_test(arguments_that_do_not_fit_the_plan_stop_every_rank),
-        cmocka_unit_test(a_plan_is_refused_on_every_rank_alike),
+        cmocka_unit_test(a_plan_is_refused_on_every_rank),
         cmocka_unit_test(a_replica_that_holds_nothing_is_found_before_anything_moves),
         cmocka_unit_test(a_bit_that_flips_on_the_way_is_found),
         cmocka_unit_test(a_rank_that_dies_in_a_run_ends_it),

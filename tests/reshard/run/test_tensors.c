@@ -70,7 +70,7 @@ static void a_tensor_that_is_not_the_layouts_is_refused(void **state)
     CHECK_FAILS(banyan_tensors_create(NULL, good, 2, &set), BANYAN_ERR_INVALID, "needs a layout");
     const struct {
         DLTensor tensor;
-        const char *sentence;
+        const char *message;
     } bad[] = {
         {{.data = data, .ndim = 2, .dtype = BANYAN_BF16, .shape = (int64_t[]){5, 3}},
          "\"matrix\" has shape [5, 3], its layout says [3, 5]"},
@@ -88,7 +88,7 @@ static void a_tensor_that_is_not_the_layouts_is_refused(void **state)
         if (tensors[0].device.device_type == 0)
             tensors[0].device = good[0].device;
         CHECK_FAILS(banyan_tensors_create(layout, tensors, 2, &set), BANYAN_ERR_INVALID,
-                    bad[i].sentence);
+                    bad[i].message);
     }
     assert_null(set);
     CHECK_OK(banyan_tensors_create(layout, good, 2, &set));

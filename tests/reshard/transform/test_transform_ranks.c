@@ -380,7 +380,7 @@ static void check_back(const struct back_case *of, const struct local *local, in
     } else if (banyan_dtype_equal(of->source.dtype, BANYAN_F32)) {
         want = format_cast(format_bf16, format_f32, bits);
     } else if ((bits & 0x7f) == 0x7f) {
-        CHECK(isnan(format_decode(format_bf16, got)), "%#x is no NaN", got);
+        CHECK(isnan(format_decode(format_bf16, got)), "%#x is not a NaN", got);
         return;
     } else {
         double value = mxfp8_reference_value((uint8_t)bits, source_scale(row, col / 32));

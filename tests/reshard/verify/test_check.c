@@ -177,7 +177,7 @@ static void a_receive_that_is_shifted_by_one_is_outside(void **state)
     release(&made);
 }
 
-static void a_source_that_does_not_hold_it_is_told(void **state)
+static void a_source_that_does_not_hold_it_is_reported(void **state)
 {
     (void)state;
     planned made;
@@ -191,7 +191,7 @@ static void a_source_that_does_not_hold_it_is_told(void **state)
     release(&made);
 }
 
-static void a_send_of_what_is_not_held_is_told(void **state)
+static void a_send_of_data_that_is_not_held_is_reported(void **state)
 {
     (void)state;
     planned made;
@@ -214,8 +214,8 @@ int main(void)
         cmocka_unit_test(findings_about_pairs_come_in_the_order_of_their_ranks),
         cmocka_unit_test(a_receive_that_is_doubled_writes_twice),
         cmocka_unit_test(a_receive_that_is_shifted_by_one_is_outside),
-        cmocka_unit_test(a_source_that_does_not_hold_it_is_told),
-        cmocka_unit_test(a_send_of_what_is_not_held_is_told),
+        cmocka_unit_test(a_source_that_does_not_hold_it_is_reported),
+        cmocka_unit_test(a_send_of_data_that_is_not_held_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
