@@ -209,7 +209,7 @@ class Reshard(WithFolder):
                  xml.etree.ElementTree.parse(picture).getroot().iter(SVG + "text")]
         self.assertIn("a<b&c", texts)
 
-    def test_wrong_input_is_one_sentence(self):
+    def test_wrong_input_gives_one_message(self):
         broken = self.folder / "broken.json"
         broken.write_text('{"a": {"shape": [1, 2')
         unknown = small_model.write({"what.is.this": {"shape": [3], "dtype": "BF16"}},
@@ -332,7 +332,7 @@ class Check(WithFolder):
     def test_a_transfer_that_is_missing_leaves_a_hole(self):
         self.assertEqual(self.rules(lambda case: case["transfers"].pop(1)), [("unwritten", 2)])
 
-    def test_a_transfer_that_comes_twice_is_told(self):
+    def test_a_transfer_that_comes_twice_is_reported(self):
         self.assertEqual(self.rules(lambda case: case["transfers"].append(case["transfers"][2])),
                          [("twice", 2)])
 
@@ -341,7 +341,7 @@ class Check(WithFolder):
             case["transfers"][1]["dst_slice"][0] = [3, 7]
         self.assertEqual(self.rules(shift), [("source", 2), ("twice", 2), ("unwritten", 2)])
 
-    def test_a_sender_that_holds_something_else_is_told(self):
+    def test_a_sender_that_holds_something_else_is_reported(self):
         def swap(case):
             case["transfers"][1]["src_rank"] = 0
         self.assertEqual(self.rules(swap), [("source", 2)])
@@ -356,7 +356,7 @@ class Check(WithFolder):
             done = self.check(path.read_text())
             self.assertEqual(done.returncode, 0, f"{path.name}: {done.stdout}{done.stderr}")
 
-    def test_what_is_no_case_is_told_apart(self):
+    def test_a_file_that_is_not_a_case_is_reported(self):
         self.assertEqual(self.check("{").returncode, 2)
 
 

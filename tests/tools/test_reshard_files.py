@@ -252,7 +252,7 @@ class Files(unittest.TestCase):
             self.assertEqual((done.returncode, done.stdout), (2, ""))
             self.assertIn(part, done.stderr)
 
-    def test_a_full_disk_is_a_sentence_and_leaves_nothing(self):
+    def test_a_full_disk_gives_a_message_and_leaves_nothing(self):
         # Files end at 64 MiB, which is more than the ranks' shared memory needs.
         most = 64 << 20
         wide = self.folder / "wide.safetensors"

@@ -97,7 +97,7 @@ class Heads(unittest.TestCase):
         self.assertIn("the size of its heads is unknown: give head=N in the spec", done.stderr)
         self.assertFalse((self.folder / "out").exists())
 
-    def test_a_contradiction_is_told_with_both_values(self):
+    def test_a_contradiction_is_reported_with_both_values(self):
         (self.source / "config.json").write_text(json.dumps(CONFIG))
         done = self.reshard(self.source, "out", "--from", "tp=1", "--to", "tp=1,head=128")
         self.assertEqual((done.returncode, done.stdout), (1, ""))

@@ -7,12 +7,19 @@
 #include "core/status.h"
 #include "run/measure.h"
 
-uint64_t move_tensor_bytes(const DLTensor *tensor)
+#define POISON 0xa5
+
+uint64_t move_tensor_elems(const DLTensor *tensor)
 {
     uint64_t elems = 1;
     for (int k = 0; k < tensor->ndim; k++)
         elems *= (uint64_t)tensor->shape[k];
-    return elems * banyan_dtype_bytes(tensor->dtype);
+    return elems;
+}
+
+uint64_t move_tensor_bytes(const DLTensor *tensor)
+{
+    return move_tensor_elems(tensor) * banyan_dtype_bytes(tensor->dtype);
 }
 
 static banyan_status make_layouts(const job_spec *spec, const char *transform, move *made)
@@ -46,14 +53,14 @@ static size_t split_patterns(char *text, const char *patterns[MAX_SKIPS])
     return count;
 }
 
-static banyan_status reshard_move_make_plan(const move_options *how, const char *const *skip,
-                                            size_t skip_count, move *made)
+static banyan_status reshard_move_make_plan(const job_spec *spec, const move_options *how,
+                                            const char *const *skip, size_t skip_count, move *made)
 {
     banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
     options.skip = skip;
     options.skip_count = skip_count;
     options.checksums = how->checksums;
-    options.require_whole_source = !how->partial_source;
+    options.require_whole_source = !spec->partial_source;
     options.transform = reshard_move_transform_of(made);
     RETURN_IF_FAILED(banyan_world_barrier(made->world));
     span planning = {.began = clock_now_s()};
@@ -71,7 +78,7 @@ banyan_status move_prepare(const job_spec *spec, const move_options *options, in
     const char *patterns[MAX_SKIPS];
     char *skip = spec->skip ? strdup(spec->skip) : NULL;
     banyan_status status =
-        reshard_move_make_plan(options, patterns, split_patterns(skip, patterns), made);
+        reshard_move_make_plan(spec, options, patterns, split_patterns(skip, patterns), made);
     free(skip);
     RETURN_IF_FAILED(status);
     RETURN_IF_FAILED(banyan_copy_service_open(made->world, options->backend, NULL, &made->service));
@@ -87,9 +94,20 @@ banyan_status move_execute(move *prepared)
                                   reshard_move_transform_of(prepared), NULL);
 }
 
-/* The world stays open: closing it waits for all ranks, so only ranks that succeeded close it. */
-void move_release(move *made)
+void move_poison(move *prepared)
 {
+    for (size_t i = 0; i < banyan_tensors_count(prepared->destination_tensors); i++) {
+        const DLTensor *tensor = banyan_tensors_get(prepared->destination_tensors, i);
+        uint64_t bytes = move_tensor_bytes(tensor);
+        if (bytes > 0)
+            memset((char *)tensor->data + tensor->byte_offset, POISON, bytes);
+    }
+}
+
+int move_end(move *made, banyan_status status, failure *failed)
+{
+    if (status != BANYAN_OK)
+        failure_note(failed, made->rank, status);
     banyan_tensors_destroy(made->destination_tensors);
     banyan_tensors_destroy(made->source_tensors);
     banyan_reshard_plan_destroy(made->plan);
@@ -98,4 +116,7 @@ void move_release(move *made)
     banyan_transform_destroy(made->cast);
     banyan_layout_destroy(made->plain);
     banyan_layout_destroy(made->source);
+    if (status == BANYAN_OK && (status = banyan_world_close(made->world)) != BANYAN_OK)
+        failure_note(failed, made->rank, status);
+    return status == BANYAN_OK ? 0 : 1;
 }

@@ -4,6 +4,7 @@
 
 #include <banyan/banyan.h>
 
+#include "launch/forked.h"
 #include "layout/job_spec.h"
 #include "reshard/mxfp8_target.h"
 
@@ -12,7 +13,6 @@ typedef struct move_options {
     const char *transform; /* NULL: none; "mxfp8" or "mxfp8-at-sender" */
     bool ordinary_memory;  /* the tensors do not lie in symmetric memory */
     bool checksums;
-    bool partial_source; /* not all of the source need arrive */
 } move_options;
 
 /* A rank that has no part of a side has an empty layout of it, and no tensors. */
@@ -30,12 +30,19 @@ typedef struct move {
 } move;
 
 /* Open the world that the environment describes, plan, and allocate memory. Collective. After a
- * failure, too, move_release frees what exists. */
+ * failure, too, move_end frees what exists. */
 banyan_status move_prepare(const job_spec *spec, const move_options *options, int rank, move *made);
 banyan_status move_execute(move *prepared);
-void move_release(move *made);
 
-/* Return the bytes of a tensor's elements. */
+/* Overwrite the destination with bytes that no right value equals. */
+void move_poison(move *prepared);
+
+/* Release everything and return the rank's exit code; `failed` keeps an error. The world is closed
+ * after success only, since closing waits for all ranks. */
+int move_end(move *made, banyan_status status, failure *failed);
+
+/* Return the elements of a tensor, and their bytes. */
+uint64_t move_tensor_elems(const DLTensor *tensor);
 uint64_t move_tensor_bytes(const DLTensor *tensor);
 
 #endif

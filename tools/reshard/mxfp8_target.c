@@ -19,12 +19,6 @@ static bool is_matrix(const banyan_local_tensor *tensor)
                                  banyan_dtype_equal(tensor->dtype, BANYAN_F32));
 }
 
-static banyan_status mxfp8_target_no_memory(uint64_t bytes)
-{
-    return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory: %llu bytes",
-                            (unsigned long long)bytes);
-}
-
 static banyan_status make_layout(const banyan_layout *plain, banyan_layout **made)
 {
     RETURN_IF_FAILED(banyan_layout_create(made));
@@ -68,7 +62,7 @@ static banyan_status make_scales(const banyan_local_tensor *tensor, DLTensor *sc
         bytes *= (size_t)shape[k];
     int64_t *memory = malloc(sizeof shape + bytes);
     if (!memory)
-        return mxfp8_target_no_memory(sizeof shape + bytes);
+        return pattern_no_memory(sizeof shape + bytes);
     memcpy(memory, shape, sizeof shape);
     *scales = (DLTensor){.data = memory + BANYAN_MAX_DIMS,
                          .device = {kDLCPU, 0},
@@ -83,7 +77,7 @@ static banyan_status bind_all(const banyan_layout *plain, mxfp8_target *target)
     target->count = banyan_layout_tensor_count(plain);
     target->scales = calloc(target->count + 1, sizeof *target->scales);
     if (!target->scales)
-        return mxfp8_target_no_memory(target->count * sizeof *target->scales);
+        return pattern_no_memory(target->count * sizeof *target->scales);
     for (size_t i = 0; i < target->count; i++) {
         const banyan_local_tensor *tensor = banyan_layout_tensor(plain, i);
         if (!is_matrix(tensor))
@@ -124,16 +118,6 @@ void mxfp8_target_destroy(mxfp8_target *target)
     *target = (mxfp8_target){0};
 }
 
-/* Read a BF16, which is a float's upper half, or an F32. */
-static float mxfp8_target_float_of(const unsigned char *element, size_t bytes)
-{
-    uint32_t bits = 0;
-    float value;
-    memcpy((unsigned char *)&bits + sizeof bits - bytes, element, bytes);
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 /* The smallest power of two that is no less than amax ÷ 448, as an exponent. */
 static int scale_of(float amax)
 {
@@ -165,7 +149,7 @@ static bool is_block(const unsigned char *expected, size_t elem_bytes, int64_t c
 {
     float values[BLOCK], amax = 0;
     for (int64_t i = 0; i < count; i++) {
-        values[i] = mxfp8_target_float_of(expected + (size_t)i * elem_bytes, elem_bytes);
+        values[i] = pattern_float_of(expected + (size_t)i * elem_bytes, elem_bytes);
         amax = fmaxf(amax, fabsf(values[i]));
     }
     int exponent = scale_of(amax);
@@ -209,7 +193,7 @@ banyan_status mxfp8_target_check(const mxfp8_target *target, const banyan_layout
                          .shape = (int64_t *)tensor->shape};
     expected.data = calloc(elems + 1, banyan_dtype_bytes(tensor->dtype));
     if (!expected.data)
-        return mxfp8_target_no_memory(elems * banyan_dtype_bytes(tensor->dtype));
+        return pattern_no_memory(elems * banyan_dtype_bytes(tensor->dtype));
     for (size_t k = 0; k < banyan_layout_piece_count(plain); k++) {
         const banyan_piece *piece = banyan_layout_piece(plain, k);
         if ((size_t)piece->tensor == i)

@@ -267,9 +267,15 @@ pattern_result pattern_check_fill(const banyan_box *box, const void *fill, const
     return check.result;
 }
 
-static float cast_check_float_of(const void *element, size_t bytes)
+banyan_status pattern_no_memory(uint64_t bytes)
 {
-    uint32_t bits = 0; /* a BF16 is a float's upper half */
+    return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory: %llu bytes",
+                            (unsigned long long)bytes);
+}
+
+float pattern_float_of(const void *element, size_t bytes)
+{
+    uint32_t bits = 0;
     float value;
     memcpy((unsigned char *)&bits + sizeof bits - bytes, element, bytes);
     memcpy(&value, &bits, sizeof value);
@@ -289,7 +295,7 @@ static uint16_t bf16_of(float value)
 static bool is_cast(const void *sent, size_t sent_bytes, uint32_t map, const void *got,
                     size_t got_bytes)
 {
-    float value = cast_check_float_of(sent, sent_bytes);
+    float value = pattern_float_of(sent, sent_bytes);
     if (map == BANYAN_PIECE_NEGATIVE_EXP)
         value = (float)-exp((double)value);
     uint16_t rounded = bf16_of(value);
@@ -336,8 +342,7 @@ banyan_status cast_check(const banyan_piece *piece, const banyan_transfer *sent,
     *result = (pattern_result){.elems = banyan_box_elems(&piece->box)};
     unsigned char *values = calloc(result->elems + 1, sent_bytes);
     if (!values)
-        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory: %llu elements",
-                                (unsigned long long)result->elems);
+        return pattern_no_memory(result->elems * sent_bytes);
     banyan_piece alone = *piece;
     memset(alone.local_start, 0, sizeof alone.local_start);
     pattern_fill(&alone, &(DLTensor){.data = values,

@@ -22,12 +22,16 @@ pattern_result pattern_check(const banyan_piece *piece, const DLTensor *tensor);
  * the local tensor. */
 pattern_result pattern_check_fill(const banyan_box *box, const void *fill, const DLTensor *tensor);
 
-/* Check pieces that arrive in another type, or with other values, than they were sent in. */
-
 /* Compare the piece in `tensor` with the pattern's values as they were sent, changed by the
  * transfer's value map and cast to the tensor's type. Both types are F32 or BF16; UNSUPPORTED for
  * others. first_wrong counts elements of the piece. */
 banyan_status cast_check(const banyan_piece *piece, const banyan_transfer *sent,
                          const DLTensor *tensor, pattern_result *result);
+
+/* Read a BF16, which is a float's upper half, or an F32. */
+float pattern_float_of(const void *element, size_t bytes);
+
+/* Set NO_MEMORY. */
+banyan_status pattern_no_memory(uint64_t bytes);
 
 #endif

@@ -13,19 +13,15 @@
 #define WHO "banyan reshard"
 #define DEFAULT_ITERS 5
 
-/* Arguments of both forms, and of one form only. */
 struct arguments {
-    job_spec spec;
-    move_options how;
-    const char *in, *out, *svg_path, *memory, *transform;
-    int iters; /* 0: not given */
-    bool join, json;
+    reshard_job job; /* iters 0: not given */
+    const char *in, *memory, *transform;
     char **argv;
 };
 
 static bool speaks_mpi(const struct arguments *given)
 {
-    return given->how.backend && strcmp(given->how.backend, "mpi") == 0;
+    return given->job.how.backend && strcmp(given->job.how.backend, "mpi") == 0;
 }
 
 /* Run as one of the ranks that mpirun started. */
@@ -50,56 +46,43 @@ static int reshard_command_run_ranks(reshard_job *job, const struct arguments *g
     return forked_run(WHO, job->spec.ranks, reshard_rank, job, job->failed);
 }
 
-static int run_pattern(const struct arguments *given)
+static int run_pattern(struct arguments *given)
 {
-    reshard_job job = {.spec = given->spec,
-                       .how = given->how,
-                       .svg_path = given->svg_path,
-                       .iters = given->iters > 0 ? given->iters : DEFAULT_ITERS,
-                       .json = given->json};
+    reshard_job *job = &given->job;
     int code = 1;
-    if (job.svg_path && !out_file_possible(job.svg_path)) {
-        fprintf(stderr, WHO ": cannot write %s: %s\n", job.svg_path, strerror(errno));
+    if (job->iters == 0)
+        job->iters = DEFAULT_ITERS;
+    if (job->svg_path && !out_file_possible(job->svg_path)) {
+        fprintf(stderr, WHO ": cannot write %s: %s\n", job->svg_path, strerror(errno));
         return code;
     }
     /* Read model, rules and specs before any rank starts, so that an error is printed once. */
-    if (job_spec_read(&job.spec, WHO)) {
-        job.failed = failure_create();
-        if (job.failed)
-            code = reshard_command_run_ranks(&job, given);
+    if (job_spec_read(&job->spec, WHO)) {
+        job->failed = failure_create();
+        if (job->failed)
+            code = reshard_command_run_ranks(job, given);
         else
             fprintf(stderr, WHO ": out of memory\n");
     }
-    failure_destroy(job.failed);
-    job_spec_free(&job.spec);
+    failure_destroy(job->failed);
+    job_spec_free(&job->spec);
     return code;
-}
-
-static int run_files(const struct arguments *given)
-{
-    files_job job = {.spec = given->spec,
-                     .how = given->how,
-                     .out = given->out,
-                     .join = given->join,
-                     .json = given->json};
-    job.spec.model_path = given->in;
-    return files_run(&job, WHO);
 }
 
 /* Return the first contradiction, or NULL. */
 static const char *reshard_command_contradiction(const struct arguments *given)
 {
     if (!given->in)
-        return given->out    ? "--out DIR needs --in DIR"
-               : given->join ? "--join needs --in DIR and --out DIR"
-                             : NULL;
-    if (!given->out)
+        return given->job.out    ? "--out DIR needs --in DIR"
+               : given->job.join ? "--join needs --in DIR and --out DIR"
+                                 : NULL;
+    if (!given->job.out)
         return "--in DIR needs --out DIR";
     if (speaks_mpi(given))
         return "--backend mpi does not go with --in DIR";
-    if (given->spec.model_path)
+    if (given->job.spec.model_path)
         return "--in DIR is the model: --model FILE does not go with it";
-    if (given->iters || given->svg_path || given->transform)
+    if (given->job.iters || given->job.svg_path || given->transform)
         return "--iters, --svg and --transform do not go with --in DIR";
     return NULL;
 }
@@ -109,57 +92,60 @@ static int reshard_command_run(const option_table *table, struct arguments *give
     const char *wrong = reshard_command_contradiction(given);
     if (wrong)
         return options_refuse(table, "%s", wrong);
-    const char *missing = !given->in            ? job_spec_missing(&given->spec)
-                          : given->spec.to_text ? NULL
-                                                : "--to SPEC";
+    const char *missing = !given->in                ? job_spec_missing(&given->job.spec)
+                          : given->job.spec.to_text ? NULL
+                                                    : "--to SPEC";
     if (missing && strcmp(missing, "--model FILE") == 0)
         return options_refuse(table, "--model FILE is missing, or --in DIR and --out DIR");
     if (missing)
         return options_refuse(table, "%s is missing", missing);
-    given->how.ordinary_memory = given->memory && strcmp(given->memory, "ordinary") == 0;
+    given->job.how.ordinary_memory = given->memory && strcmp(given->memory, "ordinary") == 0;
     if (given->transform && strcmp(given->transform, "none") != 0)
-        given->how.transform = given->transform;
-    return given->in ? run_files(given) : run_pattern(given);
+        given->job.how.transform = given->transform;
+    if (!given->in)
+        return run_pattern(given);
+    given->job.spec.model_path = given->in;
+    return reshard_files(&given->job, WHO);
 }
 
 static int reshard(int argc, char **argv)
 {
     struct arguments given = {.argv = argv};
     const option_entry entries[] = {
-        {"model", 'm', OPTION_TEXT, &given.spec.model_path, "FILE",
+        {"model", 'm', OPTION_TEXT, &given.job.spec.model_path, "FILE",
          "tensor list (JSON), Hugging Face folder or safetensors file", 0, 0},
-        {"from", '\0', OPTION_TEXT, &given.spec.from_text, "SPEC",
+        {"from", '\0', OPTION_TEXT, &given.job.spec.from_text, "SPEC",
          "source layout: tp=2,pp=2,packing=megatron, or a layout file (.json)", 0, 0},
-        {"to", '\0', OPTION_TEXT, &given.spec.to_text, "SPEC",
+        {"to", '\0', OPTION_TEXT, &given.job.spec.to_text, "SPEC",
          "destination layout, or a layout file", 0, 0},
-        {"disjoint", '\0', OPTION_FLAG, &given.spec.disjoint, NULL,
+        {"disjoint", '\0', OPTION_FLAG, &given.job.spec.disjoint, NULL,
          "destination ranks differ from source ranks", 0, 0},
-        {"backend", '\0', OPTION_TEXT, &given.how.backend, "direct|pipeline|mpi", "copy backend", 0,
-         0},
+        {"backend", '\0', OPTION_TEXT, &given.job.how.backend, "direct|pipeline|mpi",
+         "copy backend", 0, 0},
         {"memory", '\0', OPTION_CHOICE, &given.memory, "symmetric|ordinary",
          "memory of the tensors (symmetric)", 0, 0},
-        {"checksums", '\0', OPTION_FLAG, &given.how.checksums, NULL,
+        {"checksums", '\0', OPTION_FLAG, &given.job.how.checksums, NULL,
          "send and verify a checksum with every transfer", 0, 0},
-        {"partial-source", '\0', OPTION_FLAG, &given.how.partial_source, NULL,
+        {"partial-source", '\0', OPTION_FLAG, &given.job.spec.partial_source, NULL,
          "allow source elements that no destination holds (they are refused)", 0, 0},
-        {"config", '\0', OPTION_TEXT, &given.spec.config_path, "FILE",
+        {"config", '\0', OPTION_TEXT, &given.job.spec.config_path, "FILE",
          "config.json of the model, if it is not beside the weights", 0, 0},
-        {"skip", '\0', OPTION_TEXT, &given.spec.skip, "GLOB[,…]", "omit these tensors: **.inv_freq",
-         0, 0},
-        {"rules", '\0', OPTION_TEXT, &given.spec.rules_path, "FILE",
+        {"skip", '\0', OPTION_TEXT, &given.job.spec.skip, "GLOB[,…]",
+         "omit these tensors: **.inv_freq", 0, 0},
+        {"rules", '\0', OPTION_TEXT, &given.job.spec.rules_path, "FILE",
          "rules that split the tensors (built in)", 0, 0},
-        {"iters", '\0', OPTION_COUNT, &given.iters, "N", "number of runs (5)", 1, 1000000},
+        {"iters", '\0', OPTION_COUNT, &given.job.iters, "N", "number of runs (5)", 1, 1000000},
         {"transform", '\0', OPTION_CHOICE, &given.transform, "none|mxfp8|mxfp8-at-sender",
          "convert matrices to another format (none)", 0, 0},
-        {"json", '\0', OPTION_FLAG, &given.json, NULL, "print one JSON object instead of text", 0,
-         0},
-        {"svg", '\0', OPTION_FILE, &given.svg_path, "FILE", "draw the traffic between the ranks", 0,
-         0},
+        {"json", '\0', OPTION_FLAG, &given.job.json, NULL, "print one JSON object instead of text",
+         0, 0},
+        {"svg", '\0', OPTION_FILE, &given.job.svg_path, "FILE",
+         "draw the traffic between the ranks", 0, 0},
         {"in", '\0', OPTION_TEXT, &given.in, "DIR",
          "read a Hugging Face folder, or a folder of --out", 0, 0},
-        {"out", '\0', OPTION_TEXT, &given.out, "DIR",
+        {"out", '\0', OPTION_TEXT, &given.job.out, "DIR",
          "write the tensors of each rank, one folder for each rank", 0, 0},
-        {"join", '\0', OPTION_FLAG, &given.join, NULL,
+        {"join", '\0', OPTION_FLAG, &given.job.join, NULL,
          "write one Hugging Face folder for all ranks", 0, 0},
     };
     const option_table table = {

@@ -37,7 +37,7 @@ static banyan_checkpoint_options with_progress(const move *moved, progress *bar,
     return options;
 }
 
-static banyan_status read_in(const files_job *job, move *moved)
+static banyan_status read_in(const reshard_job *job, move *moved)
 {
     progress bar;
     banyan_checkpoint_options options = with_progress(moved, &bar, "reading");
@@ -47,7 +47,7 @@ static banyan_status read_in(const files_job *job, move *moved)
     return status;
 }
 
-static banyan_status reshard_files_write_out(const files_job *job, move *moved)
+static banyan_status reshard_files_write_out(const reshard_job *job, move *moved)
 {
     progress bar;
     banyan_checkpoint_options options = with_progress(moved, &bar, "writing");
@@ -74,7 +74,7 @@ static banyan_status reshard_files_sum(banyan_world *world, uint64_t mine, uint6
     return status;
 }
 
-static banyan_status reshard_files_report(const files_job *job, const move *moved,
+static banyan_status reshard_files_report(const reshard_job *job, const move *moved,
                                           const span *stages)
 {
     double seconds[STAGES];
@@ -103,9 +103,9 @@ static banyan_status reshard_files_report(const files_job *job, const move *move
     return BANYAN_OK;
 }
 
-static banyan_status move_files(const files_job *job, int rank, move *moved)
+static banyan_status move_files(const reshard_job *job, int rank, move *moved)
 {
-    static banyan_status (*const work[STAGES])(const files_job *job, move *moved) = {
+    static banyan_status (*const work[STAGES])(const reshard_job *job, move *moved) = {
         [READING] = read_in, [WRITING] = reshard_files_write_out};
     span stages[STAGES];
     RETURN_IF_FAILED(move_prepare(&job->spec, &job->how, rank, moved));
@@ -120,15 +120,10 @@ static banyan_status move_files(const files_job *job, int rank, move *moved)
 
 static int files_rank(int rank, void *context)
 {
-    const files_job *job = context;
+    const reshard_job *job = context;
     move moved;
     banyan_status status = move_files(job, rank, &moved);
-    if (status != BANYAN_OK)
-        failure_note(job->failed, rank, status);
-    move_release(&moved);
-    if (status == BANYAN_OK && (status = banyan_world_close(moved.world)) != BANYAN_OK)
-        failure_note(job->failed, rank, status);
-    return status == BANYAN_OK ? 0 : 1;
+    return move_end(&moved, status, job->failed);
 }
 
 static int reshard_files_fail(const char *who, const char *message)
@@ -151,7 +146,7 @@ static bool reshard_files_is_taken(const char *path)
     return entries > 2;
 }
 
-static int reshard_files_join(files_job *job, const char *who)
+static int reshard_files_join(reshard_job *job, const char *who)
 {
     progress bar = {.what = "joining"};
     banyan_checkpoint_options options = BANYAN_CHECKPOINT_OPTIONS_INIT;
@@ -163,7 +158,7 @@ static int reshard_files_join(files_job *job, const char *who)
 }
 
 /* Write the ranks' folders first, then join them. */
-static int run_and_join(files_job *job, const char *who)
+static int run_and_join(reshard_job *job, const char *who)
 {
     work_folder work;
     leftovers left;
@@ -184,7 +179,7 @@ static int run_and_join(files_job *job, const char *who)
     return code;
 }
 
-static int run_and_leave(files_job *job, const char *who)
+static int run_and_leave(reshard_job *job, const char *who)
 {
     leftovers left;
     if (!leftovers_watch(&left, job->out, NULL, who))
@@ -195,7 +190,7 @@ static int run_and_leave(files_job *job, const char *who)
     return code;
 }
 
-static int reshard_files_run(files_job *job, const char *who)
+static int reshard_files_run(reshard_job *job, const char *who)
 {
     if (!job_spec_read(&job->spec, who))
         return 1;
@@ -207,7 +202,7 @@ static int reshard_files_run(files_job *job, const char *who)
     return run_and_leave(job, who);
 }
 
-static int open_and_run(files_job *job, const char *who)
+static int open_and_run(reshard_job *job, const char *who)
 {
     struct stat found;
     if (stat(job->spec.model_path, &found) == 0 && S_ISDIR(found.st_mode))
@@ -222,7 +217,7 @@ static int open_and_run(files_job *job, const char *who)
     return reshard_files_run(job, who);
 }
 
-int files_run(files_job *job, const char *who)
+int reshard_files(reshard_job *job, const char *who)
 {
     /* "out/" means the folder, and names beside it are made of its name. */
     char *out = strdup(job->out);

@@ -19,24 +19,19 @@
  * limits. */
 #define MEMCPY_LEAST ((uint64_t)4 << 20)
 #define MEMCPY_MOST ((uint64_t)64 << 20)
-/* Contents of a destination before a run, which no right value equals. */
-#define POISON 0xa5
-
 /* State of a rank; zeroed at first, and always released. */
 struct run {
     const reshard_job *job;
     move move;
     span *spans;
-    double *seconds; /* of each iteration */
-    uint64_t *pair_bytes;
-    uint64_t elems;
-    reshard_result result;
+    double *seconds;      /* of each iteration */
+    uint64_t *pair_bytes; /* [sender × ranks + receiver] */
+    uint64_t elems;       /* of this rank's destination, each verified */
+    double best_s, median_s, memcpy_bytes_per_s;
+    /* Of all ranks. */
+    uint64_t transfers, bytes, bytes_between; /* between: of them, to another rank */
+    uint64_t all_elems;
 };
-
-static banyan_status reshard_rank_no_memory(size_t bytes)
-{
-    return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory: %zu bytes", bytes);
-}
 
 static uint64_t reshard_rank_piece_bytes(const banyan_piece *piece, const banyan_tensors *tensors)
 {
@@ -55,16 +50,6 @@ static void fill_source(struct run *run)
         progress_add(&bar, reshard_rank_piece_bytes(piece, run->move.source_tensors));
     }
     progress_end(&bar);
-}
-
-static void poison_destination(struct run *run)
-{
-    for (size_t i = 0; i < banyan_tensors_count(run->move.destination_tensors); i++) {
-        const DLTensor *tensor = banyan_tensors_get(run->move.destination_tensors, i);
-        uint64_t bytes = move_tensor_bytes(tensor);
-        if (bytes > 0)
-            memset((char *)tensor->data + tensor->byte_offset, POISON, bytes);
-    }
 }
 
 static banyan_status reshard_rank_wrong(const struct run *run, const char *what, const char *name,
@@ -138,7 +123,7 @@ static banyan_status verify_piece(struct run *run, const banyan_piece *piece,
 static banyan_status verify_pieces(struct run *run, progress *bar)
 {
     const banyan_transfer **sent = sent_transfers(run);
-    banyan_status status = sent ? BANYAN_OK : reshard_rank_no_memory(sizeof *sent);
+    banyan_status status = sent ? BANYAN_OK : pattern_no_memory(sizeof *sent);
     size_t count = banyan_layout_piece_count(run->move.destination);
     for (size_t i = 0; i < count && status == BANYAN_OK; i++) {
         const banyan_piece *piece = banyan_layout_piece(run->move.destination, i);
@@ -195,14 +180,14 @@ static banyan_status reshard_rank_iterate(struct run *run)
     run->spans = calloc(iters, sizeof *run->spans);
     run->seconds = calloc(2 * iters, sizeof *run->seconds);
     if (!run->spans || !run->seconds)
-        return reshard_rank_no_memory(iters * sizeof *run->spans);
+        return pattern_no_memory(iters * sizeof *run->spans);
     progress bar;
     progress_begin(&bar, run->move.rank == 0, "moving", iters, false);
     banyan_status status = BANYAN_OK;
     for (size_t i = 0; i < iters && status == BANYAN_OK; i++) {
         /* Verify the result of a later run, by the schedule that the first one kept. */
         if (i > 0 && i + 1 == iters)
-            poison_destination(run);
+            move_poison(&run->move);
         status = banyan_world_barrier(run->move.world);
         run->spans[i].began = clock_now_s();
         if (status == BANYAN_OK)
@@ -216,9 +201,8 @@ static banyan_status reshard_rank_iterate(struct run *run)
     double *sorted = run->seconds + iters;
     memcpy(sorted, run->seconds, iters * sizeof *sorted);
     qsort(sorted, iters, sizeof *sorted, reshard_rank_ascending);
-    run->result.best_s = sorted[0];
-    run->result.median_s = (sorted[(iters - 1) / 2] + sorted[iters / 2]) / 2;
-    run->result.iteration_s = run->seconds;
+    run->best_s = sorted[0];
+    run->median_s = (sorted[(iters - 1) / 2] + sorted[iters / 2]) / 2;
     return BANYAN_OK;
 }
 
@@ -238,7 +222,7 @@ static banyan_status describe_received(const struct run *run, uint64_t **words, 
     if (!from || !text) {
         free(from);
         free(text);
-        return reshard_rank_no_memory(most);
+        return pattern_no_memory(most);
     }
     for (size_t i = 0; i < count; i++) {
         const banyan_transfer *transfer = banyan_reshard_plan_recv(run->move.plan, i);
@@ -270,11 +254,11 @@ static void add_received(struct run *run, size_t to, const uint64_t *words)
         size_t from = (size_t)pairs[2 * i];
         uint64_t bytes = pairs[2 * i + 1];
         run->pair_bytes[from * ranks + to] = bytes;
-        run->result.bytes += bytes;
-        run->result.bytes_between += from != to ? bytes : 0;
+        run->bytes += bytes;
+        run->bytes_between += from != to ? bytes : 0;
     }
-    run->result.transfers += received.transfers;
-    run->result.elems += received.elems;
+    run->transfers += received.transfers;
+    run->all_elems += received.elems;
 }
 
 /* Gather results; only the reporting rank keeps the bytes between any two. */
@@ -285,9 +269,8 @@ static banyan_status reshard_rank_gather(struct run *run, int rank)
     void *all = NULL;
     size_t *all_bytes = calloc(ranks, sizeof *all_bytes);
     run->pair_bytes = rank == 0 ? calloc(ranks * ranks, sizeof *run->pair_bytes) : NULL;
-    banyan_status status = all_bytes && (rank != 0 || run->pair_bytes)
-                               ? BANYAN_OK
-                               : reshard_rank_no_memory(ranks * ranks);
+    banyan_status status =
+        all_bytes && (rank != 0 || run->pair_bytes) ? BANYAN_OK : pattern_no_memory(ranks * ranks);
     if (status == BANYAN_OK)
         status = describe_received(run, &mine, &bytes);
     if (status == BANYAN_OK)
@@ -300,8 +283,113 @@ static banyan_status reshard_rank_gather(struct run *run, int rank)
     free(all);
     free(all_bytes);
     free(mine);
-    run->result.pair_bytes = run->pair_bytes;
     return status;
+}
+
+static double gigabytes_per_s(const struct run *run)
+{
+    return (double)run->bytes / run->best_s / 1e9;
+}
+
+static double share_of_memcpy(const struct run *run)
+{
+    return (double)run->bytes / run->best_s / run->memcpy_bytes_per_s;
+}
+
+static void reshard_report_print_row(const struct run *run)
+{
+    char cell[TEXT_NUMBER_BYTES], text[TEXT_NUMBER_BYTES];
+    printf("%9s", text_count(banyan_model_tensor_count(run->job->spec.model), text));
+    printf("%12s", text_count(run->transfers, text));
+    printf("%s", text_right(text_bytes(run->bytes, text), 12, cell));
+    printf("%s", text_right(text_seconds(run->best_s, text), 12, cell));
+    printf("%s", text_right(text_seconds(run->median_s, text), 12, cell));
+    printf("%9.2f%9.0f %%\n\n", gigabytes_per_s(run), share_of_memcpy(run) * 100);
+}
+
+static void reshard_report_print_table(const struct run *run)
+{
+    const reshard_job *job = run->job;
+    char title[JOB_SPEC_TITLE_BYTES], between[TEXT_NUMBER_BYTES], planned[TEXT_NUMBER_BYTES];
+    char elems[TEXT_NUMBER_BYTES];
+    printf("%s (%s, %s memory%s%s)\n\n", job_spec_title(&job->spec, title),
+           banyan_copy_service_name(run->move.service),
+           job->how.ordinary_memory ? "ordinary" : "symmetric", job->how.transform ? ", " : "",
+           job->how.transform ? job->how.transform : "");
+    printf("%9s%12s%12s%12s%12s%9s%11s\n", "tensors", "transfers", "bytes", "best", "median",
+           "GB/s", "of memcpy");
+    reshard_report_print_row(run);
+    printf("%s of them between ranks, planned in %s; memcpy by %d ranks at once: %.2f GB/s\n",
+           text_bytes(run->bytes_between, between), text_seconds(run->move.plan_s, planned),
+           job->spec.ranks, run->memcpy_bytes_per_s / 1e9);
+    printf("every one of %s destination elements is right\n", text_count(run->all_elems, elems));
+}
+
+static json_t *json_of(const struct run *run)
+{
+    const reshard_job *job = run->job;
+    size_t ranks = (size_t)job->spec.ranks;
+    json_t *iterations = json_array(), *pairs = json_array();
+    for (int i = 0; i < job->iters; i++)
+        json_array_append_new(iterations, json_real(run->seconds[i]));
+    for (size_t i = 0; i < ranks * ranks; i++) {
+        if (run->pair_bytes[i] > 0)
+            json_array_append_new(pairs, json_pack("[I,I,I]", (json_int_t)(i / ranks),
+                                                   (json_int_t)(i % ranks),
+                                                   (json_int_t)run->pair_bytes[i]));
+    }
+    return json_pack(
+        "{s:s?, s:s, s:s, s:b, s:i, s:s, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:o, "
+        "s:f, s:f,"
+        " s:f, s:I, s:o}",
+        "model", job->spec.model_path, "from", job->spec.from_text, "to", job->spec.to_text,
+        "disjoint", job->spec.disjoint, "ranks", job->spec.ranks, "backend",
+        banyan_copy_service_name(run->move.service), "memory",
+        job->how.ordinary_memory ? "ordinary" : "symmetric", "transform",
+        job->how.transform ? job->how.transform : "none", "checksums", job->how.checksums,
+        "tensors", (json_int_t)banyan_model_tensor_count(job->spec.model), "transfers",
+        (json_int_t)run->transfers, "bytes", (json_int_t)run->bytes, "bytes_between_ranks",
+        (json_int_t)run->bytes_between, "plan_seconds", run->move.plan_s, "best_seconds",
+        run->best_s, "median_seconds", run->median_s, "iteration_seconds", iterations, "gb_per_s",
+        gigabytes_per_s(run), "memcpy_gb_per_s", run->memcpy_bytes_per_s / 1e9, "share_of_memcpy",
+        share_of_memcpy(run), "verified_elements", (json_int_t)run->all_elems, "pair_bytes", pairs);
+}
+
+static banyan_status write_picture(const struct run *run)
+{
+    const reshard_job *job = run->job;
+    char name[256], caption[256], from[256], to[256], texts[3][TEXT_NUMBER_BYTES];
+    snprintf(caption, sizeof caption,
+             "%s tensors, %s in %s: %.2f GB/s, %.0f %% of this machine's memcpy",
+             text_count(banyan_model_tensor_count(job->spec.model), texts[0]),
+             text_bytes(run->bytes, texts[1]), text_seconds(run->best_s, texts[2]),
+             gigabytes_per_s(run), share_of_memcpy(run) * 100);
+    snprintf(from, sizeof from, "%s", job->spec.from_text);
+    snprintf(to, sizeof to, "%s (%s)", job->spec.to_text,
+             job->spec.disjoint ? "other ranks" : "the same ranks");
+    svg_flows flows = {.title = job_spec_name(&job->spec, name),
+                       .from = from,
+                       .to = to,
+                       .caption = caption,
+                       .ranks = job->spec.ranks,
+                       .bytes = run->pair_bytes};
+    if (!svg_write(job->svg_path, &flows))
+        return banyan_error_set(BANYAN_ERR_SYSTEM, "cannot write %s: %s", job->svg_path,
+                                strerror(errno));
+    return BANYAN_OK;
+}
+
+static banyan_status reshard_report(const struct run *run)
+{
+    if (run->job->svg_path)
+        RETURN_IF_FAILED(write_picture(run));
+    if (run->job->json)
+        RETURN_IF_FAILED(json_print(json_of(run)));
+    else
+        reshard_report_print_table(run);
+    if (!out_file_flush_stdout())
+        return banyan_error_set(BANYAN_ERR_SYSTEM, "cannot write to stdout: %s", strerror(errno));
+    return BANYAN_OK;
 }
 
 /* Return the bytes, equal on all ranks. */
@@ -315,136 +403,25 @@ static size_t memcpy_bytes(const reshard_job *job)
 static banyan_status reshard_rank_run_all(struct run *run, int rank)
 {
     RETURN_IF_FAILED(move_prepare(&run->job->spec, &run->job->how, rank, &run->move));
-    run->result.backend = banyan_copy_service_name(run->move.service);
-    run->result.plan_s = run->move.plan_s;
     fill_source(run);
-    poison_destination(run);
-    RETURN_IF_FAILED(memcpy_limit_measure(run->move.world, memcpy_bytes(run->job),
-                                          &run->result.memcpy_bytes_per_s));
+    move_poison(&run->move);
+    RETURN_IF_FAILED(
+        memcpy_limit_measure(run->move.world, memcpy_bytes(run->job), &run->memcpy_bytes_per_s));
     RETURN_IF_FAILED(reshard_rank_iterate(run));
     RETURN_IF_FAILED(reshard_rank_verify(run));
     RETURN_IF_FAILED(reshard_rank_gather(run, rank));
-    RETURN_IF_FAILED(rank == 0 ? reshard_report(&run->result) : BANYAN_OK);
+    if (rank == 0)
+        RETURN_IF_FAILED(reshard_report(run));
     return banyan_world_barrier(run->move.world);
 }
 
 int reshard_rank(int rank, void *context)
 {
     const reshard_job *job = context;
-    struct run run = {.job = job, .result.job = job};
+    struct run run = {.job = job};
     banyan_status status = reshard_rank_run_all(&run, rank);
-    if (status != BANYAN_OK)
-        failure_note(job->failed, rank, status);
-    move_release(&run.move);
     free(run.spans);
     free(run.seconds);
     free(run.pair_bytes);
-    if (status == BANYAN_OK && (status = banyan_world_close(run.move.world)) != BANYAN_OK)
-        failure_note(job->failed, rank, status);
-    return status == BANYAN_OK ? 0 : 1;
-}
-
-static double gigabytes_per_s(const reshard_result *result)
-{
-    return (double)result->bytes / result->best_s / 1e9;
-}
-
-static double share_of_memcpy(const reshard_result *result)
-{
-    return (double)result->bytes / result->best_s / result->memcpy_bytes_per_s;
-}
-
-static void reshard_report_print_row(const reshard_result *result)
-{
-    char cell[TEXT_NUMBER_BYTES], text[TEXT_NUMBER_BYTES];
-    printf("%9s", text_count(banyan_model_tensor_count(result->job->spec.model), text));
-    printf("%12s", text_count(result->transfers, text));
-    printf("%s", text_right(text_bytes(result->bytes, text), 12, cell));
-    printf("%s", text_right(text_seconds(result->best_s, text), 12, cell));
-    printf("%s", text_right(text_seconds(result->median_s, text), 12, cell));
-    printf("%9.2f%9.0f %%\n\n", gigabytes_per_s(result), share_of_memcpy(result) * 100);
-}
-
-static void reshard_report_print_table(const reshard_result *result)
-{
-    const reshard_job *job = result->job;
-    char title[JOB_SPEC_TITLE_BYTES], between[TEXT_NUMBER_BYTES], planned[TEXT_NUMBER_BYTES];
-    char elems[TEXT_NUMBER_BYTES];
-    printf("%s (%s, %s memory%s%s)\n\n", job_spec_title(&job->spec, title), result->backend,
-           job->how.ordinary_memory ? "ordinary" : "symmetric", job->how.transform ? ", " : "",
-           job->how.transform ? job->how.transform : "");
-    printf("%9s%12s%12s%12s%12s%9s%11s\n", "tensors", "transfers", "bytes", "best", "median",
-           "GB/s", "of memcpy");
-    reshard_report_print_row(result);
-    printf("%s of them between ranks, planned in %s; memcpy by %d ranks at once: %.2f GB/s\n",
-           text_bytes(result->bytes_between, between), text_seconds(result->plan_s, planned),
-           job->spec.ranks, result->memcpy_bytes_per_s / 1e9);
-    printf("every one of %s destination elements is right\n", text_count(result->elems, elems));
-}
-
-static json_t *json_of(const reshard_result *result)
-{
-    const reshard_job *job = result->job;
-    size_t ranks = (size_t)job->spec.ranks;
-    json_t *iterations = json_array(), *pairs = json_array();
-    for (int i = 0; i < job->iters; i++)
-        json_array_append_new(iterations, json_real(result->iteration_s[i]));
-    for (size_t i = 0; i < ranks * ranks; i++) {
-        if (result->pair_bytes[i] > 0)
-            json_array_append_new(pairs, json_pack("[I,I,I]", (json_int_t)(i / ranks),
-                                                   (json_int_t)(i % ranks),
-                                                   (json_int_t)result->pair_bytes[i]));
-    }
-    return json_pack(
-        "{s:s?, s:s, s:s, s:b, s:i, s:s, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:o, "
-        "s:f, s:f,"
-        " s:f, s:I, s:o}",
-        "model", job->spec.model_path, "from", job->spec.from_text, "to", job->spec.to_text,
-        "disjoint", job->spec.disjoint, "ranks", job->spec.ranks, "backend", result->backend,
-        "memory", job->how.ordinary_memory ? "ordinary" : "symmetric", "transform",
-        job->how.transform ? job->how.transform : "none", "checksums", job->how.checksums,
-        "tensors", (json_int_t)banyan_model_tensor_count(job->spec.model), "transfers",
-        (json_int_t)result->transfers, "bytes", (json_int_t)result->bytes, "bytes_between_ranks",
-        (json_int_t)result->bytes_between, "plan_seconds", result->plan_s, "best_seconds",
-        result->best_s, "median_seconds", result->median_s, "iteration_seconds", iterations,
-        "gb_per_s", gigabytes_per_s(result), "memcpy_gb_per_s", result->memcpy_bytes_per_s / 1e9,
-        "share_of_memcpy", share_of_memcpy(result), "verified_elements", (json_int_t)result->elems,
-        "pair_bytes", pairs);
-}
-
-static banyan_status write_picture(const reshard_result *result)
-{
-    const reshard_job *job = result->job;
-    char name[256], caption[256], from[256], to[256], texts[3][TEXT_NUMBER_BYTES];
-    snprintf(caption, sizeof caption,
-             "%s tensors, %s in %s: %.2f GB/s, %.0f %% of this machine's memcpy",
-             text_count(banyan_model_tensor_count(job->spec.model), texts[0]),
-             text_bytes(result->bytes, texts[1]), text_seconds(result->best_s, texts[2]),
-             gigabytes_per_s(result), share_of_memcpy(result) * 100);
-    snprintf(from, sizeof from, "%s", job->spec.from_text);
-    snprintf(to, sizeof to, "%s (%s)", job->spec.to_text,
-             job->spec.disjoint ? "other ranks" : "the same ranks");
-    svg_flows flows = {.title = job_spec_name(&job->spec, name),
-                       .from = from,
-                       .to = to,
-                       .caption = caption,
-                       .ranks = job->spec.ranks,
-                       .bytes = result->pair_bytes};
-    if (!svg_write(job->svg_path, &flows))
-        return banyan_error_set(BANYAN_ERR_SYSTEM, "cannot write %s: %s", job->svg_path,
-                                strerror(errno));
-    return BANYAN_OK;
-}
-
-banyan_status reshard_report(const reshard_result *result)
-{
-    if (result->job->svg_path)
-        RETURN_IF_FAILED(write_picture(result));
-    if (result->job->json)
-        RETURN_IF_FAILED(json_print(json_of(result)));
-    else
-        reshard_report_print_table(result);
-    if (!out_file_flush_stdout())
-        return banyan_error_set(BANYAN_ERR_SYSTEM, "cannot write to stdout: %s", strerror(errno));
-    return BANYAN_OK;
+    return move_end(&run.move, status, job->failed);
 }
