@@ -25,9 +25,13 @@ void replay_mark_drifts(replay *all)
         all->counters[i].drifts = given_of(&all->counters[i]) > taken_of(&all->counters[i]);
 }
 
-static const char *const kinds[] = {[PLAN_NO_CHANNEL] = "semaphore",
-                                    [PLAN_MEMORY] = "memory channel",
-                                    [PLAN_PORT] = "port channel"};
+static const struct {
+    const char *name, *given, *taken, *gives;
+} kinds[] = {
+    [PLAN_NO_CHANNEL] = {"semaphore", "released", "acquired", "releases"},
+    [PLAN_MEMORY] = {"memory channel", "signalled", "waited on", "signals"},
+    [PLAN_PORT] = {"port channel", "signalled", "waited on", "signals"},
+};
 
 static finding_draft balance_draft(const replay *all, banyan_check_rule rule,
                                    const counter_user *user)
@@ -51,12 +55,12 @@ bool replay_report_dry(replay *all)
         if (given >= taken)
             continue;
         finding_draft draft = balance_draft(all, BANYAN_CHECK_DEADLOCK, at->takers.data);
-        added = findings_add(all->findings, &draft,
-                             "rank %d takes %" PRIu64 " times a run from %s %u, which is given to "
-                             "%" PRIu64 " times and holds %" PRIu64 " at first: after %" PRIu64
-                             " runs it waits forever",
-                             own->rank, taken, kinds[own->type], own->number, given, own->initial,
-                             own->initial / (taken - given));
+        added = findings_add(
+            all->findings, &draft,
+            "rank %d's %s %u is %s %" PRIu64 " times a run, but %s only %" PRIu64
+            " times, and begins at %" PRIu64 ": after %" PRIu64 " runs the rank waits forever",
+            own->rank, kinds[own->type].name, own->number, kinds[own->type].taken, taken,
+            kinds[own->type].given, given, own->initial, own->initial / (taken - given));
     }
     return added;
 }
@@ -70,12 +74,14 @@ bool replay_warn_of_drifts(replay *all)
         if (!at->drifts)
             continue;
         finding_draft draft = balance_draft(all, BANYAN_CHECK_IDLE_SYNC, at->givers.data);
-        added = findings_add(all->findings, &draft,
-                             "rank %d, thread block %d gives to rank %d's %s %u, which gets "
-                             "%" PRIu64 " a run of which %" PRIu64
-                             " are taken: waits there soon end too early",
-                             draft.places[0].rank, draft.places[0].thread_block, own->rank,
-                             kinds[own->type], own->number, given_of(at), taken_of(at));
+        added =
+            findings_add(all->findings, &draft,
+                         "rank %d's %s %u is %s %" PRIu64 " times a run, but %s only %" PRIu64
+                         " times, so waits there soon return too early; rank %d, thread "
+                         "block %d %s it",
+                         own->rank, kinds[own->type].name, own->number, kinds[own->type].given,
+                         given_of(at), kinds[own->type].taken, taken_of(at), draft.places[0].rank,
+                         draft.places[0].thread_block, kinds[own->type].gives);
     }
     return added;
 }

@@ -302,10 +302,10 @@ static bool report_kind(const banyan_plan *plan, idle_kind *kind, findings *all)
     char line[LINE_TEXT_BYTES];
     return findings_add(
         all, draft,
-        "%zu %s nothing that would not be ordered without %s, taken by %s; the "
-        "first is rank %d, thread block %d, operation %d%s",
-        kind->count, kind->count == 1 ? kind->one : kind->many, kind->count == 1 ? "it" : "them",
-        kind->count == 1 ? "itself" : "themselves, one at a time", first->rank, first->thread_block,
+        "%zu %s not needed, since other synchronization orders the same accesses: %s can be left "
+        "out; the first is rank %d, thread block %d, operation %d%s",
+        kind->count, kind->count == 1 ? kind->one : kind->many,
+        kind->count == 1 ? "it" : "any one of them", first->rank, first->thread_block,
         first->operation, line_text(findings_line(plan, first), line));
 }
 
@@ -323,12 +323,12 @@ banyan_status warn_of_idle(const banyan_plan *plan, const size_classes *classes,
                       .steps = steps > STEPS_MOST ? STEPS_MOST : 0,
                       .runs = runs,
                       .kinds = {
-                          [IDLE_NOP] = {.one = "nop orders", .many = "nops order"},
-                          [IDLE_FLUSH] = {.one = "flush orders", .many = "flushes order"},
-                          [IDLE_BARRIER] = {.one = "barrier orders", .many = "barriers order"},
-                          [IDLE_PAIR] = {.one = "signal or release, with what waits for it, orders",
-                                         .many = "signals or releases, with what waits for them, "
-                                                 "order"},
+                          [IDLE_NOP] = {.one = "nop is", .many = "nops are"},
+                          [IDLE_FLUSH] = {.one = "flush is", .many = "flushes are"},
+                          [IDLE_BARRIER] = {.one = "barrier is", .many = "barriers are"},
+                          [IDLE_PAIR] = {.one = "signal or release, with its wait or acquire, is",
+                                         .many = "signals or releases, with their waits or "
+                                                 "acquires, are"},
                       }};
     RETURN_IF_FAILED(plan_clone(plan, &by.plan));
     all->message_bytes = classes->data[0].message_bytes;
