@@ -35,7 +35,8 @@ static void reduce_around(banyan_program *program, const place *ring, int ranks,
     }
 }
 
-/* Rank r has the sum of part r + 1 now. */
+/* Rank r has the sum of part r + 1 now. The last sum that it receives is that of rank r + 1, which
+ * has then read all of its scratch: the next run may write there. */
 static void gather_around(banyan_program *program, const place *ring, int ranks, int rank)
 {
     int next = (rank + 1) % ranks;
@@ -60,9 +61,6 @@ static void write_ring(banyan_program *program, place *ring, int ranks)
         ring[next].before = banyan_program_memory_channel_create(program, rank, next);
     }
     for (int rank = 0; rank < ranks; rank++) {
-        /* Allow writes to this rank's scratch: the last run's data there has been read. */
-        banyan_program_memory_signal_relaxed(ring[rank].before, 0, BANYAN_SYNC_BOTH);
-        banyan_program_memory_wait_relaxed(ring[rank].next, 0, BANYAN_SYNC_BOTH);
         reduce_around(program, ring, ranks, rank);
         gather_around(program, ring, ranks, rank);
     }
