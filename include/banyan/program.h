@@ -111,7 +111,7 @@ typedef struct banyan_program_options {
      * output for all-gather. */
     uint64_t min_message_bytes, max_message_bytes;
     /* If not NULL: receive the program as it was written (pass "program"), and then its state after
-     * each compiler pass (docs/language.md). `plan` is valid during the call. */
+     * each compiler pass (docs/internals/compiler.md). `plan` is valid during the call. */
     void (*dump)(void *context, const char *pass, const banyan_plan *plan);
     void *dump_context; /* passed to `dump` */
 } banyan_program_options;

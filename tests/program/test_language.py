@@ -1,4 +1,4 @@
-"""The snippets of docs/language.md compile, and the compiler makes of them what the page says."""
+"""The snippets of the language's page and the compiler's compile, and the compiler makes of them what the pages say."""
 
 import os
 import pathlib
@@ -115,7 +115,7 @@ if os.environ.get("BANYAN_SANITIZE"):
     print("skipped: snippets are not built with a sanitizer")
     sys.exit(77)
 
-text = (ROOT / "docs/language.md").read_text()
+text = "".join((ROOT / "docs" / page).read_text() for page in ("language.md", "internals/compiler.md"))
 found = snippets(text)
 problems = []
 with tempfile.TemporaryDirectory() as folder:
@@ -135,5 +135,5 @@ with tempfile.TemporaryDirectory() as folder:
 for example in (ROOT / "examples/collectives").glob("*.c"):
     if f"**[{example.name}]" not in text:
         problems.append(f"examples/collectives/{example.name} is not explained")
-print("\n".join(problems) or f"{len(found)} snippets do what docs/language.md says")
+print("\n".join(problems) or f"{len(found)} snippets do what the pages say")
 sys.exit(1 if problems else 0)
