@@ -8,25 +8,11 @@
 #define LOOPS_MOST 8
 
 /* True when a loop that reduces steps in units that break elements. */
-static bool breaks_elems(const plan_op *loop, size_t elem)
-{
-    for (uint32_t i = 0; i < loop->op_count; i++) {
-        if (plan_op_reduces(loop->ops[i].kind) && loop->unit_bytes % elem != 0)
-            return true;
-    }
-    return false;
-}
-
 static bool loops_break_elems(const banyan_plan *plan, size_t elem)
 {
-    for (int r = 0; r < plan->rank_count; r++) {
-        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
-            const plan_thread_block *block = &plan->ranks[r].blocks[b];
-            for (uint32_t i = 0; i < block->op_count; i++) {
-                if (breaks_elems(&block->ops[i], elem))
-                    return true;
-            }
-        }
+    for (plan_cursor at = {.plan = plan}; plan_cursor_next(&at);) {
+        if (at.loop && plan_op_reduces(at.op->kind) && at.loop->unit_bytes % elem != 0)
+            return true;
     }
     return false;
 }
@@ -56,24 +42,14 @@ static void note_loop(survey *seen, const plan_op *loop)
         seen->loops[seen->loop_count++] = loop;
 }
 
-static void classes_note_ops(survey *seen, const plan_op *ops, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        if (ops[i].group_size > seen->widest_group)
-            seen->widest_group = ops[i].group_size;
-        if (ops[i].kind == PLAN_PIPELINE)
-            note_loop(seen, &ops[i]);
-        classes_note_ops(seen, ops[i].ops, ops[i].op_count);
-    }
-}
-
 static survey survey_plan(const banyan_plan *plan)
 {
     survey seen = {.loop_count = 0};
-    for (int r = 0; r < plan->rank_count; r++) {
-        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++)
-            classes_note_ops(&seen, plan->ranks[r].blocks[b].ops,
-                             plan->ranks[r].blocks[b].op_count);
+    for (plan_cursor at = {.plan = plan}; plan_cursor_next(&at);) {
+        if (at.op->group_size > seen.widest_group)
+            seen.widest_group = at.op->group_size;
+        if (at.op->kind == PLAN_PIPELINE)
+            note_loop(&seen, at.op);
     }
     return seen;
 }
@@ -81,17 +57,11 @@ static survey survey_plan(const banyan_plan *plan)
 static uint64_t played_of(const plan_geometry *geometry, const banyan_plan *plan)
 {
     uint64_t played = 0;
-    for (int r = 0; r < plan->rank_count; r++) {
-        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
-            const plan_thread_block *block = &plan->ranks[r].blocks[b];
-            for (uint32_t i = 0; i < block->op_count; i++) {
-                uint64_t each = block->ops[i].op_count + 1, all;
-                uint64_t times = plan_geometry_iterations(geometry, &block->ops[i]);
-                if (__builtin_mul_overflow(each, times, &all) || all > PLAYED_MOST)
-                    return UINT64_MAX;
-                played += all;
-            }
-        }
+    for (plan_cursor at = {.plan = plan}; plan_cursor_next(&at);) {
+        uint64_t times = plan_geometry_iterations(geometry, at.loop ? at.loop : at.op);
+        if (times > PLAYED_MOST)
+            return UINT64_MAX;
+        played += times;
     }
     return played;
 }
@@ -102,28 +72,12 @@ static banyan_status visit_nothing(void *context, const plan_piece *piece)
     return BANYAN_OK;
 }
 
-static banyan_status cut_ops(const plan_geometry *geometry, const banyan_plan *plan, int rank,
-                             const plan_thread_block *block, const plan_op *loop,
-                             const plan_op *ops, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        RETURN_IF_FAILED(
-            plan_geometry_cut(geometry, plan, rank, block, &ops[i], loop, 0, visit_nothing, NULL));
-        RETURN_IF_FAILED(
-            cut_ops(geometry, plan, rank, block, &ops[i], ops[i].ops, ops[i].op_count));
-    }
-    return BANYAN_OK;
-}
-
 /* A share of reused scratch may become empty. */
 static banyan_status cut_all(const plan_geometry *geometry, const banyan_plan *plan)
 {
-    for (int r = 0; r < plan->rank_count; r++) {
-        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
-            const plan_thread_block *block = &plan->ranks[r].blocks[b];
-            RETURN_IF_FAILED(cut_ops(geometry, plan, r, block, NULL, block->ops, block->op_count));
-        }
-    }
+    for (plan_cursor at = {.plan = plan}; plan_cursor_next(&at);)
+        RETURN_IF_FAILED(plan_geometry_cut(geometry, plan, at.rank, at.block, at.op, at.loop, 0,
+                                           visit_nothing, NULL));
     return BANYAN_OK;
 }
 

@@ -52,13 +52,11 @@ bool findings_add(findings *all, const finding_draft *draft, const char *format,
     va_start(arguments, format);
     char *message = keep_text(all, format, arguments);
     va_end(arguments);
-    finding_key *key = arena_take(&all->memory, sizeof *key);
-    size_t bytes = draft->place_count * sizeof *draft->places;
-    banyan_check_place *places = arena_take(&all->memory, bytes + 1);
-    if (!message || !key || !places)
+    finding_key key = findings_key_of(draft);
+    banyan_check_place *places =
+        arena_copy(&all->memory, draft->places, draft->place_count * sizeof *places);
+    if (!message || !places)
         return false;
-    *key = findings_key_of(draft);
-    memcpy(places, draft->places, bytes);
     banyan_check_finding new = {.rule = draft->rule,
                                 .caller_only = draft->caller_only,
                                 .relaxed_only = draft->relaxed_only,
@@ -68,7 +66,7 @@ bool findings_add(findings *all, const finding_draft *draft, const char *format,
                                 .message = message};
     all->of_rule[draft->rule]++;
     return array_push(&all->list, new) &&
-           map_put(&all->seen, key, sizeof *key, all->list.count - 1);
+           map_put_copy(&all->seen, &all->memory, &key, sizeof key, all->list.count - 1);
 }
 
 static int findings_compare_numbers(int a, int b)

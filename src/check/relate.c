@@ -17,18 +17,17 @@ const plan_line *findings_line(const banyan_plan *plan, const banyan_check_place
 static const char *keep_file(findings *all, const char **files, const banyan_plan *plan,
                              const plan_line *line)
 {
-    size_t number = (size_t)(line - plan->lines), bytes = strlen(line->file) + 1;
-    if (!files[number] && (files[number] = arena_take(&all->memory, bytes)))
-        memcpy((char *)(uintptr_t)files[number], line->file, bytes);
+    size_t number = (size_t)(line - plan->lines);
+    if (!files[number])
+        files[number] = arena_copy(&all->memory, line->file, strlen(line->file) + 1);
     return files[number];
 }
 
 static bool relate_add_lines(findings *all, const banyan_plan *plan)
 {
-    const char **files = arena_take(&all->memory, plan->line_count * sizeof *files + 1);
+    const char **files = arena_zeroed(&all->memory, plan->line_count, sizeof *files);
     if (!files)
         return false;
-    memset(files, 0, plan->line_count * sizeof *files);
     for (size_t i = 0; i < all->list.count; i++) {
         for (size_t k = 0; k < all->list.data[i].place_count; k++) {
             banyan_check_place *at = (banyan_check_place *)(uintptr_t)&all->list.data[i].places[k];
@@ -67,14 +66,10 @@ static bool first_with(findings *all, map *seen, const relate_key *key, size_t n
 {
     size_t bytes = key->count * sizeof *key->numbers;
     uint64_t found = number;
-    if (!map_get(seen, key->numbers, bytes, &found)) {
-        void *kept = arena_take(&all->memory, bytes);
-        if (!kept || !map_put(seen, memcpy(kept, key->numbers, bytes), bytes, number))
-            return false;
-        found = number;
-    }
+    bool kept = map_get(seen, key->numbers, bytes, &found) ||
+                map_put_copy(seen, &all->memory, key->numbers, bytes, number);
     *first = (size_t)found;
-    return true;
+    return kept;
 }
 
 static int compare_operations(const void *left, const void *right)

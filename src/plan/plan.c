@@ -30,20 +30,12 @@ banyan_status banyan_collective_parse(const char *name, banyan_collective_kind *
 
 void *plan_take(banyan_plan *plan, size_t count, size_t bytes)
 {
-    size_t total;
-    if (__builtin_mul_overflow(count, bytes, &total)) {
-        error_no_memory(SIZE_MAX, "a plan");
-        return NULL;
-    }
-    void *taken = arena_take(&plan->memory, total);
-    return taken ? memset(taken, 0, total) : NULL;
+    return arena_zeroed(&plan->memory, count, bytes);
 }
 
 const char *plan_take_text(banyan_plan *plan, const char *text)
 {
-    size_t bytes = strlen(text) + 1;
-    char *taken = arena_take(&plan->memory, bytes);
-    return taken ? memcpy(taken, text, bytes) : NULL;
+    return arena_copy(&plan->memory, text, strlen(text) + 1);
 }
 
 banyan_plan *plan_create(int ranks)
@@ -105,16 +97,11 @@ banyan_plan_info banyan_plan_describe(const banyan_plan *plan)
     uint64_t block_chunks;
     plan_message_divide(plan, &info.message_parts, &block_chunks);
     for (int r = 0; r < plan->rank_count; r++) {
-        const plan_rank *rank = &plan->ranks[r];
-        if ((int)rank->block_count > info.thread_blocks)
-            info.thread_blocks = (int)rank->block_count;
-        for (uint32_t b = 0; b < rank->block_count; b++) {
-            const plan_thread_block *block = &rank->blocks[b];
-            info.operations += block->op_count;
-            for (uint32_t i = 0; i < block->op_count; i++)
-                info.operations += block->ops[i].op_count;
-        }
+        if ((int)plan->ranks[r].block_count > info.thread_blocks)
+            info.thread_blocks = (int)plan->ranks[r].block_count;
     }
+    for (plan_cursor at = {.plan = plan}; plan_cursor_next(&at);)
+        info.operations++;
     return info;
 }
 

@@ -24,10 +24,5 @@ banyan_status ops_rewrite_all(const banyan_plan *plan, const ops_rewrite *rewrit
 
 bool ops_operand_equal(const plan_operand *a, const plan_operand *b);
 bool ops_share_equal(const plan_op *a, const plan_op *b);
-/* True if operands of one buffer have chunks in common. */
-static inline bool ops_operand_overlap(const plan_operand *a, const plan_operand *b)
-{
-    return a->index < b->index + b->size && b->index < a->index + a->size;
-}
 
 #endif

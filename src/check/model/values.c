@@ -65,10 +65,9 @@ static bool values_keep(values *all, banyan_reduce_op op, value_ref *made)
     room[0] = (value_term){(uint32_t)op, count, 0};
     size_t bytes = (count + 1) * sizeof *room;
     if (!map_get(&all->by_content, room, bytes, &id)) {
-        value_term *kept = arena_take(&all->memory, bytes);
+        value_term *kept = arena_copy(&all->memory, room, bytes);
         if (!kept)
             return false;
-        memcpy(kept, room, bytes);
         id = all->list.count;
         if (!array_push(&all->list, (value_form){op, count, kept + 1}) ||
             !map_put(&all->by_content, kept, bytes, id))

@@ -207,12 +207,10 @@ static bool keep_state(trial *by, branch from)
 {
     size_t at_bytes = by->net->lane_count * sizeof *by->at;
     size_t count_bytes = 2 * by->net->counter_count * sizeof *by->counts;
-    uint32_t *at = arena_take(&by->memory, at_bytes + 1);
-    uint64_t *counts = arena_take(&by->memory, count_bytes + 1);
+    uint32_t *at = arena_copy(&by->memory, by->at, at_bytes);
+    uint64_t *counts = arena_copy(&by->memory, by->counts, count_bytes);
     if (!at || !counts)
         return false;
-    memcpy(at, by->at, at_bytes);
-    memcpy(counts, by->counts, count_bytes);
     for (uint32_t lane = 0; by->reach && lane < by->net->lane_count; lane++)
         by->reach[lane] = at[lane] > by->reach[lane] ? at[lane] : by->reach[lane];
     by->gave_up |= by->memory.bytes > STATE_BYTES_MOST;
@@ -339,17 +337,16 @@ static bool try_freely(order_net *net, uint64_t *looks, orders *made)
 static bool try_without(order_net *net, order_need give, uint64_t *looks, orders *made)
 {
     trial by;
-    order_need *key = arena_take(&made->memory, sizeof *key);
     size_t row = made->reach.count;
-    if (!key || !array_reserve(&made->reach, net->lane_count))
+    if (!array_reserve(&made->reach, net->lane_count))
         return false;
-    *key = give;
     made->reach.count += net->lane_count;
     memset(&made->reach.data[row], 0, net->lane_count * sizeof *made->reach.data);
     bool tried = trial_make(net, looks, &by);
     by.limit = give;
     by.reach = &made->reach.data[row];
-    tried = tried && try_all(&by) && map_put(&made->give_rows, key, sizeof *key, row);
+    tried = tried && try_all(&by) &&
+            map_put_copy(&made->give_rows, &made->memory, &give, sizeof give, row);
     made->decided &= !by.gave_up;
     trial_free(&by);
     return tried;

@@ -49,33 +49,6 @@ banyan_status warn_of_replay(replay *all)
     return BANYAN_OK;
 }
 
-static void mark_operand(const banyan_plan *plan, int rank, const plan_thread_block *block,
-                         const plan_op *op, const plan_operand *operand, bool **used)
-{
-    plan_where where = plan_operand_where(plan, rank, block, op, operand);
-    const plan_switch *group = NULL;
-    if (operand->place == PLAN_GROUP)
-        group = &plan->ranks[rank].switches[block->channels[PLAN_SWITCH][operand->reference]];
-    if (where.buffer != PLAN_SCRATCH)
-        return;
-    for (int m = 0; m < (group ? group->rank_count : 1); m++) {
-        bool *of = used[group ? group->ranks[m] : where.rank];
-        memset(of + operand->index, true, operand->size * sizeof *of);
-    }
-}
-
-static void mark_ops(const banyan_plan *plan, int rank, const plan_thread_block *block,
-                     const plan_op *ops, uint32_t count, bool **used)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        for (uint32_t k = 0; k < ops[i].source_count; k++)
-            mark_operand(plan, rank, block, &ops[i], &ops[i].sources[k], used);
-        for (uint32_t k = 0; k < ops[i].destination_count; k++)
-            mark_operand(plan, rank, block, &ops[i], &ops[i].destinations[k], used);
-        mark_ops(plan, rank, block, ops[i].ops, ops[i].op_count, used);
-    }
-}
-
 /* Scratch that no rank uses. */
 typedef struct unused_scratch {
     uint64_t chunks, first;
@@ -111,12 +84,15 @@ static banyan_status report_unused(const unused_scratch *all, findings *found)
     return added ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-static bool *no_chunks(arena *memory, uint64_t chunks)
+static void mark_used(const plan_cursor *at, const plan_operand *operand, bool **used)
 {
-    bool *used = arena_take(memory, chunks + 1);
-    if (used)
-        memset(used, 0, chunks + 1);
-    return used;
+    const int *ranks;
+    int room;
+    if (plan_operand_where(at->plan, at->rank, at->block, at->op, operand).buffer != PLAN_SCRATCH)
+        return;
+    int count = plan_operand_ranks(at->plan, at->rank, at->block, at->op, operand, &ranks, &room);
+    for (int r = 0; r < count; r++)
+        memset(used[ranks[r]] + operand->index, true, operand->size);
 }
 
 banyan_status warn_of_unused(const banyan_plan *plan, findings *found)
@@ -127,14 +103,12 @@ banyan_status warn_of_unused(const banyan_plan *plan, findings *found)
     bool **used = arena_take(&memory, ranks * sizeof *used);
     banyan_status status = used ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
     for (size_t r = 0; r < ranks && status == BANYAN_OK; r++) {
-        used[r] = no_chunks(&memory, plan->ranks[r].chunks[PLAN_SCRATCH]);
+        used[r] = arena_zeroed(&memory, plan->ranks[r].chunks[PLAN_SCRATCH], 1);
         status = used[r] ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
     }
-    for (int r = 0; r < plan->rank_count && status == BANYAN_OK; r++) {
-        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
-            const plan_thread_block *block = &plan->ranks[r].blocks[b];
-            mark_ops(plan, r, block, block->ops, block->op_count, used);
-        }
+    for (plan_cursor at = {.plan = plan}; status == BANYAN_OK && plan_cursor_next(&at);) {
+        for (uint32_t i = 0; i < plan_operand_count(at.op); i++)
+            mark_used(&at, plan_operand_at(at.op, i), used);
     }
     for (int r = 0; r < plan->rank_count && status == BANYAN_OK; r++)
         count_unused(plan, r, used[r], &all);

@@ -84,33 +84,15 @@ static bool is_read_here(const struct fuser *fuser, const struct chain *chain)
     return false;
 }
 
-static bool reads_scratch_of(const struct fuser *fuser, int reader, const plan_thread_block *block,
-                             const plan_op *ops, uint32_t count)
-{
-    const banyan_plan *plan = fuser->loaded->plan;
-    for (uint32_t i = 0; i < count; i++) {
-        const plan_op *op = &ops[i];
-        for (uint32_t k = 0; k < op->source_count; k++) {
-            if (op->sources[k].place == PLAN_GROUP)
-                return true;
-            plan_where where = plan_operand_where(plan, reader, block, op, &op->sources[k]);
-            if (where.rank == fuser->loaded->executor->rank && where.buffer == PLAN_SCRATCH)
-                return true;
-        }
-        if (reads_scratch_of(fuser, reader, block, op->ops, op->op_count))
-            return true;
-    }
-    return false;
-}
-
 static bool peers_read_scratch(const struct fuser *fuser)
 {
-    const banyan_plan *plan = fuser->loaded->plan;
-    for (int r = 0; r < plan->rank_count; r++) {
-        const plan_rank *rank = &plan->ranks[r];
-        for (uint32_t b = 0; b < rank->block_count && r != fuser->loaded->executor->rank; b++) {
-            if (reads_scratch_of(fuser, r, &rank->blocks[b], rank->blocks[b].ops,
-                                 rank->blocks[b].op_count))
+    int own = fuser->loaded->executor->rank;
+    for (plan_cursor at = {.plan = fuser->loaded->plan}; plan_cursor_next(&at);) {
+        for (uint32_t k = 0; k < at.op->source_count && at.rank != own; k++) {
+            plan_where where =
+                plan_operand_where(at.plan, at.rank, at.block, at.op, &at.op->sources[k]);
+            if (at.op->sources[k].place == PLAN_GROUP ||
+                (where.rank == own && where.buffer == PLAN_SCRATCH))
                 return true;
         }
     }

@@ -183,14 +183,14 @@ struct user {
 
 static bool is_of_group(const step *s, uint32_t i)
 {
-    return specialized_operand(s->op, i)->place == PLAN_GROUP;
+    return plan_operand_at(s->op, i)->place == PLAN_GROUP;
 }
 
 /* Find the base of an operand's group. False: the operand has none. */
 static bool find_base(const struct user *user, const step *s, uint32_t i, uint32_t *base)
 {
-    const plan_switch *group = step_group(user->loaded->plan, user->loaded->executor->rank,
-                                          user->block, specialized_operand(s->op, i));
+    const plan_switch *group = plan_operand_group(user->loaded->plan, user->loaded->executor->rank,
+                                                  user->block, plan_operand_at(s->op, i));
     uint32_t members = members_of(group);
     for (uint32_t g = 0; g < user->loaded->group_count; g++) {
         uint32_t at = g * PLAN_BUFFERS + (uint32_t)group->buffer;

@@ -16,59 +16,15 @@ bool wait_is_inside(const task *t)
     return kind == STEP_ACQUIRE || kind == STEP_BARRIER;
 }
 
-struct packet_search {
-    const banyan_plan *plan;
-    int reader, actor;
-    const plan_thread_block *block;
-    const plan_operand *wanted;
-    int found; /* -1: no rank yet */
-};
-
-static bool chunks_overlap(const plan_operand *a, const plan_operand *b)
-{
-    return a->index < b->index + b->size && b->index < a->index + a->size;
-}
-
-static bool is_readers_scratch(const struct packet_search *search, const plan_op *op,
-                               const plan_operand *operand)
-{
-    if (operand->place == PLAN_GROUP) {
-        const plan_switch *group = step_group(search->plan, search->actor, search->block, operand);
-        bool member = false;
-        for (int i = 0; i < group->rank_count; i++)
-            member |= group->ranks[i] == search->reader;
-        return member && group->buffer == PLAN_SCRATCH;
-    }
-    plan_where where = plan_operand_where(search->plan, search->actor, search->block, op, operand);
-    return where.rank == search->reader && where.buffer == PLAN_SCRATCH;
-}
-
-static void search_ops(struct packet_search *search, const plan_op *ops, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        const plan_op *op = &ops[i];
-        for (uint32_t k = 0; k < op->destination_count; k++) {
-            if (plan_destination_is_packets(op, k) &&
-                is_readers_scratch(search, op, &op->destinations[k]) &&
-                chunks_overlap(&op->destinations[k], search->wanted))
-                search->found = search->actor;
-        }
-        search_ops(search, op->ops, op->op_count);
-    }
-}
-
 /* Return the rank that writes the packets of a source; -1: none does. */
 static int packet_writer(const banyan_plan *plan, int reader, const plan_operand *source)
 {
-    struct packet_search search = {.plan = plan, .reader = reader, .wanted = source, .found = -1};
-    for (search.actor = 0; search.actor < plan->rank_count; search.actor++) {
-        const plan_rank *actor = &plan->ranks[search.actor];
-        for (uint32_t i = 0; i < actor->block_count; i++) {
-            search.block = &actor->blocks[i];
-            search_ops(&search, search.block->ops, search.block->op_count);
-        }
+    int found = -1;
+    for (plan_cursor at = {.plan = plan}; plan_cursor_next(&at);) {
+        if (plan_op_writes_to(plan, at.rank, at.block, at.op, reader, source))
+            found = at.rank;
     }
-    return search.found;
+    return found;
 }
 
 static void describe_end(const step *s, const task *t, char *who, char *where, size_t bytes)

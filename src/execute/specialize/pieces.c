@@ -13,25 +13,6 @@ struct piece_writer {
     piece_words *words;
 };
 
-const plan_operand *specialized_operand(const plan_op *op, uint32_t i)
-{
-    return i < op->source_count ? &op->sources[i] : &op->destinations[i - op->source_count];
-}
-
-uint32_t cut_operand_width(const banyan_plan *plan, int rank, const plan_thread_block *block,
-                           const plan_operand *operand)
-{
-    return operand->place == PLAN_GROUP
-               ? (uint32_t)step_group(plan, rank, block, operand)->rank_count
-               : 1;
-}
-
-static bool specialize_pieces_is_packets(const plan_op *op, uint32_t i)
-{
-    return i < op->source_count ? plan_source_is_packets(op, i)
-                                : plan_destination_is_packets(op, i - op->source_count);
-}
-
 static banyan_status refuse_piece(const struct piece_writer *writer, const char *what, uint64_t is,
                                   size_t multiple)
 {
@@ -51,11 +32,13 @@ static banyan_status specialize_pieces_append(struct piece_writer *writer, const
     uint64_t *to = &writer->words->data[writer->words->count];
     *to++ = piece->bytes | mark;
     uint32_t written = 0;
-    for (uint32_t i = 0; i < s->op->source_count + s->op->destination_count; i++) {
+    for (uint32_t i = 0; i < plan_operand_count(s->op); i++) {
         bool packets = s->operands[written].packets;
-        uint32_t width = cut_operand_width(writer->plan, writer->rank, writer->block,
-                                           specialized_operand(s->op, i));
-        for (uint32_t k = 0; k < width; k++)
+        const int *ranks;
+        int room;
+        int count = plan_operand_ranks(writer->plan, writer->rank, writer->block, s->op,
+                                       plan_operand_at(s->op, i), &ranks, &room);
+        for (int r = 0; r < count; r++)
             to[written++] = packets ? packets_room(piece->offsets[i]) : piece->offsets[i];
     }
     writer->words->count += step_piece_words(s);
@@ -68,8 +51,8 @@ static banyan_status write_piece(void *context, const plan_piece *piece)
     const step *s = writer->step;
     if (s->kind == STEP_COMBINE && piece->bytes % writer->elem_bytes != 0)
         return refuse_piece(writer, "the bytes of a piece are", piece->bytes, writer->elem_bytes);
-    for (uint32_t i = 0; i < s->op->source_count + s->op->destination_count; i++) {
-        if (specialize_pieces_is_packets(s->op, i) && piece->offsets[i] % PACKET_DATA_BYTES != 0)
+    for (uint32_t i = 0; i < plan_operand_count(s->op); i++) {
+        if (plan_operand_is_packets(s->op, i) && piece->offsets[i] % PACKET_DATA_BYTES != 0)
             return refuse_piece(writer, "its packets begin at byte", piece->offsets[i],
                                 PACKET_DATA_BYTES);
     }
@@ -82,7 +65,7 @@ static banyan_status write_pad(void *context, const plan_piece *piece)
     struct piece_writer *writer = context;
     const step *s = writer->step;
     uint32_t i = 0;
-    while (!specialize_pieces_is_packets(s->op, i))
+    while (!plan_operand_is_packets(s->op, i))
         i++;
     uint64_t shared = packets_room(piece->offsets[i]) / 2 - piece->offsets[i];
     if (shared >= piece->bytes)

@@ -5,10 +5,8 @@
 
 struct span_finder {
     specialized_plan *of;
-    const banyan_plan *plan;
-    int rank; /* the output's rank */
-    int actor;
-    const plan_thread_block *block;
+    int rank;             /* the output's rank */
+    plan_cursor actor;    /* the operation that may write there */
     uint64_t at;          /* offset of the current buffer in the buffer that stands for both */
     uint32_t destination; /* index among the destinations of the current part */
     uint32_t source_count;
@@ -32,22 +30,19 @@ static banyan_status specialize_spans_visit(void *context, const plan_piece *pie
 static bool lies_there(const struct span_finder *find, const plan_op *op,
                        const plan_operand *operand, plan_buffer *buffer)
 {
-    bool mine = false;
-    if (operand->place == PLAN_GROUP) {
-        const plan_switch *group = step_group(find->plan, find->actor, find->block, operand);
-        *buffer = group->buffer;
-        for (int i = 0; i < group->rank_count; i++)
-            mine |= group->ranks[i] == find->rank;
-    } else {
-        plan_where where = plan_operand_where(find->plan, find->actor, find->block, op, operand);
-        *buffer = where.buffer;
-        mine = where.rank == find->rank;
-    }
-    return mine && (*buffer == PLAN_OUTPUT || (*buffer == PLAN_INPUT && find->plan->in_place));
+    const plan_cursor *at = &find->actor;
+    const int *ranks;
+    int room, i = 0;
+    int count = plan_operand_ranks(at->plan, at->rank, at->block, op, operand, &ranks, &room);
+    *buffer = plan_operand_where(at->plan, at->rank, at->block, op, operand).buffer;
+    while (i < count && ranks[i] != find->rank)
+        i++;
+    return i < count && (*buffer == PLAN_OUTPUT || (*buffer == PLAN_INPUT && at->plan->in_place));
 }
 
 static banyan_status find_in_part(struct span_finder *find, const plan_op *part)
 {
+    const plan_cursor *at = &find->actor;
     find->source_count = part->source_count;
     for (uint32_t i = 0; i < part->destination_count; i++) {
         plan_buffer buffer;
@@ -55,23 +50,9 @@ static banyan_status find_in_part(struct span_finder *find, const plan_op *part)
             continue;
         find->destination = i;
         find->at =
-            find->plan->in_place ? specialized_place(find->of, find->plan, find->rank, buffer) : 0;
-        RETURN_IF_FAILED(plan_geometry_cut(&find->of->geometry, find->plan, find->actor,
-                                           find->block, part, NULL, 0, specialize_spans_visit,
-                                           find));
-    }
-    return BANYAN_OK;
-}
-
-/* A loop's iterations write the same bytes as its operations would outside of it. */
-static banyan_status find_in_ops(struct span_finder *find, const plan_op *ops, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        for (uint32_t k = 0; k < plan_op_part_count(&ops[i]); k++) {
-            plan_op part = plan_op_part(&ops[i], k);
-            RETURN_IF_FAILED(find_in_part(find, &part));
-        }
-        RETURN_IF_FAILED(find_in_ops(find, ops[i].ops, ops[i].op_count));
+            at->plan->in_place ? specialized_place(find->of, at->plan, find->rank, buffer) : 0;
+        RETURN_IF_FAILED(plan_geometry_cut(&find->of->geometry, at->plan, at->rank, at->block, part,
+                                           NULL, 0, specialize_spans_visit, find));
     }
     return BANYAN_OK;
 }
@@ -114,12 +95,12 @@ static void clip_spans(specialized_plan *of, uint64_t begin, uint64_t bytes)
 
 banyan_status specialize_find_spans(specialized_plan *of, const banyan_plan *plan, int rank)
 {
-    struct span_finder find = {.of = of, .plan = plan, .rank = rank};
-    for (find.actor = 0; find.actor < plan->rank_count; find.actor++) {
-        const plan_rank *actor = &plan->ranks[find.actor];
-        for (uint32_t i = 0; i < actor->block_count; i++) {
-            find.block = &actor->blocks[i];
-            RETURN_IF_FAILED(find_in_ops(&find, find.block->ops, find.block->op_count));
+    struct span_finder find = {.of = of, .actor.plan = plan, .rank = rank};
+    /* A loop's iterations write the same bytes as its operations would outside of it. */
+    while (plan_cursor_next(&find.actor)) {
+        for (uint32_t k = 0; k < plan_op_part_count(find.actor.op); k++) {
+            plan_op part = plan_op_part(find.actor.op, k);
+            RETURN_IF_FAILED(find_in_part(&find, &part));
         }
     }
     bool keeps_input =

@@ -72,41 +72,29 @@ static step *specialize_add_step(struct builder *build, step_kind kind)
     return added;
 }
 
-static uint32_t specialize_add_operand(struct builder *build, step *s, uint32_t at,
-                                       const plan_operand *operand, bool packets)
-{
-    if (operand->place != PLAN_GROUP) {
-        plan_where where =
-            plan_operand_where(build->plan, build->rank, build->block, s->op, operand);
-        s->operands[at++] =
-            (step_operand){.base = step_base(where.rank, where.buffer), .packets = packets};
-        return at;
-    }
-    const plan_switch *group = step_group(build->plan, build->rank, build->block, operand);
-    for (int i = 0; i < group->rank_count; i++)
-        s->operands[at++] =
-            (step_operand){.base = step_base(group->ranks[i], group->buffer), .packets = packets};
-    return at;
-}
-
 static banyan_status specialize_add_operands(struct builder *build, step *s)
 {
     const plan_op *op = s->op;
-    uint32_t widths[2] = {0, 0};
-    for (uint32_t i = 0; i < op->source_count + op->destination_count; i++)
-        widths[i >= op->source_count] +=
-            cut_operand_width(build->plan, build->rank, build->block, specialized_operand(op, i));
-    s->source_count = widths[0];
-    s->destination_count = widths[1];
+    const int *ranks;
+    int room;
+    uint32_t counts[2] = {0, 0}, at = 0;
+    for (uint32_t i = 0; i < plan_operand_count(op); i++)
+        counts[i >= op->source_count] += (uint32_t)plan_operand_ranks(
+            build->plan, build->rank, build->block, op, plan_operand_at(op, i), &ranks, &room);
+    s->source_count = counts[0];
+    s->destination_count = counts[1];
     s->operands = arena_take(&build->made->memory, step_operand_count(s) * sizeof *s->operands);
     if (!s->operands)
         return BANYAN_ERR_NO_MEMORY;
-    uint32_t at = 0;
-    for (uint32_t i = 0; i < op->source_count; i++)
-        at = specialize_add_operand(build, s, at, &op->sources[i], plan_source_is_packets(op, i));
-    for (uint32_t i = 0; i < op->destination_count; i++)
-        at = specialize_add_operand(build, s, at, &op->destinations[i],
-                                    plan_destination_is_packets(op, i));
+    for (uint32_t i = 0; i < plan_operand_count(op); i++) {
+        const plan_operand *operand = plan_operand_at(op, i);
+        plan_where where = plan_operand_where(build->plan, build->rank, build->block, op, operand);
+        int count =
+            plan_operand_ranks(build->plan, build->rank, build->block, op, operand, &ranks, &room);
+        for (int r = 0; r < count; r++)
+            s->operands[at++] = (step_operand){.base = step_base(ranks[r], where.buffer),
+                                               .packets = plan_operand_is_packets(op, i)};
+    }
     return BANYAN_OK;
 }
 
@@ -402,17 +390,11 @@ static banyan_status specialize_add_blocks(struct builder *build)
 /* Count all ranks' flags on every rank, so that all get the same number. */
 static uint64_t count_flags(const struct builder *build)
 {
-    const plan_geometry *geometry = &build->made->geometry;
-    uint64_t most = 1;
-    for (int r = 0; goes_round(geometry) && r < build->plan->rank_count; r++) {
-        const plan_rank *rank = &build->plan->ranks[r];
-        for (uint32_t b = 0; b < rank->block_count; b++) {
-            const plan_thread_block *block = &rank->blocks[b];
-            for (uint32_t i = 0; i < block->op_count; i++) {
-                uint64_t iterations = plan_geometry_iterations(geometry, &block->ops[i]);
-                most = iterations > most ? iterations : most;
-            }
-        }
+    uint64_t most = 1, iterations;
+    plan_cursor at = {.plan = build->plan};
+    while (goes_round(&build->made->geometry) && plan_cursor_next(&at)) {
+        iterations = plan_geometry_iterations(&build->made->geometry, at.op);
+        most = iterations > most ? iterations : most;
     }
     return most;
 }
@@ -446,36 +428,18 @@ static banyan_status specialize_for_size(struct builder *build)
     return BANYAN_OK;
 }
 
-static const plan_op *find_impossible(const plan_op *ops, uint32_t count, DLDataType dtype)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        if (plan_op_reduces(ops[i].kind) && !reduce_find(dtype, ops[i].reduce_op))
-            return &ops[i];
-        const plan_op *inside = find_impossible(ops[i].ops, ops[i].op_count, dtype);
-        if (inside)
-            return inside;
-    }
-    return NULL;
-}
-
 /* Check the operations of all ranks: otherwise a rank that only sends would wait for peers that
  * cannot reduce. */
 static banyan_status check_reductions(const banyan_plan *plan, DLDataType dtype)
 {
-    if (reduce_find(dtype, BANYAN_SUM))
-        return BANYAN_OK;
-    for (int r = 0; r < plan->rank_count; r++) {
-        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
-            const plan_thread_block *block = &plan->ranks[r].blocks[b];
-            const plan_op *op = find_impossible(block->ops, block->op_count, dtype);
-            if (op)
-                return error_set(
-                    BANYAN_ERR_INVALID,
-                    "plan \"%s\" reduces (%s of rank %d, thread block %" PRIu32
-                    "), and elements of type %s (code %d, %d bits × %d) cannot be reduced",
-                    plan->name, plan_op_name(op->kind), r, block->id, banyan_dtype_name(dtype),
-                    dtype.code, dtype.bits, dtype.lanes);
-        }
+    plan_cursor at = {.plan = plan};
+    while (!reduce_find(dtype, BANYAN_SUM) && plan_cursor_next(&at)) {
+        if (plan_op_reduces(at.op->kind) && !reduce_find(dtype, at.op->reduce_op))
+            return error_set(BANYAN_ERR_INVALID,
+                             "plan \"%s\" reduces (%s of rank %d, thread block %" PRIu32
+                             "), and elements of type %s (code %d, %d bits × %d) cannot be reduced",
+                             plan->name, plan_op_name(at.op->kind), at.rank, at.block->id,
+                             banyan_dtype_name(dtype), dtype.code, dtype.bits, dtype.lanes);
     }
     return BANYAN_OK;
 }

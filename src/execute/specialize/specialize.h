@@ -50,12 +50,6 @@ banyan_status specialize_pieces(const specialized_plan *of, const banyan_plan *p
  * and, in place, those of the input. Used for outputs that are copied out of staging. */
 banyan_status specialize_find_spans(specialized_plan *of, const banyan_plan *plan, int rank);
 
-/* Operand i of an operation, sources first. The width is its number of operands in the step: one
- * for each member of a group. */
-const plan_operand *specialized_operand(const plan_op *op, uint32_t i);
-uint32_t cut_operand_width(const banyan_plan *plan, int rank, const plan_thread_block *block,
-                           const plan_operand *operand);
-
 /* The offset of a rank's input or output in the longer of the two, for an in-place plan. */
 uint64_t specialized_place(const specialized_plan *of, const banyan_plan *plan, int rank,
                            plan_buffer buffer);

@@ -75,14 +75,6 @@ static inline uint32_t step_base(int rank, plan_buffer buffer)
     return (uint32_t)rank * PLAN_BUFFERS + (uint32_t)buffer;
 }
 
-/* The switch channel that a GROUP operand goes through. */
-static inline const plan_switch *step_group(const banyan_plan *plan, int rank,
-                                            const plan_thread_block *block,
-                                            const plan_operand *operand)
-{
-    return &plan->ranks[rank].switches[block->channels[PLAN_SWITCH][operand->reference]];
-}
-
 static inline uint32_t step_operand_count(const step *s)
 {
     return s->source_count + s->destination_count;

@@ -86,18 +86,17 @@ static bool add_to_group(checker *check, groups *all, int r, uint32_t i)
     const plan_switch *channel = &check->plan->ranks[r].switches[i];
     size_t count = (size_t)channel->rank_count, bytes = (count + 1) * sizeof(int);
     int *key = arena_take(&check->memory, bytes);
-    group_count *counted = arena_take(&check->memory, sizeof *counted);
-    if (!key || !counted)
+    if (!key)
         return false;
     key[0] = (int)channel->buffer;
     memcpy(key + 1, channel->ranks, count * sizeof(int));
     uint64_t number = all->numbers.count, before = 0;
     if (!map_get(&all->numbers, key, bytes, &number) && !map_put(&all->numbers, key, bytes, number))
         return false;
-    *counted = (group_count){.group = number, .rank = r};
-    map_get(&all->counts, counted, sizeof *counted, &before);
+    group_count counted = {.group = number, .rank = r};
+    map_get(&all->counts, &counted, sizeof counted, &before);
     all->number[r][i] = number;
-    return map_put(&all->counts, counted, sizeof *counted, before + 1);
+    return map_put_copy(&all->counts, &check->memory, &counted, sizeof counted, before + 1);
 }
 
 static uint64_t count_in_group(const groups *all, uint64_t group, int rank)
@@ -165,7 +164,6 @@ static banyan_status compare_groups(checker *check, groups *all)
 static banyan_status check_each(checker *check, uint64_t *seen)
 {
     uint64_t number = 0;
-    memset(seen, 0, (size_t)check->plan->rank_count * sizeof *seen);
     for (int r = 0; r < check->plan->rank_count; r++) {
         size_t mark = push_channels(check, r);
         RETURN_IF_FAILED(check_peers(check, r, PLAN_MEMORY));
@@ -180,7 +178,7 @@ banyan_status check_channels(checker *check)
 {
     size_t ranks = (size_t)check->plan->rank_count;
     check->regions = arena_take(&check->memory, ranks * sizeof *check->regions);
-    uint64_t *seen = arena_take(&check->memory, ranks * sizeof *seen);
+    uint64_t *seen = arena_zeroed(&check->memory, ranks, sizeof *seen);
     if (!check->regions || !seen)
         return BANYAN_ERR_NO_MEMORY;
     RETURN_IF_FAILED(check_each(check, seen));

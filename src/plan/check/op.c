@@ -150,20 +150,14 @@ static banyan_status check_operands(checker *check, const plan_op *op, const cha
     return BANYAN_OK;
 }
 
-static const plan_operand *operand_at(const plan_op *op, uint32_t i)
-{
-    return i < op->source_count ? &op->sources[i] : &op->destinations[i - op->source_count];
-}
-
 static banyan_status check_op_check_sizes(checker *check, const plan_op *op)
 {
     if (plan_op_is_pairs(op->kind) && op->source_count != op->destination_count)
         return json_path_fail(&check->path, "has %u sources and %u destinations", op->source_count,
                               op->destination_count);
-    uint32_t count = op->source_count + op->destination_count;
-    for (uint32_t i = 1; i < count; i++) {
+    for (uint32_t i = 1; i < plan_operand_count(op); i++) {
         uint32_t other = plan_op_is_pairs(op->kind) ? i % op->source_count : 0;
-        uint64_t size = operand_at(op, i)->size, first = operand_at(op, other)->size;
+        uint64_t size = plan_operand_at(op, i)->size, first = plan_operand_at(op, other)->size;
         if (size != first)
             return json_path_fail(&check->path, "has operands of %llu and of %llu chunks",
                                   ULL(first), ULL(size));

@@ -125,16 +125,13 @@ static banyan_status map_operand(cutter *cut, uint32_t i)
 {
     const plan_geometry *geometry = cut->geometry;
     const plan_op *op = cut->op;
-    bool source = i < op->source_count;
-    uint32_t k = source ? i : i - op->source_count;
-    const plan_operand *operand = source ? &op->sources[k] : &op->destinations[k];
-    bool packets = source ? plan_source_is_packets(op, k) : plan_destination_is_packets(op, k);
+    const plan_operand *operand = plan_operand_at(op, i);
     plan_where where = plan_operand_where(cut->plan, cut->rank, cut->block, op, operand);
     operand_map *map = &cut->maps[i];
     *map = (operand_map){.index = operand->index, .scratch = where.buffer == PLAN_SCRATCH};
     if (!map->scratch)
         return BANYAN_OK;
-    if (!packets)
+    if (!plan_operand_is_packets(op, i))
         map->base = geometry->scratch_data_chunks * geometry->scratch_stride;
     map->wraps = geometry->scratch_stride < geometry->chunk_bytes;
     plan_share room = plan_share_of(operand->size * geometry->scratch_stride,
@@ -146,13 +143,6 @@ static banyan_status map_operand(cutter *cut, uint32_t i)
                          "rank %d, thread block %u: there is no scratch for its share of %s",
                          cut->rank, cut->block->id, plan_op_name(op->kind));
     return BANYAN_OK;
-}
-
-static banyan_status cut_range(cutter *cut, plan_share range)
-{
-    for (uint32_t i = 0; i < cut->count; i++)
-        RETURN_IF_FAILED(map_operand(cut, i));
-    return visit_range(cut, range);
 }
 
 /* Return the part of the share that an iteration processes. */
@@ -170,7 +160,7 @@ static plan_share range_of(plan_share share, const plan_op *loop, uint64_t itera
 static banyan_status cut_op(cutter *cut, const plan_op *loop, uint64_t iteration)
 {
     const plan_op *op = cut->op;
-    cut->count = op->source_count + op->destination_count;
+    cut->count = plan_operand_count(op);
     if (op->source_count == 0)
         return BANYAN_OK;
     cut->share = plan_share_of(op->sources[0].size * cut->geometry->chunk_bytes,
@@ -190,7 +180,11 @@ static banyan_status cut_op(cutter *cut, const plan_op *loop, uint64_t iteration
     cut->maps = few ? few_maps : (operand_map *)taken;
     cut->piece = (plan_piece *)words;
     cut->offsets = words + 1 + cut->count;
-    banyan_status status = cut_range(cut, range);
+    banyan_status status = BANYAN_OK;
+    for (uint32_t i = 0; i < cut->count && status == BANYAN_OK; i++)
+        status = map_operand(cut, i);
+    if (status == BANYAN_OK)
+        status = visit_range(cut, range);
     free(taken);
     return status;
 }

@@ -1,29 +1,11 @@
 #include "plan/plan.h"
 
 /* Return the reduction of the collective, which is that of its operations. */
-static banyan_reduce_op reduction_of(const plan_op *ops, uint32_t count, bool *found)
-{
-    for (uint32_t i = 0; i < count && !*found; i++) {
-        banyan_reduce_op inside = reduction_of(ops[i].ops, ops[i].op_count, found);
-        if (*found)
-            return inside;
-        *found = plan_op_reduces(ops[i].kind);
-        if (*found)
-            return ops[i].reduce_op;
-    }
-    return BANYAN_SUM;
-}
-
 static banyan_reduce_op plan_reduction(const banyan_plan *plan)
 {
-    bool found = false;
-    for (int r = 0; r < plan->rank_count; r++) {
-        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
-            const plan_thread_block *block = &plan->ranks[r].blocks[b];
-            banyan_reduce_op op = reduction_of(block->ops, block->op_count, &found);
-            if (found)
-                return op;
-        }
+    for (plan_cursor at = {.plan = plan}; plan_cursor_next(&at);) {
+        if (plan_op_reduces(at.op->kind))
+            return at.op->reduce_op;
     }
     return BANYAN_SUM;
 }

@@ -89,90 +89,52 @@ typedef struct scratch_use {
     bool data, packets;
 } scratch_use;
 
-static void note_operands(const banyan_plan *plan, int rank, const plan_thread_block *block,
-                          const plan_op *op, scratch_use *use)
+static void note_operands(const plan_cursor *at, scratch_use *use)
 {
-    for (uint32_t i = 0; i < op->source_count + op->destination_count; i++) {
-        bool source = i < op->source_count;
-        uint32_t k = source ? i : i - op->source_count;
-        const plan_operand *operand = source ? &op->sources[k] : &op->destinations[k];
-        if (plan_operand_where(plan, rank, block, op, operand).buffer != PLAN_SCRATCH)
+    for (uint32_t i = 0; i < plan_operand_count(at->op); i++) {
+        const plan_operand *operand = plan_operand_at(at->op, i);
+        if (plan_operand_where(at->plan, at->rank, at->block, at->op, operand).buffer !=
+            PLAN_SCRATCH)
             continue;
-        bool packets = source ? plan_source_is_packets(op, k) : plan_destination_is_packets(op, k);
+        bool packets = plan_operand_is_packets(at->op, i);
         use->packets |= packets;
         use->data |= !packets;
     }
 }
 
-static void geometry_note_ops(const banyan_plan *plan, int rank, const plan_thread_block *block,
-                              const plan_op *ops, uint32_t count, scratch_use *use)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        note_operands(plan, rank, block, &ops[i], use);
-        geometry_note_ops(plan, rank, block, ops[i].ops, ops[i].op_count, use);
-    }
-}
-
-static scratch_use find_use(const banyan_plan *plan)
-{
-    scratch_use use = {false, false};
-    for (int r = 0; r < plan->rank_count; r++) {
-        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
-            const plan_thread_block *block = &plan->ranks[r].blocks[b];
-            geometry_note_ops(plan, r, block, block->ops, block->op_count, &use);
-        }
-    }
-    return use;
-}
-
-static banyan_status fail_scratch(const banyan_plan *plan, const plan_geometry *made, int rank,
-                                  const plan_thread_block *block, const plan_op *op)
-{
-    return error_set(BANYAN_ERR_INVALID,
-                     "rank %d, thread block %u: %s of %llu chunks of %llu bytes does not fit into "
-                     "the %llu bytes of scratch that plan %s reuses, which has %llu for a chunk",
-                     rank, block->id, plan_op_name(op->kind),
-                     ULL(op->source_count > 0 ? op->sources[0].size : 0), ULL(made->chunk_bytes),
-                     ULL(plan->reused_scratch_bytes), plan->name, ULL(made->scratch_stride));
-}
-
 /* True if the operation fits reused scratch: outside a loop it needs all its chunks at once, within
  * its share of a unit. */
-static bool fits_reused(const banyan_plan *plan, const plan_geometry *made, int rank,
-                        const plan_thread_block *block, const plan_op *op, const plan_op *loop)
+static bool fits_reused(const plan_cursor *at, const plan_geometry *made)
 {
+    const plan_op *op = at->op;
     scratch_use use = {false, false};
-    note_operands(plan, rank, block, op, &use);
+    note_operands(at, &use);
     if (!use.data && !use.packets)
         return true;
-    if (!loop)
+    if (!at->loop)
         return false;
-    uint64_t chunks = op->sources[0].size;
-    plan_share room = plan_share_of(chunks * made->scratch_stride, plan->buffer_alignment,
-                                    op->group_index, op->group_size);
-    plan_share share = plan_share_of(chunks * made->chunk_bytes, plan->buffer_alignment,
-                                     op->group_index, op->group_size);
+    uint64_t chunks = op->sources[0].size, alignment = at->plan->buffer_alignment;
+    plan_share room =
+        plan_share_of(chunks * made->scratch_stride, alignment, op->group_index, op->group_size);
+    plan_share share =
+        plan_share_of(chunks * made->chunk_bytes, alignment, op->group_index, op->group_size);
     uint64_t needed = share.end - share.begin;
-    if (needed > loop->unit_bytes)
-        needed = loop->unit_bytes;
+    if (needed > at->loop->unit_bytes)
+        needed = at->loop->unit_bytes;
     return needed <= room.end - room.begin;
 }
 
 static banyan_status check_reused(const banyan_plan *plan, const plan_geometry *made)
 {
-    for (int r = 0; r < plan->rank_count; r++) {
-        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
-            const plan_thread_block *block = &plan->ranks[r].blocks[b];
-            for (uint32_t i = 0; i < block->op_count; i++) {
-                const plan_op *op = &block->ops[i];
-                if (!fits_reused(plan, made, r, block, op, NULL))
-                    return fail_scratch(plan, made, r, block, op);
-                for (uint32_t k = 0; k < op->op_count; k++) {
-                    if (!fits_reused(plan, made, r, block, &op->ops[k], op))
-                        return fail_scratch(plan, made, r, block, &op->ops[k]);
-                }
-            }
-        }
+    for (plan_cursor at = {.plan = plan}; plan_cursor_next(&at);) {
+        if (!fits_reused(&at, made))
+            return error_set(
+                BANYAN_ERR_INVALID,
+                "rank %d, thread block %u: %s of %llu chunks of %llu bytes does not fit into "
+                "the %llu bytes of scratch that plan %s reuses, which has %llu for a chunk",
+                at.rank, at.block->id, plan_op_name(at.op->kind),
+                ULL(at.op->source_count > 0 ? at.op->sources[0].size : 0), ULL(made->chunk_bytes),
+                ULL(plan->reused_scratch_bytes), plan->name, ULL(made->scratch_stride));
     }
     return BANYAN_OK;
 }
@@ -181,7 +143,9 @@ static banyan_status lay_scratch(const banyan_plan *plan, plan_geometry *made)
 {
     uint64_t chunks = geometry_most_chunks(plan, PLAN_SCRATCH),
              halves = plan->double_scratch ? 2 : 1;
-    scratch_use use = find_use(plan);
+    scratch_use use = {false, false};
+    for (plan_cursor at = {.plan = plan}; plan_cursor_next(&at);)
+        note_operands(&at, &use);
     uint64_t parts = (use.packets ? 2 : 0) + (use.data || !use.packets ? 1 : 0);
     made->scratch_data_chunks = use.packets ? 2 * chunks : 0;
     made->scratch_stride = made->chunk_bytes;
@@ -204,22 +168,16 @@ static banyan_status lay_scratch(const banyan_plan *plan, plan_geometry *made)
 
 static banyan_status check_loops(const banyan_plan *plan, const plan_geometry *made)
 {
-    for (int r = 0; r < plan->rank_count; r++) {
-        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
-            const plan_thread_block *block = &plan->ranks[r].blocks[b];
-            for (uint32_t i = 0; i < block->op_count; i++) {
-                const plan_op *op = &block->ops[i];
-                uint64_t bytes;
-                if (op->kind != PLAN_PIPELINE)
-                    continue;
-                if (__builtin_mul_overflow(op->loop_chunks, made->chunk_bytes, &bytes) ||
-                    bytes > BYTES_MAX)
-                    return error_set(BANYAN_ERR_INVALID,
-                                     "rank %d, thread block %u: a loop over %llu chunks of %llu "
-                                     "bytes is too long",
-                                     r, block->id, ULL(op->loop_chunks), ULL(made->chunk_bytes));
-            }
-        }
+    for (plan_cursor at = {.plan = plan}; plan_cursor_next(&at);) {
+        uint64_t bytes;
+        if (at.op->kind == PLAN_PIPELINE &&
+            (__builtin_mul_overflow(at.op->loop_chunks, made->chunk_bytes, &bytes) ||
+             bytes > BYTES_MAX))
+            return error_set(BANYAN_ERR_INVALID,
+                             "rank %d, thread block %u: a loop over %llu chunks of %llu bytes is "
+                             "too long",
+                             at.rank, at.block->id, ULL(at.op->loop_chunks),
+                             ULL(made->chunk_bytes));
     }
     return BANYAN_OK;
 }
@@ -232,32 +190,18 @@ uint64_t plan_geometry_iterations(const plan_geometry *geometry, const plan_op *
     return bytes / pipeline->unit_bytes + (bytes % pipeline->unit_bytes > 0);
 }
 
-static uint64_t body_steps(const plan_op *loop)
-{
-    uint64_t steps = 1;
-    for (uint32_t i = 0; i < loop->op_count; i++) {
-        const plan_op *op = &loop->ops[i];
-        steps += (uint64_t)1 + op->source_count + op->destination_count + op->channel_count +
-                 op->semaphore_count;
-    }
-    return steps;
-}
-
 uint64_t plan_geometry_loop_steps(const plan_geometry *geometry, const banyan_plan *plan)
 {
-    uint64_t steps = 0;
-    for (int r = 0; r < plan->rank_count; r++) {
-        for (uint32_t b = 0; b < plan->ranks[r].block_count; b++) {
-            const plan_thread_block *block = &plan->ranks[r].blocks[b];
-            for (uint32_t i = 0; i < block->op_count; i++) {
-                uint64_t all;
-                if (block->ops[i].kind == PLAN_PIPELINE &&
-                    (__builtin_mul_overflow(plan_geometry_iterations(geometry, &block->ops[i]),
-                                            body_steps(&block->ops[i]), &all) ||
-                     __builtin_add_overflow(steps, all, &steps)))
-                    return UINT64_MAX;
-            }
-        }
+    uint64_t steps = 0, all;
+    for (plan_cursor at = {.plan = plan}; plan_cursor_next(&at);) {
+        const plan_op *loop = at.loop ? at.loop : at.op;
+        uint64_t once = at.loop ? (uint64_t)1 + plan_operand_count(at.op) + at.op->channel_count +
+                                      at.op->semaphore_count
+                                : 1;
+        if (loop->kind == PLAN_PIPELINE &&
+            (__builtin_mul_overflow(plan_geometry_iterations(geometry, loop), once, &all) ||
+             __builtin_add_overflow(steps, all, &steps)))
+            return UINT64_MAX;
     }
     return steps;
 }

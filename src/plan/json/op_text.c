@@ -18,12 +18,11 @@ static void op_text_add_operand(bytes_writer *text, const banyan_plan *plan, int
         text_print(text, "@%d", where.rank);
     if (operand->place != PLAN_GROUP)
         return;
-    uint32_t channel = block->channels[PLAN_SWITCH][operand->reference];
-    const plan_switch *group = &plan->ranks[rank].switches[channel];
+    const plan_switch *group = plan_operand_group(plan, rank, block, operand);
     text_add(text, "@{");
     for (int i = 0; i < group->rank_count; i++)
         text_print(text, "%s%d", i > 0 ? "," : "", group->ranks[i]);
-    text_print(text, "} by switch channel %u", channel);
+    text_print(text, "} by switch channel %u", block->channels[PLAN_SWITCH][operand->reference]);
 }
 
 static void op_text_add_operands(bytes_writer *text, const banyan_plan *plan, int rank,

@@ -128,24 +128,12 @@ static pass_list wanted_passes(const banyan_program_options *options)
     return list;
 }
 
-static bool loads_groups(const plan_op *ops, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        if (ops[i].kind == PLAN_GROUP_LOAD_REDUCE || loads_groups(ops[i].ops, ops[i].op_count))
-            return true;
-    }
-    return false;
-}
-
 /* True if a pass needs the result of the previous pass for other thread blocks. */
 static bool looks_around(const banyan_plan *plan)
 {
-    for (int rank = 0; rank < plan->rank_count; rank++) {
-        const plan_rank *of = &plan->ranks[rank];
-        for (uint32_t i = 0; i < of->block_count; i++) {
-            if (loads_groups(of->blocks[i].ops, of->blocks[i].op_count))
-                return true;
-        }
+    for (plan_cursor at = {.plan = plan}; plan_cursor_next(&at);) {
+        if (at.op->kind == PLAN_GROUP_LOAD_REDUCE)
+            return true;
     }
     return false;
 }

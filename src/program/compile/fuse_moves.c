@@ -20,7 +20,7 @@ static bool fuse_moves_overwrites(const plan_op *run, const plan_op *get)
         const plan_operand *old = &run->destinations[i];
         bool again =
             ops_operand_equal(old, to) && ops_operand_equal(&run->sources[i], &get->sources[0]);
-        if (!again && old->buffer == to->buffer && ops_operand_overlap(old, to))
+        if (!again && old->buffer == to->buffer && plan_operands_overlap(old, to))
             return true;
     }
     return false;

@@ -7,7 +7,7 @@ static bool reads_own_result(const plan_op *current, const plan_op *next)
     for (uint32_t i = 1; i < next->source_count; i++) {
         const plan_operand *source = &next->sources[i];
         if (source->place == PLAN_LOCAL && source->buffer == result->buffer &&
-            ops_operand_overlap(source, result))
+            plan_operands_overlap(source, result))
             return true;
     }
     return false;

@@ -1,25 +1,12 @@
 #include "program/compile/fuse.h"
 
 /* True if the source overlaps the owner's chunk. */
-static bool reads_chunk(const banyan_plan *plan, int rank, const plan_thread_block *block,
-                        const plan_op *op, const plan_operand *source, int owner,
+static bool reads_chunk(const plan_cursor *at, const plan_operand *source, int owner,
                         const plan_operand *chunk)
 {
-    plan_where where = plan_operand_where(plan, rank, block, op, source);
+    plan_where where = plan_operand_where(at->plan, at->rank, at->block, at->op, source);
     bool owners = source->place == PLAN_GROUP || where.rank == owner;
-    return owners && where.buffer == chunk->buffer && ops_operand_overlap(source, chunk);
-}
-
-static uint64_t reads_of(const banyan_plan *plan, int rank, const plan_thread_block *block,
-                         const plan_op *ops, uint32_t count, int owner, const plan_operand *chunk)
-{
-    uint64_t reads = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        reads += reads_of(plan, rank, block, ops[i].ops, ops[i].op_count, owner, chunk);
-        for (uint32_t s = 0; s < ops[i].source_count; s++)
-            reads += reads_chunk(plan, rank, block, &ops[i], &ops[i].sources[s], owner, chunk);
-    }
-    return reads;
+    return owners && where.buffer == chunk->buffer && plan_operands_overlap(source, chunk);
 }
 
 /* True if only the store reads the chunk of scratch. */
@@ -28,13 +15,9 @@ static bool is_only_stored(const fuse *with, const plan_operand *chunk)
     if (chunk->buffer != PLAN_SCRATCH)
         return false;
     uint64_t reads = 0;
-    for (int rank = 0; rank < with->place->before->rank_count; rank++) {
-        const plan_rank *of = &with->place->before->ranks[rank];
-        for (uint32_t i = 0; i < of->block_count; i++) {
-            const plan_thread_block *block = &of->blocks[i];
-            reads += reads_of(with->place->before, rank, block, block->ops, block->op_count,
-                              with->place->rank, chunk);
-        }
+    for (plan_cursor at = {.plan = with->place->before}; plan_cursor_next(&at);) {
+        for (uint32_t i = 0; i < at.op->source_count; i++)
+            reads += reads_chunk(&at, &at.op->sources[i], with->place->rank, chunk);
     }
     return reads == 1;
 }

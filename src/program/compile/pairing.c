@@ -3,6 +3,8 @@
 
 #include <inttypes.h>
 
+#include "plan/op.h"
+
 typedef struct pair_count {
     int from, to;
     plan_channel_type type;
@@ -38,45 +40,21 @@ static bool count_pair(pair_counts *counts, size_t first, const pair_count *more
     return array_push(counts, *more);
 }
 
-static bool count_op(pair_counts *counts, size_t first, const plan_rank *rank, int number,
-                     const plan_thread_block *block, const plan_op *op)
+static bool count_op(pair_counts *counts, size_t first, const plan_cursor *at)
 {
-    bool signals = false;
-    switch (op->kind) {
-    case PLAN_SIGNAL:
-    case PLAN_RELAXED_SIGNAL:
-    case PLAN_PUT_WITH_SIGNAL:
-    case PLAN_PUT_WITH_SIGNAL_AND_FLUSH:
-        signals = true;
-        break;
-    case PLAN_WAIT:
-    case PLAN_RELAXED_WAIT:
-        break;
-    default:
+    const plan_op *op = at->op;
+    bool signals = plan_op_form_of(op->kind)->signals;
+    if (!signals && op->kind != PLAN_WAIT && op->kind != PLAN_RELAXED_WAIT)
         return true;
-    }
     for (uint32_t i = 0; i < op->channel_count; i++) {
-        int peer = rank->peers[op->channel_type][plan_channel_of(block, op, op->channels[i])];
-        pair_count count = {.from = signals ? number : peer,
-                            .to = signals ? peer : number,
+        uint32_t channel = plan_channel_of(at->block, op, op->channels[i]);
+        int peer = at->plan->ranks[at->rank].peers[op->channel_type][channel];
+        pair_count count = {.from = signals ? at->rank : peer,
+                            .to = signals ? peer : at->rank,
                             .type = op->channel_type,
                             .signals = signals,
                             .waits = !signals};
         if (!count_pair(counts, first, &count))
-            return false;
-    }
-    return true;
-}
-
-static bool pairing_count_ops(pair_counts *counts, size_t first, const plan_rank *rank, int number,
-                              const plan_thread_block *block, const plan_op *ops, uint32_t op_count)
-{
-    for (uint32_t i = 0; i < op_count; i++) {
-        bool counted =
-            ops[i].kind == PLAN_PIPELINE
-                ? pairing_count_ops(counts, first, rank, number, block, ops[i].ops, ops[i].op_count)
-                : count_op(counts, first, rank, number, block, &ops[i]);
-        if (!counted)
             return false;
     }
     return true;
@@ -121,15 +99,16 @@ banyan_status pairing_check(const banyan_plan *plan)
 {
     pair_counts counts = {0};
     banyan_status status = BANYAN_OK;
-    for (int rank = 0; rank < plan->rank_count && status == BANYAN_OK; rank++) {
-        const plan_rank *of = &plan->ranks[rank];
-        for (uint32_t i = 0; i < of->block_count && status == BANYAN_OK; i++) {
-            const plan_thread_block *block = &of->blocks[i];
-            size_t first = counts.count;
-            if (!pairing_count_ops(&counts, first, of, rank, block, block->ops, block->op_count))
-                status = BANYAN_ERR_NO_MEMORY;
+    size_t first = 0;
+    const plan_thread_block *block = NULL;
+    for (plan_cursor at = {.plan = plan}; status == BANYAN_OK && plan_cursor_next(&at);) {
+        if (at.block != block) {
             pairing_add_up(&counts, first);
+            first = counts.count;
+            block = at.block;
         }
+        if (!count_op(&counts, first, &at))
+            status = BANYAN_ERR_NO_MEMORY;
     }
     if (status == BANYAN_OK)
         status = pairing_check_counts(plan->name, &counts);
