@@ -61,6 +61,9 @@ banyan_status control_gather(banyan_world *world, banyan_status status, const vo
 
 /* Get the largest of all ranks' values. Collective. */
 banyan_status control_max(banyan_world *world, uint64_t mine, uint64_t *max);
+/* Replace each of `count` values, a number that all ranks pass, by the largest of all ranks' values
+ * at its place. Collective. */
+banyan_status control_max_each(banyan_world *world, uint64_t *values, size_t count);
 
 /* Send a descriptor to, and receive one from, every rank of this node: fds[i] is local rank i's, to
  * be closed; -1 for this rank's own. If `mine` is -1, the others receive -1. Collective over the

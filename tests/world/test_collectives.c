@@ -138,6 +138,15 @@ static void agree_and_max(banyan_world *world)
         }
         CHECK_OK(control_max(world, element(rank, round, 3), &got));
         CHECK(got == largest);
+        /* The largest value of each place comes from another rank. */
+        uint64_t *each = calloc((size_t)size + 1, sizeof *each);
+        for (int i = 0; i < size; i++)
+            each[i] = i == rank ? largest + (uint64_t)i : round;
+        CHECK_OK(control_max_each(world, each, (size_t)size));
+        for (int i = 0; i < size; i++)
+            CHECK(each[i] == (largest + (uint64_t)i > round ? largest + (uint64_t)i : round));
+        CHECK(each[size] == 0);
+        free(each);
     }
     CHECK_OK(control_agree(world, BANYAN_OK));
     banyan_status mine = BANYAN_OK;

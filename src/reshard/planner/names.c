@@ -36,77 +36,79 @@ static void sort_names(name_list *list)
     list->count = kept;
 }
 
-/* Append names, each with its final 0, one after another. The end of a peer's message may lack its
- * 0. */
-static bool append_names(name_list *list, const char *data, size_t bytes)
+static void write_name(bytes_writer *message, const char *name)
 {
-    for (size_t at = 0; at < bytes;) {
-        size_t length = strnlen(data + at, bytes - at);
-        if (at + length == bytes)
-            return true;
-        if (!array_push(list, data + at))
-            return false;
-        at += length + 1;
-    }
-    return true;
+    bytes_write_blob(message, name, strlen(name) + 1);
 }
 
-static banyan_status make_messages(banyan_world *world, const char **texts, size_t count,
+/* Read a name, which the message keeps; NULL when there is none. */
+static const char *read_name(bytes_reader *message)
+{
+    size_t bytes;
+    const char *name = bytes_read_blob(message, &bytes);
+    return name && bytes > 0 && name[bytes - 1] == '\0' ? name : NULL;
+}
+
+/* The rank that counts a name. */
+typedef struct name_owner {
+    int rank;
+    const char *name;
+} name_owner;
+
+static int compare_owners(const void *left, const void *right)
+{
+    const name_owner *a = left, *b = right;
+    return COMPARE(a->rank, b->rank);
+}
+
+/* Make a message for each rank that counts some of this rank's unmatched names. */
+static banyan_status make_messages(banyan_world *world, const planner *planning, banyan_side side,
                                    control_message **made, size_t *made_count)
 {
-    int ranks = banyan_world_size(world);
     ARRAY(control_message) messages = {0};
-    map by_rank = {0};
-    ARRAY(int) keys = {0};
-    bool ok = array_reserve(&messages, count) && array_reserve(&keys, count);
-    for (size_t i = 0; i < count && ok; i++) {
-        int rank = (int)(hash_string(texts[i], 0) % (uint64_t)ranks);
-        uint64_t at;
-        if (!map_get(&by_rank, &rank, sizeof rank, &at)) {
-            at = messages.count;
-            keys.data[keys.count++] = rank;
-            messages.data[messages.count++] = (control_message){rank, NULL, 0};
-            ok = map_put(&by_rank, &keys.data[at], sizeof rank, at);
-        }
-        control_message *to = &messages.data[at];
-        size_t bytes = strlen(texts[i]) + 1;
-        char *grown = ok ? realloc(to->data, to->bytes + bytes) : NULL;
-        ok = grown != NULL;
-        if (ok) {
-            memcpy(grown + to->bytes, texts[i], bytes);
-            to->data = grown;
-            to->bytes += bytes;
-        }
+    const char **unmatched = NULL;
+    size_t count = 0;
+    RETURN_IF_FAILED(planner_list_unmatched(planning, side, &unmatched, &count));
+    name_owner *owners = alloc_zeroed(count, sizeof *owners, "a plan's names");
+    bool ok = owners != NULL;
+    for (size_t i = 0; i < count && ok; i++)
+        owners[i] = (name_owner){
+            (int)(hash_string(unmatched[i], 0) % (uint64_t)banyan_world_size(world)), unmatched[i]};
+    if (ok)
+        sort_elements(owners, count, sizeof *owners, compare_owners);
+    for (size_t i = 0; i < count && ok;) {
+        bytes_writer message = {0};
+        int rank = owners[i].rank;
+        for (; i < count && owners[i].rank == rank; i++)
+            write_name(&message, owners[i].name);
+        ok = !message.failed &&
+             array_push(&messages, (control_message){rank, message.data, message.count});
+        if (!ok)
+            bytes_writer_free(&message);
     }
-    map_free(&by_rank);
-    array_free(&keys);
-    if (!ok) {
-        control_messages_free(messages.data, messages.count);
-        return error_no_memory(count, "a plan's names");
-    }
+    free(owners);
+    free(unmatched);
     *made = messages.data;
     *made_count = messages.count;
-    return BANYAN_OK;
+    return ok ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
 /* Concatenate the bytes of every rank; `*all` is to be freed. Collective. */
 static banyan_status planner_names_gather(banyan_world *world, const bytes_writer *mine, char **all,
-                                          size_t *all_bytes)
+                                          bytes_reader *reader)
 {
     size_t ranks = (size_t)banyan_world_size(world), total = 0;
-    size_t *bytes = calloc(ranks, sizeof *bytes);
-    banyan_status status = bytes ? BANYAN_OK : error_no_memory(ranks * sizeof *bytes, "names");
-    if (mine->failed)
-        status = BANYAN_ERR_NO_MEMORY;
-    status = control_agree(world, status);
+    size_t *bytes = alloc_zeroed(ranks, sizeof *bytes, "names");
     void *gathered = NULL;
+    banyan_status status =
+        control_agree(world, mine->failed || !bytes ? BANYAN_ERR_NO_MEMORY : BANYAN_OK);
     if (status == BANYAN_OK)
         status = banyan_world_allgatherv(world, mine->data, mine->count, &gathered, bytes);
     for (size_t rank = 0; rank < ranks && status == BANYAN_OK; rank++)
         total += bytes[rank];
     free(bytes);
     *all = gathered;
-    *all_bytes = total;
+    *reader = bytes_reader_of(gathered, total);
     return status;
 }
 
@@ -115,57 +117,46 @@ static banyan_status planner_names_gather(banyan_world *world, const bytes_write
 static banyan_status choose_names(banyan_world *world, const planner *planning, banyan_side side,
                                   name_list *chosen, uint64_t *count, char **text)
 {
-    const char **own = NULL;
-    size_t own_count = 0, sent_count = 0, received_count = 0, bytes;
+    size_t sent_count = 0, received_count = 0;
     control_message *sent = NULL, *received = NULL;
-    name_list counted = {0};
-    bytes_writer first = {0};
-    banyan_status status = planner_list_unmatched(planning, side, &own, &own_count);
-    if (status == BANYAN_OK)
-        status = make_messages(world, own, own_count, &sent, &sent_count);
-    free(own);
-    status = control_agree(world, status);
+    banyan_status status =
+        control_agree(world, make_messages(world, planning, side, &sent, &sent_count));
     if (status == BANYAN_OK)
         status = control_exchange(world, sent, sent_count, "names that have no partner", &received,
                                   &received_count);
     control_messages_free(sent, sent_count);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(status);
+    name_list counted = {0};
+    bytes_writer first = {0};
+    const char *name;
     bool ok = true;
-    for (size_t i = 0; i < received_count && ok; i++)
-        ok = append_names(&counted, received[i].data, received[i].bytes);
+    for (size_t i = 0; i < received_count; i++) {
+        bytes_reader message = bytes_reader_of(received[i].data, received[i].bytes);
+        while (ok && (name = read_name(&message)))
+            ok = array_push(&counted, name);
+    }
     sort_names(&counted);
-    uint64_t mine = counted.count;
-    bytes_write_u64(&first, mine);
+    bytes_write_u64(&first, counted.count);
     for (size_t i = 0; i < counted.count && i < PLAN_NAMES_LISTED; i++)
-        bytes_write(&first, counted.data[i], strlen(counted.data[i]) + 1);
-    first.failed = first.failed || !ok;
+        write_name(&first, counted.data[i]);
+    write_name(&first, "");
+    first.failed |= !ok;
     array_free(&counted);
     control_messages_free(received, received_count);
 
-    size_t ranks = (size_t)banyan_world_size(world);
-    size_t *each = calloc(ranks, sizeof *each);
-    void *all = NULL;
-    status = control_agree(world, first.failed || !each ? BANYAN_ERR_NO_MEMORY : BANYAN_OK);
-    if (status == BANYAN_OK)
-        status = banyan_world_allgatherv(world, first.data, first.count, &all, each);
+    bytes_reader all;
+    status = planner_names_gather(world, &first, text, &all);
     bytes_writer_free(&first);
-    *count = 0;
-    ok = true;
-    bytes = 0;
-    for (size_t rank = 0; rank < ranks && status == BANYAN_OK && ok; rank++) {
-        bytes_reader part = bytes_reader_of((const char *)all + bytes, each[rank]);
-        *count += bytes_read_u64(&part);
-        ok = append_names(chosen, (const char *)part.data, part.left);
-        bytes += each[rank];
+    RETURN_IF_FAILED(status);
+    for (*count = 0; all.left > 0 && !all.failed && ok;) {
+        *count += bytes_read_u64(&all);
+        while (ok && (name = read_name(&all)) && name[0])
+            ok = array_push(chosen, name);
     }
-    free(each);
-    *text = all;
     sort_names(chosen);
     if (chosen->count > PLAN_NAMES_LISTED)
         chosen->count = PLAN_NAMES_LISTED;
-    return status != BANYAN_OK ? status
-                               : control_agree(world, ok ? BANYAN_OK : BANYAN_ERR_NO_MEMORY);
+    return control_agree(world, ok ? BANYAN_OK : BANYAN_ERR_NO_MEMORY);
 }
 
 /* Find for each name the nearest one of the other side, or an empty text. `text` holds the names
@@ -175,32 +166,42 @@ static banyan_status find_nearest(banyan_world *world, const planner *planning, 
 {
     banyan_side other = side == BANYAN_SOURCE ? BANYAN_DESTINATION : BANYAN_SOURCE;
     uint64_t rank = (uint64_t)banyan_world_rank(world);
-    bytes_writer mine = {0};
-    size_t bytes;
-    banyan_status status = BANYAN_OK;
-    for (size_t i = 0; i < chosen->count && status == BANYAN_OK; i++) {
-        int limit = names_limit(chosen->data[i]), distance = limit;
-        const char *found = planner_nearest(planning, other, chosen->data[i], limit, &distance);
-        uint64_t offer = found ? (uint64_t)(limit - distance) << 32 | (UINT32_MAX - rank) : 0, best;
-        status = control_max(world, offer, &best);
-        if (status == BANYAN_OK && found && offer == best) {
-            bytes_write_u32(&mine, (uint32_t)i);
-            bytes_write_blob(&mine, found, strlen(found) + 1);
-        }
+    size_t count = chosen->count;
+    uint64_t *offers = alloc_zeroed(2 * count, sizeof *offers, "a plan's names"), *best;
+    bool ok = array_reserve(nearest, count + 1) && offers;
+    banyan_status status = control_agree(world, ok ? BANYAN_OK : BANYAN_ERR_NO_MEMORY);
+    if (status != BANYAN_OK) {
+        free(offers);
+        return status;
     }
+    best = offers + count;
+    for (size_t i = 0; i < count; i++) {
+        int limit = names_limit(chosen->data[i]), distance = limit;
+        nearest->data[i] = planner_nearest(planning, other, chosen->data[i], limit, &distance);
+        if (nearest->data[i])
+            offers[i] = (uint64_t)(limit - distance) << 32 | (UINT32_MAX - rank);
+        best[i] = offers[i];
+    }
+    status = control_max_each(world, best, count);
+    bytes_writer mine = {0};
+    for (size_t i = 0; i < count && status == BANYAN_OK; i++) {
+        if (nearest->data[i] && offers[i] == best[i]) {
+            bytes_write_u64(&mine, i);
+            write_name(&mine, nearest->data[i]);
+        }
+        nearest->data[i] = "";
+    }
+    free(offers);
+    bytes_reader all;
     if (status == BANYAN_OK)
-        status = planner_names_gather(world, &mine, text, &bytes);
+        status = planner_names_gather(world, &mine, text, &all);
     bytes_writer_free(&mine);
     RETURN_IF_FAILED(status);
-    bytes_reader reader = bytes_reader_of(*text, bytes);
-    for (size_t i = 0; i < chosen->count; i++)
-        nearest->data[i] = "";
-    while (reader.left > 0 && !reader.failed) {
-        size_t length;
-        uint32_t i = bytes_read_u32(&reader);
-        const char *found = bytes_read_blob(&reader, &length);
-        if (found && length > 0 && found[length - 1] == '\0' && i < chosen->count)
-            nearest->data[i] = found;
+    while (all.left > 0 && !all.failed) {
+        uint64_t i = bytes_read_u64(&all);
+        const char *name = read_name(&all);
+        if (name && i < count)
+            nearest->data[i] = name;
     }
     return BANYAN_OK;
 }
@@ -248,9 +249,6 @@ banyan_status plan_report_unmatched(banyan_world *world, const planner *planning
         control_agree(world, cause ? BANYAN_OK : error_no_memory(1, "a plan's names"));
     if (status == BANYAN_OK)
         status = choose_names(world, planning, side, &chosen, &count, &texts[0]);
-    if (status == BANYAN_OK)
-        status = control_agree(
-            world, array_reserve(&nearest, chosen.count + 1) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY);
     if (status == BANYAN_OK)
         status = find_nearest(world, planning, side, &chosen, &nearest, &texts[1]);
     if (status == BANYAN_OK)

@@ -122,26 +122,30 @@ banyan_status banyan_world_barrier(banyan_world *world)
                                : world_barrier(world, "barrier");
 }
 
-static bool larger_wins(const struct word *heard, const struct word *held)
+/* Keep the larger of each two values; this rank's word is its own array of them. */
+static bool keep_larger(const struct word *heard, const struct word *held)
 {
-    uint64_t theirs, mine;
-    if (heard->bytes != sizeof theirs)
-        return false;
-    memcpy(&theirs, heard->data, sizeof theirs);
-    memcpy(&mine, held->data, sizeof mine);
-    return theirs > mine;
+    uint64_t *mine = (uint64_t *)held->data, theirs;
+    for (size_t at = 0; heard->bytes == held->bytes && at < held->bytes; at += sizeof theirs) {
+        memcpy(&theirs, (const char *)heard->data + at, sizeof theirs);
+        if (theirs > mine[at / sizeof theirs])
+            mine[at / sizeof theirs] = theirs;
+    }
+    return false;
+}
+
+banyan_status control_max_each(banyan_world *world, uint64_t *values, size_t count)
+{
+    RETURN_IF_FAILED(control_check(world));
+    struct word word = {.data = values, .bytes = count * sizeof *values};
+    return collectives_disseminate(world, "largest value of all ranks", keep_larger, &word);
 }
 
 banyan_status control_max(banyan_world *world, uint64_t mine, uint64_t *max)
 {
-    RETURN_IF_FAILED(control_check(world));
-    struct word word = {.data = &mine, .bytes = sizeof mine};
-    banyan_status status =
-        collectives_disseminate(world, "largest value of all ranks", larger_wins, &word);
-    if (status == BANYAN_OK)
-        memcpy(max, word.data, sizeof *max);
-    free(word.owned);
-    return status;
+    RETURN_IF_FAILED(control_max_each(world, &mine, 1));
+    *max = mine;
+    return BANYAN_OK;
 }
 
 struct largest {
