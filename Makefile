@@ -8,12 +8,14 @@ SEED ?= 1
 JOBS ?= 1
 GENERATE = cmake -G Ninja -S . --log-level=WARNING
 
-.PHONY: help setup setup-tests setup-docs build docs test test-models demo bench clang asan tsan fuzz faults mutants soak install format clean
+.PHONY: help setup setup-tests setup-docs build docs python wheel test test-models demo bench clang asan tsan fuzz faults mutants soak install format clean
 
 help:
 	@echo 'make demo     install what is missing, build, reshard Qwen3-0.6B between processes'
 	@echo 'make build    everything: library, modules, command line, examples, tests, benchmarks'
 	@echo 'make docs     the reference: HTML and manual pages, in build/docs; make install installs them'
+	@echo 'make python   the Python package, in build/python (PYTHONPATH)'
+	@echo 'make wheel    the wheel of the Python package, in build/wheels'
 	@echo 'make test     the same set-up and a browser, then every test'
 	@echo 'make test-models   hold the packings against vLLM and Megatron-Core, which it installs (MODELS="llama3 …")'
 	@echo 'make bench    every speed goal, with its limit and peers, from one run'
@@ -47,7 +49,18 @@ docs: setup setup-docs
 	@scripts/reference $(BUILD)/docs
 	@scripts/command-pages $(BUILD)/bin/banyan $(BUILD)/docs/man/man1
 
-test: setup-tests build
+python: setup
+	@scripts/setup packages-python.txt
+	@scripts/setup-python $(BUILD)
+	@$(GENERATE) -B $(BUILD) -DBANYAN_PYTHON=ON -DPython_EXECUTABLE=$(abspath $(BUILD))/venv/bin/python
+	@cmake --build $(BUILD) --target banyan_python
+
+wheel: setup
+	@scripts/setup packages-python.txt
+	@scripts/setup-python $(BUILD)
+	@scripts/wheel $(BUILD)
+
+test: setup-tests python build
 	@ctest --test-dir $(BUILD) --output-on-failure
 
 test-models: setup-tests build

@@ -134,9 +134,9 @@ BANYAN_API int banyan_world_local_peer(const banyan_world *world, int local_rank
  * the object's. Any thread. */
 BANYAN_API uint64_t banyan_world_timeout_ns(const banyan_world *world);
 
-/* Set the timeout of later calls, in this world and at this rank alone. 0 means the timeout of the
- * options. Objects on GPUs that are already open keep theirs, and so do objects with a timeout of
- * their own. Local. */
+/* Set the timeout of later calls, in this world and at this rank alone. 0 means the timeout that
+ * the world was opened with (for a sub-world, that of its parent then). Objects on GPUs that are
+ * already open keep theirs, and so do objects with a timeout of their own. Local. */
 BANYAN_API banyan_status banyan_world_set_timeout(banyan_world *world, uint64_t timeout_ns);
 
 /* Open a world of some ranks of `parent`. The rank `ranks[i]` of the parent becomes rank i. They

@@ -363,9 +363,9 @@ static banyan_status meet_and_prepare(const banyan_world_options *options,
                                       const struct identity *identity, banyan_world *world,
                                       struct meeting *meeting)
 {
-    uint64_t timeout_ns;
+    uint64_t timeout_ns = 0;
     RETURN_IF_FAILED(find_timeout(options->timeout_ns, &timeout_ns));
-    world->timeout_ns = timeout_ns;
+    world->timeout_ns = world->opened_timeout_ns = timeout_ns;
     world->opens_until_ns = deadline_after(timeout_ns);
     RETURN_IF_FAILED(open_endpoint(options, identity, timeout_ns, meeting, &world->endpoint));
     RETURN_IF_FAILED(prepare_world(world));
@@ -570,6 +570,7 @@ static banyan_status make_sub(banyan_world *parent, const int *ranks, int count,
     split->rank = rank;
     split->size = count;
     split->timeout_ns = parent->timeout_ns;
+    split->opened_timeout_ns = parent->timeout_ns;
     split->call_timeout_ns = parent->call_timeout_ns;
     split->call_option = parent->call_option;
     banyan_status status = open_sub(parent, ranks, id, split);
@@ -641,9 +642,9 @@ uint64_t banyan_world_timeout_ns(const banyan_world *world)
 
 banyan_status banyan_world_set_timeout(banyan_world *world, uint64_t timeout_ns)
 {
-    uint64_t found_ns;
     RETURN_IF_NULL(world);
-    RETURN_IF_FAILED(find_timeout(timeout_ns, &found_ns));
-    world->timeout_ns = found_ns;
+    if (timeout_ns == 0)
+        timeout_ns = world->opened_timeout_ns;
+    world->timeout_ns = timeout_ns < BANYAN_FOREVER_NS ? timeout_ns : BANYAN_FOREVER_NS;
     return BANYAN_OK;
 }

@@ -27,6 +27,7 @@ struct banyan_world {
     int *local_peers; /* the ranks of this node */
     int local_rank, local_size;
     _Atomic uint64_t timeout_ns;
+    uint64_t opened_timeout_ns; /* restored by banyan_world_set_timeout(world, 0) */
     /* The bound of the call in progress, from an option of its object (0: none), and the option's
      * name. A world that is split off in such a call keeps the bound. */
     _Atomic uint64_t call_timeout_ns;

@@ -152,6 +152,29 @@ static void one_rank_needs_nobody(void **state)
     CHECK_OK(banyan_world_close(world));
 }
 
+static void restores_the_opened_timeout(void **state)
+{
+    (void)state;
+    banyan_world_options options = BANYAN_WORLD_OPTIONS_INIT;
+    options.rank = 0;
+    options.world_size = 1;
+    options.timeout_ns = 7 * NS_PER_S;
+    banyan_world *world, *sub;
+    int self = 0;
+    CHECK_OK(banyan_world_open(&options, &world));
+    CHECK_OK(banyan_world_set_timeout(world, BANYAN_FOREVER_NS));
+    CHECK(banyan_world_timeout_ns(world) == BANYAN_FOREVER_NS);
+    CHECK_OK(banyan_world_set_timeout(world, 0));
+    CHECK(banyan_world_timeout_ns(world) == 7 * NS_PER_S);
+    CHECK_OK(banyan_world_set_timeout(world, 3 * NS_PER_S));
+    CHECK_OK(banyan_world_split(world, &self, 1, &sub));
+    CHECK_OK(banyan_world_set_timeout(sub, NS_PER_S));
+    CHECK_OK(banyan_world_set_timeout(sub, 0));
+    CHECK(banyan_world_timeout_ns(sub) == 3 * NS_PER_S);
+    CHECK_OK(banyan_world_close(sub));
+    CHECK_OK(banyan_world_close(world));
+}
+
 static void open_late(int rank, int count, const banyan_unique_id *id, void *context)
 {
     (void)context;
@@ -484,6 +507,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_rank_needs_nobody),
+        cmocka_unit_test(restores_the_opened_timeout),
         cmocka_unit_test(a_rank_that_dies_before_all_have_come_can_be_replaced),
         cmocka_unit_test(a_job_of_one_node_needs_no_address),
         cmocka_unit_test(nodes_meet_over_tcp_with_a_secret),

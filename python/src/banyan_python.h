@@ -1,0 +1,221 @@
+/* Shared by the files of the extension module: errors, calls that drive a world, tensors.
+ *
+ * The module is thin. It converts arguments, releases the interpreter's lock around calls that may
+ * wait, turns a status into an exception, and keeps objects alive while others use them. */
+#ifndef BANYAN_PYTHON_H
+#define BANYAN_PYTHON_H
+
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <cmath>
+
+#include "dlpack_abi.h"
+
+#define BANYAN_NO_PLACES
+#include <banyan/banyan.h>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+/* ---- errors (errors.cpp) ---- */
+
+/* Raise the exception of a status, with the message of banyan_last_error(). */
+[[noreturn]] void raise_status(banyan_status status);
+
+inline void check(banyan_status status)
+{
+    if (status != BANYAN_OK)
+        raise_status(status);
+}
+
+/* ---- worlds and what is opened on them (world.cpp) ---- */
+
+struct World;
+
+/* An object that is opened on a world. It stays registered with the world, which closes it, last
+ * opened first, when the world itself is closed. */
+struct Resource {
+    std::shared_ptr<World> world;
+    /* Tensors of other libraries that lie in this object's memory. It cannot be closed while there
+     * are any. */
+    int exports = 0;
+
+    virtual ~Resource();
+    virtual bool is_open() const = 0;
+    /* Close the object, if it is open. Called by the thread that drives the world, without the
+     * interpreter's lock. */
+    virtual banyan_status close() = 0;
+    /* All ranks close the object together. Python may forget it at different times on different
+     * ranks; so it stays with its world until one of both is closed. */
+    virtual bool is_collective() const { return false; }
+};
+
+struct World {
+    banyan_world *handle = nullptr;
+    std::mutex driving;
+    std::vector<Resource *> open; /* in the order of opening */
+    std::vector<std::shared_ptr<Resource>> kept; /* those that are collective */
+};
+
+/* Drives a world from construction to destruction; other threads of Python may run meanwhile.
+ * Raises if the world is closed or another thread drives it. */
+class Drive {
+  public:
+    explicit Drive(World &world);
+    ~Drive();
+    Drive(const Drive &) = delete;
+    Drive &operator=(const Drive &) = delete;
+
+  private:
+    World &world;
+    PyThreadState *thread;
+};
+
+/* Call `call`, which returns a status, as the thread that drives the world. */
+template <typename Call> void drive(World &world, Call &&call)
+{
+    banyan_status status;
+    {
+        Drive driving(world);
+        status = call();
+    }
+    check(status);
+}
+
+/* As drive, for a call that does not wait: no other thread runs meanwhile. */
+template <typename Call> void drive_briefly(World &world, Call &&call)
+{
+    if (!world.handle)
+        throw nb::value_error("the world is closed");
+    std::unique_lock<std::mutex> lock(world.driving, std::try_to_lock);
+    if (!lock)
+        throw std::runtime_error("another thread is in a call of this world");
+    check(call());
+}
+
+/* Call without the interpreter's lock, for calls that need no world. */
+template <typename Call> void work(Call &&call)
+{
+    banyan_status status;
+    {
+        nb::gil_scoped_release release;
+        status = call();
+    }
+    check(status);
+}
+
+/* Register a new object with its world. */
+template <typename Object> std::shared_ptr<Object> adopt(std::shared_ptr<Object> object)
+{
+    object->world->open.push_back(object.get());
+    if (object->is_collective())
+        object->world->kept.push_back(object);
+    return object;
+}
+
+/* Close an object before its world, from Python. Raises BufferError while tensors of other
+ * libraries use it. */
+void close_resource(Resource &resource);
+
+/* Raise ValueError if the object is closed. */
+void require_open(const Resource &resource, const char *name);
+
+/* ---- tensors (tensor.cpp) ---- */
+
+/* A tensor that another library lends for a call, or for as long as this object lives. */
+class Tensor {
+  public:
+    /* `object` offers DLPack or Python's buffer protocol. `name` is for messages. A tensor to write
+     * to must not be read-only. With `keep`, the data stays valid as long as this object. */
+    Tensor(nb::handle object, const char *name, bool writes, bool keep = false);
+    Tensor(Tensor &&other) noexcept;
+    Tensor(const Tensor &) = delete;
+    Tensor &operator=(const Tensor &) = delete;
+
+    DLTensor t = {};
+    void *address() const { return static_cast<char *>(t.data) + t.byte_offset; }
+    size_t elems() const;
+    /* Raise unless the elements are dense and in row-major order. */
+    void require_dense(const char *name) const;
+
+  private:
+    /* The loan, which ends with this object. At most one of the members is set. */
+    struct Loan {
+        DLManagedTensor *managed = nullptr;
+        dlpack::ManagedVersioned *versioned = nullptr;
+        Py_buffer buffer = {};
+        ~Loan();
+    } loan;
+    nb::object owner;
+    int64_t own_shape[BANYAN_MAX_DIMS], own_strides[BANYAN_MAX_DIMS];
+
+    bool from_exchange(nb::handle object, bool keep);
+    bool from_dlpack(nb::handle object, const char *name, bool writes);
+    bool from_buffer(nb::handle object, const char *name, bool writes);
+};
+
+/* Return the CUDA stream of a call: the one that the caller passes, or else the current stream of
+ * the library that `like` is of. Null on the host. */
+void *stream_of(nb::handle stream, nb::handle like, DLDevice device);
+
+/* Element types are strings like "bfloat16" in Python; types of PyTorch, NumPy and others do. */
+DLDataType dtype_of(nb::handle dtype);
+std::string dtype_text(DLDataType dtype);
+/* Devices are "cpu" or "cuda:0", a number, or any object whose text is such a string. */
+DLDevice device_of(nb::handle device);
+std::string device_text(DLDevice device);
+
+banyan_reduce_op reduce_op_of(nb::handle op);
+uint64_t timeout_of(nb::handle seconds); /* None: 0; infinity: for ever */
+
+/* Return a path as text: of str, bytes or os.PathLike. */
+std::string path_of(nb::handle path);
+
+/* Memory of an object, which Python and other libraries see as a tensor: by DLPack and, on the
+ * host, the buffer protocol. */
+struct Array {
+    std::shared_ptr<Resource> owner;
+    void *address;
+    DLDevice device;
+    DLDataType dtype;
+    std::vector<int64_t> shape, strides; /* strides empty: dense */
+    bool read_only = false;
+};
+
+/* Define the constructor of a class whose objects C++ shares: `create` returns a shared pointer.
+ * `parameters` is the signature for type checkers, without self. (nb::new_ takes no signature.) */
+template <typename Class, typename Return, typename... Args, typename... Extra>
+void def_new(Class &cl, Return (*create)(Args...), const char *parameters, const char *doc,
+             const Extra &...extra)
+{
+    /* Signatures live as long as the module. */
+    auto *new_sig = new std::string("def __new__(cls, " + std::string(parameters) +
+                                    ") -> typing.Self");
+    auto *init_sig = new std::string("def __init__(self, " + std::string(parameters) + ") -> None");
+    cl.def_static(
+        "__new__", [create](nb::handle, Args... args) { return create(std::forward<Args>(args)...); },
+        nb::arg("cls"), extra..., nb::sig(new_sig->c_str()), doc,
+        nb::call_policy<nb::detail::new_returntype_fixup_policy>());
+    cl.def("__init__", [](nb::handle, nb::args, nb::kwargs) {}, nb::sig(init_sig->c_str()), doc);
+}
+
+/* ---- the parts of the module ---- */
+
+void bind_tensor(nb::module_ &m);
+void bind_world(nb::module_ &m);
+void bind_memory(nb::module_ &m);
+void bind_collective(nb::module_ &m);
+
+#endif

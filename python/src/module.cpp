@@ -1,0 +1,12 @@
+#include "banyan_python.h"
+
+NB_MODULE(_core, m)
+{
+    /* Tensors of other libraries may outlive the interpreter, and hold memory of Banyan. */
+    nb::set_leak_warnings(false);
+    m.doc() = "The C library of Banyan. Use the package banyan.";
+    bind_tensor(m);
+    bind_world(m);
+    bind_memory(m);
+    bind_collective(m);
+}

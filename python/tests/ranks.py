@@ -1,0 +1,84 @@
+"""Runs functions in several processes that open one world."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import banyan
+
+CONTEXT = multiprocessing.get_context("fork")
+
+
+class Failed(Exception):
+    """Some ranks raised an exception or ended."""
+
+
+def _play(
+    fn: Callable[..., Any], rank: int, count: int, pipe: Connection, args: tuple[Any, ...]
+) -> None:
+    try:
+        unique_id = None
+        if rank == 0:
+            unique_id = banyan.UniqueId()
+            pipe.send(bytes(unique_id))
+        else:
+            unique_id = banyan.UniqueId.from_bytes(pipe.recv())
+        if fn.__name__.startswith("raw_"):
+            result = fn(rank, count, unique_id, *args)
+        else:
+            with banyan.World(rank, count, unique_id=unique_id, timeout=60) as world:
+                result = fn(world, *args)
+        pipe.send((True, result))
+    except BaseException:
+        pipe.send((False, traceback.format_exc()))
+    pipe.close()
+
+
+def run(count: int, fn: Callable[..., Any], *args: Any, timeout: float = 120) -> list[Any]:
+    """Call ``fn(world, *args)`` on ``count`` ranks and return the results.
+
+    A function whose name begins with ``raw_`` opens its world itself:
+    ``fn(rank, count, id, *args)``.
+    """
+    pipes, processes = [], []
+    for rank in range(count):
+        ours, theirs = CONTEXT.Pipe()
+        process = CONTEXT.Process(target=_play, args=(fn, rank, count, theirs, args))
+        process.start()
+        theirs.close()
+        pipes.append(ours)
+        processes.append(process)
+    identity = pipes[0].recv()
+    for pipe in pipes[1:]:
+        pipe.send(identity)
+    results, failures = [], []
+    for rank, pipe in enumerate(pipes):
+        try:
+            good, value = pipe.recv() if pipe.poll(timeout) else (False, "no answer in time")
+        except (EOFError, ConnectionError):
+            good, value = False, "the process ended"
+        results.append(value)
+        if not good:
+            failures.append(f"rank {rank}: {value}")
+    for process in processes:
+        process.join(timeout)
+        if process.is_alive():
+            process.kill()
+            failures.append(f"process {process.pid} did not end")
+        elif process.exitcode != 0:
+            failures.append(f"process {process.pid} ended with {process.exitcode}")
+    if failures:
+        raise Failed("\n".join(failures))
+    return results
+
+
+def seed() -> int:
+    """Return the seed of this run (TEST_SEED, or a random one) and print it."""
+    value = int(os.environ.get("TEST_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
+    print(f"TEST_SEED={value}", flush=True)
+    return value
