@@ -14,7 +14,7 @@
 
 #include "core/deadline.h"
 #include "core/error.h"
-#include "core/threads/futex.h"
+#include "core/threads/thread.h"
 #include "memory/stream.h"
 
 #define ROUNDS 6

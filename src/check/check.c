@@ -6,7 +6,7 @@
 #include "check/report.h"
 #include "check/warnings/idle.h"
 #include "check/warnings/warnings.h"
-#include "core/options.h"
+#include "core/error.h"
 
 /* Halves of scratch repeat after two runs; a third run distinguishes the others from the first. */
 #define RUNS 3

@@ -3,7 +3,7 @@
 #ifndef CHECK_CLASSES_H
 #define CHECK_CLASSES_H
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "plan/geometry/geometry.h"
 
 typedef struct size_class {

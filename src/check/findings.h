@@ -4,9 +4,7 @@
 
 #include <banyan/check.h>
 
-#include "core/containers/arena.h"
-#include "core/containers/array.h"
-#include "core/containers/map.h"
+#include "core/containers.h"
 #include "plan/plan.h"
 
 #define PLACES_MOST 64
@@ -14,7 +12,7 @@
 typedef struct findings {
     arena memory;
     ARRAY(banyan_check_finding) list;
-    map seen; /* rule and places, without the run */
+    hash_map seen; /* rule and places, without the run */
     size_t of_rule[BANYAN_CHECK_RULES], most;
     uint64_t message_bytes; /* of the current size class */
     bool deadlocks_only;    /* the replayed order may be one of several */

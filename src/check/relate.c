@@ -61,7 +61,7 @@ static void key_add(relate_key *key, int rank, const banyan_check_place *at)
 
 /* Return the first finding with this key, or `number` if it is the first. False when memory ran
  * out. */
-static bool first_with(findings *all, map *seen, const relate_key *key, size_t number,
+static bool first_with(findings *all, hash_map *seen, const relate_key *key, size_t number,
                        size_t *first)
 {
     size_t bytes = key->count * sizeof *key->numbers;
@@ -111,9 +111,9 @@ static void key_of_pair(relate_key *key, const banyan_check_finding *of)
 }
 
 typedef struct cause_index {
-    map races;    /* by their two operations */
-    map writes;   /* writes to inputs, by operation */
-    size_t drift; /* first counter with more tokens given than taken; SIZE_MAX: none */
+    hash_map races;  /* by their two operations */
+    hash_map writes; /* writes to inputs, by operation */
+    size_t drift;    /* first counter with more tokens given than taken; SIZE_MAX: none */
 } cause_index;
 
 /* True for a drift; warnings about other synchronization name an operation. */
@@ -183,7 +183,7 @@ bool findings_relate(findings *all, const banyan_plan *plan)
 {
     int32_t numbers[3 + KEY_NUMBERS * PLACES_MOST];
     relate_key key = {numbers, 0};
-    map alike = {0};
+    hash_map alike = {0};
     cause_index causes = {.drift = SIZE_MAX};
     bool done = true;
     for (size_t i = 0; i < all->list.count && done; i++) {

@@ -6,7 +6,6 @@
 
 #include "core/error.h"
 #include "core/files/new_file.h"
-#include "core/options.h"
 #include "core/text/json.h"
 #include "execute/load/binding.h"
 #include "world/control.h"

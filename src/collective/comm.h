@@ -6,7 +6,7 @@
 
 #include "collective/algorithms/algorithms.h"
 #include "collective/tuning.h"
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "world/control.h"
 
 /* The parameters that select a call's plan; equal on all ranks. */

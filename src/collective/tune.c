@@ -8,7 +8,6 @@
 #include "core/deadline.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "core/options.h"
 #include "execute/executor.h"
 #include "world/control.h"
 

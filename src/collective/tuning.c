@@ -8,7 +8,6 @@
 #include "collective/algorithms/algorithms.h"
 #include "core/error.h"
 #include "core/text/json.h"
-#include "core/text/json_kind.h"
 
 #define FORMAT_NAME "banyan tuning"
 #define FORMAT_VERSION 1

@@ -4,7 +4,7 @@
 
 #include <banyan/plan.h>
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 
 #define TUNING_NAME_BYTES 64
 #define TUNING_FILE_MAX ((size_t)16 << 20)

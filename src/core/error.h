@@ -1,4 +1,4 @@
-/* Set the last error's message. */
+/* Set the last error's message, and check arguments of public calls. */
 #ifndef CORE_ERROR_H
 #define CORE_ERROR_H
 
@@ -30,5 +30,23 @@ banyan_status error_null(const char *call, const char *argument) __attribute__((
         if (!(argument))                                                                           \
             return error_null(__func__, #argument);                                                \
     } while (0)
+
+/* Take an options struct, which begins with its size so that it can grow: copy the caller's over
+ * the defaults in `taken`, of `bytes`. Callers built with an older, shorter struct leave the
+ * remaining members unchanged; `given` NULL leaves all. INVALID for size 0, with `init`, the macro
+ * that sets the size. */
+banyan_status options_take(const void *given, const char *init, void *taken, size_t bytes);
+
+/* Return the member at `offset` of a caller's options; 0 if they are NULL or end before it. */
+uint64_t options_read_u64(const void *given, size_t offset);
+
+/* Refuse a stream on the host, where there are none. */
+static inline banyan_status stream_check_none(const void *stream, int rank, const char *what)
+{
+    if (!stream)
+        return BANYAN_OK;
+    return error_set(BANYAN_ERR_INVALID, "rank %d: %s on the host takes no stream, and got %p",
+                     rank, what, stream);
+}
 
 #endif

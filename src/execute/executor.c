@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/options.h"
+#include "core/error.h"
 #include "core/threads/cpu.h"
 #include "execute/device/device.h"
 #include "execute/shuffle/shuffle.h"

@@ -5,7 +5,7 @@
 #include <banyan/execute.h>
 
 #include "channel/port.h"
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "execute/device/engine.h"
 #include "execute/host/trace.h"
 #include "execute/host/workers.h"

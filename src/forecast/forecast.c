@@ -1,4 +1,4 @@
-#include "core/options.h"
+#include "core/error.h"
 #include "forecast/traffic.h"
 
 #define SLOT_BYTES (UINT64_C(16) << 20)

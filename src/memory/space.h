@@ -7,7 +7,7 @@
 
 #include <banyan/memory.h>
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "memory/symmetric/pages.h"
 #include "memory/user/spans.h"
 

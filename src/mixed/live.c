@@ -2,7 +2,7 @@
 
 #include <pthread.h>
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static ARRAY(const banyan_mixed *) live;

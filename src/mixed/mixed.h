@@ -6,7 +6,7 @@
 #include <banyan/memory.h>
 #include <banyan/mixed.h>
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "core/error.h"
 #include "memory/device.h"
 #include "mixed/engine.h"

@@ -6,7 +6,6 @@
 
 #include "core/error.h"
 #include "core/module.h"
-#include "core/options.h"
 #include "mixed/agree.h"
 #include "mixed/check_calls.h"
 #include "mixed/fused/host.h"

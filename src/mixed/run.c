@@ -5,7 +5,6 @@
 
 #include "core/deadline.h"
 #include "core/error.h"
-#include "core/stream.h"
 #include "mixed/check_calls.h"
 #include "mixed/modes.h"
 #include "mixed/through_collectives.h"

@@ -10,7 +10,7 @@ typedef struct measure {
     /* laid out as if reused scratch did not wrap around: the byte counts are equal */
     const plan_geometry *geometry;
     banyan_plan_stats stats;
-    map places; /* source and destination to the index in the list */
+    hash_map places; /* source and destination to the index in the list */
     ARRAY(banyan_plan_link) links;
     arena memory; /* of the map's keys */
     plan_cursor at;

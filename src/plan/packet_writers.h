@@ -16,7 +16,7 @@ typedef struct packet_writer {
 
 typedef struct packet_writers {
     const banyan_plan *plan;
-    map chunks;                /* rank and scratch chunk to the chunk's first writer */
+    hash_map chunks;           /* rank and scratch chunk to the chunk's first writer */
     ARRAY(packet_writer) list; /* entry 0 is unused */
     arena memory;
     uint64_t most;

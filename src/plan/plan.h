@@ -5,8 +5,7 @@
 
 #include <banyan/plan.h>
 
-#include "core/containers/arena.h"
-#include "core/containers/array.h"
+#include "core/containers.h"
 
 typedef enum plan_buffer { PLAN_INPUT, PLAN_OUTPUT, PLAN_SCRATCH, PLAN_BUFFERS } plan_buffer;
 

@@ -7,7 +7,7 @@
 #ifndef PLAN_STEPPER_H
 #define PLAN_STEPPER_H
 
-#include "core/containers/map.h"
+#include "core/containers.h"
 #include "plan/geometry/geometry.h"
 
 #define PLAN_NONE UINT32_MAX
@@ -71,7 +71,7 @@ typedef struct plan_stepper {
     uint32_t block_count;
     uint32_t *first_block; /* of each rank, and one more */
     ARRAY(plan_barrier) barriers;
-    map barrier_places; /* from rank and number to the index in the list */
+    hash_map barrier_places; /* from rank and number to the index in the list */
     arena memory;
 } plan_stepper;
 

@@ -6,7 +6,7 @@
 #define BANYAN_NO_PLACES
 #include <banyan/program.h>
 
-#include "core/containers/map.h"
+#include "core/containers.h"
 #include "plan/plan.h"
 
 /* Most thread blocks of a rank. A block's number is an index into its rank's list, so a mistyped
@@ -18,7 +18,7 @@ typedef ARRAY(plan_op) op_list;
 /* A thread block's own numbers for the rank's resources: numbers[place] is the rank's number. */
 typedef struct program_numbers {
     ARRAY(uint32_t) numbers;
-    map places;
+    hash_map places;
 } program_numbers;
 
 typedef struct program_block {
@@ -39,7 +39,7 @@ typedef struct program_rank {
     ARRAY(int) peers[PLAN_CHANNEL_TYPES];
     ARRAY(plan_switch) switches;
     ARRAY(plan_remote_buffer) remote_buffers;
-    map remote_numbers; /* key: a peer's rank and buffer */
+    hash_map remote_numbers; /* key: a peer's rank and buffer */
     ARRAY(uint64_t) semaphores;
     ARRAY(program_barrier) barriers;
 } program_rank;
@@ -102,7 +102,7 @@ struct banyan_program {
     uint64_t loop_unit_bytes, loop_chunks;
     plan_line loop_place;
     ARRAY(plan_line) lines; /* of the operations */
-    map line_numbers;
+    hash_map line_numbers;
 
     program_call call;
     banyan_status failed; /* status of the first error, whose message is kept too */

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "core/options.h"
+#include "core/error.h"
 
 static bool program_multiply(uint64_t a, uint64_t b, uint64_t *product)
 {

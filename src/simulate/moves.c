@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "core/options.h"
+#include "core/error.h"
 #include "simulate/simulation.h"
 #include "simulate/topology/resources.h"
 

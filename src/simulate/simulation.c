@@ -1,6 +1,6 @@
 #include "simulate/simulation.h"
 
-#include "core/options.h"
+#include "core/error.h"
 #include "simulate/engine/engine.h"
 
 typedef struct used_resource {

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "memory/space.h"
 #include "memory/staging/wake_up.h"
 #include "world/control.h"

@@ -2,8 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/containers/array.h"
-#include "core/containers/map.h"
+#include "core/containers.h"
 #include "core/module.h"
 #include "transport/shm.h"
 #include "world/control.h"

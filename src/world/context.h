@@ -8,7 +8,7 @@
 
 #include <banyan/world.h>
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "world/net/wire.h"
 
 /* A message from a rank of the job. */

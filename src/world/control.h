@@ -6,8 +6,8 @@
 
 #include <banyan/world.h>
 
+#include "core/error.h"
 #include "core/module.h"
-#include "core/options.h"
 
 /* Messages between two ranks of a world, matched by tag, in order for equal tags. Sending buffers
  * and does not wait for the receiver. Receiving waits until the deadline (the world's timeout).

@@ -7,11 +7,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "core/containers/map.h"
+#include "core/containers.h"
 #include "core/deadline.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "core/options.h"
 #include "world/bootstrap/identity.h"
 #include "world/bootstrap/join.h"
 #include "world/net/descriptors.h"

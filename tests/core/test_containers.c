@@ -1,16 +1,14 @@
 /* Maps, byte messages and rank sets return what was inserted, and refuse everything else. */
 #include "support/test.h"
 
-#include "core/containers/array.h"
-#include "core/containers/bytes.h"
-#include "core/containers/map.h"
+#include "core/containers.h"
 
 static void a_map_holds_every_key(void **state)
 {
     (void)state;
     enum { KEYS = 5000 };
     static char keys[KEYS][24];
-    map table = {0};
+    hash_map table = {0};
     for (int i = 0; i < KEYS; i++) {
         snprintf(keys[i], sizeof keys[i], "key.%d.%d", i, i * 7);
         assert_true(map_put_string(&table, keys[i], (uint64_t)i));

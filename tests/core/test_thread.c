@@ -1,7 +1,6 @@
 /* The library's threads: a program's signals are delivered only to its own threads. */
 #include <signal.h>
 
-#include "core/request.h"
 #include "core/threads/thread.h"
 #include "support/test.h"
 

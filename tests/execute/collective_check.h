@@ -7,7 +7,7 @@
 
 #include <banyan/execute.h>
 
-#include "core/containers/map.h"
+#include "core/containers.h"
 
 /* All types that can be reduced. */
 static const DLDataType dtypes[] = {

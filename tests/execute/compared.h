@@ -4,7 +4,7 @@
 
 #include "program/interpret.h"
 
-#include "core/containers/map.h"
+#include "core/containers.h"
 
 #define COMPARED_TYPE ((DLDataType){kDLInt, 64, 1})
 

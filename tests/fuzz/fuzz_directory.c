@@ -1,7 +1,7 @@
 /* Messages of the directory: puts, questions and answers. The first byte chooses which. */
 #include "fuzz.h"
 
-#include "core/containers/bytes.h"
+#include "core/containers.h"
 #include "world/directory/directory.h"
 
 enum { WORLD = 4, MESSAGE_PUTS = 0, MESSAGE_QUESTION, MESSAGE_ANSWER, MESSAGE_KINDS };

@@ -7,7 +7,7 @@
 
 #include "support/test.h"
 
-#include "core/containers/bytes.h"
+#include "core/containers.h"
 
 typedef struct mailbox {
     banyan_world *world;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/containers/map.h"
+#include "core/containers.h"
 #include "core/deadline.h"
 
 uint64_t random_seed(void)

@@ -1,6 +1,6 @@
 #include "support/test.h"
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "core/deadline.h"
 #include "world/directory/directory.h"
 #include "world/directory/ranks.h"

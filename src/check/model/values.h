@@ -5,7 +5,7 @@
 #ifndef CHECK_MODEL_VALUES_H
 #define CHECK_MODEL_VALUES_H
 
-#include "core/containers/map.h"
+#include "core/containers.h"
 #include "plan/plan.h"
 
 enum {
@@ -37,7 +37,7 @@ typedef struct value_form {
 typedef struct values {
     arena memory;
     ARRAY(value_form) list;
-    map by_content;
+    hash_map by_content;
     ARRAY(value_term) room;
 } values;
 

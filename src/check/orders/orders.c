@@ -109,7 +109,7 @@ typedef struct trial {
     order_need limit; /* stop the lane there; lane ORDER_NONE: no lane is stopped */
     uint64_t *looks;  /* remaining */
     arena memory;
-    map seen;
+    hash_map seen;
     ARRAY(state) states;
     ARRAY(branch) branches; /* states to continue from */
     uint32_t *at;           /* of the current state */

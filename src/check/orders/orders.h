@@ -9,9 +9,7 @@
 #ifndef CHECK_ORDERS_ORDERS_H
 #define CHECK_ORDERS_ORDERS_H
 
-#include "core/containers/arena.h"
-#include "core/containers/array.h"
-#include "core/containers/map.h"
+#include "core/containers.h"
 
 #define ORDER_NONE UINT32_MAX
 
@@ -65,7 +63,7 @@ typedef struct orders {
     bool stuck;           /* in one order not all events happen */
     order_take_list path; /* leads to that order */
     /* How far each lane can get without a give to a shared counter. */
-    map give_rows; /* from lane and event to the start of its row */
+    hash_map give_rows; /* from lane and event to the start of its row */
     ARRAY(uint32_t) reach;
     arena memory; /* of the keys */
 } orders;

@@ -13,7 +13,7 @@
 #define BANYAN_NO_PLACES
 #include <banyan/collective.h>
 
-#include "core/containers/arena.h"
+#include "core/containers.h"
 
 #define ALGORITHM_MESHES 4
 

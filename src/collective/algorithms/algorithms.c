@@ -4,7 +4,6 @@
 
 #include "core/error.h"
 #include "core/nearest.h"
-#include "core/options.h"
 
 /* Measured: shorter units spend more time waiting. Longer ones gain nothing, and messages of only
  * a few units do not overlap. */

@@ -3,8 +3,7 @@
 #define COPY_DIRECT_MOVES_H
 
 #include "copy/strided/loops.h"
-#include "core/containers/arena.h"
-#include "core/containers/array.h"
+#include "core/containers.h"
 
 /* Elements [first, first + count) of two views whose shapes share no grid. */
 typedef struct direct_walk {

@@ -4,8 +4,7 @@
 #define COPY_DIRECT_PLACE_H
 
 #include "copy/direct/moves.h"
-#include "core/containers/array.h"
-#include "core/containers/bytes.h"
+#include "core/containers.h"
 
 /* A tensor in memory of this rank or a peer. `view.data` is not an address but element 0's offset
  * into the handle's memory; handle.kind is 0 for memory that only its owner reaches. */

@@ -8,8 +8,7 @@
 #include "copy/service/backends.h"
 #include "copy/strided/loops.h"
 #include "copy/strided/strided.h"
-#include "core/containers/arena.h"
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "memory/symmetric/attach.h"
 
 typedef struct direct_page_range {

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "core/error.h"
 
 static strided_format mxfp8_format(uint32_t flags)

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "copy/strided/strided.h"
-#include "core/containers/bytes.h"
+#include "core/containers.h"
 #include "world/control.h"
 
 /* A rank writes to each of its partners a list of its sends to it and a list of its receives from

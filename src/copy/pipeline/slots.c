@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "core/deadline.h"
 #include "core/error.h"
 #include "world/control.h"

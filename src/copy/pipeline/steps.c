@@ -4,7 +4,7 @@
 
 #include "copy/match/match.h"
 #include "copy/strided/strided.h"
-#include "core/containers/bytes.h"
+#include "core/containers.h"
 #include "world/control.h"
 
 #define SLOTS BANYAN_PIPELINE_SLOTS

@@ -3,7 +3,7 @@
 #ifndef COPY_SCHEDULE_BATCH_H
 #define COPY_SCHEDULE_BATCH_H
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 
 /* The pipeline's first stage: cut tasks into segments that fit a slot. */
 

@@ -5,7 +5,7 @@
 
 #include <banyan/pipeline.h>
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 
 typedef enum pipeline_step_kind {
     PIPELINE_GRANT,  /* give a receive slot to the peer */

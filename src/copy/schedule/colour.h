@@ -6,7 +6,7 @@
 #ifndef COPY_SCHEDULE_COLOUR_H
 #define COPY_SCHEDULE_COLOUR_H
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 
 /* Largest accepted sum of all counts. */
 #define COLOUR_MOST_BATCHES (UINT64_C(1) << 30)

@@ -5,7 +5,7 @@
 #include <banyan/world.h>
 
 #include "copy/schedule/batch.h"
-#include "core/containers/bytes.h"
+#include "core/containers.h"
 
 /* Everything that goes one way between this rank and another. */
 typedef struct pipeline_flow {

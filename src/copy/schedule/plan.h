@@ -4,7 +4,7 @@
 
 #include <banyan/pipeline.h>
 
-#include "core/containers/arena.h"
+#include "core/containers.h"
 
 /* Everything that runs need: copies of all that the caller may free, in one arena. */
 typedef struct pipeline_schedule {

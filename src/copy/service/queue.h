@@ -4,8 +4,7 @@
 
 #include <banyan/copy.h>
 
-#include "core/containers/arena.h"
-#include "core/containers/array.h"
+#include "core/containers.h"
 
 typedef struct copy_op_list {
     banyan_copy_op *data;

@@ -9,8 +9,7 @@
 #include "copy/match/match.h"
 #include "copy/service/backends.h"
 #include "copy/service/queue.h"
-#include "core/options.h"
-#include "core/stream.h"
+#include "core/error.h"
 #include "memory/device.h"
 #include "world/control.h"
 

@@ -4,14 +4,16 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/magic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "core/error.h"
+#include "core/files/nameless.h"
 
 /* Bytes of one read from a pipe: the default capacity of a Linux pipe. */
 #define PIPE_BYTES ((size_t)64 << 10)
@@ -160,4 +162,52 @@ banyan_status file_read(const char *path, size_t max_bytes, char **text, size_t 
     buffer[*bytes] = '\0';
     *text = buffer;
     return BANYAN_OK;
+}
+
+char *path_join(const char *folder, const char *name)
+{
+    char *joined;
+    if (asprintf(&joined, "%s/%s", folder, name) < 0) {
+        error_no_memory(strlen(folder) + strlen(name) + 2, "a path");
+        return NULL;
+    }
+    return joined;
+}
+
+/* Return the length without trailing slashes; "/" keeps its slash. */
+static size_t path_trimmed(const char *path, size_t length)
+{
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    return length;
+}
+
+static size_t base_start(const char *path, size_t length)
+{
+    size_t start = length;
+    while (start > 0 && path[start - 1] != '/')
+        start--;
+    return start;
+}
+
+static char *path_copy(const char *text, size_t length)
+{
+    char *made = strndup(text, length);
+    if (!made)
+        error_no_memory(length + 1, "a path");
+    return made;
+}
+
+char *path_parent(const char *path)
+{
+    char *parent = nameless_folder(path);
+    if (!parent)
+        error_no_memory(strlen(path) + 1, "a path");
+    return parent;
+}
+
+char *path_base(const char *path)
+{
+    size_t length = path_trimmed(path, strlen(path)), start = base_start(path, length);
+    return path_copy(path + start, length - start);
 }

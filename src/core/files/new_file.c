@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/files/path.h"
+#include "core/files/file.h"
 
 /* The free space may have grown since the write failed, when other processes freed theirs. */
 static banyan_status fail_full_of(const char *what, uint64_t size, uint64_t free_bytes)

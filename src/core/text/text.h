@@ -2,7 +2,7 @@
 #ifndef CORE_TEXT_TEXT_H
 #define CORE_TEXT_TEXT_H
 
-#include "core/containers/bytes.h"
+#include "core/containers.h"
 
 /* Append text. A failure (out of memory) stays in the writer's `failed`. */
 void text_add(bytes_writer *text, const char *more);

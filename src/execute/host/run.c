@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/request.h"
-#include "core/stream.h"
+#include "core/error.h"
+#include "core/threads/thread.h"
 #include "execute/device/device.h"
 #include "execute/host/scheduler.h"
 #include "execute/load/binding.h"

@@ -1,6 +1,6 @@
 #include "execute/load/fingerprint.h"
 
-#include "core/containers/map.h"
+#include "core/containers.h"
 
 /* Fold values one after another. A list's length precedes it, which separates it from the next
  * list. */

@@ -1,7 +1,7 @@
 /* Loads plans: reaches agreement on one, and allocates its memory. */
 #include <string.h>
 
-#include "core/options.h"
+#include "core/error.h"
 #include "execute/device/device.h"
 #include "execute/device/multicast.h"
 #include "execute/load/agree.h"
@@ -85,7 +85,7 @@ static void execute_load_lay_out(banyan_loaded_plan *loaded, int rank)
 /* A plan may use any barrier numbers; map them to consecutive ones. */
 static banyan_status number_barriers(banyan_loaded_plan *loaded, const plan_op *ops, uint32_t count)
 {
-    map *places = &loaded->barrier_places;
+    hash_map *places = &loaded->barrier_places;
     for (uint32_t i = 0; i < count; i++) {
         uint64_t place;
         const uint32_t *number = &ops[i].barrier; /* the map keeps the pointer */

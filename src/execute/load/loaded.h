@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-#include "core/containers/map.h"
+#include "core/containers.h"
 #include "core/error.h"
 #include "execute/executor.h"
 #include "execute/host/waits.h"
@@ -76,7 +76,7 @@ struct banyan_loaded_plan {
     block_layout *layouts; /* one for each rank */
     channel_end *ends[PLAN_CHANNEL_TYPES];
     rendezvous *semaphores, *barriers;
-    map barrier_places; /* from the plan's barrier number to its index */
+    hash_map barrier_places; /* from the plan's barrier number to its index */
     uint32_t barrier_count;
     char *private_buffers[2]; /* NULL until the first use */
 

@@ -2,7 +2,7 @@
 #ifndef EXECUTE_SHUFFLE_RANDOM_H
 #define EXECUTE_SHUFFLE_RANDOM_H
 
-#include "core/containers/map.h"
+#include "core/containers.h"
 
 typedef struct shuffle_random {
     uint64_t seed, drawn;

@@ -8,8 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core/threads/futex.h"
 #include "core/threads/sanitizer.h"
+#include "core/threads/thread.h"
 
 /* A cache line of its own. Zeroed is ready. */
 typedef struct wake_up {

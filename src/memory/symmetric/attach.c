@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/containers/bytes.h"
+#include "core/containers.h"
 #include "core/log.h"
 #include "memory/symmetric/attached.h"
 #include "memory/symmetric/shares.h"

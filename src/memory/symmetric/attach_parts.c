@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "core/containers/bytes.h"
+#include "core/containers.h"
 #include "memory/symmetric/attached.h"
 #include "memory/symmetric/shares.h"
 #include "world/control.h"

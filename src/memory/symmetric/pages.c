@@ -11,7 +11,7 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "core/containers/map.h"
+#include "core/containers.h"
 #include "core/error.h"
 
 static bool span_before(const span *a, uintptr_t start, uint64_t id)

@@ -7,7 +7,6 @@
 #include "core/error.h"
 #include "core/files/new_file.h"
 #include "core/text/json.h"
-#include "core/text/json_kind.h"
 #include "mixed/grid.h"
 #include "mixed/tuning/autotune.h"
 #include "world/control.h"

@@ -1,5 +1,4 @@
-#include "core/containers/array.h"
-#include "core/containers/map.h"
+#include "core/containers.h"
 #include "plan/check/check.h"
 
 /* A barrier of the rank, and its first use. */
@@ -10,7 +9,7 @@ typedef struct barrier_use {
 } barrier_use;
 
 typedef struct barrier_uses {
-    map numbers; /* a barrier's number to its index in the list */
+    hash_map numbers; /* a barrier's number to its index in the list */
     ARRAY(barrier_use) list;
 } barrier_uses;
 

@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "core/containers/map.h"
+#include "core/containers.h"
 #include "plan/check/check.h"
 #include "plan/op.h"
 
@@ -76,8 +76,8 @@ typedef struct group_count {
 } group_count;
 
 typedef struct groups {
-    map numbers;       /* buffer and ranks to the group's number */
-    map counts;        /* group_count to the rank's number of channels of the group */
+    hash_map numbers;  /* buffer and ranks to the group's number */
+    hash_map counts;   /* group_count to the rank's number of channels of the group */
     uint64_t **number; /* one per switch channel of each rank */
 } groups;
 

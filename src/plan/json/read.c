@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/text/json_kind.h"
+#include "core/text/json.h"
 #include "plan/op.h"
 
 /* A file of this size has some ten million operations. */

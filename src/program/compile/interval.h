@@ -2,7 +2,7 @@
 #ifndef PROGRAM_COMPILE_INTERVAL_H
 #define PROGRAM_COMPILE_INTERVAL_H
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 
 typedef struct interval {
     uint64_t start, stop; /* start < stop */

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/files/path.h"
+#include "core/files/file.h"
 #include "core/log.h"
 
 static bool is_dot(const char *name)

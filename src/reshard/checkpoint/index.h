@@ -6,7 +6,7 @@
 
 #include <banyan/reshard.h>
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "core/text/json.h"
 #include "reshard/layout/names.h"
 #include "reshard/model/facts.h"
@@ -61,7 +61,7 @@ typedef struct checkpoint_index {
     index_boxes boxes;
     facts facts; /* of the saved layout; none in older folders */
     names names;
-    map by_name;
+    hash_map by_name;
 } checkpoint_index;
 
 /* Parse an index. FORMAT names the place of an error: boxes out of their tensors, files out of the

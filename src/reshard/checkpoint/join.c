@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/files/path.h"
+#include "core/files/file.h"
 #include "core/text/json.h"
 #include "reshard/checkpoint/saved.h"
 #include "reshard/checkpoint/write.h"

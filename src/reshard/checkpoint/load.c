@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/containers/array.h"
-#include "core/containers/map.h"
+#include "core/containers.h"
 #include "core/error.h"
 #include "core/nearest.h"
 #include "memory/device.h"
@@ -155,7 +154,7 @@ static banyan_status checkpoint_load_tell_missing(const banyan_checkpoint *check
 static banyan_status check_names(const banyan_checkpoint *checkpoint, const banyan_layout *layout)
 {
     ARRAY(const char *) missing = {0};
-    map known = {0};
+    hash_map known = {0};
     bool ok = true;
     for (size_t i = 0; i < banyan_layout_piece_count(layout) && ok; i++) {
         const banyan_piece *piece = banyan_layout_piece(layout, i);

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/files/path.h"
+#include "core/files/file.h"
 #include "core/log.h"
 #include "core/text/json.h"
 #include "reshard/checkpoint/safetensors.h"
@@ -32,7 +32,7 @@ struct banyan_checkpoint {
     char *path;
     ARRAY(struct mapped_file) files;
     ARRAY(struct mapped_tensor) tensors;
-    map by_name;
+    hash_map by_name;
     names names;
     saved_model saved; /* without files: each tensor is contiguous */
 };

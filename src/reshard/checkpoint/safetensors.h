@@ -5,7 +5,7 @@
 
 #include <banyan/layout.h>
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "reshard/layout/names.h"
 
 /* The format's own limit is 100 million bytes. */

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/files/path.h"
+#include "core/files/file.h"
 #include "reshard/checkpoint/index.h"
 #include "reshard/checkpoint/write.h"
 #include "world/control.h"

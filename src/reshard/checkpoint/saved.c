@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "core/error.h"
-#include "core/files/path.h"
+#include "core/files/file.h"
 #include "core/text/json.h"
 #include "reshard/layout/box.h"
 #include "reshard/layout/layout.h"

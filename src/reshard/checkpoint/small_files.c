@@ -11,10 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "core/files/file.h"
 #include "core/files/new_file.h"
-#include "core/files/path.h"
 #include "core/log.h"
 
 #define COPY_BYTES ((size_t)1 << 20)

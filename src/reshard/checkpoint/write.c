@@ -5,8 +5,7 @@
 
 #include "copy/strided/strided.h"
 #include "core/error.h"
-#include "core/files/path.h"
-#include "core/options.h"
+#include "core/files/file.h"
 #include "memory/device.h"
 
 void progress_add(progress_state *progress, uint64_t bytes)

@@ -1,7 +1,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "core/error.h"
 #include "reshard/layout/box.h"
 

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/containers/map.h"
+#include "core/containers.h"
 #include "core/error.h"
 #include "reshard/layout/box.h"
 #include "reshard/layout/layout.h"
@@ -161,7 +161,7 @@ static bool layout_check_same_shape(const banyan_piece *a, const banyan_piece *b
 
 static banyan_status check_global_shapes(const banyan_layout *layout)
 {
-    map first = {0};
+    hash_map first = {0};
     banyan_status status = BANYAN_OK;
     for (size_t i = 0; i < banyan_layout_piece_count(layout) && status == BANYAN_OK; i++) {
         const banyan_piece *piece = banyan_layout_piece(layout, i);

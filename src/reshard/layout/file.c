@@ -235,7 +235,7 @@ struct known {
 
 struct check {
     banyan_side side;
-    map by_name;
+    hash_map by_name;
     ARRAY(struct known) known;
 };
 

@@ -4,8 +4,7 @@
 
 #include <banyan/layout.h>
 
-#include "core/containers/array.h"
-#include "core/containers/map.h"
+#include "core/containers.h"
 
 /* Ranks with equal layouts. */
 typedef struct layout_group {
@@ -17,7 +16,7 @@ typedef struct layout_group {
 struct banyan_layout_file {
     ARRAY(layout_group) groups;
     ARRAY(int) group_of; /* for each rank; -1: none */
-    map by_text;         /* groups that have a text */
+    hash_map by_text;    /* groups that have a text */
 };
 
 /* Add an empty group at the end. NULL, with the error set, when memory ran out. */

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "core/text/json.h"
-#include "core/text/json_kind.h"
 #include "reshard/layout/box.h"
 #include "reshard/layout/file.h"
 #include "reshard/layout/fill.h"

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "reshard/layout/box.h"
 #include "reshard/layout/names.h"
 #include "reshard/layout/value_map.h"
@@ -31,9 +31,9 @@ struct banyan_layout {
     ARRAY(struct padding) paddings;
     ARRAY(struct left_alone) left_alone;
     ARRAY(const char *) skipped; /* names of global tensors */
-    map is_skipped;
+    hash_map is_skipped;
     names names;
-    map tensor_by_name;
+    hash_map tensor_by_name;
     facts facts;
     uint64_t bytes;
     banyan_status status;

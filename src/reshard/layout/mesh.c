@@ -2,7 +2,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "reshard/layout/box.h"
 #include "reshard/layout/layout.h"
 

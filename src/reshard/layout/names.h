@@ -3,11 +3,11 @@
 #ifndef RESHARD_LAYOUT_NAMES_H
 #define RESHARD_LAYOUT_NAMES_H
 
-#include "core/containers/map.h"
+#include "core/containers.h"
 
 /* A zeroed pool is empty. */
 typedef struct names {
-    map known;
+    hash_map known;
     struct names_block *blocks;
 } names;
 

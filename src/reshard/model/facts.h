@@ -3,7 +3,7 @@
 #ifndef RESHARD_MODEL_FACTS_H
 #define RESHARD_MODEL_FACTS_H
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "core/text/json.h"
 #include "reshard/layout/names.h"
 
@@ -15,7 +15,7 @@ typedef struct fact {
 /* Facts in the order in which they were added. Zeroed is empty. */
 typedef struct facts {
     ARRAY(fact) list;
-    map by_key;
+    hash_map by_key;
     names names;
 } facts;
 

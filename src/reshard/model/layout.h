@@ -69,7 +69,7 @@ typedef struct model_build {
     int64_t first_expert, expert_count; /* of this rank */
     ARRAY(model_part) parts;
     ARRAY(model_target) targets;
-    map target_by_name;
+    hash_map target_by_name;
     names names;
 } model_build;
 

@@ -3,10 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/containers/array.h"
-#include "core/containers/map.h"
+#include "core/containers.h"
 #include "core/text/json.h"
-#include "core/text/json_kind.h"
 #include "reshard/layout/box.h"
 #include "reshard/model/model.h"
 
@@ -16,7 +14,7 @@
 struct held {
     banyan_megatron_tensor *tensors;
     size_t count;
-    map by_name;
+    hash_map by_name;
 };
 
 struct banyan_megatron_case {

@@ -8,10 +8,9 @@
 
 #include <banyan/checkpoint.h>
 
-#include "core/containers/array.h"
-#include "core/files/path.h"
+#include "core/containers.h"
+#include "core/files/file.h"
 #include "core/text/json.h"
-#include "core/text/json_kind.h"
 #include "reshard/checkpoint/saved.h"
 #include "reshard/layout/box.h"
 #include "reshard/layout/file.h"
@@ -26,7 +25,7 @@
 struct banyan_model {
     ARRAY(banyan_local_tensor) tensors;
     names names;
-    map by_name;
+    hash_map by_name;
     uint64_t bytes;
     facts known;   /* from the folder's config.json, and saved with the tensors */
     facts saved;   /* saved ones alone */

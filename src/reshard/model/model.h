@@ -20,7 +20,7 @@ typedef struct model_matched {
     uint64_t serial;     /* of the rules */
     rule_match *matches; /* in the tensors' order; `rule` is NULL if no rule fits */
     bool has_prefixes;   /* some name has a prefix; then: */
-    map by_name;         /* tensors by their names after prefixes */
+    hash_map by_name;    /* tensors by their names after prefixes */
     names names;
 } model_matched;
 

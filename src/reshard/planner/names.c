@@ -9,9 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/containers/array.h"
-#include "core/containers/bytes.h"
-#include "core/containers/map.h"
+#include "core/containers.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/nearest.h"

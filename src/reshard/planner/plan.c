@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/options.h"
+#include "core/error.h"
 #include "reshard/run/execute.h"
 #include "world/control.h"
 

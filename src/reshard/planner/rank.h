@@ -6,7 +6,7 @@
 
 #include <banyan/reshard.h>
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "reshard/layout/names.h"
 
 /* Call each step once, in this order: describe, then PLANNER_ROUNDS times ask and receive, then

@@ -10,7 +10,7 @@
 
 #include <banyan/layout.h>
 
-#include "core/containers/bytes.h"
+#include "core/containers.h"
 
 typedef enum plan_side { PLAN_SOURCE = 0, PLAN_DESTINATION = 1 } plan_side;
 

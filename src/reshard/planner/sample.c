@@ -4,7 +4,6 @@
 #include <time.h>
 
 #include "core/error.h"
-#include "core/options.h"
 #include "reshard/planner/sample.h"
 #include "reshard/verify/check.h"
 #include "world/directory/directory.h"

@@ -5,7 +5,7 @@
 #include <banyan/reshard.h>
 
 #include "copy/schedule/world.h"
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "reshard/planner/rank.h"
 #include "world/control.h"
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/containers/map.h"
+#include "core/containers.h"
 
 /* Cuts keep to whole blocks of this many elements of the global tensor, along the fastest dimension
  * and along others: runs stay long, and no block of a block-scaled format is cut by us. */

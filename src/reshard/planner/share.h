@@ -6,7 +6,7 @@
 #include <banyan/layout.h>
 #include <banyan/reshard.h>
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 
 /* The ranks that hold a box, in an order that is identical at every rank. */
 typedef struct plan_holders {

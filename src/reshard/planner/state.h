@@ -74,7 +74,7 @@ struct planner {
     bool whole_source; /* require that every element of the source arrives */
     ARRAY(glob) skip;  /* except tensors with these names */
     names pool;
-    map name_index;
+    hash_map name_index;
     ARRAY(planner_name) names;
     size_t own_names;            /* the first names, without those that others ask for first */
     ARRAY(planner_piece) pieces; /* by name, side, box and number */

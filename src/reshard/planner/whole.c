@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "core/error.h"
 #include "core/nearest.h"
 #include "reshard/layout/box.h"

@@ -375,7 +375,7 @@ static uint64_t parse_slots_of(const model_rule *rule, const rule_packed *packed
 /* Give every place the slots of all rules that share its local tensor. */
 static banyan_status find_partners(banyan_rules *rules)
 {
-    map known = {0};
+    hash_map known = {0};
     names keys = {0};
     banyan_status status = BANYAN_OK;
     for (int pass = 0; pass < 2; pass++) {

@@ -6,7 +6,7 @@
 
 #include <banyan/rules.h>
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "reshard/layout/names.h"
 #include "reshard/model/glob.h"
 
@@ -175,7 +175,7 @@ typedef struct rule_match {
 /* A model as conditions see it. */
 typedef struct rule_subject {
     const banyan_model *model;
-    const map *by_name; /* tensors by their names after prefixes */
+    const hash_map *by_name; /* tensors by their names after prefixes */
 } rule_subject;
 
 typedef enum rule_answer { RULE_NO = 0, RULE_YES, RULE_UNDECIDED } rule_answer;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/request.h"
+#include "core/threads/thread.h"
 #include "memory/device.h"
 #include "reshard/layout/fill.h"
 #include "reshard/run/tensors.h"

@@ -3,8 +3,7 @@
 #define RESHARD_RUN_EXECUTE_H
 
 #include "copy/strided/strided.h"
-#include "core/containers/arena.h"
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "reshard/planner/plan.h"
 #include "reshard/run/memory.h"
 

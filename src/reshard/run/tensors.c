@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 
 #include "copy/strided/strided.h"
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "core/error.h"
 #include "memory/device.h"
 #include "memory/symmetric/pages.h"

@@ -1,6 +1,6 @@
 #include <inttypes.h>
 
-#include "core/containers/map.h"
+#include "core/containers.h"
 #include "reshard/layout/box.h"
 #include "reshard/run/execute.h"
 #include "reshard/run/memory.h"

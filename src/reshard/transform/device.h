@@ -5,7 +5,7 @@
 #include <banyan/copy.h>
 #include <banyan/transform.h>
 
-#include "core/containers/arena.h"
+#include "core/containers.h"
 
 /* Parts of a task as operations of the service. Both ends have equal parts except for the tensors.
  */

@@ -4,10 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/containers/array.h"
-#include "core/containers/map.h"
+#include "core/containers.h"
 #include "core/error.h"
-#include "core/options.h"
 #include "reshard/run/convert.h"
 #include "reshard/transform/mxfp8_box.h"
 #include "reshard/transform/object.h"
@@ -31,7 +29,7 @@ struct mxfp8_transform {
     banyan_mxfp8_options options;
     name_filter names;
     ARRAY(struct mxfp8_tensor) tensors;
-    map by_name;
+    hash_map by_name;
     uint64_t run;
 };
 

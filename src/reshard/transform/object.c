@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/options.h"
 #include "reshard/run/convert.h"
 
 void banyan_transform_destroy(banyan_transform *transform)

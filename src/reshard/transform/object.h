@@ -5,7 +5,7 @@
 #include <banyan/reshard.h>
 #include <banyan/transform.h>
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "reshard/run/memory.h"
 
 /* The table comes first, so that its address is the object's. */

@@ -4,7 +4,7 @@
 
 #include <banyan/reshard.h>
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "reshard/planner/plan.h"
 
 #define CHECK_REPORT_MOST 100 /* of each rule */

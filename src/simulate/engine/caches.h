@@ -3,7 +3,7 @@
 #ifndef SIMULATE_ENGINE_CACHES_H
 #define SIMULATE_ENGINE_CACHES_H
 
-#include "core/containers/map.h"
+#include "core/containers.h"
 #include "plan/geometry/geometry.h"
 
 /* The user of a chunk: a rank, or one of these. */
@@ -16,9 +16,9 @@ typedef struct chunk_users {
 
 typedef struct caches {
     const banyan_plan *plan;
-    map chunks; /* to the index in the list */
+    hash_map chunks; /* to the index in the list */
     ARRAY(chunk_users) users;
-    map touched;            /* by rank */
+    hash_map touched;       /* by rank */
     uint64_t *working_sets; /* bytes that each rank touches in a run */
     uint64_t *rings;        /* those in scratch that is used in rounds */
     arena memory;

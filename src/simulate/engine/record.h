@@ -2,7 +2,7 @@
 #ifndef SIMULATE_ENGINE_RECORD_H
 #define SIMULATE_ENGINE_RECORD_H
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 
 #define NO_STEP UINT32_MAX
 /* In place of an operation's number. */

@@ -7,7 +7,7 @@
 #ifndef SIMULATE_ENGINE_SHARING_H
 #define SIMULATE_ENGINE_SHARING_H
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "simulate/engine/agenda.h"
 
 typedef struct flow_use {

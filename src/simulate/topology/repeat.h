@@ -3,7 +3,7 @@
 #ifndef SIMULATE_TOPOLOGY_REPEAT_H
 #define SIMULATE_TOPOLOGY_REPEAT_H
 
-#include "core/containers/arena.h"
+#include "core/containers.h"
 #include "core/text/json.h"
 
 #define REPEAT_VARIABLES 4

@@ -6,8 +6,7 @@
 
 #include <banyan/simulate.h>
 
-#include "core/containers/arena.h"
-#include "core/containers/array.h"
+#include "core/containers.h"
 
 /* The topologies that are compiled in. */
 typedef struct shipped_topology {

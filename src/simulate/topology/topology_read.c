@@ -1,9 +1,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/containers/map.h"
+#include "core/containers.h"
 #include "core/text/json.h"
-#include "core/text/json_kind.h"
 #include "simulate/topology/repeat.h"
 #include "simulate/topology/topology.h"
 
@@ -18,7 +17,7 @@
 typedef struct reader {
     banyan_topology *topology;
     json_path path;
-    map names; /* of vertices */
+    hash_map names; /* of vertices */
 } reader;
 
 typedef const char *const *key_list; /* ends with NULL */

@@ -2,7 +2,7 @@
 #ifndef WORLD_BOOTSTRAP_MEMBER_H
 #define WORLD_BOOTSTRAP_MEMBER_H
 
-#include "core/containers/bytes.h"
+#include "core/containers.h"
 #include "world/net/address.h"
 
 #define MEMBER_TOKEN_BYTES 16

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/containers/map.h"
+#include "core/containers.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "world/bootstrap/rendezvous.h"

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/containers/bytes.h"
+#include "core/containers.h"
 #include "core/error.h"
 #include "core/module.h"
 #include "world/world.h"

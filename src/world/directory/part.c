@@ -1,6 +1,6 @@
 #include "world/directory/directory.h"
 
-#include "core/containers/map.h"
+#include "core/containers.h"
 #include "world/directory/ranks.h"
 
 #define OWNER_SEED UINT64_C(0x6469726563746f72)
@@ -54,7 +54,7 @@ struct directory_part {
     ARRAY(struct pending) puts;
 
     arena memory; /* holds records and lists of holders */
-    map key_index, value_index;
+    hash_map key_index, value_index;
     ARRAY(struct key) keys;
     ARRAY(struct value) values;
     bytes_writer kept_answers; /* of keys that were asked for since the last put */

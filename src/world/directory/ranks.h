@@ -2,8 +2,7 @@
 #ifndef WORLD_DIRECTORY_RANKS_H
 #define WORLD_DIRECTORY_RANKS_H
 
-#include "core/containers/arena.h"
-#include "core/containers/bytes.h"
+#include "core/containers.h"
 
 /* Drop levels of one element and move the others to the fast end, so that equal descriptions of a
  * set are equal bytes. */

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/containers/map.h"
+#include "core/containers.h"
 #include "core/deadline.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -269,7 +269,7 @@ banyan_status endpoint_open(int rank, int size, enum endpoint_tcp tcp, struct me
 /* Ranks with equal node names share a node; nodes are numbered by their lowest rank. */
 static banyan_status number_nodes(struct endpoint *endpoint)
 {
-    map nodes = {0};
+    hash_map nodes = {0};
     int count = 0;
     bool ok = true;
     for (int rank = 0; rank < endpoint->size && ok; rank++) {

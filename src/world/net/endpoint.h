@@ -5,7 +5,7 @@
 #ifndef WORLD_NET_ENDPOINT_H
 #define WORLD_NET_ENDPOINT_H
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "world/bootstrap/member.h"
 #include "world/context.h"
 #include "world/net/reactor.h"

@@ -2,7 +2,7 @@
 
 #include "copy/match/match.h"
 #include "copy/ops.h"
-#include "core/containers/bytes.h"
+#include "core/containers.h"
 #include "world/control.h"
 
 #define OPS_MAX 256

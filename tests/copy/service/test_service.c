@@ -4,7 +4,7 @@
 
 #include "copy/strided/strided.h"
 #include "copy/traffic.h"
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "core/deadline.h"
 #include "world/control.h"
 

@@ -3,7 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "core/containers/array.h"
+#include "core/containers.h"
 #include "cuda/mixed_player.h"
 
 #define CALLS 12
