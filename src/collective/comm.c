@@ -10,39 +10,6 @@
 #include "execute/load/binding.h"
 #include "world/control.h"
 
-/* All ranks use rank 0's file, since files on different machines may differ. */
-static banyan_status share_tuning(banyan_comm *comm, const char *path)
-{
-    char *text = NULL;
-    size_t bytes = 0;
-    banyan_status status = BANYAN_OK;
-    if (comm->rank == 0)
-        status = file_read(path, TUNING_FILE_MAX, &text, &bytes);
-    status = control_agree(comm->world, status);
-    uint64_t shared_bytes = bytes;
-    if (status == BANYAN_OK)
-        status = banyan_world_broadcast(comm->world, &shared_bytes, sizeof shared_bytes, 0);
-    if (status == BANYAN_OK && comm->rank != 0 && !(text = malloc((size_t)shared_bytes + 1)))
-        status = error_no_memory((size_t)shared_bytes, "the tuning table");
-    status = control_agree(comm->world, status);
-    if (status == BANYAN_OK)
-        status = banyan_world_broadcast(comm->world, text, (size_t)shared_bytes, 0);
-    if (status == BANYAN_OK)
-        status = tuning_parse(&comm->table, path, text, (size_t)shared_bytes);
-    free(text);
-    return control_agree(comm->world, status);
-}
-
-/* Rank 0's environment decides, since ranks may have different environments. */
-static banyan_status comm_load_tuning(banyan_comm *comm, const banyan_comm_options *options)
-{
-    RETURN_IF_FAILED(control_agree(comm->world, tuning_default(&comm->table)));
-    const char *path = options->tuning ? options->tuning : getenv("BANYAN_TUNING");
-    uint32_t wanted = path && path[0] != '\0';
-    RETURN_IF_FAILED(banyan_world_broadcast(comm->world, &wanted, sizeof wanted, 0));
-    return wanted ? share_tuning(comm, path ? path : "rank 0's tuning table") : BANYAN_OK;
-}
-
 static void comm_free(banyan_comm *comm)
 {
     banyan_executor_close(comm->executor);
@@ -65,6 +32,11 @@ static int common_ranks_per_node(const banyan_world *world)
     return per_node * nodes == ranks ? per_node : 0;
 }
 
+banyan_status comm_share_with(banyan_comm *comm, banyan_world *world)
+{
+    return executor_share_with(comm->executor, world, &comm->blocks_most);
+}
+
 static banyan_status comm_open_parts(banyan_comm *comm, const banyan_comm_options *options)
 {
     const char *check = getenv("BANYAN_CHECK_CALLS");
@@ -75,8 +47,8 @@ static banyan_status comm_open_parts(banyan_comm *comm, const banyan_comm_option
     how.workers = options->workers;
     how.device = options->device;
     RETURN_IF_FAILED(banyan_executor_open(comm->world, &how, &comm->executor));
-    RETURN_IF_FAILED(executor_blocks_most(comm->executor, comm->world, &comm->blocks_most));
-    return comm_load_tuning(comm, options);
+    RETURN_IF_FAILED(comm_share_with(comm, comm->world));
+    return tuning_load(&comm->table, comm->world, options->tuning);
 }
 
 banyan_status banyan_comm_create(banyan_world *world, const banyan_comm_options *options,

@@ -69,7 +69,11 @@ banyan_status comm_choose(const banyan_comm *comm, const call *wanted, choice *c
 /* Return the loaded plan for the call. Collective if it must be loaded first. */
 banyan_status comm_prepare(banyan_comm *comm, const call *wanted, banyan_loaded_plan **loaded);
 
-/* True if the call's plan is loaded. */
+/* Take account of the ranks of `world`, a world that contains the communicator's: they use the same
+ * processors and devices. Collective over `world`. */
+banyan_status comm_share_with(banyan_comm *comm, banyan_world *world);
+
+/* True if the call needs no plan, as on one rank, or its plan is loaded. */
 bool comm_is_ready(const banyan_comm *comm, const call *wanted);
 
 /* Unload the call's plan if it is loaded. Collective. */

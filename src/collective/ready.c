@@ -177,7 +177,7 @@ banyan_status comm_forget(banyan_comm *comm, const banyan_memory *memory)
 bool comm_is_captured(const banyan_comm *comm)
 {
     for (size_t i = 0; i < comm->ready.count; i++) {
-        if (comm->ready.data[i].loaded->captured)
+        if (executor_plan_is_captured(comm->ready.data[i].loaded))
             return true;
     }
     return false;
@@ -189,7 +189,7 @@ static bool find_oldest(const banyan_comm *comm, size_t *place)
     bool found = false;
     for (size_t i = 0; i < comm->ready.count; i++) {
         const ready *kept = &comm->ready.data[i];
-        if (kept->loaded->captured ||
+        if (executor_plan_is_captured(kept->loaded) ||
             (found && kept->last_use >= comm->ready.data[*place].last_use))
             continue;
         *place = i;
@@ -227,7 +227,8 @@ static bool find_kept(const banyan_comm *comm, const call *wanted, const choice 
         const ready *kept = &comm->ready.data[i];
         if (!same_use(&kept->for_call, wanted) || !same_choice(&kept->chosen, chosen))
             continue;
-        if (kept->for_call.message_bytes < wanted->message_bytes && kept->loaded->captured)
+        if (kept->for_call.message_bytes < wanted->message_bytes &&
+            executor_plan_is_captured(kept->loaded))
             continue;
         *place = i;
         return true;
@@ -256,7 +257,7 @@ static bool is_latest(const banyan_comm *comm, const call *wanted)
 bool comm_is_ready(const banyan_comm *comm, const call *wanted)
 {
     size_t place;
-    return is_latest(comm, wanted) || find_ready(comm, wanted, &place);
+    return comm->ranks == 1 || is_latest(comm, wanted) || find_ready(comm, wanted, &place);
 }
 
 banyan_status comm_unprepare(banyan_comm *comm, const call *wanted)

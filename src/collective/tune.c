@@ -321,30 +321,6 @@ static banyan_status tune_all(banyan_comm *comm, const banyan_tune_options *opti
     return BANYAN_OK;
 }
 
-/* Allocate two buffers of `bytes` each, of this rank alone, where the plans run. */
-static banyan_status tune_take_ordinary(const banyan_comm *comm, size_t bytes, char **taken)
-{
-    const banyan_executor *executor = comm->executor;
-    if (executor_is_host(executor)) {
-        *taken = calloc(2, bytes);
-        return *taken ? BANYAN_OK : error_no_memory(2 * bytes, "tuning");
-    }
-    void *address;
-    RETURN_IF_FAILED(
-        executor->device_memory->alloc(executor->device.device_id, 2 * bytes, &address));
-    *taken = address;
-    return executor->device_memory->fill(address, 0, 2 * bytes);
-}
-
-static void give_back_ordinary(const banyan_comm *comm, char *taken)
-{
-    const banyan_executor *executor = comm->executor;
-    if (executor_is_host(executor))
-        free(taken);
-    else if (taken)
-        executor->device_memory->free(executor->device.device_id, taken);
-}
-
 static banyan_status tune_both(banyan_comm *comm, const banyan_tune_options *how, char *ordinary)
 {
     size_t bytes = (size_t)how->max_bytes;
@@ -352,7 +328,7 @@ static banyan_status tune_both(banyan_comm *comm, const banyan_tune_options *how
     banyan_memory *memory;
     RETURN_IF_FAILED(tune_all(comm, how, begin_ns, NULL, ordinary, ordinary + bytes));
     RETURN_IF_FAILED(
-        banyan_memory_alloc_on(comm->world, comm->executor->device, 2 * bytes, &memory));
+        banyan_memory_alloc_on(comm->world, executor_device(comm->executor), 2 * bytes, &memory));
     char *start = banyan_memory_local(memory);
     banyan_status status = tune_all(comm, how, begin_ns, memory, start, start + bytes);
     banyan_memory_free(memory);
@@ -369,10 +345,13 @@ banyan_status banyan_comm_tune(banyan_comm *comm, const banyan_tune_options *opt
     RETURN_IF_FAILED(control_agree(comm->world, status));
     if (comm->ranks == 1)
         return comm_forget(comm, NULL);
-    char *ordinary = NULL;
-    status = control_agree(comm->world, tune_take_ordinary(comm, (size_t)how.max_bytes, &ordinary));
+    /* Two buffers of this rank alone, where the plans run. */
+    DLDevice device = executor_device(comm->executor);
+    void *ordinary = NULL;
+    status = control_agree(comm->world,
+                           memory_device_buffer(device, 2 * (size_t)how.max_bytes, 0, &ordinary));
     if (status == BANYAN_OK)
         status = tune_both(comm, &how, ordinary);
-    give_back_ordinary(comm, ordinary);
+    memory_device_buffer_free(device, ordinary);
     return status == BANYAN_OK ? comm_forget(comm, NULL) : status;
 }

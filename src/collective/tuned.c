@@ -1,4 +1,4 @@
-/* Look up an algorithm's parameters in a tuning table, without a communicator. */
+/* Load a tuning table, and look up an algorithm's parameters in one. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -8,24 +8,44 @@
 #include "collective/tuning.h"
 #include "core/error.h"
 #include "core/files/file.h"
+#include "world/control.h"
 
 /* Rows for any number of ranks were measured with few. A plan with their many instances for more
  * ranks than this is too large to compile. */
 #define ANY_RANKS_MOST 16
 
-/* Load the built-in table, then a file's rows over it. */
-static banyan_status tuned_load_table(const char *path, tuning *table)
+/* Give all ranks rank 0's text, which is NULL if there is none. Collective. */
+static banyan_status tuned_share_text(banyan_world *world, banyan_status status, char **text,
+                                      size_t *bytes)
 {
-    char *text;
-    size_t bytes;
-    RETURN_IF_FAILED(tuning_default(table));
-    path = path ? path : getenv("BANYAN_TUNING");
-    if (!path || path[0] == '\0')
+    bool is_mine = banyan_world_rank(world) == 0;
+    uint64_t room = *text ? *bytes + 1 : 0;
+    RETURN_IF_FAILED(control_agree(world, status));
+    RETURN_IF_FAILED(banyan_world_broadcast(world, &room, sizeof room, 0));
+    if (room == 0)
         return BANYAN_OK;
-    RETURN_IF_FAILED(file_read(path, TUNING_FILE_MAX, &text, &bytes));
-    banyan_status status = tuning_parse(table, path, text, bytes);
+    *bytes = (size_t)room - 1;
+    if (!is_mine && !(*text = malloc((size_t)room)))
+        status = error_no_memory((size_t)room, "the tuning table");
+    RETURN_IF_FAILED(control_agree(world, status));
+    return banyan_world_broadcast(world, *text, *bytes, 0);
+}
+
+banyan_status tuning_load(tuning *table, banyan_world *world, const char *path)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    banyan_status status = tuning_default(table);
+    path = path ? path : getenv("BANYAN_TUNING");
+    bool has_path = path && path[0] != '\0';
+    if (status == BANYAN_OK && has_path && (!world || banyan_world_rank(world) == 0))
+        status = file_read(path, TUNING_FILE_MAX, &text, &bytes);
+    if (world)
+        status = tuned_share_text(world, status, &text, &bytes);
+    if (status == BANYAN_OK && text)
+        status = tuning_parse(table, has_path ? path : "rank 0's tuning table", text, bytes);
     free(text);
-    return status;
+    return world ? control_agree(world, status) : status;
 }
 
 banyan_status banyan_algorithm_tuned(const char *name, const char *tuning_path, DLDevice device,
@@ -44,7 +64,7 @@ banyan_status banyan_algorithm_tuned(const char *name, const char *tuning_path, 
                          .registered = entry->info.reaches_peers_buffers,
                          .up_to_bytes = message_bytes};
     snprintf(wanted.algorithm, sizeof wanted.algorithm, "%s", name);
-    banyan_status status = tuned_load_table(tuning_path, &table);
+    banyan_status status = tuning_load(&table, NULL, tuning_path);
     const tuning_row *row = NULL;
     if (status == BANYAN_OK)
         row = tuning_find_algorithm(&table, &wanted, ANY_RANKS_MOST);

@@ -126,7 +126,7 @@ static banyan_status algorithm_parse(json_path *path, const json_t *object, tuni
     const algorithm_entry *entry;
     RETURN_IF_FAILED(json_member_string(path, object, "collective", &collective));
     if (banyan_collective_parse(collective, &row->kind) != BANYAN_OK || row->kind == BANYAN_CUSTOM)
-        return json_path_fail(path, "collective is \"%s\", which is none", collective);
+        return json_path_fail(path, "\"%s\" is not a collective", collective);
     RETURN_IF_FAILED(json_member_string(path, object, "algorithm", &name));
     if (strlen(name) >= sizeof row->algorithm)
         return json_path_fail(path, "algorithm has a name of %zu bytes, more than %zu",

@@ -3,6 +3,7 @@
 #define COLLECTIVE_TUNING_H
 
 #include <banyan/plan.h>
+#include <banyan/world.h>
 
 #include "core/containers.h"
 
@@ -30,6 +31,10 @@ typedef struct tuning {
 
 /* The built-in table. */
 banyan_status tuning_default(tuning *table);
+/* Load the built-in table, then over it the rows of the file `path`, or of BANYAN_TUNING's. With a
+ * world all ranks take rank 0's choice and file, since those of different machines may differ;
+ * collective then. NULL: the caller alone. */
+banyan_status tuning_load(tuning *table, banyan_world *world, const char *path);
 void tuning_free(tuning *table);
 
 /* Replace all rows with the collective, kind of device, number of ranks, ranks per node, type and

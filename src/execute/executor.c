@@ -199,13 +199,21 @@ static uint32_t execute_executor_share_of(const banyan_world *world, const room 
     return all[rank].blocks / sharers;
 }
 
-banyan_status executor_blocks_most(const banyan_executor *executor, banyan_world *world,
-                                   uint32_t *blocks)
+bool executor_plan_is_captured(const banyan_loaded_plan *loaded)
+{
+    return loaded->captured;
+}
+
+banyan_status executor_share_with(banyan_executor *executor, banyan_world *world, uint32_t *blocks)
 {
     room mine = {.process = (int32_t)getpid(), .device = executor->device.device_id};
     uint32_t least = UINT32_MAX;
+    memory_space *space;
     void *all;
-    if (!executor_is_host(executor)) {
+    if (executor_is_host(executor)) {
+        if (memory_space_of(world, &space) == BANYAN_OK)
+            executor->crowded |= memory_space_is_crowded(space, executor->worker_count);
+    } else {
         banyan_status status = executor->engine_ops->blocks_at_once(executor->engine, &mine.blocks);
         RETURN_IF_FAILED(
             control_gather(world, status, &mine, sizeof mine, "room on devices", &all));

@@ -40,11 +40,20 @@ static inline bool executor_is_host(const banyan_executor *executor)
     return !executor->engine_ops;
 }
 
-/* Return the number of thread blocks that a rank's plan may have, given that other ranks of the
- * world may share its device: the smallest of all ranks. Collective over that world. The executors
- * must be all on the host, or all on devices. */
-banyan_status executor_blocks_most(const banyan_executor *executor, banyan_world *world,
-                                   uint32_t *blocks);
+static inline DLDevice executor_device(const banyan_executor *executor)
+{
+    return executor->device;
+}
+
+/* Take account of the ranks of `world`, a world that contains the executor's, which share
+ * processors and devices with it: on the host its threads wait sooner when together they outnumber
+ * the processors. Returns the number of thread blocks that a rank's plan may have on its device:
+ * the smallest of all ranks. Collective over `world`. The executors must be all on the host, or all
+ * on devices. */
+banyan_status executor_share_with(banyan_executor *executor, banyan_world *world, uint32_t *blocks);
+
+/* True if graphs hold runs of the plan. */
+bool executor_plan_is_captured(const banyan_loaded_plan *loaded);
 
 /* Copy within the memory where plans run: at once on the host, in the stream on a device. */
 banyan_status executor_copy(const banyan_executor *executor, void *to, const void *from,

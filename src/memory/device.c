@@ -5,6 +5,7 @@
 #include <link.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
@@ -76,6 +77,30 @@ const memory_device_ops *memory_device_in_use(DLDeviceType type)
         return ops;
     atomic_store(&failed, true);
     return NULL;
+}
+
+banyan_status memory_device_buffer(DLDevice device, size_t bytes, int value, void **buffer)
+{
+    const memory_device_ops *ops;
+    if (device_is_host(device)) {
+        *buffer = malloc(bytes);
+        if (!*buffer)
+            return error_no_memory(bytes, "measurements");
+        memset(*buffer, value, bytes);
+        return BANYAN_OK;
+    }
+    RETURN_IF_FAILED(memory_device_find(device.device_type, &ops));
+    RETURN_IF_FAILED(ops->alloc(device.device_id, bytes, buffer));
+    return ops->fill(*buffer, value, bytes);
+}
+
+void memory_device_buffer_free(DLDevice device, void *buffer)
+{
+    const memory_device_ops *ops;
+    if (device_is_host(device))
+        free(buffer);
+    else if (buffer && memory_device_find(device.device_type, &ops) == BANYAN_OK)
+        ops->free(device.device_id, buffer);
 }
 
 const char *device_format(DLDevice device, char text[DEVICE_TEXT_BYTES])

@@ -159,6 +159,11 @@ const memory_device_ops *memory_device_loaded(DLDeviceType type);
  * then can it have memory there. Cheap enough to call for every pointer. */
 const memory_device_ops *memory_device_in_use(DLDeviceType type);
 
+/* Allocate a buffer for measurements on the host or on a device, and set every byte to `value`,
+ * which allocates its pages. On failure the buffer may exist: free it in any case. */
+banyan_status memory_device_buffer(DLDevice device, size_t bytes, int value, void **buffer);
+void memory_device_buffer_free(DLDevice device, void *buffer);
+
 /* Write "host memory", "GPU 3" or "device 1 of type 8" into `text`, and return it. */
 #define DEVICE_TEXT_BYTES 48
 const char *device_format(DLDevice device, char text[DEVICE_TEXT_BYTES]);

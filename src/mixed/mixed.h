@@ -52,8 +52,16 @@ struct banyan_mixed {
     error_kept failed; /* the first run that failed, until a resume */
 };
 
-/* Pass its memory, which is zero, to the engine. Collective. */
-banyan_status mixed_use_memory(banyan_mixed *mixed);
+/* INVALID for options out of range. Local. */
+banyan_status mixed_options_check(const banyan_mixed_options *options, int rank);
+
+/* MISMATCH names the first option in which a rank differs from rank 0, and both values. Ranks may
+ * have different device numbers. Collective. */
+banyan_status mixed_options_agree(banyan_world *world, const banyan_mixed_options *options);
+
+/* Find out whether calls are compared (BANYAN_CHECK_CALLS), from rank 0's environment.
+ * Collective. */
+banyan_status mixed_check_calls_begin(banyan_mixed *mixed);
 
 /* Check the arguments of a run and make a call of them. Local. */
 banyan_status mixed_check_call(banyan_mixed *mixed, banyan_mixed_op op, const DLTensor *input,
@@ -65,6 +73,9 @@ banyan_status mixed_stop_groups(banyan_mixed *mixed, banyan_status status);
 
 /* INVALID while the context is suspended. */
 banyan_status mixed_check_awake(const banyan_mixed *mixed);
+
+/* Forget that the context is suspended, before it is freed. Local. */
+void suspension_forget(banyan_mixed *mixed);
 
 /* True for the statuses of a failed wait: TIMEOUT, PEER_LOST, ABORTED. */
 static inline bool mixed_is_of_waits(banyan_status status)

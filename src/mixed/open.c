@@ -1,4 +1,5 @@
 /* Opens and closes contexts, step by step. */
+#include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,20 +7,43 @@
 
 #include "core/error.h"
 #include "core/module.h"
-#include "mixed/agree.h"
-#include "mixed/check_calls.h"
 #include "mixed/fused/host.h"
 #include "mixed/grid.h"
-#include "mixed/live.h"
-#include "mixed/memory/multicast.h"
-#include "mixed/memory/staging.h"
-#include "mixed/memory/suspend.h"
-#include "mixed/mixed.h"
+#include "mixed/memory.h"
 #include "mixed/tuning/autotune.h"
 #include "mixed/worlds.h"
 #include "world/control.h"
 
 #define DEFAULT_MAX_BYTES (UINT64_C(64) << 20)
+
+/* The open contexts of this process, so that closing one twice is an error. Any thread. */
+static pthread_mutex_t live_lock = PTHREAD_MUTEX_INITIALIZER;
+static ARRAY(const banyan_mixed *) live;
+
+/* False, with the error set, if out of memory. */
+static bool live_add(const banyan_mixed *mixed)
+{
+    pthread_mutex_lock(&live_lock);
+    bool added = array_push(&live, mixed);
+    pthread_mutex_unlock(&live_lock);
+    return added;
+}
+
+/* False: the context is not open. The pointer is not dereferenced. */
+static bool live_remove(const banyan_mixed *mixed)
+{
+    pthread_mutex_lock(&live_lock);
+    size_t at = 0;
+    while (at < live.count && live.data[at] != mixed)
+        at++;
+    bool found = at < live.count;
+    if (found)
+        live.data[at] = live.data[--live.count];
+    if (live.count == 0)
+        array_free(&live);
+    pthread_mutex_unlock(&live_lock);
+    return found;
+}
 
 static banyan_status open_find_engine(banyan_mixed *mixed)
 {
@@ -121,14 +145,14 @@ static banyan_status open_engine(banyan_mixed *mixed)
 static banyan_status create_together(banyan_mixed *mixed)
 {
     banyan_world *world = mixed->world;
-    RETURN_IF_FAILED(options_agree(world, &mixed->options));
+    RETURN_IF_FAILED(mixed_options_agree(world, &mixed->options));
     if (device_is_host(mixed->options.device)) /* the engine does not exist yet */
         RETURN_IF_FAILED(control_fail_together(
             world, control_require_one_node(
                        world, "mixed collectives on the host run",
                        "between nodes they run on GPUs, or split a world off for each node "
                        "(banyan_world_split)")));
-    RETURN_IF_FAILED(check_calls_begin(mixed));
+    RETURN_IF_FAILED(mixed_check_calls_begin(mixed));
     RETURN_IF_FAILED(
         control_fail_together(world, grid_resolve(&mixed->options, mixed->rank, mixed->ranks,
                                                   open_node_of, world, &mixed->setup.grid)));
@@ -178,7 +202,7 @@ static banyan_status create_alone(banyan_world *world, const banyan_mixed_option
         options_take(options, "BANYAN_MIXED_OPTIONS_INIT", &made->options, sizeof made->options);
     made->options.autotune = NULL;
     if (status == BANYAN_OK)
-        status = options_check(&made->options, made->rank);
+        status = mixed_options_check(&made->options, made->rank);
     if (status != BANYAN_OK) {
         free(made);
         return status;
@@ -204,36 +228,6 @@ banyan_status banyan_mixed_create(banyan_world *world, const banyan_mixed_option
         return open_give_up(made, status);
     *mixed = made;
     return BANYAN_OK;
-}
-
-/* Find the memory of the node's ranks, by local rank. */
-static banyan_status open_find_parts(const banyan_mixed *mixed, char **parts)
-{
-    for (int local = 0; local < mixed->setup.grid.local_size; local++) {
-        void *part;
-        size_t part_bytes;
-        RETURN_IF_FAILED(banyan_memory_peer(mixed->memory, local, &part, &part_bytes));
-        parts[local] = part;
-    }
-    return BANYAN_OK;
-}
-
-banyan_status mixed_use_memory(banyan_mixed *mixed)
-{
-    banyan_world *all = mixed->setup.worlds[MIXED_WORLD];
-    if (!mixed->memory)
-        return control_agree(all, mixed->ops->use(mixed->engine, NULL));
-    size_t list_bytes = (size_t)mixed->setup.grid.local_size * sizeof(char *);
-    char **parts = malloc(list_bytes);
-    banyan_status status =
-        parts ? open_find_parts(mixed, parts) : error_no_memory(list_bytes, "parts of peers");
-    status = control_agree(all, status);
-    if (status == BANYAN_OK)
-        status = multicast_make(mixed);
-    if (status == BANYAN_OK)
-        status = control_agree(all, mixed->ops->use(mixed->engine, parts));
-    free(parts);
-    return status;
 }
 
 static banyan_status open_take_memory(banyan_mixed *mixed)

@@ -1,14 +1,14 @@
-/* Runs a call: checks the arguments, chooses the mode, and queues it. */
+/* Runs a call: checks the arguments, with BANYAN_CHECK_CALLS=1 also that all ranks make the same
+ * call, chooses the mode, and queues it. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/deadline.h"
 #include "core/error.h"
-#include "mixed/check_calls.h"
 #include "mixed/modes.h"
 #include "mixed/through_collectives.h"
-#include "mixed/worlds.h"
 #include "world/control.h"
 
 /* Limit for buffers, so that sums and small multiples cannot overflow. */
@@ -146,7 +146,7 @@ static banyan_status check_aligned(const side *of)
     if ((uintptr_t)start_of(of->tensor) % elem_bytes == 0)
         return BANYAN_OK;
     return error_set(BANYAN_ERR_INVALID,
-                     "%s begins at %p, which is no multiple of the %zu bytes of an element",
+                     "%s begins at %p, which is not a multiple of the %zu bytes of an element",
                      subject_of(of).text, (void *)start_of(of->tensor), elem_bytes);
 }
 
@@ -240,6 +240,64 @@ banyan_status mixed_check_call(banyan_mixed *mixed, banyan_mixed_op op, const DL
     return check_tensors(&from, &to, call);
 }
 
+/* A call in the form that ranks exchange. */
+typedef struct signature {
+    uint64_t elems;
+    uint32_t op, mode, in_place;
+    uint32_t unused; /* explicit padding, so that all bytes are set */
+} signature;
+
+banyan_status mixed_check_calls_begin(banyan_mixed *mixed)
+{
+    const char *said = getenv("BANYAN_CHECK_CALLS");
+    uint8_t checks = said && strcmp(said, "1") == 0;
+    RETURN_IF_FAILED(banyan_world_broadcast(mixed->world, &checks, sizeof checks, 0));
+    mixed->checks_calls = checks;
+    return BANYAN_OK;
+}
+
+static void check_calls_describe(const banyan_mixed *mixed, const signature *of, char *text,
+                                 size_t bytes)
+{
+    snprintf(text, bytes, "%s (%s) of %" PRIu64 " elements of %s in b rows%s",
+             banyan_mixed_op_name((banyan_mixed_op)of->op),
+             banyan_mixed_mode_name((banyan_mixed_mode)of->mode), of->elems,
+             banyan_dtype_name(mixed->setup.dtype), of->in_place ? ", in place" : "");
+}
+
+static banyan_status check_calls_compare(const banyan_mixed *mixed, const signature *all)
+{
+    char first[192], other[192];
+    for (int rank = 1; rank < mixed->ranks; rank++) {
+        if (memcmp(&all[rank], &all[0], sizeof *all) == 0)
+            continue;
+        check_calls_describe(mixed, &all[0], first, sizeof first);
+        check_calls_describe(mixed, &all[rank], other, sizeof other);
+        return error_set(BANYAN_ERR_MISMATCH, "rank 0 calls %s, but rank %d calls %s", first, rank,
+                         other);
+    }
+    return BANYAN_OK;
+}
+
+/* Check that all ranks make this call, before anything moves. `checked` is the result of a rank's
+ * check of its own arguments; all ranks receive its error. MISMATCH, with the difference in the
+ * message. Collective. */
+static banyan_status check_call_of_all(banyan_mixed *mixed, const mixed_call *mine,
+                                       banyan_status checked)
+{
+    banyan_world *world = mixed->setup.worlds[MIXED_WORLD];
+    signature own = {mine->elems, (uint32_t)mine->op, (uint32_t)mine->mode,
+                     mine->elems > 0 && mine->input == mine->output, 0};
+    void *all;
+    RETURN_IF_FAILED(control_enter(world));
+    banyan_status status =
+        control_gather(world, checked, &own, sizeof own, "a comparison of calls", &all);
+    if (status == BANYAN_OK)
+        status = control_fail_together(world, check_calls_compare(mixed, all));
+    free(all);
+    return status;
+}
+
 static banyan_status fail_late(const banyan_mixed *mixed, const mixed_report *report)
 {
     banyan_world *world = mixed->setup.worlds[MIXED_WORLD];
@@ -283,19 +341,6 @@ banyan_status banyan_mixed_status(banyan_mixed *mixed)
     RETURN_IF_FAILED(collectives_status(mixed));
     /* The world may have ended while the context was suspended. */
     return mixed->world ? control_check(mixed->setup.worlds[MIXED_WORLD]) : BANYAN_OK;
-}
-
-/* An error that all ranks received takes precedence over one that only repeats it. */
-banyan_status mixed_stop_groups(banyan_mixed *mixed, banyan_status status)
-{
-    error_kept kept = error_keep(status);
-    banyan_status told = control_check(mixed->setup.worlds[MIXED_WORLD]);
-    if (told != BANYAN_OK && status == BANYAN_ERR_ABORTED)
-        kept = error_keep(told);
-    bool ended = worlds_end_together(mixed->world, mixed->setup.worlds, &kept);
-    if (ended && mixed->failed.status == BANYAN_OK)
-        mixed->failed = kept;
-    return error_again(&kept);
 }
 
 static banyan_status check_state(banyan_mixed *mixed)

@@ -6,9 +6,8 @@
 #include "collective/comm.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "execute/executor.h"
 #include "mixed/grid.h"
-#include "mixed/memory/staging.h"
+#include "mixed/memory.h"
 #include "mixed/modes.h"
 #include "mixed/tuning/autotune.h"
 #include "world/control.h"
@@ -84,18 +83,6 @@ static banyan_status through_collectives_agree(const way *with, banyan_status mi
     return mixed_is_of_waits(mine) ? error_again(&kept) : status;
 }
 
-/* Adjust a group's communicator, which knows only the group's ranks: processors and devices are
- * shared with ranks of other groups. Collective. */
-static banyan_status mind_other_groups(const banyan_mixed *mixed, banyan_comm *comm)
-{
-    banyan_world *all = mixed->setup.worlds[MIXED_WORLD];
-    memory_space *space;
-    if (mixed_is_host(mixed) && memory_space_of(all, &space) == BANYAN_OK &&
-        memory_space_is_crowded(space, comm->executor->worker_count))
-        comm->executor->crowded = true;
-    return executor_blocks_most(comm->executor, all, &comm->blocks_most);
-}
-
 /* All ranks agree, so that the communicator is open on all or on none, also in other groups. */
 static banyan_status open_comm(const way *with, mixed_group group)
 {
@@ -109,7 +96,7 @@ static banyan_status open_comm(const way *with, mixed_group group)
         with, through_collectives_tell(
                   with, group, banyan_comm_create(mixed->setup.worlds[group], &options, &made)));
     if (status == BANYAN_OK)
-        status = mind_other_groups(mixed, made);
+        status = comm_share_with(made, mixed->setup.worlds[MIXED_WORLD]); /* with other groups */
     if (status != BANYAN_OK) {
         (void)banyan_comm_destroy(made);
         return status;
@@ -183,7 +170,7 @@ static banyan_status through_collectives_prepare(const way *with, const single *
     banyan_comm *comm = mixed->comms[of->group];
     RETURN_IF_FAILED(comm_call_of(comm, through_collectives_kind_of(of->op), of->input, of->output,
                                   of->elems, mixed->setup.dtype, &wanted));
-    if (comm->ranks == 1 || comm_is_ready(comm, &wanted))
+    if (comm_is_ready(comm, &wanted))
         return BANYAN_OK;
     banyan_status mine =
         through_collectives_tell(with, of->group, comm_prepare(comm, &wanted, &loaded));

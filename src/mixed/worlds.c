@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "mixed/grid.h"
+#include "mixed/mixed.h"
 #include "world/control.h"
 
 static int group_size(const banyan_mixed_grid *grid, mixed_group group)
@@ -104,4 +105,17 @@ bool worlds_are_near(const banyan_world *world, const banyan_mixed_grid *grid, m
             return false;
     }
     return true;
+}
+
+/* An error that all ranks received takes precedence over one that only repeats it. */
+banyan_status mixed_stop_groups(banyan_mixed *mixed, banyan_status status)
+{
+    error_kept kept = error_keep(status);
+    banyan_status ended_with = control_check(mixed->setup.worlds[MIXED_WORLD]);
+    if (ended_with != BANYAN_OK && status == BANYAN_ERR_ABORTED)
+        kept = error_keep(ended_with);
+    bool ended = worlds_end_together(mixed->world, mixed->setup.worlds, &kept);
+    if (ended && mixed->failed.status == BANYAN_OK)
+        mixed->failed = kept;
+    return error_again(&kept);
 }

@@ -300,7 +300,7 @@ static void refuse(banyan_world *world, void *context)
                 BANYAN_ERR_INVALID, "without an input buffer");
     CHECK_FAILS(
         banyan_comm_allreduce(comm, buffer, buffer, 4, BANYAN_F32, (banyan_reduce_op)9, NULL),
-        BANYAN_ERR_INVALID, "reduction 9, which is none");
+        BANYAN_ERR_INVALID, "reduction 9, which is not a reduction");
     CHECK_FAILS(banyan_comm_allreduce(comm, buffer, buffer + 1, 4, BANYAN_F32, BANYAN_SUM, NULL),
                 BANYAN_ERR_INVALID, "overlap");
     CHECK_FAILS(banyan_comm_allgather(comm, buffer, buffer + 2, SIZE_MAX / 2, BANYAN_F32, NULL),

@@ -52,7 +52,7 @@ static void refuse_values(banyan_world *world, void *context)
     refuse_options(world, options, BANYAN_ERR_INVALID, "min_block_size of -32 threads");
     options.min_block_size = 1056;
     refuse_options(world, options, BANYAN_ERR_INVALID,
-                   "min_block_size of 1056 threads, which is no multiple of 32 up to 1024");
+                   "min_block_size of 1056 threads, which is not a multiple of 32 up to 1024");
     options.min_block_size = 256;
     options.max_block_size = -1;
     refuse_options(world, options, BANYAN_ERR_INVALID, "max_block_size of -1 threads");
@@ -332,7 +332,7 @@ static void refuse_memory(banyan_mixed *mixed)
                 "not dense: dimension 0 has stride 7 instead of 6");
     make_right(&t, GATHER);
     t.out.byte_offset = 2;
-    refuse_call(mixed, &t, GATHER, BANYAN_MIXED_AUTO, "no multiple of the 4 bytes of an element");
+    refuse_call(mixed, &t, GATHER, BANYAN_MIXED_AUTO, "not a multiple of the 4 bytes of an element");
     make_right(&t, GATHER);
     t.out.data = t.in_data;
     refuse_call(mixed, &t, GATHER, BANYAN_MIXED_AUTO, "overlaps the input");

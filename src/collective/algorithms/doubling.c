@@ -1,7 +1,7 @@
 /* Exchanges over distances that halve or double: log2(ranks) steps (Thakur, Rabenseifner and Gropp
  * 2005; Bruck et al. 1997 for the all-gather).
  *
- * If the number of ranks is no power of two, each of the last ranks sends its input to a proxy
+ * If the number of ranks is not a power of two, each of the last ranks sends its input to a proxy
  * among the first `core` ranks. The core ranks exchange, and the proxy returns the result. */
 #include "collective/algorithms/algorithm.h"
 

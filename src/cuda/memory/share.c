@@ -135,7 +135,7 @@ banyan_status share_describe(const void *address, size_t bytes, device_share *sh
     bytes_locate(address, &device);
     made.device = device.device_id;
     if (device.device_type != kDLCUDA)
-        return banyan_error_set(BANYAN_ERR_INVALID, "cuda: %p is no memory of a device", address);
+        return banyan_error_set(BANYAN_ERR_INVALID, "cuda: %p is not memory of a device", address);
     banyan_status status = device_identify(made.device, made.uuid);
     if (status == BANYAN_OK)
         status = driver_enter(made.device);

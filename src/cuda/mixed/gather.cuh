@@ -10,7 +10,7 @@
 #define GATHER_BATCH 4
 #define GATHER_PACKET 8 /* bytes of data */
 
-/* The initial contents of a packet are no valid flag: two elements of -0, or one. */
+/* The initial contents of a packet are not a valid flag: two elements of -0, or one. */
 #define GATHER_FLAG 1
 
 BANYAN_DEVICE const char *gather_slot(const mixed_gather_args *args, const mixed_run *run,

@@ -130,9 +130,9 @@ static banyan_status read_row(const banyan_mixed *mixed, json_path *path, const 
     RETURN_IF_FAILED(json_path_check_text(path, "mode", mode));
     if (banyan_mixed_op_parse(op, &row->op) != BANYAN_OK ||
         !grid_allows(&mixed->setup.grid, row->op))
-        return json_path_fail(path, "op is \"%s\", none of the grid's", op);
+        return json_path_fail(path, "op is \"%s\", which the grid does not allow", op);
     if (banyan_mixed_mode_parse(mode, &row->mode) != BANYAN_OK || row->mode == BANYAN_MIXED_AUTO)
-        return json_path_fail(path, "mode is \"%s\", which names none", mode);
+        return json_path_fail(path, "mode is \"%s\", which is not a mode", mode);
     row->bytes = (uint64_t)bytes;
     row->ns = (uint64_t)ns;
     return BANYAN_OK;

@@ -1,9 +1,12 @@
-#include "mixed/tuning/measure.h"
-
+/* Times calls in batches, which alternate with those of other calls, so that temporary load slows
+ * all of them: one call, or every valid mode of every valid operation, size by size. */
 #include "core/deadline.h"
 #include "core/error.h"
+#include "memory/device.h"
+#include "mixed/grid.h"
 #include "mixed/modes.h"
 #include "mixed/through_collectives.h"
+#include "mixed/tuning/autotune.h"
 #include "world/control.h"
 
 /* The fastest of several batches counts. On the host, other load only adds time, and short batches
@@ -16,6 +19,17 @@
 #define ALL_NS 10000000 /* duration of all batches, unless the least number takes longer */
 #define GRAPHS_MOST 3   /* batches on a device, for calls shorter than GRAPHS_NS */
 #define GRAPHS_NS 20000
+
+/* The caller sets the first fields; the tensors must remain valid. */
+typedef struct measurement {
+    banyan_mixed *mixed;
+    banyan_mixed_op op;
+    banyan_mixed_mode mode;
+    const DLTensor *input, *output;
+    uint32_t times;    /* calls in a batch */
+    int batches;       /* batches that are worth their time */
+    uint64_t least_ns; /* per call, on the slowest rank, in the fastest batch so far */
+} measurement;
 
 static banyan_status tuning_measure_queue(void *context, void *stream)
 {
@@ -67,7 +81,7 @@ static int batches_for(const measurement *of)
                                        BATCHES_MOST);
 }
 
-banyan_status measure_batch(measurement *of)
+static banyan_status measure_batch(measurement *of)
 {
     uint64_t ns;
     RETURN_IF_FAILED(time_batch(of, of->times, &ns));
@@ -75,7 +89,9 @@ banyan_status measure_batch(measurement *of)
     return BANYAN_OK;
 }
 
-banyan_status measure_begin(measurement *of)
+/* Check the call, open everything it needs, and determine the number of calls in a batch.
+ * Collective. */
+static banyan_status measure_begin(measurement *of)
 {
     banyan_mixed *mixed = of->mixed;
     mixed_call checked;
@@ -117,4 +133,168 @@ banyan_status banyan_mixed_measure(banyan_mixed *mixed, banyan_mixed_op op, cons
         return mixed_stop_groups(mixed, status);
     *ns = of.least_ns;
     return BANYAN_OK;
+}
+
+#define LEAST_BYTES (UINT64_C(1) << 10)
+/* On the host, longer messages take long, and the order of the modes does not change. */
+#define HOST_MOST_BYTES (UINT64_C(4) << 20)
+
+/* Value of every byte: an ordinary number in every type. */
+#define FILLING 0x3c
+
+/* The current measurement. */
+struct trial {
+    banyan_mixed *mixed;
+    banyan_mixed_op op;
+    void *input, *output;
+};
+
+typedef ARRAY(banyan_mixed_timing) timings;
+
+/* The tensors of one size, and the measurements with them, one for each valid mode. */
+struct size_trial {
+    int64_t in[2], out[2];
+    DLTensor input, output;
+    measurement of[BANYAN_MIXED_MODES];
+    int count;
+};
+
+/* Make tensors of b rows with `bytes` in total. */
+static void tuning_make_tensors(const struct trial *trial, uint64_t bytes, struct size_trial *size)
+{
+    const mixed_engine_setup *setup = &trial->mixed->setup;
+    int64_t elems = (int64_t)(bytes / banyan_dtype_bytes(setup->dtype));
+    size->in[0] = (int64_t)mixed_input_elems(trial->op, 1, setup->grid.dp);
+    size->out[0] = (int64_t)mixed_output_elems(trial->op, 1, setup->grid.dp);
+    size->in[1] = size->out[1] = elems;
+    size->input = (DLTensor){.data = trial->input,
+                             .device = setup->device,
+                             .ndim = 2,
+                             .dtype = setup->dtype,
+                             .shape = size->in};
+    size->output = size->input;
+    size->output.data = trial->output;
+    size->output.shape = size->out;
+}
+
+static banyan_status begin_modes(const struct trial *trial, struct size_trial *size)
+{
+    char reason[MODE_REASON_BYTES];
+    size->count = 0;
+    for (int mode = BANYAN_MIXED_AUTO + 1; mode < BANYAN_MIXED_MODES; mode++) {
+        if (!mode_is_valid(trial->mixed, trial->op, (banyan_mixed_mode)mode, reason, sizeof reason))
+            continue;
+        measurement *of = &size->of[size->count++];
+        *of = (measurement){.mixed = trial->mixed,
+                            .op = trial->op,
+                            .mode = (banyan_mixed_mode)mode,
+                            .input = &size->input,
+                            .output = &size->output};
+        RETURN_IF_FAILED(measure_begin(of));
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status keep_times(const struct size_trial *size, uint64_t bytes, timings *made)
+{
+    for (int i = 0; i < size->count; i++) {
+        const measurement *of = &size->of[i];
+        if (!array_push(made, (banyan_mixed_timing){of->op, bytes, of->mode, of->least_ns, false}))
+            return BANYAN_ERR_NO_MEMORY;
+    }
+    return BANYAN_OK;
+}
+
+static int most_batches(const struct size_trial *size)
+{
+    int most = 0;
+    for (int i = 0; i < size->count; i++)
+        most = size->of[i].batches > most ? size->of[i].batches : most;
+    return most;
+}
+
+/* Measure one size in all modes, in turn. */
+static banyan_status measure_size(const struct trial *trial, uint64_t bytes, timings *made)
+{
+    struct size_trial size;
+    tuning_make_tensors(trial, bytes, &size);
+    RETURN_IF_FAILED(begin_modes(trial, &size));
+    int batches = most_batches(&size);
+    for (int batch = 0; batch < batches; batch++) {
+        for (int i = 0; i < size.count; i++) {
+            if (batch < size.of[i].batches)
+                RETURN_IF_FAILED(measure_batch(&size.of[i]));
+        }
+    }
+    return control_agree(trial->mixed->world, keep_times(&size, bytes, made));
+}
+
+static uint64_t most_bytes(const banyan_mixed *mixed)
+{
+    uint64_t most = mixed->setup.max_bytes;
+    return mixed_is_host(mixed) && most > HOST_MOST_BYTES ? HOST_MOST_BYTES : most;
+}
+
+static banyan_status measure_op(const struct trial *trial, timings *made)
+{
+    uint64_t most = most_bytes(trial->mixed);
+    for (uint64_t bytes = LEAST_BYTES; bytes <= most; bytes *= 2)
+        RETURN_IF_FAILED(measure_size(trial, bytes, made));
+    return BANYAN_OK;
+}
+
+/* If NCCL is present but does not start, its modes become invalid, and the other modes are
+ * measured. */
+static banyan_status try_nccl(banyan_mixed *mixed)
+{
+    const banyan_mixed_grid *grid = &mixed->setup.grid;
+    banyan_status status = BANYAN_OK;
+    if (mixed->has_nccl)
+        status = collectives_start_nccl(mixed, BANYAN_MIXED_SINGLE_NCCL);
+    if (mixed->has_nccl && grid->tp > 1 && grid->dp > 1)
+        status = collectives_start_nccl(mixed, BANYAN_MIXED_SEPARATE_NCCL);
+    return status == BANYAN_OK ? BANYAN_OK : control_check(mixed->setup.worlds[MIXED_WORLD]);
+}
+
+static banyan_status tuning_measure_all(struct trial *trial)
+{
+    timings made = {0};
+    banyan_status status = try_nccl(trial->mixed);
+    for (int op = 0; op < BANYAN_MIXED_OPS && status == BANYAN_OK; op++) {
+        trial->op = (banyan_mixed_op)op;
+        if (grid_allows(&trial->mixed->setup.grid, trial->op))
+            status = measure_op(trial, &made);
+    }
+    status = control_agree(trial->mixed->world, status);
+    if (status == BANYAN_OK)
+        status = autotune_take(trial->mixed, made.data, made.count);
+    array_free(&made);
+    return status;
+}
+
+banyan_status banyan_mixed_run_autotune(banyan_mixed *mixed)
+{
+    RETURN_IF_NULL(mixed);
+    if (!mixed->has_memory)
+        return error_set(BANYAN_ERR_INVALID,
+                         "rank %d: mixed collectives are tuned before their memory is there "
+                         "(banyan_mixed_init_virtual_memory)",
+                         mixed->rank);
+    RETURN_IF_FAILED(mixed_check_awake(mixed));
+    CONTROL_CALL_WITHIN(mixed->world, __func__, mixed->timeout);
+    DLDevice device = mixed->setup.device;
+    size_t bytes = most_bytes(mixed) * (uint64_t)mixed->setup.grid.dp;
+    struct trial trial = {.mixed = mixed};
+    banyan_status status = control_enter(mixed->world);
+    if (status != BANYAN_OK)
+        return mixed_stop_groups(mixed, status);
+    status = memory_device_buffer(device, bytes, FILLING, &trial.input);
+    if (status == BANYAN_OK)
+        status = memory_device_buffer(device, bytes, FILLING, &trial.output);
+    status = control_agree(mixed->world, status);
+    if (status == BANYAN_OK)
+        status = tuning_measure_all(&trial);
+    memory_device_buffer_free(device, trial.output);
+    memory_device_buffer_free(device, trial.input);
+    return status == BANYAN_OK ? BANYAN_OK : mixed_stop_groups(mixed, status);
 }

@@ -1,11 +1,10 @@
-#include "mixed/memory/suspend.h"
-
+/* Contexts that return their memory for a while. */
 #include <stdlib.h>
 
 #include "collective/comm.h"
 #include "core/error.h"
 #include "memory/symmetric/suspend.h"
-#include "mixed/memory/staging.h"
+#include "mixed/memory.h"
 #include "mixed/worlds.h"
 #include "world/control.h"
 
@@ -45,7 +44,7 @@ static void world_ends(void *attachment)
     free(all);
 }
 
-static banyan_status memory_suspend_note(banyan_world *world, banyan_mixed *mixed)
+static banyan_status suspension_note(banyan_world *world, banyan_mixed *mixed)
 {
     suspended *all = world_attachment(world, &suspended_key);
     if (!all) {
@@ -74,7 +73,7 @@ void suspension_forget(banyan_mixed *mixed)
 
 /* Groups of a kind may fare differently: no rank goes on to the next kind before all have agreed.
  * When all have arrived in the world of all ranks, which comes last, all memory is released. */
-static banyan_status memory_suspend_release(banyan_mixed *mixed)
+static banyan_status suspension_release(banyan_mixed *mixed)
 {
     banyan_world *all = mixed->setup.worlds[MIXED_WORLD];
     staging_suspend(mixed);
@@ -108,28 +107,17 @@ banyan_status banyan_mixed_suspend(banyan_mixed *mixed)
     banyan_status status = control_enter(mixed->world);
     if (status != BANYAN_OK)
         return mixed_is_of_waits(status) ? mixed_stop_groups(mixed, status) : status;
-    status = control_agree(all, memory_suspend_note(mixed->world, mixed));
+    status = control_agree(all, suspension_note(mixed->world, mixed));
     if (status != BANYAN_OK) {
         suspension_forget(mixed);
         return status;
     }
     mixed->is_suspended = true;
-    status = memory_suspend_release(mixed);
+    status = suspension_release(mixed);
     return mixed_is_of_waits(status) ? mixed_stop_groups(mixed, status) : status;
 }
 
-banyan_status mixed_check_awake(const banyan_mixed *mixed)
-{
-    if (!mixed->is_suspended)
-        return BANYAN_OK;
-    return error_set(
-        BANYAN_ERR_INVALID,
-        "rank %d: the mixed collectives are suspended; banyan_mixed_resume comes first",
-        mixed->rank);
-}
-
-static banyan_status memory_suspend_check_shape(const banyan_mixed *mixed,
-                                                const banyan_world *world)
+static banyan_status suspension_check_shape(const banyan_mixed *mixed, const banyan_world *world)
 {
     int rank = banyan_world_rank(world), ranks = banyan_world_size(world);
     int machines = banyan_world_node_count(world);
@@ -154,17 +142,17 @@ static banyan_status check_graphs(const banyan_mixed *mixed)
                      mixed->rank);
 }
 
-static banyan_status memory_suspend_join(banyan_mixed *mixed, banyan_world *world)
+static banyan_status suspension_join(banyan_mixed *mixed, banyan_world *world)
 {
     banyan_world *node = mixed->setup.worlds[MIXED_NODE];
     if (mixed->memory)
         RETURN_IF_FAILED(memory_join(node, mixed->memory));
-    return memory_suspend_note(world, mixed);
+    return suspension_note(world, mixed);
 }
 
 static banyan_status enter_world(banyan_mixed *mixed, banyan_world *world)
 {
-    banyan_status status = memory_suspend_check_shape(mixed, world);
+    banyan_status status = suspension_check_shape(mixed, world);
     if (status == BANYAN_OK)
         status = check_graphs(mixed);
     RETURN_IF_FAILED(control_agree(world, status));
@@ -174,7 +162,7 @@ static banyan_status enter_world(banyan_mixed *mixed, banyan_world *world)
     }
     RETURN_IF_FAILED(worlds_open(world, &mixed->setup.grid, mixed->setup.worlds));
     mixed->world = world;
-    status = control_agree(world, memory_suspend_join(mixed, world));
+    status = control_agree(world, suspension_join(mixed, world));
     if (status != BANYAN_OK) {
         suspension_forget(mixed);
         leave_world(mixed);
@@ -192,7 +180,7 @@ static banyan_status take_back(banyan_mixed *mixed)
 }
 
 /* Clear the state that kernels keep between runs: it belongs to other memory. */
-static banyan_status memory_suspend_begin_anew(banyan_mixed *mixed)
+static banyan_status suspension_begin_anew(banyan_mixed *mixed)
 {
     banyan_world *all = mixed->setup.worlds[MIXED_WORLD];
     for (int group = 0; group < MIXED_GROUPS; group++) {
@@ -231,12 +219,12 @@ banyan_status banyan_mixed_resume(banyan_mixed *mixed, banyan_world *world)
         RETURN_IF_FAILED(enter_world(mixed, world));
     status = take_back(mixed);
     if (status == BANYAN_OK)
-        status = memory_suspend_begin_anew(mixed);
+        status = suspension_begin_anew(mixed);
     if (status != BANYAN_OK) {
         if (mixed_is_of_waits(status)) /* peers in a group must not wait for a rank that gave up */
             status = mixed_stop_groups(mixed, status);
         error_kept kept = error_keep(status);
-        (void)memory_suspend_release(mixed);
+        (void)suspension_release(mixed);
         return error_again(&kept);
     }
     suspension_forget(mixed);

@@ -1,10 +1,10 @@
-#include "mixed/agree.h"
-
+/* Options of a context: their ranges, and that all ranks have the same. */
 #include <inttypes.h>
 #include <stdlib.h>
 
 #include "core/error.h"
 #include "memory/device.h"
+#include "mixed/mixed.h"
 #include "world/control.h"
 
 #define WARP 32
@@ -12,7 +12,7 @@
 /* Largest max_bytes: buffers and tables of sizes are computed from it without overflow checks. */
 #define MAX_BYTES_MOST (UINT64_C(4) << 30)
 
-static banyan_status check_kernels(const banyan_mixed_options *options, int rank)
+static banyan_status options_check_kernels(const banyan_mixed_options *options, int rank)
 {
     if (options->grid_size < 0)
         return error_set(BANYAN_ERR_INVALID,
@@ -22,7 +22,7 @@ static banyan_status check_kernels(const banyan_mixed_options *options, int rank
         options->min_block_size % WARP != 0)
         return error_set(BANYAN_ERR_INVALID,
                          "rank %d: mixed collectives with a min_block_size of %d threads, which is "
-                         "no multiple of %d up to %d",
+                         "not a multiple of %d up to %d",
                          rank, options->min_block_size, WARP, BLOCK_MOST);
     if (options->max_block_size < 0 ||
         (options->max_block_size > 0 && options->max_block_size < options->min_block_size))
@@ -37,7 +37,7 @@ static banyan_status check_kernels(const banyan_mixed_options *options, int rank
     return BANYAN_OK;
 }
 
-banyan_status options_check(const banyan_mixed_options *options, int rank)
+banyan_status mixed_options_check(const banyan_mixed_options *options, int rank)
 {
     DLDataType dtype = options->dtype;
     if (!banyan_dtype_equal(dtype, BANYAN_F16) && !banyan_dtype_equal(dtype, BANYAN_BF16) &&
@@ -55,7 +55,7 @@ banyan_status options_check(const banyan_mixed_options *options, int rank)
                          "rank %d: mixed collectives with max_bytes of %" PRIu64
                          ", more than %" PRIu64,
                          rank, options->max_bytes, MAX_BYTES_MOST);
-    return check_kernels(options, rank);
+    return options_check_kernels(options, rank);
 }
 
 enum {
@@ -91,27 +91,27 @@ typedef struct option_values {
     uint64_t of[OPTIONS];
 } option_values;
 
-static uint64_t mixed_agree_number_of(int value)
+static uint64_t options_number_of(int value)
 {
     return (uint64_t)(int64_t)value;
 }
 
-static option_values values_of(const banyan_mixed_options *options)
+static option_values options_values_of(const banyan_mixed_options *options)
 {
     bool on_host = device_is_host(options->device);
     uint64_t type = (uint64_t)options->dtype.code << 8 | options->dtype.bits;
     return (option_values){{
-        [LOCAL_TP] = mixed_agree_number_of(options->local_tp),
-        [LOCAL_DP] = mixed_agree_number_of(options->local_dp),
-        [INTER_TP] = mixed_agree_number_of(options->inter_tp),
-        [INTER_DP] = mixed_agree_number_of(options->inter_dp),
-        [NODES] = mixed_agree_number_of(options->nodes),
+        [LOCAL_TP] = options_number_of(options->local_tp),
+        [LOCAL_DP] = options_number_of(options->local_dp),
+        [INTER_TP] = options_number_of(options->inter_tp),
+        [INTER_DP] = options_number_of(options->inter_dp),
+        [NODES] = options_number_of(options->nodes),
         [DTYPE] = type,
-        [DEVICE_TYPE] = on_host ? kDLCPU : mixed_agree_number_of((int)options->device.device_type),
-        [GRID_SIZE] = mixed_agree_number_of(options->grid_size),
-        [MAX_BLOCK_SIZE] = mixed_agree_number_of(options->max_block_size),
-        [MIN_BLOCK_SIZE] = mixed_agree_number_of(options->min_block_size),
-        [MIN_NUM_STEPS] = mixed_agree_number_of(options->min_num_steps),
+        [DEVICE_TYPE] = on_host ? kDLCPU : options_number_of((int)options->device.device_type),
+        [GRID_SIZE] = options_number_of(options->grid_size),
+        [MAX_BLOCK_SIZE] = options_number_of(options->max_block_size),
+        [MIN_BLOCK_SIZE] = options_number_of(options->min_block_size),
+        [MIN_NUM_STEPS] = options_number_of(options->min_num_steps),
         [MAX_BYTES] = options->max_bytes,
         [ENABLE_IBGDA] = options->ib_enable_ibgda,
         [INIT_NVSHMEM] = options->should_init_nvshmem,
@@ -119,7 +119,7 @@ static option_values values_of(const banyan_mixed_options *options)
     }};
 }
 
-static const char *mixed_agree_text_of(int option, uint64_t value, char *text, size_t bytes)
+static const char *options_text_of(int option, uint64_t value, char *text, size_t bytes)
 {
     if (option == DTYPE)
         return banyan_dtype_name((DLDataType){(uint8_t)(value >> 8), (uint8_t)value, 1});
@@ -129,7 +129,7 @@ static const char *mixed_agree_text_of(int option, uint64_t value, char *text, s
     return text;
 }
 
-static banyan_status mixed_agree_compare(const option_values *all, int ranks)
+static banyan_status options_compare(const option_values *all, int ranks)
 {
     for (int r = 1; r < ranks; r++) {
         int option = 0;
@@ -142,20 +142,20 @@ static banyan_status mixed_agree_compare(const option_values *all, int ranks)
                          "ranks open mixed collectives with different options: %s is %s on rank 0, "
                          "and %s on rank %d",
                          option_names[option],
-                         mixed_agree_text_of(option, all[0].of[option], first, sizeof first),
-                         mixed_agree_text_of(option, all[r].of[option], other, sizeof other), r);
+                         options_text_of(option, all[0].of[option], first, sizeof first),
+                         options_text_of(option, all[r].of[option], other, sizeof other), r);
     }
     return BANYAN_OK;
 }
 
-banyan_status options_agree(banyan_world *world, const banyan_mixed_options *options)
+banyan_status mixed_options_agree(banyan_world *world, const banyan_mixed_options *options)
 {
-    option_values mine = values_of(options);
+    option_values mine = options_values_of(options);
     void *all;
     banyan_status status =
         control_gather(world, BANYAN_OK, &mine, sizeof mine, "options of ranks", &all);
     if (status == BANYAN_OK)
-        status = control_fail_together(world, mixed_agree_compare(all, banyan_world_size(world)));
+        status = control_fail_together(world, options_compare(all, banyan_world_size(world)));
     free(all);
     return status;
 }
