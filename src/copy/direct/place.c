@@ -56,8 +56,7 @@ static banyan_status register_window(direct_places *places, const ordinary *part
 
 static banyan_status register_windows(direct_places *places, ordinary *parts, size_t count)
 {
-    if (count > 1)
-        qsort(parts, count, sizeof *parts, compare_ordinary);
+    sort_elements(parts, count, sizeof *parts, compare_ordinary);
     for (size_t first = 0, behind; first < count; first = behind) {
         uintptr_t high = parts[first].high;
         for (behind = first + 1; behind < count && parts[behind].low <= high + WINDOW_GAP_BYTES;

@@ -70,8 +70,7 @@ static size_t list_peers(const copy_matches *matches, int *peers)
         peers[most++] = matches->sends[i].peer;
     for (size_t i = 0; i < matches->recv_count; i++)
         peers[most++] = matches->recvs[i].peer;
-    if (most > 1)
-        qsort(peers, most, sizeof *peers, compare_int);
+    sort_elements(peers, most, sizeof *peers, compare_int);
     for (size_t i = 0; i < most; i++)
         if (count == 0 || peers[i] != peers[count - 1])
             peers[count++] = peers[i];
@@ -381,8 +380,7 @@ static int compare_ranges(const void *a, const void *b)
 
 static void direct_pages_prefault_range(direct_page_range *ranges, size_t count, bool written)
 {
-    if (count > 1)
-        qsort(ranges, count, sizeof *ranges, compare_ranges);
+    sort_elements(ranges, count, sizeof *ranges, compare_ranges);
     for (size_t first = 0, behind; first < count; first = behind) {
         uintptr_t high = ranges[first].high;
         for (behind = first + 1; behind < count && ranges[behind].low <= high; behind++)

@@ -107,8 +107,7 @@ size_t task_keys_sort(const banyan_copy_op *ops, size_t count, int only, int exc
     for (size_t i = 0; i < count; i++)
         if (only >= 0 ? ops[i].peer == only : ops[i].peer != except)
             keys[kept++] = (task_key){ops[i].peer, ops[i].task_id, ops[i].part, i};
-    if (kept > 1)
-        qsort(keys, kept, sizeof *keys, compare_in_qsort);
+    sort_elements(keys, kept, sizeof *keys, compare_in_qsort);
     return kept;
 }
 
@@ -264,8 +263,7 @@ banyan_status banyan_copy_match_local(const char *who, int rank, const banyan_se
     if (status == BANYAN_OK) {
         for (size_t i = 0; i < sides.send_count; i++)
             pairs[i] = (banyan_copy_pair){sides.sends[i].op, sides.recvs[i].op};
-        if (sides.send_count > 1)
-            qsort(pairs, sides.send_count, sizeof *pairs, match_local_compare_pairs);
+        sort_elements(pairs, sides.send_count, sizeof *pairs, match_local_compare_pairs);
         *pair_count = sides.send_count;
     }
     free(keys);

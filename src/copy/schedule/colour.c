@@ -352,8 +352,7 @@ static bool collect_runs(const colourer *c, colouring *result)
             runs[count++] =
                 (colour_run){placed->edge.pair, placed->first_round, placed->edge.count};
     }
-    if (count > 0)
-        qsort(runs, count, sizeof *runs, by_pair_and_round);
+    sort_elements(runs, count, sizeof *runs, by_pair_and_round);
     for (size_t i = 0; i < count; i++) {
         colour_run *last = kept > 0 ? &runs[kept - 1] : NULL;
         if (last && last->pair == runs[i].pair &&

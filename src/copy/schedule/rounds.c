@@ -20,8 +20,7 @@ static int by_number(const void *left, const void *right)
 
 static void turns_sort(round_turns *turns)
 {
-    if (turns->count > 0)
-        qsort(turns->data, turns->count, sizeof *turns->data, by_number);
+    array_sort(turns, by_number);
 }
 
 /* Merge both directions into one list. */

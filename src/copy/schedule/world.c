@@ -41,8 +41,7 @@ static int by_peer(const void *left, const void *right)
 
 void pipeline_world_sort(pipeline_world_task *tasks, size_t count)
 {
-    if (count > 0)
-        qsort(tasks, count, sizeof *tasks, by_peer);
+    sort_elements(tasks, count, sizeof *tasks, by_peer);
 }
 
 banyan_status pipeline_world_send(pipeline_world *world, int rank, const pipeline_world_task *tasks,

@@ -279,6 +279,69 @@ banyan_status json_ints(json_path *path, const json_t *array, int64_t low, int64
     return BANYAN_OK;
 }
 
+banyan_status json_member_ints(json_path *path, const json_t *object, const char *key, int64_t low,
+                               int64_t high, size_t max, int64_t *values, size_t *count)
+{
+    json_t *array;
+    RETURN_IF_FAILED(json_member(path, object, key, JSON_ARRAY, &array));
+    size_t mark = json_path_key(path, key);
+    RETURN_IF_FAILED(json_ints(path, array, low, high, max, values, count));
+    json_path_pop(path, mark);
+    return BANYAN_OK;
+}
+
+banyan_status json_member_ints_of(json_path *path, const json_t *object, const char *key,
+                                  int64_t low, int64_t high, size_t count, int64_t *values)
+{
+    json_t *array;
+    RETURN_IF_FAILED(json_member(path, object, key, JSON_ARRAY, &array));
+    size_t mark = json_path_key(path, key), found = json_array_size(array);
+    if (found <= count)
+        RETURN_IF_FAILED(json_ints(path, array, low, high, count, values, &found));
+    if (found != count)
+        return json_path_fail(path, "has %zu entries, and must have %zu", found, count);
+    json_path_pop(path, mark);
+    return BANYAN_OK;
+}
+
+banyan_status json_member_dtype(json_path *path, const json_t *object, DLDataType *dtype)
+{
+    const char *name;
+    RETURN_IF_FAILED(json_member_string(path, object, "dtype", &name));
+    if (banyan_dtype_parse(name, dtype) != BANYAN_OK)
+        return json_path_fail(path, "has unknown type \"%.80s\"", name);
+    return BANYAN_OK;
+}
+
+banyan_status json_list_begin(json_path *path, const json_t *object, const char *key,
+                              json_list *list)
+{
+    *list = (json_list){.path = path};
+    RETURN_IF_FAILED(json_member(path, object, key, JSON_ARRAY, &list->array));
+    list->count = json_array_size(list->array);
+    list->outer = json_path_key(path, key);
+    list->inner = path->used;
+    return BANYAN_OK;
+}
+
+bool json_list_next(json_list *list)
+{
+    list->i = list->entry ? list->i + 1 : 0;
+    list->entry = json_array_get(list->array, list->i);
+    json_path_pop(list->path, list->entry ? list->inner : list->outer);
+    if (list->entry)
+        json_path_index(list->path, list->i);
+    return list->entry != NULL;
+}
+
+json_t *json_of_ints(const int64_t *values, int count)
+{
+    json_t *array = json_array();
+    for (int i = 0; i < count; i++)
+        json_array_append_new(array, json_integer(values[i]));
+    return array;
+}
+
 /* Top-level members that only documents of one kind have. */
 static const struct {
     const char *name;

@@ -55,9 +55,34 @@ banyan_status json_u64(const json_path *path, const json_t *value, uint64_t low,
                        uint64_t *number);
 banyan_status json_member_u64(json_path *path, const json_t *object, const char *key, uint64_t low,
                               uint64_t high, uint64_t *number);
+/* Read an element type by its name. FORMAT for another. */
+banyan_status json_member_dtype(json_path *path, const json_t *object, DLDataType *dtype);
 /* Read an array of at most `max` integers into `values`. */
 banyan_status json_ints(json_path *path, const json_t *array, int64_t low, int64_t high, size_t max,
                         int64_t *values, size_t *count);
+
+/* The same, of a member. */
+banyan_status json_member_ints(json_path *path, const json_t *object, const char *key, int64_t low,
+                               int64_t high, size_t max, int64_t *values, size_t *count);
+/* Read a member that is an array of exactly `count` integers. */
+banyan_status json_member_ints_of(json_path *path, const json_t *object, const char *key,
+                                  int64_t low, int64_t high, size_t count, int64_t *values);
+
+/* The entries of an array, one after another: `while (json_list_next(&list))`. `path` leads to
+ * `entry`, whose index is `i`, and after the last one to the object again. */
+typedef struct json_list {
+    json_path *path;
+    json_t *array, *entry;
+    size_t i, count, outer, inner;
+} json_list;
+
+/* Begin with a member of an object. FORMAT when it is missing or not an array. */
+banyan_status json_list_begin(json_path *path, const json_t *object, const char *key,
+                              json_list *list);
+bool json_list_next(json_list *list);
+
+/* Make an array of integers; NULL when out of memory. */
+json_t *json_of_ints(const int64_t *values, int count);
 
 /* Kinds of documents, to report a file of the wrong kind. */
 typedef enum json_kind {

@@ -29,18 +29,12 @@ static bool index_is_inside(const char *path)
 static banyan_status index_read_tensor(json_path *path, const json_t *member,
                                        checkpoint_index *index, const char *name)
 {
-    json_t *shape;
-    const char *dtype;
     size_t ndim;
     uint64_t bytes;
     banyan_local_tensor tensor = {.name = names_keep(&index->names, name)};
-    RETURN_IF_FAILED(json_member_string(path, member, "dtype", &dtype));
-    if (banyan_dtype_parse(dtype, &tensor.dtype) != BANYAN_OK)
-        return json_path_fail(path, "has unknown type \"%s\"", dtype);
-    RETURN_IF_FAILED(json_member(path, member, "shape", JSON_ARRAY, &shape));
-    size_t mark = json_path_key(path, "shape");
-    RETURN_IF_FAILED(json_ints(path, shape, 0, INT64_MAX, BANYAN_MAX_DIMS, tensor.shape, &ndim));
-    json_path_pop(path, mark);
+    RETURN_IF_FAILED(json_member_dtype(path, member, &tensor.dtype));
+    RETURN_IF_FAILED(json_member_ints(path, member, "shape", 0, INT64_MAX, BANYAN_MAX_DIMS,
+                                      tensor.shape, &ndim));
     tensor.ndim = (int)ndim;
     if (!shape_bytes(tensor.ndim, tensor.shape, banyan_dtype_bytes(tensor.dtype), &bytes))
         return json_path_fail(path, "has a shape of more than 2^63 bytes");
@@ -66,27 +60,12 @@ static banyan_status read_tensors(json_path *path, const json_t *root, checkpoin
     return BANYAN_OK;
 }
 
-/* Read a member that is an array of exactly `count` integers. */
-static banyan_status index_read_ints(json_path *path, const json_t *object, const char *key,
-                                     int64_t low, int64_t high, size_t count, int64_t *values)
-{
-    json_t *array;
-    size_t found;
-    RETURN_IF_FAILED(json_member(path, object, key, JSON_ARRAY, &array));
-    size_t mark = json_path_key(path, key);
-    RETURN_IF_FAILED(json_ints(path, array, low, high, BANYAN_MAX_DIMS, values, &found));
-    if (found != count)
-        return json_path_fail(path, "has %zu entries, and must have %zu", found, count);
-    json_path_pop(path, mark);
-    return BANYAN_OK;
-}
-
 static banyan_status index_read_dim_map(json_path *path, const json_t *object, index_piece *piece)
 {
     int64_t dims[BANYAN_MAX_DIMS];
     bool taken[BANYAN_MAX_DIMS] = {false};
-    RETURN_IF_FAILED(index_read_ints(path, object, "dim_map", BANYAN_NO_DIM, piece->local_ndim - 1,
-                                     (size_t)piece->piece.ndim, dims));
+    RETURN_IF_FAILED(json_member_ints_of(path, object, "dim_map", BANYAN_NO_DIM,
+                                         piece->local_ndim - 1, (size_t)piece->piece.ndim, dims));
     for (int g = 0; g < piece->piece.ndim; g++) {
         piece->piece.dim_map[g] = (int)dims[g];
         if (dims[g] == BANYAN_NO_DIM && piece->piece.box.extent[g] > 1)
@@ -109,9 +88,9 @@ static banyan_status index_read_box(json_path *path, const json_t *object,
     char text[BOX_TEXT_BYTES], shape[BOX_TEXT_BYTES];
     box->ndim = of->ndim;
     RETURN_IF_FAILED(
-        index_read_ints(path, object, "start", 0, INT64_MAX, (size_t)of->ndim, box->start));
+        json_member_ints_of(path, object, "start", 0, INT64_MAX, (size_t)of->ndim, box->start));
     RETURN_IF_FAILED(
-        index_read_ints(path, object, "extent", 0, INT64_MAX, (size_t)of->ndim, box->extent));
+        json_member_ints_of(path, object, "extent", 0, INT64_MAX, (size_t)of->ndim, box->extent));
     if (!box_fits(box, of->ndim, of->shape))
         return json_path_fail(path, "has box %s, out of tensor %s of shape %s",
                               banyan_box_format(box, text, sizeof text), of->name,
@@ -141,8 +120,8 @@ static banyan_status index_read_piece(json_path *path, const json_t *member,
     if (local_ndim > BANYAN_MAX_DIMS)
         return json_path_fail(path, "has a local tensor of %zu dimensions", local_ndim);
     piece.local_ndim = (int)local_ndim;
-    RETURN_IF_FAILED(index_read_ints(path, member, "local_start", 0, INT64_MAX, local_ndim,
-                                     piece.piece.local_start));
+    RETURN_IF_FAILED(json_member_ints_of(path, member, "local_start", 0, INT64_MAX, local_ndim,
+                                         piece.piece.local_start));
     RETURN_IF_FAILED(index_read_dim_map(path, member, &piece));
     RETURN_IF_FAILED(value_map_read(path, member, &piece.piece.flags));
     piece.local = names_keep(&index->names, local);
@@ -152,7 +131,7 @@ static banyan_status index_read_piece(json_path *path, const json_t *member,
 static banyan_status index_read_file(json_path *path, const json_t *member, checkpoint_index *index)
 {
     const char *name;
-    json_t *pieces;
+    json_list pieces;
     bool declared;
     RETURN_IF_FAILED(json_member_string(path, member, "file", &name));
     if (!index_is_inside(name))
@@ -162,15 +141,9 @@ static banyan_status index_read_file(json_path *path, const json_t *member, chec
     RETURN_IF_FAILED(index_boxes_read(path, member, index->files.count - 1, &index->names,
                                       &index->boxes, &declared));
     RETURN_IF_NO_MEMORY(array_push(&index->declares, declared));
-    RETURN_IF_FAILED(json_member(path, member, "pieces", JSON_ARRAY, &pieces));
-    size_t all = json_path_key(path, "pieces");
-    for (size_t i = 0; i < json_array_size(pieces); i++) {
-        size_t mark = json_path_index(path, i);
-        RETURN_IF_FAILED(
-            index_read_piece(path, json_array_get(pieces, i), index, index->files.count - 1));
-        json_path_pop(path, mark);
-    }
-    json_path_pop(path, all);
+    RETURN_IF_FAILED(json_list_begin(path, member, "pieces", &pieces));
+    while (json_list_next(&pieces))
+        RETURN_IF_FAILED(index_read_piece(path, pieces.entry, index, index->files.count - 1));
     return BANYAN_OK;
 }
 
@@ -190,23 +163,19 @@ static banyan_status index_read_index(json_path *path, const json_t *root, check
 {
     const char *format;
     int64_t version;
-    json_t *files;
+    json_list files;
     RETURN_IF_FAILED(json_member_string(path, root, "format", &format));
     if (strcmp(format, FORMAT_NAME) != 0)
         return json_path_fail(path, "has format \"%s\", not \"%s\"", format, FORMAT_NAME);
     RETURN_IF_FAILED(json_member_int(path, root, "version", VERSION, VERSION, &version));
     RETURN_IF_FAILED(read_tensors(path, root, index));
     RETURN_IF_FAILED(index_read_facts(path, root, index));
-    RETURN_IF_FAILED(json_member(path, root, "files", JSON_ARRAY, &files));
-    json_path_key(path, "files");
-    if (json_array_size(files) > BANYAN_MAX_RANKS)
+    RETURN_IF_FAILED(json_list_begin(path, root, "files", &files));
+    if (files.count > BANYAN_MAX_RANKS)
         return json_path_fail(path, "has %zu entries, more than the %d ranks of a world",
-                              json_array_size(files), BANYAN_MAX_RANKS);
-    for (size_t i = 0; i < json_array_size(files); i++) {
-        size_t mark = json_path_index(path, i);
-        RETURN_IF_FAILED(index_read_file(path, json_array_get(files, i), index));
-        json_path_pop(path, mark);
-    }
+                              files.count, BANYAN_MAX_RANKS);
+    while (json_list_next(&files))
+        RETURN_IF_FAILED(index_read_file(path, files.entry, index));
     return BANYAN_OK;
 }
 
@@ -239,31 +208,23 @@ void checkpoint_index_free(checkpoint_index *index)
     names_free(&index->names);
 }
 
-static json_t *index_ints_to_json(const int64_t *values, int count)
-{
-    json_t *array = json_array();
-    for (int i = 0; i < count; i++)
-        json_array_append_new(array, json_integer(values[i]));
-    return array;
-}
-
 static json_t *index_piece_to_json(const banyan_piece *piece, const banyan_local_tensor *local)
 {
     int64_t dim_map[BANYAN_MAX_DIMS];
     for (int g = 0; g < piece->ndim; g++)
         dim_map[g] = piece->dim_map[g];
     return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:s*}", "local", local->name, "tensor",
-                     piece->name, "start", index_ints_to_json(piece->box.start, piece->ndim),
-                     "extent", index_ints_to_json(piece->box.extent, piece->ndim), "local_start",
-                     index_ints_to_json(piece->local_start, local->ndim), "dim_map",
-                     index_ints_to_json(dim_map, piece->ndim), "map", value_map_name(piece->flags));
+                     piece->name, "start", json_of_ints(piece->box.start, piece->ndim), "extent",
+                     json_of_ints(piece->box.extent, piece->ndim), "local_start",
+                     json_of_ints(piece->local_start, local->ndim), "dim_map",
+                     json_of_ints(dim_map, piece->ndim), "map", value_map_name(piece->flags));
 }
 
 static bool add_piece(json_t *pieces, json_t *global, const banyan_piece *piece,
                       const banyan_local_tensor *local, DLDataType dtype)
 {
     json_t *tensor = json_pack("{s:s, s:o}", "dtype", banyan_dtype_name(dtype), "shape",
-                               index_ints_to_json(piece->shape, piece->ndim));
+                               json_of_ints(piece->shape, piece->ndim));
     return json_array_append_new(pieces, index_piece_to_json(piece, local)) == 0 &&
            json_object_set_new(global, piece->name, tensor) == 0;
 }
@@ -305,24 +266,12 @@ json_t *checkpoint_index_begin(void)
     return whole;
 }
 
-static banyan_status merge_tensors(json_t *all, json_t *tensors)
+static banyan_status mismatched_member(const char *key, bool is_fact, const json_t *first,
+                                       const json_t *second)
 {
-    const char *name;
-    json_t *member;
-    json_object_foreach(tensors, name, member)
-    {
-        json_t *known = json_object_get(all, name);
-        if (known && !json_equal(known, member))
-            return error_set(BANYAN_ERR_MISMATCH,
-                             "ranks save tensor %s in different types or shapes", name);
-        if (!known && json_object_set(all, name, member) != 0)
-            return error_no_memory(strlen(name), "an index");
-    }
-    return BANYAN_OK;
-}
-
-static banyan_status mismatched_fact(const char *key, const json_t *first, const json_t *second)
-{
+    if (!is_fact)
+        return error_set(BANYAN_ERR_MISMATCH, "ranks save tensor %s in different types or shapes",
+                         key);
     char *one = json_dumps(first, JSON_ENCODE_ANY), *other = json_dumps(second, JSON_ENCODE_ANY);
     banyan_status status =
         error_set(BANYAN_ERR_MISMATCH, "ranks save layouts of a model whose %s is %s, and is %s",
@@ -332,7 +281,8 @@ static banyan_status mismatched_fact(const char *key, const json_t *first, const
     return status;
 }
 
-static banyan_status merge_facts(json_t *all, json_t *more)
+/* Merge tensors or facts. */
+static banyan_status merge_members(json_t *all, json_t *more, bool are_facts)
 {
     const char *key;
     json_t *value;
@@ -340,7 +290,7 @@ static banyan_status merge_facts(json_t *all, json_t *more)
     {
         json_t *known = json_object_get(all, key);
         if (known && !json_equal(known, value))
-            return mismatched_fact(key, known, value);
+            return mismatched_member(key, are_facts, known, value);
         if (!known && json_object_set(all, key, value) != 0)
             return error_no_memory(strlen(key), "an index");
     }
@@ -351,10 +301,11 @@ banyan_status checkpoint_index_merge(json_t *whole, const char *text, size_t byt
 {
     json_t *part;
     RETURN_IF_FAILED(json_parse("a rank's part of the index", text, bytes, &part));
-    json_t *tensors = json_object_get(part, "tensors");
-    banyan_status status = merge_tensors(json_object_get(whole, "tensors"), tensors);
+    banyan_status status =
+        merge_members(json_object_get(whole, "tensors"), json_object_get(part, "tensors"), false);
     if (status == BANYAN_OK)
-        status = merge_facts(json_object_get(whole, "facts"), json_object_get(part, "facts"));
+        status =
+            merge_members(json_object_get(whole, "facts"), json_object_get(part, "facts"), true);
     json_object_del(part, "tensors");
     json_object_del(part, "facts");
     if (status == BANYAN_OK && json_array_append(json_object_get(whole, "files"), part) != 0)

@@ -3,26 +3,12 @@
 #include "reshard/layout/box.h"
 #include "reshard/layout/fill.h"
 
-static banyan_status index_boxes_read_ints(json_path *path, const json_t *object, const char *key,
-                                           int64_t *values, size_t *count)
-{
-    json_t *array;
-    RETURN_IF_FAILED(json_member(path, object, key, JSON_ARRAY, &array));
-    size_t mark = json_path_key(path, key);
-    RETURN_IF_FAILED(json_ints(path, array, 0, INT64_MAX, BANYAN_MAX_DIMS, values, count));
-    json_path_pop(path, mark);
-    return BANYAN_OK;
-}
-
 static banyan_status read_fill(json_path *path, const json_t *object, index_box *box)
 {
     const json_t *fill = json_object_get(object, "fill");
-    const char *dtype;
     if (!fill)
         return BANYAN_OK;
-    RETURN_IF_FAILED(json_member_string(path, object, "dtype", &dtype));
-    if (banyan_dtype_parse(dtype, &box->dtype) != BANYAN_OK)
-        return json_path_fail(path, "has unknown type \"%.80s\"", dtype);
+    RETURN_IF_FAILED(json_member_dtype(path, object, &box->dtype));
     size_t mark = json_path_key(path, "fill");
     RETURN_IF_FAILED(fill_from_json(path, fill, box->dtype, box->fill));
     json_path_pop(path, mark);
@@ -36,8 +22,10 @@ static banyan_status index_boxes_read_box(json_path *path, const json_t *object,
     const char *local;
     size_t start, extent;
     RETURN_IF_FAILED(json_member_string(path, object, "local", &local));
-    RETURN_IF_FAILED(index_boxes_read_ints(path, object, "start", box->box.start, &start));
-    RETURN_IF_FAILED(index_boxes_read_ints(path, object, "extent", box->box.extent, &extent));
+    RETURN_IF_FAILED(json_member_ints(path, object, "start", 0, INT64_MAX, BANYAN_MAX_DIMS,
+                                      box->box.start, &start));
+    RETURN_IF_FAILED(json_member_ints(path, object, "extent", 0, INT64_MAX, BANYAN_MAX_DIMS,
+                                      box->box.extent, &extent));
     if (start != extent)
         return json_path_fail(path, "has a start of %zu and an extent of %zu dimensions", start,
                               extent);
@@ -51,17 +39,15 @@ static banyan_status index_boxes_read_list(json_path *path, const json_t *file_o
                                            const char *key, index_box like, names *pool,
                                            index_boxes *boxes)
 {
-    json_t *list;
-    RETURN_IF_FAILED(json_member(path, file_object, key, JSON_ARRAY, &list));
-    size_t all = json_path_key(path, key);
-    for (size_t i = 0; i < json_array_size(list); i++) {
+    json_list list;
+    if (!json_object_get(file_object, key))
+        return BANYAN_OK;
+    RETURN_IF_FAILED(json_list_begin(path, file_object, key, &list));
+    while (json_list_next(&list)) {
         index_box box = like;
-        size_t mark = json_path_index(path, i);
-        RETURN_IF_FAILED(index_boxes_read_box(path, json_array_get(list, i), pool, &box));
+        RETURN_IF_FAILED(index_boxes_read_box(path, list.entry, pool, &box));
         RETURN_IF_NO_MEMORY(array_push(boxes, box));
-        json_path_pop(path, mark);
     }
-    json_path_pop(path, all);
     return BANYAN_OK;
 }
 
@@ -69,30 +55,17 @@ banyan_status index_boxes_read(json_path *path, const json_t *file_object, size_
                                index_boxes *boxes, bool *declared)
 {
     index_box padding = {.file = file}, left_alone = {.file = file, .left_alone = true};
-    bool has_padding = json_object_get(file_object, "padding"),
-         has_left_alone = json_object_get(file_object, "left_alone");
-    *declared = has_padding || has_left_alone;
-    if (has_padding)
-        RETURN_IF_FAILED(index_boxes_read_list(path, file_object, "padding", padding, pool, boxes));
-    if (has_left_alone)
-        RETURN_IF_FAILED(
-            index_boxes_read_list(path, file_object, "left_alone", left_alone, pool, boxes));
-    return BANYAN_OK;
-}
-
-static json_t *index_boxes_ints_to_json(const int64_t *values, int count)
-{
-    json_t *array = json_array();
-    for (int i = 0; i < count; i++)
-        json_array_append_new(array, json_integer(values[i]));
-    return array;
+    *declared =
+        json_object_get(file_object, "padding") || json_object_get(file_object, "left_alone");
+    RETURN_IF_FAILED(index_boxes_read_list(path, file_object, "padding", padding, pool, boxes));
+    return index_boxes_read_list(path, file_object, "left_alone", left_alone, pool, boxes);
 }
 
 static json_t *index_boxes_box_to_json(const char *local, const banyan_box *box)
 {
     return json_pack("{s:s, s:o, s:o}", "local", local, "start",
-                     index_boxes_ints_to_json(box->start, box->ndim), "extent",
-                     index_boxes_ints_to_json(box->extent, box->ndim));
+                     json_of_ints(box->start, box->ndim), "extent",
+                     json_of_ints(box->extent, box->ndim));
 }
 
 static banyan_status index_boxes_add_padding(json_t *list, const banyan_layout *layout,

@@ -14,6 +14,7 @@
 #include "reshard/layout/box.h"
 #include "reshard/layout/layout.h"
 #include "reshard/layout/value_map.h"
+#include "reshard/run/convert.h"
 
 #define DEFAULT_SHARD_BYTES UINT64_C(5000000000)
 
@@ -38,54 +39,6 @@ static uint64_t tensor_bytes(const banyan_local_tensor *tensor)
     uint64_t bytes = 0;
     shape_bytes(tensor->ndim, tensor->shape, banyan_dtype_bytes(tensor->dtype), &bytes);
     return bytes;
-}
-
-/* A tensor as slabs that fit the buffer and are each contiguous in the file: single indices of the
- * dimensions before `dim`, `run` indices of it and whole dimensions behind it. */
-struct slabs {
-    int dim;
-    int64_t run;
-    uint64_t count;
-};
-
-static struct slabs slabs_of(const banyan_local_tensor *tensor)
-{
-    struct slabs slabs = {.run = 1, .count = 1};
-    uint64_t below = tensor_bytes(tensor);
-    if (below == 0)
-        return (struct slabs){0};
-    if (tensor->ndim == 0)
-        return slabs;
-    for (;; slabs.dim++) {
-        below /= (uint64_t)tensor->shape[slabs.dim];
-        if (below <= CHECKPOINT_BUFFER_BYTES)
-            break;
-        slabs.count *= (uint64_t)tensor->shape[slabs.dim];
-    }
-    int64_t most = (int64_t)(CHECKPOINT_BUFFER_BYTES / below), extent = tensor->shape[slabs.dim];
-    slabs.run = most < extent ? most : extent;
-    slabs.count *= (uint64_t)((extent + slabs.run - 1) / slabs.run);
-    return slabs;
-}
-
-static banyan_box slab_at(const banyan_local_tensor *tensor, const struct slabs *slabs,
-                          uint64_t number)
-{
-    banyan_box slab = box_whole(tensor->ndim, tensor->shape);
-    if (tensor->ndim == 0)
-        return slab;
-    int64_t extent = tensor->shape[slabs->dim];
-    uint64_t runs = (uint64_t)((extent + slabs->run - 1) / slabs->run);
-    int64_t start = (int64_t)(number % runs) * slabs->run;
-    slab.start[slabs->dim] = start;
-    slab.extent[slabs->dim] = extent - start < slabs->run ? extent - start : slabs->run;
-    number /= runs;
-    for (int d = slabs->dim - 1; d >= 0; d--) {
-        slab.start[d] = (int64_t)(number % (uint64_t)tensor->shape[d]);
-        slab.extent[d] = 1;
-        number /= (uint64_t)tensor->shape[d];
-    }
-    return slab;
 }
 
 /* Read the slab as a piece of its tensor, dense in the buffer. */
@@ -116,16 +69,21 @@ static banyan_status write_slab(struct join *join, const struct shard *shard, si
     return BANYAN_OK;
 }
 
+/* Write the tensor in slabs that fit the buffer; each is contiguous in the file. */
 static banyan_status checkpoint_join_write_tensor(struct join *join, const struct shard *shard,
                                                   const safetensors_entry *entry, size_t t)
 {
     const banyan_local_tensor *tensor = &join->model.index.tensors.data[t];
-    struct slabs slabs = slabs_of(tensor);
+    banyan_box whole = box_whole(tensor->ndim, tensor->shape);
+    size_t elem_bytes = banyan_dtype_bytes(tensor->dtype);
+    if (banyan_box_elems(&whole) == 0)
+        return BANYAN_OK;
+    execution_blocks slabs = execution_blocks_of(&whole, elem_bytes, CHECKPOINT_BUFFER_BYTES);
     uint64_t offset = entry->offset;
     for (uint64_t number = 0; number < slabs.count; number++) {
-        banyan_box slab = slab_at(tensor, &slabs, number);
+        banyan_box slab = execution_block_at(&slabs, &whole, number);
         RETURN_IF_FAILED(write_slab(join, shard, t, &slab, offset));
-        offset += banyan_box_elems(&slab) * banyan_dtype_bytes(tensor->dtype);
+        offset += banyan_box_elems(&slab) * elem_bytes;
     }
     return BANYAN_OK;
 }

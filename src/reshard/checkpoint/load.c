@@ -21,10 +21,7 @@ static banyan_status checkpoint_load_check_source(const banyan_piece *piece,
                                                   const DLTensor *local)
 {
     char have[BOX_TEXT_BYTES], need[BOX_TEXT_BYTES];
-    bool same = source->ndim == piece->ndim;
-    for (int d = 0; d < piece->ndim && same; d++)
-        same = source->shape[d] == piece->shape[d];
-    if (!same)
+    if (!shape_equal(source->ndim, source->shape, piece->ndim, piece->shape))
         return error_set(BANYAN_ERR_MISMATCH,
                          "tensor %s has shape %s in the checkpoint and %s in the layout",
                          piece->name, shape_format(source->ndim, source->shape, have, sizeof have),
@@ -110,7 +107,7 @@ static banyan_status load_piece(const banyan_checkpoint *checkpoint, const banya
                 : copy_piece(checkpoint, i, piece, local);
 }
 
-#define NAMES_TOLD 10
+#define NAMES_LISTED 10
 
 static bool has_tensor(const banyan_checkpoint *checkpoint, const banyan_piece *piece)
 {
@@ -128,8 +125,8 @@ static const char *nearest_in(const banyan_checkpoint *checkpoint, const char *n
     return search.nearest;
 }
 
-static banyan_status checkpoint_load_tell_missing(const banyan_checkpoint *checkpoint,
-                                                  const char *const *missing, size_t count)
+static banyan_status checkpoint_load_report_missing(const banyan_checkpoint *checkpoint,
+                                                    const char *const *missing, size_t count)
 {
     char text[3500];
     size_t used = 0, i;
@@ -137,7 +134,7 @@ static banyan_status checkpoint_load_tell_missing(const banyan_checkpoint *check
     if (banyan_checkpoint_find(checkpoint, missing[0], &i) == BANYAN_OK)
         return BANYAN_OK;
     error_kept first = error_keep(BANYAN_ERR_NOT_FOUND);
-    for (i = 0; i < count && i < NAMES_TOLD && used < sizeof text - 700; i++) {
+    for (i = 0; i < count && i < NAMES_LISTED && used < sizeof text - 700; i++) {
         const char *near = nearest_in(checkpoint, missing[i]);
         used += (size_t)snprintf(text + used, sizeof text - used, "%s\"%.256s\"%s%.256s%s",
                                  i > 0 ? ", " : "", missing[i], near ? " (it has \"" : "",
@@ -166,7 +163,7 @@ static banyan_status check_names(const banyan_checkpoint *checkpoint, const bany
     }
     banyan_status status = ok ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
     if (ok && missing.count > 0)
-        status = checkpoint_load_tell_missing(checkpoint, missing.data, missing.count);
+        status = checkpoint_load_report_missing(checkpoint, missing.data, missing.count);
     map_free(&known);
     array_free(&missing);
     return status;

@@ -46,9 +46,8 @@ static banyan_status safetensors_read_shape(json_path *path, const json_t *membe
         return error_set(BANYAN_ERR_UNSUPPORTED,
                          "%s: tensor %s has %zu dimensions: at most %d are read", path->file,
                          path->text, dims, BANYAN_MAX_DIMS);
-    size_t mark = json_path_key(path, "shape");
-    RETURN_IF_FAILED(json_ints(path, shape, 0, INT64_MAX, BANYAN_MAX_DIMS, tensor->shape, &ndim));
-    json_path_pop(path, mark);
+    RETURN_IF_FAILED(json_member_ints(path, member, "shape", 0, INT64_MAX, BANYAN_MAX_DIMS,
+                                      tensor->shape, &ndim));
     tensor->ndim = (int)ndim;
     return BANYAN_OK;
 }
@@ -57,13 +56,10 @@ static banyan_status safetensors_read_shape(json_path *path, const json_t *membe
 static banyan_status read_offsets(json_path *path, const json_t *member, uint64_t room,
                                   safetensors_entry *entry)
 {
-    json_t *array;
     size_t count;
     int64_t offsets[2];
-    RETURN_IF_FAILED(json_member(path, member, "data_offsets", JSON_ARRAY, &array));
-    size_t mark = json_path_key(path, "data_offsets");
-    RETURN_IF_FAILED(json_ints(path, array, 0, INT64_MAX, 2, offsets, &count));
-    json_path_pop(path, mark);
+    RETURN_IF_FAILED(
+        json_member_ints(path, member, "data_offsets", 0, INT64_MAX, 2, offsets, &count));
     if (count != 2 || offsets[0] > offsets[1])
         return json_path_fail(path, "has data_offsets that are not a range");
     uint64_t need;
@@ -164,9 +160,7 @@ static banyan_status safetensors_read_entries(const char *path, json_t *root, ui
         RETURN_IF_FAILED(read_entry(&place, member, room, &entry));
         header->entries.data[header->entries.count++] = entry;
     }
-    if (header->entries.count > 0)
-        qsort(header->entries.data, header->entries.count, sizeof(safetensors_entry),
-              safetensors_compare_places);
+    array_sort(&header->entries, safetensors_compare_places);
     RETURN_IF_FAILED(safetensors_check_places(path, header, room));
     for (size_t i = 0; i < header->entries.count; i++)
         header->entries.data[i].offset += header->data_offset;
@@ -228,12 +222,9 @@ void safetensors_header_free(safetensors_header *header)
 
 static json_t *entry_to_json(const safetensors_entry *entry, uint64_t begin)
 {
-    json_t *shape = json_array();
-    for (int d = 0; d < entry->tensor.ndim; d++)
-        json_array_append_new(shape, json_integer(entry->tensor.shape[d]));
     return json_pack("{s:s, s:o, s:[I, I]}", "dtype", banyan_dtype_name(entry->tensor.dtype),
-                     "shape", shape, "data_offsets", (json_int_t)begin,
-                     (json_int_t)(begin + entry->bytes));
+                     "shape", json_of_ints(entry->tensor.shape, entry->tensor.ndim), "data_offsets",
+                     (json_int_t)begin, (json_int_t)(begin + entry->bytes));
 }
 
 static banyan_status entries_to_json(safetensors_entry *entries, size_t count, json_t *root)

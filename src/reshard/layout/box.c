@@ -1,5 +1,6 @@
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/containers.h"
 #include "core/error.h"
@@ -124,6 +125,11 @@ const char *shape_format(int ndim, const int64_t *shape, char *text, size_t byte
     if (used < bytes)
         snprintf(text + used, bytes - used, ndim == 0 ? "[]" : "]");
     return text;
+}
+
+bool shape_equal(int ndim, const int64_t *shape, int other_ndim, const int64_t *other)
+{
+    return ndim == other_ndim && memcmp(shape, other, (size_t)ndim * sizeof *shape) == 0;
 }
 
 bool shape_bytes(int ndim, const int64_t *shape, size_t elem_bytes, uint64_t *bytes)

@@ -8,6 +8,8 @@
 bool box_fits(const banyan_box *box, int ndim, const int64_t *shape);
 banyan_box box_whole(int ndim, const int64_t *shape);
 
+bool shape_equal(int ndim, const int64_t *shape, int other_ndim, const int64_t *other);
+
 /* Return the index-th range by torch.chunk's rule: ranges of ⌈size ÷ parts⌉, the last ones shorter
  * or empty. */
 void chunk_range(int64_t size, int64_t parts, int64_t index, int64_t *start, int64_t *extent);

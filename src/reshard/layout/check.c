@@ -148,17 +148,6 @@ static banyan_status layout_check_places(const banyan_layout *layout, banyan_sid
     return status;
 }
 
-static bool layout_check_same_shape(const banyan_piece *a, const banyan_piece *b)
-{
-    if (a->ndim != b->ndim)
-        return false;
-    for (int d = 0; d < a->ndim; d++) {
-        if (a->shape[d] != b->shape[d])
-            return false;
-    }
-    return true;
-}
-
 static banyan_status check_global_shapes(const banyan_layout *layout)
 {
     hash_map first = {0};
@@ -171,7 +160,7 @@ static banyan_status check_global_shapes(const banyan_layout *layout)
             continue;
         }
         const banyan_piece *other = banyan_layout_piece(layout, known);
-        if (!layout_check_same_shape(piece, other)) {
+        if (!shape_equal(piece->ndim, piece->shape, other->ndim, other->shape)) {
             char a[BOX_TEXT_BYTES], b[BOX_TEXT_BYTES];
             status = error_set(BANYAN_ERR_INVALID,
                                "tensor \"%s\" has the shape %s in one piece and %s in another",

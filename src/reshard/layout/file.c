@@ -239,12 +239,6 @@ struct check {
     ARRAY(struct known) known;
 };
 
-static bool layout_file_same_shape(const banyan_piece *a, const banyan_piece *b)
-{
-    return a->ndim == b->ndim &&
-           memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof a->shape[0]) == 0;
-}
-
 static const char *map_or_none(const banyan_piece *piece)
 {
     const char *name = value_map_name(piece->flags);
@@ -263,7 +257,7 @@ static banyan_status check_global(struct check *check, const banyan_piece *piece
     }
     const struct known *first = &check->known.data[at];
     char a[BOX_TEXT_BYTES], b[BOX_TEXT_BYTES];
-    if (!layout_file_same_shape(piece, first->piece))
+    if (!shape_equal(piece->ndim, piece->shape, first->piece->ndim, first->piece->shape))
         return error_set(BANYAN_ERR_MISMATCH,
                          "tensor \"%s\" has the shape %s at rank %d and %s at rank %d", piece->name,
                          shape_format(first->piece->ndim, first->piece->shape, a, sizeof a),

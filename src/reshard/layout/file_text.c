@@ -14,18 +14,10 @@
 #define FORMAT_NAME "banyan.layout"
 #define VERSION 1
 
-static json_t *file_text_ints_to_json(const int64_t *values, int count)
-{
-    json_t *array = json_array();
-    for (int i = 0; i < count; i++)
-        json_array_append_new(array, json_integer(values[i]));
-    return array;
-}
-
 static json_t *file_text_box_to_json(const banyan_box *box)
 {
-    return json_pack("{s:o, s:o}", "start", file_text_ints_to_json(box->start, box->ndim), "extent",
-                     file_text_ints_to_json(box->extent, box->ndim));
+    return json_pack("{s:o, s:o}", "start", json_of_ints(box->start, box->ndim), "extent",
+                     json_of_ints(box->extent, box->ndim));
 }
 
 static json_t *replicas_to_json(const banyan_rank_set *set)
@@ -36,8 +28,8 @@ static json_t *replicas_to_json(const banyan_rank_set *set)
         stride[k] = set->stride[k];
     }
     return json_pack("{s:i, s:o, s:o}", "first", set->first, "count",
-                     file_text_ints_to_json(count, BANYAN_RANK_SET_LEVELS), "stride",
-                     file_text_ints_to_json(stride, BANYAN_RANK_SET_LEVELS));
+                     json_of_ints(count, BANYAN_RANK_SET_LEVELS), "stride",
+                     json_of_ints(stride, BANYAN_RANK_SET_LEVELS));
 }
 
 /* Omit what a reader assumes: a start of zeros, dimensions in their order. */
@@ -51,19 +43,18 @@ static bool file_text_add_place(json_t *object, const banyan_piece *piece, int l
         dim_map[d] = piece->dim_map[d];
         is_mapped |= dim_map[d] != d;
     }
-    return (!is_moved ||
-            json_object_set_new(object, "local_start",
-                                file_text_ints_to_json(piece->local_start, local_ndim)) == 0) &&
-           (!is_mapped || json_object_set_new(object, "dim_map",
-                                              file_text_ints_to_json(dim_map, piece->ndim)) == 0);
+    return (!is_moved || json_object_set_new(object, "local_start",
+                                             json_of_ints(piece->local_start, local_ndim)) == 0) &&
+           (!is_mapped ||
+            json_object_set_new(object, "dim_map", json_of_ints(dim_map, piece->ndim)) == 0);
 }
 
 static json_t *file_text_piece_to_json(const banyan_piece *piece, int local_ndim)
 {
     json_t *object = json_pack("{s:s, s:o, s:o, s:o}", "tensor", piece->name, "shape",
-                               file_text_ints_to_json(piece->shape, piece->ndim), "start",
-                               file_text_ints_to_json(piece->box.start, piece->ndim), "extent",
-                               file_text_ints_to_json(piece->box.extent, piece->ndim));
+                               json_of_ints(piece->shape, piece->ndim), "start",
+                               json_of_ints(piece->box.start, piece->ndim), "extent",
+                               json_of_ints(piece->box.extent, piece->ndim));
     bool ok = object && file_text_add_place(object, piece, local_ndim);
     if (ok && piece->fallback_name)
         ok = json_object_set_new(object, "fallback", json_string(piece->fallback_name)) == 0;
@@ -103,9 +94,8 @@ static banyan_status file_text_add_tensors(const banyan_layout *layout, json_t *
             return file_text_unwritable(local, "its type has no name in files");
         if (has_control(local->name))
             return file_text_unwritable(local, "its name has control characters");
-        json_t *object =
-            json_pack("{s:s, s:s, s:o, s:[]}", "name", local->name, "dtype", dtype, "shape",
-                      file_text_ints_to_json(local->shape, local->ndim), "pieces");
+        json_t *object = json_pack("{s:s, s:s, s:o, s:[]}", "name", local->name, "dtype", dtype,
+                                   "shape", json_of_ints(local->shape, local->ndim), "pieces");
         if (!object || json_array_append_new(tensors, object) != 0)
             return file_text_unwritable(local, "its name is no UTF-8, or memory ran out");
     }
@@ -230,29 +220,12 @@ static banyan_status file_text_check_keys(const json_path *path, const json_t *o
     return BANYAN_OK;
 }
 
-static banyan_status file_text_read_ints(json_path *path, const json_t *object, const char *key,
-                                         int64_t low, int64_t high, size_t count, int64_t *values)
-{
-    json_t *array;
-    size_t found;
-    RETURN_IF_FAILED(json_member(path, object, key, JSON_ARRAY, &array));
-    size_t mark = json_path_key(path, key);
-    RETURN_IF_FAILED(json_ints(path, array, low, high, BANYAN_MAX_DIMS, values, &found));
-    if (found != count)
-        return json_path_fail(path, "has %zu entries, and must have %zu", found, count);
-    json_path_pop(path, mark);
-    return BANYAN_OK;
-}
-
 static banyan_status file_text_read_shape(json_path *path, const json_t *object, int64_t *shape,
                                           int *ndim)
 {
-    json_t *array;
     size_t found;
-    RETURN_IF_FAILED(json_member(path, object, "shape", JSON_ARRAY, &array));
-    size_t mark = json_path_key(path, "shape");
-    RETURN_IF_FAILED(json_ints(path, array, 0, INT64_MAX, BANYAN_MAX_DIMS, shape, &found));
-    json_path_pop(path, mark);
+    RETURN_IF_FAILED(
+        json_member_ints(path, object, "shape", 0, INT64_MAX, BANYAN_MAX_DIMS, shape, &found));
     *ndim = (int)found;
     return BANYAN_OK;
 }
@@ -262,8 +235,8 @@ static banyan_status file_text_read_box(json_path *path, const json_t *object, i
 {
     *box = (banyan_box){.ndim = ndim};
     RETURN_IF_FAILED(
-        file_text_read_ints(path, object, "start", 0, INT64_MAX, (size_t)ndim, box->start));
-    return file_text_read_ints(path, object, "extent", 0, INT64_MAX, (size_t)ndim, box->extent);
+        json_member_ints_of(path, object, "start", 0, INT64_MAX, (size_t)ndim, box->start));
+    return json_member_ints_of(path, object, "extent", 0, INT64_MAX, (size_t)ndim, box->extent);
 }
 
 static banyan_status file_text_read_name(json_path *path, const json_t *object, const char *key,
@@ -280,7 +253,7 @@ static banyan_status file_text_read_dim_map(json_path *path, const json_t *objec
     for (int d = 0; d < piece->ndim; d++)
         dims[d] = d;
     if (json_object_get(object, "dim_map"))
-        RETURN_IF_FAILED(file_text_read_ints(path, object, "dim_map", BANYAN_NO_DIM,
+        RETURN_IF_FAILED(json_member_ints_of(path, object, "dim_map", BANYAN_NO_DIM,
                                              BANYAN_MAX_DIMS - 1, (size_t)piece->ndim, dims));
     for (int d = 0; d < piece->ndim; d++)
         piece->dim_map[d] = (int)dims[d];
@@ -299,9 +272,9 @@ static banyan_status read_replicas(json_path *path, const json_t *object, banyan
     size_t mark = json_path_key(path, "replicas");
     RETURN_IF_FAILED(file_text_check_keys(path, member, keys));
     RETURN_IF_FAILED(json_member_int(path, member, "first", 0, BANYAN_MAX_RANKS - 1, &first));
-    RETURN_IF_FAILED(file_text_read_ints(path, member, "count", 1, BANYAN_MAX_RANKS,
+    RETURN_IF_FAILED(json_member_ints_of(path, member, "count", 1, BANYAN_MAX_RANKS,
                                          BANYAN_RANK_SET_LEVELS, count));
-    RETURN_IF_FAILED(file_text_read_ints(path, member, "stride", -BANYAN_MAX_RANKS,
+    RETURN_IF_FAILED(json_member_ints_of(path, member, "stride", -BANYAN_MAX_RANKS,
                                          BANYAN_MAX_RANKS, BANYAN_RANK_SET_LEVELS, stride));
     int64_t low = first, high = first, size = 1;
     set->first = (int)first;
@@ -341,7 +314,7 @@ static banyan_status file_text_read_piece(json_path *path, const json_t *object,
     RETURN_IF_FAILED(file_text_read_shape(path, object, piece->shape, &piece->ndim));
     RETURN_IF_FAILED(file_text_read_box(path, object, piece->ndim, &piece->box));
     if (json_object_get(object, "local_start"))
-        RETURN_IF_FAILED(file_text_read_ints(path, object, "local_start", 0, INT64_MAX,
+        RETURN_IF_FAILED(json_member_ints_of(path, object, "local_start", 0, INT64_MAX,
                                              (size_t)local_ndim, piece->local_start));
     RETURN_IF_FAILED(file_text_read_dim_map(path, object, piece));
     if (json_object_get(object, "fallback"))
@@ -357,18 +330,14 @@ static banyan_status file_text_read_piece(json_path *path, const json_t *object,
 static banyan_status file_text_read_pieces(json_path *path, const json_t *object, int tensor,
                                            int local_ndim, banyan_layout *layout)
 {
-    json_t *pieces;
-    RETURN_IF_FAILED(json_member(path, object, "pieces", JSON_ARRAY, &pieces));
-    size_t all = json_path_key(path, "pieces");
-    for (size_t i = 0; i < json_array_size(pieces); i++) {
-        size_t mark = json_path_index(path, i);
+    json_list pieces;
+    RETURN_IF_FAILED(json_list_begin(path, object, "pieces", &pieces));
+    while (json_list_next(&pieces)) {
         banyan_piece piece = {.tensor = tensor};
-        RETURN_IF_FAILED(file_text_read_piece(path, json_array_get(pieces, i), local_ndim, &piece));
+        RETURN_IF_FAILED(file_text_read_piece(path, pieces.entry, local_ndim, &piece));
         banyan_layout_add_piece(layout, &piece);
         RETURN_IF_FAILED(refuse_layout(path, layout));
-        json_path_pop(path, mark);
     }
-    json_path_pop(path, all);
     return BANYAN_OK;
 }
 
@@ -407,18 +376,13 @@ typedef banyan_status (*read_box_fn)(json_path *path, const json_t *member, int 
 static banyan_status read_boxes(json_path *path, const json_t *object, const char *key, int tensor,
                                 banyan_layout *layout, read_box_fn read)
 {
-    json_t *boxes;
     if (!json_object_get(object, key))
         return BANYAN_OK;
-    RETURN_IF_FAILED(json_member(path, object, key, JSON_ARRAY, &boxes));
-    size_t all = json_path_key(path, key);
+    json_list boxes;
+    RETURN_IF_FAILED(json_list_begin(path, object, key, &boxes));
     const banyan_local_tensor *local = banyan_layout_tensor(layout, (size_t)tensor);
-    for (size_t i = 0; i < json_array_size(boxes); i++) {
-        size_t mark = json_path_index(path, i);
-        RETURN_IF_FAILED(read(path, json_array_get(boxes, i), tensor, local, layout));
-        json_path_pop(path, mark);
-    }
-    json_path_pop(path, all);
+    while (json_list_next(&boxes))
+        RETURN_IF_FAILED(read(path, boxes.entry, tensor, local, layout));
     return BANYAN_OK;
 }
 
@@ -428,12 +392,9 @@ static banyan_status file_text_read_tensor(json_path *path, const json_t *object
     static const char *const keys[] = {"name",    "dtype",      "shape", "pieces",
                                        "padding", "left_alone", NULL};
     banyan_local_tensor local;
-    const char *dtype;
     RETURN_IF_FAILED(file_text_check_keys(path, object, keys));
     RETURN_IF_FAILED(file_text_read_name(path, object, "name", &local.name));
-    RETURN_IF_FAILED(json_member_string(path, object, "dtype", &dtype));
-    if (banyan_dtype_parse(dtype, &local.dtype) != BANYAN_OK)
-        return json_path_fail(path, "has unknown type \"%.80s\"", dtype);
+    RETURN_IF_FAILED(json_member_dtype(path, object, &local.dtype));
     RETURN_IF_FAILED(file_text_read_shape(path, object, local.shape, &local.ndim));
     int tensor = banyan_layout_add_tensor(layout, local.name, local.dtype, local.ndim, local.shape);
     RETURN_IF_FAILED(refuse_layout(path, layout));
@@ -445,24 +406,19 @@ static banyan_status file_text_read_tensor(json_path *path, const json_t *object
 static banyan_status file_text_read_ranks(json_path *path, const json_t *object,
                                           banyan_layout_file *file)
 {
-    json_t *ranks;
+    json_list ranks;
     size_t group = file->groups.count - 1;
-    RETURN_IF_FAILED(json_member(path, object, "ranks", JSON_ARRAY, &ranks));
-    size_t all = json_path_key(path, "ranks");
-    for (size_t i = 0; i < json_array_size(ranks); i++) {
-        const json_t *member = json_array_get(ranks, i);
-        size_t mark = json_path_index(path, i);
-        json_int_t rank = json_integer_value(member);
-        if (!json_is_integer(member) || rank < 0 || rank >= BANYAN_MAX_RANKS)
+    RETURN_IF_FAILED(json_list_begin(path, object, "ranks", &ranks));
+    while (json_list_next(&ranks)) {
+        json_int_t rank = json_integer_value(ranks.entry);
+        if (!json_is_integer(ranks.entry) || rank < 0 || rank >= BANYAN_MAX_RANKS)
             return json_path_fail(path, "is not a rank: 0 to %d are possible",
                                   BANYAN_MAX_RANKS - 1);
         if ((size_t)rank < file->group_of.count && file->group_of.data[rank] >= 0)
             return json_path_fail(path, "is rank %d a second time", (int)rank);
         RETURN_IF_NO_MEMORY(layout_file_put_rank(file, group, (int)rank));
-        json_path_pop(path, mark);
     }
     layout_file_sort_ranks(&file->groups.data[group]);
-    json_path_pop(path, all);
     return BANYAN_OK;
 }
 
@@ -488,20 +444,15 @@ static banyan_status file_text_read_group(json_path *path, const json_t *object,
                                           banyan_layout_file *file)
 {
     static const char *const keys[] = {"ranks", "facts", "tensors", NULL};
-    json_t *tensors;
     RETURN_IF_FAILED(file_text_check_keys(path, object, keys));
     layout_group *group = layout_file_new_group(file);
     RETURN_IF_NO_MEMORY(group);
     RETURN_IF_FAILED(file_text_read_ranks(path, object, file));
     RETURN_IF_FAILED(file_text_read_facts(path, object, group->layout));
-    RETURN_IF_FAILED(json_member(path, object, "tensors", JSON_ARRAY, &tensors));
-    size_t all = json_path_key(path, "tensors");
-    for (size_t i = 0; i < json_array_size(tensors); i++) {
-        size_t mark = json_path_index(path, i);
-        RETURN_IF_FAILED(file_text_read_tensor(path, json_array_get(tensors, i), group->layout));
-        json_path_pop(path, mark);
-    }
-    json_path_pop(path, all);
+    json_list tensors;
+    RETURN_IF_FAILED(json_list_begin(path, object, "tensors", &tensors));
+    while (json_list_next(&tensors))
+        RETURN_IF_FAILED(file_text_read_tensor(path, tensors.entry, group->layout));
     return BANYAN_OK;
 }
 
@@ -511,7 +462,6 @@ static banyan_status file_text_read_file(json_path *path, const json_t *root,
     static const char *const keys[] = {"$schema", "format", "version", "ranks", NULL};
     const char *format;
     int64_t version;
-    json_t *groups;
     if (!json_is_object(root))
         return json_path_fail(path, "is not an object");
     RETURN_IF_FAILED(json_member_string(path, root, "format", &format));
@@ -519,13 +469,10 @@ static banyan_status file_text_read_file(json_path *path, const json_t *root,
         return json_path_fail(path, "has format \"%.80s\", not \"%s\"", format, FORMAT_NAME);
     RETURN_IF_FAILED(json_member_int(path, root, "version", VERSION, VERSION, &version));
     RETURN_IF_FAILED(file_text_check_keys(path, root, keys));
-    RETURN_IF_FAILED(json_member(path, root, "ranks", JSON_ARRAY, &groups));
-    json_path_key(path, "ranks");
-    for (size_t i = 0; i < json_array_size(groups); i++) {
-        size_t mark = json_path_index(path, i);
-        RETURN_IF_FAILED(file_text_read_group(path, json_array_get(groups, i), file));
-        json_path_pop(path, mark);
-    }
+    json_list groups;
+    RETURN_IF_FAILED(json_list_begin(path, root, "ranks", &groups));
+    while (json_list_next(&groups))
+        RETURN_IF_FAILED(file_text_read_group(path, groups.entry, file));
     return BANYAN_OK;
 }
 

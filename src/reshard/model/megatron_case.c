@@ -154,27 +154,21 @@ static banyan_status megatron_case_read_tensor(json_path *path, const json_t *ob
 static banyan_status read_held(json_path *path, const json_t *rank, const char *key, int world_size,
                                struct held *held)
 {
-    const json_t *array = json_object_get(rank, key);
-    if (is_absent(array))
+    json_list list;
+    if (is_absent(json_object_get(rank, key)))
         return BANYAN_OK;
-    size_t mark = json_path_key(path, key), count = json_array_size(array);
-    if (!json_is_array(array))
-        return json_path_fail(path, "is not an array");
-    RETURN_IF_NO_MEMORY(held->tensors =
-                            alloc_zeroed(count + 1, sizeof *held->tensors, "a case's tensors"));
-    for (size_t i = 0; i < count; i++) {
-        size_t entry = json_path_index(path, i);
+    RETURN_IF_FAILED(json_list_begin(path, rank, key, &list));
+    RETURN_IF_NO_MEMORY(
+        held->tensors = alloc_zeroed(list.count + 1, sizeof *held->tensors, "a case's tensors"));
+    while (json_list_next(&list)) {
         banyan_megatron_tensor *tensor = &held->tensors[held->count++];
-        RETURN_IF_FAILED(
-            megatron_case_read_tensor(path, json_array_get(array, i), world_size, tensor));
+        RETURN_IF_FAILED(megatron_case_read_tensor(path, list.entry, world_size, tensor));
         uint64_t other;
         if (map_get_string(&held->by_name, tensor->name, &other))
             return json_path_fail(path, "has the name \"%s\" of entry %zu", tensor->name,
                                   (size_t)other);
-        RETURN_IF_NO_MEMORY(map_put_string(&held->by_name, tensor->name, i));
-        json_path_pop(path, entry);
+        RETURN_IF_NO_MEMORY(map_put_string(&held->by_name, tensor->name, list.i));
     }
-    json_path_pop(path, mark);
     return BANYAN_OK;
 }
 
@@ -197,26 +191,18 @@ static banyan_status read_rank(json_path *path, const json_t *rank, banyan_megat
 static banyan_status read_all_ranks(json_path *path, const json_t *root,
                                     banyan_megatron_case *loaded)
 {
-    json_t *ranks;
-    RETURN_IF_FAILED(json_member(path, root, "ranks", JSON_ARRAY, &ranks));
-    size_t mark = json_path_key(path, "ranks");
-    if (json_array_size(ranks) != (size_t)loaded->world_size)
-        return json_path_fail(path, "has %zu entries for %d ranks", json_array_size(ranks),
+    json_list ranks;
+    RETURN_IF_FAILED(json_list_begin(path, root, "ranks", &ranks));
+    if (ranks.count != (size_t)loaded->world_size)
+        return json_path_fail(path, "has %zu entries for %d ranks", ranks.count,
                               loaded->world_size);
-    bool *seen = calloc((size_t)loaded->world_size, sizeof *seen);
-    loaded->held = calloc((size_t)loaded->world_size, 2 * sizeof *loaded->held);
-    banyan_status status = BANYAN_OK;
-    if (!seen || !loaded->held)
-        status = error_no_memory((size_t)loaded->world_size * sizeof *loaded->held, "a case");
-    for (size_t i = 0; i < json_array_size(ranks) && status == BANYAN_OK; i++) {
-        size_t entry = json_path_index(path, i);
-        status = read_rank(path, json_array_get(ranks, i), loaded, seen);
-        if (status == BANYAN_OK)
-            json_path_pop(path, entry);
-    }
+    RETURN_IF_NO_MEMORY(loaded->held =
+                            alloc_zeroed(ranks.count, 2 * sizeof *loaded->held, "a case"));
+    bool *seen = alloc_zeroed(ranks.count, sizeof *seen, "a case");
+    banyan_status status = seen ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+    while (status == BANYAN_OK && json_list_next(&ranks))
+        status = read_rank(path, ranks.entry, loaded, seen);
     free(seen);
-    if (status == BANYAN_OK)
-        json_path_pop(path, mark);
     return status;
 }
 
@@ -224,25 +210,21 @@ static banyan_status read_all_ranks(json_path *path, const json_t *root,
 static banyan_status read_slice(json_path *path, const json_t *transfer, const char *key,
                                 const banyan_megatron_tensor *tensor, banyan_box *slice)
 {
-    json_t *array;
-    RETURN_IF_FAILED(json_member(path, transfer, key, JSON_ARRAY, &array));
-    size_t mark = json_path_key(path, key);
-    if (json_array_size(array) != (size_t)tensor->ndim)
-        return json_path_fail(path, "has %zu dimensions, \"%s\" has %d", json_array_size(array),
-                              tensor->name, tensor->ndim);
+    json_list list;
+    RETURN_IF_FAILED(json_list_begin(path, transfer, key, &list));
+    if (list.count != (size_t)tensor->ndim)
+        return json_path_fail(path, "has %zu dimensions, \"%s\" has %d", list.count, tensor->name,
+                              tensor->ndim);
     slice->ndim = tensor->ndim;
-    for (int d = 0; d < tensor->ndim; d++) {
+    while (json_list_next(&list)) {
         int64_t range[2];
-        size_t count, entry = json_path_index(path, (size_t)d);
-        RETURN_IF_FAILED(json_ints(path, json_array_get(array, (size_t)d), 0, tensor->shape[d], 2,
-                                   range, &count));
+        size_t count, d = list.i;
+        RETURN_IF_FAILED(json_ints(path, list.entry, 0, tensor->shape[d], 2, range, &count));
         if (count != 2 || range[0] > range[1])
             return json_path_fail(path, "is not a pair of a start and an end");
         slice->start[d] = range[0];
         slice->extent[d] = range[1] - range[0];
-        json_path_pop(path, entry);
     }
-    json_path_pop(path, mark);
     return BANYAN_OK;
 }
 
@@ -290,19 +272,13 @@ static banyan_status read_transfer(json_path *path, const json_t *object,
 static banyan_status read_transfers(json_path *path, const json_t *root,
                                     banyan_megatron_case *loaded)
 {
-    json_t *array;
-    RETURN_IF_FAILED(json_member(path, root, "transfers", JSON_ARRAY, &array));
-    size_t mark = json_path_key(path, "transfers"), count = json_array_size(array);
-    RETURN_IF_NO_MEMORY(loaded->transfers = alloc_zeroed(count + 1, sizeof *loaded->transfers,
+    json_list list;
+    RETURN_IF_FAILED(json_list_begin(path, root, "transfers", &list));
+    RETURN_IF_NO_MEMORY(loaded->transfers = alloc_zeroed(list.count + 1, sizeof *loaded->transfers,
                                                          "a case's transfers"));
-    for (size_t i = 0; i < count; i++) {
-        size_t entry = json_path_index(path, i);
-        RETURN_IF_FAILED(
-            read_transfer(path, json_array_get(array, i), loaded, &loaded->transfers[i]));
-        json_path_pop(path, entry);
-    }
-    loaded->transfer_count = count;
-    json_path_pop(path, mark);
+    while (json_list_next(&list))
+        RETURN_IF_FAILED(read_transfer(path, list.entry, loaded, &loaded->transfers[list.i]));
+    loaded->transfer_count = list.count;
     return BANYAN_OK;
 }
 

@@ -2,14 +2,9 @@
 
 #include <stdlib.h>
 
+#include "reshard/layout/box.h"
 #include "reshard/layout/value_map.h"
 #include "reshard/planner/state.h"
-
-static bool planner_ask_same_shape(const planner_name *name, const plan_record *record)
-{
-    return name->ndim == record->ndim &&
-           memcmp(name->shape, record->shape, (size_t)name->ndim * sizeof name->shape[0]) == 0;
-}
 
 /* Remember the first source record, and any that contradicts it or this rank's own pieces. */
 static void receive_source(planner_name *name, const plan_record *record, int rank)
@@ -24,7 +19,8 @@ static void receive_source(planner_name *name, const plan_record *record, int ra
         name->map_differs = true;
         name->differing_map_rank = rank;
     }
-    if (!name->shape_differs && !planner_ask_same_shape(name, record)) {
+    if (!name->shape_differs &&
+        !shape_equal(name->ndim, name->shape, record->ndim, record->shape)) {
         name->shape_differs = true;
         name->differing_rank = rank;
         name->differing_ndim = record->ndim;
@@ -62,14 +58,6 @@ static banyan_status check_holders(const planner *planning, const char *name,
     return error_set(BANYAN_ERR_INVALID,
                      "a piece of \"%s\" names replicas that are not ranks of this world of %d",
                      name, planning->world_size);
-}
-
-static bool keep_wanted(planner *planning, plan_record *record)
-{
-    if (!record->wanted)
-        return true;
-    record->wanted = names_keep(&planning->pool, record->wanted);
-    return record->wanted != NULL;
 }
 
 static bool keep_note(planner *planning, uint32_t name, const plan_record *record)
@@ -130,9 +118,10 @@ banyan_status planner_receive(void *planner_pointer, size_t key_index,
         else
             name->has_destination = true;
         /* A record whose shape disagrees is dropped; its receiver reports the conflict. */
-        if (foreign || !planner_ask_same_shape(name, &record))
+        if (foreign || !shape_equal(name->ndim, name->shape, record.ndim, record.shape))
             continue;
-        RETURN_IF_NO_MEMORY(keep_wanted(planning, &record));
+        if (record.wanted)
+            RETURN_IF_NO_MEMORY(record.wanted = names_keep(&planning->pool, record.wanted));
         if (record.is_note ? !keep_note(planning, index, &record)
                            : !keep_claim(planning, index, &record, &values[i]))
             return BANYAN_ERR_NO_MEMORY;
@@ -179,18 +168,14 @@ static bool ask_cells(planner *planning, uint32_t name, const plan_cells *cells)
     return true;
 }
 
-/* Look up the first note of a name; notes are sorted by name when the second round starts. */
-static size_t first_note(const planner *planning, uint32_t name)
-{
-    return BISECT(i, 0, planning->notes.count, planning->notes.data[i].name < name);
-}
-
 /* Ask for the slabs that the box intersects, of one side or (a negative side) of both. */
 static bool ask_where_noted(planner *planning, uint32_t name, int side, const banyan_box *box)
 {
-    for (size_t i = first_note(planning, name);
-         i < planning->notes.count && planning->notes.data[i].name == name; i++) {
-        planner_note note = planning->notes.data[i];
+    const planner_note *notes = planning->notes.data; /* sorted by name */
+    size_t count = planning->notes.count;
+    for (size_t i = BISECT(n, 0, count, notes[n].name < name); i < count && notes[i].name == name;
+         i++) {
+        planner_note note = notes[i];
         if (side >= 0 && note.side != (plan_side)side)
             continue;
         plan_cells cells =
@@ -209,13 +194,6 @@ static bool ask_for_destination(planner *planning, const planner_piece *own)
     if (cells.level > 0 && !ask_cells(planning, from, &cells))
         return false;
     return ask_where_noted(planning, from, PLAN_SOURCE, &own->piece->box);
-}
-
-static bool ask_for_source(planner *planning, const planner_piece *own)
-{
-    if (own->ordinal > 0 || !planning->names.data[own->name].has_destination)
-        return true;
-    return ask_where_noted(planning, own->name, -1, &own->piece->box);
 }
 
 /* Ask for the tensor that a falling-back destination asks for first, to learn whether it has a
@@ -247,8 +225,10 @@ static bool ask_second_round(planner *planning)
         ok = ask_for_wanted(planning, planning->claims.data[i].wanted);
     for (size_t i = 0; i < planning->pieces.count && ok; i++) {
         const planner_piece *own = &planning->pieces.data[i];
-        ok = own->side == PLAN_SOURCE ? ask_for_source(planning, own)
-                                      : ask_for_destination(planning, own);
+        if (own->side == PLAN_DESTINATION)
+            ok = ask_for_destination(planning, own);
+        else if (own->ordinal == 0 && planning->names.data[own->name].has_destination)
+            ok = ask_where_noted(planning, own->name, -1, &own->piece->box);
     }
     return ok;
 }
@@ -265,8 +245,7 @@ static int compare_asks(const void *left, const void *right)
 static void drop_equal_asks(planner *planning)
 {
     size_t count = planning->asks.count, kept = 0;
-    if (count > 0)
-        qsort(planning->asks.data, count, sizeof planning->asks.data[0], compare_asks);
+    array_sort(&planning->asks, compare_asks);
     for (size_t i = 0; i < count; i++)
         if (kept == 0 || compare_asks(&planning->asks.data[kept - 1], &planning->asks.data[i]) != 0)
             planning->asks.data[kept++] = planning->asks.data[i];

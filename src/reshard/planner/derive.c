@@ -50,8 +50,7 @@ static void settle_claims(planner *planning)
 {
     planner_claim *claims = planning->claims.data;
     size_t count = planning->claims.count, kept = 0;
-    if (count > 0)
-        qsort(claims, count, sizeof *claims, compare_claims);
+    array_sort(&planning->claims, compare_claims);
     for (size_t i = 0; i < count; i++) {
         if (kept > 0 && compare_claims(&claims[kept - 1], &claims[i]) == 0)
             continue;
@@ -111,12 +110,6 @@ static banyan_status view_tensor(deriving *work, uint32_t index)
     return BANYAN_OK;
 }
 
-/* The first claim of [first, end), which have one name and one side, that is not before the box. */
-static size_t find_box(const planner *planning, size_t first, size_t end, const banyan_box *box)
-{
-    return BISECT(i, first, end, plan_box_compare(&planning->claims.data[i].claim.box, box) < 0);
-}
-
 /* The claim of a piece, and this rank's place among those that make it. A piece that falls back
  * looks where the senders look, since the order of the ranks is theirs. */
 static banyan_status derive_find_own(const deriving *work, const planner_piece *own,
@@ -130,8 +123,10 @@ static banyan_status derive_find_own(const deriving *work, const planner_piece *
     size_t first = is_source ? range->first_source : range->first_destination;
     size_t end = is_source ? range->first_destination : range->end;
     int times = 0;
-    for (size_t i = find_box(planning, first, end, &own->piece->box); i < end; i++) {
-        const planner_claim *claim = &planning->claims.data[i];
+    const planner_claim *claims = planning->claims.data;
+    first = BISECT(i, first, end, plan_box_compare(&claims[i].claim.box, &own->piece->box) < 0);
+    for (size_t i = first; i < end; i++) {
+        const planner_claim *claim = &claims[i];
         if (!banyan_box_equal(&claim->claim.box, &own->piece->box))
             break;
         if (claim->wanted != wanted || claim->claim.ordinal != own->ordinal)
@@ -246,9 +241,7 @@ static banyan_status check_shapes(const deriving *work, const planner_piece *own
                                   const planner_name *from)
 {
     const banyan_piece *piece = own->piece;
-    bool own_differs =
-        from->ndim != piece->ndim ||
-        memcmp(from->shape, piece->shape, (size_t)piece->ndim * sizeof piece->shape[0]) != 0;
+    bool own_differs = !shape_equal(from->ndim, from->shape, piece->ndim, piece->shape);
     if (!own_differs && !from->shape_differs)
         return BANYAN_OK;
     char mine[BOX_TEXT_BYTES], theirs[BOX_TEXT_BYTES], what[3 * BOX_TEXT_BYTES];

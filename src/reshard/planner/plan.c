@@ -171,23 +171,6 @@ static banyan_status planner_plan_consult(banyan_world *world, banyan_directory 
     return BANYAN_OK;
 }
 
-static banyan_status planner_plan_check_layouts(const banyan_layout *source,
-                                                const banyan_layout *destination)
-{
-    if (source)
-        RETURN_IF_FAILED(banyan_layout_check_as(source, BANYAN_SOURCE));
-    return destination ? banyan_layout_check_as(destination, BANYAN_DESTINATION) : BANYAN_OK;
-}
-
-static banyan_status start_planner(const banyan_layout *source, const banyan_layout *destination,
-                                   banyan_world *world, const banyan_reshard_options *options,
-                                   planner **planning)
-{
-    RETURN_IF_FAILED(planner_plan_check_layouts(source, destination));
-    return planner_create(banyan_world_rank(world), banyan_world_size(world), source, destination,
-                          options, planning);
-}
-
 static banyan_status planner_plan_assemble(const banyan_layout *source,
                                            const banyan_layout *destination, banyan_world *world,
                                            const banyan_reshard_options *options,
@@ -235,7 +218,12 @@ banyan_status banyan_reshard_plan_create(const banyan_layout *source,
     planner_result transfers = {0};
     banyan_reshard_plan *made = NULL;
     if (status == BANYAN_OK)
-        status = start_planner(source, destination, world, &chosen, &planning);
+        status = source ? banyan_layout_check_as(source, BANYAN_SOURCE) : BANYAN_OK;
+    if (status == BANYAN_OK && destination)
+        status = banyan_layout_check_as(destination, BANYAN_DESTINATION);
+    if (status == BANYAN_OK)
+        status = planner_create(banyan_world_rank(world), banyan_world_size(world), source,
+                                destination, &chosen, &planning);
     status = control_agree(world, status);
     if (status != BANYAN_OK)
         goto destroy_planner;

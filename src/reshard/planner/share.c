@@ -517,9 +517,7 @@ void plan_ids_settle(plan_move *moves, size_t count)
     for (size_t i = 0; i < count; i++)
         if (moves[i].transfer.task_id >= BANYAN_TASK_ID_NONE - UINT32_MAX)
             moves[i].transfer.task_id -= BANYAN_TASK_ID_NONE - UINT32_MAX;
-    if (count > 0)
-        if (count > 0)
-            qsort(moves, count, sizeof *moves, compare_moves);
+    sort_elements(moves, count, sizeof *moves, compare_moves);
     for (size_t i = 1; i < count; i++)
         if (same_pair(&moves[i - 1], &moves[i]) &&
             moves[i].transfer.task_id <= moves[i - 1].transfer.task_id)
