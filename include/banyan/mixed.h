@@ -280,14 +280,19 @@ BANYAN_API banyan_status banyan_mixed_load_autotune(banyan_mixed *mixed, const c
 
 /* Release the physical GPU memory of the context, and the peers' mappings of it. The addresses stay
  * reserved, so graphs of fused modes stay valid. No work of the context may be in a stream. Until
- * banyan_mixed_resume, runs are INVALID, and the world may be closed. Collective. Errors: INVALID
- * (already suspended), UNSUPPORTED (between nodes, and on the host), NO_MEMORY. */
+ * banyan_mixed_resume, runs are INVALID, and the world may be closed. Collective. After an error
+ * that leaves the world usable, the context is not suspended at any rank, and you may try again.
+ * Errors: INVALID (already suspended), UNSUPPORTED (between nodes, and on the host), NO_MEMORY, on
+ * all ranks. */
 BANYAN_API banyan_status banyan_mixed_suspend(banyan_mixed *mixed);
 
 /* Allocate the memory again at the same addresses, zeroed, and clear the error of earlier runs.
  * `world` is the world of the context (NULL means this one), or a new world in which this rank has
  * the same number and size. Graphs of runs through communicators or NCCL stay valid only in the
- * same world. Collective over `world`. You may try again after an error. Errors:
+ * same world. Collective over `world`. After an error that leaves the world usable, the context is
+ * suspended at all ranks, and you may try again. If a rank was out of memory while ranks exchanged
+ * messages, that attempt opens the context's communicators anew, so graphs of runs through them
+ * make it UNSUPPORTED. Errors:
  * - NO_MEMORY, on all ranks.
  * - INVALID: the context is not suspended, `world` has another size or gives this rank another
  *   number, or it is NULL and the context's world is closed.

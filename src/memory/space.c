@@ -59,9 +59,14 @@ static banyan_status space_create(banyan_world *world, memory_space **space)
     return BANYAN_OK;
 }
 
+memory_space *memory_space_find(banyan_world *world)
+{
+    return world_attachment(world, &space_key);
+}
+
 banyan_status memory_space_of(banyan_world *world, memory_space **space)
 {
-    memory_space *found = world_attachment(world, &space_key);
+    memory_space *found = memory_space_find(world);
     if (!found) {
         RETURN_IF_FAILED(space_create(world, &found));
         banyan_status status = world_attach(world, &space_key, found, space_destroy);

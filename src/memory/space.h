@@ -76,6 +76,8 @@ typedef struct memory_space {
 
 /* Get the world's memory state; created on first use. */
 banyan_status memory_space_of(banyan_world *world, memory_space **space);
+/* NULL if nothing has used it yet. */
+memory_space *memory_space_find(banyan_world *world);
 
 /* Return the index of `rank` among the node's ranks; -1 for another node's rank. */
 int memory_space_local(const memory_space *space, int rank);

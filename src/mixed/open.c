@@ -326,9 +326,8 @@ banyan_status banyan_mixed_close(banyan_mixed *mixed)
                          (const void *)mixed);
     CONTROL_CALL_WITHIN(mixed->world, __func__, mixed->timeout);
     /* All ranks synchronize before closing, so that no memory disappears while a peer uses it. */
-    banyan_status status = BANYAN_OK;
-    if (mixed->world)
-        status = banyan_world_barrier(mixed->setup.worlds[MIXED_WORLD]);
+    banyan_world *all = mixed->setup.worlds[MIXED_WORLD];
+    banyan_status status = all ? banyan_world_barrier(all) : BANYAN_OK;
     mixed_free(mixed);
     return status;
 }

@@ -334,13 +334,13 @@ static void take_report(banyan_mixed *mixed)
 banyan_status banyan_mixed_status(banyan_mixed *mixed)
 {
     RETURN_IF_NULL(mixed);
-    if (mixed->failed.status == BANYAN_OK)
+    banyan_world *all = mixed->setup.worlds[MIXED_WORLD]; /* NULL: suspended, in no world */
+    if (mixed->failed.status == BANYAN_OK && all)
         take_report(mixed);
     if (mixed->failed.status != BANYAN_OK)
         return error_again(&mixed->failed);
     RETURN_IF_FAILED(collectives_status(mixed));
-    /* The world may have ended while the context was suspended. */
-    return mixed->world ? control_check(mixed->setup.worlds[MIXED_WORLD]) : BANYAN_OK;
+    return all ? control_check(all) : BANYAN_OK;
 }
 
 static banyan_status check_state(banyan_mixed *mixed)

@@ -17,7 +17,7 @@ static const char suspended_key;
 
 /* Close communicators with their worlds; the memory waits for another world. Collective while the
  * worlds are healthy. */
-static void leave_world(banyan_mixed *mixed)
+static void leave_groups(banyan_mixed *mixed)
 {
     mixed->ops->leave_worlds(mixed->engine);
     for (int group = MIXED_GROUPS; group-- > 0;) {
@@ -31,15 +31,16 @@ static void leave_world(banyan_mixed *mixed)
     if (mixed->memory)
         memory_leave(mixed->memory);
     worlds_close(mixed->setup.worlds);
-    mixed->world = NULL;
     mixed->latest = BANYAN_MIXED_AUTO;
 }
 
 static void world_ends(void *attachment)
 {
     suspended *all = attachment;
-    for (size_t i = 0; i < all->contexts.count; i++)
-        leave_world(all->contexts.data[i]);
+    for (size_t i = 0; i < all->contexts.count; i++) {
+        leave_groups(all->contexts.data[i]);
+        all->contexts.data[i]->world = NULL;
+    }
     array_free(&all->contexts);
     free(all);
 }
@@ -71,15 +72,13 @@ void suspension_forget(banyan_mixed *mixed)
     }
 }
 
-/* Groups of a kind may fare differently: no rank goes on to the next kind before all have agreed.
- * When all have arrived in the world of all ranks, which comes last, all memory is released. */
+/* All ranks have come, and none uses the memory; it is free when all have released their part. */
 static banyan_status suspension_release(banyan_mixed *mixed)
 {
-    banyan_world *all = mixed->setup.worlds[MIXED_WORLD];
     staging_suspend(mixed);
-    for (int group = MIXED_GROUPS; group-- > 0;)
-        RETURN_IF_FAILED(control_agree(all, memory_suspend_all(mixed->setup.worlds[group])));
-    return BANYAN_OK;
+    for (int group = 0; group < MIXED_GROUPS; group++)
+        memory_suspend_all(mixed->setup.worlds[group]);
+    return banyan_world_barrier(mixed->world);
 }
 
 static banyan_status check_can_suspend(const banyan_mixed *mixed)
@@ -103,18 +102,16 @@ banyan_status banyan_mixed_suspend(banyan_mixed *mixed)
     RETURN_IF_NULL(mixed);
     RETURN_IF_FAILED(check_can_suspend(mixed));
     CONTROL_CALL_WITHIN(mixed->world, __func__, mixed->timeout);
-    banyan_world *all = mixed->setup.worlds[MIXED_WORLD];
     banyan_status status = control_enter(mixed->world);
-    if (status != BANYAN_OK)
-        return mixed_is_of_waits(status) ? mixed_stop_groups(mixed, status) : status;
-    status = control_agree(all, suspension_note(mixed->world, mixed));
-    if (status != BANYAN_OK) {
+    if (status == BANYAN_OK)
+        status = control_agree(mixed->world, suspension_note(mixed->world, mixed));
+    if (status == BANYAN_OK) {
+        mixed->is_suspended = true;
+        status = suspension_release(mixed);
+    } else {
         suspension_forget(mixed);
-        return status;
     }
-    mixed->is_suspended = true;
-    status = suspension_release(mixed);
-    return mixed_is_of_waits(status) ? mixed_stop_groups(mixed, status) : status;
+    return status == BANYAN_OK ? BANYAN_OK : mixed_stop_groups(mixed, status);
 }
 
 static banyan_status suspension_check_shape(const banyan_mixed *mixed, const banyan_world *world)
@@ -142,41 +139,56 @@ static banyan_status check_graphs(const banyan_mixed *mixed)
                      mixed->rank);
 }
 
-static banyan_status suspension_join(banyan_mixed *mixed, banyan_world *world)
+/* True if the context's own worlds are closed, or one has ended. */
+static bool groups_have_ended(const banyan_mixed *mixed)
 {
-    banyan_world *node = mixed->setup.worlds[MIXED_NODE];
-    if (mixed->memory)
-        RETURN_IF_FAILED(memory_join(node, mixed->memory));
-    return suspension_note(world, mixed);
+    bool ended = false;
+    for (int group = 0; group < MIXED_GROUPS; group++) {
+        banyan_world *world = mixed->setup.worlds[group];
+        ended |= !world || control_check(world) != BANYAN_OK;
+    }
+    return ended;
 }
 
+/* Open the context's own worlds anew. If it fails in the context's world, the context stays there
+ * without them. */
 static banyan_status enter_world(banyan_mixed *mixed, banyan_world *world)
 {
     banyan_status status = suspension_check_shape(mixed, world);
     if (status == BANYAN_OK)
         status = check_graphs(mixed);
     RETURN_IF_FAILED(control_agree(world, status));
-    if (mixed->world) {
+    bool is_new = world != mixed->world;
+    if (is_new)
         suspension_forget(mixed);
-        leave_world(mixed);
-    }
+    leave_groups(mixed);
+    if (is_new)
+        mixed->world = NULL;
     RETURN_IF_FAILED(worlds_open(world, &mixed->setup.grid, mixed->setup.worlds));
     mixed->world = world;
-    status = control_agree(world, suspension_join(mixed, world));
-    if (status != BANYAN_OK) {
+    if (mixed->memory)
+        status = memory_join(mixed->setup.worlds[MIXED_NODE], mixed->memory);
+    if (status == BANYAN_OK && is_new)
+        status = suspension_note(world, mixed);
+    status = control_agree(world, status);
+    if (status == BANYAN_OK)
+        return BANYAN_OK;
+    error_kept kept = error_keep(status);
+    leave_groups(mixed);
+    if (is_new) {
         suspension_forget(mixed);
-        leave_world(mixed);
+        mixed->world = NULL;
     }
-    return status;
+    return error_again(&kept);
 }
 
 /* Groups of one kind may succeed or fail separately, so all ranks agree on the first failure. */
 static banyan_status take_back(banyan_mixed *mixed)
 {
-    banyan_world *all = mixed->setup.worlds[MIXED_WORLD];
     for (int group = 0; group < MIXED_GROUPS; group++)
-        RETURN_IF_FAILED(control_agree(all, memory_resume_all(mixed->setup.worlds[group])));
-    return control_agree(all, staging_resume(mixed));
+        RETURN_IF_FAILED(
+            control_agree(mixed->world, memory_resume_all(mixed->setup.worlds[group])));
+    return control_agree(mixed->world, staging_resume(mixed));
 }
 
 /* Clear the state that kernels keep between runs: it belongs to other memory. */
@@ -212,18 +224,20 @@ banyan_status banyan_mixed_resume(banyan_mixed *mixed, banyan_world *world)
     RETURN_IF_FAILED(check_can_resume(mixed, world));
     world = world ? world : mixed->world;
     CONTROL_CALL_WITHIN(world, __func__, mixed->timeout);
-    banyan_status status = control_enter(world);
+    /* A group of some ranks may have ended in an attempt that failed. */
+    uint64_t enters = world != mixed->world || groups_have_ended(mixed);
+    banyan_status status = control_enter_max(world, enters, &enters);
+    if (status == BANYAN_OK && enters)
+        status = enter_world(mixed, world);
     if (status != BANYAN_OK)
-        return mixed_is_of_waits(status) ? mixed_stop_groups(mixed, status) : status;
-    if (world != mixed->world)
-        RETURN_IF_FAILED(enter_world(mixed, world));
+        return mixed_stop_groups(mixed, status);
     status = take_back(mixed);
     if (status == BANYAN_OK)
         status = suspension_begin_anew(mixed);
+    status = control_agree(world, status);
     if (status != BANYAN_OK) {
-        if (mixed_is_of_waits(status)) /* peers in a group must not wait for a rank that gave up */
-            status = mixed_stop_groups(mixed, status);
-        error_kept kept = error_keep(status);
+        /* peers in a group must not wait for a rank that gave up */
+        error_kept kept = error_keep(mixed_stop_groups(mixed, status));
         (void)suspension_release(mixed);
         return error_again(&kept);
     }

@@ -111,7 +111,8 @@ bool worlds_are_near(const banyan_world *world, const banyan_mixed_grid *grid, m
 banyan_status mixed_stop_groups(banyan_mixed *mixed, banyan_status status)
 {
     error_kept kept = error_keep(status);
-    banyan_status ended_with = control_check(mixed->setup.worlds[MIXED_WORLD]);
+    banyan_world *all = mixed->setup.worlds[MIXED_WORLD]; /* NULL: suspended, in no world */
+    banyan_status ended_with = all ? control_check(all) : BANYAN_OK;
     if (ended_with != BANYAN_OK && status == BANYAN_ERR_ABORTED)
         kept = error_keep(ended_with);
     bool ended = worlds_end_together(mixed->world, mixed->setup.worlds, &kept);

@@ -2,8 +2,8 @@
 #include "cuda/gpu_mixed.h"
 #include "faults/job.h"
 
-#include "memory/symmetric/suspend.h"
 #include "support/gpu_stream.h"
+#include "support/gpu_suspend.h"
 
 #define BYTES ((size_t)100000)
 
@@ -53,20 +53,10 @@ static banyan_status adopt(job_rank *r)
     return banyan_memory_adopt(r->world, device_of(r), plain, BYTES, (banyan_memory **)&r->things);
 }
 
-static banyan_status suspend_all(job_rank *r)
-{
-    return memory_suspend_all(r->world);
-}
-
-static void resume(job_rank *r)
-{
-    CHECK_OK(memory_resume_all(r->world));
-}
-
 static void have_suspended(job_rank *r)
 {
     have_memory(r);
-    CHECK_OK(suspend_all(r));
+    gpu_suspend_all(r->world);
 }
 
 static banyan_status resume_all(job_rank *r)
@@ -163,6 +153,7 @@ static banyan_status resume_mixed(job_rank *r)
 
 static void suspend_again(job_rank *r)
 {
+    CHECK_OK(banyan_mixed_status(r->things));
     CHECK_OK(suspend_mixed(r));
 }
 
@@ -184,20 +175,15 @@ static void close_mixed(job_rank *r)
     (void)banyan_mixed_close(r->things);
 }
 
-/* After a failure of its memory the context is suspended, or stays so, and a group's world may have
- * ended: these calls are made once. */
 #define REST .keeps_threads = true
 static const job_case cases[] = {
     {"alloc_on", have_device, alloc_on, free_memory, REST},
     {"adopt", have_plain, adopt, free_memory, free_plain, REST},
-    {"suspend", have_memory, suspend_all, resume, free_memory, REST},
-    {"resume", have_suspended, resume_all, .finish = free_memory, .only_once = true, REST},
+    {"resume", have_suspended, resume_all, .finish = free_memory, REST},
     {"tensors_alloc_on", have_layout, alloc_tensors, destroy_tensors, finish_plan, REST},
     {"tensors_alloc_planned_on", have_plan, alloc_planned, destroy_tensors, finish_plan, REST},
-    {"mixed_suspend", open_mixed, suspend_mixed, resume_again, close_mixed, .only_once = true,
-     REST},
-    {"mixed_resume", have_suspended_mixed, resume_mixed, suspend_again, close_mixed,
-     .only_once = true, REST},
+    {"mixed_suspend", open_mixed, suspend_mixed, resume_again, close_mixed, REST},
+    {"mixed_resume", have_suspended_mixed, resume_mixed, suspend_again, close_mixed, REST},
     {"mixed_init_nvshmem", have_mixed_memory, init_nvshmem, .finish = close_mixed,
      .only_once = true, .keeps_descriptors = 1, .is_foreign = true, REST},
 };

@@ -26,18 +26,14 @@ static void suspend(banyan_memory *memory)
     memory->is_suspended = true;
 }
 
-/* Two barriers. Nobody unmaps before all have arrived, since a rank that has not may still use the
- * memory. Nobody goes on before all have unmapped, since the memory is free only then. */
-banyan_status memory_suspend_all(banyan_world *world)
+void memory_suspend_all(banyan_world *world)
 {
-    memory_space *space;
-    RETURN_IF_FAILED(control_agree(world, memory_space_of(world, &space)));
-    for (size_t i = 0; i < space->buffers.count; i++) {
+    const memory_space *space = memory_space_find(world);
+    for (size_t i = 0; space && i < space->buffers.count; i++) {
         banyan_memory *memory = space->buffers.data[i];
         if (can_be_suspended(memory) && !memory->is_suspended)
             suspend(memory);
     }
-    return banyan_world_barrier(world);
 }
 
 /* A rank's description of its part, for its peers. */
@@ -58,7 +54,9 @@ struct resumption {
 
 static banyan_status find_suspended(struct resumption *work, banyan_world *world)
 {
-    RETURN_IF_FAILED(memory_space_of(world, &work->space));
+    work->space = memory_space_find(world);
+    if (!work->space)
+        return BANYAN_OK;
     size_t most = work->space->buffers.count + 1;
     work->memories = calloc(most, sizeof(banyan_memory *));
     work->own = calloc(most, sizeof *work->own);
@@ -157,11 +155,11 @@ static void resumption_end(struct resumption *work)
 }
 
 /* Release everything again; a later attempt needs the addresses that peers have reserved. */
-static void suspend_again(struct resumption *work)
+static void suspend_again(struct resumption *work, banyan_world *world)
 {
     for (size_t i = 0; i < work->count; i++)
         suspend(work->memories[i]);
-    (void)banyan_world_barrier(work->space->world);
+    (void)banyan_world_barrier(world);
 }
 
 banyan_status memory_resume_all(banyan_world *world)
@@ -177,8 +175,8 @@ banyan_status memory_resume_all(banyan_world *world)
         status = memory_multicasts_resume(work.memories[i]);
     for (size_t i = 0; i < work.count && status == BANYAN_OK; i++)
         work.memories[i]->is_suspended = false;
-    if (status != BANYAN_OK && work.space)
-        suspend_again(&work);
+    if (status != BANYAN_OK)
+        suspend_again(&work, world);
     resumption_end(&work);
     return status;
 }

@@ -8,9 +8,9 @@
 #include "memory/space.h"
 
 /* Release this rank's part, and its mappings of peers' parts, of all buffers of this world that
- * Banyan allocated on devices. Nobody may use them any more. When it returns, the memory is free at
- * all ranks. Suspended buffers stay suspended. Collective. */
-banyan_status memory_suspend_all(banyan_world *world);
+ * Banyan allocated on devices. Suspended buffers stay suspended. Local: no rank may use the buffers
+ * any more when it is called, and the memory is free when all ranks have called it. */
+void memory_suspend_all(banyan_world *world);
 
 /* Map zeroed memory at the old addresses again. Collective. When one rank fails, all get its error,
  * all buffers stay suspended, and you can try again. */

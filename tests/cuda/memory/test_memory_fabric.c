@@ -1,7 +1,7 @@
 /* Symmetric buffers that peers map by fabric handles instead of descriptors, and the behaviour
  * without such handles. */
-#include "memory/symmetric/suspend.h"
 #include "support/gpu_stream.h"
+#include "support/gpu_suspend.h"
 #include "support/test.h"
 
 #define BYTES ((size_t)5 << 20)
@@ -57,7 +57,7 @@ static void use(banyan_world *world, void *context)
         return;
     CHECK_OK(banyan_memory_alloc_on(world, device, BYTES, &memory));
     write_and_check(world, memory, 0);
-    CHECK_OK(memory_suspend_all(world));
+    gpu_suspend_all(world);
     CHECK_OK(memory_resume_all(world));
     write_and_check(world, memory, 1);
     banyan_memory_free(memory);

@@ -1,7 +1,7 @@
 /* Suspended buffers on GPUs: their memory is free and their addresses stay. Resumed memory is
  * zeroed, and all ranks access it as before. */
-#include "memory/symmetric/suspend.h"
 #include "support/gpu_stream.h"
+#include "support/gpu_suspend.h"
 #include "support/test.h"
 
 #define BUFFERS 3
@@ -103,7 +103,7 @@ static void suspend_and_resume(banyan_world *world, void *context)
     for (int round = 0; round < 3; round++) {
         go_round(world, buffers, round);
         size_t free_there = gpu_free_bytes(world);
-        CHECK_OK(memory_suspend_all(world));
+        gpu_suspend_all(world);
         size_t free_suspended = gpu_free_bytes(world);
         CHECK(free_suspended >= free_there + own, "%zu bytes were freed of %zu",
               free_suspended - free_there, own);
@@ -118,9 +118,9 @@ static void suspend_and_resume(banyan_world *world, void *context)
         check_addresses(buffers, ranks, addresses);
     }
     CHECK(((uint8_t *)banyan_memory_local(on_host))[4999] == 7);
-    CHECK_OK(memory_suspend_all(world));
+    gpu_suspend_all(world);
     banyan_memory_free(buffers[1]);
-    CHECK_OK(memory_suspend_all(world));
+    gpu_suspend_all(world);
     CHECK_OK(memory_resume_all(world));
     check_part(buffers[2], rank, ranks, -1);
 }
@@ -143,7 +143,7 @@ static void suspend_as_threads(banyan_world *world, void *context)
         CHECK_OK(banyan_memory_alloc_on(world, gpu_device_for(rank), 10000, &buffers[i]));
     for (int round = 0; round < 3; round++) {
         go_round(world, buffers, round);
-        CHECK_OK(memory_suspend_all(world));
+        gpu_suspend_all(world);
         CHECK_OK(memory_resume_all(world));
     }
     for (int i = 0; i < BUFFERS; i++)
@@ -180,7 +180,7 @@ static void replay_after_resume(banyan_world *world, void *context)
         for (size_t i = 0; i < 1 << 20; i++)
             CHECK(here[i] == (rank + ranks - 1) % ranks + 1, "byte %zu is %d", i, here[i]);
         free(here);
-        CHECK_OK(memory_suspend_all(world));
+        gpu_suspend_all(world);
         CHECK_OK(memory_resume_all(world));
     }
     gpu_graph_destroy(device, graph);
@@ -204,7 +204,7 @@ static void resume_without_room(banyan_world *world, void *context)
     void *taken = NULL;
     CHECK_OK(banyan_memory_alloc_on(world, device, 10000, &small));
     CHECK_OK(banyan_memory_alloc_on(world, device, bytes, &memory));
-    CHECK_OK(memory_suspend_all(world));
+    gpu_suspend_all(world);
     size_t free_bytes = gpu_free_bytes(world);
     if (rank == 1)
         taken = gpu_plain_alloc(device, free_bytes - bytes / 2);
@@ -252,7 +252,7 @@ static void move_to_another_world(banyan_world *world, void *context)
     note_addresses(buffers, ranks, addresses);
     go_round(first, buffers, 0);
     CHECK_FAILS(memory_join(second, buffers[0]), BANYAN_ERR_INVALID, "while it is suspended");
-    CHECK_OK(memory_suspend_all(first));
+    gpu_suspend_all(first);
     CHECK_FAILS(memory_join(second, buffers[0]), BANYAN_ERR_INVALID, "in no other");
     for (int i = 0; i < BUFFERS; i++)
         memory_leave(buffers[i]);
@@ -267,7 +267,7 @@ static void move_to_another_world(banyan_world *world, void *context)
     CHECK_OK(memory_resume_all(second));
     check_addresses(buffers, ranks, addresses);
     go_round(second, buffers, 1);
-    CHECK_OK(memory_suspend_all(second));
+    gpu_suspend_all(second);
     memory_leave(buffers[1]);
     banyan_memory_free(buffers[1]);
     CHECK_OK(memory_resume_all(second));

@@ -1,7 +1,7 @@
 /* Multicast addresses of symmetric buffers, between emulated GPUs. */
 #include "cuda/gpu_multicast.h"
 #include "memory/symmetric/multicast.h"
-#include "memory/symmetric/suspend.h"
+#include "support/gpu_suspend.h"
 
 /* Return the memory of the i-th device of the address's group. */
 static char *member_of(const char *address, unsigned i)
@@ -84,7 +84,7 @@ static void suspend_and_resume(banyan_world *world, void *context)
     CHECK_OK(memory_multicast_make(memory, both, 2, &address, &bytes));
     use_address(world, memory, address);
     for (int round = 0; round < 2; round++) {
-        CHECK_OK(memory_suspend_all(world));
+        gpu_suspend_all(world);
         CHECK(gpu_free_bytes(world) == free_bytes, "memory is left bound");
         setenv("BANYAN_EMULATED_MULTICAST", "unbound", 1);
         CHECK_FAILS(memory_resume_all(world), BANYAN_ERR_NO_MEMORY,
@@ -96,7 +96,7 @@ static void suspend_and_resume(banyan_world *world, void *context)
         CHECK_OK(memory_multicast_make(memory, both, 2, &again, &bytes));
         CHECK(again == address);
     }
-    CHECK_OK(memory_suspend_all(world));
+    gpu_suspend_all(world);
     banyan_memory_free(memory);
     CHECK(gpu_free_bytes(world) == free_bytes);
 }

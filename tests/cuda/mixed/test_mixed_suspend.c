@@ -273,6 +273,46 @@ static void all_hear_of_a_rank_without_room_and_may_try_again(void **state)
     ranks_run(2, resume_without_room, (void *)&grids[2]);
 }
 
+/* As after a resume in which a rank of a group ran out of memory. */
+static void resume_after_the_end_of_a_group(banyan_world *world, void *context)
+{
+    mixed_case c;
+    enter(&c, world, context);
+    mixed_one fused = first_op(&c, BANYAN_MIXED_ONE_SHOT), by_comm = fused;
+    by_comm.mode = BANYAN_MIXED_SINGLE;
+    void *graph = capture(&c, &fused), *comm_graph;
+    for (int group = 0; group < MIXED_GROUPS; group++) {
+        CHECK_OK(banyan_mixed_suspend(c.mixed));
+        if (banyan_world_rank(world) == 0)
+            CHECK_OK(banyan_world_abort(c.mixed->setup.worlds[group], "it lacks memory"));
+        CHECK_OK(banyan_mixed_resume(c.mixed, NULL));
+        CHECK_OK(banyan_mixed_status(c.mixed));
+        gpu_case_replay(&c, &fused, graph);
+        run_all(&c);
+    }
+    comm_graph = capture(&c, &by_comm);
+    CHECK_OK(banyan_mixed_suspend(c.mixed));
+    if (banyan_world_rank(world) == 0)
+        CHECK_OK(banyan_world_abort(c.mixed->setup.worlds[MIXED_TP], "it lacks memory"));
+    CHECK_FAILS(banyan_mixed_resume(c.mixed, NULL), BANYAN_ERR_UNSUPPORTED, "graphs hold");
+    CHECK_OK(banyan_world_check(world));
+    gpu_graph_destroy(c.device, comm_graph);
+    gpu_graph_destroy(c.device, graph);
+    (void)banyan_mixed_close(c.mixed);
+    case_release(&c, c.input);
+    case_release(&c, c.output);
+    free(c.host);
+    gpu_stream_destroy(c.device, c.stream);
+}
+
+static void groups_that_ended_are_opened_again(void **state)
+{
+    (void)state;
+    if (gpu_count() < 4 || !gpu_worlds_are_cheap())
+        skip();
+    ranks_run(4, resume_after_the_end_of_a_group, (void *)&grids[0]);
+}
+
 #define DEATHS 8
 #define VICTIM 3
 
@@ -334,6 +374,7 @@ int main(void)
         cmocka_unit_test(worlds_that_will_not_do_are_refused),
         cmocka_unit_test(wrong_calls_are_named),
         cmocka_unit_test(all_hear_of_a_rank_without_room_and_may_try_again),
+        cmocka_unit_test(groups_that_ended_are_opened_again),
         cmocka_unit_test(a_death_meanwhile_ends_it_for_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
