@@ -40,9 +40,14 @@ with tempfile.TemporaryDirectory() as folder:
         if not path.exists():
             problems.append(f"{name} has no manual page")
             continue
-        text = re.sub(r"\\f[A-Z]|\\&|\\", "", path.read_text())
+        text = re.sub(r"\\f[A-Z]|\\[&,/]|\\|(?m:^)\.(?:B|br)\b", "", path.read_text())
+        if "??" in text:
+            problems.append(f"{name}.1 has lost a character")
         if not re.search(rf"(?m)^{name} - [a-z]", text):
             problems.append(f"{name}.1 has another name, or no summary")
+        synopsis = "".join(text.split(".SH DESCRIPTION")[0].split())
+        usage = help_of(*command).split("\n\n")[0].removeprefix("usage:").replace("…", "...").split("\n")
+        problems.extend(f"{name}.1 has not in its synopsis: {line}" for line in usage if "".join(line.split()) not in synopsis)
         options = re.findall(r"(?m)^  (?:-\w, |    )(--[a-z-]+)", help_of(*command))
         problems.extend(f"{name}.1 lacks {option}" for option in options if option not in text)
 if len(found) < 31:
