@@ -4,7 +4,6 @@
 
 #include <string.h>
 
-#include "channel/reduce.h"
 #include "core/threads/cpu.h"
 #include "core/types/float_bits.h"
 
@@ -110,9 +109,5 @@ static inline const void *tile_at(const void *source, size_t at, size_t bytes, s
 /* Attributes of the functions for a level. */
 #define AVX2 __attribute__((target(CPU_AVX2_TARGET)))
 #define AVX512 __attribute__((target(CPU_AVX512_TARGET)))
-
-/* Sums of F32, F16, BF16, F8_E4M3 and F8_E5M2, in this order. */
-enum { REDUCE_FLOATS = 5 };
-extern const reduce_fn reduce_float_sums[CPU_LEVELS][REDUCE_FLOATS];
 
 #endif

@@ -2,9 +2,8 @@
 #include <string.h>
 
 #include "check/classes.h"
+#include "check/findings.h"
 #include "check/replay/replay.h"
-#include "check/report.h"
-#include "check/warnings/idle.h"
 #include "check/warnings/warnings.h"
 #include "core/error.h"
 

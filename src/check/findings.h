@@ -40,4 +40,10 @@ const plan_line *findings_line(const banyan_plan *plan, const banyan_check_place
 bool findings_relate(findings *all, const banyan_plan *plan);
 void findings_free(findings *all);
 
+/* The report of a check. */
+struct banyan_check_report {
+    findings findings;
+    char *limits;
+};
+
 #endif

@@ -112,8 +112,6 @@ static banyan_status moves_pipeline_add_rank(writer *to, const pipeline_world *w
                                     last_move(&to->unpacks, unpacks));
 }
 
-/* ---- the two ends of each batch ---- */
-
 static int moves_pipeline_by_ranks(const void *left, const void *right)
 {
     const batch_end *a = left, *b = right;
@@ -145,8 +143,6 @@ static banyan_status join_ends(writer *to)
     }
     return BANYAN_OK;
 }
-
-/* ---- the schedule ---- */
 
 static banyan_status make_world(const banyan_traffic *traffic, bool optimal, pipeline_world *world)
 {

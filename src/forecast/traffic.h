@@ -25,9 +25,6 @@ static inline uint64_t traffic_task_bytes(const pipeline_world_task *task)
 
 typedef ARRAY(banyan_move) move_list;
 
-/* Make one move per pair of ranks, and one for the data that a rank keeps. NO_MEMORY. */
-banyan_status moves_direct(const banyan_traffic *traffic, move_list *moves);
-
 /* Make the moves of the pipeline's executors, and count batches and rounds. INVALID, NO_MEMORY. */
 banyan_status moves_pipeline(const banyan_traffic *traffic, const banyan_forecast_options *options,
                              move_list *moves, banyan_forecast *counted);

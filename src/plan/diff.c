@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "core/text/text.h"
-#include "plan/json/op_text.h"
 #include "plan/op.h"
 
 #define ULL(number) ((unsigned long long)(number))

@@ -1,7 +1,6 @@
 #include <inttypes.h>
 
 #include "core/text/text.h"
-#include "plan/json/op_text.h"
 #include "plan/op.h"
 
 static const char *list_plural(uint64_t count)

@@ -2,6 +2,7 @@
 #ifndef PLAN_OP_H
 #define PLAN_OP_H
 
+#include "core/text/text.h"
 #include "plan/plan.h"
 
 #define PLAN_BIT(type) (1u << (type))
@@ -42,5 +43,10 @@ bool plan_channel_parse(const char *name, plan_channel_type *type);
 bool plan_buffer_parse(const char *name, plan_buffer *buffer);
 /* Return "input" and so on, for messages. */
 const char *plan_buffer_word(plan_buffer buffer);
+
+/* Append "put memory i[0..2) -> s[4..6)@1": buffers of this rank, and of others after @. For a
+ * pipeline only its head, without its operations. */
+void op_text_add(bytes_writer *text, const banyan_plan *plan, int rank,
+                 const plan_thread_block *block, const plan_op *op);
 
 #endif

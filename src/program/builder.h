@@ -44,21 +44,13 @@ typedef struct program_rank {
     ARRAY(program_barrier) barriers;
 } program_rank;
 
-/* Memory and port channels. */
+/* The object behind the handles of memory and port channels. */
 typedef struct program_channel {
     banyan_program *program;
     plan_channel_type type;
     int source, destination;
     uint32_t number; /* among the source's channels of the type */
 } program_channel;
-
-struct banyan_program_memory_channel {
-    program_channel ends;
-};
-
-struct banyan_program_port_channel {
-    program_channel ends;
-};
 
 struct banyan_program_switch_channel {
     banyan_program *program;

@@ -1,25 +1,32 @@
-#include "program/channel.h"
+/* Memory channels: loads and stores of peers' buffers. Port channels: a queue to a proxy that moves
+ * the bytes. */
+#include "program/builder.h"
 
-bool channel_make(banyan_program *program, plan_channel_type type, int destination, int source,
-                  program_channel *made)
+/* Check the ends and add the channel to the source's list. NULL, and the program has failed,
+ * otherwise. */
+static void *channel_make(banyan_program *program, plan_channel_type type, int destination,
+                          int source)
 {
     program_call call = {.operation = type == PLAN_MEMORY ? "memory channel" : "port channel",
                          .rank = -1};
     if (!program_call_begin(program, call) ||
         !program_has_rank(program, destination, "destination rank") ||
         !program_has_rank(program, source, "source rank"))
-        return false;
+        return NULL;
     if (source == destination) {
         program_fail(program, "it leads from rank %d to itself", source);
-        return false;
+        return NULL;
     }
     program_rank *of = &program->ranks[source];
-    *made = (program_channel){program, type, source, destination, (uint32_t)of->peers[type].count};
-    if (!array_push(&of->peers[type], destination)) {
+    program_channel *made = program_take(program, 1, sizeof *made);
+    if (made)
+        *made =
+            (program_channel){program, type, source, destination, (uint32_t)of->peers[type].count};
+    if (made && !array_push(&of->peers[type], destination)) {
         program_fail_memory(program);
-        return false;
+        return NULL;
     }
-    return true;
+    return made;
 }
 
 static bool channel_begin(const program_channel *channel, const char *operation)
@@ -37,8 +44,9 @@ static uint32_t *use_channel(const program_channel *channel, program_block *bloc
     return program_number(channel->program, number);
 }
 
-void channel_add_sync(const program_channel *channel, const char *operation, plan_op_kind kind,
-                      int thread_block, banyan_sync sync)
+/* Add a signal, wait or flush. `channel` NULL: do nothing. */
+static void channel_add_sync(const program_channel *channel, const char *operation,
+                             plan_op_kind kind, int thread_block, banyan_sync sync)
 {
     if (!channel_begin(channel, operation))
         return;
@@ -108,15 +116,17 @@ static void add_moves(const program_channel *channel, plan_op_kind kind, banyan_
         channel_add_move(channel, kind, remote, local, program_by_share(by, i));
 }
 
-void channel_add_put(const program_channel *channel, const char *operation, plan_op_kind kind,
-                     banyan_chunk remote, banyan_chunk local, banyan_program_by by)
+/* Add a put: `local` at the source to `remote` at the destination. */
+static void channel_add_put(const program_channel *channel, const char *operation,
+                            plan_op_kind kind, banyan_chunk remote, banyan_chunk local,
+                            banyan_program_by by)
 {
     if (channel_begin(channel, operation) && valid_put(channel, kind, remote, local))
         add_moves(channel, kind, remote, local, by);
 }
 
-void channel_add_get(const program_channel *channel, banyan_chunk local, banyan_chunk remote,
-                     banyan_program_by by)
+static void channel_add_get(const program_channel *channel, banyan_chunk local, banyan_chunk remote,
+                            banyan_program_by by)
 {
     if (channel_begin(channel, "get") &&
         program_has_chunk(channel->program, local, channel->source, "destination") &&
@@ -168,9 +178,9 @@ static void channel_add_reduction(const program_channel *channel, const banyan_c
     program_add(program, block, op);
 }
 
-void channel_add_reduce(const program_channel *channel, banyan_chunk local,
-                        const banyan_chunk *remote, int count, banyan_chunk destination,
-                        banyan_reduce_op reduce_op, banyan_program_by by)
+static void channel_add_reduce(const program_channel *channel, banyan_chunk local,
+                               const banyan_chunk *remote, int count, banyan_chunk destination,
+                               banyan_reduce_op reduce_op, banyan_program_by by)
 {
     if (destination.rank < 0)
         destination = local;
@@ -186,4 +196,129 @@ void channel_add_reduce(const program_channel *channel, banyan_chunk local,
     int blocks = op.destinations ? program_by_count(channel->program, by) : 0;
     for (int i = 0; i < blocks; i++)
         channel_add_reduction(channel, remote, count, op, program_by_share(by, i), local);
+}
+
+#define CHANNEL_OF(handle) ((const program_channel *)(handle))
+
+banyan_program_memory_channel *banyan_program_memory_channel_create(banyan_program *program,
+                                                                    int destination, int source)
+{
+    return channel_make(program, PLAN_MEMORY, destination, source);
+}
+
+void banyan_program_memory_signal(banyan_program_memory_channel *channel, int thread_block,
+                                  banyan_sync sync)
+{
+    channel_add_sync(CHANNEL_OF(channel), "signal", PLAN_SIGNAL, thread_block, sync);
+}
+
+void banyan_program_memory_wait(banyan_program_memory_channel *channel, int thread_block,
+                                banyan_sync sync)
+{
+    channel_add_sync(CHANNEL_OF(channel), "wait", PLAN_WAIT, thread_block, sync);
+}
+
+void banyan_program_memory_signal_relaxed(banyan_program_memory_channel *channel, int thread_block,
+                                          banyan_sync sync)
+{
+    channel_add_sync(CHANNEL_OF(channel), "relaxed signal", PLAN_RELAXED_SIGNAL, thread_block,
+                     sync);
+}
+
+void banyan_program_memory_wait_relaxed(banyan_program_memory_channel *channel, int thread_block,
+                                        banyan_sync sync)
+{
+    channel_add_sync(CHANNEL_OF(channel), "relaxed wait", PLAN_RELAXED_WAIT, thread_block, sync);
+}
+
+void banyan_program_memory_get(banyan_program_memory_channel *channel, banyan_chunk local,
+                               banyan_chunk remote, banyan_program_by by)
+{
+    channel_add_get(CHANNEL_OF(channel), local, remote, by);
+}
+
+void banyan_program_memory_put(banyan_program_memory_channel *channel, banyan_chunk remote,
+                               banyan_chunk local, banyan_program_by by)
+{
+    channel_add_put(CHANNEL_OF(channel), "put", PLAN_PUT, remote, local, by);
+}
+
+void banyan_program_memory_put_packets(banyan_program_memory_channel *channel, banyan_chunk remote,
+                                       banyan_chunk local, banyan_program_by by)
+{
+    channel_add_put(CHANNEL_OF(channel), "put packets", PLAN_PUT_PACKET, remote, local, by);
+}
+
+void banyan_program_memory_read_put_packets(banyan_program_memory_channel *channel,
+                                            banyan_chunk remote, banyan_chunk local,
+                                            banyan_program_by by)
+{
+    channel_add_put(CHANNEL_OF(channel), "read-and-put packets", PLAN_READ_PUT_PACKET, remote,
+                    local, by);
+}
+
+void banyan_program_memory_reduce(banyan_program_memory_channel *channel, banyan_chunk local,
+                                  const banyan_chunk *remote, int count, banyan_chunk destination,
+                                  banyan_reduce_op op, banyan_program_by by)
+{
+    channel_add_reduce(CHANNEL_OF(channel), local, remote, count, destination, op, by);
+}
+
+banyan_program_port_channel *banyan_program_port_channel_create(banyan_program *program,
+                                                                int destination, int source)
+{
+    return channel_make(program, PLAN_PORT, destination, source);
+}
+
+void banyan_program_port_signal(banyan_program_port_channel *channel, int thread_block,
+                                banyan_sync sync)
+{
+    channel_add_sync(CHANNEL_OF(channel), "signal", PLAN_SIGNAL, thread_block, sync);
+}
+
+void banyan_program_port_wait(banyan_program_port_channel *channel, int thread_block,
+                              banyan_sync sync)
+{
+    channel_add_sync(CHANNEL_OF(channel), "wait", PLAN_WAIT, thread_block, sync);
+}
+
+void banyan_program_port_flush(banyan_program_port_channel *channel, int thread_block,
+                               banyan_sync sync)
+{
+    channel_add_sync(CHANNEL_OF(channel), "flush", PLAN_FLUSH, thread_block, sync);
+}
+
+void banyan_program_port_put(banyan_program_port_channel *channel, banyan_chunk remote,
+                             banyan_chunk local, int thread_block)
+{
+    channel_add_put(CHANNEL_OF(channel), "put", PLAN_PUT, remote, local, BANYAN_TB(thread_block));
+}
+
+void banyan_program_port_put_with_signal(banyan_program_port_channel *channel, banyan_chunk remote,
+                                         banyan_chunk local, int thread_block)
+{
+    channel_add_put(CHANNEL_OF(channel), "put with signal", PLAN_PUT_WITH_SIGNAL, remote, local,
+                    BANYAN_TB(thread_block));
+}
+
+void banyan_program_port_put_with_signal_and_flush(banyan_program_port_channel *channel,
+                                                   banyan_chunk remote, banyan_chunk local,
+                                                   int thread_block)
+{
+    channel_add_put(CHANNEL_OF(channel), "put with signal and flush",
+                    PLAN_PUT_WITH_SIGNAL_AND_FLUSH, remote, local, BANYAN_TB(thread_block));
+}
+
+void banyan_program_port_put_packets(banyan_program_port_channel *channel, banyan_chunk remote,
+                                     banyan_chunk local, int thread_block)
+{
+    channel_add_put(CHANNEL_OF(channel), "put packets", PLAN_PUT_PACKET, remote, local,
+                    BANYAN_TB(thread_block));
+}
+
+void banyan_program_port_read_put_packets(banyan_program_port_channel *channel, banyan_chunk remote,
+                                          banyan_chunk local, banyan_program_by by)
+{
+    channel_add_put(CHANNEL_OF(channel), "read-and-put packets", PLAN_READ_PUT_PACKET, remote,
+                    local, by);
 }

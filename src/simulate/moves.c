@@ -1,22 +1,196 @@
-#include "simulate/moves.h"
-
+/* Simulated moves: in a lane they follow each other, and wait for moves of other lanes. */
 #include <inttypes.h>
 #include <math.h>
 
 #include "core/error.h"
+#include "simulate/engine/record.h"
+#include "simulate/engine/sharing.h"
 #include "simulate/simulation.h"
-#include "simulate/topology/resources.h"
+#include "simulate/topology/routes.h"
 
 #define PS_PER_S 1e12
 /* 53 days, more than any simulation is meant to cover. */
 #define PS_MOST UINT64_C(4611686018427387904)
 
+#define NO_NUMBER UINT32_MAX
+
+/* State of a move. */
+typedef struct move_state {
+    uint64_t ready_ps;     /* earliest start */
+    uint32_t awaited_step; /* the step that makes it ready; NO_STEP */
+    uint32_t missing;      /* number of moves in `after` that are not done */
+    uint32_t lane, next;   /* in the lane; NO_NUMBER */
+    uint32_t number;       /* among the lane's */
+} move_state;
+
+typedef enum lane_stage {
+    LANE_WAITS,  /* waits for other moves, or has none left */
+    LANE_BEGINS, /* in the agenda, until its move is ready and its fixed time is over */
+    LANE_FLOWS
+} lane_stage;
+
+typedef struct move_lane {
+    uint32_t at; /* its current move; NO_NUMBER after the last */
+    lane_stage stage;
+    uint64_t free_ps; /* when its last move was done */
+    uint32_t last_step;
+    uint64_t began_ps;
+    uint32_t awaited_step;
+} move_lane;
+
+typedef struct moves_run {
+    const banyan_move *moves;
+    uint32_t count;
+    int ranks;
+    const banyan_topology *topology;
+    uint64_t grain_ps;
+    move_state *states;
+    move_lane *lanes;
+    uint32_t lane_count;
+    uint32_t *first_follower, *followers; /* for each move, the moves that have it in `after` */
+    agenda agenda;
+    sharing sharing;
+    routes routes;
+    route way;
+    record record;
+    uint64_t now_ps;
+    uint64_t *ends_ps; /* of each rank */
+    uint64_t settled_ps;
+    bool ended, began; /* a flow ended or began since rates were computed */
+} moves_run;
+
+static banyan_status check_move(const moves_run *run, uint32_t number)
+{
+    const banyan_move *move = &run->moves[number];
+    if (move->rank < 0 || move->rank >= run->ranks || move->peer < 0 || move->peer >= run->ranks)
+        return error_set(BANYAN_ERR_INVALID, "move %" PRIu32 " is from rank %d to rank %d of %d",
+                         number, move->rank, move->peer, run->ranks);
+    /* Empty lanes would only take memory. */
+    if (move->lane < 0 || (uint32_t)move->lane >= run->count)
+        return error_set(BANYAN_ERR_INVALID,
+                         "move %" PRIu32 " is in lane %d, and there are %" PRIu32 " moves", number,
+                         move->lane, run->count);
+    if (move->by != BANYAN_BY_BLOCKS && move->by != BANYAN_BY_PROXY)
+        return error_set(BANYAN_ERR_INVALID, "move %" PRIu32 " is carried by %d, which is nobody",
+                         number, (int)move->by);
+    for (int i = 0; i < 2; i++) {
+        if (move->after[i] != BANYAN_NO_MOVE && move->after[i] >= run->count)
+            return error_set(BANYAN_ERR_INVALID,
+                             "move %" PRIu32 " is after move %zu, and there are %" PRIu32, number,
+                             move->after[i], run->count);
+    }
+    return BANYAN_OK;
+}
+
+/* firsts[rank]: the rank's first lane; one more entry, behind the last rank's. */
+static banyan_status moves_list_count_lanes(moves_run *run, uint32_t *firsts)
+{
+    uint64_t lanes = 0;
+    for (uint32_t i = 0; i < run->count; i++) {
+        uint32_t *most = &firsts[run->moves[i].rank];
+        uint32_t needed = (uint32_t)run->moves[i].lane + 1;
+        *most = needed > *most ? needed : *most;
+    }
+    for (int r = 0; r <= run->ranks; r++) {
+        uint32_t here = r < run->ranks ? firsts[r] : 0;
+        firsts[r] = (uint32_t)lanes;
+        lanes += here;
+        if (lanes >= NO_NUMBER)
+            return error_set(BANYAN_ERR_INVALID, "ranks 0 to %d have more lanes than are simulated",
+                             r);
+    }
+    run->lane_count = (uint32_t)lanes;
+    return BANYAN_OK;
+}
+
+/* Link from the last move to the first, so that each lane's list is in order. */
+static banyan_status link_lanes(moves_run *run, const uint32_t *firsts)
+{
+    run->lanes = calloc(run->lane_count + (size_t)1, sizeof *run->lanes);
+    if (!run->lanes)
+        return error_no_memory(run->lane_count * sizeof *run->lanes, "the lanes of moves");
+    for (uint32_t l = 0; l < run->lane_count; l++)
+        run->lanes[l] = (move_lane){.at = NO_NUMBER, .last_step = NO_STEP, .awaited_step = NO_STEP};
+    for (uint32_t i = run->count; i-- > 0;) {
+        uint32_t lane = firsts[run->moves[i].rank] + (uint32_t)run->moves[i].lane;
+        run->states[i] =
+            (move_state){.awaited_step = NO_STEP, .lane = lane, .next = run->lanes[lane].at};
+        run->lanes[lane].at = i;
+    }
+    for (uint32_t l = 0; l < run->lane_count; l++) {
+        uint32_t number = 0;
+        for (uint32_t m = run->lanes[l].at; m != NO_NUMBER; m = run->states[m].next)
+            run->states[m].number = number++;
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status link_followers(moves_run *run)
+{
+    size_t count = 0;
+    run->first_follower = calloc(run->count + (size_t)2, sizeof *run->first_follower);
+    if (!run->first_follower)
+        return error_no_memory(run->count * sizeof *run->first_follower, "the order of moves");
+    /* Store ends first: filling from the back turns them into beginnings. */
+    for (uint32_t i = 0; i < run->count; i++) {
+        for (int a = 0; a < 2; a++) {
+            if (run->moves[i].after[a] == BANYAN_NO_MOVE)
+                continue;
+            run->first_follower[run->moves[i].after[a]]++;
+            run->states[i].missing++;
+            count++;
+        }
+    }
+    if (count >= NO_NUMBER)
+        return error_set(BANYAN_ERR_INVALID, "%zu orders between moves are more than are simulated",
+                         count);
+    run->followers = calloc(count + 1, sizeof *run->followers);
+    if (!run->followers)
+        return error_no_memory(count * sizeof *run->followers, "the order of moves");
+    uint32_t sum = 0;
+    for (uint32_t i = 0; i <= run->count; i++)
+        run->first_follower[i] = sum += run->first_follower[i];
+    for (uint32_t i = run->count; i-- > 0;) {
+        for (int a = 0; a < 2; a++) {
+            if (run->moves[i].after[a] != BANYAN_NO_MOVE)
+                run->followers[--run->first_follower[run->moves[i].after[a]]] = i;
+        }
+    }
+    return BANYAN_OK;
+}
+
+/* Build lanes and dependencies. INVALID, NO_MEMORY. */
+static banyan_status moves_list(moves_run *run)
+{
+    for (uint32_t i = 0; i < run->count; i++)
+        RETURN_IF_FAILED(check_move(run, i));
+    uint32_t *firsts = calloc((size_t)run->ranks + 1, sizeof *firsts);
+    run->states = calloc(run->count + (size_t)1, sizeof *run->states);
+    banyan_status status = BANYAN_OK;
+    if (!firsts || !run->states)
+        status = error_no_memory(run->count * sizeof *run->states, "the state of moves");
+    if (status == BANYAN_OK)
+        status = moves_list_count_lanes(run, firsts);
+    if (status == BANYAN_OK)
+        status = link_lanes(run, firsts);
+    if (status == BANYAN_OK)
+        status = link_followers(run);
+    free(firsts);
+    return status;
+}
+
+static void moves_list_free(moves_run *run)
+{
+    free(run->states);
+    free(run->lanes);
+    free(run->first_follower);
+    free(run->followers);
+}
+
 static const processor_kind *simulate_moves_kind_of(const moves_run *run, int rank)
 {
     return run->topology->vertices.data[rank].kind;
 }
-
-/* ---- one move ---- */
 
 static banyan_status simulate_moves_find_way(moves_run *run, int from, int to)
 {
@@ -96,8 +270,6 @@ static banyan_status begin_flow(moves_run *run, uint32_t lane, const banyan_move
     run->began = true;
     return BANYAN_OK;
 }
-
-/* ---- lanes ---- */
 
 /* Put the lane's move into the agenda when it waits for nothing. */
 static void simulate_moves_look(moves_run *run, uint32_t number)
@@ -192,8 +364,6 @@ static banyan_status simulate_moves_advance(moves_run *run, uint32_t number)
     }
     return end_move(run, number);
 }
-
-/* ---- all of them ---- */
 
 /* Process ends first: other moves may wait for them. */
 static uint64_t settle_due(const moves_run *run)

@@ -1,5 +1,7 @@
-"""Arrows only point down: a layer includes headers of layers below it, never of one above or beside it."""
+"""Arrows only point down: a layer includes headers of layers below it, never of one above or beside it. The files of a
+folder have an order: none needs a file that needs it."""
 
+import collections
 import pathlib
 import re
 import sys
@@ -83,6 +85,76 @@ def check(path, layer):
             yield f"{path.relative_to(ROOT)} ({layer}) includes {include} ({other})"
 
 
-found = list(problems())
-print("\n".join(found) or "every include points down")
+# A header and the source file of its name are one file here.
+DEFINITION = re.compile(r"^(?!static\b)[a-z_][\w \*]*?[ \*](\w+)\([^;{]*?\)\n\{", re.M)
+# Circles that are to be taken apart.
+CIRCLES = {
+    ("copy/strided", "include", "loops strided"),
+    ("cuda/execute", "call", "engine plan run staged"),
+    ("cuda/execute", "include", "engine staged"),
+    ("cuda/memory", "call", "multicast vmm"),
+    ("cuda/memory", "call", "share table"),
+    ("cuda/mixed/nodes", "include", "nodes puts"),
+    ("cuda/pipeline", "call", "copies pipeline work"),
+    ("memory/symmetric", "include", "attach attached"),
+    ("mixed", "call", "modes open run through_collectives"),
+    ("mixed/fused", "call", "fused packets units walk"),
+    ("mixed/fused", "include", "fused program"),
+    ("reshard/checkpoint", "call", "read saved"),
+    ("reshard/layout", "call", "file file_text"),
+    ("reshard/model", "call", "layout_pack layout_part"),
+    ("reshard/rules", "call", "clause conditions parse rules"),
+    ("reshard/rules", "include", "parse rules"),
+    ("world", "call", "control wait world"),
+    ("world", "include", "control world"),
+    ("world/net", "call", "endpoint endpoint_loop"),
+    ("world/net", "call", "reactor reactor_accept"),
+    ("world/net", "include", "reactor reactor_accept"),
+}
+
+
+def orders_of(folder):
+    """For each file of a folder, the files of the folder that it includes; and those whose functions it names."""
+    texts = {path: path.read_text() for path in folder.iterdir() if path.suffix in (".c", ".h", ".cu", ".cuh")}
+    defined = {name: path.stem for path, text in texts.items() if path.suffix == ".c" for name in DEFINITION.findall(text)}
+    includes, calls = collections.defaultdict(set), collections.defaultdict(set)
+    for path, text in texts.items():
+        headers = [ROOT / "src" / include for include in INCLUDE.findall(text)]
+        includes[path.stem] |= {header.stem for header in headers if header.parent == folder} - {path.stem}
+        if path.suffix == ".c":
+            words = set(re.findall(r"\w+", text)) & defined.keys()
+            calls[path.stem] |= {defined[word] for word in words} - {path.stem}
+    return {"include": includes, "call": calls}
+
+
+def reached_from(needs, start):
+    """The files that a file needs, directly or through others."""
+    reached, left = set(), [start]
+    while left:
+        for other in needs.get(left.pop(), set()) - reached:
+            reached.add(other)
+            left.append(other)
+    return reached
+
+
+def circles():
+    for folder in sorted(path for path in (ROOT / "src").rglob("*") if path.is_dir()):
+        for verb, needs in orders_of(folder).items():
+            reached = {stem: reached_from(needs, stem) for stem in needs}
+            for stem in sorted(reached):
+                circle = sorted(other for other in reached[stem] if stem in reached.get(other, ()))
+                if circle and stem == circle[0]:
+                    yield str(folder.relative_to(ROOT / "src")), verb, " ".join(circle)
+
+
+def circle_problems():
+    found = set(circles())
+    for folder, verb, files in sorted(found - CIRCLES):
+        yield f"files of src/{folder} {verb} each other in a circle: {files}"
+    for folder, verb, files in sorted(CIRCLES - found):
+        yield f"CIRCLES of this test lists {files} of src/{folder}, which {verb} each other in a circle no more: remove it"
+
+
+found = [*problems(), *circle_problems()]
+print("\n".join(found) or "every include points down, and the files of each folder have an order")
 sys.exit(1 if found else 0)

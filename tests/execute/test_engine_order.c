@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "execute/device/order.h"
+#include "execute/device/program.h"
 
 #define CHUNKS_EACH 4
 #define UNIT_BYTES 256

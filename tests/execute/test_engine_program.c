@@ -2,7 +2,7 @@
  * reductions read sources where they arrive if possible. */
 #include "support/test.h"
 
-#include "execute/device/fuse.h"
+#include "execute/device/program.h"
 
 #define BYTES 4992
 

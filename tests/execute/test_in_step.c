@@ -4,7 +4,6 @@
 #include <banyan/collective.h>
 #include <banyan/program.h>
 
-#include "execute/load/lock_step.h"
 #include "execute/load/spmd.h"
 
 static bool is_in_step(banyan_plan *plan)

@@ -6,7 +6,7 @@
 #include <inttypes.h>
 
 #include "core/text/text.h"
-#include "plan/json/op_text.h"
+#include "plan/op.h"
 #include "plan/plan.h"
 #include "program/compile/pass.h"
 #include "support/test.h"

@@ -1,4 +1,4 @@
-#include "check/warnings/idle.h"
+#include "check/warnings/warnings.h"
 
 #include <stdlib.h>
 #include <string.h>

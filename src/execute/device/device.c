@@ -6,11 +6,9 @@
 
 #include "core/deadline.h"
 #include "core/module.h"
-#include "execute/device/fuse.h"
-#include "execute/device/multicast.h"
+#include "execute/device/program.h"
 #include "execute/host/waits.h"
 #include "execute/load/binding.h"
-#include "execute/load/lock_step.h"
 #include "execute/load/spmd.h"
 #include "world/control.h"
 

@@ -1,4 +1,5 @@
-#include "execute/device/fuse.h"
+/* Remove steps that a device does not need: a reduction can read its sources where they arrive. */
+#include "execute/device/program.h"
 
 struct fuser {
     const banyan_loaded_plan *loaded;

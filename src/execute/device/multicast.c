@@ -1,4 +1,6 @@
-#include "execute/device/multicast.h"
+/* Switch channels of plans on devices use multicast addresses where these exist: see
+ * memory/symmetric/multicast.h. All other accesses go to each rank's memory. */
+#include "execute/device/program.h"
 
 #include <string.h>
 

@@ -2,10 +2,6 @@
 
 #include <inttypes.h>
 
-#include "execute/device/fuse.h"
-#include "execute/device/multicast.h"
-#include "execute/device/order.h"
-
 /* Largest number of listed iterations of a loop. */
 #define ITERATIONS_MOST (UINT64_C(1) << 20)
 

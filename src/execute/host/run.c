@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "core/threads/thread.h"
 #include "execute/device/device.h"
-#include "execute/host/scheduler.h"
+#include "execute/host/task.h"
 #include "execute/load/binding.h"
 #include "execute/shuffle/shuffle.h"
 #include "world/control.h"
@@ -322,7 +322,8 @@ banyan_status banyan_loaded_plan_reset(banyan_loaded_plan *loaded)
     return control_agree(executor->world, on_host ? reset_host(loaded) : device_reset(loaded));
 }
 
-struct started_run {
+/* The arguments of a run. */
+struct run_call {
     banyan_loaded_plan *loaded;
     const void *input;
     void *output;
@@ -332,7 +333,7 @@ struct started_run {
 
 static banyan_status host_run_started(void *context)
 {
-    struct started_run started = *(struct started_run *)context;
+    struct run_call started = *(struct run_call *)context;
     free(context);
     return banyan_loaded_plan_run(started.loaded, started.input, started.output,
                                   started.message_bytes, started.dtype, NULL);
@@ -347,10 +348,10 @@ banyan_status banyan_loaded_plan_start(banyan_loaded_plan *loaded, const void *i
                          "rank %d: runs on a GPU go on by themselves in their stream, and have no "
                          "request to wait for",
                          loaded->executor->rank);
-    struct started_run *started = malloc(sizeof *started);
+    struct run_call *started = malloc(sizeof *started);
     banyan_status status;
     if (started) {
-        *started = (struct started_run){loaded, input, output, message_bytes, dtype};
+        *started = (struct run_call){loaded, input, output, message_bytes, dtype};
         status = request_start(host_run_started, started, request);
     } else {
         status = error_no_memory(sizeof *started, "a run of a plan");
@@ -358,4 +359,49 @@ banyan_status banyan_loaded_plan_start(banyan_loaded_plan *loaded, const void *i
     if (status != BANYAN_OK)
         free(started);
     return control_fail(loaded->executor->world, status); /* others may wait in their runs */
+}
+
+banyan_status banyan_loaded_plan_wait(banyan_loaded_plan *loaded)
+{
+    if (!executor_is_host(loaded->executor))
+        RETURN_IF_FAILED(device_drain(loaded));
+    return banyan_loaded_plan_status(loaded);
+}
+
+static banyan_status queue_run(void *context, void *stream)
+{
+    const struct run_call *run = context;
+    return banyan_loaded_plan_run(run->loaded, run->input, run->output, run->message_bytes,
+                                  run->dtype, stream);
+}
+
+/* Use one graph of runs, so that no host time lies between two runs on a device. */
+static banyan_status time_on_device(struct run_call *run, uint32_t runs, uint64_t *ns)
+{
+    const banyan_executor *executor = run->loaded->executor;
+    void *recorded = NULL;
+    banyan_status status =
+        control_agree(executor->world, executor->engine_ops->record(executor->engine, queue_run,
+                                                                    run, runs, &recorded));
+    if (status == BANYAN_OK)
+        status = executor->engine_ops->play(recorded, ns);
+    executor->engine_ops->forget(recorded);
+    return status == BANYAN_OK ? banyan_loaded_plan_status(run->loaded) : status;
+}
+
+banyan_status banyan_loaded_plan_time(banyan_loaded_plan *loaded, const void *input, void *output,
+                                      uint64_t message_bytes, DLDataType dtype, uint32_t runs,
+                                      uint64_t *ns)
+{
+    struct run_call run = {loaded, input, output, message_bytes, dtype};
+    banyan_world *world = loaded->executor->world;
+    CONTROL_ENTER_WITHIN(world, loaded->executor->timeout);
+    if (!executor_is_host(loaded->executor))
+        return time_on_device(&run, runs, ns);
+    RETURN_IF_FAILED(banyan_world_barrier(world));
+    uint64_t began_ns = time_now_ns();
+    for (uint32_t i = 0; i < runs; i++)
+        RETURN_IF_FAILED(queue_run(&run, NULL));
+    *ns = time_now_ns() - began_ns;
+    return BANYAN_OK;
 }

@@ -1,4 +1,4 @@
-#include "execute/host/scheduler.h"
+#include "execute/host/task.h"
 
 #include <sched.h>
 

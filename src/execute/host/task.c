@@ -6,7 +6,6 @@
 
 #include "execute/load/loaded.h"
 #include "execute/shuffle/shuffle.h"
-#include "execute/specialize/move.h"
 
 static void ring_own(const plan_run *of)
 {

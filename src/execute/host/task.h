@@ -71,4 +71,25 @@ banyan_status task_find_pieces(const plan_run *of, task *t, const step *s);
 /* Run the task until it waits or is done. */
 task_state task_advance(const plan_run *of, task *t, trace_ring *ring);
 
+/* Steps that move bytes: move.c. */
+
+/* True when the step is done. False: it waits, and t->moved says whether it made progress. */
+bool move_copy(const plan_run *of, task *t, const step *s);
+bool move_pack(const plan_run *of, task *t, const step *s);
+bool move_unpack(const plan_run *of, task *t, const step *s);
+bool move_forward(const plan_run *of, task *t, const step *s);
+bool move_combine(const plan_run *of, task *t, const step *s);
+bool move_post(const plan_run *of, task *t, const step *s);
+
+/* Post to the proxy. False: the queue is full. */
+bool move_request(const plan_run *of, channel_end *end, const port_request *request);
+
+/* Wake the waiters for the packets that the step has written. */
+void move_doorbell(task *t, const step *s);
+
+/* Run every `stride`-th thread block from `first` on until all are done. The calling thread sleeps
+ * only when none of them can go on. Fails, with a message, when the world ends, after the world's
+ * timeout, or, without a message, when another thread stops `of`. */
+banyan_status scheduler_run(plan_run *of, uint32_t first, uint32_t stride, trace_ring *ring);
+
 #endif

@@ -3,8 +3,7 @@
 
 #include "core/error.h"
 #include "execute/device/device.h"
-#include "execute/device/multicast.h"
-#include "execute/load/agree.h"
+#include "execute/device/program.h"
 #include "execute/load/binding.h"
 #include "execute/shuffle/shuffle.h"
 #include "world/control.h"
@@ -140,6 +139,39 @@ static banyan_status take_own(banyan_loaded_plan *loaded)
     return BANYAN_OK;
 }
 
+static void load_note_reach(reach *reaches, const plan_cursor *at, uint32_t i)
+{
+    const plan_operand *operand = plan_operand_at(at->op, i);
+    bool written = i >= at->op->source_count;
+    const int *ranks;
+    int room;
+    int count = plan_operand_ranks(at->plan, at->rank, at->block, at->op, operand, &ranks, &room);
+    plan_where where = plan_operand_where(at->plan, at->rank, at->block, at->op, operand);
+    for (int r = 0; r < count; r++) {
+        reach *of = &reaches[step_base(ranks[r], where.buffer)];
+        of->used = true;
+        of->read |= !written;
+        of->written |= written;
+        of->peers |= ranks[r] != at->rank;
+    }
+}
+
+/* Return the accesses to every buffer of every rank, indexed by step_base. NULL: out of memory. */
+static reach *load_find_reaches(const banyan_plan *plan)
+{
+    size_t bytes = (size_t)plan->rank_count * PLAN_BUFFERS * sizeof(reach);
+    reach *reaches = calloc(1, bytes);
+    if (!reaches) {
+        error_no_memory(bytes, "the reach of a plan's buffers");
+        return NULL;
+    }
+    for (plan_cursor at = {.plan = plan}; plan_cursor_next(&at);) {
+        for (uint32_t i = 0; i < plan_operand_count(at.op); i++)
+            load_note_reach(reaches, &at, i);
+    }
+    return reaches;
+}
+
 static banyan_status execute_load_prepare(banyan_loaded_plan *loaded, const banyan_plan *plan,
                                           const banyan_loaded_plan_options *options)
 {
@@ -149,7 +181,7 @@ static banyan_status execute_load_prepare(banyan_loaded_plan *loaded, const bany
     loaded->memories[PLAN_INPUT] = options->input;
     loaded->memories[PLAN_OUTPUT] = options->output;
     loaded->flag = 1;
-    loaded->reaches = reach_find(loaded->plan);
+    loaded->reaches = load_find_reaches(loaded->plan);
     if (!loaded->reaches)
         return BANYAN_ERR_NO_MEMORY;
     if (loaded->plan->in_place)

@@ -8,9 +8,16 @@
 #include "core/error.h"
 #include "execute/executor.h"
 #include "execute/host/waits.h"
-#include "execute/load/reach.h"
 #include "execute/specialize/specialize.h"
 #include "world/control.h"
+
+/* The accesses to a buffer when a plan runs. */
+typedef struct reach {
+    bool used;    /* by any rank */
+    bool read;    /* by any rank */
+    bool written; /* by any rank */
+    bool peers;   /* other ranks read or write it */
+} reach;
 
 /* Offsets in a rank's part of the plan's symmetric block. The counters come first: those of memory
  * channels, then those of port channels. */
@@ -96,5 +103,9 @@ struct banyan_loaded_plan {
     error_kept failed; /* the first run that failed */
     device_wait waits;
 };
+
+/* Check that all ranks load the same plan with the same options. Collective. MISMATCH on all ranks,
+ * with the first difference in the message. */
+banyan_status load_agree(banyan_loaded_plan *loaded);
 
 #endif

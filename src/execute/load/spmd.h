@@ -13,4 +13,10 @@ bool plan_is_spmd(const banyan_plan *plan);
  * operations where the peer does so through the other end of `channel`. False: there is none. */
 bool plan_twin(const banyan_plan *plan, int rank, uint32_t channel, uint32_t *twin);
 
+/* For an SPMD plan: determine whether it completes if no thread block of any rank begins an
+ * operation before all have ended the previous one. Every wait then follows the signals that it
+ * takes. The result is false for plans with waits for packets, semaphores or barriers, and for
+ * plans with loops. NO_MEMORY. */
+banyan_status plan_runs_in_lock_step(const banyan_plan *plan, bool *in_step);
+
 #endif

@@ -3,8 +3,29 @@
 #ifndef EXECUTE_SHUFFLE_PORTS_H
 #define EXECUTE_SHUFFLE_PORTS_H
 
-#include "execute/shuffle/random.h"
+#include "core/containers.h"
 #include "execute/specialize/step.h"
+
+/* A sequence of random numbers that a seed determines. */
+typedef struct shuffle_random {
+    uint64_t seed, drawn;
+} shuffle_random;
+
+static inline shuffle_random shuffle_random_from(uint64_t seed)
+{
+    return (shuffle_random){.seed = seed};
+}
+
+static inline uint64_t shuffle_next(shuffle_random *random)
+{
+    random->drawn++;
+    return hash_bytes(&random->drawn, sizeof random->drawn, random->seed);
+}
+
+static inline uint64_t shuffle_below(shuffle_random *random, uint64_t bound)
+{
+    return shuffle_next(random) % bound;
+}
 
 /* Requests held for a channel; further ones are posted. */
 #define HELD_MOST 32

@@ -13,6 +13,14 @@ struct piece_writer {
     piece_words *words;
 };
 
+uint64_t specialized_place(const specialized_plan *of, const banyan_plan *plan, int rank,
+                           plan_buffer buffer)
+{
+    bool block_of_output = plan->collective == BANYAN_ALLGATHER && buffer == PLAN_INPUT;
+    bool block_of_input = plan->collective == BANYAN_REDUCESCATTER && buffer == PLAN_OUTPUT;
+    return block_of_output || block_of_input ? (uint64_t)rank * of->bytes[buffer] : 0;
+}
+
 static banyan_status refuse_piece(const struct piece_writer *writer, const char *what, uint64_t is,
                                   size_t multiple)
 {

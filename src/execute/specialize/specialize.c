@@ -24,14 +24,6 @@ struct builder {
     uint32_t number;      /* number of the operation, or of its loop, in the thread block */
 };
 
-uint64_t specialized_place(const specialized_plan *of, const banyan_plan *plan, int rank,
-                           plan_buffer buffer)
-{
-    bool block_of_output = plan->collective == BANYAN_ALLGATHER && buffer == PLAN_INPUT;
-    bool block_of_input = plan->collective == BANYAN_REDUCESCATTER && buffer == PLAN_OUTPUT;
-    return block_of_output || block_of_input ? (uint64_t)rank * of->bytes[buffer] : 0;
-}
-
 static banyan_status specialize_add_pieces(struct builder *build, step *s)
 {
     specialized_plan *made = build->made;

@@ -1,98 +1,13 @@
 #include "plan/json/read.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/text/json.h"
-#include "plan/op.h"
 
 /* A file of this size has some ten million operations. */
 #define FILE_BYTES_MAX ((size_t)4 << 30)
-
-banyan_status read_u64_maybe(plan_reader *reader, const json_t *object, const char *key,
-                             uint64_t low, uint64_t high, uint64_t *value)
-{
-    const json_t *found = json_object_get(object, key);
-    if (!found || json_is_null(found))
-        return BANYAN_OK;
-    return json_member_u64(&reader->path, object, key, low, high, value);
-}
-
-banyan_status read_bool_maybe(plan_reader *reader, const json_t *object, const char *key,
-                              bool *value)
-{
-    const json_t *found = json_object_get(object, key);
-    if (!found || json_is_null(found))
-        return BANYAN_OK;
-    return json_member_bool(&reader->path, object, key, value);
-}
-
-banyan_status read_array_maybe(plan_reader *reader, const json_t *object, const char *key,
-                               json_t **array)
-{
-    const json_t *found = json_object_get(object, key);
-    *array = NULL;
-    if (!found || json_is_null(found))
-        return BANYAN_OK;
-    return json_member(&reader->path, object, key, JSON_ARRAY, array);
-}
-
-banyan_status read_count(plan_reader *reader, const json_t *array, uint32_t *count)
-{
-    size_t length = json_array_size(array);
-    if (length > INT32_MAX)
-        return json_path_fail(&reader->path, "has %zu entries: at most %d are possible", length,
-                              INT32_MAX);
-    *count = (uint32_t)length;
-    return BANYAN_OK;
-}
-
-banyan_status read_numbers(plan_reader *reader, const json_t *object, const char *key,
-                           uint32_t high, uint32_t *numbers, uint32_t *count)
-{
-    json_t *array;
-    RETURN_IF_FAILED(json_member(&reader->path, object, key, JSON_ARRAY, &array));
-    size_t mark = json_path_key(&reader->path, key);
-    size_t length = json_array_size(array);
-    if (length > INT32_MAX - *count)
-        return json_path_fail(&reader->path, "has %zu entries: at most %d are possible", length,
-                              INT32_MAX);
-    for (size_t i = 0; i < length; i++) {
-        uint64_t number;
-        size_t inner = json_path_index(&reader->path, i);
-        RETURN_IF_FAILED(json_u64(&reader->path, json_array_get(array, i), 0, high, &number));
-        json_path_pop(&reader->path, inner);
-        numbers[(*count)++] = (uint32_t)number;
-    }
-    json_path_pop(&reader->path, mark);
-    return BANYAN_OK;
-}
-
-banyan_status read_channel_type(plan_reader *reader, const json_t *object, const char *key,
-                                plan_channel_type *type)
-{
-    const char *name;
-    RETURN_IF_FAILED(json_member_string(&reader->path, object, key, &name));
-    size_t mark = json_path_key(&reader->path, key);
-    if (!plan_channel_parse(name, type))
-        return json_path_fail(&reader->path, "is \"%s\": memory, port and switch are possible",
-                              name);
-    json_path_pop(&reader->path, mark);
-    return BANYAN_OK;
-}
-
-banyan_status read_buffer(plan_reader *reader, const json_t *object, const char *key,
-                          plan_buffer *buffer)
-{
-    const char *name;
-    RETURN_IF_FAILED(json_member_string(&reader->path, object, key, &name));
-    size_t mark = json_path_key(&reader->path, key);
-    if (!plan_buffer_parse(name, buffer))
-        return json_path_fail(
-            &reader->path, "is \"%s\": i (input), o (output) and s (scratch) are possible", name);
-    json_path_pop(&reader->path, mark);
-    return BANYAN_OK;
-}
 
 static banyan_status read_protocol(plan_reader *reader, const json_t *root)
 {
@@ -106,13 +21,6 @@ static banyan_status read_protocol(plan_reader *reader, const json_t *root)
         return json_path_fail(&reader->path, "has the protocol \"%s\": Simple and LL are possible",
                               name);
     return BANYAN_OK;
-}
-
-banyan_status read_text(plan_reader *reader, const char *what, const char *text, const char **taken)
-{
-    RETURN_IF_FAILED(json_path_check_text(&reader->path, what, text));
-    *taken = plan_take_text(reader->plan, text);
-    return *taken ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
 static banyan_status read_names(plan_reader *reader, const json_t *root)
@@ -146,6 +54,176 @@ static banyan_status read_head(plan_reader *reader, const json_t *root)
     RETURN_IF_FAILED(
         read_u64_maybe(reader, root, "max_message_size", 0, UINT64_MAX, &plan->max_message_bytes));
     plan->threads_per_block = (int)threads;
+    return BANYAN_OK;
+}
+
+static banyan_status read_tags(plan_reader *reader, const json_t *extras)
+{
+    banyan_plan *plan = reader->plan;
+    json_t *tags = json_object_get(extras, "tags"), *value;
+    const char *key;
+    if (!tags)
+        return BANYAN_OK;
+    RETURN_IF_FAILED(json_member(&reader->path, extras, "tags", JSON_OBJECT, &tags));
+    size_t mark = json_path_key(&reader->path, "tags");
+    plan->tags = plan_take(plan, json_object_size(tags), sizeof *plan->tags);
+    if (!plan->tags)
+        return BANYAN_ERR_NO_MEMORY;
+    json_object_foreach(tags, key, value)
+    {
+        const char *text;
+        plan_tag *tag = &plan->tags[plan->tag_count++];
+        RETURN_IF_FAILED(json_member_string(&reader->path, tags, key, &text));
+        RETURN_IF_FAILED(read_text(reader, "key", key, &tag->key));
+        RETURN_IF_FAILED(read_text(reader, "value", text, &tag->value));
+    }
+    json_path_pop(&reader->path, mark);
+    return BANYAN_OK;
+}
+
+/* [["ring.c", 42], …] */
+static banyan_status read_lines(plan_reader *reader, const json_t *extras)
+{
+    banyan_plan *plan = reader->plan;
+    json_t *list;
+    RETURN_IF_FAILED(read_array_maybe(reader, extras, "lines", &list));
+    if (!list)
+        return BANYAN_OK;
+    size_t mark = json_path_key(&reader->path, "lines");
+    RETURN_IF_FAILED(read_count(reader, list, &plan->line_count));
+    plan->lines = plan_take(plan, plan->line_count, sizeof *plan->lines);
+    if (!plan->lines)
+        return BANYAN_ERR_NO_MEMORY;
+    for (uint32_t i = 0; i < plan->line_count; i++) {
+        const json_t *pair = json_array_get(list, i), *line = json_array_get(pair, 1);
+        const char *file = json_string_value(json_array_get(pair, 0));
+        json_int_t number = json_integer_value(line);
+        size_t inner = json_path_index(&reader->path, i);
+        if (!file || !json_is_integer(line) || number < 0 || number > INT_MAX)
+            return json_path_fail(&reader->path, "is not a list of a file and a line");
+        plan->lines[i].line = (int)number;
+        RETURN_IF_FAILED(read_text(reader, "file", file, &plan->lines[i].file));
+        json_path_pop(&reader->path, inner);
+    }
+    json_path_pop(&reader->path, mark);
+    return BANYAN_OK;
+}
+
+static banyan_status read_contribution(plan_reader *reader, const json_t *pair,
+                                       plan_contribution *read)
+{
+    uint64_t rank;
+    if (json_array_size(pair) != 2)
+        return json_path_fail(&reader->path, "has to be a rank and one of its input chunks");
+    RETURN_IF_FAILED(json_u64(&reader->path, json_array_get(pair, 0), 0,
+                              (uint64_t)reader->plan->rank_count - 1, &rank));
+    read->rank = (int)rank;
+    return json_u64(&reader->path, json_array_get(pair, 1), 0, INT64_MAX, &read->chunk);
+}
+
+static banyan_status read_chunk(plan_reader *reader, const json_t *pairs, plan_expected *read)
+{
+    if (json_is_null(pairs))
+        return BANYAN_OK;
+    if (!json_is_array(pairs))
+        return json_path_fail(&reader->path, "has to be null or a list of contributions");
+    plan_contribution *contributions =
+        plan_take(reader->plan, json_array_size(pairs), sizeof *contributions);
+    if (!contributions)
+        return BANYAN_ERR_NO_MEMORY;
+    for (size_t i = 0; i < json_array_size(pairs); i++) {
+        size_t mark = json_path_index(&reader->path, i);
+        RETURN_IF_FAILED(read_contribution(reader, json_array_get(pairs, i), &contributions[i]));
+        json_path_pop(&reader->path, mark);
+    }
+    *read = (plan_expected){contributions, json_array_size(pairs)};
+    return BANYAN_OK;
+}
+
+/* Read one list per rank, as long as the rank has output chunks: a number alone never causes an
+ * allocation. */
+static banyan_status read_chunks(plan_reader *reader, const json_t *chunks, int rank)
+{
+    uint64_t outputs = reader->plan->ranks[rank].chunks[PLAN_OUTPUT];
+    if (json_is_null(chunks))
+        return BANYAN_OK;
+    if (!json_is_array(chunks) || json_array_size(chunks) != outputs)
+        return json_path_fail(&reader->path, "has to be null or a list of the %llu output chunks",
+                              (unsigned long long)outputs);
+    plan_expected *read = plan_take(reader->plan, (size_t)outputs, sizeof *read);
+    if (!read)
+        return BANYAN_ERR_NO_MEMORY;
+    for (size_t i = 0; i < outputs; i++) {
+        size_t mark = json_path_index(&reader->path, i);
+        RETURN_IF_FAILED(read_chunk(reader, json_array_get(chunks, i), &read[i]));
+        json_path_pop(&reader->path, mark);
+    }
+    reader->plan->expected[rank] = read;
+    return BANYAN_OK;
+}
+
+static banyan_status read_expected(plan_reader *reader, const json_t *extras)
+{
+    banyan_plan *plan = reader->plan;
+    json_t *ranks;
+    RETURN_IF_FAILED(read_array_maybe(reader, extras, "expected", &ranks));
+    if (!ranks)
+        return BANYAN_OK;
+    size_t key = json_path_key(&reader->path, "expected");
+    if (json_array_size(ranks) != (size_t)plan->rank_count)
+        return json_path_fail(&reader->path, "has %zu entries, and the plan has %d ranks",
+                              json_array_size(ranks), plan->rank_count);
+    plan->expected = plan_take(plan, (size_t)plan->rank_count, sizeof *plan->expected);
+    if (!plan->expected)
+        return BANYAN_ERR_NO_MEMORY;
+    for (int r = 0; r < plan->rank_count; r++) {
+        size_t mark = json_path_index(&reader->path, (size_t)r);
+        RETURN_IF_FAILED(read_chunks(reader, json_array_get(ranks, (size_t)r), r));
+        json_path_pop(&reader->path, mark);
+    }
+    json_path_pop(&reader->path, key);
+    return BANYAN_OK;
+}
+
+static banyan_status read_expected_op(plan_reader *reader, const json_t *extras)
+{
+    const char *name;
+    if (!json_object_get(extras, "reduce_op"))
+        return BANYAN_OK;
+    RETURN_IF_FAILED(json_member_string(&reader->path, extras, "reduce_op", &name));
+    if (banyan_reduce_op_parse(name, &reader->plan->expected_op) == BANYAN_OK)
+        return BANYAN_OK;
+    json_path_key(&reader->path, "reduce_op");
+    return json_path_fail(&reader->path, "is \"%s\": sum, min and max are possible", name);
+}
+
+/* Read the members of the key "banyan". */
+static banyan_status read_extras(plan_reader *reader, const json_t *root)
+{
+    banyan_plan *plan = reader->plan;
+    json_t *extras;
+    bool shifts = plan->collective == BANYAN_SENDRECV;
+    uint64_t root_rank = 0, shift = shifts ? (uint64_t)(1 % plan->rank_count) : 0;
+    uint64_t last = (uint64_t)plan->rank_count - 1;
+    plan->shift = (int)shift;
+    if (!json_object_get(root, "banyan"))
+        return BANYAN_OK;
+    RETURN_IF_FAILED(json_member(&reader->path, root, "banyan", JSON_OBJECT, &extras));
+    size_t mark = json_path_key(&reader->path, "banyan");
+    RETURN_IF_FAILED(read_u64_maybe(reader, extras, "root", 0, last, &root_rank));
+    RETURN_IF_FAILED(read_u64_maybe(reader, extras, "shift", 0, last, &shift));
+    RETURN_IF_FAILED(read_u64_maybe(reader, extras, "reused_scratch_bytes", 0, UINT64_MAX,
+                                    &plan->reused_scratch_bytes));
+    if (plan->collective == BANYAN_CUSTOM)
+        RETURN_IF_FAILED(
+            read_u64_maybe(reader, extras, "block_chunks", 1, INT64_MAX, &plan->block_chunks));
+    RETURN_IF_FAILED(read_expected_op(reader, extras));
+    RETURN_IF_FAILED(read_expected(reader, extras));
+    RETURN_IF_FAILED(read_tags(reader, extras));
+    RETURN_IF_FAILED(read_lines(reader, extras));
+    plan->root = (int)root_rank;
+    plan->shift = (int)shift;
+    json_path_pop(&reader->path, mark);
     return BANYAN_OK;
 }
 

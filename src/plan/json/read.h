@@ -36,13 +36,11 @@ banyan_status read_buffer(plan_reader *reader, const json_t *object, const char 
 /* Read the operations of a thread block; `path` leads to the list. */
 banyan_status read_ops(plan_reader *reader, const json_t *array, bool in_loop, plan_op **ops,
                        uint32_t *count);
-/* Read one entry of "gpus". */
 /* Copy a name or tag into the plan; FORMAT when it has control characters. */
 banyan_status read_text(plan_reader *reader, const char *what, const char *text,
                         const char **taken);
 
+/* Read one entry of "gpus". */
 banyan_status read_rank(plan_reader *reader, const json_t *object, plan_rank *rank);
-/* Read the members of the key "banyan". */
-banyan_status read_extras(plan_reader *reader, const json_t *root);
 
 #endif

@@ -2,7 +2,7 @@
 #ifndef PROGRAM_COMPILE_FUSE_H
 #define PROGRAM_COMPILE_FUSE_H
 
-#include "program/ops.h"
+#include "program/compile/pass.h"
 
 /* Spare capacity of the lists of the operation being extended, so that long runs are joined in
  * linear time. Zeroed for a new operation. */

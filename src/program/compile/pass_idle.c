@@ -7,7 +7,6 @@
  * - The later ones only wait for signals, which changes nothing before the next synchronization
  *   point. */
 #include "program/compile/pass.h"
-#include "program/ops.h"
 
 static bool pass_idle_joins(const plan_op *op)
 {

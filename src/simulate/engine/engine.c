@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "simulate/topology/resources.h"
+#include "simulate/simulation.h"
 
 /* 53 days, more than any simulation is meant to cover. */
 #define PS_MOST UINT64_C(4611686018427387904)

@@ -108,7 +108,7 @@ banyan_status engine_make(const banyan_plan *plan, const banyan_topology *topolo
 banyan_status engine_run(engine *all);
 void engine_free(engine *old);
 
-/* Waiting: block.c. */
+/* Waiting: waiting.c. */
 
 void waiters_add(engine *all, waiters *list, uint32_t lane);
 /* Make all of them check again, now. */

@@ -2,7 +2,7 @@
 
 #include "plan/op.h"
 #include "simulate/engine/engine.h"
-#include "simulate/topology/resources.h"
+#include "simulate/simulation.h"
 
 /* Bytes that a thread block moves, per kind of rate. */
 typedef struct work {

@@ -47,8 +47,6 @@ banyan_status record_path(const record *of, uint32_t **path, size_t *count)
     return BANYAN_OK;
 }
 
-/* ---- as a trace ---- */
-
 /* Proxies have lanes behind those of the thread blocks. */
 #define PROXY_LANE 100000
 

@@ -42,8 +42,6 @@ void sharing_free(sharing *old)
     array_free(&old->shares);
 }
 
-/* ---- adding and removing flows ---- */
-
 static bool is_full(const resource *one)
 {
     return one->wanted > one->bytes_per_s * (1 + SLACK);
@@ -148,8 +146,6 @@ bool flow_end(sharing *all, uint32_t number, uint64_t now_ps)
     return true;
 }
 
-/* ---- tied flows and resources ---- */
-
 static bool tie_users(sharing *all, uint32_t number)
 {
     resource *one = &all->resources[number];
@@ -197,8 +193,6 @@ static bool find_tied(sharing *all)
     return true;
 }
 
-/* ---- rates ---- */
-
 static void set_rate(sharing *all, uint32_t number, double rate, uint64_t now_ps)
 {
     flow *one = &all->flows[number];
@@ -218,8 +212,6 @@ static void set_rate(sharing *all, uint32_t number, double rate, uint64_t now_ps
     double ps = ceil(one->left / rate * PS_PER_S);
     agenda_set(all->ends, number, ps < PS_MOST ? now_ps + (uint64_t)ps : (uint64_t)PS_MOST);
 }
-
-/* ---- the scarcest first ---- */
 
 /* Return the resource's remaining room per flow without a rate; it only grows as others get theirs.
  */

@@ -79,8 +79,6 @@ static banyan_status topology_read_flag(reader *from, const json_t *entry, const
                                        : BANYAN_OK;
 }
 
-/* ---- kinds of processors ---- */
-
 /* Read an optional rate; `otherwise` is the default. */
 static banyan_status read_rate_or(reader *from, const json_t *object, const char *key,
                                   double otherwise, double *rate)
@@ -239,8 +237,6 @@ static banyan_status topology_read_find_kind(reader *from, const json_t *entry,
     return json_path_fail(&from->path, "is of a kind \"%s\" that \"kinds\" does not have", name);
 }
 
-/* ---- processors, switches, links: entries that stand for one or many ---- */
-
 static banyan_status add_vertex(reader *from, const json_t *entry, const repeat *turns,
                                 topology_vertex vertex)
 {
@@ -357,8 +353,6 @@ static banyan_status topology_read_entries(reader *from, const json_t *root, con
     json_path_pop(&from->path, mark);
     return BANYAN_OK;
 }
-
-/* ---- the whole file ---- */
 
 /* Index links by source vertex. */
 static banyan_status index_links(banyan_topology *topology)

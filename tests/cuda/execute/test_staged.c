@@ -8,7 +8,6 @@
 #include <banyan/program.h>
 
 #include "core/deadline.h"
-#include "execute/load/lock_step.h"
 #include "execute/load/spmd.h"
 #include "support/proof.h"
 #include "support/ranks.h"

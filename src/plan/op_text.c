@@ -1,5 +1,3 @@
-#include "plan/json/op_text.h"
-
 #include "plan/op.h"
 
 #define ULL(number) ((unsigned long long)(number))

@@ -1,4 +1,4 @@
-#include "program/ops.h"
+#include "program/compile/pass.h"
 
 static banyan_status rewrite_list(const ops_place *place, ops_rewrite rewrite, plan_op **ops,
                                   uint32_t *count)

@@ -1,4 +1,4 @@
-#include "execute/specialize/move.h"
+#include "execute/host/task.h"
 
 #include <string.h>
 
