@@ -280,7 +280,7 @@ BANYAN_API void banyan_program_semaphore_release(banyan_program_semaphore *semap
  * k-th created from b to a: a wait on one consumes a signal on the other. */
 typedef struct banyan_program_memory_channel banyan_program_memory_channel;
 
-/* Create a memory channel between two different ranks. */
+/* Create a memory channel between two different ranks. The destination comes first. */
 BANYAN_API banyan_program_memory_channel *
 banyan_program_memory_channel_create(banyan_program *program, int destination, int source);
 
@@ -339,7 +339,7 @@ BANYAN_API void banyan_program_memory_reduce(banyan_program_memory_channel *chan
  * for memory channels. */
 typedef struct banyan_program_port_channel banyan_program_port_channel;
 
-/* Create a port channel between two different ranks. */
+/* Create a port channel between two different ranks. The destination comes first. */
 BANYAN_API banyan_program_port_channel *
 banyan_program_port_channel_create(banyan_program *program, int destination, int source);
 
