@@ -438,6 +438,41 @@ void layout_add_layout(banyan_layout *layout, const banyan_layout *other, int ra
     }
 }
 
+static banyan_status layout_set_dtypes(banyan_layout *layout, const DLDataType *dtypes)
+{
+    for (size_t i = 0; i < layout->paddings.count; i++) {
+        const struct padding *padding = &layout->paddings.data[i];
+        const banyan_local_tensor *local = &layout->tensors.data[padding->tensor];
+        DLDataType dtype = dtypes[padding->tensor];
+        if (padding->is_filled && !banyan_dtype_equal(dtype, local->dtype))
+            return error_set(BANYAN_ERR_INVALID,
+                             "local tensor \"%s\" takes the type of its source, %s, and has "
+                             "padding that is filled with a value of %s",
+                             local->name, banyan_dtype_name(dtype),
+                             banyan_dtype_name(local->dtype));
+    }
+    for (size_t i = 0; i < layout->tensors.count; i++)
+        layout->tensors.data[i].dtype = dtypes[i];
+    return BANYAN_OK;
+}
+
+banyan_status layout_copy(const banyan_layout *layout, const DLDataType *dtypes,
+                          banyan_layout **copy)
+{
+    banyan_layout *made;
+    RETURN_IF_FAILED(banyan_layout_create(&made));
+    if (layout)
+        layout_add_layout(made, layout, 0);
+    banyan_status status = layout_error(made);
+    if (status == BANYAN_OK && dtypes)
+        status = layout_set_dtypes(made, dtypes);
+    if (status == BANYAN_OK)
+        *copy = made;
+    else
+        banyan_layout_destroy(made);
+    return status;
+}
+
 size_t banyan_layout_tensor_count(const banyan_layout *layout)
 {
     return layout->tensors.count;

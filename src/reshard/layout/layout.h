@@ -32,6 +32,11 @@ bool layout_check_shape(banyan_layout *layout, const char *name, DLDataType dtyp
  * replica sets. */
 void layout_add_layout(banyan_layout *layout, const banyan_layout *other, int rank_offset);
 
+/* Copy a layout (NULL: an empty one). `dtypes` replaces the types of its local tensors (NULL: they
+ * keep their own). INVALID if padding has a value of another type. */
+banyan_status layout_copy(const banyan_layout *layout, const DLDataType *dtypes,
+                          banyan_layout **copy);
+
 /* Declare as padding, of zeros, every element of the local tensors from `first` on that belongs to
  * no piece. */
 void layout_pad_rest(banyan_layout *layout, int first);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "reshard/layout/layout.h"
 #include "reshard/run/execute.h"
 #include "world/control.h"
 
@@ -187,10 +188,9 @@ static banyan_status planner_plan_assemble(const banyan_layout *source,
     made->max_staging_bytes = options->max_staging_bytes;
     made->checksums = options->checksums;
     made->transfers = *transfers;
-    banyan_status status = plan_holding_copy(source, NULL, &made->transfers.names, &made->source);
+    banyan_status status = layout_copy(source, NULL, &made->source);
     if (status == BANYAN_OK)
-        status = plan_holding_copy(destination, made->transfers.destination_dtypes,
-                                   &made->transfers.names, &made->destination);
+        status = layout_copy(destination, made->transfers.destination_dtypes, &made->destination);
     if (status != BANYAN_OK) {
         banyan_reshard_plan_destroy(made);
         return status;
@@ -264,8 +264,8 @@ void banyan_reshard_plan_destroy(banyan_reshard_plan *plan)
         return;
     banyan_reshard_plan_release(plan);
     planner_result_free(&plan->transfers);
-    plan_holding_free(&plan->source);
-    plan_holding_free(&plan->destination);
+    banyan_layout_destroy(plan->source);
+    banyan_layout_destroy(plan->destination);
     free(plan);
 }
 
@@ -297,114 +297,12 @@ const banyan_transfer *banyan_reshard_plan_recv(const banyan_reshard_plan *plan,
 
 size_t banyan_reshard_plan_tensor_count(const banyan_reshard_plan *plan)
 {
-    return plan->destination.tensor_count;
+    return banyan_layout_tensor_count(plan->destination);
 }
 
 const banyan_local_tensor *banyan_reshard_plan_tensor(const banyan_reshard_plan *plan, size_t i)
 {
-    return i < plan->destination.tensor_count ? &plan->destination.tensors[i] : NULL;
-}
-
-static banyan_status copy_tensors(const banyan_layout *layout, const DLDataType *dtypes,
-                                  names *pool, plan_holding *holding)
-{
-    size_t count = banyan_layout_tensor_count(layout);
-    RETURN_IF_NO_MEMORY(holding->tensors =
-                            alloc_zeroed(count + 1, sizeof *holding->tensors, "a plan's tensors"));
-    holding->tensor_count = count;
-    for (size_t i = 0; i < count; i++) {
-        holding->tensors[i] = *banyan_layout_tensor(layout, i);
-        holding->tensors[i].name = names_keep(pool, holding->tensors[i].name);
-        RETURN_IF_NO_MEMORY(holding->tensors[i].name);
-        if (dtypes)
-            holding->tensors[i].dtype = dtypes[i];
-    }
-    return BANYAN_OK;
-}
-
-static banyan_status copy_pieces(const banyan_layout *layout, names *pool, plan_holding *holding)
-{
-    size_t count = banyan_layout_piece_count(layout);
-    RETURN_IF_NO_MEMORY(holding->pieces =
-                            alloc_zeroed(count + 1, sizeof *holding->pieces, "a plan's pieces"));
-    holding->piece_count = count;
-    for (size_t i = 0; i < count; i++) {
-        holding->pieces[i] = *banyan_layout_piece(layout, i);
-        banyan_piece *piece = &holding->pieces[i];
-        piece->name = names_keep(pool, piece->name);
-        RETURN_IF_NO_MEMORY(piece->name);
-        if (!piece->fallback_name)
-            continue;
-        piece->fallback_name = names_keep(pool, piece->fallback_name);
-        RETURN_IF_NO_MEMORY(piece->fallback_name);
-    }
-    return BANYAN_OK;
-}
-
-static banyan_status copy_paddings(const banyan_layout *layout, plan_holding *holding)
-{
-    size_t count = banyan_layout_padding_count(layout);
-    RETURN_IF_NO_MEMORY(holding->paddings =
-                            alloc_zeroed(count + 1, sizeof *holding->paddings, "a plan's padding"));
-    holding->padding_count = count;
-    for (size_t i = 0; i < count; i++) {
-        plan_padding *padding = &holding->paddings[i];
-        padding->box = *banyan_layout_padding(layout, i, &padding->tensor);
-        const void *fill = banyan_layout_padding_fill(layout, i);
-        DLDataType dtype = banyan_layout_tensor(layout, (size_t)padding->tensor)->dtype;
-        padding->is_filled = fill != NULL;
-        if (fill && !banyan_dtype_equal(dtype, holding->tensors[padding->tensor].dtype))
-            return error_set(
-                BANYAN_ERR_INVALID,
-                "local tensor \"%s\" takes the type of its source, %s, and has padding "
-                "that is filled with a value of %s",
-                holding->tensors[padding->tensor].name,
-                banyan_dtype_name(holding->tensors[padding->tensor].dtype),
-                banyan_dtype_name(dtype));
-        if (fill)
-            memcpy(padding->fill, fill, banyan_dtype_bytes(dtype));
-    }
-    return BANYAN_OK;
-}
-
-static banyan_status copy_left_alone(const banyan_layout *layout, plan_holding *holding)
-{
-    size_t count = banyan_layout_left_alone_count(layout);
-    RETURN_IF_NO_MEMORY(holding->left_alone = alloc_zeroed(count + 1, sizeof *holding->left_alone,
-                                                           "a plan's tensors"));
-    holding->left_alone_count = count;
-    for (size_t i = 0; i < count; i++)
-        banyan_layout_left_alone(layout, i, &holding->left_alone[i]);
-    return BANYAN_OK;
-}
-
-banyan_status plan_holding_copy(const banyan_layout *layout, const DLDataType *dtypes, names *pool,
-                                plan_holding *holding)
-{
-    plan_holding copied = {0};
-    banyan_status status = BANYAN_OK;
-    if (layout) {
-        status = copy_tensors(layout, dtypes, pool, &copied);
-        if (status == BANYAN_OK)
-            status = copy_pieces(layout, pool, &copied);
-        if (status == BANYAN_OK)
-            status = copy_paddings(layout, &copied);
-        if (status == BANYAN_OK)
-            status = copy_left_alone(layout, &copied);
-    }
-    if (status != BANYAN_OK) {
-        plan_holding_free(&copied);
-        return status;
-    }
-    *holding = copied;
-    return BANYAN_OK;
-}
-
-void plan_holding_free(plan_holding *holding)
-{
-    free(holding->tensors);
-    free(holding->pieces);
-    free(holding->paddings);
-    free(holding->left_alone);
-    *holding = (plan_holding){0};
+    return i < banyan_layout_tensor_count(plan->destination)
+               ? banyan_layout_tensor(plan->destination, i)
+               : NULL;
 }

@@ -24,8 +24,9 @@
 
 static const banyan_piece *end_piece(const execution *run, const execution_end *end)
 {
-    return end->is_send ? &run->plan->source.pieces[end->transfer->source_piece]
-                        : &run->plan->destination.pieces[end->transfer->destination_piece];
+    return end->is_send
+               ? banyan_layout_piece(run->plan->source, end->transfer->source_piece)
+               : banyan_layout_piece(run->plan->destination, end->transfer->destination_piece);
 }
 
 static const DLTensor *end_tensor(const execution *run, const execution_end *end)
@@ -174,12 +175,12 @@ static banyan_status view_ends(execution *run)
 
 static banyan_status view_paddings(execution *run)
 {
-    const plan_holding *holding = &run->plan->destination;
-    for (size_t i = 0; i < holding->padding_count; i++) {
-        const plan_padding *padding = &holding->paddings[i];
-        const DLTensor *whole = banyan_tensors_get(run->destination, (size_t)padding->tensor);
+    for (size_t i = 0; i < banyan_layout_padding_count(run->plan->destination); i++) {
+        int tensor;
+        const banyan_box *box = banyan_layout_padding(run->plan->destination, i, &tensor);
+        const DLTensor *whole = banyan_tensors_get(run->destination, (size_t)tensor);
         strided_view view;
-        RETURN_IF_FAILED(padding_view(whole, &padding->box, device_is_host(run->device), &view));
+        RETURN_IF_FAILED(padding_view(whole, box, device_is_host(run->device), &view));
         RETURN_IF_NO_MEMORY(array_push(&run->paddings, view));
     }
     return BANYAN_OK;
@@ -194,7 +195,7 @@ static banyan_transform_task build_task_of(const execution *run, const execution
                                            banyan_transfer *transfer, banyan_box *place)
 {
     const banyan_piece *piece = end_piece(run, end);
-    const plan_holding *holding = end->is_send ? &run->plan->source : &run->plan->destination;
+    const banyan_layout *layout = end->is_send ? run->plan->source : run->plan->destination;
     const DLTensor *whole = end_tensor(run, end);
     *transfer = *end->transfer;
     transfer->box = end->box;
@@ -204,7 +205,7 @@ static banyan_transform_task build_task_of(const execution *run, const execution
         .transfer = transfer,
         .local = &end->view,
         .whole = whole,
-        .local_name = holding->tensors[piece->tensor].name,
+        .local_name = banyan_layout_tensor(layout, (size_t)piece->tensor)->name,
         .local_start = place->start,
         .dim_map = piece->dim_map,
     };
@@ -362,9 +363,9 @@ static banyan_status build_fail_place(const execution *run, const char *side, co
 }
 
 static banyan_status check_places_of(const execution *run, const char *side,
-                                     const plan_holding *holding, const banyan_tensors *set)
+                                     const banyan_layout *layout, const banyan_tensors *set)
 {
-    for (size_t i = 0; i < holding->tensor_count; i++) {
+    for (size_t i = 0; i < banyan_layout_tensor_count(layout); i++) {
         const DLTensor *tensor = banyan_tensors_get(set, i);
         DLDevice lies = tensor->device;
         bool here =
@@ -374,7 +375,7 @@ static banyan_status check_places_of(const execution *run, const char *side,
         if (device_is_host(run->device))
             RETURN_IF_FAILED(tensor_lies_on_host(tensor, &here, &lies));
         if (!here)
-            return build_fail_place(run, side, holding->tensors[i].name, lies);
+            return build_fail_place(run, side, banyan_layout_tensor(layout, i)->name, lies);
     }
     return BANYAN_OK;
 }
@@ -382,33 +383,35 @@ static banyan_status check_places_of(const execution *run, const char *side,
 /* Check the places of the tensor sets at hand, by name; a service could name tasks alone. */
 static banyan_status build_check_places(const execution *run)
 {
-    RETURN_IF_FAILED(check_places_of(run, "source", &run->plan->source, run->source));
-    return check_places_of(run, "destination", &run->plan->destination, run->destination);
+    RETURN_IF_FAILED(check_places_of(run, "source", run->plan->source, run->source));
+    return check_places_of(run, "destination", run->plan->destination, run->destination);
 }
 
 static bool is_mxfp8(const execution *run, int tensor)
 {
     return transform_is_mxfp8(run->transform) &&
-           banyan_dtype_equal(run->plan->destination.tensors[tensor].dtype, BANYAN_F8_E4M3);
+           banyan_dtype_equal(banyan_layout_tensor(run->plan->destination, (size_t)tensor)->dtype,
+                              BANYAN_F8_E4M3);
 }
 
 static banyan_status fail_mxfp8(const execution *run, banyan_status status, int tensor,
                                 const char *problem)
 {
     return error_set(status, "rank %d: local tensor \"%s\" in MXFP8 %s", run->plan->rank,
-                     run->plan->destination.tensors[tensor].name, problem);
+                     banyan_layout_tensor(run->plan->destination, (size_t)tensor)->name, problem);
 }
 
 /* Refuse padding other than zeros, and boxes left alone, in MXFP8 tensors: a run writes all scales
  * of such a tensor, and zeroes those of padding blocks on the host. */
 static banyan_status build_check_scales(const execution *run)
 {
-    const plan_holding *holding = &run->plan->destination;
-    for (size_t i = 0; i < holding->padding_count; i++) {
-        int tensor = holding->paddings[i].tensor;
+    const banyan_layout *layout = run->plan->destination;
+    int tensor;
+    for (size_t i = 0; i < banyan_layout_padding_count(layout); i++) {
+        banyan_layout_padding(layout, i, &tensor);
         if (!is_mxfp8(run, tensor))
             continue;
-        if (holding->paddings[i].is_filled)
+        if (banyan_layout_padding_fill(layout, i))
             return fail_mxfp8(run, BANYAN_ERR_INVALID, tensor,
                               "has padding that is filled with a value other than zero, which its "
                               "scales would change");
@@ -416,25 +419,27 @@ static banyan_status build_check_scales(const execution *run)
             return fail_mxfp8(run, BANYAN_ERR_UNSUPPORTED, tensor,
                               "has padding, whose scales are written on the host only");
     }
-    for (size_t i = 0; i < holding->left_alone_count; i++)
-        if (is_mxfp8(run, holding->left_alone[i]))
-            return fail_mxfp8(run, BANYAN_ERR_INVALID, holding->left_alone[i],
+    for (size_t i = 0; i < banyan_layout_left_alone_count(layout); i++) {
+        banyan_layout_left_alone(layout, i, &tensor);
+        if (is_mxfp8(run, tensor))
+            return fail_mxfp8(run, BANYAN_ERR_INVALID, tensor,
                               "has elements that are to be left alone, whose scales every run "
                               "writes");
+    }
     return BANYAN_OK;
 }
 
 size_t execution_fill_offset(const execution *run, size_t i)
 {
-    bool is_filled = run->plan->destination.paddings[i].is_filled;
-    return is_filled ? ZEROS_BYTES + i * BANYAN_MAX_FILL_BYTES : 0;
+    return banyan_layout_padding_fill(run->plan->destination, i)
+               ? ZEROS_BYTES + i * BANYAN_MAX_FILL_BYTES
+               : 0;
 }
 
 /* Write zeros, then the element of each padding. */
 static banyan_status alloc_fills(execution *run)
 {
     const memory_device_ops *ops;
-    const plan_holding *holding = &run->plan->destination;
     size_t bytes = ZEROS_BYTES + run->paddings.count * BANYAN_MAX_FILL_BYTES;
     void *made;
     if (device_is_host(run->device) || run->paddings.count == 0)
@@ -443,10 +448,12 @@ static banyan_status alloc_fills(execution *run)
     RETURN_IF_FAILED(ops->alloc(run->device.device_id, bytes, &made));
     run->fills = made;
     RETURN_IF_FAILED(ops->fill(run->fills, 0, bytes));
-    for (size_t i = 0; i < run->paddings.count; i++)
-        if (holding->paddings[i].is_filled)
-            RETURN_IF_FAILED(ops->copy(run->fills + execution_fill_offset(run, i),
-                                       holding->paddings[i].fill, BANYAN_MAX_FILL_BYTES));
+    for (size_t i = 0; i < run->paddings.count; i++) {
+        const void *fill = banyan_layout_padding_fill(run->plan->destination, i);
+        if (fill)
+            RETURN_IF_FAILED(
+                ops->copy(run->fills + execution_fill_offset(run, i), fill, BANYAN_MAX_FILL_BYTES));
+    }
     return BANYAN_OK;
 }
 

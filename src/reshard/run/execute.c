@@ -13,17 +13,18 @@
 static void fill_paddings(const execution *run)
 {
     for (size_t i = 0; i < run->paddings.count; i++)
-        padding_fill(&run->paddings.data[i], plan_padding_fill(&run->plan->destination, i));
+        padding_fill(&run->paddings.data[i], banyan_layout_padding_fill(run->plan->destination, i));
 }
 
 static banyan_status finish_paddings(const execution *run, const banyan_transform *transform)
 {
-    const plan_holding *holding = &run->plan->destination;
-    for (size_t i = 0; i < holding->padding_count; i++) {
-        int tensor = holding->paddings[i].tensor;
-        RETURN_IF_FAILED(
-            transform->finish_padding(transform->context, holding->tensors[tensor].name,
-                                      banyan_tensors_get(run->destination, (size_t)tensor)));
+    const banyan_layout *layout = run->plan->destination;
+    for (size_t i = 0; i < banyan_layout_padding_count(layout); i++) {
+        int tensor;
+        banyan_layout_padding(layout, i, &tensor);
+        RETURN_IF_FAILED(transform->finish_padding(
+            transform->context, banyan_layout_tensor(layout, (size_t)tensor)->name,
+            banyan_tensors_get(run->destination, (size_t)tensor)));
     }
     return BANYAN_OK;
 }
@@ -84,10 +85,8 @@ static banyan_status check_job(const job *of)
                          "rank %d of %d ranks runs a plan that was made as rank %d of %d",
                          banyan_world_rank(of->world), banyan_world_size(of->world), plan->rank,
                          plan->world_size);
-    RETURN_IF_FAILED(
-        tensors_check(of->source, plan->source.tensors, plan->source.tensor_count, "source"));
-    return tensors_check(of->destination, plan->destination.tensors, plan->destination.tensor_count,
-                         "destination");
+    RETURN_IF_FAILED(tensors_check(of->source, plan->source, "source"));
+    return tensors_check(of->destination, plan->destination, "destination");
 }
 
 static bool is_kept(const job *of)

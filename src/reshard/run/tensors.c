@@ -325,14 +325,16 @@ void tensors_set_whole(banyan_tensors *set, uint64_t version)
                           memory_order_release);
 }
 
-banyan_status tensors_check(const banyan_tensors *set, const banyan_local_tensor *needed,
-                            size_t count, const char *side)
+banyan_status tensors_check(const banyan_tensors *set, const banyan_layout *layout,
+                            const char *side)
 {
+    size_t count = banyan_layout_tensor_count(layout);
     size_t have = set ? set->count : 0;
     if (have != count)
         return error_set(BANYAN_ERR_INVALID, "the %s has %zu tensors, its plan %zu", side, have,
                          count);
     for (size_t i = 0; i < count; i++)
-        RETURN_IF_FAILED(tensors_check_tensor(&set->tensors[i], &needed[i], false));
+        RETURN_IF_FAILED(
+            tensors_check_tensor(&set->tensors[i], banyan_layout_tensor(layout, i), false));
     return BANYAN_OK;
 }

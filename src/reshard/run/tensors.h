@@ -8,8 +8,8 @@
 uint64_t tensors_id(const banyan_tensors *set);
 
 /* INVALID, naming the tensor, when the set (NULL: no tensors) does not match the plan's side. */
-banyan_status tensors_check(const banyan_tensors *set, const banyan_local_tensor *needed,
-                            size_t count, const char *side);
+banyan_status tensors_check(const banyan_tensors *set, const banyan_layout *layout,
+                            const char *side);
 
 /* Mark a set; both keep the version of the last good run until there is a newer one. */
 void tensors_set_torn(banyan_tensors *set);

@@ -11,8 +11,7 @@
 
 /* A rank's layouts, and its plan. */
 typedef struct case_rank {
-    names names;
-    plan_holding source, destination;
+    banyan_layout *source, *destination;
     planner_result transfers;
 } case_rank;
 
@@ -58,7 +57,7 @@ static banyan_status check_planned(case_check *check, uint64_t slot_bytes)
     size_t found = banyan_reshard_report_count(check->report);
     for (int r = 0; r < check->rank_count && status == BANYAN_OK; r++) {
         const case_rank *of = &check->ranks[r];
-        parts[r] = (check_part){r, &of->source, &of->destination, &of->transfers};
+        parts[r] = (check_part){r, of->source, of->destination, &of->transfers};
         status = check_part_alone(&parts[r], check->report);
     }
     if (status == BANYAN_OK)
@@ -71,10 +70,10 @@ static banyan_status check_planned(case_check *check, uint64_t slot_bytes)
 
 /* A part of a slice of a local tensor that is a box of one global tensor. `place` is its position
  * in the slice, which starts at 0. */
-static bool piece_in_slice(const banyan_piece *piece, const plan_holding *holding,
+static bool piece_in_slice(const banyan_piece *piece, const banyan_layout *layout,
                            const banyan_box *slice, banyan_box *place)
 {
-    int ndim = holding->tensors[piece->tensor].ndim;
+    int ndim = banyan_layout_tensor(layout, (size_t)piece->tensor)->ndim;
     banyan_box lies = piece_local_box(piece, ndim, &piece->box);
     if (!banyan_box_intersect(&lies, slice, place))
         return false;
@@ -103,10 +102,10 @@ static bool same_elements(const banyan_piece *from, const banyan_box *source_sli
     return true;
 }
 
-static int case_tensor_named(const plan_holding *holding, const char *name)
+static int case_tensor_named(const banyan_layout *layout, const char *name)
 {
-    for (size_t i = 0; i < holding->tensor_count; i++)
-        if (strcmp(holding->tensors[i].name, name) == 0)
+    for (size_t i = 0; i < banyan_layout_tensor_count(layout); i++)
+        if (strcmp(banyan_layout_tensor(layout, i)->name, name) == 0)
             return (int)i;
     return -1;
 }
@@ -114,19 +113,19 @@ static int case_tensor_named(const plan_holding *holding, const char *name)
 /* Count the elements of the slice that the transfer takes from the right place. */
 static uint64_t right_elems(const case_check *check, const banyan_megatron_transfer *transfer)
 {
-    const plan_holding *source = &check->ranks[transfer->source_rank].source;
-    const plan_holding *destination = &check->ranks[transfer->destination_rank].destination;
+    const banyan_layout *source = check->ranks[transfer->source_rank].source;
+    const banyan_layout *destination = check->ranks[transfer->destination_rank].destination;
     int from = case_tensor_named(source, transfer->source_name);
     int to = case_tensor_named(destination, transfer->destination_name);
     uint64_t elems = 0;
     banyan_box there, here, both;
-    for (size_t d = 0; d < destination->piece_count; d++) {
-        const banyan_piece *piece = &destination->pieces[d];
+    for (size_t d = 0; d < banyan_layout_piece_count(destination); d++) {
+        const banyan_piece *piece = banyan_layout_piece(destination, d);
         if (piece->tensor != to ||
             !piece_in_slice(piece, destination, &transfer->destination_slice, &here))
             continue;
-        for (size_t s = 0; s < source->piece_count; s++) {
-            const banyan_piece *other = &source->pieces[s];
+        for (size_t s = 0; s < banyan_layout_piece_count(source); s++) {
+            const banyan_piece *other = banyan_layout_piece(source, s);
             if (other->tensor == from &&
                 piece_in_slice(other, source, &transfer->source_slice, &there) &&
                 banyan_box_intersect(&here, &there, &both) &&
@@ -191,9 +190,9 @@ static banyan_status check_given_transfers(const case_check *check, given *all)
     }
     qsort(all->sorted, all->count, sizeof *all->sorted, by_destination);
     for (int r = 0; r < check->rank_count; r++) {
-        const plan_holding *holding = &check->ranks[r].destination;
-        for (size_t i = 0; i < holding->tensor_count; i++)
-            RETURN_IF_FAILED(check_given_tensor(check, r, &holding->tensors[i], all));
+        const banyan_layout *layout = check->ranks[r].destination;
+        for (size_t i = 0; i < banyan_layout_tensor_count(layout); i++)
+            RETURN_IF_FAILED(check_given_tensor(check, r, banyan_layout_tensor(layout, i), all));
     }
     return BANYAN_OK;
 }
@@ -217,24 +216,11 @@ static banyan_status check_given(case_check *check)
 static void free_ranks(case_check *check)
 {
     for (int r = 0; check->ranks && r < check->rank_count; r++) {
-        plan_holding_free(&check->ranks[r].source);
-        plan_holding_free(&check->ranks[r].destination);
+        banyan_layout_destroy(check->ranks[r].source);
+        banyan_layout_destroy(check->ranks[r].destination);
         planner_result_free(&check->ranks[r].transfers);
-        names_free(&check->ranks[r].names);
     }
     free(check->ranks);
-}
-
-static banyan_status hold_side(const banyan_megatron_case *loaded, int rank, banyan_side side,
-                               names *pool, plan_holding *holding)
-{
-    banyan_layout *layout;
-    RETURN_IF_FAILED(banyan_layout_create(&layout));
-    banyan_status status = case_add_layout(loaded, rank, side, layout);
-    if (status == BANYAN_OK)
-        status = plan_holding_copy(layout, NULL, pool, holding);
-    banyan_layout_destroy(layout);
-    return status;
 }
 
 static banyan_status make_ranks(case_check *check)
@@ -243,9 +229,9 @@ static banyan_status make_ranks(case_check *check)
                                                     "the check of a case"));
     for (int r = 0; r < check->rank_count; r++) {
         case_rank *of = &check->ranks[r];
-        RETURN_IF_FAILED(hold_side(check->loaded, r, BANYAN_SOURCE, &of->names, &of->source));
-        RETURN_IF_FAILED(
-            hold_side(check->loaded, r, BANYAN_DESTINATION, &of->names, &of->destination));
+        RETURN_IF_FAILED(banyan_layout_create(&of->source));
+        RETURN_IF_FAILED(banyan_layout_create(&of->destination));
+        RETURN_IF_FAILED(layouts_of(check, r, of->source, of->destination));
     }
     return check_report_create(&check->report);
 }

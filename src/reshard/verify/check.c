@@ -95,18 +95,18 @@ static banyan_status check_held(const check_part *part, const banyan_transfer *t
                                 banyan_reshard_report *report)
 {
     char text[BOX_TEXT_BYTES], held[BOX_TEXT_BYTES] = "";
-    const plan_holding *source = part->source, *destination = part->destination;
-    bool known =
-        transfer->source_rank == part->rank && transfer->source_piece < source->piece_count;
-    const banyan_piece *piece = known ? &source->pieces[transfer->source_piece] : NULL;
+    const banyan_layout *source = part->source, *destination = part->destination;
+    bool known = transfer->source_rank == part->rank &&
+                 transfer->source_piece < banyan_layout_piece_count(source);
+    const banyan_piece *piece = known ? banyan_layout_piece(source, transfer->source_piece) : NULL;
     bool is_local = transfer->destination_rank == part->rank &&
-                    transfer->destination_piece < destination->piece_count;
+                    transfer->destination_piece < banyan_layout_piece_count(destination);
     if (piece) {
-        DLDataType dtype = source->tensors[piece->tensor].dtype;
+        DLDataType dtype = banyan_layout_tensor(source, (size_t)piece->tensor)->dtype;
         uint64_t bytes = banyan_box_elems(&transfer->box) * banyan_dtype_bytes(dtype);
         if (box_inside(&transfer->box, &piece->box) && bytes == transfer->bytes &&
             (!is_local ||
-             check_names_fit(piece, &destination->pieces[transfer->destination_piece])))
+             check_names_fit(piece, banyan_layout_piece(destination, transfer->destination_piece))))
             return BANYAN_OK;
         banyan_box_format(&piece->box, held, sizeof held);
     }
@@ -130,10 +130,9 @@ static banyan_status verify_check_pieces(const check_part *part, banyan_transfer
                                          size_t count, banyan_box *boxes,
                                          banyan_reshard_report *report)
 {
-    const plan_holding *holding = part->destination;
-    size_t at = 0;
-    for (size_t p = 0; p < holding->piece_count; p++) {
-        const banyan_piece *piece = &holding->pieces[p];
+    size_t at = 0, pieces = banyan_layout_piece_count(part->destination);
+    for (size_t p = 0; p < pieces; p++) {
+        const banyan_piece *piece = banyan_layout_piece(part->destination, p);
         size_t filled = 0;
         for (; at < count && sorted[at]->destination_piece == p; at++) {
             if (strcmp(sorted[at]->name, piece->name) == 0)
@@ -149,7 +148,7 @@ static banyan_status verify_check_pieces(const check_part *part, banyan_transfer
         return BANYAN_OK;
     return check_report_add(report, BANYAN_RESHARD_OUTSIDE, part->rank,
                             "\"%s\" is received into piece %zu of %zu", sorted[at]->name,
-                            sorted[at]->destination_piece, holding->piece_count);
+                            sorted[at]->destination_piece, pieces);
 }
 
 static banyan_status check_receives(const check_part *part, banyan_reshard_report *report)
@@ -197,7 +196,7 @@ banyan_status check_part_sound(const check_part *part)
 
 banyan_status banyan_reshard_plan_prove(const banyan_reshard_plan *plan)
 {
-    const check_part part = {plan->rank, &plan->source, &plan->destination, &plan->transfers};
+    const check_part part = {plan->rank, plan->source, plan->destination, &plan->transfers};
     return check_part_sound(&part);
 }
 

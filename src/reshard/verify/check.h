@@ -24,7 +24,7 @@ banyan_status check_report_add(banyan_reshard_report *report, banyan_reshard_rul
 /* One rank's part of a plan. */
 typedef struct check_part {
     int rank;
-    const plan_holding *source, *destination;
+    const banyan_layout *source, *destination;
     const planner_result *transfers;
 } check_part;
 

@@ -35,23 +35,24 @@ static bool same_bytes(const banyan_transfer *a, const banyan_transfer *b)
            strcmp(a->name, b->name) == 0 && banyan_dtype_equal(a->source_dtype, b->source_dtype);
 }
 
-static const banyan_piece *verify_pairs_piece_of(const plan_holding *holding, size_t i)
+static const banyan_piece *verify_pairs_piece_of(const banyan_layout *layout, size_t i)
 {
-    return i < holding->piece_count ? &holding->pieces[i] : NULL;
+    return i < banyan_layout_piece_count(layout) ? banyan_layout_piece(layout, i) : NULL;
 }
 
 /* True if the sending rank holds the box, in any piece. */
 static bool is_held(const check_part *parts, const banyan_transfer *recv)
 {
-    const plan_holding *source = parts[recv->source_rank].source;
+    const banyan_layout *source = parts[recv->source_rank].source;
     const banyan_piece *to =
         verify_pairs_piece_of(parts[recv->destination_rank].destination, recv->destination_piece);
     banyan_box both;
-    for (size_t i = 0; to && i < source->piece_count; i++)
-        if (check_names_fit(&source->pieces[i], to) &&
-            banyan_box_intersect(&source->pieces[i].box, &recv->box, &both) &&
+    for (size_t i = 0; to && i < banyan_layout_piece_count(source); i++) {
+        const banyan_piece *from = banyan_layout_piece(source, i);
+        if (check_names_fit(from, to) && banyan_box_intersect(&from->box, &recv->box, &both) &&
             banyan_box_equal(&both, &recv->box))
             return true;
+    }
     return false;
 }
 

@@ -116,8 +116,9 @@ static banyan_status find_shared(const execution *run, shared_tensors *shared)
 static size_t tensor_of(const execution *run, const execution_end *end)
 {
     const banyan_piece *piece =
-        end->is_send ? &run->plan->source.pieces[end->transfer->source_piece]
-                     : &run->plan->destination.pieces[end->transfer->destination_piece];
+        end->is_send
+            ? banyan_layout_piece(run->plan->source, end->transfer->source_piece)
+            : banyan_layout_piece(run->plan->destination, end->transfer->destination_piece);
     return (size_t)piece->tensor;
 }
 
@@ -144,9 +145,11 @@ static banyan_status add_touched(const execution *run, const shared_tensors *sha
         if (!execution_same_memory(&sending->view, &receiving->view))
             RETURN_IF_FAILED(add_end(run, shared, receiving, spans));
     }
-    for (size_t i = 0; i < run->paddings.count; i++)
-        RETURN_IF_FAILED(add_view(spans, &run->paddings.data[i], true,
-                                  (size_t)run->plan->destination.paddings[i].tensor, NULL));
+    for (size_t i = 0; i < run->paddings.count; i++) {
+        int tensor;
+        banyan_layout_padding(run->plan->destination, i, &tensor);
+        RETURN_IF_FAILED(add_view(spans, &run->paddings.data[i], true, (size_t)tensor, NULL));
+    }
     return BANYAN_OK;
 }
 
@@ -166,9 +169,10 @@ static banyan_status fail_overlap(void *context, const run_span *read, const run
         "%s of \"%s\", read at %p to %p (source tensor \"%s\"), and nothing orders the two",
         plan->rank, to, write->end ? write->end->transfer->name : "a tensor",
         (const void *)write->low, (const void *)write->high,
-        plan->destination.tensors[write->tensor].name,
+        banyan_layout_tensor(plan->destination, write->tensor)->name,
         banyan_box_format(&read->end->box, from, sizeof from), read->end->transfer->name,
-        (const void *)read->low, (const void *)read->high, plan->source.tensors[read->tensor].name);
+        (const void *)read->low, (const void *)read->high,
+        banyan_layout_tensor(plan->source, read->tensor)->name);
 }
 
 static banyan_status check_touched(const execution *run, const shared_tensors *shared)
@@ -183,8 +187,8 @@ static banyan_status check_touched(const execution *run, const shared_tensors *s
 
 banyan_status check_run_overlaps(const execution *run)
 {
-    size_t reads = run->plan->source.tensor_count + 1;
-    size_t writes = run->plan->destination.tensor_count + 1;
+    size_t reads = banyan_layout_tensor_count(run->plan->source) + 1;
+    size_t writes = banyan_layout_tensor_count(run->plan->destination) + 1;
     bool *flags = alloc_zeroed(reads + writes, sizeof *flags, "the check of a run");
     RETURN_IF_NO_MEMORY(flags);
     shared_tensors shared = {.read = flags, .written = flags + reads};

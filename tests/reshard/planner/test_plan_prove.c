@@ -38,7 +38,7 @@ static void damage_receives(banyan_reshard_plan *plan)
     CHECK_FAILS(banyan_reshard_plan_prove(plan), BANYAN_ERR_INVALID,
                 "\"another\" is received into a piece of");
     *recv = kept;
-    recv->destination_piece = plan->destination.piece_count;
+    recv->destination_piece = banyan_layout_piece_count(plan->destination);
     CHECK(banyan_reshard_plan_prove(plan) == BANYAN_ERR_INVALID);
     *recv = kept;
     if (plan->transfers.recv_count > 1) {
@@ -52,7 +52,7 @@ static void damage_receives(banyan_reshard_plan *plan)
 static void damage_sends(banyan_reshard_plan *plan)
 {
     banyan_transfer *send = &plan->transfers.sends[0], kept = *send;
-    send->source_piece = plan->source.piece_count;
+    send->source_piece = banyan_layout_piece_count(plan->source);
     CHECK_FAILS(banyan_reshard_plan_prove(plan), BANYAN_ERR_INVALID, "(none) does not hold that");
     *send = kept;
     if (send->box.ndim > 0) {

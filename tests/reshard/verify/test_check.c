@@ -10,8 +10,6 @@
 /* Rows on ranks 0 and 1 become columns on ranks 1 to 3. */
 typedef struct planned {
     plan_world *world;
-    names names[RANKS];
-    plan_holding sources[RANKS], destinations[RANKS];
     check_part parts[RANKS];
     banyan_reshard_report *report;
 } planned;
@@ -41,21 +39,13 @@ static void make(planned *made)
     }
     made->world = plan_world_make(RANKS, sources, destinations, &options);
     for (int r = 0; r < RANKS; r++) {
-        CHECK_OK(plan_holding_copy(sources[r], NULL, &made->names[r], &made->sources[r]));
-        CHECK_OK(plan_holding_copy(destinations[r], NULL, &made->names[r], &made->destinations[r]));
-        made->parts[r] =
-            (check_part){r, &made->sources[r], &made->destinations[r], &made->world->results[r]};
+        made->parts[r] = (check_part){r, sources[r], destinations[r], &made->world->results[r]};
     }
     CHECK_OK(check_report_create(&made->report));
 }
 
 static void release(planned *made)
 {
-    for (int r = 0; r < RANKS; r++) {
-        plan_holding_free(&made->sources[r]);
-        plan_holding_free(&made->destinations[r]);
-        names_free(&made->names[r]);
-    }
     plan_world_free(made->world);
     banyan_reshard_report_destroy(made->report);
 }
