@@ -2,9 +2,10 @@
  *
  * A communicator serves each call with a plan (plan.h). It chooses the plan from its tuning table,
  * which names one of the built-in algorithms, or from the plans that you add. The choice depends on
- * the collective, root, reduction, element type, message size, number of ranks and ranks of a node,
- * and on whether the call is in place and its buffers are registered. The communicator compiles and
- * loads a plan when a call first needs it, and keeps it. docs/collectives.md has the details.
+ * the collective, its root and reduction, the element type and the message size. It also depends on
+ * the number of ranks and of ranks a node, and on whether the call is in place and its buffers are
+ * registered. The communicator compiles and loads a plan when a call first needs it, and keeps it.
+ * docs/collectives.md has the details.
  *
  * To use it: create a communicator on all ranks, and call the collectives below.
  *
@@ -173,13 +174,13 @@ BANYAN_API banyan_status banyan_algorithm_compile(const char *name,
                                                   banyan_plan **plan);
 
 /* Set `params->instances` and `params->unit_bytes`, if they are 0, to the numbers that the tuning
- * table has for this algorithm, on `params->ranks` ranks with buffers on `device`, for elements of
- * `dtype` and messages of `message_bytes` (a rank's input). If the table gives that size to another
- * algorithm, take the numbers of the next longer size for which it names this one, or else of the
- * longest. Rows for any number of ranks count up to 16 ranks. `tuning` names a table that comes
- * before the built-in one; NULL means the one that BANYAN_TUNING names. Leave what the table does
- * not have. Errors: NOT_FOUND (unknown name, or no such file), FORMAT, SYSTEM, NO_MEMORY. Any
- * thread. */
+ * table has for this algorithm. The row is for `params->ranks` ranks with buffers on `device`,
+ * elements of `dtype` and messages of `message_bytes` (a rank's input). If the table names another
+ * algorithm for that size, take the numbers of the next longer size for which it names this one. If
+ * there is none, take those of the longest such size. Rows for any number of ranks count up to 16
+ * ranks. `tuning` is the file of a table that comes before the built-in one; NULL means the file
+ * that BANYAN_TUNING names. Numbers that the table does not have stay 0. Errors: NOT_FOUND (unknown
+ * name, or no such file), FORMAT, SYSTEM, NO_MEMORY. Any thread. */
 BANYAN_API banyan_status banyan_algorithm_tuned(const char *name, const char *tuning,
                                                 DLDevice device, DLDataType dtype,
                                                 uint64_t message_bytes,

@@ -155,8 +155,8 @@ typedef struct banyan_copy_backend {
 } banyan_copy_backend;
 
 /* Compare the ids, counts, sizes and element sizes of a batch with those of every partner. A
- * backend calls this in prepare. After it succeeds, two ranks have the same list of tasks between
- * them, if each sorts its own by (task id, part) and puts those without an id last, as submitted.
+ * backend calls this in prepare. Let two ranks then sort the tasks between them by (task id, part),
+ * those without an id last, in the order of submission: after a success both have the same list.
  * Moves of a rank to itself are ignored. `who`, the backend's name, is for messages. Collective.
  * Errors: MISMATCH (the message names rank, partner and up to ten ids), NO_MEMORY, on all ranks. */
 BANYAN_API banyan_status banyan_copy_match_batch(banyan_world *world, const char *who,

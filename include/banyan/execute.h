@@ -122,8 +122,8 @@ BANYAN_API banyan_status banyan_loaded_plan_close(banyan_loaded_plan *loaded);
  * it any number of times, with other runs of the plan in between, as long as all ranks run the
  * same. Make the first run of a size and type before a capture, to keep its cost out of it.
  *
- * A wait on a GPU that passes its deadline, or whose peer is lost, ends the kernel and every later
- * run of the plan on this rank. banyan_loaded_plan_status and the next banyan_loaded_plan_run
+ * If a wait on a GPU passes its deadline, or its peer is lost, the kernel ends, and so does every
+ * later run of the plan on this rank. banyan_loaded_plan_status and the next banyan_loaded_plan_run
  * return the error.
  */
 BANYAN_API banyan_status banyan_loaded_plan_run(banyan_loaded_plan *loaded, const void *input,
@@ -167,10 +167,10 @@ BANYAN_API banyan_status banyan_loaded_plan_start(banyan_loaded_plan *loaded, co
 BANYAN_API banyan_status banyan_executor_trace_begin(banyan_executor *executor);
 
 /* Stop recording on all ranks and write the records of all ranks to `path` (rank 0 writes). The
- * format is Chrome's trace JSON, which Perfetto shows: one process for each rank, one thread for
- * each thread block, and times on a clock that all processes of the machine share. The file
- * appears, or replaces an old one, only when it is complete; a device, pipe or symbolic link is
- * written to as it is. Collective. Errors: SYSTEM, NO_MEMORY, on all ranks. */
+ * format is Chrome's trace JSON, which Perfetto shows. It has one process for each rank and one
+ * thread for each thread block. Times are of a clock that all processes of the machine share. The
+ * file appears, or replaces an old one, only when it is complete; a device, pipe or symbolic link
+ * is written to as it is. Collective. Errors: SYSTEM, NO_MEMORY, on all ranks. */
 BANYAN_API banyan_status banyan_executor_trace_write(banyan_executor *executor, const char *path);
 
 #ifdef __cplusplus

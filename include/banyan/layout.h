@@ -145,10 +145,10 @@ BANYAN_API banyan_status banyan_layout_check(const banyan_layout *layout);
 /* Side of a reshard. */
 typedef enum banyan_side { BANYAN_SOURCE = 0, BANYAN_DESTINATION } banyan_side;
 
-/* Check a layout as one side of a reshard: as banyan_layout_check does, and for a destination also
- * that every element of a local tensor belongs to a piece, is padding or is left alone. Otherwise
- * INVALID names the tensor and a box of such elements. A source may have such elements. The time is
- * n log n in the number of pieces. */
+/* Check a layout as one side of a reshard, as banyan_layout_check does. In a destination, every
+ * element of a local tensor must also belong to a piece, be padding or be left alone. Otherwise
+ * INVALID names the tensor and a box of other elements. A source may have such elements. The time
+ * is n log n in the number of pieces. */
 BANYAN_API banyan_status banyan_layout_check_as(const banyan_layout *layout, banyan_side side);
 
 /* ---- reading a layout ---- */

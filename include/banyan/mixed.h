@@ -1,10 +1,10 @@
 /* Banyan: mixed collectives of a tensor-parallel by data-parallel grid.
  *
- * In an inference engine with data-parallel attention and tensor-parallel other layers, each layer
- * ends in an all-reduce over the tensor-parallel ranks and an all-gather over the data-parallel
- * ranks, or in a reduce-scatter and an all-reduce. A mixed collective fuses such a pair into one
- * operation: one launch, one synchronization, and no byte moves twice. docs/mixed.md describes the
- * modes.
+ * Some inference engines run attention data-parallel and the other layers tensor-parallel. Each
+ * layer then ends in an all-reduce over the tensor-parallel ranks and an all-gather over the
+ * data-parallel ranks, or in a reduce-scatter and an all-reduce. A mixed collective makes one
+ * operation of such a pair, in one of several modes. In a fused mode it is one launch on a GPU.
+ * docs/mixed.md describes the modes.
  *
  * The grid. The ranks of a node form a grid of local_tp × local_dp, and the nodes a grid of
  * inter_tp × inter_dp:
@@ -173,8 +173,9 @@ BANYAN_API banyan_status banyan_mixed_close(banyan_mixed *mixed);
 
 /* ---- the grid ---- */
 
-/* List the operations that the grid allows: all-reduce if only tp > 1 or there is one rank;
- * all-gather and reduce-scatter if only dp > 1; the two mixed ones if both are above 1. Write at
+/* List the operations that the grid allows. If only tp > 1, or if there is one rank, this is
+ * all-reduce. If only dp > 1, these are all-gather and reduce-scatter. If both are above 1, these
+ * are the two mixed ones. Write at
  * most `room` operations to `ops`, which may be NULL if `room` is 0, and set `*count` to their full
  * number. Local. */
 BANYAN_API banyan_status banyan_mixed_valid_ops(const banyan_mixed *mixed, banyan_mixed_op *ops,
@@ -242,8 +243,9 @@ BANYAN_API banyan_status banyan_mixed_measure(banyan_mixed *mixed, banyan_mixed_
 
 /* ---- the autotuned table ---- */
 
-/* Set `*mode` to the mode that AUTO uses for `bytes` bytes of b rows: the fastest at the measured
- * size nearest by ratio, or the default in docs/mixed.md if the operation was not tuned. The call
+/* Set `*mode` to the mode that AUTO uses for `bytes` bytes of b rows. This is the fastest one at
+ * the measured size nearest by ratio. If the operation was not tuned, it is the default that
+ * docs/mixed.md describes. The call
  * takes no locks. Local. Errors: INVALID (the grid does not allow the operation). */
 BANYAN_API banyan_status banyan_mixed_select_autotune_mode(const banyan_mixed *mixed,
                                                            banyan_mixed_op op, uint64_t bytes,
@@ -291,8 +293,8 @@ BANYAN_API banyan_status banyan_mixed_suspend(banyan_mixed *mixed);
  * the same number and size. Graphs of runs through communicators or NCCL stay valid only in the
  * same world. Collective over `world`. After an error that leaves the world usable, the context is
  * suspended at all ranks, and you may try again. If a rank was out of memory while ranks exchanged
- * messages, that attempt opens the context's communicators anew, so graphs of runs through them
- * make it UNSUPPORTED. Errors:
+ * messages, the next attempt opens the context's communicators anew. It is UNSUPPORTED if graphs
+ * contain runs through them. Errors:
  * - NO_MEMORY, on all ranks.
  * - INVALID: the context is not suspended, `world` has another size or gives this rank another
  *   number, or it is NULL and the context's world is closed.

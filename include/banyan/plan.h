@@ -106,8 +106,9 @@ typedef struct banyan_plan_result {
 } banyan_plan_result;
 
 /* Set `*parts` to the expected output of `rank` after a run with a message of `message_bytes` (see
- * banyan_plan_sizes), by the definition of the collective or as the author of a custom one gave it.
- * The parts are in ascending order. The plan does not define the output bytes outside of them.
+ * banyan_plan_sizes). It follows from the definition of the collective; the author of a custom
+ * collective may have given it. The parts are in ascending order. The plan does not define the
+ * output bytes outside of them.
  * `*op` is the reduction. `*parts` is NULL if there are none; otherwise free it with one free(),
  * which includes the sources. Errors: INVALID (the plan cannot run at this size), NO_MEMORY. Any
  * thread. */

@@ -390,8 +390,8 @@ BANYAN_API banyan_program_switch_channel *
 banyan_program_switch_channel_create(banyan_program *program, const int *ranks, int count,
                                      banyan_buffer buffer);
 
-/* At `rank`, a member of the channel: load chunks [index, index + size) of all members' buffers,
- * reduced by the switch, and store the result to `destination`, `size` chunks of `rank`. */
+/* At `rank`, a member of the channel: load chunks [index, index + size) of all members' buffers.
+ * The switch reduces them. Store the result to `destination`, `size` chunks of `rank`. */
 BANYAN_API void banyan_program_switch_reduce(banyan_program_switch_channel *channel, int rank,
                                              uint64_t index, uint64_t size,
                                              banyan_chunk destination, banyan_reduce_op op,

@@ -101,9 +101,9 @@ BANYAN_API banyan_status banyan_reshard_plan_create(const banyan_layout *source,
                                                     const banyan_reshard_options *options,
                                                     banyan_reshard_plan **plan);
 
-/* Prove this rank's part of a plan: everything that it sends lies in a piece that it holds, and
- * every element of its destination pieces is in exactly one receive or local copy. Planning has
- * verified that both ends of every transfer agree; layouts are verified to have no overlapping
+/* Prove this rank's part of a plan. Everything that it sends must lie in a piece that it holds.
+ * Every element of its destination pieces must be in exactly one receive or local copy. Planning
+ * has verified that both ends of every transfer agree; layouts are verified to have no overlapping
  * pieces. The first banyan_reshard_execute proves the plan, too. The time is n log n in the
  * transfers. Local, any thread. Errors: INVALID (with tensor and boxes), NO_MEMORY. */
 BANYAN_API banyan_status banyan_reshard_plan_prove(const banyan_reshard_plan *plan);

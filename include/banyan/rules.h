@@ -1,8 +1,8 @@
 /* Banyan: inspect rule files.
  *
  * Rules define how the tensors of a model are split, and where they lie in the packing of an
- * engine. banyan/layout.h loads rules and builds layouts with them; this header shows their
- * content. docs/rules.md describes the format.
+ * engine. The functions of layout.h load rules and build layouts with them. Those of this header
+ * show the content of rules. docs/rules.md describes the format.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

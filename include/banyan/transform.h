@@ -96,9 +96,9 @@ typedef struct banyan_mxfp8_options {
  * Blocks run along the last dimension of the local tensor that is in F8_E4M3, from its start. A
  * slice has whole blocks if its box starts on a multiple of 32 there, and ends on one or at the end
  * of the tensor. Such a slice is converted as it arrives. If another slice cuts a block of a
- * tensor, the transform collects the whole tensor in the source's type, in its own memory, and
- * quantizes it when the run has received all slices. Where whole blocks are required, a cut block
- * makes the run INVALID; the message names tensor, box and block.
+ * tensor, the transform collects the whole tensor in its own memory, in the source's type. It
+ * quantizes the tensor when the run has received all slices. Where whole blocks are required, a cut
+ * block makes the run INVALID; the message names tensor, box and block.
  *
  * `options` NULL means the defaults; the names are copied. Local. Errors: NO_MEMORY. */
 BANYAN_API banyan_status banyan_mxfp8_create(const banyan_mxfp8_options *options,
