@@ -54,7 +54,9 @@ class Layouts(unittest.TestCase):
                          f"packing={packing}", "-o", self.folder / "layout.json"],
                         capture_output=True, text=True, timeout=60, check=False)
                     self.assertEqual(done.returncode, 1)
-                    self.assertRegex(done.stderr, r'tensors?\b[^"]*"(model|backbone)\.')
+                    self.assertRegex(
+                        done.stderr, r'tensor "(model|backbone)\..* in the packing '
+                        rf'"{packing}": .*Megatron-Core .*: (use packing=megatron|give the layout)')
                     self.assertFalse((self.folder / "layout.json").exists())
 
     def test_copies_that_megatron_core_has_once_are_filled_from_there(self):

@@ -330,12 +330,14 @@ static bool find_packed(model_build *build, const model_tensor *tensor, const ru
                                  build->packing.name,
                                  rule_condition_format(which, condition, sizeof condition));
     default:
+        if (build->packing.strict) {
+            const char *why = *packed ? (*packed)->why : NULL;
+            return model_tensor_fail(build, tensor,
+                                     "the rules have no place for it in the packing \"%s\"%s%s",
+                                     build->packing.name, why ? ": " : "", why ? why : "");
+        }
         *packed = NULL;
-        return !build->packing.strict ||
-               model_tensor_fail(build, tensor,
-                                 "the rules have no place for it in the packing "
-                                 "\"%s\"",
-                                 build->packing.name);
+        return true;
     }
 }
 

@@ -42,6 +42,25 @@ static banyan_status read_map(const rules_line *line, int word, rule_packed *pac
                                          "is not a value map: there is " VALUE_MAP_NAMES);
 }
 
+/* because TEXT: the words behind `word`, the index of `because` */
+static banyan_status read_reason(rules_parser *parser, const rules_line *line, int word,
+                                 rule_packed *packed)
+{
+    char text[512] = "";
+    size_t length = 0;
+    if (!packed->is_none)
+        return rules_line_fail(line, "because", "is for tensors without a place: in PACKING none");
+    if (word + 1 == line->count)
+        return rules_line_fail(line, "because", "should be followed by a reason");
+    for (int w = word + 1; w < line->count && length < sizeof text; w++)
+        length += (size_t)snprintf(text + length, sizeof text - length, "%s%s",
+                                   w == word + 1 ? "" : " ", line->words[w]);
+    if (length >= sizeof text)
+        return rules_line_fail(line, "because", "is followed by more than 511 characters");
+    packed->why = names_keep(&parser->rules->names, text);
+    return packed->why ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
 /* Read one option of `in`. `*word` moves over its arguments; false: not an option. */
 static bool read_packed_option(const rules_line *line, int *word, rule_packed *packed,
                                banyan_status *status)
@@ -76,14 +95,21 @@ static bool read_packed_option(const rules_line *line, int *word, rule_packed *p
 }
 
 /* in PACKING TEMPLATE [block K | group K] [stack] [transpose] [halves] [once] [whole] [computed]
- * [map M] [dtype T] [conditions] */
-static banyan_status read_packed(rules_parser *parser, const rules_line *line, model_rule *clause)
+ * [map M] [dtype T] [conditions], or in PACKING none [conditions] [because TEXT] */
+static banyan_status read_packed(rules_parser *parser, const rules_line *whole, model_rule *clause)
 {
-    rule_packed packed = {.slot = -1, .line = line->number};
+    rule_packed packed = {.slot = -1, .line = whole->number};
+    rules_line before = *whole, *line = &before;
+    for (line->count = 0; line->count < whole->count; line->count++) {
+        if (strcmp(whole->words[line->count], "because") == 0)
+            break;
+    }
     RETURN_IF_FAILED(rules_keep_word(parser, line, 1, &packed.packing));
     RETURN_IF_FAILED(keep_template(parser, line, 2, clause->stacks_experts, &packed.name));
     packed.is_none = strcmp(packed.name, "none") == 0;
     packed.unstacked = clause->stacks_experts && strstr(packed.name, "expert}");
+    if (line->count < whole->count)
+        RETURN_IF_FAILED(read_reason(parser, whole, line->count, &packed));
     RETURN_IF_NO_MEMORY(array_push(&clause->packed, packed));
     rule_packed *kept = &clause->packed.data[clause->packed.count - 1];
     banyan_status status = BANYAN_OK;

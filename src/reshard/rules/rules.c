@@ -261,10 +261,8 @@ rule_answer rule_find_packed(const banyan_rules *rules, const rule_subject *subj
         rule_answer answer = rules_decide(&at->conditions, subject, &match->captures, which);
         if (answer == RULE_NO)
             continue;
-        if (answer == RULE_YES && at->is_none)
-            return RULE_NO;
         *packed = at;
-        return answer;
+        return answer == RULE_YES && at->is_none ? RULE_NO : answer;
     }
     const rule_packing *known = find_packing(rules, packing);
     return known && known->like

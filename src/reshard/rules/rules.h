@@ -40,6 +40,7 @@ typedef struct rule_packed {
     int slot;         /* among the parts that are fused; -1: not fused */
     bool by_group;    /* fused by query groups, not by blocks */
     bool is_none;     /* the packing has no place for the tensor */
+    const char *why;  /* the reason for none, and advice; NULL: none is given */
     bool stacked;     /* one of the experts in a leading dimension */
     bool unstacked;   /* of a tensor of all experts: one local tensor for each */
     bool transposed;
@@ -245,8 +246,9 @@ banyan_status rules_find_packing(const banyan_rules *rules, const char *name,
 /* True if `packing` is this one, or follows it with `like`. */
 bool rules_packing_is(const banyan_rules *rules, const char *packing, const char *name);
 
-/* Find the tensor's place in the packing, or in one that it follows. RULE_NO: it has none;
- * UNDECIDED: `which` depends on an unknown fact. */
+/* Find the tensor's place in the packing, or in one that it follows. RULE_NO: it has none, and
+ * `*packed` is the clause that says so, or unchanged; UNDECIDED: `which` depends on an unknown
+ * fact. */
 rule_answer rule_find_packed(const banyan_rules *rules, const rule_subject *subject,
                              const rule_match *match, const char *packing,
                              const rule_packed **packed, const rule_condition **which);

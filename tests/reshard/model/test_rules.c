@@ -196,6 +196,13 @@ static void mistakes_are_reported_with_their_line(void **state)
     expect_refused("a\n in p\n", ":2: \"p\" should be followed by a name");
     expect_refused("a\n in p b bloc 0\n", ":2: \"bloc\" is none of block, group, stack");
     expect_refused("a\n in p b *\n", "is none of");
+    expect_refused("a\n in p b because it is\n",
+                   ":2: \"because\" is for tensors without a place: in PACKING none");
+    expect_refused("a\n in p none with c because\n",
+                   ":2: \"because\" should be followed by a reason");
+    char reason[600] = "a\n in p none because ";
+    memset(reason + strlen(reason), 'x', 512);
+    expect_refused(reason, ":2: \"because\" is followed by more than 511 characters");
     expect_refused("a\n in p *\n", "has more stars than the pattern");
     expect_refused("a\n in p b stack\n", "stacks a tensor without {expert}");
     expect_refused("a\n experts 0\n in p b\n",

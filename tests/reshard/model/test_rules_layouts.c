@@ -156,6 +156,9 @@ static void stacked_experts_become_tensors_of_their_own(void **state)
                        " in r none\n";
     EXPECT(model, none, "packing=p", 0, "0.fc1", 0, 1, 2, 3, 4, 5, 6, 7);
     expect_refused(model, none, "packing=r", "the rules have no place for it in the packing \"r\"");
+    none = "packing p strict\npacking r like p\ne\n experts 0\n"
+           " in p none with x because of nothing\n in p none because it is large: use q\n";
+    expect_refused(model, none, "packing=r", "the packing \"r\": it is large: use q");
     banyan_model_destroy(model);
 }
 
