@@ -42,8 +42,8 @@ banyan_status driver_context(int device, CUcontext *context)
 banyan_status driver_enter(int device)
 {
     CUcontext context = NULL;
-    banyan_status status = driver_context(device, &context);
-    return status == BANYAN_OK ? DRIVER(device, cuCtxPushCurrent, context) : status;
+    RETURN_IF_FAILED(driver_context(device, &context));
+    return DRIVER(device, cuCtxPushCurrent, context);
 }
 
 void driver_leave(void)

@@ -141,6 +141,27 @@ typedef CUstreamCaptureMode driver_capture;
 driver_capture driver_capture_relax(void);
 void driver_capture_restore(driver_capture before);
 
+/* The status of a call that is made with the device's context entered:
+ * `return DRIVER_WITHIN(device, bytes_copy_here(to, from, bytes));` */
+#define DRIVER_WITHIN(device, call)                                                                \
+    ({                                                                                             \
+        banyan_status within_ = driver_enter(device);                                              \
+        if (within_ == BANYAN_OK) {                                                                \
+            within_ = (call);                                                                      \
+            driver_leave();                                                                        \
+        }                                                                                          \
+        within_;                                                                                   \
+    })
+
+/* As DRIVER_WITHIN, for a call that is not part of a graph that the thread captures. */
+#define DRIVER_WITHIN_UNCAPTURED(device, call)                                                     \
+    ({                                                                                             \
+        driver_capture captured_ = driver_capture_relax();                                         \
+        banyan_status uncaptured_ = DRIVER_WITHIN(device, call);                                   \
+        driver_capture_restore(captured_);                                                         \
+        uncaptured_;                                                                               \
+    })
+
 /* Find a kernel by the address of its __global__ function; `device`'s context is entered. */
 banyan_status driver_kernel(const void *symbol, int device, CUfunction *kernel);
 

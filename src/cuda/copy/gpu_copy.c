@@ -56,28 +56,23 @@ typedef struct work {
 
 static banyan_status gpu_copy_open_streams(gpu_copy *made)
 {
-    banyan_status status =
-        DRIVER(made->device, cuEventCreate, &made->fork, CU_EVENT_DISABLE_TIMING);
-    for (int i = 0; i < SIDE_STREAMS && status == BANYAN_OK; i++) {
-        status = DRIVER(made->device, cuStreamCreate, &made->sides[i], CU_STREAM_NON_BLOCKING);
-        if (status == BANYAN_OK)
-            status = DRIVER(made->device, cuEventCreate, &made->join[i], CU_EVENT_DISABLE_TIMING);
+    RETURN_IF_FAILED(DRIVER(made->device, cuEventCreate, &made->fork, CU_EVENT_DISABLE_TIMING));
+    for (int i = 0; i < SIDE_STREAMS; i++) {
+        RETURN_IF_FAILED(
+            DRIVER(made->device, cuStreamCreate, &made->sides[i], CU_STREAM_NON_BLOCKING));
+        RETURN_IF_FAILED(
+            DRIVER(made->device, cuEventCreate, &made->join[i], CU_EVENT_DISABLE_TIMING));
     }
-    return status;
+    return BANYAN_OK;
 }
 
 static banyan_status gpu_copy_open_memory(gpu_copy *made)
 {
     void *here, *there, *shared;
-    banyan_status status = bytes_alloc(made->device, sizeof *made->shared, &shared);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(bytes_alloc(made->device, sizeof *made->shared, &shared));
     made->shared = shared;
-    status = bytes_fill(made->shared, 0, sizeof *made->shared);
-    if (status == BANYAN_OK)
-        status = shared_words_open(made->device, sizeof *made->report, &here, &there);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(bytes_fill(made->shared, 0, sizeof *made->shared));
+    RETURN_IF_FAILED(shared_words_open(made->device, sizeof *made->report, &here, &there));
     made->report = here;
     made->device_report = there;
     return BANYAN_OK;
@@ -151,11 +146,9 @@ static void gpu_copy_close(void *argument)
 
 static banyan_status gpu_copy_open_device(gpu_copy *made, int sharers)
 {
-    banyan_status status = driver_enter(made->device);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(driver_enter(made->device));
     driver_capture before = driver_capture_relax();
-    status = gpu_copy_open_kernels(made, sharers);
+    banyan_status status = gpu_copy_open_kernels(made, sharers);
     if (status == BANYAN_OK)
         status = gpu_copy_open_streams(made);
     if (status == BANYAN_OK)
@@ -201,9 +194,7 @@ static banyan_status gpu_copy_open(banyan_world *world, int device, int sharers,
                                    uint64_t timeout_ns, void **opened)
 {
     uint64_t engine_bytes;
-    banyan_status status = read_engine_bytes(&engine_bytes);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(read_engine_bytes(&engine_bytes));
     gpu_copy *made = calloc(1, sizeof *made);
     if (!made)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY,
@@ -212,7 +203,7 @@ static banyan_status gpu_copy_open(banyan_world *world, int device, int sharers,
     made->device = device;
     made->timeout_ns = timeout_ns;
     made->engine_bytes = engine_bytes;
-    status = gpu_copy_open_device(made, sharers);
+    banyan_status status = gpu_copy_open_device(made, sharers);
     if (status == BANYAN_OK)
         status = gpu_copy_watch_waits(made);
     if (status == BANYAN_OK)
@@ -271,16 +262,10 @@ static banyan_status gpu_copy_alloc_on_device(work *of, size_t bytes)
 {
     int device = of->gpu_copy->device;
     void *memory;
-    banyan_status status = bytes_alloc(device, bytes, &memory);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(bytes_alloc(device, bytes, &memory));
     of->memory = memory;
-    status = driver_enter(device);
-    if (status != BANYAN_OK)
-        return status;
-    status = DRIVER(device, cuEventCreate, &of->ended, CU_EVENT_DISABLE_TIMING);
-    driver_leave();
-    return status;
+    return DRIVER_WITHIN(device,
+                         DRIVER(device, cuEventCreate, &of->ended, CU_EVENT_DISABLE_TIMING));
 }
 
 static banyan_status gpu_copy_upload(work *of, const gpu_copy_lane *lanes,
@@ -327,10 +312,10 @@ static void work_release(void *argument)
 static banyan_status gpu_copy_lay_out(const gpu_copy *of, const gpu_copy_lane *lanes, size_t count,
                                       copy_layout *layout)
 {
-    banyan_status status = copy_layout_make(lanes, count, of->engine_bytes, layout);
-    if (status != BANYAN_OK || layout->engine_count == 0 ||
+    RETURN_IF_FAILED(copy_layout_make(lanes, count, of->engine_bytes, layout));
+    if (layout->engine_count == 0 ||
         layout->engine_bytes / ENGINE_RUNS_WORTH_IT >= of->engine_bytes)
-        return status;
+        return BANYAN_OK;
     copy_layout_free(layout);
     return copy_layout_make(lanes, count, 0, layout);
 }
@@ -338,9 +323,7 @@ static banyan_status gpu_copy_lay_out(const gpu_copy *of, const gpu_copy_lane *l
 static banyan_status prepare_work(work *made, const gpu_copy_lane *lanes, size_t count)
 {
     copy_layout layout;
-    banyan_status status = gpu_copy_lay_out(made->gpu_copy, lanes, count, &layout);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(gpu_copy_lay_out(made->gpu_copy, lanes, count, &layout));
     uint32_t warps = gpu_copy_warps_a_block(made->gpu_copy);
     uint64_t wanted = (layout.tiles + warps - 1) / warps;
     made->blocks = wanted < made->gpu_copy->blocks ? (uint32_t)wanted : made->gpu_copy->blocks;
@@ -349,7 +332,7 @@ static banyan_status prepare_work(work *made, const gpu_copy_lane *lanes, size_t
     layout.engine_moves = NULL;
     made->converts = layout.converts;
     made->streams_a_lane = count > 0 && count <= SIDE_STREAMS / 2 ? 2 : 1;
-    status = gpu_copy_upload(made, lanes, &layout);
+    banyan_status status = gpu_copy_upload(made, lanes, &layout);
     copy_layout_free(&layout);
     return status;
 }
@@ -387,21 +370,19 @@ static banyan_status gpu_copy_launch(const work *of, uint32_t blocks, uint32_t p
 
 static banyan_status fork_sides(const gpu_copy *of, CUstream stream)
 {
-    banyan_status status = DRIVER(of->device, cuEventRecord, of->fork, stream);
-    for (int i = 0; i < SIDE_STREAMS && status == BANYAN_OK; i++)
-        status = DRIVER(of->device, cuStreamWaitEvent, of->sides[i], of->fork, 0);
-    return status;
+    RETURN_IF_FAILED(DRIVER(of->device, cuEventRecord, of->fork, stream));
+    for (int i = 0; i < SIDE_STREAMS; i++)
+        RETURN_IF_FAILED(DRIVER(of->device, cuStreamWaitEvent, of->sides[i], of->fork, 0));
+    return BANYAN_OK;
 }
 
 static banyan_status join_sides(const gpu_copy *of, CUstream stream)
 {
-    banyan_status status = BANYAN_OK;
-    for (int i = 0; i < SIDE_STREAMS && status == BANYAN_OK; i++) {
-        status = DRIVER(of->device, cuEventRecord, of->join[i], of->sides[i]);
-        if (status == BANYAN_OK)
-            status = DRIVER(of->device, cuStreamWaitEvent, stream, of->join[i], 0);
+    for (int i = 0; i < SIDE_STREAMS; i++) {
+        RETURN_IF_FAILED(DRIVER(of->device, cuEventRecord, of->join[i], of->sides[i]));
+        RETURN_IF_FAILED(DRIVER(of->device, cuStreamWaitEvent, stream, of->join[i], 0));
     }
-    return status;
+    return BANYAN_OK;
 }
 
 /* Each partner has its own streams, as far as there are enough. */
@@ -412,48 +393,44 @@ static size_t gpu_copy_side_of(const work *of, size_t i)
 
 static banyan_status copy_by_engine(const work *of)
 {
-    banyan_status status = BANYAN_OK;
-    for (size_t i = 0; i < of->engine_count && status == BANYAN_OK; i++) {
+    for (size_t i = 0; i < of->engine_count; i++) {
         const copy_engine_move *move = &of->engine_moves[i];
-        status = DRIVER(of->gpu_copy->device, cuMemcpyAsync, (CUdeviceptr)(uintptr_t)move->to,
-                        (CUdeviceptr)(uintptr_t)move->from, move->bytes,
-                        of->gpu_copy->sides[gpu_copy_side_of(of, i)]);
+        RETURN_IF_FAILED(DRIVER(of->gpu_copy->device, cuMemcpyAsync,
+                                (CUdeviceptr)(uintptr_t)move->to,
+                                (CUdeviceptr)(uintptr_t)move->from, move->bytes,
+                                of->gpu_copy->sides[gpu_copy_side_of(of, i)]));
     }
-    return status;
+    return BANYAN_OK;
 }
 
 /* Engines write to a partner only after it has entered, and the end is signalled only after their
  * copies. */
 static banyan_status run_with_engines(const work *of, CUstream stream)
 {
-    banyan_status status = gpu_copy_launch(of, 1, COPY_ENTER | COPY_MEET, stream);
-    if (status == BANYAN_OK)
-        status = fork_sides(of->gpu_copy, stream);
-    if (status == BANYAN_OK)
-        status = copy_by_engine(of);
-    if (status == BANYAN_OK && of->blocks > 0)
-        status = gpu_copy_launch(of, of->blocks, COPY_MOVE, stream);
-    if (status == BANYAN_OK)
-        status = join_sides(of->gpu_copy, stream);
-    return status == BANYAN_OK ? gpu_copy_launch(of, 1, COPY_FINISH, stream) : status;
+    RETURN_IF_FAILED(gpu_copy_launch(of, 1, COPY_ENTER | COPY_MEET, stream));
+    RETURN_IF_FAILED(fork_sides(of->gpu_copy, stream));
+    RETURN_IF_FAILED(copy_by_engine(of));
+    if (of->blocks > 0)
+        RETURN_IF_FAILED(gpu_copy_launch(of, of->blocks, COPY_MOVE, stream));
+    RETURN_IF_FAILED(join_sides(of->gpu_copy, stream));
+    return gpu_copy_launch(of, 1, COPY_FINISH, stream);
 }
 
 static banyan_status gpu_copy_run_here(work *of, CUstream stream)
 {
-    banyan_status status;
     CUstreamCaptureStatus capture;
     if (of->engine_count > 0)
-        status = run_with_engines(of, stream);
+        RETURN_IF_FAILED(run_with_engines(of, stream));
     else if (of->blocks > 0)
-        status = gpu_copy_launch(of, of->blocks, COPY_ENTER | COPY_MOVE | COPY_FINISH, stream);
+        RETURN_IF_FAILED(
+            gpu_copy_launch(of, of->blocks, COPY_ENTER | COPY_MOVE | COPY_FINISH, stream));
     else if (of->args.lane_count > 0)
-        status = gpu_copy_launch(of, 1, COPY_ENTER | COPY_FINISH, stream);
+        RETURN_IF_FAILED(gpu_copy_launch(of, 1, COPY_ENTER | COPY_FINISH, stream));
     else
         return BANYAN_OK;
-    if (status == BANYAN_OK)
-        status = DRIVER(of->gpu_copy->device, cuStreamIsCapturing, stream, &capture);
-    if (status != BANYAN_OK || capture != CU_STREAM_CAPTURE_STATUS_NONE)
-        return status;
+    RETURN_IF_FAILED(DRIVER(of->gpu_copy->device, cuStreamIsCapturing, stream, &capture));
+    if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
+        return BANYAN_OK;
     of->has_run = true;
     return DRIVER(of->gpu_copy->device, cuEventRecord, of->ended, stream);
 }
@@ -461,12 +438,7 @@ static banyan_status gpu_copy_run_here(work *of, CUstream stream)
 static banyan_status gpu_copy_run(void *argument, void *stream)
 {
     work *of = argument;
-    banyan_status status = driver_enter(of->gpu_copy->device);
-    if (status != BANYAN_OK)
-        return status;
-    status = gpu_copy_run_here(of, stream);
-    driver_leave();
-    return status;
+    return DRIVER_WITHIN(of->gpu_copy->device, gpu_copy_run_here(of, stream));
 }
 
 static void gpu_copy_check(void *argument, device_report *report)

@@ -333,13 +333,10 @@ static banyan_status copy_layout_add_walk(copy_layout *layout, size_t lane,
                                           const direct_move *moved)
 {
     const direct_walk *of = moved->walk;
-    banyan_status status = copy_layout_make_room((void **)&layout->walks, layout->walk_count,
-                                                 &layout->walk_room, sizeof *layout->walks);
-    if (status == BANYAN_OK)
-        status = copy_layout_make_room((void **)&layout->moves, layout->move_count,
-                                       &layout->move_room, sizeof *layout->moves);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(copy_layout_make_room((void **)&layout->walks, layout->walk_count,
+                                           &layout->walk_room, sizeof *layout->walks));
+    RETURN_IF_FAILED(copy_layout_make_room((void **)&layout->moves, layout->move_count,
+                                           &layout->move_room, sizeof *layout->moves));
     uint64_t places = of->to.elem_bytes;
     copy_walk walk = {.elems = of->to.elems};
     walk.to = copy_layout_side_of(&of->to, &places);
@@ -367,11 +364,8 @@ static banyan_status copy_layout_add_walk(copy_layout *layout, size_t lane,
 static banyan_status add_engine_move(copy_layout *layout, size_t lane, char *to, const char *from,
                                      uint64_t bytes)
 {
-    banyan_status status =
-        copy_layout_make_room((void **)&layout->engine_moves, layout->engine_count,
-                              &layout->engine_room, sizeof *layout->engine_moves);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(copy_layout_make_room((void **)&layout->engine_moves, layout->engine_count,
+                                           &layout->engine_room, sizeof *layout->engine_moves));
     layout->engine_moves[layout->engine_count++] = (copy_engine_move){to, from, bytes, lane};
     layout->engine_bytes += bytes;
     return BANYAN_OK;

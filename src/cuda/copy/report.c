@@ -12,12 +12,10 @@ banyan_status shared_words_open(int device, size_t bytes, void **here, void **th
 {
     CUdeviceptr address;
     void *memory;
-    banyan_status status = DRIVER(device, cuMemHostAlloc, &memory, bytes,
-                                  CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(DRIVER(device, cuMemHostAlloc, &memory, bytes,
+                            CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
     memset(memory, 0, bytes);
-    status = DRIVER(device, cuMemHostGetDevicePointer, &address, memory, 0);
+    banyan_status status = DRIVER(device, cuMemHostGetDevicePointer, &address, memory, 0);
     if (status != BANYAN_OK) {
         driver.cuMemFreeHost(memory);
         return status;

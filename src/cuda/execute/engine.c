@@ -177,11 +177,8 @@ static banyan_status copy_in_stream(void *opened, void *to, const void *from, ui
                                     void *stream)
 {
     cuda_engine *engine = opened;
-    RETURN_IF_FAILED(driver_enter(engine->device));
-    banyan_status status =
-        DRIVER(engine->device, cuMemcpyAsync, (CUdeviceptr)to, (CUdeviceptr)from, bytes, stream);
-    driver_leave();
-    return status;
+    return DRIVER_WITHIN(engine->device, DRIVER(engine->device, cuMemcpyAsync, (CUdeviceptr)to,
+                                                (CUdeviceptr)from, bytes, stream));
 }
 
 static banyan_status execute_engine_record(void *opened,

@@ -378,8 +378,5 @@ banyan_status program_run(void *loaded, void *uploaded, const engine_run *run, v
                           bool *captured)
 {
     cuda_plan *plan = loaded;
-    RETURN_IF_FAILED(driver_enter(plan->engine->device));
-    banyan_status status = execute_run_queue(uploaded, run, stream, captured);
-    driver_leave();
-    return status;
+    return DRIVER_WITHIN(plan->engine->device, execute_run_queue(uploaded, run, stream, captured));
 }

@@ -61,11 +61,8 @@ static banyan_status read_clocks(cuda_engine *engine, cuda_clock *read)
 {
     void *words;
     RETURN_IF_FAILED(engine_take_pinned(engine, KERNEL_COUNTER_BYTES, &words));
-    banyan_status status = driver_enter(engine->device);
-    if (status == BANYAN_OK) {
-        status = execute_trace_question(engine, words, read);
-        driver_leave();
-    }
+    banyan_status status =
+        DRIVER_WITHIN(engine->device, execute_trace_question(engine, words, read));
     engine_give_back_pinned(engine, words);
     return status;
 }

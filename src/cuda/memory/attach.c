@@ -9,16 +9,13 @@ static banyan_status enable_peer(int device, int peer)
     CUcontext context = NULL;
     if (peer == device)
         return BANYAN_OK;
-    banyan_status status = driver_context(peer, &context);
-    if (status == BANYAN_OK)
-        status = driver_enter(device);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(driver_context(peer, &context));
+    RETURN_IF_FAILED(driver_enter(device));
     CUresult result = driver.cuCtxEnablePeerAccess(context, 0);
-    if (result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
-        status = driver_check(result, "cuCtxEnablePeerAccess", device);
     driver_leave();
-    return status;
+    return result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
+               ? BANYAN_OK
+               : driver_check(result, "cuCtxEnablePeerAccess", device);
 }
 
 static banyan_status open_name(int device, const device_share *share, char **base)
@@ -26,16 +23,11 @@ static banyan_status open_name(int device, const device_share *share, char **bas
     CUipcMemHandle name;
     CUdeviceptr opened = 0;
     memcpy(&name, share->name, sizeof name);
-    banyan_status status = driver_enter(device);
-    if (status != BANYAN_OK)
-        return status;
-    driver_capture before = driver_capture_relax();
-    status = DRIVER(device, cuIpcOpenMemHandle, &opened, name, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-    driver_capture_restore(before);
-    driver_leave();
-    if (status == BANYAN_OK)
-        *base = (char *)(uintptr_t)opened;
-    return status;
+    RETURN_IF_FAILED(
+        DRIVER_WITHIN_UNCAPTURED(device, DRIVER(device, cuIpcOpenMemHandle, &opened, name,
+                                                CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)));
+    *base = (char *)(uintptr_t)opened;
+    return BANYAN_OK;
 }
 
 static void close_name(int device, char *base)
@@ -69,11 +61,8 @@ static banyan_status memory_attach_reserve(int device, const device_share *share
                                            device_attachment *made)
 {
     CUdeviceptr start = 0;
-    banyan_status status = driver_enter(device);
-    if (status != BANYAN_OK)
-        return status;
-    status = DRIVER(device, cuMemAddressReserve, &start, share->bytes, 0, 0, 0);
-    driver_leave();
+    banyan_status status =
+        DRIVER_WITHIN(device, DRIVER(device, cuMemAddressReserve, &start, share->bytes, 0, 0, 0));
     if (status == BANYAN_OK)
         *made = (device_attachment){.base = (char *)(uintptr_t)start};
     return status;
@@ -95,10 +84,9 @@ static banyan_status attach_here(int device, const device_share *share, const de
 {
     CUmemGenericAllocationHandle memory;
     CUdeviceptr start = (CUdeviceptr)attachment->base;
-    banyan_status status = import_part(device, part, &memory);
-    if (status != BANYAN_OK)
-        return status;
-    status = DRIVER(device, cuMemMap, start + attachment->mapped_bytes, part->bytes, 0, memory, 0);
+    RETURN_IF_FAILED(import_part(device, part, &memory));
+    banyan_status status =
+        DRIVER(device, cuMemMap, start + attachment->mapped_bytes, part->bytes, 0, memory, 0);
     driver.cuMemRelease(memory);
     if (status != BANYAN_OK)
         return status;
@@ -118,14 +106,7 @@ banyan_status attach_part(int device, const device_share *share, const device_pa
             BANYAN_ERR_INVALID, "cuda: a part of %llu bytes does not fit behind %llu of %llu",
             (unsigned long long)part->bytes, (unsigned long long)attachment->mapped_bytes,
             (unsigned long long)share->bytes);
-    banyan_status status = driver_enter(device);
-    if (status != BANYAN_OK)
-        return status;
-    driver_capture before = driver_capture_relax();
-    status = attach_here(device, share, part, attachment);
-    driver_capture_restore(before);
-    driver_leave();
-    return status;
+    return DRIVER_WITHIN_UNCAPTURED(device, attach_here(device, share, part, attachment));
 }
 
 banyan_status attach_begin(int device, const device_share *share, bool here,

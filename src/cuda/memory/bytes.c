@@ -67,25 +67,15 @@ static banyan_status memory_bytes_run_here(int device, const char *call, bytes_q
                                            const void *job)
 {
     CUstream stream;
-    banyan_status status = stream_of(device, &stream);
-    if (status == BANYAN_OK)
-        status = driver_check(queue(job, stream), call, device);
-    if (status == BANYAN_OK)
-        status = DRIVER(device, cuStreamSynchronize, stream);
-    return status;
+    RETURN_IF_FAILED(stream_of(device, &stream));
+    RETURN_IF_FAILED(driver_check(queue(job, stream), call, device));
+    return DRIVER(device, cuStreamSynchronize, stream);
 }
 
 static banyan_status memory_bytes_run(int device, const char *call, bytes_queue queue,
                                       const void *job)
 {
-    banyan_status status = driver_enter(device);
-    if (status != BANYAN_OK)
-        return status;
-    driver_capture before = driver_capture_relax();
-    status = memory_bytes_run_here(device, call, queue, job);
-    driver_capture_restore(before);
-    driver_leave();
-    return status;
+    return DRIVER_WITHIN_UNCAPTURED(device, memory_bytes_run_here(device, call, queue, job));
 }
 
 struct allocation {
@@ -103,10 +93,9 @@ banyan_status bytes_alloc(int device, size_t bytes, void **address)
 {
     CUdeviceptr made = 0;
     struct allocation wanted = {&made, bytes};
-    banyan_status status = memory_bytes_run(device, "cuMemAllocAsync", queue_alloc, &wanted);
-    if (status == BANYAN_OK)
-        *address = (void *)(uintptr_t)made;
-    return status;
+    RETURN_IF_FAILED(memory_bytes_run(device, "cuMemAllocAsync", queue_alloc, &wanted));
+    *address = (void *)(uintptr_t)made;
+    return BANYAN_OK;
 }
 
 static CUresult memory_bytes_queue_free(const void *job, CUstream stream)

@@ -92,10 +92,8 @@ banyan_status handles_create(int device, size_t bytes, CUmemGenericAllocationHan
 {
     unsigned types;
     CUmemGenericAllocationHandle made;
-    banyan_status status = handles_create_one(device, bytes, &made, &types);
-    if (status != BANYAN_OK)
-        return status;
-    status = handles_export(device, made, types, handles);
+    RETURN_IF_FAILED(handles_create_one(device, bytes, &made, &types));
+    banyan_status status = handles_export(device, made, types, handles);
     if (status == BANYAN_OK)
         *memory = made;
     else

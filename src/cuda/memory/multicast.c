@@ -45,11 +45,10 @@ banyan_status multicast_unit(int device, int devices, size_t bytes, size_t *unit
         *unit = 1;
         return BANYAN_OK;
     }
-    banyan_status status =
-        DRIVER(device, cuMulticastGetGranularity, &found, &what, CU_MULTICAST_GRANULARITY_MINIMUM);
-    if (status == BANYAN_OK)
-        *unit = found;
-    return status;
+    RETURN_IF_FAILED(
+        DRIVER(device, cuMulticastGetGranularity, &found, &what, CU_MULTICAST_GRANULARITY_MINIMUM));
+    *unit = found;
+    return BANYAN_OK;
 }
 
 static banyan_status memory_multicast_create_here(int device, int devices, size_t bytes, int *fd,
@@ -58,15 +57,11 @@ static banyan_status memory_multicast_create_here(int device, int devices, size_
     size_t unit = 1;
     int exported = -1;
     CUmemGenericAllocationHandle object;
-    banyan_status status = multicast_unit(device, devices, bytes, &unit);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(multicast_unit(device, devices, bytes, &unit));
     CUmulticastObjectProp what = object_of(devices, bytes / unit * unit);
-    status = DRIVER(device, cuMulticastCreate, &object, &what);
-    if (status != BANYAN_OK)
-        return status;
-    status = DRIVER(device, cuMemExportToShareableHandle, &exported, object,
-                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    RETURN_IF_FAILED(DRIVER(device, cuMulticastCreate, &object, &what));
+    banyan_status status = DRIVER(device, cuMemExportToShareableHandle, &exported, object,
+                                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     if (status != BANYAN_OK) {
         driver.cuMemRelease(object);
         return status;
@@ -80,16 +75,9 @@ static banyan_status memory_multicast_create_here(int device, int devices, size_
 banyan_status multicast_create(int device, int devices, size_t bytes, int *fd,
                                device_multicast *made)
 {
-    banyan_status status = multicast_check(device);
-    if (status == BANYAN_OK)
-        status = driver_enter(device);
-    if (status != BANYAN_OK)
-        return status;
-    driver_capture before = driver_capture_relax();
-    status = memory_multicast_create_here(device, devices, bytes, fd, made);
-    driver_capture_restore(before);
-    driver_leave();
-    return status;
+    RETURN_IF_FAILED(multicast_check(device));
+    return DRIVER_WITHIN_UNCAPTURED(device,
+                                    memory_multicast_create_here(device, devices, bytes, fd, made));
 }
 
 static banyan_status join_here(int device, int fd, device_multicast *made)
@@ -112,26 +100,16 @@ static banyan_status join_here(int device, int fd, device_multicast *made)
 
 banyan_status multicast_join(int device, int fd, device_multicast *made)
 {
-    banyan_status status = multicast_check(device);
-    if (status == BANYAN_OK)
-        status = driver_enter(device);
-    if (status != BANYAN_OK)
-        return status;
-    driver_capture before = driver_capture_relax();
-    status = join_here(device, fd, made);
-    driver_capture_restore(before);
-    driver_leave();
-    return status;
+    RETURN_IF_FAILED(multicast_check(device));
+    return DRIVER_WITHIN_UNCAPTURED(device, join_here(device, fd, made));
 }
 
 static banyan_status memory_multicast_bind(int device, const device_multicast *made,
                                            const pages *part, size_t bytes)
 {
     CUmemGenericAllocationHandle memory;
-    banyan_status status = DRIVER(device, cuMemRetainAllocationHandle, &memory, part->address);
-    if (status != BANYAN_OK)
-        return status;
-    status = DRIVER(device, cuMulticastBindMem, made->object, 0, memory, 0, bytes, 0);
+    RETURN_IF_FAILED(DRIVER(device, cuMemRetainAllocationHandle, &memory, part->address));
+    banyan_status status = DRIVER(device, cuMulticastBindMem, made->object, 0, memory, 0, bytes, 0);
     driver.cuMemRelease(memory);
     return status;
 }
@@ -155,11 +133,9 @@ banyan_status multicast_map(int device, int devices, const pages *part, size_t b
                             device_multicast *made)
 {
     size_t unit = 1;
-    banyan_status status = driver_enter(device);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(driver_enter(device));
     driver_capture before = driver_capture_relax();
-    status = multicast_unit(device, devices, bytes, &unit);
+    banyan_status status = multicast_unit(device, devices, bytes, &unit);
     bytes = bytes / unit * unit;
     if (status == BANYAN_OK)
         status = memory_multicast_bind(device, made, part, bytes);

@@ -43,10 +43,8 @@ static banyan_status describe_plain(device_share *share, const void *address, si
                                     char *reason, size_t reason_bytes)
 {
     CUipcMemHandle name;
-    banyan_status status =
-        allocation_at(share->device, (uint64_t)(uintptr_t)address, &share->base, &share->bytes);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(
+        allocation_at(share->device, (uint64_t)(uintptr_t)address, &share->base, &share->bytes));
     if ((uintptr_t)address - share->base + bytes > share->bytes) {
         snprintf(reason, reason_bytes, "it spans two allocations of cudaMalloc");
         return BANYAN_OK;
@@ -88,9 +86,9 @@ static banyan_status describe_virtual(device_share *share, const void *address, 
                                       char *reason, size_t reason_bytes)
 {
     uint64_t end = (uint64_t)(uintptr_t)address + bytes, part, part_bytes;
-    banyan_status status =
-        allocation_at(share->device, (uint64_t)(uintptr_t)address, &share->base, &part_bytes);
-    for (part = share->base; status == BANYAN_OK && share->base + share->bytes < end;) {
+    RETURN_IF_FAILED(
+        allocation_at(share->device, (uint64_t)(uintptr_t)address, &share->base, &part_bytes));
+    for (part = share->base; share->base + share->bytes < end;) {
         if (handle_types_at(part) == 0) {
             snprintf(reason, reason_bytes,
                      "it lies in memory of cuMemCreate that was made without a handle for "
@@ -100,15 +98,14 @@ static banyan_status describe_virtual(device_share *share, const void *address, 
         share->bytes += part_bytes;
         part += part_bytes;
         if (part < end)
-            status = allocation_at(share->device, part, &part, &part_bytes);
-        if (status == BANYAN_OK && part != share->base + share->bytes) {
+            RETURN_IF_FAILED(allocation_at(share->device, part, &part, &part_bytes));
+        if (part != share->base + share->bytes) {
             snprintf(reason, reason_bytes, "there is a hole in it");
             return BANYAN_OK;
         }
     }
-    if (status == BANYAN_OK)
-        share->sharing = DEVICE_SHARED_BY_PARTS;
-    return status;
+    share->sharing = DEVICE_SHARED_BY_PARTS;
+    return BANYAN_OK;
 }
 
 static banyan_status memory_share_describe(device_share *share, const void *address, size_t bytes,
@@ -136,13 +133,9 @@ banyan_status share_describe(const void *address, size_t bytes, device_share *sh
     made.device = device.device_id;
     if (device.device_type != kDLCUDA)
         return banyan_error_set(BANYAN_ERR_INVALID, "cuda: %p is not memory of a device", address);
-    banyan_status status = device_identify(made.device, made.uuid);
-    if (status == BANYAN_OK)
-        status = driver_enter(made.device);
-    if (status != BANYAN_OK)
-        return status;
-    status = memory_share_describe(&made, address, bytes, reason, reason_bytes);
-    driver_leave();
+    RETURN_IF_FAILED(device_identify(made.device, made.uuid));
+    banyan_status status = DRIVER_WITHIN(
+        made.device, memory_share_describe(&made, address, bytes, reason, reason_bytes));
     if (status == BANYAN_OK)
         *share = made;
     return status;
@@ -169,11 +162,9 @@ static banyan_status memory_share_export(int device, CUmemGenericAllocationHandl
 static banyan_status export_part(const device_share *share, uint64_t start, device_part *part)
 {
     CUmemGenericAllocationHandle memory;
-    banyan_status status =
-        DRIVER(share->device, cuMemRetainAllocationHandle, &memory, (void *)(uintptr_t)start);
-    if (status != BANYAN_OK)
-        return status;
-    status = memory_share_export(share->device, memory, handle_types_at(start), part);
+    RETURN_IF_FAILED(
+        DRIVER(share->device, cuMemRetainAllocationHandle, &memory, (void *)(uintptr_t)start));
+    banyan_status status = memory_share_export(share->device, memory, handle_types_at(start), part);
     driver.cuMemRelease(memory);
     return status;
 }
@@ -182,10 +173,8 @@ banyan_status share_part(const device_share *share, uint64_t offset, device_part
 {
     uint64_t start = 0;
     device_part made = {.fd = -1};
-    banyan_status status = driver_enter(share->device);
-    if (status != BANYAN_OK)
-        return status;
-    status = allocation_at(share->device, share->base + offset, &start, &made.bytes);
+    RETURN_IF_FAILED(driver_enter(share->device));
+    banyan_status status = allocation_at(share->device, share->base + offset, &start, &made.bytes);
     if (status == BANYAN_OK && start != share->base + offset)
         status = banyan_error_set(BANYAN_ERR_INVALID,
                                   "cuda: the memory at %#llx of device %d is not what was shared",

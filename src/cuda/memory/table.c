@@ -7,11 +7,8 @@
 static banyan_status cuda_open(int id)
 {
     int count = 0;
-    banyan_status status = driver_open();
-    if (status == BANYAN_OK)
-        status = DRIVER(-1, cuDeviceGetCount, &count);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(driver_open());
+    RETURN_IF_FAILED(DRIVER(-1, cuDeviceGetCount, &count));
     if (id < 0 || id >= count)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
                                 "cuda: there is no device %d; this process sees %d", id, count);
@@ -36,12 +33,10 @@ banyan_status device_identify(int id, unsigned char uuid[DEVICE_UUID_BYTES])
 {
     CUuuid found;
     CUdevice device;
-    banyan_status status = DRIVER(id, cuDeviceGet, &device, id);
-    if (status == BANYAN_OK)
-        status = DRIVER(id, cuDeviceGetUuid, &found, device);
-    if (status == BANYAN_OK)
-        memcpy(uuid, found.bytes, DEVICE_UUID_BYTES);
-    return status;
+    RETURN_IF_FAILED(DRIVER(id, cuDeviceGet, &device, id));
+    RETURN_IF_FAILED(DRIVER(id, cuDeviceGetUuid, &found, device));
+    memcpy(uuid, found.bytes, DEVICE_UUID_BYTES);
+    return BANYAN_OK;
 }
 
 /* -1: this process does not see the device. */
@@ -63,13 +58,11 @@ static banyan_status cuda_reach(int id, const unsigned char uuid[DEVICE_UUID_BYT
     if (peer < 0 || peer == id)
         return BANYAN_OK;
     CUdevice device, peer_device;
-    banyan_status status = DRIVER(id, cuDeviceGet, &device, id);
-    if (status == BANYAN_OK)
-        status = DRIVER(peer, cuDeviceGet, &peer_device, peer);
-    if (status == BANYAN_OK)
-        status = DRIVER(id, cuDeviceCanAccessPeer, &reaches, device, peer_device);
-    if (status != BANYAN_OK || reaches)
-        return status;
+    RETURN_IF_FAILED(DRIVER(id, cuDeviceGet, &device, id));
+    RETURN_IF_FAILED(DRIVER(peer, cuDeviceGet, &peer_device, peer));
+    RETURN_IF_FAILED(DRIVER(id, cuDeviceCanAccessPeer, &reaches, device, peer_device));
+    if (reaches)
+        return BANYAN_OK;
     return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
                             "cuda: device %d cannot reach device %d: neither NVLink nor PCIe peer "
                             "access joins them",
@@ -78,12 +71,7 @@ static banyan_status cuda_reach(int id, const unsigned char uuid[DEVICE_UUID_BYT
 
 static banyan_status cuda_room(int id, size_t *free_bytes, size_t *all_bytes)
 {
-    banyan_status status = driver_enter(id);
-    if (status != BANYAN_OK)
-        return status;
-    status = DRIVER(id, cuMemGetInfo, free_bytes, all_bytes);
-    driver_leave();
-    return status;
+    return DRIVER_WITHIN(id, DRIVER(id, cuMemGetInfo, free_bytes, all_bytes));
 }
 
 const memory_device_ops cuda_memory_ops = {

@@ -7,11 +7,8 @@
 static banyan_status memory_vmm_round_up(int device, size_t bytes, size_t *rounded)
 {
     size_t unit = 0, multicast = 1, free_bytes = 0, all_bytes = 0;
-    banyan_status status = handles_granularity(device, &unit);
-    if (status == BANYAN_OK)
-        status = DRIVER(device, cuMemGetInfo, &free_bytes, &all_bytes);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(handles_granularity(device, &unit));
+    RETURN_IF_FAILED(DRIVER(device, cuMemGetInfo, &free_bytes, &all_bytes));
     if (bytes > all_bytes)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: device %d is too small", device);
     if (multicast_unit(device, 2, bytes, &multicast) == BANYAN_OK && multicast > unit)
@@ -34,10 +31,8 @@ static banyan_status map_at(int device, CUmemGenericAllocationHandle memory, con
 {
     CUdeviceptr start = (CUdeviceptr)at->address;
     size_t bytes = at->mapped_bytes;
-    banyan_status status = DRIVER(device, cuMemMap, start, bytes, 0, memory, 0);
-    if (status != BANYAN_OK)
-        return status;
-    status = vmm_allow(device, start, bytes);
+    RETURN_IF_FAILED(DRIVER(device, cuMemMap, start, bytes, 0, memory, 0));
+    banyan_status status = vmm_allow(device, start, bytes);
     if (status == BANYAN_OK)
         status = mappings_add((mapping){start, start + bytes, device});
     if (status != BANYAN_OK)
@@ -50,11 +45,9 @@ static banyan_status memory_vmm_map(int device, CUmemGenericAllocationHandle mem
                                     pages *made)
 {
     CUdeviceptr start = 0;
-    banyan_status status = DRIVER(device, cuMemAddressReserve, &start, bytes, 0, 0, 0);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(DRIVER(device, cuMemAddressReserve, &start, bytes, 0, 0, 0));
     pages at = {(char *)(uintptr_t)start, bytes};
-    status = map_at(device, memory, &at);
+    banyan_status status = map_at(device, memory, &at);
     if (status != BANYAN_OK) {
         driver.cuMemAddressFree(start, bytes);
         return status;
@@ -81,11 +74,9 @@ static banyan_status map_made(int device, CUmemGenericAllocationHandle memory, s
                               pages *made)
 {
     pages mapped = *made;
-    banyan_status status = made->address ? map_at(device, memory, made)
-                                         : memory_vmm_map(device, memory, bytes, &mapped);
-    if (status != BANYAN_OK)
-        return status;
-    status = bytes_fill(mapped.address, 0, bytes);
+    RETURN_IF_FAILED(made->address ? map_at(device, memory, made)
+                                   : memory_vmm_map(device, memory, bytes, &mapped));
+    banyan_status status = bytes_fill(mapped.address, 0, bytes);
     if (status == BANYAN_OK)
         *made = mapped;
     else if (made->address)
@@ -101,12 +92,9 @@ static banyan_status memory_vmm_create_here(int device, size_t bytes, device_han
     size_t rounded = 0;
     CUmemGenericAllocationHandle memory;
     device_handles new;
-    banyan_status status = memory_vmm_round_up(device, bytes, &rounded);
-    if (status == BANYAN_OK)
-        status = handles_create(device, rounded, &memory, &new);
-    if (status != BANYAN_OK)
-        return status;
-    status = map_made(device, memory, rounded, made);
+    RETURN_IF_FAILED(memory_vmm_round_up(device, bytes, &rounded));
+    RETURN_IF_FAILED(handles_create(device, rounded, &memory, &new));
+    banyan_status status = map_made(device, memory, rounded, made);
     driver.cuMemRelease(memory);
     if (status == BANYAN_OK)
         *handles = new;
@@ -118,23 +106,15 @@ static banyan_status memory_vmm_create_here(int device, size_t bytes, device_han
 static banyan_status create_in_context(int device, size_t bytes, device_handles *handles,
                                        pages *made)
 {
-    banyan_status status = driver_enter(device);
-    if (status != BANYAN_OK)
-        return status;
-    driver_capture before = driver_capture_relax();
-    status = memory_vmm_create_here(device, bytes, handles, made);
-    driver_capture_restore(before);
-    driver_leave();
-    return status;
+    return DRIVER_WITHIN_UNCAPTURED(device, memory_vmm_create_here(device, bytes, handles, made));
 }
 
 banyan_status vmm_create(int device, size_t bytes, device_handles *handles, pages *made)
 {
     pages new = {0};
-    banyan_status status = create_in_context(device, bytes, handles, &new);
-    if (status == BANYAN_OK)
-        *made = new;
-    return status;
+    RETURN_IF_FAILED(create_in_context(device, bytes, handles, &new));
+    *made = new;
+    return BANYAN_OK;
 }
 
 banyan_status vmm_recreate(int device, const pages *suspended, device_handles *handles)
@@ -147,11 +127,9 @@ static banyan_status map_here(int device, const device_handles *handles, size_t 
                               pages *made)
 {
     CUmemGenericAllocationHandle memory;
-    banyan_status status = handles_import(device, handles, &memory);
-    if (status != BANYAN_OK)
-        return status;
-    status = made->address ? map_at(device, memory, made)
-                           : memory_vmm_map(device, memory, mapped_bytes, made);
+    RETURN_IF_FAILED(handles_import(device, handles, &memory));
+    banyan_status status = made->address ? map_at(device, memory, made)
+                                         : memory_vmm_map(device, memory, mapped_bytes, made);
     driver.cuMemRelease(memory);
     return status;
 }
@@ -159,24 +137,16 @@ static banyan_status map_here(int device, const device_handles *handles, size_t 
 static banyan_status map_in_context(int device, const device_handles *handles, size_t mapped_bytes,
                                     pages *made)
 {
-    banyan_status status = driver_enter(device);
-    if (status != BANYAN_OK)
-        return status;
-    driver_capture before = driver_capture_relax();
-    status = map_here(device, handles, mapped_bytes, made);
-    driver_capture_restore(before);
-    driver_leave();
-    return status;
+    return DRIVER_WITHIN_UNCAPTURED(device, map_here(device, handles, mapped_bytes, made));
 }
 
 banyan_status vmm_map_peer(int device, const device_handles *handles, size_t mapped_bytes,
                            pages *made)
 {
     pages new = {0};
-    banyan_status status = map_in_context(device, handles, mapped_bytes, &new);
-    if (status == BANYAN_OK)
-        *made = new;
-    return status;
+    RETURN_IF_FAILED(map_in_context(device, handles, mapped_bytes, &new));
+    *made = new;
+    return BANYAN_OK;
 }
 
 banyan_status vmm_remap_peer(int device, const device_handles *handles, const pages *suspended)

@@ -222,11 +222,7 @@ static banyan_status mixed_engine_use(void *opened, char *const *parts)
     engine->has_parts = mixed_engine_room(engine) > 0;
     if (engine->has_parts)
         memcpy(engine->parts, parts, (size_t)engine->ranks * sizeof *parts);
-    banyan_status status = driver_enter(engine->device);
-    if (status == BANYAN_OK) {
-        status = mixed_engine_begin_anew(engine);
-        driver_leave();
-    }
+    banyan_status status = DRIVER_WITHIN(engine->device, mixed_engine_begin_anew(engine));
     if (status == BANYAN_OK)
         status = watch_again(engine);
     return mixed_engine_agree(engine, status);
@@ -306,21 +302,15 @@ static banyan_status mixed_engine_copy(void *opened, void *to, const void *from,
                                        void *stream)
 {
     const cuda_mixed *engine = opened;
-    RETURN_IF_FAILED(driver_enter(engine->device));
-    banyan_status status =
-        DRIVER(engine->device, cuMemcpyAsync, (CUdeviceptr)to, (CUdeviceptr)from, bytes, stream);
-    driver_leave();
-    return status;
+    return DRIVER_WITHIN(engine->device, DRIVER(engine->device, cuMemcpyAsync, (CUdeviceptr)to,
+                                                (CUdeviceptr)from, bytes, stream));
 }
 
 static banyan_status mixed_engine_zero(void *opened, void *to, uint64_t bytes, void *stream)
 {
     const cuda_mixed *engine = opened;
-    RETURN_IF_FAILED(driver_enter(engine->device));
-    banyan_status status =
-        DRIVER(engine->device, cuMemsetD8Async, (CUdeviceptr)to, 0, bytes, stream);
-    driver_leave();
-    return status;
+    return DRIVER_WITHIN(
+        engine->device, DRIVER(engine->device, cuMemsetD8Async, (CUdeviceptr)to, 0, bytes, stream));
 }
 
 static int mixed_engine_compare(const void *a, const void *b)

@@ -61,10 +61,8 @@ banyan_status mixed_nccl_run(void *opened, mixed_group group, banyan_mixed_op op
         .count = elems,
         .type = type_of(engine->setup->dtype),
     };
-    RETURN_IF_FAILED(driver_enter(engine->device));
-    banyan_status status = nccl_session_collective(&engine->nccl[group], &what, stream);
-    driver_leave();
-    return status;
+    return DRIVER_WITHIN(engine->device,
+                         nccl_session_collective(&engine->nccl[group], &what, stream));
 }
 
 banyan_status mixed_nccl_check(void *opened, mixed_group group)

@@ -460,11 +460,9 @@ static banyan_status run_parts(const cuda_mixed *engine, const mixed_call *call,
 static banyan_status mixed_run_queue(const cuda_mixed *engine, const mixed_call *call,
                                      CUstream stream)
 {
-    RETURN_IF_FAILED(driver_enter(engine->device));
-    banyan_status status = engine->setup->grid.nodes > 1 ? nodes_run(engine, call, stream)
-                                                         : run_parts(engine, call, stream);
-    driver_leave();
-    return status;
+    return DRIVER_WITHIN(engine->device, engine->setup->grid.nodes > 1
+                                             ? nodes_run(engine, call, stream)
+                                             : run_parts(engine, call, stream));
 }
 
 /* A rank that could not queue a launch would meet the others' launches one too late, so it ends

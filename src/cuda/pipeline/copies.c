@@ -14,14 +14,7 @@ static uint32_t copies_warps_a_block(const gpu_pipeline *owner)
 static banyan_status copies_alloc_on_device(gpu_pipeline_copies *of, size_t bytes)
 {
     int device = of->gpu_pipeline->device;
-    banyan_status status = driver_enter(device);
-    if (status != BANYAN_OK)
-        return status;
-    driver_capture before = driver_capture_relax();
-    status = DRIVER(device, cuMemAlloc, &of->memory, bytes);
-    driver_capture_restore(before);
-    driver_leave();
-    return status;
+    return DRIVER_WITHIN_UNCAPTURED(device, DRIVER(device, cuMemAlloc, &of->memory, bytes));
 }
 
 /* Use no more thread blocks than the longest list has tiles: the description of warps' parts must

@@ -96,15 +96,15 @@ static banyan_status check_processes(banyan_world *world, process_token *all)
 {
     int ranks = banyan_world_size(world);
     pthread_once(&token_made, make_token);
-    banyan_status status = banyan_world_allgather(world, &own_token, sizeof own_token, all);
-    for (int rank = 1; rank < ranks && status == BANYAN_OK; rank++)
-        for (int other = 0; other < rank && status == BANYAN_OK; other++)
+    RETURN_IF_FAILED(banyan_world_allgather(world, &own_token, sizeof own_token, all));
+    for (int rank = 1; rank < ranks; rank++)
+        for (int other = 0; other < rank; other++)
             if (memcmp(&all[rank], &all[other], sizeof *all) == 0)
-                status = banyan_error_set(BANYAN_ERR_UNSUPPORTED,
-                                          "nvshmem: ranks %d and %d are one process, and NVSHMEM "
-                                          "wants one for each",
-                                          other, rank);
-    return status;
+                return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
+                                        "nvshmem: ranks %d and %d are one process, and NVSHMEM "
+                                        "wants one for each",
+                                        other, rank);
+    return BANYAN_OK;
 }
 
 typedef struct session_word {
@@ -124,9 +124,7 @@ static banyan_status tell_all(banyan_world *world, banyan_status mine, session_w
                          .free_blocks = all[0].free_blocks};
     if (mine != BANYAN_OK)
         snprintf(said.reason, sizeof said.reason, "%s", banyan_last_error());
-    banyan_status status = banyan_world_allgather(world, &said, sizeof said, all);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(banyan_world_allgather(world, &said, sizeof said, all));
     if (mine != BANYAN_OK)
         return banyan_error_set(mine, "%s", said.reason);
     for (int rank = 0; rank < banyan_world_size(world); rank++)
@@ -168,11 +166,11 @@ static banyan_status nvshmem_check_own(banyan_world *world, int device, const nv
                                 "nvshmem: NVSHMEM has device %d in this process, and cannot have "
                                 "device %d, too",
                                 session.device, device);
-    banyan_status status = nvshmem_load();
-    if (status == BANYAN_OK && start->is_there)
+    RETURN_IF_FAILED(nvshmem_load());
+    if (start->is_there)
         return nvshmem_adopt(world, device);
-    if (status != BANYAN_OK || session.state == SESSION_READY)
-        return status;
+    if (session.state == SESSION_READY)
+        return BANYAN_OK;
     if (session.functions.nvshmemx_init_status() >= NVSHMEM_STATUS_READY)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
                                 "nvshmem: somebody else has initialised NVSHMEM in this process");
@@ -234,9 +232,7 @@ static banyan_status nvshmem_share_id(banyan_world *world)
     } told = {.id.version = NVSHMEM_VERSION_OF(nvshmem_id)};
     if (banyan_world_rank(world) == 0)
         told.result = session.functions.nvshmemx_get_uniqueid(&told.id);
-    banyan_status status = banyan_world_broadcast(world, &told, sizeof told, 0);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(banyan_world_broadcast(world, &told, sizeof told, 0));
     if (told.result != 0)
         return banyan_error_set(BANYAN_ERR_SYSTEM, "rank 0: nvshmemx_get_uniqueid gave %d",
                                 told.result);
@@ -248,14 +244,12 @@ static banyan_status nvshmem_share_id(banyan_world *world)
 static banyan_status nvshmem_initialise(banyan_world *world, int device, const nvshmem_start *start)
 {
     nvshmem_set_environment(world, start);
-    banyan_status status = nvshmem_share_id(world);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(nvshmem_share_id(world));
     init.rank = banyan_world_rank(world);
     init.ranks = banyan_world_size(world);
     watchdog_end end;
-    status = watchdog_call_together(world, device, "nvshmemx_hostlib_init_attr", nvshmem_call_init,
-                                    &init, &end);
+    banyan_status status = watchdog_call_together(world, device, "nvshmemx_hostlib_init_attr",
+                                                  nvshmem_call_init, &init, &end);
     if (end == WATCHDOG_NOT_CALLED)
         return status;
     session.state = SESSION_BROKEN;
@@ -316,12 +310,10 @@ static banyan_status nvshmem_add_block(banyan_world *world, size_t bytes, int *n
 static banyan_status get_ready(banyan_world *world, int device, const nvshmem_start *start,
                                size_t bytes, session_word *all)
 {
-    banyan_status status = tell_all(world, nvshmem_check_own(world, device, start), all);
-    if (status == BANYAN_OK)
-        status = nvshmem_check_all(all, banyan_world_size(world));
-    if (status != BANYAN_OK)
-        return status;
-    status = session.state == SESSION_READY ? BANYAN_OK : nvshmem_initialise(world, device, start);
+    RETURN_IF_FAILED(tell_all(world, nvshmem_check_own(world, device, start), all));
+    RETURN_IF_FAILED(nvshmem_check_all(all, banyan_world_size(world)));
+    banyan_status status =
+        session.state == SESSION_READY ? BANYAN_OK : nvshmem_initialise(world, device, start);
     all[0].free_blocks = free_blocks(bytes);
     return tell_all(world, status, all);
 }
@@ -345,10 +337,8 @@ static banyan_status take_locked(banyan_world *world, int device, const nvshmem_
                                  nvshmem_part *part)
 {
     int number = 0, ranks = banyan_world_size(world);
-    banyan_status status = get_ready(world, device, start, bytes, all);
-    if (status != BANYAN_OK)
-        return status;
-    status = find_block(world, bytes, all, &number);
+    RETURN_IF_FAILED(get_ready(world, device, start, bytes, all));
+    banyan_status status = find_block(world, bytes, all, &number);
     session_block *block = &session.blocks[number];
     if (status == BANYAN_OK) {
         block->is_free = true;

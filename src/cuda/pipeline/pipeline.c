@@ -183,16 +183,11 @@ static banyan_status cuda_pipeline_open_memory(gpu_pipeline *made)
     CUdeviceptr shared;
     size_t bytes = sizeof *made->shared + (size_t)made->ranks * COUNTS * sizeof *made->counts;
     void *here, *there;
-    banyan_status status = DRIVER(made->device, cuMemAlloc, &shared, bytes);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(DRIVER(made->device, cuMemAlloc, &shared, bytes));
     made->shared = (copy_shared *)(uintptr_t)shared;
     made->counts = (uint64_t *)(void *)(made->shared + 1);
-    status = bytes_fill(made->shared, 0, bytes);
-    if (status == BANYAN_OK)
-        status = shared_words_open(made->device, sizeof *made->report, &here, &there);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(bytes_fill(made->shared, 0, bytes));
+    RETURN_IF_FAILED(shared_words_open(made->device, sizeof *made->report, &here, &there));
     made->report = here;
     made->device_report = there;
     return BANYAN_OK;
@@ -200,11 +195,9 @@ static banyan_status cuda_pipeline_open_memory(gpu_pipeline *made)
 
 static banyan_status cuda_pipeline_open_device(gpu_pipeline *made)
 {
-    banyan_status status = driver_enter(made->device);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(driver_enter(made->device));
     driver_capture before = driver_capture_relax();
-    status = cuda_pipeline_open_kernels(made);
+    banyan_status status = cuda_pipeline_open_kernels(made);
     if (status == BANYAN_OK)
         status = cuda_pipeline_open_streams(made);
     if (status == BANYAN_OK)

@@ -154,8 +154,8 @@ banyan_status watchdog_call(banyan_world *world, int device, const char *name,
 {
     patient_call *made;
     *end = WATCHDOG_NOT_CALLED;
-    banyan_status status = watchdog_begin(device, name, call, argument, &made);
-    return status == BANYAN_OK ? watchdog_send(made, world, name, end) : status;
+    RETURN_IF_FAILED(watchdog_begin(device, name, call, argument, &made));
+    return watchdog_send(made, world, name, end);
 }
 
 banyan_status watchdog_call_together(banyan_world *world, int device, const char *name,

@@ -48,9 +48,7 @@ static banyan_status peer_open(banyan_world *world, int device, size_t bytes, si
 {
     (void)zero_bytes; /* all of it is zero */
     banyan_memory *memory;
-    banyan_status status = banyan_memory_alloc_on(world, BANYAN_CUDA(device), bytes, &memory);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(banyan_memory_alloc_on(world, BANYAN_CUDA(device), bytes, &memory));
     peer_wire *wire = calloc(1, sizeof *wire);
     if (!wire) {
         banyan_memory_free(memory);
@@ -59,7 +57,7 @@ static banyan_status peer_open(banyan_world *world, int device, size_t bytes, si
     }
     wire->device = device;
     wire->memory = memory;
-    status = wire_peer_find_parts(wire, world);
+    banyan_status status = wire_peer_find_parts(wire, world);
     if (status != BANYAN_OK) {
         peer_close(wire);
         return status;

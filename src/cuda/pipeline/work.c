@@ -72,12 +72,8 @@ static banyan_status work_fill_batches(work *of, const gpu_pipeline_step *steps)
 static banyan_status work_make_event(work *of)
 {
     int device = of->gpu_pipeline->device;
-    banyan_status status = driver_enter(device);
-    if (status != BANYAN_OK)
-        return status;
-    status = DRIVER(device, cuEventCreate, &of->ended, CU_EVENT_DISABLE_TIMING);
-    driver_leave();
-    return status;
+    return DRIVER_WITHIN(device,
+                         DRIVER(device, cuEventCreate, &of->ended, CU_EVENT_DISABLE_TIMING));
 }
 
 static banyan_status work_fill(work *of, const gpu_pipeline_step *steps, const direct_moves *local)
@@ -162,21 +158,19 @@ static banyan_status launch_wait(const gpu_pipeline *of, gpu_pipeline_task task,
 
 static banyan_status fork_streams(const gpu_pipeline *of, CUstream stream)
 {
-    banyan_status status = DRIVER(of->device, cuEventRecord, of->fork, stream);
-    for (int i = 0; i < STREAMS && status == BANYAN_OK; i++)
-        status = DRIVER(of->device, cuStreamWaitEvent, of->streams[i], of->fork, 0);
-    return status;
+    RETURN_IF_FAILED(DRIVER(of->device, cuEventRecord, of->fork, stream));
+    for (int i = 0; i < STREAMS; i++)
+        RETURN_IF_FAILED(DRIVER(of->device, cuStreamWaitEvent, of->streams[i], of->fork, 0));
+    return BANYAN_OK;
 }
 
 static banyan_status join_streams(const gpu_pipeline *of, CUstream stream)
 {
-    banyan_status status = BANYAN_OK;
-    for (int i = 0; i < STREAMS && status == BANYAN_OK; i++) {
-        status = DRIVER(of->device, cuEventRecord, of->join[i], of->streams[i]);
-        if (status == BANYAN_OK)
-            status = DRIVER(of->device, cuStreamWaitEvent, stream, of->join[i], 0);
+    for (int i = 0; i < STREAMS; i++) {
+        RETURN_IF_FAILED(DRIVER(of->device, cuEventRecord, of->join[i], of->streams[i]));
+        RETURN_IF_FAILED(DRIVER(of->device, cuStreamWaitEvent, stream, of->join[i], 0));
     }
-    return status;
+    return BANYAN_OK;
 }
 
 /* Let `stream` wait for all puts and signals. */
@@ -238,16 +232,13 @@ static banyan_status queue_seal(const queued *run, uint64_t round, const work_ba
 {
     const gpu_pipeline *of = run->gpu_pipeline;
     CUstream stream = of->streams[STREAM_SEAL];
-    banyan_status status = DRIVER(of->device, cuStreamWaitEvent, stream, of->packed[slot], 0);
-    if (status == BANYAN_OK)
-        status = after_grants(run, round, stream);
-    if (status == BANYAN_OK && round > run->sent_in + 1)
-        status = after_sends(run, stream);
-    if (status == BANYAN_OK)
-        status = launch_wait(of, COURIER_SEAL, batch->peer, gpu_pipeline_send_slot(of, (int)slot),
-                             batch->bytes, stream);
-    return status == BANYAN_OK ? DRIVER(of->device, cuEventRecord, of->sealed[slot], stream)
-                               : status;
+    RETURN_IF_FAILED(DRIVER(of->device, cuStreamWaitEvent, stream, of->packed[slot], 0));
+    RETURN_IF_FAILED(after_grants(run, round, stream));
+    if (round > run->sent_in + 1)
+        RETURN_IF_FAILED(after_sends(run, stream));
+    RETURN_IF_FAILED(launch_wait(of, COURIER_SEAL, batch->peer,
+                                 gpu_pipeline_send_slot(of, (int)slot), batch->bytes, stream));
+    return DRIVER(of->device, cuEventRecord, of->sealed[slot], stream);
 }
 
 /* Two batches may travel at once, so that the link is busy while one begins and the other ends,
@@ -258,17 +249,16 @@ static banyan_status queue_put(const queued *run, const work_batch *batch, size_
     const gpu_pipeline_transport_ops *wire = of->wire_ops;
     CUstream stream = of->streams[wire->put_tells ? STREAM_SEND : STREAM_SEND + (int)slot];
     size_t word = gpu_pipeline_batch_word(of, of->rank);
-    banyan_status status = DRIVER(of->device, cuStreamWaitEvent, stream, of->sealed[slot], 0);
-    if (status == BANYAN_OK)
-        status = wire->put(of->wire, stream, batch->peer, gpu_pipeline_recv_slot(of, batch->slot),
-                           gpu_pipeline_send_slot(of, (int)slot),
-                           COURIER_HEADER_BYTES + batch->bytes, word);
-    if (status == BANYAN_OK && !wire->put_tells)
-        status = after_sends(run, stream);
-    if (status == BANYAN_OK && !wire->put_tells)
-        status = wire->tell(of->wire, stream, batch->peer, word,
-                            gpu_pipeline_count(of, COUNT_TOLD_BATCHES, batch->peer));
-    return status == BANYAN_OK ? DRIVER(of->device, cuEventRecord, of->sent[slot], stream) : status;
+    RETURN_IF_FAILED(DRIVER(of->device, cuStreamWaitEvent, stream, of->sealed[slot], 0));
+    RETURN_IF_FAILED(wire->put(
+        of->wire, stream, batch->peer, gpu_pipeline_recv_slot(of, batch->slot),
+        gpu_pipeline_send_slot(of, (int)slot), COURIER_HEADER_BYTES + batch->bytes, word));
+    if (!wire->put_tells)
+        RETURN_IF_FAILED(after_sends(run, stream));
+    if (!wire->put_tells)
+        RETURN_IF_FAILED(wire->tell(of->wire, stream, batch->peer, word,
+                                    gpu_pipeline_count(of, COUNT_TOLD_BATCHES, batch->peer)));
+    return DRIVER(of->device, cuEventRecord, of->sent[slot], stream);
 }
 
 static banyan_status queue_send(queued *run, uint64_t round, const work_batch *batch)
@@ -306,35 +296,31 @@ static banyan_status queue_receive(queued *run, uint64_t round, const work_batch
 static banyan_status queue_steps(const work *of)
 {
     queued run = {.of = of, .gpu_pipeline = of->gpu_pipeline};
-    banyan_status status = work_grant_slots(&run);
-    if (status == BANYAN_OK)
-        status = DRIVER(of->gpu_pipeline->device, cuEventRecord, of->gpu_pipeline->begun,
-                        of->gpu_pipeline->streams[STREAM_UNPACK]);
-    for (size_t i = 0; i < of->step_count && status == BANYAN_OK; i++) {
+    RETURN_IF_FAILED(work_grant_slots(&run));
+    RETURN_IF_FAILED(DRIVER(of->gpu_pipeline->device, cuEventRecord, of->gpu_pipeline->begun,
+                            of->gpu_pipeline->streams[STREAM_UNPACK]));
+    for (size_t i = 0; i < of->step_count; i++) {
         const work_step *step = &of->steps[i];
         if (step->send.peer >= 0)
-            status = queue_send(&run, step->round, &step->send);
-        if (status == BANYAN_OK && step->recv.peer >= 0)
-            status = queue_receive(&run, step->round, &step->recv);
+            RETURN_IF_FAILED(queue_send(&run, step->round, &step->send));
+        if (step->recv.peer >= 0)
+            RETURN_IF_FAILED(queue_receive(&run, step->round, &step->recv));
     }
-    return status;
+    return BANYAN_OK;
 }
 
 static banyan_status work_run_here(work *of, CUstream stream)
 {
     const gpu_pipeline *owner = of->gpu_pipeline;
     CUstreamCaptureStatus capture;
-    banyan_status status = fork_streams(owner, stream);
-    if (status == BANYAN_OK && of->has_local)
-        status = gpu_pipeline_copies_launch(&of->local, 0, owner->streams[STREAM_LOCAL]);
-    if (status == BANYAN_OK)
-        status = queue_steps(of);
-    if (status == BANYAN_OK)
-        status = join_streams(owner, stream);
-    if (status == BANYAN_OK)
-        status = DRIVER(owner->device, cuStreamIsCapturing, stream, &capture);
-    if (status != BANYAN_OK || capture != CU_STREAM_CAPTURE_STATUS_NONE)
-        return status;
+    RETURN_IF_FAILED(fork_streams(owner, stream));
+    if (of->has_local)
+        RETURN_IF_FAILED(gpu_pipeline_copies_launch(&of->local, 0, owner->streams[STREAM_LOCAL]));
+    RETURN_IF_FAILED(queue_steps(of));
+    RETURN_IF_FAILED(join_streams(owner, stream));
+    RETURN_IF_FAILED(DRIVER(owner->device, cuStreamIsCapturing, stream, &capture));
+    if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
+        return BANYAN_OK;
     of->has_run = true;
     return DRIVER(owner->device, cuEventRecord, of->ended, stream);
 }
@@ -342,10 +328,5 @@ static banyan_status work_run_here(work *of, CUstream stream)
 banyan_status gpu_pipeline_run(void *argument, void *stream)
 {
     work *of = argument;
-    banyan_status status = driver_enter(of->gpu_pipeline->device);
-    if (status != BANYAN_OK)
-        return status;
-    status = work_run_here(of, stream);
-    driver_leave();
-    return status;
+    return DRIVER_WITHIN(of->gpu_pipeline->device, work_run_here(of, stream));
 }

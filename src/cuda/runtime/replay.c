@@ -74,11 +74,8 @@ banyan_status replay_record(int device, banyan_status (*queue)(void *context, vo
     if (!made)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for a recording");
     made->device = device;
-    banyan_status status = driver_enter(made->device);
-    if (status == BANYAN_OK) {
-        status = runtime_replay_prepare(made, queue, context, times);
-        driver_leave();
-    }
+    banyan_status status =
+        DRIVER_WITHIN(made->device, runtime_replay_prepare(made, queue, context, times));
     if (status != BANYAN_OK) {
         replay_forget(made);
         return status;
@@ -102,9 +99,7 @@ static banyan_status runtime_replay_play(const recording *of, bool together, flo
 static banyan_status enter_and_play(const recording *of, bool together, uint64_t *ns)
 {
     float ms = 0;
-    RETURN_IF_FAILED(driver_enter(of->device));
-    banyan_status status = runtime_replay_play(of, together, &ms);
-    driver_leave();
+    banyan_status status = DRIVER_WITHIN(of->device, runtime_replay_play(of, together, &ms));
     *ns = (uint64_t)((double)ms * 1e6);
     return status;
 }

@@ -75,8 +75,8 @@ static banyan_status watch_start_thread(watch *of, watch **started)
 banyan_status watch_start(bool (*look)(void *context), void *context, watch **started)
 {
     watch *of;
-    banyan_status status = watch_make(look, context, &of);
-    return status == BANYAN_OK ? watch_start_thread(of, started) : status;
+    RETURN_IF_FAILED(watch_make(look, context, &of));
+    return watch_start_thread(of, started);
 }
 
 bool watch_beat_lasts(watch_beat *beat, const device_waits *told, uint64_t *waited_ns)
@@ -121,9 +121,7 @@ static bool look_at_world(void *argument)
 banyan_status watch_world(const watch_words *words, watch **started)
 {
     watch *of;
-    banyan_status status = watch_make(look_at_world, NULL, &of);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(watch_make(look_at_world, NULL, &of));
     of->context = of;
     of->words = *words;
     of->wait = banyan_module_wait_begin(words->world);

@@ -5,6 +5,7 @@
 #include <banyan/world.h>
 
 #include "core/module.h"
+#include "core/status.h"
 #include "cuda/runtime/waits.h"
 
 typedef struct watch watch;

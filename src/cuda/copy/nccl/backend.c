@@ -61,10 +61,8 @@ static void nccl_backend_state_close(void *argument)
 
 static banyan_status connect_state(nccl_state *state)
 {
-    banyan_status status = driver_enter(state->device.device_id);
-    if (status != BANYAN_OK)
-        return status;
-    status =
+    RETURN_IF_FAILED(driver_enter(state->device.device_id));
+    banyan_status status =
         nccl_session_open(state->world, state->device.device_id, state->direct, &state->session);
     state->is_connected = status == BANYAN_OK;
     driver_leave();
@@ -141,9 +139,8 @@ static banyan_status submit_pair(const nccl_state *state, const DLTensor *from, 
                                  uint64_t id)
 {
     int rank = banyan_world_rank(state->world);
-    banyan_status status = banyan_copy_service_submit_send(state->direct, from, rank, id);
-    return status == BANYAN_OK ? banyan_copy_service_submit_recv(state->direct, to, rank, id)
-                               : status;
+    RETURN_IF_FAILED(banyan_copy_service_submit_send(state->direct, from, rank, id));
+    return banyan_copy_service_submit_recv(state->direct, to, rank, id);
 }
 
 /* Prepare the submitted tasks; all ranks call it. If a rank failed to submit all its tasks, all
@@ -189,37 +186,28 @@ static banyan_status prepare_packing(nccl_state *state, nccl_schedule *schedule,
 static banyan_status alloc_staging(nccl_state *state, nccl_schedule *schedule)
 {
     void *staging = NULL;
-    banyan_status status = BANYAN_OK;
     size_t bytes = schedule->plan.staging_bytes;
     if (bytes > 0)
-        status = cuda_memory_ops.alloc(state->device.device_id, bytes, &staging);
-    if (status != BANYAN_OK)
-        return status;
+        RETURN_IF_FAILED(cuda_memory_ops.alloc(state->device.device_id, bytes, &staging));
     schedule->staging = staging;
     nccl_plan_place(&schedule->plan, staging);
     schedule->packing = calloc(schedule->packed_windows + 1, sizeof *schedule->packing);
     schedule->unpacking = calloc(schedule->packed_windows + 1, sizeof *schedule->unpacking);
     if (!schedule->packing || !schedule->unpacking)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "nccl: out of memory");
-    status = driver_enter(state->device.device_id);
-    if (status != BANYAN_OK)
-        return status;
-    status =
-        DRIVER(state->device.device_id, cuEventCreate, &schedule->ended, CU_EVENT_DISABLE_TIMING);
-    driver_leave();
-    return status;
+    return DRIVER_WITHIN(
+        state->device.device_id,
+        DRIVER(state->device.device_id, cuEventCreate, &schedule->ended, CU_EVENT_DISABLE_TIMING));
 }
 
 /* If some rank packs, all ranks prepare equally many windows. */
 static banyan_status prepare_windows(nccl_state *state, nccl_schedule *schedule)
 {
-    banyan_status status = BANYAN_OK;
-    for (size_t w = 0; w < schedule->packed_windows && status == BANYAN_OK; w++) {
-        status = prepare_packing(state, schedule, w, true, &schedule->packing[w]);
-        if (status == BANYAN_OK)
-            status = prepare_packing(state, schedule, w, false, &schedule->unpacking[w]);
+    for (size_t w = 0; w < schedule->packed_windows; w++) {
+        RETURN_IF_FAILED(prepare_packing(state, schedule, w, true, &schedule->packing[w]));
+        RETURN_IF_FAILED(prepare_packing(state, schedule, w, false, &schedule->unpacking[w]));
     }
-    return status;
+    return BANYAN_OK;
 }
 
 static banyan_status nccl_backend_fill_schedule(nccl_state *state, const banyan_copy_batch *batch,
@@ -270,11 +258,9 @@ static banyan_status nccl_backend_prepare(void *argument, const banyan_copy_batc
                                           void **planned)
 {
     nccl_state *state = argument;
-    banyan_status status = banyan_copy_match_batch(state->world, "nccl", batch);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(banyan_copy_match_batch(state->world, "nccl", batch));
     nccl_schedule *schedule = calloc(1, sizeof *schedule);
-    status = banyan_module_agree(
+    banyan_status status = banyan_module_agree(
         state->world,
         schedule ? BANYAN_OK : banyan_error_set(BANYAN_ERR_NO_MEMORY, "nccl: out of memory"));
     if (status == BANYAN_OK)
@@ -317,9 +303,9 @@ static banyan_status note_run(const nccl_state *state, nccl_schedule *schedule, 
 {
     CUstreamCaptureStatus capture;
     int device = state->device.device_id;
-    banyan_status status = DRIVER(device, cuStreamIsCapturing, stream, &capture);
-    if (status != BANYAN_OK || capture != CU_STREAM_CAPTURE_STATUS_NONE)
-        return status;
+    RETURN_IF_FAILED(DRIVER(device, cuStreamIsCapturing, stream, &capture));
+    if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
+        return BANYAN_OK;
     schedule->has_run = true;
     return DRIVER(device, cuEventRecord, schedule->ended, stream);
 }
@@ -336,12 +322,9 @@ static banyan_status nccl_backend_execute(void *argument, void *planned, void *s
 {
     nccl_state *state = argument;
     nccl_schedule *schedule = planned;
-    banyan_status status = nccl_backend_check(argument);
-    if (status == BANYAN_OK)
-        status = driver_enter(state->device.device_id);
-    if (status != BANYAN_OK)
-        return status;
-    status = banyan_copy_schedule_run(schedule->meeting, stream);
+    RETURN_IF_FAILED(nccl_backend_check(argument));
+    RETURN_IF_FAILED(driver_enter(state->device.device_id));
+    banyan_status status = banyan_copy_schedule_run(schedule->meeting, stream);
     if (status == BANYAN_OK)
         status = run_windows(state, schedule, stream);
     if (status == BANYAN_OK)

@@ -85,10 +85,8 @@ static banyan_status look_at_marks(nccl_session *session)
 
 static banyan_status check_partners(const nccl_session *session)
 {
-    banyan_status status = banyan_world_check(session->world);
-    if (status == BANYAN_OK && session->direct)
-        status = banyan_copy_service_check(session->direct);
-    return status;
+    RETURN_IF_FAILED(banyan_world_check(session->world));
+    return session->direct ? banyan_copy_service_check(session->direct) : BANYAN_OK;
 }
 
 static bool look_at_session(nccl_session *session)
@@ -187,9 +185,7 @@ static banyan_status connect_ranks(nccl_session *session)
 {
     nccl_unique_id id;
     nccl_config config = {sizeof config, NCCL_CONFIG_MAGIC, NCCL_CONFIG_VERSION, 0};
-    banyan_status status = nccl_session_share_id(session, &id);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(nccl_session_share_id(session, &id));
     int result = nccl.ncclCommInitRankConfig(&session->comm, banyan_world_size(session->world), id,
                                              session->rank, &config);
     if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS)
@@ -201,17 +197,11 @@ static banyan_status connect_ranks(nccl_session *session)
 static banyan_status open_marks(nccl_session *session)
 {
     void *here, *there, *passed;
-    banyan_status status =
-        driver_kernel(gpu_pipeline_kernel_symbol(), session->device, &session->mark);
-    if (status == BANYAN_OK)
-        status = shared_words_open(session->device, sizeof *session->marks, &here, &there);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(driver_kernel(gpu_pipeline_kernel_symbol(), session->device, &session->mark));
+    RETURN_IF_FAILED(shared_words_open(session->device, sizeof *session->marks, &here, &there));
     session->marks = here;
     session->device_marks = there;
-    status = bytes_alloc(session->device, sizeof *session->passed, &passed);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(bytes_alloc(session->device, sizeof *session->passed, &passed));
     session->passed = passed;
     return bytes_fill(passed, 0, sizeof *session->passed);
 }

@@ -62,12 +62,10 @@ static banyan_status start_proxy(cuda_mixed *engine)
     cuda_nodes *nodes = &engine->nodes;
     if (nodes->by != NODES_BY_PROXY)
         return BANYAN_OK;
-    RETURN_IF_FAILED(driver_enter(engine->device));
-    banyan_status status =
-        nodes_proxy_start(engine->device, &nodes->part, nodes->places.ranks,
-                          nodes->part.local + TURNS * nodes->turn_bytes, &nodes->proxy);
-    driver_leave();
-    return status;
+    return DRIVER_WITHIN(engine->device,
+                         nodes_proxy_start(engine->device, &nodes->part, nodes->places.ranks,
+                                           nodes->part.local + TURNS * nodes->turn_bytes,
+                                           &nodes->proxy));
 }
 
 static banyan_status nodes_open_parts(cuda_mixed *engine)

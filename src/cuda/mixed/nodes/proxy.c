@@ -96,14 +96,11 @@ static banyan_status proxy_take_memory(nodes_proxy *proxy)
     size_t request_bytes = ranks * ROOM * sizeof(banyan_port_request);
     size_t done_bytes = ranks * DONE_APART * sizeof(uint64_t);
     void *queues;
-    banyan_status status = cuda_memory_ops.alloc(proxy->device, queue_bytes, &queues);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(cuda_memory_ops.alloc(proxy->device, queue_bytes, &queues));
     proxy->queues = queues;
-    status = DRIVER(proxy->device, cuMemHostAlloc, &proxy->pinned, request_bytes + done_bytes,
-                    CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(DRIVER(proxy->device, cuMemHostAlloc, &proxy->pinned,
+                            request_bytes + done_bytes,
+                            CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
     memset(proxy->pinned, 0, request_bytes + done_bytes);
     proxy->requests = proxy->pinned;
     proxy->done = (uint64_t *)(void *)((char *)proxy->pinned + request_bytes);
@@ -114,7 +111,7 @@ static banyan_status proxy_take_memory(nodes_proxy *proxy)
         made[rank] = (banyan_port_queue){.room = ROOM,
                                          .requests = requests_of(proxy, rank),
                                          .done = &proxy->done[(size_t)rank * DONE_APART]};
-    status = cuda_memory_ops.copy(proxy->queues, made, queue_bytes);
+    banyan_status status = cuda_memory_ops.copy(proxy->queues, made, queue_bytes);
     free(made);
     return status;
 }

@@ -90,11 +90,7 @@ banyan_status nodes_agree(const cuda_mixed *engine, banyan_status status)
 /* OK: every rank has loaded kernels that put. Collective. */
 static banyan_status load_everywhere(cuda_mixed *engine)
 {
-    banyan_status status = driver_enter(engine->device);
-    if (status == BANYAN_OK) {
-        status = nodes_puts_load(engine);
-        driver_leave();
-    }
+    banyan_status status = DRIVER_WITHIN(engine->device, nodes_puts_load(engine));
     return nodes_agree(engine, status);
 }
 
