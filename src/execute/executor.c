@@ -11,7 +11,7 @@
 #include "execute/device/device.h"
 #include "execute/shuffle/shuffle.h"
 #include "memory/stream.h"
-#include "memory/symmetric/multicast.h"
+#include "memory/symmetric/symmetric.h"
 #include "world/control.h"
 
 /* Whatever the size of the pieces that they are moved in: measured with 2, 4 and 8 ranks, first on

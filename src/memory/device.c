@@ -67,7 +67,9 @@ static bool process_has_driver(void)
     return false;
 }
 
-const memory_device_ops *memory_device_in_use(DLDeviceType type)
+/* Get the table, and load its module if this process has already loaded the device's driver: only
+ * then can it have memory there. Cheap enough to call for every pointer. */
+static const memory_device_ops *memory_device_in_use(DLDeviceType type)
 {
     const memory_device_ops *ops = memory_device_loaded(type);
     static atomic_bool failed;

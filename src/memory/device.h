@@ -155,10 +155,6 @@ banyan_status memory_device_find(DLDeviceType type, const memory_device_ops **op
  * memory must not load a driver. */
 const memory_device_ops *memory_device_loaded(DLDeviceType type);
 
-/* Get the table, and load its module if this process has already loaded the device's driver: only
- * then can it have memory there. Cheap enough to call for every pointer. */
-const memory_device_ops *memory_device_in_use(DLDeviceType type);
-
 /* Allocate a buffer for measurements on the host or on a device, and set every byte to `value`,
  * which allocates its pages. On failure the buffer may exist: free it in any case. */
 banyan_status memory_device_buffer(DLDevice device, size_t bytes, int value, void **buffer);

@@ -14,4 +14,46 @@ bool pieces_touch_device(const char *there, const banyan_iovec *pieces, size_t c
 banyan_status pieces_copy_on_device(char *there, const banyan_iovec *pieces, size_t count,
                                     bool write);
 
+/* A position in a list of pieces, for walks that cut the pieces differently. */
+typedef struct cursor {
+    const banyan_iovec *pieces;
+    size_t count, index;
+    size_t done; /* bytes of the current piece */
+} cursor;
+
+/* Advance by `bytes`, and past empty pieces. */
+static inline void cursor_advance(cursor *at, size_t bytes)
+{
+    while (at->index < at->count && bytes >= at->pieces[at->index].bytes - at->done) {
+        bytes -= at->pieces[at->index].bytes - at->done;
+        at->index++;
+        at->done = 0;
+    }
+    at->done += bytes;
+}
+
+static inline cursor cursor_at_start(const banyan_iovec *pieces, size_t count)
+{
+    cursor at = {.pieces = pieces, .count = count};
+    cursor_advance(&at, 0);
+    return at;
+}
+
+static inline bool cursor_at_end(const cursor *at)
+{
+    return at->index == at->count;
+}
+
+/* Return the rest of the current piece, at most `most` bytes, as a piece. */
+static inline banyan_iovec cursor_piece(const cursor *at, size_t most)
+{
+    const banyan_iovec *piece = &at->pieces[at->index];
+    size_t left = piece->bytes - at->done;
+    return (banyan_iovec){
+        .offset = piece->offset + at->done,
+        .local = (char *)piece->local + at->done,
+        .bytes = left < most ? left : most,
+    };
+}
+
 #endif

@@ -4,12 +4,37 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #include <banyan/memory.h>
 
 #include "core/containers.h"
 #include "memory/symmetric/pages.h"
-#include "memory/user/spans.h"
+
+/* A treap ordered by (start, id); each node stores the furthest end below it. */
+typedef struct span {
+    uintptr_t start, end; /* end is one past the last byte */
+    uint64_t id;
+    uintptr_t furthest_end;
+    uint64_t priority;
+    struct span *left, *right;
+} span;
+
+/* Possibly overlapping address ranges of this process. A zeroed set is empty. */
+typedef struct spans {
+    span *root;
+    uint64_t random;
+} spans;
+
+/* Add a range. False, with the error set, when out of memory. */
+bool spans_add(spans *set, uintptr_t start, uintptr_t end, uint64_t id);
+void spans_remove(spans *set, uintptr_t start, uint64_t id);
+
+/* Return a span that contains all of [start, end); NULL when none does. O(log n). */
+const span *spans_find(const spans *set, uintptr_t start, uintptr_t end);
+void spans_free(spans *set);
 
 /* A rank's part of a symmetric buffer. */
 typedef struct memory_part {
@@ -19,7 +44,7 @@ typedef struct memory_part {
 } memory_part;
 
 struct banyan_memory {
-    struct memory_space *space;          /* NULL: suspended, and in no world (suspend.h) */
+    struct memory_space *space;          /* NULL: suspended, and in no world (memory_leave) */
     const struct memory_device_ops *ops; /* NULL: on the host */
     DLDevice device;                     /* where this rank's part lies */
     uint64_t id;
@@ -30,7 +55,7 @@ struct banyan_memory {
      * rank has none, or Banyan allocated the buffer. */
     struct memory_attachments *attached;
     banyan_memory_handle adopted;
-    struct memory_multicast *multicasts; /* its multicast addresses; see multicast.h */
+    struct memory_multicast *multicasts; /* its multicast addresses */
 };
 
 /* A registration, as its owner publishes it to peers. The id is 0 while the entry is empty or

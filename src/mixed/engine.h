@@ -12,7 +12,7 @@
 /* The ranks of a library's collective. */
 typedef enum mixed_group { MIXED_WORLD, MIXED_NODE, MIXED_TP, MIXED_DP, MIXED_GROUPS } mixed_group;
 
-/* NVLink's multicast (memory/symmetric/multicast.h), inside a node. */
+/* NVLink's multicast (memory/symmetric/symmetric.h), inside a node. */
 typedef struct mixed_multicast {
     bool is_expected; /* before `open`: addresses will exist unless their creation fails */
     /* Before `use`: the multicast addresses of all ranks' parts on the node, and of this rank's

@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "memory/symmetric/multicast.h"
+#include "memory/symmetric/symmetric.h"
 #include "world/control.h"
 
 static banyan_status multicast_refuse(banyan_mixed *mixed, const char *why_not)

@@ -3,7 +3,7 @@
 
 #include "collective/comm.h"
 #include "core/error.h"
-#include "memory/symmetric/suspend.h"
+#include "memory/symmetric/symmetric.h"
 #include "mixed/memory.h"
 #include "mixed/worlds.h"
 #include "world/control.h"

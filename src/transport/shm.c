@@ -1,14 +1,275 @@
 #include "transport/shm.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include <banyan/transport.h>
+
+#include "core/containers.h"
 #include "core/error.h"
 #include "memory/pieces.h"
+#include "memory/space.h"
+#include "memory/staging/wake_up.h"
 #include "memory/stream.h"
 #include "memory/user/user.h"
-#include "transport/signals.h"
 #include "world/control.h"
+
+/* Signals: counters in symmetric memory, and one wake-up per rank. */
+#define SEGMENT_BITS 12
+#define SEGMENT_SIGNALS (UINT32_C(1) << SEGMENT_BITS)
+#define SIGNALS_MAX (UINT32_C(1) << 22)
+
+/* One cache line each: different peers often add to neighbouring counters. */
+typedef struct counter {
+    _Alignas(64) _Atomic uint64_t value;
+} counter;
+
+struct range {
+    uint32_t first, count;
+};
+
+typedef struct signals {
+    banyan_world *world;
+    memory_space *space;
+    banyan_memory *wake_ups;         /* one per rank; every signal to the rank rings it */
+    ARRAY(banyan_memory *) segments; /* SEGMENT_SIGNALS counters each */
+    ARRAY(struct range) unused;      /* below `end`, ascending, apart from each other */
+    uint32_t end;                    /* one more than the highest number ever allocated */
+    uint32_t spins;
+} signals;
+
+static counter *counter_of(const signals *set, uint32_t signal, int local)
+{
+    char *segment = memory_part_of(set->segments.data[signal >> SEGMENT_BITS], local);
+    return &((counter *)segment)[signal & (SEGMENT_SIGNALS - 1)];
+}
+
+static wake_up *wake_up_of(const signals *set, int local)
+{
+    return (wake_up *)memory_part_of(set->wake_ups, local);
+}
+
+/* Collective. */
+static banyan_status signals_open(banyan_world *world, signals **opened)
+{
+    signals *made = calloc(1, sizeof *made);
+    banyan_status status =
+        made ? memory_space_of(world, &made->space) : error_no_memory(sizeof *made, "signals");
+    status = control_agree(world, status);
+    if (status == BANYAN_OK)
+        status = memory_alloc(world, sizeof(wake_up), true, &made->wake_ups);
+    if (status != BANYAN_OK) {
+        free(made);
+        return status;
+    }
+    made->world = world;
+    made->spins = wake_up_spins(memory_space_is_crowded(made->space, 1));
+    *opened = made;
+    return BANYAN_OK;
+}
+
+static void signals_close(signals *set)
+{
+    for (size_t i = 0; i < set->segments.count; i++)
+        banyan_memory_free(set->segments.data[i]);
+    array_free(&set->segments);
+    array_free(&set->unused);
+    banyan_memory_free(set->wake_ups);
+    free(set);
+}
+
+static uint32_t first_fit(const signals *set, uint32_t count)
+{
+    for (size_t i = 0; i < set->unused.count; i++) {
+        if (set->unused.data[i].count >= count)
+            return set->unused.data[i].first;
+    }
+    return set->end;
+}
+
+/* Ranks that freed signals in different orders may propose different numbers. Above the highest end
+ * of all ranks, every number is free. */
+static banyan_status agree_on_first(signals *set, uint32_t count, uint32_t *first)
+{
+    uint64_t mine = first_fit(set, count), highest, lowest, end;
+    RETURN_IF_FAILED(control_max(set->world, mine, &highest));
+    RETURN_IF_FAILED(control_max(set->world, UINT64_MAX - mine, &lowest));
+    RETURN_IF_FAILED(control_max(set->world, set->end, &end));
+    uint64_t agreed = highest == UINT64_MAX - lowest ? highest : end;
+    if (agreed + count > SIGNALS_MAX)
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "%" PRIu32 " signals more than the %" PRIu64
+                         " in use are over the limit of %" PRIu32,
+                         count, agreed, SIGNALS_MAX);
+    *first = (uint32_t)agreed;
+    return BANYAN_OK;
+}
+
+static banyan_status unused_insert(signals *set, size_t at, struct range range)
+{
+    if (range.count == 0)
+        return BANYAN_OK;
+    if (!array_reserve(&set->unused, 1))
+        return BANYAN_ERR_NO_MEMORY;
+    memmove(&set->unused.data[at + 1], &set->unused.data[at],
+            (set->unused.count - at) * sizeof range);
+    set->unused.data[at] = range;
+    set->unused.count++;
+    return BANYAN_OK;
+}
+
+static void unused_remove(signals *set, size_t at)
+{
+    set->unused.count--;
+    memmove(&set->unused.data[at], &set->unused.data[at + 1],
+            (set->unused.count - at) * sizeof(struct range));
+}
+
+/* Take [first, first + count), which lies in one unused range or begins at or above the end. */
+static banyan_status take_numbers(signals *set, uint32_t first, uint32_t count)
+{
+    if (first >= set->end) {
+        RETURN_IF_FAILED(
+            unused_insert(set, set->unused.count, (struct range){set->end, first - set->end}));
+        set->end = first + count;
+        return BANYAN_OK;
+    }
+    size_t at = 0;
+    while (set->unused.data[at].first != first)
+        at++;
+    set->unused.data[at].first += count;
+    set->unused.data[at].count -= count;
+    if (set->unused.data[at].count == 0)
+        unused_remove(set, at);
+    return BANYAN_OK;
+}
+
+static banyan_status signals_grow(signals *set, uint32_t end)
+{
+    while ((uint64_t)set->segments.count * SEGMENT_SIGNALS < end) {
+        banyan_status status = BANYAN_OK;
+        if (!array_reserve(&set->segments, 1))
+            status = BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_FAILED(control_agree(set->world, status));
+        banyan_memory *segment;
+        RETURN_IF_FAILED(
+            memory_alloc(set->world, SEGMENT_SIGNALS * sizeof(counter), true, &segment));
+        set->segments.data[set->segments.count++] = segment;
+    }
+    return BANYAN_OK;
+}
+
+/* Collective: see the transport's table. New counters are zero at every rank when it returns. */
+static banyan_status signals_alloc(signals *set, uint32_t count, uint32_t *first)
+{
+    uint32_t agreed = 0;
+    RETURN_IF_FAILED(agree_on_first(set, count, &agreed));
+    RETURN_IF_FAILED(signals_grow(set, agreed + count));
+    /* All ranks have finished with the old counters: they took part in the agreement. */
+    for (uint32_t i = 0; i < count; i++)
+        atomic_store_explicit(&counter_of(set, agreed + i, set->space->local_rank)->value, 0,
+                              memory_order_relaxed);
+    RETURN_IF_FAILED(control_agree(set->world, take_numbers(set, agreed, count)));
+    *first = agreed;
+    return BANYAN_OK;
+}
+
+static void merge_with_next(signals *set, size_t at)
+{
+    if (at + 1 >= set->unused.count)
+        return;
+    struct range *low = &set->unused.data[at], *high = low + 1;
+    if (low->first + low->count == high->first) {
+        low->count += high->count;
+        unused_remove(set, at + 1);
+    }
+}
+
+/* If there is no memory to record a freed range, its numbers are not reused. */
+static void signals_free(signals *set, uint32_t first, uint32_t count)
+{
+    size_t at = 0;
+    while (at < set->unused.count && set->unused.data[at].first < first)
+        at++;
+    if (unused_insert(set, at, (struct range){first, count}) != BANYAN_OK)
+        return;
+    merge_with_next(set, at);
+    if (at > 0)
+        merge_with_next(set, at - 1);
+}
+
+/* In this call and the following ones, `peer` is on this node and `signal` is allocated. */
+static void signals_add(signals *set, int peer, uint32_t signal, uint64_t add)
+{
+    int local = memory_space_local(set->space, peer);
+    atomic_fetch_add_explicit(&counter_of(set, signal, local)->value, add, memory_order_release);
+    wake_up_notify(wake_up_of(set, local));
+}
+
+static uint64_t signals_read(signals *set, uint32_t signal)
+{
+    return atomic_load_explicit(&counter_of(set, signal, set->space->local_rank)->value,
+                                memory_order_acquire);
+}
+
+static banyan_status signals_wait_longer(signals *set, control_wait *wait, uint32_t signal,
+                                         uint64_t value, int peer, const char *what,
+                                         uint64_t *nap_ns)
+{
+    char text[256];
+    bool speaks = control_wait_speaks(wait);
+    if (speaks)
+        snprintf(text, sizeof text,
+                 "for rank %d (%.100s): signal %" PRIu32 " is %" PRIu64 ", not yet %" PRIu64, peer,
+                 what, signal, signals_read(set, signal), value);
+    return control_wait_on(wait, peer, speaks ? text : NULL, nap_ns);
+}
+
+static banyan_status signals_wait(signals *set, uint32_t signal, uint64_t value, int peer,
+                                  const char *what)
+{
+    for (uint32_t i = 0; i < set->spins; i++) {
+        if (signals_read(set, signal) >= value)
+            return BANYAN_OK;
+        spin_pause();
+    }
+    wake_up *mine = wake_up_of(set, set->space->local_rank);
+    control_wait wait = control_wait_begin(set->world);
+    banyan_status status = BANYAN_OK;
+    for (;;) {
+        uint64_t nap_ns;
+        uint32_t seen = wake_up_read(mine);
+        if (signals_read(set, signal) >= value)
+            break;
+        status = signals_wait_longer(set, &wait, signal, value, peer, what, &nap_ns);
+        if (status != BANYAN_OK)
+            break;
+        wake_up_sleep(mine, seen, nap_ns);
+    }
+    control_wait_end(&wait);
+    return status;
+}
+
+static uint64_t signals_epoch(signals *set)
+{
+    return wake_up_read(wake_up_of(set, set->space->local_rank));
+}
+
+static banyan_status signals_idle(signals *set, uint64_t seen)
+{
+    wake_up *mine = wake_up_of(set, set->space->local_rank);
+    for (uint32_t i = 0; i < set->spins; i++) {
+        if (wake_up_read(mine) != (uint32_t)seen)
+            return BANYAN_OK;
+        spin_pause();
+    }
+    RETURN_IF_FAILED(control_check(set->world));
+    wake_up_sleep(mine, (uint32_t)seen, WAKE_UP_NAP_NS);
+    return BANYAN_OK;
+}
 
 struct shm {
     memory_space *space;

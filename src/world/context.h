@@ -46,7 +46,7 @@ struct asker {
     uint64_t context_id, number;
 };
 
-/* A world's current wait, for ranks that ask (late.h). Ranks are those of the job. */
+/* A world's current wait, for ranks that ask (late_ask). Ranks are those of the job. */
 struct waiting {
     bool active;
     uint64_t number;   /* of the collective, NO_NUMBER or DEVICE_NUMBER */

@@ -119,10 +119,7 @@ void control_wait_end(control_wait *wait);
 #define CONTROL_RANK_BYTES 64
 const char *control_own_name(const banyan_world *world, char name[CONTROL_RANK_BYTES]);
 
-/* Write "; rank 3 (rank 7 of the job, pid 12 on node x) has not come": the late rank, as far as is
- * known, in a wait for `rank`. */
-#define CONTROL_LATE_BYTES 320
-void control_name_late(banyan_world *world, int rank, char *text, size_t bytes);
+#define CONTROL_LATE_BYTES 320 /* "; rank 3 (rank 7 of the job, pid 12 on node x) has not come" */
 
 /* Report that a device waits for a rank (MODULE_SOME_RANK: unknown), and for how long. The thread
  * that watches the device calls this at least every 100 ms, until it reports otherwise (`rank` -1).

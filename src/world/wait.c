@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "core/log.h"
-#include "world/collectives/late.h"
+#include "world/net/endpoint.h"
 #include "world/world.h"
 
 /* A rank that knows the agreed result may end at once. The others still have this long to pass it

@@ -11,8 +11,7 @@
 #include "core/deadline.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "world/bootstrap/identity.h"
-#include "world/bootstrap/join.h"
+#include "world/bootstrap/rendezvous.h"
 #include "world/net/descriptors.h"
 
 #define DEFAULT_TIMEOUT_NS (600 * NS_PER_S)

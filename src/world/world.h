@@ -59,10 +59,7 @@ banyan_status world_send(banyan_world *world, uint32_t kind, int destination, ui
 banyan_status world_await_delivery(banyan_world *world, const control_message *messages,
                                    size_t count, const char *what);
 
-/* Return the tag of the first step of the collective that begins. Between enter and leave this rank
- * is inside; use world_next_collective for collectives in which no rank asks for the late one. */
-uint64_t world_enter_collective(banyan_world *world);
-void world_leave_collective(banyan_world *world);
+/* Return the tag of the first step of a collective in which no rank asks for the late one. */
 uint64_t world_next_collective(banyan_world *world);
 
 /* True if the thread's outermost call begins here; it has then entered. */
@@ -82,9 +79,5 @@ banyan_status world_barrier(banyan_world *world, const char *what);
 /* Note the name of a rank that a message begins with. The message comes from the end of a world or
  * from an agreement; an agreement on it does not put another name before it. */
 void world_note_name(const char *sentence);
-
-/* Concatenate the data of all ranks, in rank order; `sizes` has one entry per rank. */
-banyan_status world_gather(banyan_world *world, const void *mine, size_t bytes, const char *what,
-                           void **all, size_t *sizes);
 
 #endif

@@ -96,7 +96,6 @@ CIRCLES = {
     ("cuda/memory", "call", "share table"),
     ("cuda/mixed/nodes", "include", "nodes puts"),
     ("cuda/pipeline", "call", "copies pipeline work"),
-    ("memory/symmetric", "include", "attach attached"),
     ("mixed", "call", "modes open run through_collectives"),
     ("mixed/fused", "call", "fused packets units walk"),
     ("mixed/fused", "include", "fused program"),
@@ -109,7 +108,6 @@ CIRCLES = {
     ("world", "include", "control world"),
     ("world/net", "call", "endpoint endpoint_loop"),
     ("world/net", "call", "reactor reactor_accept"),
-    ("world/net", "include", "reactor reactor_accept"),
 }
 
 

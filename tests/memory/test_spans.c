@@ -2,7 +2,7 @@
  * one. */
 #include "support/test.h"
 
-#include "memory/user/spans.h"
+#include "memory/space.h"
 
 #define SPANS 300
 #define UNIVERSE 2000

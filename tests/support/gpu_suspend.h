@@ -2,7 +2,7 @@
 #ifndef TESTS_SUPPORT_GPU_SUSPEND_H
 #define TESTS_SUPPORT_GPU_SUSPEND_H
 
-#include "memory/symmetric/suspend.h"
+#include "memory/symmetric/symmetric.h"
 #include "support/test.h"
 
 /* When it returns, the memory is free at all ranks. Collective. */

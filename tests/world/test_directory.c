@@ -3,7 +3,6 @@
 #include "core/containers.h"
 #include "core/deadline.h"
 #include "world/directory/directory.h"
-#include "world/directory/ranks.h"
 
 /* A world of parts in this process; messages are delivered by hand, in order of their senders. */
 struct simulation {

@@ -1,6 +1,6 @@
 #include "support/test.h"
 
-#include "world/bootstrap/identity.h"
+#include "world/bootstrap/rendezvous.h"
 
 #define SECRET "00112233445566778899aAbBcCdDeEfF"
 #define LAUNCH(rank, size) "BANYAN_RANK=" rank, "BANYAN_WORLD_SIZE=" size

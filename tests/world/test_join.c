@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "core/deadline.h"
-#include "world/bootstrap/join.h"
+#include "world/bootstrap/rendezvous.h"
 
 /* In memory that all processes share. */
 struct play {

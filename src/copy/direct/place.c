@@ -5,7 +5,7 @@
 
 #include "copy/match/match.h"
 #include "core/log.h"
-#include "memory/symmetric/attach.h"
+#include "memory/symmetric/symmetric.h"
 #include "world/control.h"
 
 /* Registrations closer than this are merged. The gap is never read. */

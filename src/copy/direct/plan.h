@@ -9,7 +9,7 @@
 #include "copy/strided/loops.h"
 #include "copy/strided/strided.h"
 #include "core/containers.h"
-#include "memory/symmetric/attach.h"
+#include "memory/symmetric/symmetric.h"
 
 typedef struct direct_page_range {
     uintptr_t low, high; /* whole pages */

@@ -1,11 +1,11 @@
 /* Switch channels of plans on devices use multicast addresses where these exist: see
- * memory/symmetric/multicast.h. All other accesses go to each rank's memory. */
+ * memory/symmetric/symmetric.h. All other accesses go to each rank's memory. */
 #include "execute/device/program.h"
 
 #include <string.h>
 
 #include "core/log.h"
-#include "memory/symmetric/multicast.h"
+#include "memory/symmetric/symmetric.h"
 #include "world/control.h"
 
 /* Groups of a plan that get a multicast address. Channels of further groups access each rank's

@@ -8,8 +8,8 @@
 
 #include "core/deadline.h"
 #include "core/error.h"
+#include "memory/pieces.h"
 #include "memory/stream.h"
-#include "memory/user/cursor.h"
 #include "world/control.h"
 
 /* A transfer in progress. Slot i % MAILBOX_SLOTS carries request i. */

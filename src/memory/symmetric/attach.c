@@ -1,4 +1,4 @@
-#include "memory/symmetric/attach.h"
+#include "memory/symmetric/symmetric.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -7,8 +7,6 @@
 
 #include "core/containers.h"
 #include "core/log.h"
-#include "memory/symmetric/attached.h"
-#include "memory/symmetric/shares.h"
 #include "world/control.h"
 
 #define NOT_REGISTERED UINT32_MAX

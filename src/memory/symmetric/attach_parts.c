@@ -5,8 +5,7 @@
 #include <unistd.h>
 
 #include "core/containers.h"
-#include "memory/symmetric/attached.h"
-#include "memory/symmetric/shares.h"
+#include "memory/symmetric/symmetric.h"
 #include "world/control.h"
 
 /* Parts that an owner sends to one peer in a round. */

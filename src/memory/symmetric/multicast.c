@@ -1,4 +1,4 @@
-#include "memory/symmetric/multicast.h"
+#include "memory/symmetric/symmetric.h"
 
 #include <inttypes.h>
 #include <stdio.h>

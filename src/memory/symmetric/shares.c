@@ -1,4 +1,4 @@
-#include "memory/symmetric/shares.h"
+#include "memory/symmetric/symmetric.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -1,4 +1,3 @@
-#include "memory/symmetric/suspend.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -7,7 +6,7 @@
 
 #include "core/error.h"
 #include "memory/device.h"
-#include "memory/symmetric/multicast.h"
+#include "memory/symmetric/symmetric.h"
 #include "world/control.h"
 
 /* False for memory that its owner allocated: Banyan cannot release it. */

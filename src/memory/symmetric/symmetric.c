@@ -8,8 +8,7 @@
 #include "core/error.h"
 #include "memory/device.h"
 #include "memory/space.h"
-#include "memory/symmetric/attach.h"
-#include "memory/symmetric/multicast.h"
+#include "memory/symmetric/symmetric.h"
 #include "world/control.h"
 
 /* A rank's description of its part, for its peers. */

@@ -2,7 +2,7 @@
 #include "core/error.h"
 #include "memory/device.h"
 #include "memory/space.h"
-#include "memory/symmetric/attach.h"
+#include "memory/symmetric/symmetric.h"
 #include "world/control.h"
 
 /* State of a collective adoption. */

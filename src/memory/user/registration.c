@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 #include "memory/device.h"
-#include "memory/symmetric/shares.h"
+#include "memory/symmetric/symmetric.h"
 
 /* Peers may be reading the entry, so it is empty while it changes. */
 static void entry_show(registration_entry *entry, const registration *what)

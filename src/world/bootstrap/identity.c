@@ -1,4 +1,4 @@
-#include "world/bootstrap/identity.h"
+#include "world/bootstrap/rendezvous.h"
 
 #include <errno.h>
 #include <limits.h>

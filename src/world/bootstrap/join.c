@@ -1,4 +1,4 @@
-#include "world/bootstrap/join.h"
+#include "world/bootstrap/rendezvous.h"
 
 #include <errno.h>
 #include <stdio.h>

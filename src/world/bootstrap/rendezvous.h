@@ -3,11 +3,41 @@
 #ifndef WORLD_BOOTSTRAP_RENDEZVOUS_H
 #define WORLD_BOOTSTRAP_RENDEZVOUS_H
 
+#include <banyan/world.h>
+
 #include "core/status.h"
-#include "world/bootstrap/identity.h"
 #include "world/bootstrap/member.h"
 #include "world/net/address.h"
+#include "world/net/reactor.h"
 #include "world/net/wire.h"
+
+#define IDENTITY_SECRET_BYTES 16
+
+/* This process's place in its job, and the way to the other processes. */
+struct identity {
+    int rank, world_size;
+    int local_rank, local_size; /* -1 when unknown */
+
+    /* With a unique id, the members below are unused: the id contains all that the rendezvous
+     * needs. */
+    bool has_unique_id;
+    banyan_unique_id unique_id;
+
+    /* Equal on every rank of the job, and different for every job; empty when unknown. Ranks that
+     * all share a node (local_size equals world_size) use a rendezvous name derived from it. */
+    char job[256];
+    bool has_secret;
+    unsigned char secret[IDENTITY_SECRET_BYTES];
+    /* Where rank 0 listens, when there are several nodes. Empty and 0 when unknown. */
+    char address[256];
+    int port;
+};
+
+/* Discover the identity from the options, else the environment, else PMIx, else as the only rank.
+ * With PMIx, rank 0's unique id is broadcast, so the call is collective over the job. `options` may
+ * be NULL. INVALID when two sources contradict each other, or when they do not suffice for a
+ * rendezvous. */
+banyan_status identity_discover(const banyan_world_options *options, struct identity *identity);
 
 #define RENDEZVOUS_ADDRESSES 8
 
@@ -54,5 +84,41 @@ bool rendezvous_stop(struct rendezvous *rendezvous, const error_kept *why);
 /* The job cannot start: inform all ranks but rank 0 that connect within `ns`. */
 void rendezvous_refuse(const struct rendezvous_place *place, int tcp_fd, int world_size,
                        const error_kept *why, uint64_t ns);
+
+/* A rank's side of the rendezvous: from its request to join until all ranks are ready. */
+struct joiner {
+    struct reactor reactor;
+    bool is_open;
+    struct join_request request;
+    const error_kept *failure; /* to report; NULL: this rank joins */
+    struct member_table *table;
+    const struct address *via; /* the address that answered */
+    struct link *link;         /* carries the request */
+    char host[192];            /* the rank that is the rendezvous, once known */
+    uint64_t ends_ns;
+    bool has_table, may_go, gone;
+    bool is_ready;   /* and this rank has reported it */
+    bool has_reason; /* the other side has sent a reason */
+    bool refused;    /* the other side refused, or is not the right one */
+    bool has_failed; /* failed for a local reason */
+    bool heard;      /* the handshake was complete, so the other side was the right one */
+    /* the other side closed the connection before it could identify this rank */
+    bool unheard;
+    banyan_status status; /* why the link ended; the message is in last_error */
+};
+
+/* Send this rank's entry and wait for the table. Close `joiner` afterwards, even after a failure.
+ */
+banyan_status joiner_join(struct joiner *joiner, const struct rendezvous_place *place,
+                          const struct join_request *request, struct member_table *table);
+/* Report that this rank accepts connections, and wait until all ranks do. */
+banyan_status joiner_await_all(struct joiner *joiner);
+void joiner_close(struct joiner *joiner);
+
+/* Report to the rendezvous that a rank cannot open the world; the rendezvous informs the other
+ * ranks. Tries for a second, and opens everything it needs itself. False when the rendezvous does
+ * not answer. */
+bool join_report(const struct rendezvous_place *place, const struct join_request *request,
+                 const error_kept *why);
 
 #endif

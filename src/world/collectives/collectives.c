@@ -19,7 +19,9 @@ struct word {
 /* True if the received word replaces the current one. */
 typedef bool (*word_wins)(const struct word *heard, const struct word *held);
 
-uint64_t world_enter_collective(banyan_world *world)
+/* Return the tag of the first step of the collective that begins. Between enter and leave this rank
+ * is inside. */
+static uint64_t world_enter_collective(banyan_world *world)
 {
     struct context *context = world->context;
     pthread_mutex_lock(&world->endpoint->reactor.lock);
@@ -31,7 +33,7 @@ uint64_t world_enter_collective(banyan_world *world)
     return tag;
 }
 
-void world_leave_collective(banyan_world *world)
+static void world_leave_collective(banyan_world *world)
 {
     struct context *context = world->context;
     pthread_mutex_lock(&world->endpoint->reactor.lock);
@@ -481,9 +483,10 @@ static banyan_status try_gather(banyan_world *world, void *state)
     return status == BANYAN_ERR_NO_MEMORY ? control_fail(world, status) : status;
 }
 
-/* Also a gate: when all ranks' data is here, all have entered. */
-banyan_status world_gather(banyan_world *world, const void *mine, size_t bytes, const char *what,
-                           void **all, size_t *sizes)
+/* Concatenate the data of all ranks, in rank order; `sizes` has one entry per rank. Also a gate:
+ * when all ranks' data is here, all have entered. */
+static banyan_status world_gather(banyan_world *world, const void *mine, size_t bytes,
+                                  const char *what, void **all, size_t *sizes)
 {
     struct gathering of = {mine, bytes, what, all, sizes};
     RETURN_IF_FAILED(control_check(world));

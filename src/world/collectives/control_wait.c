@@ -4,7 +4,7 @@
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "core/log.h"
-#include "world/collectives/late.h"
+#include "world/net/endpoint.h"
 #include "world/world.h"
 
 /* Ask this long before the answer is needed. */
@@ -163,7 +163,9 @@ static void write_late(const banyan_world *world, const struct waiting *waiting,
              endpoint_rank_text(world->endpoint, world->context, late, name), late_how(waiting));
 }
 
-void control_name_late(banyan_world *world, int rank, char *text, size_t bytes)
+/* Write "; rank 3 (rank 7 of the job, pid 12 on node x) has not come": the late rank, as far as is
+ * known, in a wait for `rank`. */
+static void control_name_late(banyan_world *world, int rank, char *text, size_t bytes)
 {
     pthread_mutex_lock(&world->endpoint->reactor.lock);
     write_late(world, &world->context->waiting, rank, text, bytes);

@@ -1,4 +1,4 @@
-#include "world/collectives/late.h"
+#include "world/net/endpoint.h"
 
 #include <string.h>
 

@@ -1,7 +1,6 @@
 #include "world/directory/directory.h"
 
 #include "core/containers.h"
-#include "world/directory/ranks.h"
 
 #define OWNER_SEED UINT64_C(0x6469726563746f72)
 #define NO_VALUE UINT32_MAX

@@ -1,4 +1,4 @@
-#include "world/directory/ranks.h"
+#include "world/directory/directory.h"
 
 #define LEVELS BANYAN_RANK_SET_LEVELS
 #define FAST (LEVELS - 1)

@@ -6,7 +6,6 @@
 
 #include "core/deadline.h"
 #include "core/error.h"
-#include "world/collectives/late.h"
 #include "world/net/endpoint.h"
 
 /* How long a machine may be unreachable before its rank counts as lost. */
@@ -120,7 +119,8 @@ static banyan_status endpoint_loop_take_frame(void *owner, struct link *link,
     banyan_status status = BANYAN_OK;
     if (frame->kind == WIRE_ACK && link->connects) {
         take_acknowledgement(endpoint, link->rank, frame);
-    } else if (late_takes(frame->kind)) {
+    } else if (frame->kind == WIRE_ASK || frame->kind == WIRE_ANSWER ||
+               frame->kind == WIRE_GIVE_UP) {
         status = take_word_on_late(endpoint, link, frame, payload);
     } else {
         char text[1024];

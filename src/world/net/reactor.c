@@ -1,6 +1,7 @@
-#include "world/net/reactor_accept.h"
+#include "world/net/reactor.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -10,6 +11,66 @@
 #include "core/deadline.h"
 #include "core/error.h"
 #include "core/log.h"
+
+static pthread_mutex_t guards_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t install_once = PTHREAD_ONCE_INIT;
+static struct fork_guard *guards;
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&guards_lock);
+    for (struct fork_guard *guard = guards; guard; guard = guard->next)
+        pthread_mutex_lock(guard->lock);
+}
+
+static void fork_guard_release_all(void)
+{
+    for (struct fork_guard *guard = guards; guard; guard = guard->next)
+        pthread_mutex_unlock(guard->lock);
+    pthread_mutex_unlock(&guards_lock);
+}
+
+/* The child cannot use what it inherited. It also forgets the guards, so that they do not run again
+ * in a child of its own. */
+static void in_child(void)
+{
+    fork_guard_release_all();
+    struct fork_guard *guard = guards;
+    guards = NULL;
+    for (struct fork_guard *next; guard; guard = next) {
+        next = guard->next;
+        guard->previous = NULL;
+        guard->in_child(guard->owner);
+    }
+}
+
+static void fork_guard_install(void)
+{
+    pthread_atfork(before_fork, fork_guard_release_all, in_child);
+}
+
+static void fork_guard_add(struct fork_guard *guard)
+{
+    pthread_once(&install_once, fork_guard_install);
+    pthread_mutex_lock(&guards_lock);
+    guard->next = guards;
+    guard->previous = &guards;
+    if (guards)
+        guards->previous = &guard->next;
+    guards = guard;
+    pthread_mutex_unlock(&guards_lock);
+}
+
+static void fork_guard_remove(struct fork_guard *guard)
+{
+    pthread_mutex_lock(&guards_lock);
+    if (guard->previous) {
+        *guard->previous = guard->next;
+        if (guard->next)
+            guard->next->previous = guard->previous;
+    }
+    pthread_mutex_unlock(&guards_lock);
+}
 
 #define HANDSHAKE_NS (5 * NS_PER_S)
 #define READ_BYTES 16384

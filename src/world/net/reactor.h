@@ -4,9 +4,55 @@
 #ifndef WORLD_NET_REACTOR_H
 #define WORLD_NET_REACTOR_H
 
-#include "world/bootstrap/newcomers.h"
-#include "world/net/fork_guard.h"
+#include <pthread.h>
+
 #include "world/net/link.h"
+
+/* Accepted connections that have not proved their membership, and the log lines about those that
+ * never do. Their number is bounded, whatever strangers do: beyond the bound the oldest is dropped.
+ * Log lines of one kind appear at most once a second. */
+struct newcomers {
+    struct link *first; /* the latest */
+    size_t count;
+};
+
+enum stranger_kind {
+    STRANGER_CROWD,  /* dropped, because there were too many */
+    STRANGER_SILENT, /* sent nothing for too long */
+    STRANGER_LEFT,   /* closed the connection before proving anything */
+    STRANGER_BABBLE, /* sent something that no rank sends */
+    STRANGER_SECRET, /* does not know the key */
+    STRANGER_USER,   /* belongs to another user */
+    STRANGER_UNSEEN, /* could not be accepted: no descriptor was free */
+    STRANGER_KINDS
+};
+
+struct stranger_log {
+    struct stranger_lines {
+        uint64_t next_ns; /* earliest time of the next line */
+        uint64_t unsaid;  /* strangers since the last line */
+        banyan_log_level level;
+    } kinds[STRANGER_KINDS];
+    uint64_t unsaid; /* of all kinds */
+};
+
+/* Return the kind of a stranger that is dropped with this status. */
+enum stranger_kind stranger_kind_of(banyan_status status);
+
+/* Log a line about a stranger, or count it. `name` is the listener's. */
+void stranger_log_line(struct stranger_log *log, enum stranger_kind kind, banyan_log_level level,
+                       const char *format, ...) __attribute__((format(printf, 4, 5)));
+/* Log the strangers counted for a second or, at the end, since the last line. */
+void stranger_log_sum_up(struct stranger_log *log, const char *name, bool at_end);
+
+/* Children that the user's program forks must not keep this process's connections open, or read
+ * from them: their copies are closed right after the fork. */
+struct fork_guard {
+    struct fork_guard *next, **previous;
+    pthread_mutex_t *lock; /* held over the fork, so that in_child sees consistent data */
+    void (*in_child)(void *owner);
+    void *owner;
+};
 
 struct reactor_listener {
     struct event_source source;
@@ -89,5 +135,25 @@ void reactor_step(struct reactor *reactor, uint64_t timeout_ns);
 
 /* Make a reactor_step return. Any thread. */
 void reactor_wake(struct reactor *reactor);
+
+#define REACTOR_CHECK_NS (250 * NS_PER_MS)
+
+/* True for a link whose hello has the key's tag and whose proof is missing. */
+static inline bool reactor_is_proving(const struct link *link)
+{
+    return !link->among && !link->connects && link->stage == LINK_PROOF;
+}
+
+/* Add a link. Takes ownership of the descriptor. `among`: it was accepted; NULL: it connects. NULL
+ * with errno set on failure. Hold the lock since the descriptor was created, so that no fork
+ * happens in between. */
+struct link *reactor_add(struct reactor *reactor, int fd, bool connected, bool sealed, int from,
+                         int to, struct newcomers *among);
+
+/* Accept waiting connections at a listener, up to a bound. */
+void reactor_accept(struct reactor *reactor, struct reactor_listener *listener);
+
+/* Resume after a pause for lack of descriptors. */
+void reactor_resume_accepting(struct reactor *reactor);
 
 #endif

@@ -3,7 +3,7 @@
 #include "support/test.h"
 
 #include "emulation/cuda.h"
-#include "memory/symmetric/attach.h"
+#include "memory/symmetric/symmetric.h"
 #include "support/descriptors.h"
 #include "support/gpu.h"
 

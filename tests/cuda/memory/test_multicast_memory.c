@@ -1,6 +1,6 @@
 /* Multicast addresses of symmetric buffers, between emulated GPUs. */
 #include "cuda/gpu_multicast.h"
-#include "memory/symmetric/multicast.h"
+#include "memory/symmetric/symmetric.h"
 #include "support/gpu_suspend.h"
 
 /* Return the memory of the i-th device of the address's group. */
