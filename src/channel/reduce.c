@@ -28,7 +28,7 @@ static inline uint32_t sum_bits(float sum)
         return name_of_f32(sum_bits(sum));                                                         \
     }
 
-/* Convert without making NaN quiet or telling NaNs apart: sum_bits handles them. */
+/* Convert without making NaN quiet or distinguishing NaNs: sum_bits handles them. */
 static inline uint32_t f32_of_bf16_number(uint16_t half)
 {
     return (uint32_t)half << 16;

@@ -42,7 +42,7 @@ static inline const void *tile_at(const void *source, size_t at, size_t bytes, s
 
 /* `widen` converts an element to an accumulator, `narrow` an accumulator to an element. A word
  * holds one or more elements: small elements that are accumulated in f32 stay in their lanes, so
- * nothing is spread or gathered. Two sources need no accumulators in memory. */
+ * nothing is scattered or gathered. Two sources need no accumulators in memory. */
 #define DEFINE_REDUCE(name, attributes, word_t, parts, accumulator_t, widen, combine, narrow)      \
     attributes static inline accumulator_t name##_part(word_t word, int k)                         \
     {                                                                                              \

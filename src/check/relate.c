@@ -78,7 +78,7 @@ static int compare_operations(const void *left, const void *right)
 }
 
 /* Key of the operations, regardless of ranks and order. */
-static void key_of_alike(relate_key *key, const banyan_check_finding *of)
+static void key_of_identical(relate_key *key, const banyan_check_finding *of)
 {
     const int32_t head[] = {(int32_t)of->rule, of->caller_only, of->relaxed_only};
     memcpy(key->numbers, head, sizeof head);
@@ -183,17 +183,17 @@ bool findings_relate(findings *all, const banyan_plan *plan)
 {
     int32_t numbers[3 + KEY_NUMBERS * PLACES_MOST];
     relate_key key = {numbers, 0};
-    hash_map alike = {0};
+    hash_map identical = {0};
     cause_index causes = {.drift = SIZE_MAX};
     bool done = true;
     for (size_t i = 0; i < all->list.count && done; i++) {
-        key_of_alike(&key, &all->list.data[i]);
-        done = first_with(all, &alike, &key, i, &all->list.data[i].like);
+        key_of_identical(&key, &all->list.data[i]);
+        done = first_with(all, &identical, &key, i, &all->list.data[i].like);
     }
     done = done && index_causes(all, &causes, &key);
     for (size_t i = 0; i < all->list.count && done; i++)
         all->list.data[i].cause = relate_cause_of(all, i, &causes, &key);
-    map_free(&alike);
+    map_free(&identical);
     map_free(&causes.races);
     map_free(&causes.writes);
     return done && relate_add_lines(all, plan);

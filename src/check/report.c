@@ -118,7 +118,7 @@ static banyan_status print_finding(bytes_writer *to, const banyan_check_report *
                                    size_t number)
 {
     const banyan_check_finding *all = report->findings.list.data, *one = &all[number];
-    size_t count = report->findings.list.count, alike = 0;
+    size_t count = report->findings.list.count, identical = 0;
     uint64_t least_bytes = one->message_bytes;
     int *ranks = malloc((count + 1) * sizeof *ranks);
     if (!ranks)
@@ -126,16 +126,16 @@ static banyan_status print_finding(bytes_writer *to, const banyan_check_report *
     for (size_t i = number + 1; i < count; i++) {
         if (all[i].like != number)
             continue;
-        ranks[alike++] = check_report_rank_of(&all[i]);
+        ranks[identical++] = check_report_rank_of(&all[i]);
         least_bytes = all[i].message_bytes < least_bytes ? all[i].message_bytes : least_bytes;
     }
     text_print(to, "%zu. %s%s%s, from messages of %llu bytes on:\n   %s.\n", number,
                banyan_check_rule_is_warning(one->rule) ? "warning: " : "",
                banyan_check_rule_name(one->rule), remark_of(one), (unsigned long long)least_bytes,
                one->message);
-    if (alike > 0) {
-        text_print(to, "   And %zu identical, at", alike);
-        check_report_print_ranks(to, ranks, alike);
+    if (identical > 0) {
+        text_print(to, "   And %zu identical, at", identical);
+        check_report_print_ranks(to, ranks, identical);
         text_add(to, ".\n");
     }
     free(ranks);

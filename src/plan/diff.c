@@ -15,7 +15,7 @@ typedef struct differ {
 } differ;
 
 /* Count a difference; true if it is reported. */
-static bool diff_tell(differ *diff)
+static bool diff_report(differ *diff)
 {
     return diff->count++ < diff->most;
 }
@@ -25,7 +25,7 @@ static void diff_note(differ *diff, const char *format, ...) __attribute__((form
 static void diff_note(differ *diff, const char *format, ...)
 {
     char *line;
-    if (!diff_tell(diff))
+    if (!diff_report(diff))
         return;
     va_list arguments;
     va_start(arguments, format);
@@ -146,7 +146,7 @@ static void compare_ops(differ *diff, const op_lists *lists)
             continue;
         if (a && b && a->kind == PLAN_PIPELINE && same_op(a, b)) {
             compare_loops(diff, lists, i, a, b);
-        } else if (diff_tell(diff)) {
+        } else if (diff_report(diff)) {
             text_print(&diff->text, "%s%u: ", lists->where, i);
             diff_add_op(diff, diff->a, lists, lists->a_block, a);
             text_add(&diff->text, " | ");

@@ -16,11 +16,11 @@
 
 /* State of a move. */
 typedef struct move_state {
-    uint64_t ready_ps;     /* earliest start */
-    uint32_t awaited_step; /* the step that makes it ready; NO_STEP */
-    uint32_t missing;      /* number of moves in `after` that are not done */
-    uint32_t lane, next;   /* in the lane; NO_NUMBER */
-    uint32_t number;       /* among the lane's */
+    uint64_t ready_ps;   /* earliest start */
+    uint32_t cause;      /* the step that makes it ready; NO_STEP */
+    uint32_t missing;    /* number of moves in `after` that are not done */
+    uint32_t lane, next; /* in the lane; NO_NUMBER */
+    uint32_t number;     /* among the lane's */
 } move_state;
 
 typedef enum lane_stage {
@@ -35,7 +35,7 @@ typedef struct move_lane {
     uint64_t free_ps; /* when its last move was done */
     uint32_t last_step;
     uint64_t began_ps;
-    uint32_t awaited_step;
+    uint32_t cause;
 } move_lane;
 
 typedef struct moves_run {
@@ -110,11 +110,10 @@ static banyan_status link_lanes(moves_run *run, const uint32_t *firsts)
     if (!run->lanes)
         return error_no_memory(run->lane_count * sizeof *run->lanes, "the lanes of moves");
     for (uint32_t l = 0; l < run->lane_count; l++)
-        run->lanes[l] = (move_lane){.at = NO_NUMBER, .last_step = NO_STEP, .awaited_step = NO_STEP};
+        run->lanes[l] = (move_lane){.at = NO_NUMBER, .last_step = NO_STEP, .cause = NO_STEP};
     for (uint32_t i = run->count; i-- > 0;) {
         uint32_t lane = firsts[run->moves[i].rank] + (uint32_t)run->moves[i].lane;
-        run->states[i] =
-            (move_state){.awaited_step = NO_STEP, .lane = lane, .next = run->lanes[lane].at};
+        run->states[i] = (move_state){.cause = NO_STEP, .lane = lane, .next = run->lanes[lane].at};
         run->lanes[lane].at = i;
     }
     for (uint32_t l = 0; l < run->lane_count; l++) {
@@ -282,13 +281,14 @@ static void simulate_moves_look(moves_run *run, uint32_t number)
         return;
     bool waited = state->ready_ps > lane->free_ps;
     lane->began_ps = waited ? state->ready_ps : lane->free_ps;
-    lane->awaited_step = waited ? state->awaited_step : lane->last_step;
+    lane->cause = waited ? state->cause : lane->last_step;
     lane->stage = LANE_BEGINS;
     uint64_t begin = lane->began_ps > run->now_ps ? lane->began_ps : run->now_ps;
     agenda_set(&run->agenda, number, begin + fixed_ps(run, &run->moves[lane->at]));
 }
 
-static banyan_status tell_follower(moves_run *run, uint32_t done, uint32_t step, uint32_t follower)
+static banyan_status notify_follower(moves_run *run, uint32_t done, uint32_t step,
+                                     uint32_t follower)
 {
     move_state *state = &run->states[follower];
     int from = run->moves[done].rank, to = run->moves[follower].rank;
@@ -299,7 +299,7 @@ static banyan_status tell_follower(moves_run *run, uint32_t done, uint32_t step,
     }
     if (known_ps >= state->ready_ps) {
         state->ready_ps = known_ps;
-        state->awaited_step = step;
+        state->cause = step;
     }
     state->missing--;
     /* Only the current move of a lane can continue. */
@@ -314,7 +314,7 @@ static bool simulate_moves_note_step(moves_run *run, const move_lane *lane, uint
                          .end_ps = run->now_ps,
                          .waited_ps = lane->began_ps - lane->free_ps,
                          .what = move->what,
-                         .after = lane->awaited_step,
+                         .after = lane->cause,
                          .at = run->states[lane->at].number,
                          .inner = STEP_NOT_IN_LOOP,
                          .rank = move->rank,
@@ -344,7 +344,7 @@ static banyan_status end_move(moves_run *run, uint32_t number)
     lane->free_ps = run->now_ps;
     lane->last_step = step;
     for (uint32_t f = run->first_follower[done]; f < run->first_follower[done + 1]; f++)
-        RETURN_IF_FAILED(tell_follower(run, done, step, run->followers[f]));
+        RETURN_IF_FAILED(notify_follower(run, done, step, run->followers[f]));
     simulate_moves_look(run, number);
     return BANYAN_OK;
 }

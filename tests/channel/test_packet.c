@@ -186,7 +186,7 @@ static void *echo(void *context)
     return NULL;
 }
 
-static void rounds_are_told_apart_by_their_flags(void **state)
+static void flags_distinguish_rounds(void **state)
 {
     (void)state;
     static struct mail mail = {.rounds = 20000};
@@ -248,7 +248,7 @@ static int run_all(void)
         cmocka_unit_test(every_size_goes_there_and_back),
         cmocka_unit_test(every_missing_packet_is_noticed),
         cmocka_unit_test(packets_may_be_forwarded_where_they_lie),
-        cmocka_unit_test(rounds_are_told_apart_by_their_flags),
+        cmocka_unit_test(flags_distinguish_rounds),
         cmocka_unit_test(data_and_flag_are_of_one_writing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,7 +9,7 @@
 #include "core/deadline.h"
 
 /* Wait as a rank does. */
-static void await_counter(wake_up *own, const counter *c, uint64_t least)
+static void wait_for_counter(wake_up *own, const counter *c, uint64_t least)
 {
     uint64_t deadline_ns = deadline_after(60 * NS_PER_S);
     for (int i = 0; counter_read(c) < least; i++) {
@@ -22,7 +22,7 @@ static void await_counter(wake_up *own, const counter *c, uint64_t least)
     }
 }
 
-static void await_done(wake_up *own, const port_queue *queue, uint64_t least)
+static void wait_for_done(wake_up *own, const port_queue *queue, uint64_t least)
 {
     uint64_t deadline_ns = deadline_after(60 * NS_PER_S);
     while (port_done(queue) < least) {
@@ -39,7 +39,7 @@ static void post(wake_up *own, port_queue *queue, const port_request *request)
 {
     while (!port_post(queue, request)) {
         uint64_t done = port_done(queue);
-        await_done(own, queue, done < port_posted(queue) ? done + 1 : done);
+        wait_for_done(own, queue, done < port_posted(queue) ? done + 1 : done);
     }
 }
 
@@ -74,7 +74,7 @@ static void *receive_rounds(void *argument)
     for (uint64_t round = 1; round <= ROUNDS; round++) {
         size_t bytes = round_bytes(round);
         fill(expected, bytes, round);
-        await_counter(&lane->receiver, &lane->filled, round);
+        wait_for_counter(&lane->receiver, &lane->filled, round);
         CHECK(memcmp(lane->to, expected, bytes) == 0, "round %llu", (unsigned long long)round);
         const char *packets[] = {lane->packets, lane->forwarded};
         for (int i = 0; i < 2; i++) {
@@ -108,17 +108,17 @@ static void puts_are_seen_with_the_signal_behind_them(void **state)
                                 (uint32_t)round,      NULL,           &lane.receiver};
         port_request signal = {PORT_SIGNAL, NULL, NULL, 0, 0, &lane.filled, &lane.receiver};
         fill(from[round % 2], bytes, round);
-        await_counter(&lane.sender, &lane.emptied, round - 1);
+        wait_for_counter(&lane.sender, &lane.emptied, round - 1);
         post(&lane.sender, queue, &put);
         post(&lane.sender, queue, &put_packets);
         post(&lane.sender, queue, &forward);
         post(&lane.sender, queue, &signal);
         /* The source of a completed request may be overwritten, here that of the previous round. */
-        await_done(&lane.sender, queue, port_posted(queue) - 4);
+        wait_for_done(&lane.sender, queue, port_posted(queue) - 4);
     }
     pthread_join(thread, NULL);
     /* A request counts as done only after the receiver may have seen it. */
-    await_done(&lane.sender, queue, port_posted(queue));
+    wait_for_done(&lane.sender, queue, port_posted(queue));
     CHECK(port_done(queue) == 4 * ROUNDS && port_posted(queue) == 4 * ROUNDS);
     port_queue_destroy(queue);
     port_proxy_destroy(proxy);
@@ -147,7 +147,7 @@ static void a_full_queue_says_so_and_loses_nothing(void **state)
         post(&own, queue, &signal);
         posted++;
     }
-    await_done(&own, queue, port_posted(queue));
+    wait_for_done(&own, queue, port_posted(queue));
     CHECK(counter_read(&counted) == posted && port_posted(queue) == posted + 3);
     CHECK(memcmp(from, to, bytes) == 0);
     port_queue_destroy(queue);
@@ -178,7 +178,7 @@ static void packets_are_whole_wherever_a_long_put_is_cut(void **state)
         };
         for (int i = 0; i < 4; i++)
             CHECK(port_post(queue, &requests[i]));
-        await_done(&own, queue, port_posted(queue));
+        wait_for_done(&own, queue, port_posted(queue));
         CHECK(packets_read(to, packets, bytes, odd) == bytes && memcmp(to, from, bytes) == 0);
         CHECK(packets_read(to, forwarded, bytes, odd) == bytes && memcmp(to, from, bytes) == 0);
     }
@@ -259,7 +259,7 @@ static void *post_many(void *argument)
         post(poster->own, poster->queue, &put);
         post(poster->own, poster->queue, &signal);
         if (i % 8 == 0) {
-            await_counter(poster->own, &poster->counted, i);
+            wait_for_counter(poster->own, &poster->counted, i);
             CHECK(poster->to[0] == i && poster->to[1] == i - 1);
         }
     }
@@ -295,7 +295,7 @@ static void many_queues_are_served_side_by_side(void **state)
             CHECK(counter_read(&posters[i].counted) == POSTS);
         }
     }
-    await_counter(&own, &whole, 1);
+    wait_for_counter(&own, &whole, 1);
     CHECK(memcmp(from, to, bytes) == 0);
     port_queue_destroy(busy);
     port_proxy_destroy(proxy);
@@ -325,7 +325,7 @@ static void a_proxy_without_work_sleeps_and_wakes(void **state)
         nanosleep(&(struct timespec){0, 100000000}, NULL);
         CHECK(process_cpu_ns() - before_ns < 50000000, "busy while there is nothing to do");
         post(&own, queue, &signal);
-        await_counter(&own, &counted, i);
+        wait_for_counter(&own, &counted, i);
     }
     port_queue_destroy(queue);
     port_proxy_destroy(proxy);

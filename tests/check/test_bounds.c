@@ -32,7 +32,7 @@ static banyan_check_report *check(const char *text, uint64_t max_steps)
     return report;
 }
 
-static void loops_are_played_up_to_a_bound_that_is_told(void **state)
+static void loops_are_played_up_to_a_bound_that_is_reported(void **state)
 {
     (void)state;
     uint64_t start = time_now_ns();
@@ -97,7 +97,7 @@ static void plans_that_cut_short_elements_say_so(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(loops_are_played_up_to_a_bound_that_is_told),
+        cmocka_unit_test(loops_are_played_up_to_a_bound_that_is_reported),
         cmocka_unit_test(a_plan_without_a_size_within_the_bound_is_refused),
         cmocka_unit_test(options_of_older_callers_are_taken),
         cmocka_unit_test(plans_that_cut_short_elements_say_so),

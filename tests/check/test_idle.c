@@ -49,8 +49,8 @@ static void a_second_signal_for_the_same_is_idle(void **state)
 {
     (void)state;
     banyan_check_place first;
-    const char *right = MEET_RELAXED "," PUT_TO_OUTPUT "," MEET;
-    const char *more = MEET_RELAXED "," PUT_TO_OUTPUT "," MEET "," MEET_RELAXED;
+    const char *right = EXCHANGE_RELAXED "," PUT_TO_OUTPUT "," EXCHANGE;
+    const char *more = EXCHANGE_RELAXED "," PUT_TO_OUTPUT "," EXCHANGE "," EXCHANGE_RELAXED;
     two_ranks made = {.ops = {{right}, {right}}, .expected = SWAPPED};
     CHECK(count_idle(&made, "signal", &first) == 0);
     made.ops[0][0] = made.ops[1][0] = more;
@@ -85,9 +85,9 @@ static void a_flush_of_what_the_peer_has_answered_is_idle(void **state)
     banyan_check_place first;
     const char *flush = ON("flush", "port");
     char once[1024], answered[1024];
-    snprintf(once, sizeof once, "%s,%s,%s,%s,%s,%s", MEET_RELAXED, PORT_PUT, ON("signal", "port"),
-             flush, ON("wait", "port"), NOP);
-    snprintf(answered, sizeof answered, "%s,%s", once, MEET);
+    snprintf(once, sizeof once, "%s,%s,%s,%s,%s,%s", EXCHANGE_RELAXED, PORT_PUT,
+             ON("signal", "port"), flush, ON("wait", "port"), NOP);
+    snprintf(answered, sizeof answered, "%s,%s", once, EXCHANGE);
     two_ranks made = {.ops = {{once}, {once}}, .expected = SWAPPED};
     CHECK(count_idle(&made, "flush", &first) == 0);
     made.ops[0][0] = made.ops[1][0] = answered;

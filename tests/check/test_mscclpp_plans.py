@@ -47,7 +47,7 @@ VERDICTS = {
     "single_node_allreduce_naivy_8": {},
     "single_node_allreduce_nvls_zero_copy_2": {"race": 16, "reuse": 16, "why": RELAXED_END},
     "single_node_allreduce_nvls_zero_copy_8": {"race": KEPT, "reuse": KEPT, "why": RELAXED_END},
-    # Thread block 0 copies into 32 units of reused scratch without ever being told that thread blocks 1 and 2 are done
+    # Thread block 0 copies into 32 units of reused scratch without a signal that thread blocks 1 and 2 are done
     # with one: in iteration 32 it may write over what they, or the other rank's reduction, still need.
     "single_node_allreduce_pipeline_2": {
         "race": 10, "why": "from 64 MiB on, the loop goes round its scratch and nothing frees a unit"},
@@ -88,10 +88,10 @@ VERDICTS = {
     # Signals go out on channels 0 and 1; waits are for channels 2 and 3, which nobody signals.
     "unit_signal_wait_fuse_test_2": {"deadlock": 2, "why": "waits are on channels that nobody signals"},
     "unit_signal_wait_test_2": {},
-    # Rank 0 alone stores its scratch, which has not been written, into its own and rank 1's input, and tells nobody.
+    # Rank 0 alone stores its scratch, which has not been written, into its own and rank 1's input, and signals nobody.
     "unit_switch_broadcast_test_3": {
         "input_written": 1, "race": 1, "reuse": 1, "uninitialised": 1,
-        "why": "a store of unwritten scratch into inputs, that nobody is told of"},
+        "why": "a store of unwritten scratch into inputs, without a signal"},
     # Only thread block 0 of each rank opens and closes with a signal; blocks 1 to 3 put into the other's output unawaited.
     "unit_tbg_reduce_send_test_2": {
         "race": 6, "reuse": 6, "why": "thread blocks 1 to 3 put to the other rank without any signal"},

@@ -34,7 +34,8 @@ static void check_lacking_each(const two_ranks *made, bool sound)
 static void a_check_without_memory_fails(void **state)
 {
     (void)state;
-    const char *right = MEET_RELAXED "," PUT(LOCAL_CHUNK("i", 0), REMOTE_CHUNK(1, 0)) "," MEET;
+    const char *right =
+        EXCHANGE_RELAXED "," PUT(LOCAL_CHUNK("i", 0), REMOTE_CHUNK(1, 0)) "," EXCHANGE;
     two_ranks sound = {.ops = {{right}, {right}}, .expected = "[[[[1,0]]],[[[0,0]]]]"};
     two_ranks race = {.ops = {{PUT(LOCAL_CHUNK("i", 0), REMOTE_CHUNK(1, 0))}, {NOP}}};
     two_ranks stuck = {.ops = {{WAIT}, {NOP}}};

@@ -26,7 +26,7 @@ static void repeat(banyan_plan *plan, plan_thread_block *block, uint32_t at, uin
 /* Both ranks put, give `signals` signals by the port before they wait, and take `waits`. */
 static banyan_plan *make_plan(uint32_t signals, uint32_t waits)
 {
-    const char *ops = MEET_RELAXED
+    const char *ops = EXCHANGE_RELAXED
         "," PORT_PUT
         "," ON("signal", "port") "," ON("flush", "port") "," ON("wait", "port") "," NOP;
     two_ranks made = {.ops = {{ops}, {ops}}, .expected = SWAPPED};

@@ -47,7 +47,7 @@ static void nothing_is_found_between_blocks_that_meet(void **state)
 }
 
 /* A block that no longer waits for the others continues, and collides. */
-static void meetings_that_one_block_leaves_out_are_found(void **state)
+static void barriers_that_one_block_leaves_out_are_found(void **state)
 {
     (void)state;
     uint64_t first = random_seed();
@@ -79,7 +79,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_found_between_blocks_that_meet),
-        cmocka_unit_test(meetings_that_one_block_leaves_out_are_found),
+        cmocka_unit_test(barriers_that_one_block_leaves_out_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

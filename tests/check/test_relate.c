@@ -96,7 +96,7 @@ static void operations_have_the_lines_of_their_program(void **state)
     }
 }
 
-static void the_same_mistake_on_other_ranks_is_told_once(void **state)
+static void the_same_mistake_on_other_ranks_is_reported_once(void **state)
 {
     (void)state;
     int puts;
@@ -123,8 +123,8 @@ static void a_consequence_stands_under_its_cause(void **state)
 {
     (void)state;
     two_ranks made = {
-        .ops = {{MEET "," MEET "," MOVE("copy", LOCAL_CHUNK("i", 0), LOCAL_CHUNK("o", 0))},
-                {MEET "," PUT(LOCAL_CHUNK("i", 0), REMOTE_CHUNK(0, 0)) "," MEET}},
+        .ops = {{EXCHANGE "," EXCHANGE "," MOVE("copy", LOCAL_CHUNK("i", 0), LOCAL_CHUNK("o", 0))},
+                {EXCHANGE "," PUT(LOCAL_CHUNK("i", 0), REMOTE_CHUNK(0, 0)) "," EXCHANGE}},
         .expected = "[[[[0,0]]],[null]]"};
     banyan_check_report *report = report_of(&made);
     const banyan_check_finding *cause = finding_of(report, BANYAN_CHECK_INPUT_WRITTEN);
@@ -139,8 +139,8 @@ static void a_consequence_stands_under_its_cause(void **state)
 static void a_missing_wait_is_the_cause_of_what_is_out_of_order(void **state)
 {
     (void)state;
-    const char *ops = NOP "," RELAXED_SIGNAL "," MEET_RELAXED
-                          "," PUT(LOCAL_CHUNK("i", 0), REMOTE_CHUNK(1, 0)) "," MEET;
+    const char *ops = NOP "," RELAXED_SIGNAL "," EXCHANGE_RELAXED
+                          "," PUT(LOCAL_CHUNK("i", 0), REMOTE_CHUNK(1, 0)) "," EXCHANGE;
     two_ranks made = {.ops = {{ops}, {ops}}, .expected = "[[[[1,0]]],[[[0,0]]]]"};
     banyan_check_report *report = report_of(&made);
     const banyan_check_finding *cause = finding_of(report, BANYAN_CHECK_IDLE_SYNC);
@@ -239,7 +239,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(operations_have_the_lines_of_their_program),
-        cmocka_unit_test(the_same_mistake_on_other_ranks_is_told_once),
+        cmocka_unit_test(the_same_mistake_on_other_ranks_is_reported_once),
         cmocka_unit_test(a_consequence_stands_under_its_cause),
         cmocka_unit_test(a_missing_wait_is_the_cause_of_what_is_out_of_order),
         cmocka_unit_test(nops_of_the_compiler_are_no_warning),

@@ -25,7 +25,7 @@ static void two_ranks_that_wait_first_wait_for_ever(void **state)
     banyan_check_report_destroy(report);
 }
 
-static void a_wait_that_nobody_signals_is_told(void **state)
+static void a_wait_that_nobody_signals_is_reported(void **state)
 {
     (void)state;
     two_ranks made = {.ops = {{WAIT}, {NOP}}};
@@ -59,8 +59,8 @@ static void what_runs_dry_after_many_runs_is_a_deadlock(void **state)
 static void waits_that_leave_signals_over_order_nothing_in_the_end(void **state)
 {
     (void)state;
-    const char *right = MEET_RELAXED "," PUT_TO_OUTPUT "," MEET;
-    const char *wrong = NOP "," RELAXED_SIGNAL "," MEET_RELAXED "," PUT_TO_OUTPUT "," MEET;
+    const char *right = EXCHANGE_RELAXED "," PUT_TO_OUTPUT "," EXCHANGE;
+    const char *wrong = NOP "," RELAXED_SIGNAL "," EXCHANGE_RELAXED "," PUT_TO_OUTPUT "," EXCHANGE;
     two_ranks made = {.ops = {{right}, {right}}, .expected = SWAPPED};
     must_be_sound(&made);
     made.ops[0][0] = made.ops[1][0] = wrong;
@@ -155,23 +155,23 @@ static void a_reduction_in_place_is_no_race_with_itself(void **state)
     must_be_sound(&made);
 }
 
-static void a_put_has_to_be_awaited(void **state)
+static void a_put_has_to_be_waited_for(void **state)
 {
     (void)state;
-    const char *right = MEET_RELAXED "," PUT_TO_OUTPUT "," MEET;
+    const char *right = EXCHANGE_RELAXED "," PUT_TO_OUTPUT "," EXCHANGE;
     two_ranks made = {.ops = {{right}, {right}}, .expected = SWAPPED};
     must_be_sound(&made);
-    const char *wrong = MEET_RELAXED "," PUT_TO_OUTPUT;
+    const char *wrong = EXCHANGE_RELAXED "," PUT_TO_OUTPUT;
     made.ops[1][0] = made.ops[0][0] = wrong;
     banyan_check_report *report = report_of(&made);
     CHECK(finding_of(report, BANYAN_CHECK_RACE)->caller_only);
     banyan_check_report_destroy(report);
 }
 
-static void a_relaxed_signal_does_not_tell_what_its_rank_wrote(void **state)
+static void a_relaxed_signal_does_not_publish_writes(void **state)
 {
     (void)state;
-    const char *wrong = MEET_RELAXED "," PUT_TO_OUTPUT "," MEET_RELAXED;
+    const char *wrong = EXCHANGE_RELAXED "," PUT_TO_OUTPUT "," EXCHANGE_RELAXED;
     two_ranks made = {.ops = {{wrong}, {wrong}}, .expected = SWAPPED};
     banyan_check_report *report = report_of(&made);
     const banyan_check_finding *found = finding_of(report, BANYAN_CHECK_RACE);
@@ -179,19 +179,19 @@ static void a_relaxed_signal_does_not_tell_what_its_rank_wrote(void **state)
     banyan_check_report_destroy(report);
 }
 
-static void a_relaxed_signal_tells_what_its_rank_has_read(void **state)
+static void a_relaxed_signal_orders_reads(void **state)
 {
     (void)state;
-    const char *right =
-        MEET_RELAXED "," MOVE_BY("get", "memory", REMOTE_CHUNK(0, 0), OUT_CHUNK) "," MEET_RELAXED;
+    const char *right = EXCHANGE_RELAXED
+        "," MOVE_BY("get", "memory", REMOTE_CHUNK(0, 0), OUT_CHUNK) "," EXCHANGE_RELAXED;
     two_ranks made = {.ops = {{right}, {right}}, .expected = SWAPPED};
     must_be_sound(&made);
 }
 
-static void a_signal_needs_a_nop_before_it_to_tell_of_all_threads(void **state)
+static void a_signal_needs_a_nop_before_it_to_cover_all_threads(void **state)
 {
     (void)state;
-    const char *wrong = MEET_RELAXED "," PUT_TO_OUTPUT "," SIGNAL "," WAIT "," NOP;
+    const char *wrong = EXCHANGE_RELAXED "," PUT_TO_OUTPUT "," SIGNAL "," WAIT "," NOP;
     two_ranks made = {.ops = {{wrong}, {wrong}}, .expected = SWAPPED};
     must_break(&made, BANYAN_CHECK_RACE);
 }
@@ -199,7 +199,7 @@ static void a_signal_needs_a_nop_before_it_to_tell_of_all_threads(void **state)
 static void without_an_opening_wait_the_next_run_collides(void **state)
 {
     (void)state;
-    const char *wrong = PUT_TO_OUTPUT "," MEET;
+    const char *wrong = PUT_TO_OUTPUT "," EXCHANGE;
     two_ranks made = {.ops = {{wrong}, {wrong}}, .expected = SWAPPED};
     banyan_check_report *report = report_of(&made);
     const banyan_check_finding *found = finding_of(report, BANYAN_CHECK_REUSE);
@@ -242,15 +242,17 @@ static void a_port_reads_what_it_puts_until_it_is_flushed(void **state)
 {
     (void)state;
     const char *right[] = {
-        MEET_RELAXED "," PORT_PUT("pwsf") PORT_END,
-        MEET_RELAXED "," PORT_PUT("put") "," ON("signal", "port") "," ON("flush", "port") PORT_END,
-        MEET_RELAXED "," PORT_PUT("put") "," ON("flush", "port") "," ON("signal", "port") PORT_END,
+        EXCHANGE_RELAXED "," PORT_PUT("pwsf") PORT_END,
+        EXCHANGE_RELAXED "," PORT_PUT("put") "," ON("signal", "port") "," ON("flush", "port")
+            PORT_END,
+        EXCHANGE_RELAXED "," PORT_PUT("put") "," ON("flush", "port") "," ON("signal", "port")
+            PORT_END,
     };
     for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
         two_ranks made = {.ops = {{right[i]}, {right[i]}}, .expected = SWAPPED};
         must_be_sound(&made);
     }
-    const char *wrong = MEET_RELAXED "," PORT_PUT("pws") PORT_END;
+    const char *wrong = EXCHANGE_RELAXED "," PORT_PUT("pws") PORT_END;
     two_ranks made = {.ops = {{wrong}, {wrong}}, .expected = SWAPPED};
     must_break(&made, BANYAN_CHECK_REUSE);
 }
@@ -260,20 +262,20 @@ static void a_put_lands_beside_what_else_the_port_was_given(void **state)
     (void)state;
     const char *end = "," ON("signal", "port") "," ON("flush", "port") PORT_END;
     char same[1024], other[1024];
-    snprintf(same, sizeof same, "%s,%s,%s%s", MEET_RELAXED, PORT_PUT("put"),
+    snprintf(same, sizeof same, "%s,%s,%s%s", EXCHANGE_RELAXED, PORT_PUT("put"),
              MOVE_BY("put", "port", IN_CHUNK, REMOTE_CHUNK(2, 0)), end);
-    snprintf(other, sizeof other, "%s,%s,%s,%s,%s%s", COPY_IN, MEET_RELAXED, PORT_PUT("put"), NOP,
-             MOVE_BY("put", "port", LOCAL_CHUNK("s", 0), REMOTE_CHUNK(1, 0)), end);
+    snprintf(other, sizeof other, "%s,%s,%s,%s,%s%s", COPY_IN, EXCHANGE_RELAXED, PORT_PUT("put"),
+             NOP, MOVE_BY("put", "port", LOCAL_CHUNK("s", 0), REMOTE_CHUNK(1, 0)), end);
     two_ranks made = {.ops = {{same}, {same}}, .expected = SWAPPED};
     must_be_sound(&made);
     made.ops[0][0] = made.ops[1][0] = other;
     must_break(&made, BANYAN_CHECK_RACE);
 }
 
-static void a_port_signal_before_the_put_tells_nothing_of_it(void **state)
+static void a_port_signal_before_the_put_does_not_order_it(void **state)
 {
     (void)state;
-    const char *wrong = MEET_RELAXED "," ON("signal", "port") "," PORT_PUT("put") "," ON(
+    const char *wrong = EXCHANGE_RELAXED "," ON("signal", "port") "," PORT_PUT("put") "," ON(
         "flush", "port") "," ON("wait", "port") "," NOP;
     two_ranks made = {.ops = {{wrong}, {wrong}}, .expected = SWAPPED};
     must_break(&made, BANYAN_CHECK_RACE);
@@ -336,7 +338,7 @@ static void an_input_is_left_alone_unless_the_plan_is_in_place(void **state)
 static void what_is_sent_and_not_read_is_a_warning(void **state)
 {
     (void)state;
-    const char *ops = MEET_RELAXED "," PUT(IN_CHUNK, REMOTE_CHUNK(2, 0)) "," MEET;
+    const char *ops = EXCHANGE_RELAXED "," PUT(IN_CHUNK, REMOTE_CHUNK(2, 0)) "," EXCHANGE;
     two_ranks made = {.ops = {{ops}, {ops}}};
     must_be_sound(&made);
     banyan_check_report *report = report_of(&made);
@@ -350,33 +352,33 @@ static void what_is_sent_and_not_read_is_a_warning(void **state)
     banyan_check_report_destroy(report);
 }
 
-static bool is_told(const two_ranks *made, banyan_check_rule rule, const char *message)
+static bool is_reported(const two_ranks *made, banyan_check_rule rule, const char *message)
 {
     banyan_check_report *report = report_of(made);
-    bool told = false;
+    bool reported = false;
     CHECK(banyan_check_report_is_sound(report));
     for (size_t i = 0; i < banyan_check_report_count(report); i++) {
         const banyan_check_finding *one = banyan_check_report_finding(report, i);
-        told = told || one->rule == rule;
+        reported = reported || one->rule == rule;
         CHECK(one->rule != rule || strstr(one->message, message), "%s", one->message);
     }
     banyan_check_report_destroy(report);
-    return told;
+    return reported;
 }
 
 static void a_link_that_carries_twice_what_another_does_is_a_warning(void **state)
 {
     (void)state;
-    const char *once = MEET_RELAXED "," PUT(IN_CHUNK, REMOTE_CHUNK(2, 0)) "," MEET;
-    const char *twice = MEET_RELAXED
-        "," PUT(IN_CHUNK, REMOTE_CHUNK(2, 0)) "," PUT(IN_CHUNK, REMOTE_CHUNK(2, 1)) "," MEET;
+    const char *once = EXCHANGE_RELAXED "," PUT(IN_CHUNK, REMOTE_CHUNK(2, 0)) "," EXCHANGE;
+    const char *twice = EXCHANGE_RELAXED
+        "," PUT(IN_CHUNK, REMOTE_CHUNK(2, 0)) "," PUT(IN_CHUNK, REMOTE_CHUNK(2, 1)) "," EXCHANGE;
     two_ranks made = {.ops = {{once}, {once}}};
-    CHECK(!is_told(&made, BANYAN_CHECK_UNEVEN, ""));
+    CHECK(!is_reported(&made, BANYAN_CHECK_UNEVEN, ""));
     made.ops[1][0] = twice;
-    CHECK(
-        is_told(&made, BANYAN_CHECK_UNEVEN, "rank 1 sends 32 bytes to rank 0, but rank 0 only 16"));
+    CHECK(is_reported(&made, BANYAN_CHECK_UNEVEN,
+                      "rank 1 sends 32 bytes to rank 0, but rank 0 only 16"));
     made.ops[0][0] = twice;
-    CHECK(!is_told(&made, BANYAN_CHECK_UNEVEN, ""));
+    CHECK(!is_reported(&made, BANYAN_CHECK_UNEVEN, ""));
 }
 
 static void findings_are_the_same_each_time(void **state)
@@ -428,7 +430,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_ranks_that_wait_first_wait_for_ever),
-        cmocka_unit_test(a_wait_that_nobody_signals_is_told),
+        cmocka_unit_test(a_wait_that_nobody_signals_is_reported),
         cmocka_unit_test(a_semaphore_that_is_released_too_seldom_is_a_deadlock),
         cmocka_unit_test(what_runs_dry_after_many_runs_is_a_deadlock),
         cmocka_unit_test(waits_that_leave_signals_over_order_nothing_in_the_end),
@@ -440,15 +442,15 @@ int main(void)
         cmocka_unit_test(credits_that_are_there_at_first_order_nothing),
         cmocka_unit_test(a_put_lands_beside_what_else_the_port_was_given),
         cmocka_unit_test(a_reduction_in_place_is_no_race_with_itself),
-        cmocka_unit_test(a_put_has_to_be_awaited),
-        cmocka_unit_test(a_relaxed_signal_does_not_tell_what_its_rank_wrote),
-        cmocka_unit_test(a_relaxed_signal_tells_what_its_rank_has_read),
-        cmocka_unit_test(a_signal_needs_a_nop_before_it_to_tell_of_all_threads),
+        cmocka_unit_test(a_put_has_to_be_waited_for),
+        cmocka_unit_test(a_relaxed_signal_does_not_publish_writes),
+        cmocka_unit_test(a_relaxed_signal_orders_reads),
+        cmocka_unit_test(a_signal_needs_a_nop_before_it_to_cover_all_threads),
         cmocka_unit_test(without_an_opening_wait_the_next_run_collides),
         cmocka_unit_test(packets_need_two_halves_of_scratch),
         cmocka_unit_test(packets_that_answer_packets_free_their_room),
         cmocka_unit_test(a_port_reads_what_it_puts_until_it_is_flushed),
-        cmocka_unit_test(a_port_signal_before_the_put_tells_nothing_of_it),
+        cmocka_unit_test(a_port_signal_before_the_put_does_not_order_it),
         cmocka_unit_test(a_wrong_source_is_explained_by_its_history),
         cmocka_unit_test(a_sum_counts_how_often_and_a_maximum_does_not),
         cmocka_unit_test(an_output_that_nobody_writes_is_found),

@@ -30,8 +30,8 @@ typedef struct two_ranks {
 #define RELAXED_SIGNAL ON("rlxsignal", "memory")
 #define RELAXED_WAIT ON("rlxwait", "memory")
 /* Both ranks have finished their earlier work. */
-#define MEET NOP "," SIGNAL "," WAIT "," NOP
-#define MEET_RELAXED NOP "," RELAXED_SIGNAL "," RELAXED_WAIT "," NOP
+#define EXCHANGE NOP "," SIGNAL "," WAIT "," NOP
+#define EXCHANGE_RELAXED NOP "," RELAXED_SIGNAL "," RELAXED_WAIT "," NOP
 
 static inline void print_blocks(char *text, size_t bytes, const two_ranks *made, int rank)
 {

@@ -119,7 +119,7 @@ static void fill(const rig *r)
     CHECK_OK(banyan_world_barrier(r->world));
 }
 
-static void await(const rig *r)
+static void finish_stream(const rig *r)
 {
     if (!device_is_host(r->device))
         gpu_stream_wait(r->device, r->stream);
@@ -131,14 +131,14 @@ static void run_both(const rig *r)
     fill(r);
     CHECK_OK(banyan_loaded_plan_run(r->loaded, input, output, ELEMS * sizeof(float), BANYAN_F32,
                                     r->stream));
-    await(r);
+    finish_stream(r);
     CHECK_OK(banyan_loaded_plan_status(r->loaded));
     check_sums(r, "the plan");
     fill(r);
     CHECK_OK(banyan_comm_register(r->comm, r->memory));
     CHECK_OK(
         banyan_comm_allreduce(r->comm, input, output, ELEMS, BANYAN_F32, BANYAN_SUM, r->stream));
-    await(r);
+    finish_stream(r);
     check_sums(r, "the communicator");
 }
 
@@ -165,7 +165,7 @@ static bool lack_in_run(rig *r, int n)
     CHECK_OK(banyan_world_broadcast(r->world, &lacked, sizeof lacked, LACKING));
     if (!lacked && banyan_world_rank(r->world) != LACKING)
         CHECK_OK(banyan_loaded_plan_run(r->loaded, input, output, bytes, BANYAN_F32, r->stream));
-    await(r);
+    finish_stream(r);
     if (lacked)
         CHECK_OK(banyan_loaded_plan_reset(r->loaded));
     return lacked;

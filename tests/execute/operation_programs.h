@@ -55,7 +55,7 @@ static void write_reductions(banyan_program *program)
                           BANYAN_SUM, BANYAN_TB(3));
 }
 
-static void write_meetings(banyan_program *program)
+static void write_barriers(banyan_program *program)
 {
     const int blocks[] = {0, 1, 2};
     banyan_chunk scratch = banyan_program_scratch(program, 0, 3);
@@ -278,7 +278,7 @@ static const struct {
     {"copies", write_copies, 1},
     {"local packets", write_local_packets, 1},
     {"reductions", write_reductions, 1},
-    {"meetings", write_meetings, 1},
+    {"barriers", write_barriers, 1},
     {"gets and puts", write_gets_and_puts, 2},
     {"port", write_port, 2},
     {"sent reductions", write_sent_reductions, 2},

@@ -30,7 +30,7 @@ static banyan_chunk out(int rank, uint64_t index)
     return (banyan_chunk){rank, BANYAN_OUTPUT, index, 1};
 }
 
-static void tell(banyan_program_memory_channel *channel)
+static void signal_peer(banyan_program_memory_channel *channel)
 {
     banyan_program_memory_signal_relaxed(channel, 0, BANYAN_SYNC_BOTH);
     banyan_program_memory_wait_relaxed(channel, 0, BANYAN_SYNC_BOTH);
@@ -39,9 +39,9 @@ static void tell(banyan_program_memory_channel *channel)
 static void put_between(banyan_program *program, int rank, banyan_program_memory_channel **channels)
 {
     (void)program;
-    tell(channels[0]);
+    signal_peer(channels[0]);
     banyan_program_memory_put(channels[0], out(1 - rank, 0), in(rank, 0), BANYAN_TB(0));
-    tell(channels[0]);
+    signal_peer(channels[0]);
 }
 
 static void signal_twice(banyan_program *program, int rank,
@@ -81,18 +81,18 @@ static void barrier_between(banyan_program *program, int rank,
                             banyan_program_memory_channel **channels)
 {
     const int blocks[] = {0, 1};
-    tell(channels[0]);
+    signal_peer(channels[0]);
     banyan_program_copy(program, rank, out(rank, 0), in(rank, 0), BANYAN_TB(1));
     banyan_program_barrier(program, rank, blocks, 2);
-    tell(channels[0]);
+    signal_peer(channels[0]);
 }
 
 static void get_at_once(banyan_program *program, int rank, banyan_program_memory_channel **channels)
 {
     (void)program;
-    tell(channels[0]);
+    signal_peer(channels[0]);
     banyan_program_memory_get(channels[0], out(rank, 0), in(1 - rank, 0), BANYAN_TB(0));
-    tell(channels[1]);
+    signal_peer(channels[1]);
 }
 
 static banyan_plan *compile(write_fn write)
@@ -149,7 +149,7 @@ static void check_case(banyan_world *world, void *context)
                                     BANYAN_U8, NULL));
     engine_arrays arrays;
     engine_program program;
-    CHECK_OK(engine_program_make(loaded, loaded->cuts.data[0], 0, &arrays, &program));
+    CHECK_OK(engine_program_make(loaded, loaded->specialized.data[0], 0, &arrays, &program));
     check_signals(c, &program);
     engine_arrays_free(&arrays);
     CHECK_OK(banyan_loaded_plan_close(loaded));

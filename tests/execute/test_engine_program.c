@@ -23,11 +23,11 @@ static banyan_loaded_plan *load(banyan_executor *executor, const char *name, int
     return loaded;
 }
 
-static const specialized_plan *cut(banyan_loaded_plan *loaded)
+static const specialized_plan *first_specialized(banyan_loaded_plan *loaded)
 {
     static _Thread_local float input[BYTES / 4], output[BYTES];
     CHECK_OK(banyan_loaded_plan_run(loaded, input, output, BYTES, BANYAN_F32, NULL));
-    return loaded->cuts.data[0];
+    return loaded->specialized.data[0];
 }
 
 static void check_words(const engine_program *program, const engine_block *block,
@@ -76,7 +76,7 @@ static void check_all(banyan_world *world, void *context)
     CHECK_OK(banyan_executor_open(world, NULL, &executor));
     for (size_t n = 0; banyan_algorithm_at(n, &info) == BANYAN_OK; n++) {
         banyan_loaded_plan *loaded = load(executor, info.name, banyan_world_size(world), 2);
-        const specialized_plan *of = cut(loaded);
+        const specialized_plan *of = first_specialized(loaded);
         engine_arrays arrays;
         engine_program program;
         CHECK_OK(engine_program_make(loaded, of, 0, &arrays, &program));
@@ -118,7 +118,7 @@ static void check_fused(banyan_world *world, void *context)
         load(executor, "allreduce_packets", banyan_world_size(world), INSTANCES);
     engine_arrays arrays;
     engine_program program;
-    CHECK_OK(engine_program_make(loaded, cut(loaded), 0, &arrays, &program));
+    CHECK_OK(engine_program_make(loaded, first_specialized(loaded), 0, &arrays, &program));
     CHECK(count_kind(&program, STEP_UNPACK) == 0, "unpacked first");
     uint32_t fused = 0;
     for (uint32_t i = 0; i < program.step_count; i++) {

@@ -11,12 +11,12 @@
 #define BYTES 4096
 
 /* All-reduce in which all ranks wait for each other, in the given thread block. */
-static banyan_plan *meeting_plan(int ranks, banyan_reduce_op op)
+static banyan_plan *circular_plan(int ranks, banyan_reduce_op op)
 {
     banyan_collective collective = {.kind = BANYAN_ALLREDUCE};
     banyan_program *program;
     banyan_plan *plan;
-    CHECK_OK(banyan_program_create("meeting", &collective, ranks, NULL, &program));
+    CHECK_OK(banyan_program_create("circular", &collective, ranks, NULL, &program));
     for (int r = 0; r < ranks; r++) {
         int next = (r + 1) % ranks, before = (r + ranks - 1) % ranks;
         banyan_program_memory_channel *to = banyan_program_memory_channel_create(program, next, r);
@@ -53,7 +53,7 @@ static void open_player(struct player *p, int rank, int count, const banyan_uniq
     banyan_executor_options with = BANYAN_EXECUTOR_OPTIONS_INIT;
     with.workers = workers;
     CHECK_OK(banyan_executor_open(p->world, &with, &p->executor));
-    banyan_plan *plan = meeting_plan(count, BANYAN_SUM);
+    banyan_plan *plan = circular_plan(count, BANYAN_SUM);
     banyan_loaded_plan_options load = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     load.max_message_bytes = BYTES;
     CHECK_OK(banyan_loaded_plan_open(p->executor, plan, &load, &p->loaded));
@@ -176,7 +176,7 @@ static void a_rank_that_waits_in_vain_says_for_what(void **state)
 /* Other kinds of waits, and their names. */
 enum { PACKETS, SEMAPHORE, PORT_WAIT, WAITS };
 
-static const char *const wait_sentences[WAITS] = {
+static const char *const wait_messages[WAITS] = {
     [PACKETS] =
         "for rank 0: thread block 0, operation 1 (upkt) on packets in scratch chunks [0, 2)",
     [SEMAPHORE] =
@@ -241,7 +241,7 @@ static void wait_for_what_does_not_come(int rank, int count, const banyan_unique
         _exit(0);
     }
     CHECK_FAILS(banyan_loaded_plan_run(loaded, p.input, p.output, BYTES, BANYAN_F32, NULL),
-                BANYAN_ERR_TIMEOUT, wait_sentences[waiting->what]);
+                BANYAN_ERR_TIMEOUT, wait_messages[waiting->what]);
     banyan_loaded_plan_close(loaded);
     banyan_plan_destroy(plan);
     close_player(&p);
@@ -278,8 +278,8 @@ static void load_apart(banyan_world *world, void *context)
     banyan_memory *memory;
     CHECK_OK(banyan_executor_open(world, NULL, &executor));
     CHECK_OK(banyan_memory_alloc(world, BYTES, &memory));
-    banyan_plan *plan = meeting_plan(3, BANYAN_SUM), *other = meeting_plan(3, BANYAN_MAX);
-    banyan_plan *larger = meeting_plan(4, BANYAN_SUM);
+    banyan_plan *plan = circular_plan(3, BANYAN_SUM), *other = circular_plan(3, BANYAN_MAX);
+    banyan_plan *larger = circular_plan(4, BANYAN_SUM);
     CHECK_FAILS(
         load(executor, rank == 2 ? other : plan, BYTES, NULL), BANYAN_ERR_MISMATCH,
         "rank 2 loads another plan than rank 0: of 3 differences the first is rank 0, thread "
@@ -297,7 +297,7 @@ static void load_apart(banyan_world *world, void *context)
     banyan_executor_close(executor);
 }
 
-static void ranks_that_load_different_things_are_told_so(void **state)
+static void ranks_that_load_different_plans_fail(void **state)
 {
     (void)state;
     ranks_run(3, load_apart, NULL);
@@ -311,7 +311,7 @@ static void refuse_runs(banyan_world *world, void *context)
     banyan_memory *memory;
     CHECK_OK(banyan_executor_open(world, NULL, &executor));
     CHECK_OK(banyan_memory_alloc(world, 2 * BYTES, &memory));
-    banyan_plan *plan = meeting_plan(2, BANYAN_SUM);
+    banyan_plan *plan = circular_plan(2, BANYAN_SUM);
     banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     options.max_message_bytes = BYTES;
     options.input = memory;
@@ -354,7 +354,7 @@ static void run_in_the_background(banyan_world *world, void *context)
     banyan_executor *executor;
     banyan_loaded_plan *loaded;
     CHECK_OK(banyan_executor_open(world, NULL, &executor));
-    banyan_plan *plan = meeting_plan(2, BANYAN_SUM);
+    banyan_plan *plan = circular_plan(2, BANYAN_SUM);
     banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     options.max_message_bytes = BYTES;
     CHECK_OK(banyan_loaded_plan_open(executor, plan, &options, &loaded));
@@ -411,7 +411,7 @@ static void open_without_size(banyan_world *world, void *context)
     options.size = offsetof(banyan_executor_options, workers);
     options.workers = -7;
     CHECK_OK(banyan_executor_open(world, &options, &executor));
-    banyan_plan *plan = meeting_plan(2, BANYAN_SUM);
+    banyan_plan *plan = circular_plan(2, BANYAN_SUM);
     load.size = 0;
     CHECK_FAILS(banyan_loaded_plan_open(executor, plan, &load, &loaded), BANYAN_ERR_INVALID,
                 "BANYAN_LOADED_PLAN_OPTIONS_INIT");
@@ -434,7 +434,7 @@ int main(void)
         cmocka_unit_test(an_abort_ends_the_run_of_all),
         cmocka_unit_test(a_rank_that_waits_in_vain_says_for_what),
         cmocka_unit_test(every_wait_says_what_it_waits_for),
-        cmocka_unit_test(ranks_that_load_different_things_are_told_so),
+        cmocka_unit_test(ranks_that_load_different_plans_fail),
         cmocka_unit_test(runs_that_cannot_be_are_refused_before_anything_moves),
         cmocka_unit_test(a_run_can_be_started_and_waited_for),
     };

@@ -77,7 +77,8 @@ static banyan_plan *packet_plan(int ranks)
     return finish(program);
 }
 
-static void meet(banyan_program_memory_channel *const *to, int rank, int ranks, int block)
+static void exchange_signals(banyan_program_memory_channel *const *to, int rank, int ranks,
+                             int block)
 {
     for (int p = 0; p < ranks; p++) {
         if (p != rank)
@@ -101,7 +102,7 @@ static banyan_plan *reading_plan(banyan_collective_kind kind, int ranks, bool in
                 if (p != r)
                     to[p] = banyan_program_memory_channel_create(program, p, r);
             }
-            meet(to, r, ranks, b);
+            exchange_signals(to, r, ranks, b);
             for (int p = b; p < ranks; p += blocks) {
                 uint64_t theirs = (uint64_t)p;
                 if (kind == BANYAN_ALLTOALL && p == r)
@@ -125,7 +126,7 @@ static banyan_plan *reading_plan(banyan_collective_kind kind, int ranks, bool in
                 banyan_program_memory_reduce(to[remote[i].rank], i == 0 ? own : sum, &remote[i], 1,
                                              sum, BANYAN_SUM, BANYAN_TB(b));
             }
-            meet(to, r, ranks, b);
+            exchange_signals(to, r, ranks, b);
         }
     }
     return finish(program);
@@ -231,7 +232,7 @@ static void exchange_buffers(banyan_world *world, void *context)
     case_buffers pairs[2] = {case_take(&c, world), case_take(&c, world)};
     for (int run = 0; run < 64; run++) {
         case_buffers mixed = pairs[0];
-        /* Use each pair of an input and an output twice, so that it meets both halves of
+        /* Use each pair of an input and an output twice, so that it uses both halves of
          * scratch. */
         mixed.input = pairs[run / 2 % 2].input;
         mixed.output = pairs[run / 4 % 2].output;

@@ -179,7 +179,7 @@ static void what_the_checker_finds_goes_wrong_in_some_order(void **state)
 }
 
 /* Send-recv through a port channel; a memory channel signals that the put was posted. */
-static banyan_plan *put_and_tell(bool flushed)
+static banyan_plan *put_and_signal(bool flushed)
 {
     banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
     banyan_plan *plan, *made;
@@ -213,7 +213,7 @@ static void a_put_that_is_not_flushed_lands_too_late_in_some_order(void **state)
     print_message("one of these plans races, as it should\n");
     skip();
 #endif
-    banyan_plan *sound = put_and_tell(true), *faulty = put_and_tell(false);
+    banyan_plan *sound = put_and_signal(true), *faulty = put_and_signal(false);
     CHECK(proof_holds(sound));
     CHECK(!proof_holds(faulty));
     expect_right(sound, "a flushed put", 20);

@@ -115,7 +115,7 @@ static void check_trace(const struct traced *traced)
     assert_true(counts[0].signals > 0);
 }
 
-static void a_trace_tells_what_everybody_did(void **state)
+static void a_trace_has_every_operation(void **state)
 {
     for (int workers = 1; workers <= 2; workers++) {
         char *path = folder_path(*state, workers == 1 ? "one.json" : "two.json");
@@ -149,8 +149,7 @@ static void everybody_hears_that_a_trace_was_not_written(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_trace_tells_what_everybody_did, folder_setup,
-                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(a_trace_has_every_operation, folder_setup, folder_teardown),
         cmocka_unit_test(everybody_hears_that_a_trace_was_not_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -177,7 +177,7 @@ static banyan_plan *read_text(const char *text)
     return plan;
 }
 
-static void hops_of_a_plan_that_waits_for_ever_cannot_be_told(void **state)
+static void hops_of_a_plan_that_waits_for_ever_are_unknown(void **state)
 {
     (void)state;
     banyan_plan *plan =
@@ -264,7 +264,7 @@ int main(void)
         cmocka_unit_test(packets_are_a_hop_and_twice_the_bytes),
         cmocka_unit_test(waits_pass_through_semaphores_and_barriers),
         cmocka_unit_test(loops_signal_in_every_iteration),
-        cmocka_unit_test(hops_of_a_plan_that_waits_for_ever_cannot_be_told),
+        cmocka_unit_test(hops_of_a_plan_that_waits_for_ever_are_unknown),
         cmocka_unit_test(hops_of_an_endless_loop_are_given_up),
         cmocka_unit_test(channels_pair_in_the_order_they_have_towards_each_other),
     };

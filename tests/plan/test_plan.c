@@ -229,12 +229,12 @@ static void change_loop(banyan_plan *plan)
     plan->ranks[0].blocks[1].ops[10].unit_bytes = 2048;
 }
 
-static void every_difference_is_told(void **state)
+static void every_difference_is_listed(void **state)
 {
     (void)state;
     static const struct {
         void (*change)(banyan_plan *plan);
-        const char *told;
+        const char *listed;
     } list[] = {
         {change_name, "name: everything, other\n"},
         {change_protocol, "protocol: LL, Simple\n"},
@@ -261,14 +261,14 @@ static void every_difference_is_told(void **state)
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
         banyan_plan *plan = read_good(), *changed = read_good();
         list[i].change(changed);
-        CHECK(count_differences(plan, changed, list[i].told) == 1);
+        CHECK(count_differences(plan, changed, list[i].listed) == 1);
         CHECK(count_differences(changed, plan, "") == 1);
         banyan_plan_destroy(plan);
         banyan_plan_destroy(changed);
     }
 }
 
-static void no_more_differences_are_told_than_asked_for(void **state)
+static void no_more_differences_are_listed_than_asked_for(void **state)
 {
     (void)state;
     banyan_plan *plan = read_good(), *changed = read_good();
@@ -342,8 +342,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_pipe_is_written_to_and_stays_one, folder_setup,
                                         folder_teardown),
         cmocka_unit_test(a_clone_is_equal_and_on_its_own),
-        cmocka_unit_test(every_difference_is_told),
-        cmocka_unit_test(no_more_differences_are_told_than_asked_for),
+        cmocka_unit_test(every_difference_is_listed),
+        cmocka_unit_test(no_more_differences_are_listed_than_asked_for),
         cmocka_unit_test(names_are_read_as_they_are_written),
         cmocka_unit_test(a_listing_shows_the_rank_that_was_asked_for),
     };

@@ -17,7 +17,7 @@ typedef struct interpreted_rank {
     uint64_t *signals[PLAN_CHANNEL_TYPES]; /* arrived signals of each channel */
     uint64_t *semaphores;
     uint64_t *arrivals; /* at each barrier */
-    uint64_t *meetings; /* arrivals that each thread block waits for; 0: it is at no barrier */
+    uint64_t *barriers; /* arrivals that each thread block waits for; 0: it is at no barrier */
     uint32_t *next;     /* operation of each thread block; in a loop, that of the loop */
     uint32_t *next_in_loop;
 } interpreted_rank;
@@ -57,7 +57,7 @@ static inline interpreted interpreted_begin(const banyan_plan *plan, initial_val
         for (uint32_t s = 0; s < of->semaphore_count; s++)
             rank->semaphores[s] = of->semaphores[s];
         rank->arrivals = interpreted_take(INTERPRETED_BARRIERS, sizeof *rank->arrivals);
-        rank->meetings = interpreted_take(of->block_count, sizeof *rank->meetings);
+        rank->barriers = interpreted_take(of->block_count, sizeof *rank->barriers);
         rank->next = interpreted_take(of->block_count, sizeof *rank->next);
         rank->next_in_loop = interpreted_take(of->block_count, sizeof *rank->next_in_loop);
     }
@@ -74,7 +74,7 @@ static inline void interpreted_end(interpreted *run)
             free(rank->signals[t]);
         free(rank->semaphores);
         free(rank->arrivals);
-        free(rank->meetings);
+        free(rank->barriers);
         free(rank->next);
         free(rank->next_in_loop);
     }
@@ -209,16 +209,16 @@ static inline bool take_signals(const interpreted_op *at)
     return true;
 }
 
-static inline bool meet(const interpreted_op *at)
+static inline bool interpret_barrier(const interpreted_op *at)
 {
     interpreted_rank *rank = &at->run->ranks[at->rank];
     uint64_t *arrivals = &rank->arrivals[at->op->barrier], members = at->op->barrier_members;
     CHECK(at->op->barrier < INTERPRETED_BARRIERS, "barrier %u", at->op->barrier);
-    if (rank->meetings[at->block] == 0)
-        rank->meetings[at->block] = ((*arrivals)++ / members + 1) * members;
-    if (*arrivals < rank->meetings[at->block])
+    if (rank->barriers[at->block] == 0)
+        rank->barriers[at->block] = ((*arrivals)++ / members + 1) * members;
+    if (*arrivals < rank->barriers[at->block])
         return false;
-    rank->meetings[at->block] = 0;
+    rank->barriers[at->block] = 0;
     return true;
 }
 
@@ -252,7 +252,7 @@ static inline bool interpret_op(const interpreted_op *at)
             semaphores[at->op->semaphores[i]]++;
         return true;
     case PLAN_BARRIER:
-        return meet(at);
+        return interpret_barrier(at);
     default:
         break;
     }

@@ -186,7 +186,7 @@ static inline void write_port(writer *w, int rank, int block)
 }
 
 /* All of a block's peers finish their work before any continues. */
-static inline void write_meeting(writer *w, int rank, int block)
+static inline void write_barrier(writer *w, int rank, int block)
 {
     for (int peer = 0; peer < RANKS; peer++) {
         if (peer != rank)
@@ -241,7 +241,7 @@ static inline void write_rounds(writer *w)
             int kind = (int)random_between(w->random, 0, 6);
             for (int rank = 0; rank < RANKS; rank++) {
                 write_round(w, rank, block, kind);
-                write_meeting(w, rank, block);
+                write_barrier(w, rank, block);
             }
         }
         if (loop)

@@ -31,7 +31,7 @@ static void twice(banyan_program *program)
     copy(program, 1);
 }
 
-static void meeting(banyan_program *program)
+static void signal_and_wait(banyan_program *program)
 {
     banyan_program_memory_channel *to = channel(program);
     copy(program, 0);
@@ -137,7 +137,7 @@ static void copies_in_units(banyan_program *program)
 static pass_case cases[] = {
     {"threads are together when the block begins and ends", at_the_ends, NULL, "copy i[0] -> o[0]"},
     {"one of two will do", twice, NULL, "copy i[0] -> o[0]\nnop\ncopy i[1] -> o[1]"},
-    {"a signal has no part in what follows", meeting, NULL,
+    {"a signal has no part in what follows", signal_and_wait, NULL,
      "copy i[0] -> o[0]\nnop\nsignal memory channel 0 to 1\nwait memory channel 0 to 1\nnop\n"
      "copy i[1] -> o[1]"},
     {"a wait may begin early", move_and_wait, NULL,

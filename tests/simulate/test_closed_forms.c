@@ -115,7 +115,7 @@ static banyan_plan *end(banyan_program *program)
     return plan;
 }
 
-/* Chunks from one rank to another, and a signal that the receiver awaits. */
+/* Chunks from one rank to another, and a signal that the receiver waits for. */
 static void send(banyan_program *program, int from, int to, uint64_t chunks, int block)
 {
     banyan_program_memory_channel *forth = banyan_program_memory_channel_create(program, to, from);

@@ -185,7 +185,7 @@ static void a_faster_link_takes_less_time(void **state)
     "{\"name\": \"" name "\", \"collective\": \"test\", \"protocol\": \"Simple\","                 \
     " \"inplace\": false, \"gpus\": [" ranks "]}"
 
-static void check_hangs(const char *text, const char *sentence)
+static void check_hangs(const char *text, const char *message)
 {
     banyan_plan *plan;
     banyan_simulation *simulation;
@@ -194,7 +194,7 @@ static void check_hangs(const char *text, const char *sentence)
     banyan_simulate_options options = BANYAN_SIMULATE_OPTIONS_INIT;
     options.message_bytes = 64;
     CHECK_FAILS(banyan_plan_simulate(plan, topology, &options, &simulation), BANYAN_ERR_MISMATCH,
-                sentence);
+                message);
     options.size = 0;
     CHECK_FAILS(banyan_plan_simulate(plan, topology, &options, &simulation), BANYAN_ERR_INVALID,
                 "BANYAN_SIMULATE_OPTIONS_INIT sets it");
@@ -202,7 +202,7 @@ static void check_hangs(const char *text, const char *sentence)
     banyan_plan_destroy(plan);
 }
 
-static void who_waits_for_whom_is_told(void **state)
+static void a_hang_names_what_each_block_waits_for(void **state)
 {
     (void)state;
     check_hangs(PLAN("stuck", RANK(0, 1, OP("wait") "," OP("signal")) "," RANK(
@@ -354,7 +354,7 @@ int main(void)
         cmocka_unit_test(whole_plans_of_mscclpp_end),
         cmocka_unit_test(the_same_plan_takes_the_same_time),
         cmocka_unit_test(a_faster_link_takes_less_time),
-        cmocka_unit_test(who_waits_for_whom_is_told),
+        cmocka_unit_test(a_hang_names_what_each_block_waits_for),
         cmocka_unit_test(who_has_come_to_a_barrier_is_not_waited_for),
         cmocka_unit_test(what_cannot_be_simulated_is_refused),
         cmocka_unit_test(loops_of_too_many_steps_are_refused_with_numbers),

@@ -32,10 +32,10 @@ static banyan_topology *read_text(const char *text)
     return topology;
 }
 
-static void check_refused(const char *text, const char *sentence)
+static void check_refused(const char *text, const char *message)
 {
     banyan_topology *topology;
-    CHECK_FAILS(parse(text, &topology), BANYAN_ERR_FORMAT, sentence);
+    CHECK_FAILS(parse(text, &topology), BANYAN_ERR_FORMAT, message);
 }
 
 static void an_entry_stands_for_many(void **state)
@@ -181,7 +181,7 @@ static void what_is_wrong_is_refused_with_its_place(void **state)
     check_refused("{\"name\": \"t\", \"kinds\": {\"k\": {\"memory_bytes_per_s\": 0}}}",
                   "t.json: kinds.k.memory_bytes_per_s is 0: 1 to 1e+18 are possible");
     check_refused("{\"name\": \"t\", \"kinds\": {\"k\": {\"memory_bytes_per_s\": \"fast\"}}}",
-                  "kinds.k.memory_bytes_per_s is no number");
+                  "kinds.k.memory_bytes_per_s is not a number");
     check_refused(TOPOLOGY("\"processors\": []"), "the document has no processors");
     check_refused(TOPOLOGY("\"processors\": [{\"name\": \"p\", \"kind\": \"q\"}]"),
                   "processors[0] is of a kind \"q\" that \"kinds\" does not have");
@@ -208,7 +208,7 @@ static void what_is_wrong_is_refused_with_its_place(void **state)
     check_refused("{\"name\": \"t\", \"kinds\": {\"\\t\": {}}}",
                   "kinds has a kind with the control character 0x09");
     check_refused(TOPOLOGY("\"processors\": [{\"name\": \"\", \"kind\": \"k\"}]"),
-                  "processors[0].name is no name");
+                  "processors[0].name is not a name");
     check_refused(TOPOLOGY(TWO), "the document has no \"links\"");
     check_refused(
         TOPOLOGY(TWO ", \"links\": [" LINK("p0", "p1", "1") "," LINK("p0", "p2", "1") "]"),

@@ -225,7 +225,7 @@ static void orders_restore(trial *by, const state *old)
 }
 
 /* Find a counter at which every lane that will take from it stands: it suffices to branch there. */
-static uint32_t orders_find_meeting(const trial *by)
+static uint32_t orders_find_gathered(const trial *by)
 {
     for (uint32_t lane = 0; lane < by->net->lane_count; lane++) {
         const order_event *event = event_of(by, lane);
@@ -245,7 +245,7 @@ static uint32_t orders_find_meeting(const trial *by)
 
 static bool add_branches(trial *by)
 {
-    uint32_t only = orders_find_meeting(by), number = (uint32_t)by->states.count - 1;
+    uint32_t only = orders_find_gathered(by), number = (uint32_t)by->states.count - 1;
     size_t before = by->branches.count;
     bool done = true;
     for (uint32_t lane = 0; lane < by->net->lane_count; lane++) {

@@ -22,14 +22,14 @@ static bool begin_motion(replay *all, int rank, uint32_t kind, motion *made)
     return array_push(&all->instances, new);
 }
 
-static bool next_cell(motion *by, lane *l, uint64_t *at, uint64_t end)
+static bool next_cell(motion *by, buffer_view *v, uint64_t *at, uint64_t end)
 {
     cell_list *cells = &by->all->cells;
     by->at = *at;
-    if (!space_cut(cells, l->in, l->place + end) ||
-        !space_cell(cells, l->in, l->place + *at, &l->cell, at))
+    if (!space_cut(cells, v->in, v->place + end) ||
+        !space_cell(cells, v->in, v->place + *at, &v->cell, at))
         return false;
-    *at -= l->place;
+    *at -= v->place;
     by->bytes = *at - by->at;
     return true;
 }
@@ -38,7 +38,7 @@ static bool write_input(replay *all, int rank)
 {
     motion by;
     rank_state *of = &all->ranks[rank];
-    lane l = motion_lane(all, rank, PLAN_INPUT, false, of->run);
+    buffer_view v = motion_view(all, rank, PLAN_INPUT, false, of->run);
     uint64_t bytes = of->bytes[PLAN_INPUT];
     uint32_t source = of->run * (uint32_t)all->plan->rank_count + (uint32_t)rank;
     value_ref value;
@@ -46,7 +46,7 @@ static bool write_input(replay *all, int rank)
         !values_input(&all->values, source, 0, &value))
         return false;
     for (uint64_t at = 0; at < bytes;) {
-        if (!next_cell(&by, &l, &at, bytes) || !motion_write(&by, &l, value_ahead(value, by.at), 0))
+        if (!next_cell(&by, &v, &at, bytes) || !motion_write(&by, &v, value_ahead(value, by.at), 0))
             return false;
     }
     return true;
@@ -135,8 +135,8 @@ static bool expected_value(replay *all, const banyan_plan_result *wanted, uint32
     return made;
 }
 
-static bool caller_check_part(motion *by, lane *l, const banyan_plan_result *wanted,
-                              banyan_reduce_op op)
+static bool caller_check_result(motion *by, buffer_view *v, const banyan_plan_result *wanted,
+                                banyan_reduce_op op)
 {
     replay *all = by->all;
     uint32_t run = all->instances.data[by->instance].run;
@@ -146,45 +146,45 @@ static bool caller_check_part(motion *by, lane *l, const banyan_plan_result *wan
     uint64_t end = wanted->offset + wanted->bytes;
     for (uint64_t at = wanted->offset; at < end;) {
         value_ref is;
-        if (!next_cell(by, l, &at, end) || !motion_read(by, l, &is))
+        if (!next_cell(by, v, &at, end) || !motion_read(by, v, &is))
             return false;
         value_ref should = value_ahead(expected, by->at - wanted->offset);
         bool counts = is.id != VALUE_ANYTHING && (run == 0 || !all->raced);
         if (counts && !value_is(is, should) &&
-            !caller_report_wrong(by, &all->cells.list.data[l->cell], should))
+            !caller_report_wrong(by, &all->cells.list.data[v->cell], should))
             return false;
     }
     return true;
 }
 
-static bool caller_read_bytes(motion *by, lane *l, uint64_t bytes)
+static bool caller_read_bytes(motion *by, buffer_view *v, uint64_t bytes)
 {
     for (uint64_t at = 0; at < bytes;) {
         value_ref value;
-        if (!next_cell(by, l, &at, bytes) || !motion_read(by, l, &value))
+        if (!next_cell(by, v, &at, bytes) || !motion_read(by, v, &value))
             return false;
     }
     return true;
 }
 
-/* Check the parts of the output that the collective defines or, if it defines none, all of it. */
+/* Check the results of the output that the collective defines or, if it defines none, all of it. */
 static bool read_output(replay *all, int rank)
 {
     motion by;
-    banyan_plan_result *parts;
+    banyan_plan_result *results;
     size_t count;
     banyan_reduce_op op;
-    lane l = motion_lane(all, rank, PLAN_OUTPUT, false, all->ranks[rank].run);
+    buffer_view v = motion_view(all, rank, PLAN_OUTPUT, false, all->ranks[rank].run);
     if (!begin_motion(all, rank, CALLER_READS, &by) ||
-        banyan_plan_expected(all->plan, rank, all->geometry->message_bytes, &parts, &count, &op) !=
-            BANYAN_OK)
+        banyan_plan_expected(all->plan, rank, all->geometry->message_bytes, &results, &count,
+                             &op) != BANYAN_OK)
         return false;
     bool read = true;
     for (size_t i = 0; i < count && read; i++)
-        read = caller_check_part(&by, &l, &parts[i], op);
+        read = caller_check_result(&by, &v, &results[i], op);
     if (count == 0 && all->plan->collective == BANYAN_CUSTOM)
-        read = caller_read_bytes(&by, &l, all->ranks[rank].bytes[PLAN_OUTPUT]);
-    free(parts);
+        read = caller_read_bytes(&by, &v, all->ranks[rank].bytes[PLAN_OUTPUT]);
+    free(results);
     return read;
 }
 

@@ -6,18 +6,18 @@
 /* Limit of traces kept per packet; dropping some only loses order. */
 #define TRACES_MOST 256
 
-typedef struct gpu_copy {
+typedef struct data_move {
     motion motion;
     vector_clock *known; /* of the thread block, without the current packets */
     const plan_op *loop;
-    lane *lanes; /* those of sources, then those of destinations */
-    uint32_t source_lanes, lane_count;
+    buffer_view *views; /* those of sources, then those of destinations */
+    uint32_t source_views, view_count;
     value_ref *values; /* of the sources */
     bool pads, missing;
     trace_list traces; /* of the current packets */
-} gpu_copy;
+} data_move;
 
-static bool data_make_lanes(gpu_copy *m)
+static bool data_make_views(data_move *m)
 {
     replay *all = m->motion.all;
     const walker *by = m->motion.by;
@@ -28,10 +28,10 @@ static bool data_make_lanes(gpu_copy *m)
     for (uint32_t i = 0; i < plan_operand_count(op); i++)
         count += (uint32_t)plan_operand_ranks(all->plan, by->pos->rank, by->pos->block, op,
                                               plan_operand_at(op, i), &ranks, &room);
-    m->lanes = malloc((count + 1) * sizeof *m->lanes);
+    m->views = malloc((count + 1) * sizeof *m->views);
     m->values = malloc((count + 1) * sizeof *m->values);
-    if (!m->lanes || !m->values) {
-        error_no_memory(count * sizeof *m->lanes, "an operation's operands");
+    if (!m->views || !m->values) {
+        error_no_memory(count * sizeof *m->views, "an operation's operands");
         return false;
     }
     for (uint32_t i = 0; i < plan_operand_count(op); i++) {
@@ -41,20 +41,20 @@ static bool data_make_lanes(gpu_copy *m)
         int width = plan_operand_ranks(all->plan, by->pos->rank, by->pos->block, op, operand,
                                        &ranks, &room);
         for (int r = 0; r < width; r++) {
-            m->lanes[m->lane_count] =
-                motion_lane(all, ranks[r], where.buffer, plan_operand_is_packets(op, i),
+            m->views[m->view_count] =
+                motion_view(all, ranks[r], where.buffer, plan_operand_is_packets(op, i),
                             all->ranks[by->pos->rank].run);
-            m->lanes[m->lane_count++].operand = i;
+            m->views[m->view_count++].operand = i;
         }
         if (i < op->source_count)
-            m->source_lanes = m->lane_count;
+            m->source_views = m->view_count;
     }
     return true;
 }
 
-static void free_lanes(gpu_copy *m)
+static void data_free_views(data_move *m)
 {
-    free(m->lanes);
+    free(m->views);
     free(m->values);
     array_free(&m->traces);
 }
@@ -64,20 +64,20 @@ static uint64_t data_lesser(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Find the cells under every lane, from `first` on, that begin at `at` of the piece, and cut all to
+/* Find the cells under every view, from `first` on, that begin at `at` of the piece, and cut all to
  * the shortest. */
-static bool lay_cells(gpu_copy *m, const plan_piece *piece, uint64_t at, uint32_t first,
+static bool lay_cells(data_move *m, const plan_piece *piece, uint64_t at, uint32_t first,
                       uint64_t *bytes)
 {
     cell_list *cells = &m->motion.all->cells;
     uint64_t before;
     do {
         before = *bytes;
-        for (uint32_t i = first; i < m->lane_count; i++) {
-            lane *l = &m->lanes[i];
-            uint64_t begin = l->place + piece->offsets[l->operand] + at, end;
-            if (!space_cut(cells, l->in, begin + *bytes) ||
-                !space_cell(cells, l->in, begin, &l->cell, &end))
+        for (uint32_t i = first; i < m->view_count; i++) {
+            buffer_view *v = &m->views[i];
+            uint64_t begin = v->place + piece->offsets[v->operand] + at, end;
+            if (!space_cut(cells, v->in, begin + *bytes) ||
+                !space_cell(cells, v->in, begin, &v->cell, &end))
                 return false;
             *bytes = data_lesser(*bytes, end - begin);
         }
@@ -85,38 +85,38 @@ static bool lay_cells(gpu_copy *m, const plan_piece *piece, uint64_t at, uint32_
     return true;
 }
 
-static void look_at(gpu_copy *m, const plan_piece *piece, const lane *l, uint64_t at,
+static void look_at(data_move *m, const plan_piece *piece, const buffer_view *v, uint64_t at,
                     uint64_t bytes)
 {
-    m->motion.at = piece->offsets[l->operand] + at;
+    m->motion.at = piece->offsets[v->operand] + at;
     m->motion.bytes = bytes;
 }
 
 static banyan_status look_for_packets(void *context, const plan_piece *piece)
 {
-    gpu_copy *m = context;
-    for (uint32_t i = 0; i < m->source_lanes && !m->missing; i++) {
-        lane *l = &m->lanes[i];
-        uint64_t at = l->place + piece->offsets[l->operand], end = at + piece->bytes;
-        if (!l->packets)
+    data_move *m = context;
+    for (uint32_t i = 0; i < m->source_views && !m->missing; i++) {
+        buffer_view *v = &m->views[i];
+        uint64_t at = v->place + piece->offsets[v->operand], end = at + piece->bytes;
+        if (!v->packets)
             continue;
-        if (!space_cut(&m->motion.all->cells, l->in, end))
+        if (!space_cut(&m->motion.all->cells, v->in, end))
             return BANYAN_ERR_NO_MEMORY;
         while (at < end && !m->missing) {
-            if (!space_cell(&m->motion.all->cells, l->in, at, &l->cell, &at))
+            if (!space_cell(&m->motion.all->cells, v->in, at, &v->cell, &at))
                 return BANYAN_ERR_NO_MEMORY;
-            m->missing = m->motion.all->cells.list.data[l->cell].generation < m->motion.generation;
+            m->missing = m->motion.all->cells.list.data[v->cell].generation < m->motion.generation;
         }
     }
     return BANYAN_OK;
 }
 
-static bool add_origin(gpu_copy *m, uint32_t *made)
+static bool add_origin(data_move *m, uint32_t *made)
 {
     replay *all = m->motion.all;
     origin_link new = {.instance = m->motion.instance};
-    for (uint32_t i = 0; i < m->source_lanes && i < 2; i++) {
-        uint32_t from = all->cells.list.data[m->lanes[i].cell].origin;
+    for (uint32_t i = 0; i < m->source_views && i < 2; i++) {
+        uint32_t from = all->cells.list.data[m->views[i].cell].origin;
         *(i == 0 ? &new.first : &new.second) = from;
     }
     const origin_link *last = &all->origins.data[all->origins.count - 1];
@@ -128,9 +128,9 @@ static bool add_origin(gpu_copy *m, uint32_t *made)
     return true;
 }
 
-static bool data_combine(gpu_copy *m, value_ref *value)
+static bool data_combine(data_move *m, value_ref *value)
 {
-    uint32_t count = m->source_lanes;
+    uint32_t count = m->source_views;
     *value = count > 0 ? m->values[0] : (value_ref){VALUE_ZERO, 0};
     for (uint32_t i = 0; i < count && count > 1; i++) {
         if (m->values[i].id == VALUE_NOTHING) {
@@ -142,7 +142,7 @@ static bool data_combine(gpu_copy *m, value_ref *value)
            values_reduce(&m->motion.all->values, m->values, count, m->motion.op->reduce_op, value);
 }
 
-static bool add_traces(gpu_copy *m, const cell *from)
+static bool add_traces(data_move *m, const cell *from)
 {
     for (size_t i = 0; i < from->traces.count && m->traces.count < TRACES_MOST; i++) {
         trace one = from->traces.data[i];
@@ -158,13 +158,13 @@ static bool add_traces(gpu_copy *m, const cell *from)
 
 /* Merge the clocks of the packets that these bytes come from: their writers, and the receivers of
  * packets made of them, come after them. */
-static bool data_acquire_packets(gpu_copy *m, vector_clock **known, vector_clock **carried)
+static bool data_acquire_packets(data_move *m, vector_clock **known, vector_clock **carried)
 {
     replay *all = m->motion.all;
     m->traces.count = 0;
-    for (uint32_t i = 0; i < m->source_lanes; i++) {
-        const cell *from = &all->cells.list.data[m->lanes[i].cell];
-        if (!m->lanes[i].packets)
+    for (uint32_t i = 0; i < m->source_views; i++) {
+        const cell *from = &all->cells.list.data[m->views[i].cell];
+        if (!m->views[i].packets)
             continue;
         if (!vector_clock_add(&all->store, known, from->carried) ||
             (*carried && !vector_clock_add(&all->store, carried, from->carried)) ||
@@ -174,32 +174,32 @@ static bool data_acquire_packets(gpu_copy *m, vector_clock **known, vector_clock
     return true;
 }
 
-static bool data_read_all(gpu_copy *m, const plan_piece *piece, uint64_t at, uint64_t bytes)
+static bool data_read_all(data_move *m, const plan_piece *piece, uint64_t at, uint64_t bytes)
 {
-    for (uint32_t i = 0; i < m->source_lanes; i++) {
-        look_at(m, piece, &m->lanes[i], at, bytes);
-        if (!motion_read(&m->motion, &m->lanes[i], &m->values[i]))
+    for (uint32_t i = 0; i < m->source_views; i++) {
+        look_at(m, piece, &m->views[i], at, bytes);
+        if (!motion_read(&m->motion, &m->views[i], &m->values[i]))
             return false;
     }
     return true;
 }
 
-static bool data_write_all(gpu_copy *m, const plan_piece *piece, uint64_t at, uint64_t bytes,
+static bool data_write_all(data_move *m, const plan_piece *piece, uint64_t at, uint64_t bytes,
                            value_ref value, uint32_t made)
 {
-    for (uint32_t i = m->source_lanes; i < m->lane_count; i++) {
-        const lane *l = &m->lanes[i];
-        if (m->pads && !l->packets)
+    for (uint32_t i = m->source_views; i < m->view_count; i++) {
+        const buffer_view *v = &m->views[i];
+        if (m->pads && !v->packets)
             continue;
-        look_at(m, piece, l, at, bytes);
-        if (!motion_write(&m->motion, l, value, made))
+        look_at(m, piece, v, at, bytes);
+        if (!motion_write(&m->motion, v, value, made))
             return false;
-        m->motion.all->cells.list.data[l->cell].pad = m->pads;
+        m->motion.all->cells.list.data[v->cell].pad = m->pads;
     }
     return true;
 }
 
-static bool write_after_packets(gpu_copy *m, const plan_piece *piece, uint64_t at, uint64_t bytes,
+static bool write_after_packets(data_move *m, const plan_piece *piece, uint64_t at, uint64_t bytes,
                                 value_ref value, uint32_t made)
 {
     vector_clock_store *store = &m->motion.all->store;
@@ -217,7 +217,7 @@ static bool write_after_packets(gpu_copy *m, const plan_piece *piece, uint64_t a
     return written;
 }
 
-static bool move_cells(gpu_copy *m, const plan_piece *piece, uint64_t at, uint64_t bytes)
+static bool move_cells(data_move *m, const plan_piece *piece, uint64_t at, uint64_t bytes)
 {
     value_ref value = {VALUE_ZERO, 0};
     uint32_t made = 0;
@@ -230,11 +230,11 @@ static bool move_cells(gpu_copy *m, const plan_piece *piece, uint64_t at, uint64
 
 static banyan_status move_piece(void *context, const plan_piece *piece)
 {
-    gpu_copy *m = context;
+    data_move *m = context;
     uint64_t bytes;
     for (uint64_t at = 0; at < piece->bytes; at += bytes) {
         bytes = piece->bytes - at;
-        if (!lay_cells(m, piece, at, m->pads ? m->source_lanes : 0, &bytes) ||
+        if (!lay_cells(m, piece, at, m->pads ? m->source_views : 0, &bytes) ||
             !move_cells(m, piece, at, bytes))
             return BANYAN_ERR_NO_MEMORY;
         m->motion.position += bytes;
@@ -244,7 +244,7 @@ static banyan_status move_piece(void *context, const plan_piece *piece)
     return BANYAN_OK;
 }
 
-static banyan_status data_cut(gpu_copy *m, const plan_op *one, plan_piece_visit visit)
+static banyan_status data_cut(data_move *m, const plan_op *one, plan_piece_visit visit)
 {
     replay *all = m->motion.all;
     walker *by = m->motion.by;
@@ -252,7 +252,7 @@ static banyan_status data_cut(gpu_copy *m, const plan_op *one, plan_piece_visit 
                              by->pos->iteration, visit, m);
 }
 
-static banyan_status data_pad(gpu_copy *m, const plan_op *one)
+static banyan_status data_pad(data_move *m, const plan_op *one)
 {
     replay *all = m->motion.all;
     walker *by = m->motion.by;
@@ -269,7 +269,7 @@ static uint32_t generation_of(const replay *all, const walker *by, const plan_op
 }
 
 /* A port's packets show the port's progress; packets that the block writes show their own. */
-static bool data_begin_part(gpu_copy *m, const plan_op *op, uint32_t number)
+static bool data_begin_part(data_move *m, const plan_op *op, uint32_t number)
 {
     replay *all = m->motion.all;
     const walker *by = m->motion.by;
@@ -292,7 +292,7 @@ static uint32_t channel_number(const plan_op *op, uint32_t number)
 }
 
 /* Leave the operation to a port channel, which executes it some time later. */
-static void leave_to_port(gpu_copy *m, const plan_op *op, uint32_t number, uint32_t *channel)
+static void leave_to_port(data_move *m, const plan_op *op, uint32_t number, uint32_t *channel)
 {
     replay *all = m->motion.all;
     const walker *by = m->motion.by;
@@ -306,7 +306,7 @@ static void leave_to_port(gpu_copy *m, const plan_op *op, uint32_t number, uint3
 
 /* Attach a clock to packets: that of a relaxed signal. Packets of a port also show the port's
  * progress. */
-static bool data_release_packets(gpu_copy *m, const plan_op *op, uint32_t channel)
+static bool data_release_packets(data_move *m, const plan_op *op, uint32_t channel)
 {
     replay *all = m->motion.all;
     vector_clock *carried;
@@ -330,23 +330,23 @@ static outcome play_part(replay *all, walker *by, const plan_op *op, const plan_
     vector_clock *known;
     if (!walker_begin(all, by) || !walker_release(all, by, false, &known))
         return FAILED;
-    gpu_copy m = {.loop = loop,
-                  .known = known,
-                  .motion = {.all = all,
-                             .by = by,
-                             .op = &one,
-                             .chain = by->chain,
-                             .time = by->time,
-                             .instance = by->instance,
-                             .generation = generation_of(all, by, loop),
-                             .known = known}};
+    data_move m = {.loop = loop,
+                   .known = known,
+                   .motion = {.all = all,
+                              .by = by,
+                              .op = &one,
+                              .chain = by->chain,
+                              .time = by->time,
+                              .instance = by->instance,
+                              .generation = generation_of(all, by, loop),
+                              .known = known}};
     if (op->channel_type == PLAN_PORT)
         leave_to_port(&m, op, number, &channel);
     bool played = data_begin_part(&m, op, number) && data_release_packets(&m, op, channel) &&
-                  data_make_lanes(&m) && data_cut(&m, &one, move_piece) == BANYAN_OK &&
+                  data_make_views(&m) && data_cut(&m, &one, move_piece) == BANYAN_OK &&
                   data_pad(&m, &one) == BANYAN_OK;
     vector_clock_drop(&all->store, m.motion.carried);
-    free_lanes(&m);
+    data_free_views(&m);
     return played ? DONE : FAILED;
 }
 
@@ -355,12 +355,12 @@ static outcome wait_for_packets(replay *all, walker *by, const plan_op *op, cons
     bool missing = false;
     for (uint32_t i = 0; i < plan_op_part_count(op) && !missing; i++) {
         plan_op one = plan_op_part(op, i);
-        gpu_copy m = {
+        data_move m = {
             .loop = loop,
             .motion = {
                 .all = all, .by = by, .op = &one, .generation = generation_of(all, by, loop)}};
-        bool looked = data_make_lanes(&m) && data_cut(&m, &one, look_for_packets) == BANYAN_OK;
-        free_lanes(&m);
+        bool looked = data_make_views(&m) && data_cut(&m, &one, look_for_packets) == BANYAN_OK;
+        data_free_views(&m);
         if (!looked)
             return FAILED;
         missing = m.missing;

@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
-lane motion_lane(replay *all, int rank, plan_buffer buffer, bool packets, uint32_t run)
+buffer_view motion_view(replay *all, int rank, plan_buffer buffer, bool packets, uint32_t run)
 {
     rank_state *of = &all->ranks[rank];
-    lane made = {.rank = rank, .buffer = buffer, .packets = packets};
+    buffer_view made = {.rank = rank, .buffer = buffer, .packets = packets};
     space_kind kind = packets ? SPACE_PACKETS : SPACE_SCRATCH;
     if (buffer != PLAN_SCRATCH) {
         kind = buffer == PLAN_INPUT || all->plan->in_place ? SPACE_INPUT : SPACE_OUTPUT;
@@ -68,7 +68,8 @@ static void motion_advise(const motion *by, const touch *first, bool relaxed_onl
     else if (a->rank == b->rank && a->kind == CHAIN_BLOCK && b->kind == CHAIN_BLOCK)
         snprintf(text, bytes,
                  a->index == b->index
-                     ? "the thread block's threads do not meet between them: a nop would order them"
+                     ? "the thread block's threads do not synchronize between them: a nop would "
+                       "order them"
                      : "a barrier or a semaphore of the two thread blocks would order them");
     else if (a->rank == b->rank)
         snprintf(text, bytes,
@@ -97,8 +98,8 @@ static void motion_verbs(const motion *by, const touch *other, bool writes, bool
              run_text(by, by->instance, my_run, sizeof my_run));
 }
 
-static bool motion_collide(motion *by, const lane *at, cell *with, const touch *other, bool writes,
-                           bool other_writes, bool seen)
+static bool motion_collide(motion *by, const buffer_view *at, cell *with, const touch *other,
+                           bool writes, bool other_writes, bool seen)
 {
     replay *all = by->all;
     const instance *mine = &all->instances.data[by->instance];
@@ -151,7 +152,7 @@ static bool note_reader(motion *by, cell *of)
     return cells_add_reader(&by->all->cells, of, new);
 }
 
-static bool report_nothing_read(motion *by, const lane *from)
+static bool report_nothing_read(motion *by, const buffer_view *from)
 {
     replay *all = by->all;
     finding_draft draft = {.rule = BANYAN_CHECK_UNINITIALISED,
@@ -191,7 +192,7 @@ static bool motion_acquire_packets(motion *by, const cell *of)
                                 (vector_clock_entry){whole->chain, whole->time, 0});
 }
 
-bool motion_read(motion *by, const lane *from, value_ref *value)
+bool motion_read(motion *by, const buffer_view *from, value_ref *value)
 {
     cell *of = &by->all->cells.list.data[from->cell];
     by->all->steps++;
@@ -212,7 +213,7 @@ bool motion_read(motion *by, const lane *from, value_ref *value)
     return note_reader(by, of);
 }
 
-static bool report_input_written(motion *by, const lane *to)
+static bool report_input_written(motion *by, const buffer_view *to)
 {
     replay *all = by->all;
     finding_draft draft = {.rule = BANYAN_CHECK_INPUT_WRITTEN,
@@ -228,7 +229,8 @@ static bool report_input_written(motion *by, const lane *to)
 }
 
 /* Report races with the previous writer and its readers. */
-static bool collide_with_all(motion *by, const lane *to, cell *of, value_ref value, bool *lost)
+static bool collide_with_all(motion *by, const buffer_view *to, cell *of, value_ref value,
+                             bool *lost)
 {
     bool packets = to->packets, was_lost = of->lost;
     of->lost = false;
@@ -260,7 +262,7 @@ static bool leave_traces(const motion *by, cell *of)
     return by->part == NOBODY || cells_add_trace(cells, of, (trace){by->part, by->position});
 }
 
-bool motion_write(motion *by, const lane *to, value_ref value, uint32_t origin)
+bool motion_write(motion *by, const buffer_view *to, value_ref value, uint32_t origin)
 {
     cell *of = &by->all->cells.list.data[to->cell];
     bool lost;

@@ -5,7 +5,7 @@
 #include "check/replay/replay.h"
 
 /* One operand, or one member's share of a group operand. */
-typedef struct lane {
+typedef struct buffer_view {
     space *in;
     int rank;
     plan_buffer buffer;
@@ -13,7 +13,7 @@ typedef struct lane {
     uint32_t operand;
     bool packets;
     uint32_t cell; /* current */
-} lane;
+} buffer_view;
 
 typedef struct motion {
     replay *all;
@@ -24,14 +24,14 @@ typedef struct motion {
     vector_clock *carried;    /* clock of the packets that it writes; NULL without */
     const trace_list *traces; /* of the packets that it has read for these bytes; or NULL */
     uint64_t position;
-    uint64_t at, bytes; /* current range of the lane's buffer, for messages */
+    uint64_t at, bytes; /* current range of the view's buffer, for messages */
 } motion;
 
 /* Locate a rank's buffer, with scratch in this run's half. */
-lane motion_lane(replay *all, int rank, plan_buffer buffer, bool packets, uint32_t run);
+buffer_view motion_view(replay *all, int rank, plan_buffer buffer, bool packets, uint32_t run);
 
 /* Read this value; the generation of packets that have not arrived is not checked. */
-bool motion_read(motion *by, const lane *from, value_ref *value);
-bool motion_write(motion *by, const lane *to, value_ref value, uint32_t origin);
+bool motion_read(motion *by, const buffer_view *from, value_ref *value);
+bool motion_write(motion *by, const buffer_view *to, value_ref value, uint32_t origin);
 
 #endif

@@ -5,7 +5,7 @@
 #include "cuda/execute/kernel.h"
 #include "cuda/execute/parts.h"
 
-/* Number of waits on an end so far, and of signals through its twin in the stages before `next`.
+/* Number of waits on an end so far, and of signals through its mirror in the stages before `next`.
  * The signals cover the waits if there are enough of them. */
 struct awaited {
     uint32_t waits, signals, next;
@@ -69,7 +69,7 @@ static bool is_possible(const engine_step *step)
 static bool are_possible(const engine_program *program, const engine_plan *plan)
 {
     bool posts = false;
-    if (!plan->alike || plan->scratch_half != 0 || program->block_count == 0)
+    if (!plan->lock_step || plan->scratch_half != 0 || program->block_count == 0)
         return false;
     for (uint32_t i = 0; i < program->step_count; i++) {
         if (!is_possible(&program->steps[i]))
@@ -114,10 +114,10 @@ static uint32_t count_signals(const struct maker *maker, const stage *s, uint32_
 static uint32_t stage_of_wait(struct maker *maker, uint32_t end)
 {
     struct awaited *of = &maker->awaited[end];
-    uint32_t twin = maker->plan->ends[end].twin;
+    uint32_t mirror = maker->plan->ends[end].mirror;
     of->waits++;
-    while (twin != ENGINE_NO_TWIN && of->signals < of->waits && of->next < maker->to->count)
-        of->signals += count_signals(maker, &maker->to->list[of->next++], twin);
+    while (mirror != ENGINE_NO_MIRROR && of->signals < of->waits && of->next < maker->to->count)
+        of->signals += count_signals(maker, &maker->to->list[of->next++], mirror);
     return of->signals >= of->waits ? of->next - 1 : last_copies(maker);
 }
 

@@ -5,7 +5,7 @@
  * Puts that are adjacent become one copy. All signals after them become one kernel, or the
  * beginning of the next. No kernel waits for copies of its own rank while it runs. A kernel that
  * waits for a peer's signal comes after this rank's own signal of that position in the plan
- * (engine_end's twin), if the plan has it before the wait; otherwise after all earlier puts.
+ * (engine_end's mirror), if the plan has it before the wait; otherwise after all earlier puts.
  *
  * This serves plans whose thread blocks are all identical, and wait only for signals of earlier
  * positions (engine_plan). A rank may then execute its stages one after another in any order that

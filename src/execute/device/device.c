@@ -48,12 +48,13 @@ void device_close(banyan_executor *executor)
         executor->engine_ops->close(executor->engine);
 }
 
-static const specialized_plan *cut_of(const banyan_loaded_plan *loaded, const void *uploaded)
+static const specialized_plan *specialized_of(const banyan_loaded_plan *loaded,
+                                              const void *uploaded)
 {
-    for (size_t i = 0; i < loaded->cuts.count; i++) {
-        const specialized_plan *cut = loaded->cuts.data[i];
-        if (cut->uploaded[0] == uploaded || cut->uploaded[1] == uploaded)
-            return cut;
+    for (size_t i = 0; i < loaded->specialized.count; i++) {
+        const specialized_plan *specialized = loaded->specialized.data[i];
+        if (specialized->uploaded[0] == uploaded || specialized->uploaded[1] == uploaded)
+            return specialized;
     }
     return NULL;
 }
@@ -62,17 +63,17 @@ static const specialized_plan *cut_of(const banyan_loaded_plan *loaded, const vo
 static int execute_device_describe_wait(const banyan_loaded_plan *loaded,
                                         const engine_report *report, char text[WAIT_TEXT_BYTES])
 {
-    const specialized_plan *cut = cut_of(loaded, report->uploaded);
-    if (!cut || report->block >= cut->block_count ||
-        report->step >= cut->blocks[report->block].steps.count) {
+    const specialized_plan *specialized = specialized_of(loaded, report->uploaded);
+    if (!specialized || report->block >= specialized->block_count ||
+        report->step >= specialized->blocks[report->block].steps.count) {
         snprintf(text, WAIT_TEXT_BYTES, "in thread block %" PRIu32 " of a plan", report->block);
         return -1;
     }
     const plan_rank *rank = &loaded->plan->ranks[loaded->executor->rank];
-    plan_run of = {.loaded = (banyan_loaded_plan *)loaded, .cut = cut};
+    plan_run of = {.loaded = (banyan_loaded_plan *)loaded, .specialized = specialized};
     task t = {
-        .steps = cut->blocks[report->block].steps.data,
-        .step_count = (uint32_t)cut->blocks[report->block].steps.count,
+        .steps = specialized->blocks[report->block].steps.data,
+        .step_count = (uint32_t)specialized->blocks[report->block].steps.count,
         .at = report->step,
         .index = report->index,
         .iteration = report->iteration,
@@ -86,11 +87,11 @@ static int execute_device_describe_wait(const banyan_loaded_plan *loaded,
     return wait_peer(&of, &t);
 }
 
-static bool is_told(const device_wait *known, const engine_report *report)
+static bool device_is_reported(const device_wait *known, const engine_report *report)
 {
-    return known->told.uploaded == report->uploaded && known->told.block == report->block &&
-           known->told.step == report->step && known->told.index == report->index &&
-           known->told.iteration == report->iteration;
+    return known->reported.uploaded == report->uploaded && known->reported.block == report->block &&
+           known->reported.step == report->step && known->reported.index == report->index &&
+           known->reported.iteration == report->iteration;
 }
 
 /* Runs in the engine's thread. The fields of a report may stem from different waits: then the text
@@ -102,8 +103,8 @@ static void take_wait(void *owner, const engine_report *report)
     pthread_mutex_lock(&known->lock);
     if (report && !report->uploaded)
         report = NULL;
-    if (report && !is_told(known, report)) {
-        known->told = *report;
+    if (report && !device_is_reported(known, report)) {
+        known->reported = *report;
         known->peer = execute_device_describe_wait(loaded, report, known->text);
     }
     control_device_waits(&known->wait, report ? known->peer : -1, report ? report->waited_ns : 0,
@@ -111,14 +112,14 @@ static void take_wait(void *owner, const engine_report *report)
     pthread_mutex_unlock(&known->lock);
 }
 
-static void find_twins(const banyan_loaded_plan *loaded, engine_end *ends)
+static void find_mirrors(const banyan_loaded_plan *loaded, engine_end *ends)
 {
     int rank = loaded->executor->rank;
     const uint32_t *counts = loaded->plan->ranks[rank].channel_count;
     for (uint32_t i = 0; i < counts[PLAN_PORT]; i++) {
-        uint32_t twin;
-        if (plan_twin(loaded->plan, rank, i, &twin))
-            ends[counts[PLAN_MEMORY] + i].twin = counts[PLAN_MEMORY] + twin;
+        uint32_t mirror;
+        if (plan_mirror(loaded->plan, rank, i, &mirror))
+            ends[counts[PLAN_MEMORY] + i].mirror = counts[PLAN_MEMORY] + mirror;
     }
 }
 
@@ -132,7 +133,7 @@ static void fill_ends(const banyan_loaded_plan *loaded, engine_end *ends)
                                    .outgoing = (uint64_t *)end->outgoing,
                                    .peer = end->peer,
                                    .is_port = type == PLAN_PORT,
-                                   .twin = ENGINE_NO_TWIN};
+                                   .mirror = ENGINE_NO_MIRROR};
         }
     }
 }
@@ -143,15 +144,15 @@ banyan_status device_load(banyan_loaded_plan *loaded)
     const plan_rank *rank = &loaded->plan->ranks[executor->rank];
     const block_layout *layout = &loaded->layouts[executor->rank];
     uint32_t end_count = rank->channel_count[PLAN_MEMORY] + rank->channel_count[PLAN_PORT];
-    bool alike = plan_is_spmd(loaded->plan);
-    if (alike)
-        RETURN_IF_FAILED(plan_runs_in_lock_step(loaded->plan, &alike));
+    bool lock_step = plan_is_spmd(loaded->plan);
+    if (lock_step)
+        RETURN_IF_FAILED(plan_runs_in_lock_step(loaded->plan, &lock_step));
     engine_end *ends = calloc(end_count + 1, sizeof *ends);
     if (!ends)
         return error_no_memory((end_count + 1) * sizeof *ends, "a plan's channels");
     fill_ends(loaded, ends);
-    if (alike)
-        find_twins(loaded, ends);
+    if (lock_step)
+        find_mirrors(loaded, ends);
     engine_plan plan = {
         .rank = executor->rank,
         .ranks = executor->ranks,
@@ -165,7 +166,7 @@ banyan_status device_load(banyan_loaded_plan *loaded)
         .cleared = banyan_memory_local(loaded->block),
         .cleared_bytes = layout->scratch + layout->scratch_bytes,
         .scratch_half = loaded->plan->double_scratch ? layout->scratch_half : 0,
-        .alike = alike,
+        .lock_step = lock_step,
         .waits = take_wait,
         .owner = loaded,
     };
@@ -183,8 +184,8 @@ banyan_status device_load(banyan_loaded_plan *loaded)
 void device_unload(banyan_loaded_plan *loaded)
 {
     banyan_executor *executor = loaded->executor;
-    for (size_t i = 0; i < loaded->cuts.count && loaded->on_device; i++)
-        device_drop_specialized(loaded, loaded->cuts.data[i]);
+    for (size_t i = 0; i < loaded->specialized.count && loaded->on_device; i++)
+        device_drop_specialized(loaded, loaded->specialized.data[i]);
     if (loaded->on_device)
         executor->engine_ops->unload(loaded->on_device);
     control_device_waits(&loaded->waits.wait, -1, 0, NULL);
@@ -201,51 +202,52 @@ void device_unload(banyan_loaded_plan *loaded)
     }
 }
 
-static banyan_status execute_device_upload(const banyan_loaded_plan *loaded, specialized_plan *cut,
-                                           uint32_t multicast)
+static banyan_status execute_device_upload(const banyan_loaded_plan *loaded,
+                                           specialized_plan *specialized, uint32_t multicast)
 {
     engine_arrays arrays;
     engine_program program;
-    banyan_status status = engine_program_make(loaded, cut, multicast, &arrays, &program);
+    banyan_status status = engine_program_make(loaded, specialized, multicast, &arrays, &program);
     if (status == BANYAN_OK)
         status = loaded->executor->engine_ops->upload(loaded->on_device, &program,
-                                                      &cut->uploaded[multicast != 0]);
+                                                      &specialized->uploaded[multicast != 0]);
     engine_arrays_free(&arrays);
     return status;
 }
 
 /* Return the program for these bases. If some bases differ from those of the program with
  * multicast, use the program without. */
-static banyan_status find_program(const banyan_loaded_plan *loaded, specialized_plan *cut,
+static banyan_status find_program(const banyan_loaded_plan *loaded, specialized_plan *specialized,
                                   void **found)
 {
     uint32_t multicast = loaded->bindings[0].multicast;
-    if (cut->uploaded[1] && cut->multicast != multicast)
+    if (specialized->uploaded[1] && specialized->multicast != multicast)
         multicast = 0;
-    if (!cut->uploaded[multicast != 0])
-        RETURN_IF_FAILED(execute_device_upload(loaded, cut, multicast));
+    if (!specialized->uploaded[multicast != 0])
+        RETURN_IF_FAILED(execute_device_upload(loaded, specialized, multicast));
     if (multicast != 0)
-        cut->multicast = multicast;
-    *found = cut->uploaded[multicast != 0];
+        specialized->multicast = multicast;
+    *found = specialized->uploaded[multicast != 0];
     return BANYAN_OK;
 }
 
-static banyan_status execute_device_place(banyan_loaded_plan *loaded, const specialized_plan *cut,
-                                          const void *input, void *output, binding *placed)
+static banyan_status execute_device_place(banyan_loaded_plan *loaded,
+                                          const specialized_plan *specialized, const void *input,
+                                          void *output, binding *placed)
 {
-    RETURN_IF_FAILED(binding_make(loaded, cut, input, output, placed));
-    multicast_place(loaded, cut, placed);
+    RETURN_IF_FAILED(binding_make(loaded, specialized, input, output, placed));
+    multicast_place(loaded, specialized, placed);
     return BANYAN_OK;
 }
 
-banyan_status device_run(banyan_loaded_plan *loaded, specialized_plan *cut, const void *input,
-                         void *output, void *stream)
+banyan_status device_run(banyan_loaded_plan *loaded, specialized_plan *specialized,
+                         const void *input, void *output, void *stream)
 {
     binding *placed = &loaded->bindings[0];
-    if (placed->cut != cut || placed->input != input || placed->output != output)
-        RETURN_IF_FAILED(execute_device_place(loaded, cut, input, output, placed));
+    if (placed->specialized != specialized || placed->input != input || placed->output != output)
+        RETURN_IF_FAILED(execute_device_place(loaded, specialized, input, output, placed));
     void *program;
-    RETURN_IF_FAILED(find_program(loaded, cut, &program));
+    RETURN_IF_FAILED(find_program(loaded, specialized, &program));
     engine_run run = {
         .bases = placed->bases,
         .group_bases = placed->group_bases,
@@ -258,23 +260,23 @@ banyan_status device_run(banyan_loaded_plan *loaded, specialized_plan *cut, cons
     bool captured = false;
     RETURN_IF_FAILED(
         loaded->executor->engine_ops->run(loaded->on_device, program, &run, stream, &captured));
-    cut->captured |= captured;
+    specialized->captured |= captured;
     loaded->captured |= captured;
     return BANYAN_OK;
 }
 
-void device_drop_specialized(banyan_loaded_plan *loaded, specialized_plan *cut)
+void device_drop_specialized(banyan_loaded_plan *loaded, specialized_plan *specialized)
 {
     banyan_executor *executor = loaded->executor;
-    if (!cut->uploaded[0] && !cut->uploaded[1])
+    if (!specialized->uploaded[0] && !specialized->uploaded[1])
         return;
     executor->engine_ops->drain(loaded->on_device);
     device_status(loaded);
     if (executor->trace)
         device_trace_take(executor);
     for (int i = 0; i < 2; i++) {
-        executor->engine_ops->discard(cut->uploaded[i]);
-        cut->uploaded[i] = NULL;
+        executor->engine_ops->discard(specialized->uploaded[i]);
+        specialized->uploaded[i] = NULL;
     }
 }
 
@@ -348,10 +350,11 @@ static banyan_status take_record(void *context, const engine_trace *one)
 {
     banyan_executor *executor = context;
     const banyan_loaded_plan *loaded = loaded_of(executor, one->loaded);
-    const specialized_plan *cut = loaded ? cut_of(loaded, one->uploaded) : NULL;
-    if (!cut || one->block >= cut->block_count || one->step >= cut->blocks[one->block].steps.count)
+    const specialized_plan *specialized = loaded ? specialized_of(loaded, one->uploaded) : NULL;
+    if (!specialized || one->block >= specialized->block_count ||
+        one->step >= specialized->blocks[one->block].steps.count)
         return BANYAN_OK;
-    const step *s = &cut->blocks[one->block].steps.data[one->step];
+    const step *s = &specialized->blocks[one->block].steps.data[one->step];
     trace_record record = {
         .begin_ns = one->begin_ns,
         .end_ns = one->end_ns,

@@ -15,10 +15,10 @@ banyan_status device_load(banyan_loaded_plan *loaded);
 void device_unload(banyan_loaded_plan *loaded);
 
 /* Queue one run of the specialized plan in the stream. */
-banyan_status device_run(banyan_loaded_plan *loaded, specialized_plan *cut, const void *input,
-                         void *output, void *stream);
+banyan_status device_run(banyan_loaded_plan *loaded, specialized_plan *specialized,
+                         const void *input, void *output, void *stream);
 /* Add the specialized plan's records to the trace and free its program on the device. */
-void device_drop_specialized(banyan_loaded_plan *loaded, specialized_plan *cut);
+void device_drop_specialized(banyan_loaded_plan *loaded, specialized_plan *specialized);
 
 /* Let later runs fail with `status` and the message in banyan_last_error(), until device_reset. */
 void device_fail(banyan_loaded_plan *loaded, banyan_status status);

@@ -90,13 +90,13 @@ typedef struct engine_program {
 /* This rank's end of a channel. Counters have 64 bits and a cache line each; they lie in the
  * device's symmetric memory. The peer adds to `incoming`, and each wait takes one from it; this
  * rank adds to `outgoing`. In an SPMD plan, the peer signals a port at the point where this rank
- * signals through its twin. */
-#define ENGINE_NO_TWIN UINT32_MAX
+ * signals through its mirror. */
+#define ENGINE_NO_MIRROR UINT32_MAX
 typedef struct engine_end {
     uint64_t *incoming, *outgoing;
     int32_t peer;
     uint32_t is_port;
-    uint32_t twin; /* by number */
+    uint32_t mirror; /* by number */
 } engine_end;
 
 /* The reason why a run on the device ended. */
@@ -133,7 +133,7 @@ typedef struct engine_plan {
     uint64_t scratch_half; /* added to the bases of scratch in odd runs; 0: nothing */
     /* True if all ranks have equally many thread blocks, all of these do the same operations in
      * order, and they may run in lock-step: every wait is for signals of earlier operations. */
-    bool alike;
+    bool lock_step;
     /* Called from the engine's thread while a run waits; the report describes the wait. NULL: the
      * run does not wait. */
     void (*waits)(void *owner, const engine_report *report);

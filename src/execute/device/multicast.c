@@ -115,16 +115,17 @@ static const memory_part *device_multicast_part_of(const banyan_loaded_plan *loa
 }
 
 static uint64_t device_multicast_bytes_of(const banyan_loaded_plan *loaded,
-                                          const specialized_plan *cut, int rank, plan_buffer buffer)
+                                          const specialized_plan *specialized, int rank,
+                                          plan_buffer buffer)
 {
     if (buffer == PLAN_SCRATCH)
         return loaded->layouts[rank].scratch_bytes;
-    return plan_geometry_bytes(&cut->geometry, loaded->plan, rank, buffer);
+    return plan_geometry_bytes(&specialized->geometry, loaded->plan, rank, buffer);
 }
 
 /* True if the buffers of all members begin at the same offset of that memory, and end within the
  * bytes that the address covers. */
-static bool lies_in(const banyan_loaded_plan *loaded, const specialized_plan *cut,
+static bool lies_in(const banyan_loaded_plan *loaded, const specialized_plan *specialized,
                     const binding *placed, const plan_multicast *group, plan_buffer buffer, int i,
                     uint64_t *offset)
 {
@@ -136,7 +137,7 @@ static bool lies_in(const banyan_loaded_plan *loaded, const specialized_plan *cu
                          device_multicast_part_of(loaded, memory, rank)->mapped.address);
     for (int r = 0; r < loaded->executor->ranks; r++) {
         const char *base = placed->bases[step_base(r, buffer)];
-        uint64_t bytes = device_multicast_bytes_of(loaded, cut, r, buffer);
+        uint64_t bytes = device_multicast_bytes_of(loaded, specialized, r, buffer);
         if ((group->members >> r & 1) &&
             (!base ||
              (uint64_t)(base - device_multicast_part_of(loaded, memory, r)->mapped.address) !=
@@ -155,7 +156,8 @@ static bool all_are_aligned(const banyan_loaded_plan *loaded, const binding *pla
     return all % WORD_BYTES == 0;
 }
 
-void multicast_place(const banyan_loaded_plan *loaded, const specialized_plan *cut, binding *placed)
+void multicast_place(const banyan_loaded_plan *loaded, const specialized_plan *specialized,
+                     binding *placed)
 {
     memset(placed->group_bases, 0, sizeof placed->group_bases);
     placed->multicast = 0;
@@ -166,7 +168,7 @@ void multicast_place(const banyan_loaded_plan *loaded, const specialized_plan *c
             uint32_t at = g * PLAN_BUFFERS + (uint32_t)buffer;
             uint64_t offset;
             for (int i = 0; i < PLAN_BUFFERS && !placed->group_bases[at]; i++) {
-                if (lies_in(loaded, cut, placed, &loaded->groups[g], (plan_buffer)buffer, i,
+                if (lies_in(loaded, specialized, placed, &loaded->groups[g], (plan_buffer)buffer, i,
                             &offset))
                     placed->group_bases[at] = loaded->groups[g].of[i].address + offset;
             }
@@ -177,7 +179,7 @@ void multicast_place(const banyan_loaded_plan *loaded, const specialized_plan *c
 
 struct user {
     const banyan_loaded_plan *loaded;
-    const specialized_plan *cut;
+    const specialized_plan *specialized;
     const plan_thread_block *block;
     uint32_t bases;
     engine_arrays *arrays;
@@ -222,12 +224,13 @@ static bool has_form(const struct user *user, const step *s)
         return false;
     if (s->kind == STEP_COPY)
         return !is_of_group(s, 0) && is_of_group(s, 1);
-    return is_of_group(s, 0) && s->op->reduce_op == BANYAN_SUM && is_added_up(user->cut->dtype);
+    return is_of_group(s, 0) && s->op->reduce_op == BANYAN_SUM &&
+           is_added_up(user->specialized->dtype);
 }
 
 static uint64_t iterations_of(const struct user *user, const step *s)
 {
-    return s->loop ? plan_geometry_iterations(&user->cut->geometry, s->loop) : 1;
+    return s->loop ? plan_geometry_iterations(&user->specialized->geometry, s->loop) : 1;
 }
 
 /* Find the first and last word of an iteration's pieces. */
@@ -292,16 +295,17 @@ static void device_multicast_use(const struct user *user, const step *s, engine_
     made->kind = ENGINE_MULTICAST;
 }
 
-void multicast_use(const banyan_loaded_plan *loaded, const specialized_plan *cut, uint32_t bases,
-                   engine_arrays *arrays)
+void multicast_use(const banyan_loaded_plan *loaded, const specialized_plan *specialized,
+                   uint32_t bases, engine_arrays *arrays)
 {
-    struct user user = {.loaded = loaded, .cut = cut, .bases = bases, .arrays = arrays};
+    struct user user = {
+        .loaded = loaded, .specialized = specialized, .bases = bases, .arrays = arrays};
     const plan_rank *rank = &loaded->plan->ranks[loaded->executor->rank];
-    for (uint32_t b = 0; bases != 0 && b < cut->block_count; b++) {
+    for (uint32_t b = 0; bases != 0 && b < specialized->block_count; b++) {
         user.block = &rank->blocks[b];
         engine_step *steps = &arrays->steps.data[arrays->blocks.data[b].first_step];
-        for (size_t i = 0; i < cut->blocks[b].steps.count; i++) {
-            const step *s = &cut->blocks[b].steps.data[i];
+        for (size_t i = 0; i < specialized->blocks[b].steps.count; i++) {
+            const step *s = &specialized->blocks[b].steps.data[i];
             if (has_form(&user, s))
                 device_multicast_use(&user, s, &steps[i]);
         }

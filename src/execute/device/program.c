@@ -7,7 +7,7 @@
 
 struct maker {
     const banyan_loaded_plan *loaded;
-    const specialized_plan *cut;
+    const specialized_plan *specialized;
     const plan_thread_block *block;
     engine_arrays *to;
     piece_words iteration; /* the pieces of one iteration */
@@ -32,12 +32,12 @@ static banyan_status add_words(struct maker *maker, const uint64_t *words, uint6
 
 static banyan_status add_iteration(struct maker *maker, const step *s, uint64_t iteration)
 {
-    const uint64_t *words = maker->cut->words.data;
+    const uint64_t *words = maker->specialized->words.data;
     if (s->iteration_at)
         return add_words(maker, words + s->iteration_at[iteration],
                          s->iteration_at[iteration + 1] - s->iteration_at[iteration]);
     maker->iteration.count = 0;
-    RETURN_IF_FAILED(specialize_pieces(maker->cut, maker->loaded->plan,
+    RETURN_IF_FAILED(specialize_pieces(maker->specialized, maker->loaded->plan,
                                        maker->loaded->executor->rank, maker->block, s, iteration,
                                        &maker->iteration));
     return add_words(maker, maker->iteration.data, maker->iteration.count);
@@ -50,7 +50,7 @@ static banyan_status refuse_loop(const struct maker *maker, const step *s, uint6
                      ": a message of %" PRIu64 " bytes makes a loop of %" PRIu64
                      " iterations, and a device lists %" PRIu64 " at most",
                      maker->loaded->executor->rank, maker->block->id, s->number,
-                     maker->cut->message_bytes, iterations, ITERATIONS_MOST);
+                     maker->specialized->message_bytes, iterations, ITERATIONS_MOST);
 }
 
 static banyan_status device_program_add_pieces(struct maker *maker, const step *s,
@@ -59,10 +59,10 @@ static banyan_status device_program_add_pieces(struct maker *maker, const step *
     made->words = maker->to->words.count;
     if (!s->loop) {
         made->piece_count = s->piece_count;
-        return add_words(maker, maker->cut->words.data + s->first_word,
+        return add_words(maker, maker->specialized->words.data + s->first_word,
                          s->piece_count * step_piece_words(s));
     }
-    uint64_t iterations = plan_geometry_iterations(&maker->cut->geometry, s->loop);
+    uint64_t iterations = plan_geometry_iterations(&maker->specialized->geometry, s->loop);
     if (iterations > ITERATIONS_MOST)
         return refuse_loop(maker, s, iterations);
     if (!array_reserve(&maker->to->words, iterations + 1))
@@ -160,32 +160,32 @@ static banyan_status device_program_add_all(struct maker *maker)
     const plan_rank *rank = &maker->loaded->plan->ranks[maker->loaded->executor->rank];
     for (uint32_t i = 0; i < rank->block_count; i++) {
         maker->block = &rank->blocks[i];
-        RETURN_IF_FAILED(device_program_add_block(maker, &maker->cut->blocks[i]));
+        RETURN_IF_FAILED(device_program_add_block(maker, &maker->specialized->blocks[i]));
     }
-    for (size_t i = 0; i < maker->cut->spans.count; i++) {
-        const specialized_span *one = &maker->cut->spans.data[i];
+    for (size_t i = 0; i < maker->specialized->spans.count; i++) {
+        const specialized_span *one = &maker->specialized->spans.data[i];
         if (!array_push(&maker->to->spans, (engine_span){one->offset, one->bytes}))
             return BANYAN_ERR_NO_MEMORY;
     }
     return BANYAN_OK;
 }
 
-banyan_status engine_program_make(const banyan_loaded_plan *loaded, const specialized_plan *cut,
-                                  uint32_t multicast, engine_arrays *arrays,
-                                  engine_program *program)
+banyan_status engine_program_make(const banyan_loaded_plan *loaded,
+                                  const specialized_plan *specialized, uint32_t multicast,
+                                  engine_arrays *arrays, engine_program *program)
 {
     *arrays = (engine_arrays){0};
-    struct maker maker = {.loaded = loaded, .cut = cut, .to = arrays};
+    struct maker maker = {.loaded = loaded, .specialized = specialized, .to = arrays};
     banyan_status status = device_program_add_all(&maker);
     array_free(&maker.iteration);
     RETURN_IF_FAILED(status);
     engine_fuse(loaded, arrays);
-    multicast_use(loaded, cut, multicast, arrays);
+    multicast_use(loaded, specialized, multicast, arrays);
     RETURN_IF_FAILED(engine_order(loaded, arrays));
     *program = (engine_program){
-        .dtype = cut->dtype,
-        .elem_bytes = (uint32_t)cut->elem_bytes,
-        .flags = cut->flags,
+        .dtype = specialized->dtype,
+        .elem_bytes = (uint32_t)specialized->elem_bytes,
+        .flags = specialized->flags,
         .blocks = arrays->blocks.data,
         .block_count = (uint32_t)arrays->blocks.count,
         .steps = arrays->steps.data,

@@ -18,9 +18,9 @@ typedef struct engine_arrays {
 /* The i-th step of a block is the i-th step of that block in the specialized plan. `multicast` has
  * one bit for each of the groups' bases in its runs. `program` points into `arrays`; the caller
  * frees them also after an error. INVALID if a loop has too many iterations to list. */
-banyan_status engine_program_make(const banyan_loaded_plan *loaded, const specialized_plan *cut,
-                                  uint32_t multicast, engine_arrays *arrays,
-                                  engine_program *program);
+banyan_status engine_program_make(const banyan_loaded_plan *loaded,
+                                  const specialized_plan *specialized, uint32_t multicast,
+                                  engine_arrays *arrays, engine_program *program);
 void engine_arrays_free(engine_arrays *arrays);
 
 /* The index of a channel's end in engine_plan's list. */
@@ -43,15 +43,15 @@ bool engine_is_fused(const step *s, uint32_t source);
  * on, and the log gives the reason at level info. Errors are those of the world. Collective. */
 banyan_status multicast_load(banyan_loaded_plan *loaded);
 
-/* Find the groups' bases for a run of `cut`. Local. */
-void multicast_place(const banyan_loaded_plan *loaded, const specialized_plan *cut,
+/* Find the groups' bases for a run of `specialized`. Local. */
+void multicast_place(const banyan_loaded_plan *loaded, const specialized_plan *specialized,
                      binding *placed);
 
 /* Let steps of switch channels use those bases (one bit each, as in binding's `multicast`) where
  * type, sizes and places permit: whole units of 16 bytes; for reductions, sums of f32, f16 and
  * bf16. Steps keep their places. */
-void multicast_use(const banyan_loaded_plan *loaded, const specialized_plan *cut, uint32_t bases,
-                   engine_arrays *arrays);
+void multicast_use(const banyan_loaded_plan *loaded, const specialized_plan *specialized,
+                   uint32_t bases, engine_arrays *arrays);
 
 /* order.c: clear `relaxed` of a signal if its thread block wrote data, or acquired a peer's data by
  * a wait, that no signal on the same channel has published since. A run writes its staged input

@@ -2,8 +2,8 @@
 
 #include <string.h>
 
+#include "channel/multi_copy.h"
 #include "channel/packet.h"
-#include "channel/spread.h"
 #include "execute/load/loaded.h"
 #include "execute/shuffle/shuffle.h"
 #include "memory/stream.h"
@@ -13,8 +13,7 @@ static uint32_t flag_of(const plan_run *of, const task *t, const step *s)
     return of->flag + (s->new_flags ? (uint32_t)t->iteration : 0);
 }
 
-static char *specialize_move_address(const plan_run *of, const task *t, const step *s,
-                                     uint32_t operand)
+static char *move_address(const plan_run *of, const task *t, const step *s, uint32_t operand)
 {
     return of->bases[s->operands[operand].base] + t->piece[1 + operand];
 }
@@ -40,8 +39,8 @@ bool move_copy(const plan_run *of, task *t, const step *s)
             uint32_t left = s->destination_count + 1 - first;
             uint32_t count = left < TOGETHER ? left : TOGETHER;
             for (uint32_t i = 0; i < count; i++)
-                to[i] = specialize_move_address(of, t, s, first + i);
-            spread_bytes(to, count, specialize_move_address(of, t, s, 0), t->piece[0], s->way);
+                to[i] = move_address(of, t, s, first + i);
+            multi_copy_bytes(to, count, move_address(of, t, s, 0), t->piece[0], s->way);
         }
     }
     return true;
@@ -63,7 +62,7 @@ static bool pads_have_come(const plan_run *of, task *t, const step *s, uint32_t 
     char unwanted[512];
     uint64_t bytes = t->piece[0] & ~STEP_PAD;
     for (; t->index < s->source_count; t->index++, t->got = 0) {
-        const char *from = specialize_move_address(of, t, s, t->index);
+        const char *from = move_address(of, t, s, t->index);
         while (s->operands[t->index].packets && t->got < bytes) {
             uint64_t left = bytes - t->got, some = left < sizeof unwanted ? left : sizeof unwanted;
             uint64_t come = packets_read(unwanted, from + packets_room(t->got), some, flag);
@@ -80,7 +79,7 @@ static void write_pads(const plan_run *of, task *t, const step *s, uint32_t flag
 {
     uint64_t bytes = t->piece[0] & ~STEP_PAD;
     for (uint32_t i = s->source_count; i < step_operand_count(s); i++) {
-        char *to = specialize_move_address(of, t, s, i);
+        char *to = move_address(of, t, s, i);
         for (uint64_t done = 0, some; s->operands[i].packets && done < bytes; done += some) {
             some = bytes - done < sizeof zeros ? bytes - done : sizeof zeros;
             packets_write(to + packets_room(done), zeros, some, flag);
@@ -109,8 +108,7 @@ bool move_pack(const plan_run *of, task *t, const step *s)
             continue;
         }
         for (uint32_t i = 1; i <= s->destination_count; i++)
-            packets_write(specialize_move_address(of, t, s, i),
-                          specialize_move_address(of, t, s, 0), t->piece[0], flag);
+            packets_write(move_address(of, t, s, i), move_address(of, t, s, 0), t->piece[0], flag);
     }
     t->quiet = true;
     return true;
@@ -134,9 +132,8 @@ bool move_unpack(const plan_run *of, task *t, const step *s)
                 return false;
             continue;
         }
-        size_t come =
-            packets_read(specialize_move_address(of, t, s, 1) + t->done,
-                         specialize_move_address(of, t, s, 0) + 2 * t->done, bytes - t->done, flag);
+        size_t come = packets_read(move_address(of, t, s, 1) + t->done,
+                                   move_address(of, t, s, 0) + 2 * t->done, bytes - t->done, flag);
         if (!got_on(t, come, bytes))
             return false;
     }
@@ -148,12 +145,11 @@ bool move_forward(const plan_run *of, task *t, const step *s)
     uint32_t flag = flag_of(of, t, s);
     for (; t->pieces_left > 0; next_piece(t, s)) {
         uint64_t bytes = t->piece[0];
-        const char *from = specialize_move_address(of, t, s, 0) + 2 * t->done;
-        size_t come = packets_forward(specialize_move_address(of, t, s, 1) + 2 * t->done, flag,
-                                      from, bytes - t->done, flag);
+        const char *from = move_address(of, t, s, 0) + 2 * t->done;
+        size_t come = packets_forward(move_address(of, t, s, 1) + 2 * t->done, flag, from,
+                                      bytes - t->done, flag);
         for (uint32_t i = 2; i <= s->destination_count; i++)
-            packets_forward(specialize_move_address(of, t, s, i) + 2 * t->done, flag, from, come,
-                            flag);
+            packets_forward(move_address(of, t, s, i) + 2 * t->done, flag, from, come, flag);
         t->quiet |= come > 0;
         if (!got_on(t, come, bytes))
             return false;
@@ -161,7 +157,7 @@ bool move_forward(const plan_run *of, task *t, const step *s)
     return true;
 }
 
-static uint64_t specialize_move_block_of(const task *t, const step *s)
+static uint64_t move_block_of(const task *t, const step *s)
 {
     uint64_t left = t->piece[0] - t->done;
     return left < s->block_bytes ? left : s->block_bytes;
@@ -174,7 +170,7 @@ static bool gather_sources(const plan_run *of, task *t, const step *s, uint32_t 
 {
     char *next = t->room;
     for (uint32_t i = 0; i < s->source_count; i++) {
-        const char *from = specialize_move_address(of, t, s, i);
+        const char *from = move_address(of, t, s, i);
         if (!s->operands[i].packets) {
             t->sources[i] = from + t->done;
             t->index += i == t->index;
@@ -197,11 +193,11 @@ static bool gather_sources(const plan_run *of, task *t, const step *s, uint32_t 
     return true;
 }
 
-static void specialize_move_spread(const plan_run *of, task *t, const step *s, uint32_t flag,
-                                   const char *reduced, uint64_t bytes)
+static void move_store_result(const plan_run *of, task *t, const step *s, uint32_t flag,
+                              const char *reduced, uint64_t bytes)
 {
     for (uint32_t i = s->source_count; i < step_operand_count(s); i++) {
-        char *to = specialize_move_address(of, t, s, i);
+        char *to = move_address(of, t, s, i);
         if (i == s->target)
             continue;
         if (s->operands[i].packets) {
@@ -218,7 +214,7 @@ static void specialize_move_spread(const plan_run *of, task *t, const step *s, u
 bool move_combine(const plan_run *of, task *t, const step *s)
 {
     uint32_t flag = flag_of(of, t, s);
-    size_t elem_bytes = of->cut->elem_bytes;
+    size_t elem_bytes = of->specialized->elem_bytes;
     for (; t->pieces_left > 0; next_piece(t, s)) {
         if (t->piece[0] & STEP_PAD) {
             if (!pads_pass(of, t, s, flag))
@@ -226,15 +222,14 @@ bool move_combine(const plan_run *of, task *t, const step *s)
             continue;
         }
         while (t->done < t->piece[0]) {
-            uint64_t bytes = specialize_move_block_of(t, s);
+            uint64_t bytes = move_block_of(t, s);
             char *room;
             if (!gather_sources(of, t, s, flag, bytes, &room))
                 return false;
-            char *to = s->target == STEP_NO_TARGET
-                           ? room
-                           : specialize_move_address(of, t, s, s->target) + t->done;
+            char *to =
+                s->target == STEP_NO_TARGET ? room : move_address(of, t, s, s->target) + t->done;
             s->reduce(to, t->sources, s->source_count, bytes / elem_bytes);
-            specialize_move_spread(of, t, s, flag, to, bytes);
+            move_store_result(of, t, s, flag, to, bytes);
             t->done += bytes;
             t->index = 0;
             t->moved = true;
@@ -280,7 +275,7 @@ static bool post_pads(const plan_run *of, task *t, const step *s, port_request *
     for (uint64_t some; t->done < bytes; t->done += some) {
         some = bytes - t->done < sizeof zeros ? bytes - t->done : sizeof zeros;
         request->source = zeros;
-        request->destination = specialize_move_address(of, t, s, 1) + packets_room(t->done);
+        request->destination = move_address(of, t, s, 1) + packets_room(t->done);
         request->bytes = some;
         if (!move_request(of, s->ends[0], request))
             return false;
@@ -305,8 +300,8 @@ bool move_post(const plan_run *of, task *t, const step *s)
                 return false;
             continue;
         }
-        request.source = specialize_move_address(of, t, s, 0);
-        request.destination = specialize_move_address(of, t, s, 1);
+        request.source = move_address(of, t, s, 0);
+        request.destination = move_address(of, t, s, 1);
         request.bytes = t->piece[0];
         if (s->kind == STEP_POST_FORWARD &&
             !packets_have_come(t, request.source, request.bytes, request.flag))

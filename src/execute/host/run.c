@@ -12,25 +12,25 @@
 #include "world/control.h"
 
 /* Largest number of specialized plans that are kept. */
-#define CUTS_MOST 16
+#define SPECIALIZED_MOST 16
 
-static bool cut_fits(const specialized_plan *of, uint64_t message_bytes, DLDataType dtype)
+static bool specialized_fits(const specialized_plan *of, uint64_t message_bytes, DLDataType dtype)
 {
     return of->message_bytes == message_bytes && banyan_dtype_equal(of->dtype, dtype);
 }
 
 static void drop_specialized(banyan_loaded_plan *loaded, size_t at)
 {
-    specialized_plan *old = loaded->cuts.data[at];
+    specialized_plan *old = loaded->specialized.data[at];
     for (int i = 0; i < 2; i++) {
-        if (loaded->bindings[i].cut == old)
-            loaded->bindings[i].cut = NULL;
+        if (loaded->bindings[i].specialized == old)
+            loaded->bindings[i].specialized = NULL;
     }
     device_drop_specialized(loaded, old);
     pthread_mutex_lock(&loaded->waits.lock);
-    loaded->cuts.count--;
-    for (size_t i = at; i < loaded->cuts.count; i++)
-        loaded->cuts.data[i] = loaded->cuts.data[i + 1];
+    loaded->specialized.count--;
+    for (size_t i = at; i < loaded->specialized.count; i++)
+        loaded->specialized.data[i] = loaded->specialized.data[i + 1];
     pthread_mutex_unlock(&loaded->waits.lock);
     specialize_free(old);
 }
@@ -39,9 +39,9 @@ static void drop_specialized(banyan_loaded_plan *loaded, size_t at)
 static void host_run_make_room(banyan_loaded_plan *loaded)
 {
     size_t oldest = 0;
-    while (oldest < loaded->cuts.count && loaded->cuts.data[oldest]->captured)
+    while (oldest < loaded->specialized.count && loaded->specialized.data[oldest]->captured)
         oldest++;
-    if (loaded->cuts.count >= CUTS_MOST && oldest < loaded->cuts.count)
+    if (loaded->specialized.count >= SPECIALIZED_MOST && oldest < loaded->specialized.count)
         drop_specialized(loaded, oldest);
 }
 
@@ -71,7 +71,7 @@ static banyan_status add_specialized(banyan_loaded_plan *loaded, uint64_t messag
     }
     host_run_make_room(loaded);
     pthread_mutex_lock(&loaded->waits.lock);
-    bool added = array_push(&loaded->cuts, made);
+    bool added = array_push(&loaded->specialized, made);
     pthread_mutex_unlock(&loaded->waits.lock);
     if (!added)
         specialize_free(made);
@@ -82,21 +82,21 @@ static banyan_status add_specialized(banyan_loaded_plan *loaded, uint64_t messag
 static banyan_status find_specialized(banyan_loaded_plan *loaded, uint64_t message_bytes,
                                       DLDataType dtype, specialized_plan **found)
 {
-    size_t at = loaded->cuts.count;
-    while (at > 0 && !cut_fits(loaded->cuts.data[at - 1], message_bytes, dtype))
+    size_t at = loaded->specialized.count;
+    while (at > 0 && !specialized_fits(loaded->specialized.data[at - 1], message_bytes, dtype))
         at--;
     if (at == 0)
         RETURN_IF_FAILED(add_specialized(loaded, message_bytes, dtype));
-    if (at > 0 && at < loaded->cuts.count) {
+    if (at > 0 && at < loaded->specialized.count) {
         pthread_mutex_lock(&loaded->waits.lock);
-        for (; at < loaded->cuts.count; at++) {
-            specialized_plan *later = loaded->cuts.data[at];
-            loaded->cuts.data[at] = loaded->cuts.data[at - 1];
-            loaded->cuts.data[at - 1] = later;
+        for (; at < loaded->specialized.count; at++) {
+            specialized_plan *later = loaded->specialized.data[at];
+            loaded->specialized.data[at] = loaded->specialized.data[at - 1];
+            loaded->specialized.data[at - 1] = later;
         }
         pthread_mutex_unlock(&loaded->waits.lock);
     }
-    *found = loaded->cuts.data[loaded->cuts.count - 1];
+    *found = loaded->specialized.data[loaded->specialized.count - 1];
     return BANYAN_OK;
 }
 
@@ -116,13 +116,13 @@ static banyan_status begin_flags_anew(banyan_loaded_plan *loaded)
     return BANYAN_OK;
 }
 
-static banyan_status take_flags(banyan_loaded_plan *loaded, const specialized_plan *cut,
+static banyan_status take_flags(banyan_loaded_plan *loaded, const specialized_plan *specialized,
                                 uint32_t *first)
 {
-    if (loaded->flag > UINT32_MAX - cut->flags)
+    if (loaded->flag > UINT32_MAX - specialized->flags)
         RETURN_IF_FAILED(begin_flags_anew(loaded));
     *first = loaded->flag;
-    loaded->flag += cut->flags;
+    loaded->flag += specialized->flags;
     return BANYAN_OK;
 }
 
@@ -192,14 +192,14 @@ static void drain_ports(const banyan_loaded_plan *loaded)
     }
 }
 
-static banyan_status host_run_execute(banyan_loaded_plan *loaded, const specialized_plan *cut,
-                                      const binding *placed)
+static banyan_status host_run_execute(banyan_loaded_plan *loaded,
+                                      const specialized_plan *specialized, const binding *placed)
 {
     plan_run of = {.loaded = loaded,
-                   .cut = cut,
+                   .specialized = specialized,
                    .bases = placed->bases,
                    .traces = loaded->executor->trace != NULL};
-    RETURN_IF_FAILED(take_flags(loaded, cut, &of.flag));
+    RETURN_IF_FAILED(take_flags(loaded, specialized, &of.flag));
     binding_copy_in(placed);
     begin_tasks(loaded, &of);
     banyan_status status = BANYAN_OK;
@@ -221,23 +221,23 @@ static banyan_status host_run_execute(banyan_loaded_plan *loaded, const speciali
  * without synchronizing with any peer. */
 static banyan_status host_run_begin(banyan_loaded_plan *loaded, const void *input, void *output,
                                     uint64_t message_bytes, DLDataType dtype, void *stream,
-                                    specialized_plan **cut)
+                                    specialized_plan **specialized)
 {
     binding *placed = &loaded->bindings[loaded->runs & 1];
-    RETURN_IF_FAILED(find_specialized(loaded, message_bytes, dtype, cut));
+    RETURN_IF_FAILED(find_specialized(loaded, message_bytes, dtype, specialized));
     if (message_bytes == 0)
         return BANYAN_OK;
     if (!executor_is_host(loaded->executor))
-        return device_run(loaded, *cut, input, output, stream);
-    if (placed->cut == *cut && placed->input == input && placed->output == output)
+        return device_run(loaded, *specialized, input, output, stream);
+    if (placed->specialized == *specialized && placed->input == input && placed->output == output)
         return BANYAN_OK;
-    return binding_make(loaded, *cut, input, output, placed);
+    return binding_make(loaded, *specialized, input, output, placed);
 }
 
 /* Handle a run that this rank could not start, for lack of memory or because it could not queue
- * it. Its peers make that run, so this rank's next run would meet their previous one. On the host
- * the world ends now; otherwise the peers would end it after their timeout. On a device this rank
- * makes no more runs until a reset. */
+ * it. Its peers make that run, so this rank's next run would run beside their previous one. On the
+ * host the world ends now; otherwise the peers would end it after their timeout. On a device this
+ * rank makes no more runs until a reset. */
 static banyan_status fall_behind(banyan_loaded_plan *loaded, banyan_status status)
 {
     const banyan_executor *executor = loaded->executor;
@@ -270,20 +270,20 @@ banyan_status banyan_loaded_plan_run(banyan_loaded_plan *loaded, const void *inp
                                      uint64_t message_bytes, DLDataType dtype, void *stream)
 {
     bool on_host = executor_is_host(loaded->executor);
-    specialized_plan *cut = NULL;
+    specialized_plan *specialized = NULL;
     if (on_host)
         RETURN_IF_FAILED(stream_check_none(stream, loaded->executor->rank, "a plan"));
     else
         RETURN_IF_FAILED(device_status(loaded));
     RETURN_IF_FAILED(check_world(loaded));
     banyan_status status =
-        host_run_begin(loaded, input, output, message_bytes, dtype, stream, &cut);
+        host_run_begin(loaded, input, output, message_bytes, dtype, stream, &specialized);
     if (status != BANYAN_OK)
         return fall_behind(loaded, status);
     if (!on_host || message_bytes == 0)
         return BANYAN_OK;
     binding *placed = &loaded->bindings[loaded->runs++ & 1];
-    return host_run_execute(loaded, cut, placed);
+    return host_run_execute(loaded, specialized, placed);
 }
 
 banyan_status banyan_loaded_plan_status(banyan_loaded_plan *loaded)

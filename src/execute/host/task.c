@@ -116,7 +116,7 @@ static bool step_barrier(const plan_run *of, task *t, const step *s)
 
 banyan_status task_find_pieces(const plan_run *of, task *t, const step *s)
 {
-    const specialized_plan *c = of->cut;
+    const specialized_plan *c = of->specialized;
     uint64_t from = s->first_word, to = from + s->piece_count * step_piece_words(s);
     const uint64_t *words = c->words.data;
     if (s->iteration_at) {
@@ -262,8 +262,8 @@ task_state task_advance(const plan_run *of, task *t, trace_ring *ring)
 
 void task_reset(task *t, const plan_run *of, uint32_t block)
 {
-    t->steps = of->cut->blocks[block].steps.data;
-    t->step_count = (uint32_t)of->cut->blocks[block].steps.count;
+    t->steps = of->specialized->blocks[block].steps.data;
+    t->step_count = (uint32_t)of->specialized->blocks[block].steps.count;
     t->at = 0;
     t->entered = false;
     t->iteration = 0;

@@ -40,7 +40,7 @@ typedef struct task {
 /* State that the tasks of a run share. */
 typedef struct plan_run {
     struct banyan_loaded_plan *loaded;
-    const specialized_plan *cut;
+    const specialized_plan *specialized;
     char *const *bases;
     uint32_t flag;
     bool shared; /* several threads run the rank's thread blocks */

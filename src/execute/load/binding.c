@@ -65,7 +65,7 @@ bool binding_copies_output(const banyan_loaded_plan *loaded)
 
 struct brought {
     banyan_loaded_plan *loaded;
-    const specialized_plan *cut;
+    const specialized_plan *specialized;
     int rank;
     char *buffers[2]; /* NULL: this rank does not use it */
     bool apart;       /* in place, but the caller's buffers are not */
@@ -78,10 +78,10 @@ static banyan_status check_present(const struct brought *with, plan_buffer buffe
     bool optional = (plan->collective == BANYAN_BROADCAST && buffer == PLAN_INPUT && others) ||
                     (plan->collective == BANYAN_REDUCE && buffer == PLAN_OUTPUT && others) ||
                     !binding_reach_of(with->loaded, with->rank, buffer)->used;
-    if (with->buffers[buffer] || optional || with->cut->bytes[buffer] == 0)
+    if (with->buffers[buffer] || optional || with->specialized->bytes[buffer] == 0)
         return BANYAN_OK;
     return error_set(BANYAN_ERR_INVALID, "rank %d runs a plan with %" PRIu64 " bytes of %s at NULL",
-                     with->rank, with->cut->bytes[buffer], buffer_names[buffer]);
+                     with->rank, with->specialized->bytes[buffer], buffer_names[buffer]);
 }
 
 banyan_status binding_check_device(const banyan_executor *executor, DLDevice device,
@@ -110,7 +110,7 @@ static banyan_status binding_check_own_device(const struct brought *with, plan_b
 {
     DLDevice device;
     const char *address = with->buffers[buffer];
-    if (!address || with->cut->bytes[buffer] == 0)
+    if (!address || with->specialized->bytes[buffer] == 0)
         return BANYAN_OK;
     RETURN_IF_FAILED(banyan_memory_locate(address, &device));
     return binding_check_device(with->loaded->executor, device, address, buffer_names[buffer]);
@@ -123,23 +123,25 @@ static bool binding_overlap(const char *a, uint64_t a_bytes, const char *b, uint
 
 static banyan_status binding_check_overlap(struct brought *with)
 {
-    const specialized_plan *cut = with->cut;
+    const specialized_plan *specialized = with->specialized;
     const banyan_plan *plan = with->loaded->plan;
     const char *input = with->buffers[PLAN_INPUT], *output = with->buffers[PLAN_OUTPUT];
     if (plan->in_place && input && output &&
-        input + specialized_place(cut, plan, with->rank, PLAN_OUTPUT) ==
-            output + specialized_place(cut, plan, with->rank, PLAN_INPUT)) {
+        input + specialized_place(specialized, plan, with->rank, PLAN_OUTPUT) ==
+            output + specialized_place(specialized, plan, with->rank, PLAN_INPUT)) {
         with->apart = false;
         return BANYAN_OK;
     }
     with->apart = true;
-    if (!binding_overlap(input, cut->bytes[PLAN_INPUT], output, cut->bytes[PLAN_OUTPUT]))
+    if (!binding_overlap(input, specialized->bytes[PLAN_INPUT], output,
+                         specialized->bytes[PLAN_OUTPUT]))
         return BANYAN_OK;
     return error_set(BANYAN_ERR_INVALID,
                      "rank %d: input [%p, +%" PRIu64 ") and output [%p, +%" PRIu64
                      ") overlap in a way that %s plan cannot use",
-                     with->rank, (const void *)input, cut->bytes[PLAN_INPUT], (const void *)output,
-                     cut->bytes[PLAN_OUTPUT], plan->in_place ? "an in-place" : "this");
+                     with->rank, (const void *)input, specialized->bytes[PLAN_INPUT],
+                     (const void *)output, specialized->bytes[PLAN_OUTPUT],
+                     plan->in_place ? "an in-place" : "this");
 }
 
 /* Find the offset of the caller's buffer in the symmetric memory that was given for it. */
@@ -148,7 +150,7 @@ static banyan_status find_in_memory(const struct brought *with, plan_buffer buff
 {
     const banyan_memory *memory = with->loaded->memories[buffer];
     const char *start = banyan_memory_local(memory), *at = with->buffers[buffer];
-    uint64_t room = banyan_memory_bytes(memory), bytes = with->cut->bytes[buffer];
+    uint64_t room = banyan_memory_bytes(memory), bytes = with->specialized->bytes[buffer];
     if (at && at >= start && (uint64_t)(at - start) <= room &&
         bytes <= room - (uint64_t)(at - start)) {
         *offset = (uint64_t)(at - start);
@@ -206,7 +208,7 @@ static banyan_status place_in_memory(const struct brought *with, plan_buffer buf
     uint64_t offset = 0;
     RETURN_IF_FAILED(find_in_memory(with, buffer, &offset));
     for (int r = 0; r < loaded->executor->ranks; r++) {
-        uint64_t bytes = plan_geometry_bytes(&with->cut->geometry, loaded->plan, r, buffer);
+        uint64_t bytes = plan_geometry_bytes(&with->specialized->geometry, loaded->plan, r, buffer);
         uint64_t room = memory->parts[memory_space_local(loaded->executor->space, r)].bytes;
         if (bytes > 0 && (offset > room || bytes > room - offset))
             return error_set(BANYAN_ERR_INVALID,
@@ -239,10 +241,10 @@ static void plan_copy_out(const struct brought *with, binding *made, const char 
 static void plan_copy_in(const struct brought *with, binding *made, char *to)
 {
     const char *from = with->buffers[PLAN_INPUT];
-    if (from && from != to && with->cut->bytes[PLAN_INPUT] > 0) {
+    if (from && from != to && with->specialized->bytes[PLAN_INPUT] > 0) {
         made->copy_in.to = to;
         made->copy_in.from = from;
-        made->copy_in.bytes = with->cut->bytes[PLAN_INPUT];
+        made->copy_in.bytes = with->specialized->bytes[PLAN_INPUT];
     }
 }
 
@@ -269,7 +271,7 @@ static banyan_status place_buffer(const struct brought *with, plan_buffer buffer
 }
 
 /* Set both bases of every rank from the base of the buffer that stands for both. */
-static void spread_longer(const struct brought *with, char **bases)
+static void binding_fill_bases(const struct brought *with, char **bases)
 {
     const banyan_plan *plan = with->loaded->plan;
     plan_buffer longer = with->loaded->longer;
@@ -277,7 +279,8 @@ static void spread_longer(const struct brought *with, char **bases)
         char *both = bases[step_base(r, longer)];
         for (int buffer = PLAN_INPUT; buffer <= PLAN_OUTPUT; buffer++)
             bases[step_base(r, (plan_buffer)buffer)] =
-                both ? both + specialized_place(with->cut, plan, r, (plan_buffer)buffer) : NULL;
+                both ? both + specialized_place(with->specialized, plan, r, (plan_buffer)buffer)
+                     : NULL;
     }
 }
 
@@ -298,23 +301,24 @@ static banyan_status place_both(const struct brought *with, binding *made)
             *mine = with->buffers[longer];
     }
     char *own = *mine;
-    spread_longer(with, made->bases);
+    binding_fill_bases(with, made->bases);
     if (plan->collective != BANYAN_BROADCAST || with->rank == plan->root)
-        plan_copy_in(with, made, own + specialized_place(with->cut, plan, with->rank, PLAN_INPUT));
+        plan_copy_in(with, made,
+                     own + specialized_place(with->specialized, plan, with->rank, PLAN_INPUT));
     if (plan->collective != BANYAN_REDUCE || with->rank == plan->root)
         plan_copy_out(with, made,
-                      own + specialized_place(with->cut, plan, with->rank, PLAN_OUTPUT));
+                      own + specialized_place(with->specialized, plan, with->rank, PLAN_OUTPUT));
     return BANYAN_OK;
 }
 
-banyan_status binding_make(banyan_loaded_plan *loaded, const specialized_plan *cut,
+banyan_status binding_make(banyan_loaded_plan *loaded, const specialized_plan *specialized,
                            const void *input, void *output, binding *made)
 {
     struct brought with = {.loaded = loaded,
-                           .cut = cut,
+                           .specialized = specialized,
                            .rank = loaded->executor->rank,
                            .buffers = {(char *)input, output}};
-    made->cut = NULL;
+    made->specialized = NULL;
     RETURN_IF_FAILED(check_present(&with, PLAN_INPUT));
     RETURN_IF_FAILED(check_present(&with, PLAN_OUTPUT));
     RETURN_IF_FAILED(binding_check_own_device(&with, PLAN_INPUT));
@@ -327,7 +331,7 @@ banyan_status binding_make(banyan_loaded_plan *loaded, const specialized_plan *c
         RETURN_IF_FAILED(place_buffer(&with, PLAN_INPUT, made));
         RETURN_IF_FAILED(place_buffer(&with, PLAN_OUTPUT, made));
     }
-    made->cut = cut;
+    made->specialized = specialized;
     made->input = input;
     made->output = output;
     return BANYAN_OK;
@@ -358,8 +362,8 @@ void binding_copy_out(const binding *of)
 {
     if (!of->copy_out.to)
         return;
-    for (size_t i = 0; i < of->cut->spans.count; i++) {
-        const specialized_span *one = &of->cut->spans.data[i];
+    for (size_t i = 0; i < of->specialized->spans.count; i++) {
+        const specialized_span *one = &of->specialized->spans.data[i];
         binding_copy_bytes(of->copy_out.to + one->offset, of->copy_out.from + one->offset,
                            one->bytes, stream_is_worthwhile(one->bytes));
     }

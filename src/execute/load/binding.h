@@ -22,7 +22,7 @@ banyan_status binding_check_device(const banyan_executor *executor, DLDevice dev
 
 /* Find bases and copies for a run of the specialized plan between these buffers. INVALID, with
  * nothing changed, if it cannot use them. */
-banyan_status binding_make(banyan_loaded_plan *loaded, const specialized_plan *cut,
+banyan_status binding_make(banyan_loaded_plan *loaded, const specialized_plan *specialized,
                            const void *input, void *output, binding *made);
 
 void binding_copy_in(const binding *of);

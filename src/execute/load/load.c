@@ -254,9 +254,9 @@ static void execute_load_release(banyan_loaded_plan *loaded)
         port_queue_destroy(loaded->ends[PLAN_PORT][i].queue);
     for (int type = 0; type < PLAN_CHANNEL_TYPES; type++)
         free(loaded->ends[type]);
-    for (size_t i = 0; i < loaded->cuts.count; i++)
-        specialize_free(loaded->cuts.data[i]);
-    array_free(&loaded->cuts);
+    for (size_t i = 0; i < loaded->specialized.count; i++)
+        specialize_free(loaded->specialized.data[i]);
+    array_free(&loaded->specialized);
     map_free(&loaded->barrier_places);
     for (uint32_t i = 0; i < loaded->task_count; i++)
         task_free(&loaded->tasks[i]);

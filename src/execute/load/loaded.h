@@ -35,7 +35,7 @@ typedef struct rendezvous {
 
 /* Buffer bindings of runs with these arguments; kept from one run to the next. */
 typedef struct binding {
-    const specialized_plan *cut; /* NULL: not bound yet */
+    const specialized_plan *specialized; /* NULL: not bound yet */
     const void *input;
     void *output;
     char **bases; /* indexed by step_base */
@@ -65,7 +65,7 @@ typedef struct plan_multicast {
 typedef struct device_wait {
     pthread_mutex_t lock; /* guards this struct, and changes to the list of specialized plans */
     control_wait wait;
-    engine_report told; /* described by `peer` and `text` */
+    engine_report reported; /* described by `peer` and `text` */
     int peer;
     char text[WAIT_TEXT_BYTES];
 } device_wait;
@@ -87,8 +87,8 @@ struct banyan_loaded_plan {
     uint32_t barrier_count;
     char *private_buffers[2]; /* NULL until the first use */
 
-    ARRAY(specialized_plan *) cuts; /* the latest last */
-    task *tasks;                    /* one for each thread block */
+    ARRAY(specialized_plan *) specialized; /* the latest last */
+    task *tasks;                           /* one for each thread block */
     uint32_t task_count;
     struct shuffle *shuffle; /* NULL: thread blocks run in their own order */
     binding bindings[2];     /* for even and odd runs, which may use different halves of scratch */

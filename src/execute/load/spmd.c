@@ -26,7 +26,7 @@ static place first_use(const plan_thread_block *block, uint32_t number)
 }
 
 /* True if both thread blocks use their channels in the same order. */
-static bool channels_alike(const plan_thread_block *a, const plan_thread_block *b)
+static bool spmd_same_channels(const plan_thread_block *a, const plan_thread_block *b)
 {
     for (uint32_t i = 0; i < a->op_count; i++) {
         for (uint32_t k = 0; k < a->ops[i].channel_count && spmd_is_put(&a->ops[i]); k++) {
@@ -39,13 +39,13 @@ static bool channels_alike(const plan_thread_block *a, const plan_thread_block *
     return true;
 }
 
-static bool ops_alike(const plan_op *a, const plan_op *b, uint32_t count)
+static bool spmd_same_ops(const plan_op *a, const plan_op *b, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         if (a[i].kind != b[i].kind || a[i].channel_type != b[i].channel_type ||
             a[i].channel_count != b[i].channel_count || a[i].source_count != b[i].source_count ||
             a[i].destination_count != b[i].destination_count || a[i].op_count != b[i].op_count ||
-            !ops_alike(a[i].ops, b[i].ops, a[i].op_count))
+            !spmd_same_ops(a[i].ops, b[i].ops, a[i].op_count))
             return false;
     }
     return true;
@@ -62,8 +62,8 @@ bool plan_is_spmd(const banyan_plan *plan)
             const plan_thread_block *block = &rank->blocks[b];
             first = first ? first : block;
             if (block->op_count != first->op_count ||
-                !ops_alike(first->ops, block->ops, block->op_count) ||
-                !channels_alike(first, block))
+                !spmd_same_ops(first->ops, block->ops, block->op_count) ||
+                !spmd_same_channels(first, block))
                 return false;
         }
     }
@@ -99,7 +99,7 @@ static uint32_t spmd_counterpart(const plan_thread_block *block, const plan_thre
     return plan_channel_of(block, op, op->channels[first.channel]);
 }
 
-bool plan_twin(const banyan_plan *plan, int rank, uint32_t channel, uint32_t *twin)
+bool plan_mirror(const banyan_plan *plan, int rank, uint32_t channel, uint32_t *mirror)
 {
     int peer;
     uint32_t other, number, found = 0, blocks = 0;
@@ -116,7 +116,7 @@ bool plan_twin(const banyan_plan *plan, int rank, uint32_t channel, uint32_t *tw
     }
     if (blocks == 0 || spmd_count_blocks(here, found) != blocks)
         return false;
-    *twin = found;
+    *mirror = found;
     return true;
 }
 

@@ -11,7 +11,7 @@ bool plan_is_spmd(const banyan_plan *plan);
 
 /* For an SPMD plan: find the port channel through which the rank puts and signals at exactly the
  * operations where the peer does so through the other end of `channel`. False: there is none. */
-bool plan_twin(const banyan_plan *plan, int rank, uint32_t channel, uint32_t *twin);
+bool plan_mirror(const banyan_plan *plan, int rank, uint32_t channel, uint32_t *mirror);
 
 /* For an SPMD plan: determine whether it completes if no thread block of any rank begins an
  * operation before all have ended the previous one. Every wait then follows the signals that it

@@ -54,19 +54,19 @@ bool held_port_pass_on(held_port *port, channel_end *end)
 }
 
 /* Return the number of requests up to the last one that is not a put. */
-static uint32_t count_awaited(const held_port *port)
+static uint32_t count_pending(const held_port *port)
 {
-    uint32_t awaited = port->count;
-    while (awaited > 0 && port->requests[awaited - 1].kind == PORT_PUT)
-        awaited--;
-    return awaited;
+    uint32_t pending = port->count;
+    while (pending > 0 && port->requests[pending - 1].kind == PORT_PUT)
+        pending--;
+    return pending;
 }
 
 bool held_port_end(held_port *port, channel_end *end)
 {
     shuffle_ports_lock(end);
     bool all = shuffle_below(&port->random, 2), passed = true;
-    while (passed && (all ? port->count : count_awaited(port)) > 0)
+    while (passed && (all ? port->count : count_pending(port)) > 0)
         passed = shuffle_ports_pass_on(port, end);
     shuffle_ports_unlock(end);
     return passed;

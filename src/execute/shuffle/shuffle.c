@@ -75,7 +75,7 @@ banyan_status shuffle_find_seed(uint64_t asked, uint64_t *seed)
     errno = 0;
     unsigned long long found = strtoull(text, &end, 10);
     if (errno != 0 || *end != 0 || *text < '0' || *text > '9')
-        return error_set(BANYAN_ERR_INVALID, "BANYAN_SHUFFLE is \"%s\", which is no seed", text);
+        return error_set(BANYAN_ERR_INVALID, "BANYAN_SHUFFLE is \"%s\", which is not a seed", text);
     *seed = found;
     return BANYAN_OK;
 }
@@ -159,7 +159,7 @@ static banyan_status shuffle_read_piece(const plan_run *of, shuffled_block *b, t
     if (s->kind == STEP_COMBINE) {
         for (uint32_t i = 0; i < s->source_count; i++)
             t->sources[i] = of->bases[s->operands[i].base] + t->piece[1 + i];
-        s->reduce(result, t->sources, s->source_count, bytes / of->cut->elem_bytes);
+        s->reduce(result, t->sources, s->source_count, bytes / of->specialized->elem_bytes);
         from = result;
     }
     for (uint32_t i = s->source_count; i < step_operand_count(s); i++)
@@ -245,7 +245,7 @@ void shuffle_end(banyan_loaded_plan *loaded)
 }
 
 /* True for steps at which all lanes of a thread block synchronize. */
-static bool is_meeting(const step *s)
+static bool is_barrier_step(const step *s)
 {
     return s->kind == STEP_NOP || s->kind == STEP_BARRIER;
 }
@@ -266,7 +266,7 @@ static uint32_t shuffle_find_barrier(const task *t)
 {
     task ahead = {
         .steps = t->steps, .step_count = t->step_count, .at = t->at, .iteration = t->iteration};
-    while (ahead.at < ahead.step_count && !is_meeting(&ahead.steps[ahead.at]))
+    while (ahead.at < ahead.step_count && !is_barrier_step(&ahead.steps[ahead.at]))
         task_go_past(&ahead, &ahead.steps[ahead.at]);
     return ahead.at;
 }
@@ -298,7 +298,7 @@ static void open_lanes(const task *t, shuffled_block *b)
 /* Skip steps of other lanes, and follow loops. False: the lane is at the barrier. */
 static bool find_step(uint32_t i, task *l)
 {
-    while (l->at < l->step_count && !is_meeting(&l->steps[l->at])) {
+    while (l->at < l->step_count && !is_barrier_step(&l->steps[l->at])) {
         const step *s = &l->steps[l->at];
         if (!is_loop(s) && shuffle_moves(s) == (i > 0))
             return true;
@@ -419,7 +419,7 @@ static task_state shuffle_go_on(const plan_run *of, shuffled_block *b, task *t, 
 {
     while (b->open || t->at < t->step_count) {
         task_state state;
-        if (!b->open && is_meeting(&t->steps[t->at])) {
+        if (!b->open && is_barrier_step(&t->steps[t->at])) {
             state = task_take_step(of, t, ring);
         } else {
             if (!b->open)
@@ -469,7 +469,7 @@ static banyan_status shuffle_make(banyan_loaded_plan *loaded)
     return BANYAN_OK;
 }
 
-static banyan_status begin_block(shuffled_block *b, uint64_t seed, const specialized_block *cut)
+static banyan_status begin_block(shuffled_block *b, uint64_t seed, const specialized_block *block)
 {
     b->seeds = b->random = shuffle_random_from(seed);
     b->open = b->got_on = false;
@@ -479,7 +479,7 @@ static banyan_status begin_block(shuffled_block *b, uint64_t seed, const special
     for (uint32_t i = 0; i < LANES; i++) {
         b->lanes[i].share = i;
         b->lanes[i].task.is_lane = i > 0;
-        RETURN_IF_FAILED(task_prepare(&b->lanes[i].task, cut));
+        RETURN_IF_FAILED(task_prepare(&b->lanes[i].task, block));
     }
     return BANYAN_OK;
 }
@@ -492,8 +492,8 @@ banyan_status shuffle_begin(banyan_loaded_plan *loaded, const plan_run *of)
     const uint64_t place[] = {executor->shuffle_seed, (uint64_t)executor->rank, loaded->runs};
     shuffle_random random = shuffle_random_from(hash_bytes(place, sizeof place, 0));
     for (uint32_t i = 0; i < loaded->shuffle->block_count; i++)
-        RETURN_IF_FAILED(
-            begin_block(&loaded->shuffle->blocks[i], shuffle_next(&random), &of->cut->blocks[i]));
+        RETURN_IF_FAILED(begin_block(&loaded->shuffle->blocks[i], shuffle_next(&random),
+                                     &of->specialized->blocks[i]));
     for (uint32_t i = 0; i < loaded->shuffle->port_count; i++)
         loaded->shuffle->ports[i].random = shuffle_random_from(shuffle_next(&random));
     if (shuffle_below(&random, 3) == 0)

@@ -26,7 +26,7 @@ static banyan_status refuse_piece(const struct piece_writer *writer, const char 
 {
     return error_set(BANYAN_ERR_INVALID,
                      "rank %d, thread block %" PRIu32 ", operation %" PRIu32 " (%s): %s %" PRIu64
-                     ", which is no multiple of %zu",
+                     ", which is not a multiple of %zu",
                      writer->rank, writer->block->id, writer->step->number,
                      plan_op_name(writer->step->whole->kind), what, is, multiple);
 }

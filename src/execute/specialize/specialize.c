@@ -140,7 +140,9 @@ static void choose_way(const struct builder *build, step *s)
         past_cache &= to->past_cache;
         s->streams |= to->past_cache;
     }
-    s->way = past_cache ? SPREAD_PAST_CACHE : into_cache ? SPREAD_INTO_CACHE : SPREAD_PLAIN;
+    s->way = past_cache   ? MULTI_COPY_PAST_CACHE
+             : into_cache ? MULTI_COPY_INTO_CACHE
+                          : MULTI_COPY_PLAIN;
 }
 
 /* A reduction writes each block once to its target, preferably local memory, and copies it from
@@ -414,7 +416,7 @@ static banyan_status specialize_for_size(struct builder *build)
     if (flags > UINT32_MAX / 2)
         return error_set(BANYAN_ERR_INVALID,
                          "rank %d: a message of %" PRIu64 " bytes goes round the plan's scratch "
-                         "%" PRIu64 " times, more often than packets can tell apart",
+                         "%" PRIu64 " times, more often than packets can distinguish",
                          build->rank, made->message_bytes, flags);
     made->flags = (uint32_t)flags;
     return BANYAN_OK;
@@ -442,7 +444,7 @@ banyan_status specialize_make(const banyan_loaded_plan *loaded, uint64_t message
     RETURN_IF_FAILED(check_reductions(loaded->plan, dtype));
     specialized_plan *new = calloc(1, sizeof *new);
     if (!new)
-        return error_no_memory(sizeof *new, "a cut of a plan");
+        return error_no_memory(sizeof *new, "a specialized plan");
     new->message_bytes = message_bytes;
     new->dtype = dtype;
     struct builder build = {

@@ -4,9 +4,9 @@
 #define EXECUTE_SPECIALIZE_STEP_H
 
 #include "channel/counter.h"
+#include "channel/multi_copy.h"
 #include "channel/port.h"
 #include "channel/reduce.h"
-#include "channel/spread.h"
 #include "execute/specialize/step_kind.h"
 #include "plan/geometry/geometry.h"
 #include "plan/plan.h"
@@ -48,10 +48,10 @@ typedef struct step {
 
     step_operand *operands;
     uint32_t source_count, destination_count;
-    spread_way way;  /* COPY */
-    bool streams;    /* some destinations bypass the caches */
-    uint32_t target; /* COMBINE: the operand that receives the result first; STEP_NO_TARGET: the
-                        buffer */
+    multi_copy_way way; /* COPY */
+    bool streams;       /* some destinations bypass the caches */
+    uint32_t target;    /* COMBINE: the operand that receives the result first; STEP_NO_TARGET: the
+                           buffer */
     uint64_t block_bytes; /* COMBINE: bytes at a time */
     reduce_fn reduce;
     uint64_t first_word, piece_count; /* outside of loops: in the specialized plan's words */

@@ -64,13 +64,13 @@ static banyan_status check_block_expected(checker *check, int rank, uint64_t chu
     const plan_expected *of = check->plan->expected[rank];
     uint64_t within = chunk % check->plan->block_chunks;
     const plan_expected *first = &of[chunk - within], *this = &of[chunk];
-    bool alike = first->count == this->count;
-    for (size_t i = 0; alike && i < this->count; i++) {
+    bool same = first->count == this->count;
+    for (size_t i = 0; same && i < this->count; i++) {
         const plan_contribution *begin = &first->contributions[i], *from = &this->contributions[i];
-        alike = begin->chunk % check->plan->block_chunks == 0 && from->rank == begin->rank &&
-                from->chunk == begin->chunk + within;
+        same = begin->chunk % check->plan->block_chunks == 0 && from->rank == begin->rank &&
+               from->chunk == begin->chunk + within;
     }
-    if (alike)
+    if (same)
         return BANYAN_OK;
     return json_path_fail(&check->path,
                           "expects output chunk %llu of rank %d to come from elsewhere than the "

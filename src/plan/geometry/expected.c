@@ -30,7 +30,7 @@ static size_t expected_contributions(const banyan_plan *plan, int rank, uint64_t
     int ranks = plan->rank_count;
     uint64_t inputs = plan->ranks[rank].chunks[PLAN_INPUT];
     uint64_t outputs = plan->ranks[rank].chunks[PLAN_OUTPUT];
-    uint64_t share = outputs / (uint64_t)ranks;
+    uint64_t block = outputs / (uint64_t)ranks;
     switch (plan->collective) {
     case BANYAN_ALLREDUCE:
         return from_all(room, ranks, chunk);
@@ -39,7 +39,7 @@ static size_t expected_contributions(const banyan_plan *plan, int rank, uint64_t
     case BANYAN_REDUCESCATTER:
         return from_all(room, ranks, (uint64_t)rank * outputs + chunk);
     case BANYAN_ALLTOALL:
-        return from_one(room, (int)(chunk / share), (uint64_t)rank * share + chunk % share);
+        return from_one(room, (int)(chunk / block), (uint64_t)rank * block + chunk % block);
     case BANYAN_SENDRECV:
         return from_one(room, (rank - plan->shift + ranks) % ranks, chunk);
     case BANYAN_BROADCAST:

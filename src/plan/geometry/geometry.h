@@ -75,11 +75,12 @@ typedef struct plan_piece {
 typedef banyan_status (*plan_piece_visit)(void *context, const plan_piece *piece);
 
 /* Cut an operation of this rank's block into pieces. The block processes its share of a
- * thread-block group, in multiples of the alignment, with the remainder spread over the first
- * blocks. In a loop it processes the bytes [iteration × unit, …) of its share (`loop` NULL: outside
- * any loop). Shares and units are computed from the chunks' whole strides, before clipping, so they
- * are equal in all operations with equally many chunks. Pieces that are adjacent in all operands
- * are joined. Pass an operation on pairs one pair at a time: its pairs may differ in length. */
+ * thread-block group, in multiples of the alignment; the first blocks take the
+ * remainder. In a loop it processes the bytes [iteration × unit, …) of its share (`loop` NULL:
+ * outside any loop). Shares and units are computed from the chunks' whole strides, before clipping,
+ * so they are equal in all operations with equally many chunks. Pieces that are adjacent in all
+ * operands are joined. Pass an operation on pairs one pair at a time: its pairs may differ in
+ * length. */
 banyan_status plan_geometry_cut(const plan_geometry *geometry, const banyan_plan *plan, int rank,
                                 const plan_thread_block *block, const plan_op *op,
                                 const plan_op *loop, uint64_t iteration, plan_piece_visit visit,
@@ -87,7 +88,7 @@ banyan_status plan_geometry_cut(const plan_geometry *geometry, const banyan_plan
 
 /* Visit the bytes that plan_geometry_cut omits because some operand lacks them, for an operation
  * with packets. The caller waits for the packet sources there too, and then writes packets of zeros
- * to the packet destinations. So whole chunks of packets are sent and awaited for every message
+ * to the packet destinations. So whole chunks of packets are sent and waited for at every message
  * size, and the dependencies do not depend on the size. Only the packets' offsets are meaningful,
  * and the first may be in a packet that has data. */
 banyan_status plan_geometry_pad(const plan_geometry *geometry, const banyan_plan *plan, int rank,

@@ -13,7 +13,7 @@ static bool pass_idle_joins(const plan_op *op)
     return op->kind == PLAN_NOP || op->kind == PLAN_BARRIER;
 }
 
-static bool pass_idle_tells(const plan_op *op)
+static bool pass_idle_signals(const plan_op *op)
 {
     return op->kind == PLAN_SEM_RELEASE ||
            (op->channel_type == PLAN_MEMORY &&
@@ -50,19 +50,19 @@ typedef struct stretch {
 } stretch;
 
 /* True if unsynchronized threads would signal through one channel, or use one semaphore. */
-static bool tell_through_one(const plan_op *a, const plan_op *b)
+static bool signal_through_one(const plan_op *a, const plan_op *b)
 {
-    return b->kind == PLAN_PIPELINE || (pass_idle_tells(b) && pass_idle_share_channel(a, b)) ||
+    return b->kind == PLAN_PIPELINE || (pass_idle_signals(b) && pass_idle_share_channel(a, b)) ||
            have_common(a->semaphores, a->semaphore_count, b->semaphores, b->semaphore_count);
 }
 
-static bool only_tells(const stretch *before, const stretch *after)
+static bool only_signals(const stretch *before, const stretch *after)
 {
     for (uint32_t i = 0; i < before->count; i++) {
-        if (!pass_idle_tells(&before->ops[i]))
+        if (!pass_idle_signals(&before->ops[i]))
             return false;
         for (uint32_t k = 0; k < after->count; k++) {
-            if (tell_through_one(&before->ops[i], &after->ops[k]))
+            if (signal_through_one(&before->ops[i], &after->ops[k]))
                 return false;
         }
     }
@@ -106,7 +106,7 @@ static bool only_waits(const ops_place *place, const stretch *before, const stre
 
 static bool may_overlap(const ops_place *place, const stretch *before, const stretch *after)
 {
-    return only_tells(before, after) || only_waits(place, before, after);
+    return only_signals(before, after) || only_waits(place, before, after);
 }
 
 /* Return the operations up to the next synchronization point; open if there is none. */

@@ -150,9 +150,9 @@ static bool has_read(const plan_op *op, const plan_operand *operand, uint64_t ch
     return false;
 }
 
-double caches_share_of_others(const caches *all, int rank, const plan_thread_block *block,
-                              const plan_op *op, const plan_operand *operand, bool packets,
-                              bool written)
+double caches_fraction_of_others(const caches *all, int rank, const plan_thread_block *block,
+                                 const plan_op *op, const plan_operand *operand, bool packets,
+                                 bool written)
 {
     int room;
     const int *ranks;

@@ -34,8 +34,8 @@ bool caches_go_round(const plan_geometry *geometry, plan_buffer buffer);
 
 /* Return the share of the operand's chunks that others write or, if the operand is written, touch.
  */
-double caches_share_of_others(const caches *all, int rank, const plan_thread_block *block,
-                              const plan_op *op, const plan_operand *operand, bool packets,
-                              bool written);
+double caches_fraction_of_others(const caches *all, int rank, const plan_thread_block *block,
+                                 const plan_op *op, const plan_operand *operand, bool packets,
+                                 bool written);
 
 #endif

@@ -166,12 +166,12 @@ static bool engine_move_is_shared(const engine *all, const sim_move *move)
 
 /* Return the share of the operand that is not the rank's own: peers' memory, or data in others'
  * caches where memory is shared. */
-static double share_of_others(const engine *all, const sim_move *move, const plan_operand *operand,
-                              bool in_packets, bool written)
+static double fraction_of_others(const engine *all, const sim_move *move,
+                                 const plan_operand *operand, bool in_packets, bool written)
 {
     if (engine_move_is_shared(all, move))
-        return caches_share_of_others(&all->caches, move->rank, move->block, move->op, operand,
-                                      in_packets, written);
+        return caches_fraction_of_others(&all->caches, move->rank, move->block, move->op, operand,
+                                         in_packets, written);
     return operand->place != PLAN_LOCAL;
 }
 
@@ -189,7 +189,7 @@ static banyan_status engine_move_add_operand(load *to, const plan_operand *opera
     const sim_move *move = to->move;
     const engine *all = to->all;
     double bytes = in_packets ? to->packets : to->data;
-    double others = share_of_others(all, move, operand, in_packets, written);
+    double others = fraction_of_others(all, move, operand, in_packets, written);
     plan_where where = plan_operand_where(all->plan, move->rank, move->block, move->op, operand);
     work *sort = caches_go_round(&all->geometry, where.buffer) ? &to->in_ring : &to->work;
     if (in_packets)
@@ -336,7 +336,7 @@ bool move_publishes(const engine *all, const sim_move *move)
 {
     bool others = false;
     for (uint32_t i = 0; i < move->op->destination_count && engine_move_is_shared(all, move); i++)
-        others |= share_of_others(all, move, &move->op->destinations[i],
-                                  plan_destination_is_packets(move->op, i), true) > 0;
+        others |= fraction_of_others(all, move, &move->op->destinations[i],
+                                     plan_destination_is_packets(move->op, i), true) > 0;
     return others;
 }

@@ -74,7 +74,7 @@ static banyan_status fill_in(const json_path *path, const char *pattern, const r
         at += length + 1;
     }
     if (used == 0 || used >= TEXT_MOST)
-        return json_path_fail(path, "is no name: of 1 to %d bytes", TEXT_MOST - 1);
+        return json_path_fail(path, "is not a name of 1 to %d bytes", TEXT_MOST - 1);
     text[used] = '\0';
     return BANYAN_OK;
 }

@@ -30,9 +30,9 @@ banyan_status banyan_topology_print(const banyan_topology *topology, char **text
     return BANYAN_OK;
 }
 
-static double topology_between(double first, double second, double share)
+static double topology_between(double first, double second, double fraction)
 {
-    return 1 / ((1 - share) / first + share / second);
+    return 1 / ((1 - fraction) / first + fraction / second);
 }
 
 block_rates rates_for(const processor_kind *kind, double working_set_bytes)
@@ -46,15 +46,15 @@ block_rates rates_for(const processor_kind *kind, double working_set_bytes)
     if (at == 0)
         return all[0].rates;
     const block_rates *low = &all[at - 1].rates, *high = &all[at].rates;
-    double share = log(working_set_bytes / all[at - 1].working_set_bytes) /
-                   log(all[at].working_set_bytes / all[at - 1].working_set_bytes);
-    return (block_rates){topology_between(low->local, high->local, share),
-                         topology_between(low->load, high->load, share),
-                         topology_between(low->store, high->store, share),
-                         topology_between(low->packet, high->packet, share),
-                         topology_between(low->reduce, high->reduce, share),
-                         topology_between(low->reduce_load, high->reduce_load, share),
-                         topology_between(low->reduce_store, high->reduce_store, share)};
+    double fraction = log(working_set_bytes / all[at - 1].working_set_bytes) /
+                      log(all[at].working_set_bytes / all[at - 1].working_set_bytes);
+    return (block_rates){topology_between(low->local, high->local, fraction),
+                         topology_between(low->load, high->load, fraction),
+                         topology_between(low->store, high->store, fraction),
+                         topology_between(low->packet, high->packet, fraction),
+                         topology_between(low->reduce, high->reduce, fraction),
+                         topology_between(low->reduce_load, high->reduce_load, fraction),
+                         topology_between(low->reduce_store, high->reduce_store, fraction)};
 }
 
 const char *banyan_topology_shipped(size_t index)

@@ -49,7 +49,7 @@ static banyan_status topology_read_number(reader *from, const json_t *object, co
         return json_path_fail(&from->path, "has no \"%s\"", key);
     size_t mark = json_path_key(&from->path, key);
     if (!json_is_number(found))
-        return json_path_fail(&from->path, "is no number");
+        return json_path_fail(&from->path, "is not a number");
     double number = json_number_value(found);
     if (!(number >= 0 && number <= most) || (above_zero && number < 1))
         return json_path_fail(&from->path, "is %g: %d to %g are possible", number, (int)above_zero,

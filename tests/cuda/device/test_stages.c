@@ -15,7 +15,7 @@ enum { FROM = 0, TO = 4 };
 #define PORTS (2 * BLOCKS)
 enum { ONE = 0, OTHER = BLOCKS, NO_PORT = PORTS };
 
-/* A port's twin: itself, that of the other peer, or unknown. */
+/* A port's mirror: itself, that of the other peer, or unknown. */
 typedef enum twins { SAME, CROSSED, UNKNOWN } twins;
 
 struct draft {
@@ -62,19 +62,19 @@ static void add_put(struct draft *d, uint32_t port, uint64_t at)
     add(d, STEP_POST_SIGNAL, port, 0);
 }
 
-static uint32_t twin_of(const struct draft *d, uint32_t port)
+static uint32_t mirror_of(const struct draft *d, uint32_t port)
 {
     if (d->twins == UNKNOWN)
-        return ENGINE_NO_TWIN;
+        return ENGINE_NO_MIRROR;
     return d->twins == SAME ? port : (port + BLOCKS) % PORTS;
 }
 
-static stages *make(struct draft *d, bool alike)
+static stages *make(struct draft *d, bool lock_step)
 {
     static engine_step all[BLOCKS * STEPS_MOST];
     stages *made;
     for (uint32_t i = 0; i < PORTS; i++)
-        d->channels[i] = (engine_end){.is_port = 1, .twin = twin_of(d, i)};
+        d->channels[i] = (engine_end){.is_port = 1, .mirror = mirror_of(d, i)};
     for (uint32_t b = 0; b < BLOCKS; b++) {
         d->blocks[b] = (engine_block){.first_step = b * d->step_count, .step_count = d->step_count};
         memcpy(all + b * d->step_count, d->steps[b], d->step_count * sizeof *all);
@@ -87,7 +87,7 @@ static stages *make(struct draft *d, bool alike)
                                   .end_count = d->end_count,
                                   .words = d->words,
                                   .word_count = d->word_count};
-    d->plan = (engine_plan){.ends = d->channels, .end_count = PORTS + 1, .alike = alike};
+    d->plan = (engine_plan){.ends = d->channels, .end_count = PORTS + 1, .lock_step = lock_step};
     assert_int_equal(stages_make(&d->program, &d->plan, &made), BANYAN_OK);
     return made;
 }

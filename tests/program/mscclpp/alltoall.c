@@ -23,7 +23,7 @@ static void write_alltoall(banyan_program *program, int ranks)
                 continue;
             banyan_program_memory_channel *channel = channels.to[rank][peer];
             uint64_t to = slot(rank, peer), from = slot(peer, rank), share = (uint64_t)peer;
-            meet(channel, block);
+            signal_and_wait(channel, block);
             banyan_program_memory_put(channel, SCRATCH(peer, to, to + 1),
                                       IN(rank, share, share + 1), BANYAN_TB(block));
             finish(channel, block);
@@ -62,7 +62,7 @@ static void meet_in_pairs(const exchange *with, int ranks)
     for (int rank = 0; rank < ranks; rank++) {
         for (int peer = 0; peer < ranks; peer++) {
             if (peer != rank)
-                meet(with->ready[rank][peer], (int)slot(peer, rank));
+                signal_and_wait(with->ready[rank][peer], (int)slot(peer, rank));
         }
     }
 }

@@ -16,7 +16,7 @@ static void write_allgather(banyan_program *program, int ranks)
                 continue;
             banyan_program_memory_channel *channel =
                 banyan_program_memory_channel_create(program, peer, rank);
-            meet(channel, 0);
+            signal_and_wait(channel, 0);
             banyan_program_memory_put(channel, OUT(peer, own, own + 1), OUT(rank, own, own + 1),
                                       BANYAN_TB(0));
             finish(channel, 0);

@@ -47,7 +47,7 @@ static inline void finish_all(const mesh *channels, int rank, int thread_block)
     with_all(channels, rank, (banyan_program_memory_wait), thread_block);
 }
 
-static inline void meet(banyan_program_memory_channel *channel, int thread_block)
+static inline void signal_and_wait(banyan_program_memory_channel *channel, int thread_block)
 {
     banyan_program_memory_signal_relaxed(channel, thread_block, BANYAN_SYNC_BOTH);
     banyan_program_memory_wait_relaxed(channel, thread_block, BANYAN_SYNC_BOTH);

@@ -98,7 +98,7 @@ static void write_reduce_and_copy_packets(banyan_program *program, int ranks)
 }
 
 /* Both ranks are ready for each other; each waits with all its threads. */
-static void meet(banyan_program_memory_channel *channel)
+static void signal_and_wait(banyan_program_memory_channel *channel)
 {
     banyan_program_memory_signal_relaxed(channel, 0, BANYAN_SYNC_BOTH);
     banyan_program_memory_wait_relaxed(channel, 0, BANYAN_SYNC_BOTH);
@@ -116,7 +116,7 @@ static void write_gets(banyan_program *program, int times)
     for (int rank = 0; rank < 2; rank++) {
         banyan_program_memory_channel *channel =
             banyan_program_memory_channel_create(program, 1 - rank, rank);
-        meet(channel);
+        signal_and_wait(channel);
         for (int i = 0; i < times; i++)
             banyan_program_memory_get(channel, IN(rank, 0, 1), IN(1 - rank, 1, 2), BANYAN_TB(0));
         finish(channel);
@@ -141,7 +141,7 @@ static void write_put(banyan_program *program, int ranks)
     for (int rank = 0; rank < 2; rank++) {
         banyan_program_memory_channel *channel =
             banyan_program_memory_channel_create(program, 1 - rank, rank);
-        meet(channel);
+        signal_and_wait(channel);
         banyan_program_memory_put(channel, IN(1 - rank, 1, 2), IN(rank, 0, 1), BANYAN_TB(0));
         finish(channel);
     }
@@ -155,7 +155,7 @@ static void write_puts(banyan_program *program, int ranks)
             banyan_program_memory_channel_create(program, 1 - rank, rank);
         banyan_program_memory_channel *second =
             banyan_program_memory_channel_create(program, 1 - rank, rank);
-        meet(first);
+        signal_and_wait(first);
         banyan_program_memory_put(first, IN(1 - rank, 1, 2), IN(rank, 0, 1), BANYAN_TB(0));
         banyan_program_memory_put(second, IN(1 - rank, 0, 1), IN(rank, 1, 2), BANYAN_TB(0));
         finish(second);
@@ -193,7 +193,7 @@ static void write_read_reduce(banyan_program *program, int ranks)
     for (int rank = 0; rank < 2; rank++) {
         banyan_program_memory_channel *channel =
             banyan_program_memory_channel_create(program, 1 - rank, rank);
-        meet(channel);
+        signal_and_wait(channel);
         banyan_program_memory_reduce(channel, IN(rank, 0, 1), CHUNKS(IN(1 - rank, 1, 2)), 1,
                                      OUT(rank, 0, 1), BANYAN_SUM, BANYAN_TB(0));
         finish(channel);
@@ -206,7 +206,7 @@ static void write_read_reduces(banyan_program *program, int ranks)
     for (int rank = 0; rank < 2; rank++) {
         banyan_program_memory_channel *channel =
             banyan_program_memory_channel_create(program, 1 - rank, rank);
-        meet(channel);
+        signal_and_wait(channel);
         for (uint64_t i = 0; i < 2; i++)
             banyan_program_memory_reduce(channel, IN(rank, 0, 1), CHUNKS(IN(1 - rank, i, i + 1)), 1,
                                          OUT(rank, 0, 1), BANYAN_SUM, BANYAN_TB(0));
@@ -219,7 +219,7 @@ static void write_reduce_and_put(banyan_program *program, banyan_program_by by)
     for (int rank = 0; rank < 2; rank++) {
         banyan_program_memory_channel *channel =
             banyan_program_memory_channel_create(program, 1 - rank, rank);
-        meet(channel);
+        signal_and_wait(channel);
         banyan_program_reduce(program, rank, IN(rank, 0, 1), CHUNKS(IN(rank, 1, 2)), 1,
                               OUT(rank, 0, 1), BANYAN_SUM, by);
         banyan_program_memory_put(channel, OUT(1 - rank, 1, 2), OUT(rank, 0, 1), by);
@@ -262,7 +262,7 @@ static void write_relaxed(banyan_program *program, int ranks)
 {
     (void)ranks;
     for (int rank = 0; rank < 2; rank++)
-        meet(banyan_program_memory_channel_create(program, 1 - rank, rank));
+        signal_and_wait(banyan_program_memory_channel_create(program, 1 - rank, rank));
 }
 
 static void write_signal_wait(banyan_program *program, int ranks)

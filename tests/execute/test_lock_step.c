@@ -64,7 +64,7 @@ static banyan_plan *make_puts(bool late)
     return plan;
 }
 
-static void who_waits_for_what_is_signalled_later_is_told(void **state)
+static void waits_for_later_signals_are_found(void **state)
 {
     (void)state;
     assert_true(is_in_step(make_puts(false)));
@@ -75,7 +75,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(algorithms_of_port_channels_go_in_step),
-        cmocka_unit_test(who_waits_for_what_is_signalled_later_is_told),
+        cmocka_unit_test(waits_for_later_signals_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

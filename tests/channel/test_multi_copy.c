@@ -1,12 +1,12 @@
 /* Every destination gets the bytes, and nothing beside it changes. */
 #include "support/test.h"
 
-#include "channel/spread.h"
+#include "channel/multi_copy.h"
 
 #define PLACES 5
 #define MARGIN 64
 
-static void check_spread(random_state *random, size_t bytes, uint32_t count, spread_way way)
+static void check_copies(random_state *random, size_t bytes, uint32_t count, multi_copy_way way)
 {
     size_t room = bytes + 2 * MARGIN;
     char *memory[PLACES], *source = malloc(room);
@@ -22,7 +22,7 @@ static void check_spread(random_state *random, size_t bytes, uint32_t count, spr
     uint32_t itself = (uint32_t)random_between(random, 0, PLACES);
     if (itself < count)
         destinations[itself] = source + source_at;
-    spread_bytes(destinations, count, source + source_at, bytes, way);
+    multi_copy_bytes(destinations, count, source + source_at, bytes, way);
     for (uint32_t i = 0; i < count; i++) {
         CHECK(memcmp(destinations[i], source + source_at, bytes) == 0, "%zu bytes to %u of %u",
               bytes, i, count);
@@ -40,12 +40,12 @@ static void all_destinations_get_all_bytes(void **state)
     (void)state;
     random_state random = random_from(random_seed());
     for (int i = 0; i < 400; i++)
-        check_spread(&random, (size_t)random_between(&random, 0, i % 10 == 0 ? 150000 : 3000),
-                     (uint32_t)random_between(&random, 0, PLACES), (spread_way)(i % 3));
+        check_copies(&random, (size_t)random_between(&random, 0, i % 10 == 0 ? 150000 : 3000),
+                     (uint32_t)random_between(&random, 0, PLACES), (multi_copy_way)(i % 3));
     for (uint32_t count = 1; count <= PLACES; count++) {
         size_t bytes = ((size_t)1 << 20) + (size_t)random_between(&random, 0, 100000);
-        for (int way = SPREAD_PLAIN; way <= SPREAD_INTO_CACHE; way++)
-            check_spread(&random, bytes, count, (spread_way)way);
+        for (int way = MULTI_COPY_PLAIN; way <= MULTI_COPY_INTO_CACHE; way++)
+            check_copies(&random, bytes, count, (multi_copy_way)way);
     }
 }
 

@@ -1,4 +1,4 @@
-#include "channel/spread.h"
+#include "channel/multi_copy.h"
 
 #include <string.h>
 
@@ -8,28 +8,28 @@
  */
 #define BLOCK ((size_t)32 << 10)
 
-static void spread_copy_block(char *to, const char *from, size_t bytes, spread_way way)
+static void multi_copy_block(char *to, const char *from, size_t bytes, multi_copy_way way)
 {
     if (to == from)
         return;
-    if (way == SPREAD_PAST_CACHE)
+    if (way == MULTI_COPY_PAST_CACHE)
         stream_past_cache(to, from, bytes);
-    else if (way == SPREAD_INTO_CACHE)
+    else if (way == MULTI_COPY_INTO_CACHE)
         stream_into_cache(to, from, bytes);
     else
         stream_copy(to, from, bytes);
 }
 
-void spread_bytes(void *const *destinations, uint32_t count, const void *source, size_t bytes,
-                  spread_way way)
+void multi_copy_bytes(void *const *destinations, uint32_t count, const void *source, size_t bytes,
+                      multi_copy_way way)
 {
     const char *from = source;
     size_t block = count > 1 ? BLOCK : bytes;
     for (size_t at = 0; at < bytes; at += block) {
         size_t some = bytes - at < block ? bytes - at : block;
         for (uint32_t i = 0; i < count; i++)
-            spread_copy_block((char *)destinations[i] + at, from + at, some, way);
+            multi_copy_block((char *)destinations[i] + at, from + at, some, way);
     }
-    if (way == SPREAD_PAST_CACHE)
+    if (way == MULTI_COPY_PAST_CACHE)
         stream_fence();
 }

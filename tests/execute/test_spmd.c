@@ -6,19 +6,19 @@
 
 #include "execute/load/spmd.h"
 
-static bool is_alike(const char *name, int ranks, int instances)
+static bool is_spmd(const char *name, int ranks, int instances)
 {
     banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
     banyan_plan *plan;
     params.ranks = ranks;
     params.instances = instances;
     assert_int_equal(banyan_algorithm_compile(name, &params, &plan), BANYAN_OK);
-    bool alike = plan_is_spmd(plan);
+    bool spmd = plan_is_spmd(plan);
     banyan_plan_destroy(plan);
-    return alike;
+    return spmd;
 }
 
-static void algorithms_of_port_channels_are_alike(void **state)
+static void algorithms_of_port_channels_are_spmd(void **state)
 {
     static const char *const names[] = {"allgather_ports",         "reducescatter_ports",
                                         "allreduce_ports",         "allgather_ports_scratch",
@@ -27,19 +27,19 @@ static void algorithms_of_port_channels_are_alike(void **state)
     (void)state;
     for (int i = 0; i < 7; i++) {
         for (int ranks = 2; ranks <= 5; ranks++)
-            assert_true(is_alike(names[i], ranks, ranks));
+            assert_true(is_spmd(names[i], ranks, ranks));
     }
 }
 
-static void ranks_and_thread_blocks_that_differ_are_told(void **state)
+static void ranks_and_thread_blocks_that_differ_are_found(void **state)
 {
     (void)state;
-    assert_false(is_alike("broadcast_direct", 3, 1));
-    assert_false(is_alike("allreduce_pipelined", 3, 1));
+    assert_false(is_spmd("broadcast_direct", 3, 1));
+    assert_false(is_spmd("allreduce_pipelined", 3, 1));
 }
 
 /* Rank 0 exchanges chunks with each of the others, by one thread block for each. */
-static void ranks_with_more_thread_blocks_are_told(void **state)
+static void ranks_with_more_thread_blocks_are_found(void **state)
 {
     (void)state;
     banyan_collective collective = {.kind = BANYAN_CUSTOM, .input_chunks = 2, .output_chunks = 2};
@@ -94,7 +94,7 @@ static banyan_plan *make_puts(bool turned)
     return plan;
 }
 
-static void channels_in_another_order_are_told(void **state)
+static void channels_in_another_order_are_found(void **state)
 {
     (void)state;
     for (int turned = 0; turned < 2; turned++) {
@@ -106,7 +106,7 @@ static void channels_in_another_order_are_told(void **state)
 
 /* Each of three ranks puts to the next one and then to the one after: data from a rank arrive at
  * the operation where this rank puts to the other. */
-static void a_channel_has_its_twin_where_the_peer_puts(void **state)
+static void a_channel_has_its_mirror_where_the_peer_puts(void **state)
 {
     (void)state;
     for (int instances = 1; instances <= 2; instances++) {
@@ -119,10 +119,10 @@ static void a_channel_has_its_twin_where_the_peer_puts(void **state)
         for (int rank = 0; rank < 3; rank++) {
             const plan_rank *of = &plan->ranks[rank];
             for (uint32_t i = 0; i < of->channel_count[PLAN_PORT]; i++) {
-                uint32_t twin, back;
-                assert_true(plan_twin(plan, rank, i, &twin));
-                assert_true(plan_twin(plan, rank, twin, &back));
-                assert_int_not_equal(of->peers[PLAN_PORT][twin], of->peers[PLAN_PORT][i]);
+                uint32_t mirror, back;
+                assert_true(plan_mirror(plan, rank, i, &mirror));
+                assert_true(plan_mirror(plan, rank, mirror, &back));
+                assert_int_not_equal(of->peers[PLAN_PORT][mirror], of->peers[PLAN_PORT][i]);
                 assert_int_equal(back, i);
             }
         }
@@ -130,13 +130,13 @@ static void a_channel_has_its_twin_where_the_peer_puts(void **state)
     }
 }
 
-static void a_channel_that_nothing_comes_through_has_no_twin(void **state)
+static void a_channel_without_puts_has_no_mirror(void **state)
 {
     (void)state;
     banyan_collective collective = {.kind = BANYAN_CUSTOM, .input_chunks = 1, .output_chunks = 1};
     banyan_program *program;
     banyan_plan *plan;
-    uint32_t twin;
+    uint32_t mirror;
     assert_int_equal(banyan_program_create("none", &collective, 2, NULL, &program), BANYAN_OK);
     for (int rank = 0; rank < 2; rank++)
         (void)banyan_program_port_channel_create(program, 1 - rank, rank);
@@ -144,19 +144,19 @@ static void a_channel_that_nothing_comes_through_has_no_twin(void **state)
         fail_msg("%s", banyan_last_error());
     banyan_program_destroy(program);
     for (uint32_t i = 0; i < plan->ranks[0].channel_count[PLAN_PORT]; i++)
-        assert_false(plan_twin(plan, 0, i, &twin));
+        assert_false(plan_mirror(plan, 0, i, &mirror));
     banyan_plan_destroy(plan);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(algorithms_of_port_channels_are_alike),
-        cmocka_unit_test(ranks_and_thread_blocks_that_differ_are_told),
-        cmocka_unit_test(ranks_with_more_thread_blocks_are_told),
-        cmocka_unit_test(a_channel_has_its_twin_where_the_peer_puts),
-        cmocka_unit_test(a_channel_that_nothing_comes_through_has_no_twin),
-        cmocka_unit_test(channels_in_another_order_are_told),
+        cmocka_unit_test(algorithms_of_port_channels_are_spmd),
+        cmocka_unit_test(ranks_and_thread_blocks_that_differ_are_found),
+        cmocka_unit_test(ranks_with_more_thread_blocks_are_found),
+        cmocka_unit_test(a_channel_has_its_mirror_where_the_peer_puts),
+        cmocka_unit_test(a_channel_without_puts_has_no_mirror),
+        cmocka_unit_test(channels_in_another_order_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
