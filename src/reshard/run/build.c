@@ -67,7 +67,9 @@ static banyan_status fail_on_device(const execution *run, const banyan_transfer 
     char text[BOX_TEXT_BYTES], place[DEVICE_TEXT_BYTES];
     return error_set(BANYAN_ERR_UNSUPPORTED,
                      "%s of \"%s\" from rank %d to rank %d is to become its %s, which runs compute "
-                     "on the host only, and the copy service moves tensors in %s",
+                     "on the host only, and the copy service moves tensors in %s: move this tensor "
+                     "in host memory, with a copy service on the host, and copy the result to the "
+                     "GPU",
                      banyan_box_format(&transfer->box, text, sizeof text), transfer->name,
                      transfer->source_rank, transfer->destination_rank,
                      value_map_name(transfer->value_map), device_format(run->device, place));

@@ -512,7 +512,9 @@ static void refuse_value_map(banyan_world *world)
     CHECK_FAILS(banyan_reshard_execute(plan, tensors[0], tensors[1], service, world, NULL, NULL),
                 BANYAN_ERR_UNSUPPORTED, "of \"A_log\" from rank");
     CHECK(strstr(banyan_last_error(), "is to become its negative_exp, which runs compute on the "
-                                      "host only, and the copy service moves tensors in GPU "),
+                                      "host only, and the copy service moves tensors in GPU ") &&
+              strstr(banyan_last_error(), ": move this tensor in host memory, with a copy service "
+                                          "on the host, and copy the result to the GPU"),
           "%s", banyan_last_error());
     banyan_copy_service_close(service);
     banyan_reshard_plan_destroy(plan);
