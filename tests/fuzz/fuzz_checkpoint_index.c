@@ -16,6 +16,11 @@ void fuzz_write_seeds(void)
         "\"a\",\"pieces\":[],\"padding\":[{\"local\":\"l\",\"start\":[0],\"extent\":[2],\"dtype\":"
         "\"F32\",\"fill\":1.5}],\"left_alone\":[{\"local\":\"l\",\"start\":[2],\"extent\":[1]}]}]"
         "}");
+    fuzz_seed_text(
+        "{\"format\":\"banyan.checkpoint\",\"version\":1,\"tensors\":{\"A_log\":{\"dtype\":"
+        "\"F32\",\"shape\":[4]}},\"files\":[{\"file\":\"a\",\"pieces\":[{\"local\":\"a\","
+        "\"tensor\":"
+        "\"A_log\",\"start\":[0],\"extent\":[4],\"map\":\"negative_exp\"}]}]}");
     fuzz_seed_text("{\"format\":\"banyan.checkpoint\",\"version\":1,\"tensors\":{},\"files\":[]}");
 }
 

@@ -15,6 +15,9 @@ void fuzz_write_seeds(void)
               "\"persistent_buffer\":true,\"replicas\":{\"first\":0,\"count\":[1,1,1,2],\"stride\":"
               "[0,0,0,4]}}],\"padding\":[{\"start\":[0,0],\"extent\":[1,3],\"fill\":1.5}],"
               "\"left_alone\":[{\"start\":[0,3],\"extent\":[1,3]}]}]}]}");
+    fuzz_seed_text(BEGIN "{\"ranks\":[0],\"tensors\":[{\"name\":\"a\",\"dtype\":\"F32\",\"shape\":["
+                         "4],\"pieces\":[{\"tensor\":\"A_log\",\"shape\":[4],\"start\":[0],"
+                         "\"extent\":[4],\"map\":\"negative_exp\"}]}]}]}");
     fuzz_seed_text(BEGIN "{\"ranks\":[1],\"tensors\":[{\"name\":\"t\",\"dtype\":\"I32\",\"shape\":["
                          "4],\"pieces\":[],\"padding\":[{\"start\":[0],\"extent\":[2],\"fill\":-7},"
                          "{\"start\":[2],\"extent\":[2],\"fill\":\"0x0000ffff\"}]}]}]}");

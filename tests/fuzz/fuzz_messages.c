@@ -1,15 +1,15 @@
-/* Messages that ranks send each other about themselves and their pieces: joins and tables of
- * members, records of the planner, places of tensors, batches of the pipeline. The first byte
- * chooses which. */
+/* Messages that ranks send each other about themselves and their pieces: joins, failures to join
+ * and tables of members, records of the planner, places of tensors, batches of the pipeline; and
+ * ids of jobs, which a program carries. The first byte chooses which. */
 #include "fuzz.h"
 
 #include "copy/direct/place.h"
 #include "copy/schedule/exchange.h"
 #include "reshard/layout/box.h"
 #include "reshard/planner/record.h"
-#include "world/bootstrap/member.h"
+#include "world/bootstrap/rendezvous.h"
 
-enum { JOIN, TABLE, RECORD, PLACE, FLOW, KINDS };
+enum { JOIN, TABLE, RECORD, PLACE, FLOW, FAILURE, ID, KINDS };
 enum { WORLD = 3, TASKS = 4, SLOT_BYTES = 256 };
 
 static void seed_of(uint8_t kind, bytes_writer *message)
@@ -41,6 +41,10 @@ static void seed_members(void)
     request.self.pid = 7;
     join_write(&message, &request);
     seed_of(JOIN, &message);
+    error_kept why = {.status = BANYAN_ERR_NO_MEMORY, .sentence = "out of memory"};
+    join_write(&message, &request);
+    failure_write(&message, &why);
+    seed_of(FAILURE, &message);
     table_write(&message, WORLD);
     for (int rank = 0; rank < WORLD; rank++)
         member_write(&message, &request.self);
@@ -60,9 +64,23 @@ static void seed_records(void)
     seed_of(RECORD, &message);
 }
 
+static void seed_id(void)
+{
+    bytes_writer message = {0};
+    banyan_unique_id id;
+    struct rendezvous_place place;
+    int tcp_fd;
+    FUZZ_REQUIRE(rendezvous_place_new("node", &place, &id, &tcp_fd) == BANYAN_OK);
+    if (tcp_fd >= 0)
+        close(tcp_fd);
+    bytes_write(&message, &id, sizeof id);
+    seed_of(ID, &message);
+}
+
 void fuzz_write_seeds(void)
 {
     seed_members();
+    seed_id();
     seed_records();
     bytes_writer message = {0};
     int64_t shape[2] = {4, 6}, strides[2] = {8, 1};
@@ -88,8 +106,24 @@ static void try_members(uint8_t kind, const uint8_t *data, size_t size)
         FUZZ_REQUIRE(memchr(request.self.node, 0, sizeof request.self.node));
         FUZZ_REQUIRE(memchr(request.self.host, 0, sizeof request.self.host));
     }
+    error_kept why;
+    if (kind == FAILURE && failure_read(data, size, &request, &why))
+        FUZZ_REQUIRE(why.status != BANYAN_OK && memchr(why.sentence, 0, sizeof why.sentence));
     if (kind == TABLE && fuzz_took(table_read(data, size, WORLD, &table)))
         free(table.members);
+}
+
+static void try_id(const uint8_t *data, size_t size)
+{
+    banyan_unique_id id;
+    struct rendezvous_place place;
+    if (size != sizeof id)
+        return;
+    memcpy(&id, data, sizeof id);
+    if (!fuzz_took(rendezvous_place_of_id(&id, "node", &place)))
+        return;
+    FUZZ_REQUIRE(memchr(place.name, 0, sizeof place.name));
+    FUZZ_REQUIRE(place.address_count >= 0 && place.address_count <= RENDEZVOUS_ADDRESSES);
 }
 
 static void try_record(const uint8_t *data, size_t size)
@@ -155,6 +189,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         try_place(message, size - 1);
     else if (kind == FLOW)
         try_flow(message, size - 1);
+    else if (kind == ID)
+        try_id(message, size - 1);
     else
         try_members(kind, message, size - 1);
     free(message);

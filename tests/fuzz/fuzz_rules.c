@@ -21,7 +21,9 @@ void fuzz_write_seeds(void)
         "    part head_dim*4 heads head_dim shared\n    part size-48 whole\n"
         "    in vllm f.{layer}.* block 0 dtype F32 with model.layers.{layer}.*\n"
         "model.layers.{layer}.mlp.experts.{expert}.up_proj.weight\n    shard 1\n"
-        "    in vllm e.{layer} stack once halves computed\ninclude builtin\n**\n");
+        "    in vllm e.{layer} stack once halves computed\n"
+        "model.norm.weight\n    in vllm n map negative_exp dtype F32\n"
+        "    in trt none without x because it has none: use vllm\ninclude builtin\n**\n");
     fuzz_seed_text("packing trt like vllm per_tp\nmodel.norm.weight\n**\n    stage last\n");
 }
 
