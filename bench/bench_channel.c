@@ -20,8 +20,6 @@
 
 static char *memory;
 
-/* ---- measuring ---- */
-
 struct job {
     void (*run)(const struct job *job);
     size_t bytes; /* of one buffer */
@@ -97,8 +95,6 @@ static double memcpy_speed(size_t total)
     return speed_of(&copy);
 }
 
-/* ---- reductions ---- */
-
 static void run_reduce(const struct job *job)
 {
     const void *sources[MOST_SOURCES];
@@ -140,8 +136,6 @@ static void measure_reductions(void)
             measure_reduce(dtypes[i], op, ops[op]);
     }
 }
-
-/* ---- one to many ---- */
 
 static void run_memcpy_each(const struct job *job)
 {
@@ -187,8 +181,6 @@ static void measure_spread(void)
     }
 }
 
-/* ---- packets ---- */
-
 static void run_packets_write(const struct job *job)
 {
     packets_write(memory + job->bytes, memory, job->bytes, 1);
@@ -231,8 +223,6 @@ static void measure_packets(void)
         printf("\n");
     }
 }
-
-/* ---- ports ---- */
 
 static wake_up own;
 static port_queue *queue;

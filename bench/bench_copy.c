@@ -19,8 +19,6 @@
 #define MIB ((uint64_t)1 << 20)
 #define ID_VARIABLE "BENCH_COPY_ID"
 
-/* ---- what is moved ---- */
-
 /* A box of rows, each contiguous. */
 typedef struct box {
     int from, to;
@@ -112,8 +110,6 @@ static workload workload_named(const char *name)
         return small_tensors();
     return strcmp(name, "model") == 0 ? model() : large_boxes();
 }
-
-/* ---- a rank ---- */
 
 static void must(banyan_status status)
 {
@@ -283,8 +279,6 @@ static result rank_main(int rank, const banyan_unique_id *id, const workload *wo
     return found;
 }
 
-/* ---- starting the ranks ---- */
-
 static bool run_forked(const workload *work, const char *backend, bool symmetric, result *found)
 {
     result *shared =
@@ -371,8 +365,6 @@ static int main_of_mpi_rank(const char *name)
     free(work.boxes);
     return 0;
 }
-
-/* ---- the table ---- */
 
 static void print_row(const workload *work, const char *what, const result *found,
                       const result *mpi, const char *goal)

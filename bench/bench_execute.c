@@ -31,8 +31,6 @@ static void need(banyan_status status)
     _exit(1);
 }
 
-/* ---- programs ---- */
-
 static banyan_plan *compiled(banyan_program *program)
 {
     banyan_plan *plan;
@@ -142,8 +140,6 @@ static banyan_plan *direct_plan(int ranks)
     }
     return compiled(program);
 }
-
-/* ---- measuring ---- */
 
 static double time_runs(struct bench *b, banyan_loaded_plan *loaded, char *input, uint64_t bytes,
                         uint64_t runs)

@@ -36,8 +36,6 @@ static void need(banyan_status status)
     _exit(1);
 }
 
-/* ---- one operation and number of rows ---- */
-
 struct row {
     banyan_mixed_op op;
     int64_t rows, in[2], out[2];
@@ -94,8 +92,6 @@ static void print(struct bench *b, const struct row *row)
                missed ? "  MISSED (1 x)" : "");
     fflush(stdout);
 }
-
-/* ---- a grid ---- */
 
 static void run_grid(struct bench *b, int local_tp, int nodes)
 {

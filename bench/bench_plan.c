@@ -80,8 +80,6 @@ static banyan_status make_model(banyan_model **model)
     return status;
 }
 
-/* ---- one world ---- */
-
 struct scene {
     const banyan_model *model;
     const banyan_rules *rules;

@@ -50,8 +50,6 @@ static double rate(copy_fn copy, char *to, const char *from, size_t bytes)
     return best;
 }
 
-/* ---- from core to core ---- */
-
 /* Two threads, each of which writes where the other reads. */
 typedef struct side {
     char *own, *shared,

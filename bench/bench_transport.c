@@ -227,8 +227,6 @@ static void bench_symmetric(struct bench *b)
     }
 }
 
-/* ---- signals ---- */
-
 /* Two processes that hand a word back and forth directly. */
 struct ball {
     _Alignas(64) _Atomic uint32_t at[2];
@@ -292,8 +290,6 @@ static void bench_signals(struct bench *b, struct ball *balls)
                crowded ? "futex" : "spin on a word", raw / 1e3);
     fflush(stdout);
 }
-
-/* ---- worlds ---- */
 
 struct run {
     const char *path; /* BANYAN_USER_MEMORY; NULL: as measured */

@@ -114,8 +114,6 @@ static void run_job(void *context, cudaStream_t stream)
         run_banyan(j, stream);
 }
 
-/* ---- a row of the table ---- */
-
 static bool can(const bench *b, const job *j, enum column column)
 {
     if (column == NCCL_PEER)
@@ -205,8 +203,6 @@ static void measure_size(bench *b, const collective *what, uint64_t bytes)
                        &algorithm);
     print_row(b, what, bytes, us, algorithm);
 }
-
-/* ---- the whole ---- */
 
 static void open_bench(bench *b)
 {

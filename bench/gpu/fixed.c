@@ -16,8 +16,6 @@ static void run(void *context, cudaStream_t stream)
     need(banyan_loaded_plan_run(of->loaded, of->input, of->output, BYTES, BANYAN_BF16, stream));
 }
 
-/* ---- plans as text ---- */
-
 static void write_ids(FILE *text, const char *key, int count, int but)
 {
     fprintf(text, "\"%s\": [", key);
@@ -81,8 +79,6 @@ static banyan_plan *make_plan(int ranks, int blocks, bool meets)
     free(written);
     return plan;
 }
-
-/* ---- measuring ---- */
 
 static double measure(const gpu *on, banyan_executor *executor, int blocks, bool meets)
 {

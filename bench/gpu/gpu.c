@@ -59,8 +59,6 @@ void gpu_close(gpu *old)
     need(banyan_world_close(old->world));
 }
 
-/* ---- time ---- */
-
 double gpu_now_ms(void)
 {
     struct timespec now;
@@ -155,8 +153,6 @@ double gpu_time_us(const gpu *on, gpu_work work, void *context)
     CUDA(cudaGraphExecDestroy(exec));
     return us;
 }
-
-/* ---- data ---- */
 
 #define FILL_BYTES ((size_t)1 << 20)
 

@@ -7,8 +7,9 @@
 #include "many_layout.h"
 #include "pattern.h"
 
-#define COUNT 30000 /* transfers per rank; BENCH_TRANSFERS overrides it to find where a way hangs  \
-                     */
+#define COUNT                                                                                      \
+    30000 /* transfers per rank; BENCH_TRANSFERS overrides it to find where a way hangs            \
+           */
 #define LEAST ((uint64_t)4 << 10)
 #define MOST ((uint64_t)256 << 20)
 #define BYTES_A_RANK ((uint64_t)10 << 30)
@@ -27,8 +28,6 @@ typedef struct many {
     pattern_piece *sent_pieces, *received_pieces; /* on the GPU */
     size_t sent_count, received_count;
 } many;
-
-/* ---- data ---- */
 
 static size_t cut(const many_area *area, pattern_piece *pieces)
 {
@@ -129,8 +128,6 @@ static uint64_t count_wrong(const many *of)
     CUDA(cudaFree(there));
     return wrong;
 }
-
-/* ---- a way ---- */
 
 typedef struct result {
     double open_ms, prepare_ms, first_ms, us;

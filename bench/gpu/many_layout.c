@@ -21,8 +21,6 @@ static uint64_t random_below(uint64_t *state, uint64_t end)
     return random_next(state) % end;
 }
 
-/* ---- sizes ---- */
-
 /* Log-uniform where `steepness` is 0; the steeper, the fewer are large. */
 static double size_at(const many_options *of, double steepness, double place)
 {
@@ -52,8 +50,6 @@ static double find_steepness(const many_options *of, const double *places, size_
     }
     return high;
 }
-
-/* ---- shapes ---- */
 
 enum shape { DENSE, STRIDED_SOURCE, STRIDED_DESTINATION, STRIDED_BOTH, TRANSPOSED };
 
@@ -91,8 +87,6 @@ static void draw_matrix(uint64_t *state, uint64_t bytes, many_transfer *of)
     bool dense = shape == DENSE || shape == STRIDED_SOURCE;
     of->destination.pitch = dense ? inner : draw_pitch(state, inner, of->elem_bytes);
 }
-
-/* ---- places ---- */
 
 static void place(uint64_t *state, const many_transfer *of, bool is_source, many_place *placed,
                   uint64_t *used)
@@ -164,8 +158,6 @@ void many_layout_free(many_layout *old)
     free(old->source_bytes);
     *old = (many_layout){0};
 }
-
-/* ---- sides ---- */
 
 many_area many_area_of(const many_transfer *of, bool is_source, char *memory)
 {

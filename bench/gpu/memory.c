@@ -7,8 +7,6 @@
 #define TENSOR_BYTES ((size_t)64 << 10)
 #define ROUNDS 5
 
-/* ---- what the first of everything takes ---- */
-
 static double passed_ms(double *since)
 {
     double now = gpu_now_ms(), passed = now - *since;
@@ -52,8 +50,6 @@ void memory_measure_first(const gpu *on, double begin)
     banyan_memory_free(memory);
 }
 
-/* ---- symmetric buffers ---- */
-
 /* Take the fastest of some rounds: the first ones create state that the process keeps. */
 static void measure_alloc(const gpu *on, size_t bytes, FILE *json, bool *follows)
 {
@@ -80,8 +76,6 @@ static void measure_alloc(const gpu *on, size_t bytes, FILE *json, bool *follows
                 *follows ? "," : "", bytes / MIB, made_ms, freed_ms);
     *follows = true;
 }
-
-/* ---- receiving ---- */
 
 typedef enum origin { SYMMETRIC, PLAIN, POOLED, ORIGINS } origin;
 

@@ -70,8 +70,6 @@ static double floor_us(const struct bench *b, const struct row *row)
     return came / b->limit->both_ways_gbs / 1e3;
 }
 
-/* ---- one row ---- */
-
 static DLTensor tensor_of(const struct bench *b, void *data, int64_t *shape)
 {
     return (DLTensor){.data = data,
@@ -126,8 +124,6 @@ static void measure_row(struct bench *b, struct row *row)
         check(b, row, modes[i], &have);
     }
 }
-
-/* ---- the table ---- */
 
 static double goal_of(const struct bench *b, const struct row *row)
 {

@@ -41,8 +41,6 @@ static int node_zero(void *context, int rank)
     return 0;
 }
 
-/* ---- setting up ---- */
-
 static void split(bench *b, mixed_group group, int count, int first, int apart)
 {
     int ranks[RANKS_MAX];
@@ -123,8 +121,6 @@ static void fill(const bench *b, uint64_t bytes)
     need(b->memory_ops->copy(b->input, values, bytes));
     free(values);
 }
-
-/* ---- measuring ---- */
 
 static banyan_status queue_fused(void *context, void *stream)
 {
@@ -233,8 +229,6 @@ static void measure_row(bench *b, banyan_mixed_op op, uint64_t elems)
                (unsigned long long)(elems * 2), waits, bytes, nccl);
     fflush(stdout);
 }
-
-/* ---- launches to compare ---- */
 
 static bool next_shape(bench *b, const char **shapes)
 {

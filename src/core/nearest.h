@@ -11,7 +11,8 @@
  * `a` into `b`; at most `limit`. */
 int names_distance(const char *a, const char *b, int limit);
 
-/* Return the distance from which a name is no useful suggestion: a third of its length, at most 16.
+/* Return the distance from which a name is not a useful suggestion: a third of its length, at
+ * most 16.
  */
 int names_limit(const char *name);
 

@@ -52,8 +52,8 @@ static banyan_status get_number(const pmix_proc_t *of, const char *key, int *num
     PMIX_VALUE_RELEASE(value);
     if (wide > INT32_MAX)
         return banyan_error_set(BANYAN_ERR_FORMAT,
-                                "PMIx rank %u of job %s: %s is no count (PMIx type %u)", self.rank,
-                                self.nspace, key, type);
+                                "PMIx rank %u of job %s: %s is not a count (PMIx type %u)",
+                                self.rank, self.nspace, key, type);
     *number = (int)wide;
     return BANYAN_OK;
 }

@@ -70,7 +70,7 @@ def problems():
     known = set(LAYERS + ENGINES)
     for folder in (ROOT / "src").iterdir():
         if folder.is_dir() and folder.name not in known:
-            yield f"src/{folder.name} is no layer of the picture"
+            yield f"src/{folder.name} is not a layer of the picture"
 
 
 def check(path, layer):

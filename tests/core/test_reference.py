@@ -45,7 +45,7 @@ def check_types(man):
     names = re.findall(r"(?m)^(?:typedef )?(?:struct|enum) (\w+) {",
                        "".join(header.read_text() for header in (ROOT / "include/banyan").rglob("*.h")))
     problems.extend(f"{name} has no manual page" for name in names if not (man / f"{name}.3").exists())
-    problems.extend(f"{page.name} is no page of a name" for page in man.iterdir() if not page.name.startswith("banyan_"))
+    problems.extend(f"{page.name} is not a page of a name" for page in man.iterdir() if not page.name.startswith("banyan_"))
     return len(names)
 
 

@@ -98,8 +98,6 @@ bool inject_must_be_retried(inject_kind kind, int error)
     return error == EINTR || (error == EAGAIN && kind != INJECT_THREAD);
 }
 
-/* ---- watching ---- */
-
 #define MOST_FRAMES 64
 
 static struct {
@@ -284,8 +282,6 @@ static void *library(const char *name)
         return LIBRARY(function)(__VA_ARGS__);                                                     \
     }
 
-/* ---- memory ---- */
-
 extern void *__libc_calloc(size_t count, size_t bytes);
 extern void *__libc_malloc(size_t bytes);
 extern void *__libc_realloc(void *old, size_t bytes);
@@ -351,8 +347,6 @@ STAND_BEFORE(INJECT_VM, -1, ssize_t, process_vm_writev,
               unsigned long to_count, unsigned long flags),
              pid, from, from_count, to, to_count, flags)
 
-/* ---- files ---- */
-
 BANYAN_API int open(const char *path, int flags, ...)
 {
     va_list args;
@@ -415,8 +409,6 @@ STAND_BEFORE(INJECT_FILE, NULL, FILE *, fopen, (const char *path, const char *mo
 STAND_BEFORE(INJECT_FILE, NULL, FILE *, fdopen, (int fd, const char *mode), fd, mode)
 STAND_BEFORE(INJECT_FLUSH, EOF, int, fflush, (FILE * file), file)
 STAND_BEFORE(INJECT_LOCK, -1, int, flock, (int fd, int operation), fd, operation)
-
-/* ---- sockets and events ---- */
 
 STAND_BEFORE(INJECT_SOCKET, -1, int, socket, (int family, int kind, int protocol), family, kind,
              protocol)
@@ -493,8 +485,6 @@ BANYAN_API ssize_t recvmsg(int fd, struct msghdr *message, int flags)
         lose_descriptors(message);
     return got;
 }
-
-/* ---- the rest ---- */
 
 BANYAN_API long syscall(long number, ...)
 {

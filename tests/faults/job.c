@@ -58,8 +58,6 @@ struct job {
     } * shared;
 };
 
-/* ---- in a rank ---- */
-
 static void pass_gate(const struct job *job, int gate)
 {
     atomic_fetch_add(&job->shared->at_gate[gate], 1);
@@ -207,8 +205,6 @@ static void run_rank(const struct job *job, int rank, const banyan_unique_id *id
     atomic_store(&mine->phase, DONE);
 }
 
-/* ---- the job ---- */
-
 static pid_t host_id(banyan_unique_id *id)
 {
     int channel[2];
@@ -280,8 +276,6 @@ static void run_job(struct job *job, int *statuses)
     kill(host, SIGKILL);
     waitpid(host, NULL, 0);
 }
-
-/* ---- judging ---- */
 
 static bool names_cause(const struct job *job, const char *message)
 {
@@ -427,8 +421,6 @@ static void print_problem(const struct job *job, const char *problem)
     }
     fflush(stdout);
 }
-
-/* ---- which faults ---- */
 
 struct totals {
     uint64_t jobs, fired, missed, tolerated, usable, problems;

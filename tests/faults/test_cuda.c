@@ -64,8 +64,6 @@ static banyan_status resume_all(job_rank *r)
     return memory_resume_all(r->world);
 }
 
-/* ---- resharding ---- */
-
 #define ROWS 24
 
 /* The process is one rank. */
@@ -111,8 +109,6 @@ static void finish_plan(job_rank *r)
     banyan_reshard_plan_destroy(plan);
     banyan_layout_destroy(layout);
 }
-
-/* ---- mixed collectives ---- */
 
 static banyan_mixed_options options_for(const job_rank *r, int nodes)
 {

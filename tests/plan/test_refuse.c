@@ -30,7 +30,7 @@ static void change(json_t *root, const char *where, const char *value)
     char *path = strdup(where), *last;
     json_t *parent = follow(root, path, &last);
     json_t *new = value ? json_loads(value, JSON_DECODE_ANY, NULL) : NULL;
-    CHECK(!value || new, "%s is no JSON", value);
+    CHECK(!value || new, "%s is not JSON", value);
     int failed;
     if (!json_is_array(parent))
         failed = new ? json_object_set_new(parent, last, new) : json_object_del(parent, last);

@@ -52,7 +52,7 @@ def check(right, what, done):
 
 
 done, figures = bench(0, sys.executable, "--", "--json")
-check(done.returncode == 0, "a missing PyTorch is no failure", done)
+check(done.returncode == 0, "a missing PyTorch is not a failure", done)
 check("a figure" in done.stdout, "the figures are printed", done)
 check(done.stdout.count("was not measured: no PyTorch for this test") == 1, "one sentence says what is missing", done)
 check(figures == FIGURES, "the file keeps what it had", done)

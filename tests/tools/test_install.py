@@ -38,7 +38,7 @@ with tempfile.TemporaryDirectory() as folder:
         sys.exit("the schema of layout files is not installed")
     for path in ("bash-completion/completions/banyan", "zsh/site-functions/_banyan"):
         if "__complete" not in (prefix / "share" / path).read_text():
-            sys.exit(f"share/{path} is no completion of banyan")
+            sys.exit(f"share/{path} is not a completion of banyan")
     pc = next(prefix.glob("lib/**/pkgconfig"))
     environment = dict(os.environ, PKG_CONFIG_PATH=str(pc), LD_LIBRARY_PATH=str(pc.parent))
     launch = [prefix / "bin/banyan", "launch", "-n", "2", "--"]

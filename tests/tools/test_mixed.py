@@ -144,7 +144,7 @@ class Mixed(CollectiveCase):
                 ([], "a grid is missing: --local-tp N or --local-dp N", 2),
                 (["--nodes", 1], "a grid is missing: --local-tp N or --local-dp N", 2),
                 (["--local-tp", 2, "--nodes", 3, "--inter-tp", 2], "--nodes 3 is not", 2),
-                (["--nodes", 4, "--inter-dp", 3], "--nodes 4 is no multiple of --inter-dp 3", 2),
+                (["--nodes", 4, "--inter-dp", 3], "--nodes 4 is not a multiple of --inter-dp 3", 2),
                 (["--local-tp", 2, "--rows", "0:4"],
                  '--rows wants rows, more than 0 and ascending, such as 1:4096 or 64, not "0:4"', 2),
                 (["--local-tp", 2, "--rows", "4:1"], "--rows wants rows", 2),

@@ -377,7 +377,7 @@ class View(unittest.TestCase):
                 (["-o", self.folder / "plan.svg"], "plan.svg would be a page: add --svg for a figure", 2),
                 (["-o", self.page, "--trace", "/nowhere"], "cannot read the trace /nowhere", 1),
                 (["-o", self.page, "--trace", self.folder / "empty.json"], "has no operations", 1),
-                (["-o", self.page, "--trace", trace], "is no trace of this plan", 1),
+                (["-o", self.page, "--trace", trace], "is not a trace of this plan", 1),
                 (["-o", self.page, "--svg", "--ranks", "0:4"], "ranks from 0 to 3", 1),
                 (["-o", self.page, "--svg", "--ranks", "one"], 'not "one"', 1),
                 (["-o", self.page, "--svg", "--part", "50:50"], "two numbers from 0 to 100", 1)):

@@ -10,7 +10,6 @@
 #include "cli/complete.h"
 #include "cli/text.h"
 #include "core/nearest.h"
-#include "core/text/escape.h"
 
 #define HELP_COLUMN 30 /* width of the options */
 
@@ -18,20 +17,9 @@ int options_refuse(const option_table *table, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    char text[4096], escaped[4096];
-    vsnprintf(text, sizeof text, format, args);
+    text_print_error(table->command, format, args);
     va_end(args);
-    fprintf(stderr, "%s: %s\n", table->command, escape_controls(text, escaped, sizeof escaped));
     return EXIT_USAGE;
-}
-
-/* printf's widths count bytes. */
-static int columns_of(const char *text)
-{
-    int columns = 0;
-    for (; *text; text++)
-        columns += (*text & 0xc0) != 0x80;
-    return columns;
 }
 
 static void cli_options_print_help(const option_table *table)
@@ -44,7 +32,7 @@ static void cli_options_print_help(const option_table *table)
         snprintf(left, sizeof left, "%s%c%s--%s%s%s", entry->letter ? "-" : " ",
                  entry->letter ? entry->letter : ' ', entry->letter ? ", " : "  ", entry->name,
                  entry->argument ? " " : "", entry->argument ? entry->argument : "");
-        int columns = columns_of(left);
+        int columns = text_columns(left);
         if (columns <= HELP_COLUMN)
             printf("  %s%*s  %s\n", left, HELP_COLUMN - columns, "", entry->help);
         else
@@ -295,6 +283,7 @@ options_result options_parse_only(const option_table *table, int argc, char **ar
     options_result result = options_parse_anywhere(table, argc, argv, &rest);
     if (result != OPTIONS_OK || rest == argc)
         return result;
-    options_refuse(table, "\"%s\" is no option; %s --help lists them", argv[rest], table->command);
+    options_refuse(table, "\"%s\" is not an option; %s --help lists them", argv[rest],
+                   table->command);
     return OPTIONS_WRONG;
 }

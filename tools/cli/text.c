@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/text/escape.h"
+
 const char *text_bytes(uint64_t bytes, char text[TEXT_NUMBER_BYTES])
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
@@ -45,11 +47,24 @@ const char *text_seconds(double seconds, char text[TEXT_NUMBER_BYTES])
     return text;
 }
 
+void text_print_error(const char *who, const char *format, va_list args)
+{
+    char text[4096], escaped[4096];
+    vsnprintf(text, sizeof text, format, args);
+    fprintf(stderr, "%s: %s\n", who, escape_controls(text, escaped, sizeof escaped));
+}
+
+int text_columns(const char *text)
+{
+    int columns = 0;
+    for (; *text; text++)
+        columns += (*text & 0xc0) != 0x80;
+    return columns;
+}
+
 const char *text_right(const char *text, int columns, char padded[TEXT_NUMBER_BYTES])
 {
-    int wide = 0;
-    for (const char *at = text; *at; at++)
-        wide += (*at & 0xc0) != 0x80;
+    int wide = text_columns(text);
     int spaces = wide < columns && columns < TEXT_NUMBER_BYTES - 4 ? columns - wide : 0;
     snprintf(padded, TEXT_NUMBER_BYTES, "%*s%s", spaces, "", text);
     return padded;

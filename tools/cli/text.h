@@ -2,6 +2,7 @@
 #ifndef TOOLS_TEXT_H
 #define TOOLS_TEXT_H
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -14,8 +15,14 @@ const char *text_count(uint64_t count, char text[TEXT_NUMBER_BYTES]);
 /* "0.123 s", "4.56 ms", "789 µs" */
 const char *text_seconds(double seconds, char text[TEXT_NUMBER_BYTES]);
 
-/* Pad the text on the left to `columns` on a terminal; printf counts bytes. */
+/* Return the columns of a text on a terminal; printf's widths count bytes. */
+int text_columns(const char *text);
+
+/* Pad the text on the left to `columns`. */
 const char *text_right(const char *text, int columns, char padded[TEXT_NUMBER_BYTES]);
+
+/* Print "<who>: <message>" on stderr, with control characters escaped. */
+void text_print_error(const char *who, const char *format, va_list args);
 
 /* More than any memory. */
 #define SIZES_MOST (UINT64_C(1) << 50)

@@ -45,8 +45,6 @@ banyan_status picture_grow(void **list, size_t *room, size_t count, size_t elem_
     return BANYAN_OK;
 }
 
-/* ---- steps ---- */
-
 banyan_status picture_add_step(picture *of, const picture_step *step)
 {
     if (of->step_count == PICTURE_STEPS_MOST)
@@ -111,8 +109,6 @@ banyan_status picture_take_order(picture *of)
     }
     return BANYAN_OK;
 }
-
-/* ---- lanes ---- */
 
 uint64_t picture_number(const json_t *value)
 {

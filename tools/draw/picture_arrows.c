@@ -34,8 +34,6 @@ static bool is_one_of(const char *name, const char *const *names)
     return *names != NULL;
 }
 
-/* ---- acting steps ---- */
-
 /* The proxy executes operations of a port, if it has steps of its own. */
 static bool picture_arrows_acts(const picture *of, size_t i)
 {
@@ -76,8 +74,6 @@ static bool *find_actors(const picture *of)
     free(last_on);
     return actors;
 }
-
-/* ---- signals and semaphores ---- */
 
 /* One signal or wait. The k-th signal matches the k-th wait on the same counter. */
 struct message {
@@ -235,8 +231,6 @@ static banyan_status picture_arrows_add_signals(picture *of, const bool *actors)
     return status;
 }
 
-/* ---- packets ---- */
-
 /* The last writer of packets to each scratch chunk: chunk c of rank r is first[r] + c. */
 struct packets {
     uint64_t *first;
@@ -362,8 +356,6 @@ static banyan_status add_packets(picture *of, const bool *actors)
     return status;
 }
 
-/* ---- data ---- */
-
 static banyan_status add_data_of(picture *of, size_t i, const size_t *lanes, int rank, bool gets,
                                  size_t first)
 {
@@ -413,8 +405,6 @@ static banyan_status add_all_data(picture *of, const bool *actors)
     free(lanes);
     return status;
 }
-
-/* ---- predecessors without a simulation ---- */
 
 static void picture_arrows_come_after(picture *of, size_t from, size_t to)
 {

@@ -110,8 +110,6 @@ const picture_family *picture_op_family(const picture *of, const picture_step *s
     return &picture_families[picture_op_find_kind(picture_op_name(of, step))->family];
 }
 
-/* ---- a thread block's own numbers ---- */
-
 /* The index-th of `ids` over all entries of the type. */
 static int own_number(const json_t *block, const char *list, const char *type_key, const char *type,
                       const char *ids, int index)
@@ -162,8 +160,6 @@ int picture_channel_of(const picture *of, const picture_step *step, size_t index
     return own_number(picture_block_of(of, step), "channels", "channel_type",
                       picture_op_text_of(op, "channel_type"), "channel_ids", number);
 }
-
-/* ---- operands ---- */
 
 static const char *operands_key(bool sources)
 {
@@ -217,8 +213,6 @@ picture_operand picture_operand_at(const picture *of, const picture_step *step, 
         find_remote(of, step, op, operand, &found);
     return found;
 }
-
-/* ---- words ---- */
 
 static void print_range(FILE *to, const picture_operand *operand)
 {

@@ -50,20 +50,20 @@ static banyan_status check_step(const picture *of, const char *path, const json_
     const json_t *block = picture_block_of(of, step);
     if (!block || !name)
         return banyan_error_set(BANYAN_ERR_FORMAT,
-                                "%s is no trace of this plan, which has no thread block %d on a "
+                                "%s is not a trace of this plan, which has no thread block %d on a "
                                 "rank %d",
                                 path, step->thread_block, step->rank);
     if (step->operation >= 0 && !picture_op_of(of, step))
         return banyan_error_set(BANYAN_ERR_FORMAT,
-                                "%s is no trace of this plan: rank %d, thread block %d has no "
+                                "%s is not a trace of this plan: rank %d, thread block %d has no "
                                 "operation %d",
                                 path, step->rank, step->thread_block, step->operation);
     if (strcmp(picture_op_name(of, step), name) != 0)
-        return banyan_error_set(BANYAN_ERR_FORMAT,
-                                "%s is no trace of this plan: rank %d, thread block %d, operation "
-                                "%d is %s in the plan and %s in the trace",
-                                path, step->rank, step->thread_block, step->operation,
-                                picture_op_name(of, step), name);
+        return banyan_error_set(
+            BANYAN_ERR_FORMAT,
+            "%s is not a trace of this plan: rank %d, thread block %d, operation "
+            "%d is %s in the plan and %s in the trace",
+            path, step->rank, step->thread_block, step->operation, picture_op_name(of, step), name);
     return BANYAN_OK;
 }
 

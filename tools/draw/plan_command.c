@@ -24,8 +24,6 @@ static int plan_command_fail(const char *who)
     return 1;
 }
 
-/* ---- show ---- */
-
 static int plan_command_show(const char *who, const char *path, int rank)
 {
     banyan_plan *plan;
@@ -61,8 +59,6 @@ static int plan_command_show_command(int argc, char **argv)
     return result == OPTIONS_OK ? plan_command_show(table.command, path, rank)
                                 : options_exit_code(result);
 }
-
-/* ---- diff ---- */
 
 static banyan_status print_differences_json(const char *text, size_t count)
 {
@@ -130,8 +126,6 @@ static int diff_command(int argc, char **argv)
         return options_refuse(&table, "wants 2 plans, %d given", argc - rest);
     return plan_command_diff(table.command, argv + rest, json);
 }
-
-/* ---- stats ---- */
 
 static void print_bytes(const char *what, uint64_t bytes)
 {
@@ -242,8 +236,6 @@ static int stats_command(int argc, char **argv)
     return result == OPTIONS_OK ? plan_command_stats(table.command, path, size, json)
                                 : options_exit_code(result);
 }
-
-/* ---- all of them ---- */
 
 static const command_entry subcommands[] = {
     {"show", "PLAN.json", "list its operations by rank and thread block",

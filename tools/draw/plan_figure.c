@@ -68,8 +68,6 @@ static double row_height(const struct drawing *of, size_t lane)
     return of->picture->lanes[lane].kind == PICTURE_BUFFERS ? BUFFERS_ROW : ROW;
 }
 
-/* ---- labels ---- */
-
 static void draw_label(const struct drawing *of, const picture_step *step)
 {
     double x = plan_figure_x_of(of, step->began_s), width = plan_figure_x_of(of, step->ended_s) - x;
@@ -90,8 +88,6 @@ static void draw_label(const struct drawing *of, const picture_step *step)
         svg_text(of->file, x + width / 2, y + 14, style, detail);
     free(detail);
 }
-
-/* ---- findings ---- */
 
 static bool is_at(const banyan_check_place *place, const picture_step *step)
 {
@@ -170,8 +166,6 @@ static void list_findings(struct drawing *of)
     }
     of->y += report && banyan_check_report_count(report) > 0 ? 8 : 0;
 }
-
-/* ---- lanes and steps ---- */
 
 static void draw_lane(struct drawing *of, size_t index, bool first)
 {
@@ -259,8 +253,6 @@ static void draw_badges(const struct drawing *of)
     }
 }
 
-/* ---- arrows ---- */
-
 struct spot {
     double x, y, height; /* y: top of the object that it leaves, or reaches */
 };
@@ -307,8 +299,6 @@ static void draw_arrow(struct drawing *of, const picture_arrow *arrow)
     draw_between(of, &start, &end, arrow->kind);
 }
 
-/* ---- axis ---- */
-
 static double round_unit(double raw)
 {
     double power = pow(10, floor(log10(raw)));
@@ -332,8 +322,6 @@ static void draw_axis(struct drawing *of, double top)
     }
     of->y += 10;
 }
-
-/* ---- buffers ---- */
 
 static uint64_t plan_figure_chunks_of(const struct drawing *of, int rank, int buffer)
 {
@@ -397,8 +385,6 @@ static void draw_buffers(struct drawing *of)
         of->y += 10;
     }
 }
-
-/* ---- legend and title ---- */
 
 /* Entries stand side by side as long as they fit. */
 static double place_entry(struct drawing *of, double x, const char *text)
@@ -473,8 +459,6 @@ static void draw_head(struct drawing *of)
             6;
     free(text);
 }
-
-/* ---- the whole ---- */
 
 static int compare_doubles(const void *a, const void *b)
 {

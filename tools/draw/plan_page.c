@@ -78,8 +78,6 @@ static void write_arrows(FILE *file, const picture *of)
                 of->arrows[i].from, of->arrows[i].to);
 }
 
-/* ---- operations ---- */
-
 static void write_operands(FILE *file, const picture *of, const picture_step *step, bool sources)
 {
     size_t count = picture_operand_count(picture_op_of(of, step), sources);
@@ -170,8 +168,6 @@ static banyan_status write_operations(FILE *file, const picture *of)
     free(steps);
     return BANYAN_OK;
 }
-
-/* ---- all ---- */
 
 static void write_steps(FILE *file, const picture *of)
 {

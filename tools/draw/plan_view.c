@@ -90,8 +90,6 @@ static banyan_status plan_view_gather(struct view *view)
     return BANYAN_OK;
 }
 
-/* ---- selection for a figure ---- */
-
 /* "0,2", "0:3", "0:1,7". */
 static banyan_status plan_view_read_ranks(const char *text, int count, bool *ranks)
 {
@@ -146,8 +144,6 @@ static banyan_status print_figure(FILE *to, const struct view *view)
     free(ranks);
     return status;
 }
-
-/* ---- writing ---- */
 
 static banyan_status plan_view_print(const struct view *view, char **text, size_t *bytes)
 {

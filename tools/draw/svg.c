@@ -45,8 +45,6 @@ static void colour_of(int rank, char text[32])
     snprintf(text, 32, "hsl(%.0f,52%%,%d%%)", hue, rank % 2 ? 46 : 54);
 }
 
-/* ---- layout ---- */
-
 static int count_active(const struct node *nodes, int ranks)
 {
     int active = 0;
@@ -97,8 +95,6 @@ static void draw_svg_arrange(struct picture *picture)
     draw_svg_stack(picture, picture->senders);
     draw_svg_stack(picture, picture->receivers);
 }
-
-/* ---- drawing ---- */
 
 static void draw_band(const struct picture *picture, int sender, int receiver)
 {

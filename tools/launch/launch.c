@@ -1,5 +1,4 @@
 #include "launch/launch.h"
-#include "core/text/escape.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,6 +18,7 @@
 #include "cli/clock.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/text.h"
 #include "launch/cleanup.h"
 #include "launch/tagged.h"
 
@@ -60,14 +60,12 @@ struct launch {
     double kill_at, timeout_at;
 };
 
-static void launch_say(const struct launch *launch, const char *format, ...)
+static void launch_print_error(const struct launch *launch, const char *format, ...)
 {
-    char text[1024], escaped[1024];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    text_print_error(launch->job->who, format, args);
     va_end(args);
-    fprintf(stderr, "%s: %s\n", launch->job->who, escape_controls(text, escaped, sizeof escaped));
 }
 
 static bool random_hex(char text[33])
@@ -79,8 +77,6 @@ static bool random_hex(char text[33])
         snprintf(text + 2 * i, 3, "%02x", bytes[i]);
     return true;
 }
-
-/* ---- in the rank's process ---- */
 
 static void set_number(const char *name, int value)
 {
@@ -150,8 +146,6 @@ static void be_rank(const struct launch *launch, int rank, const int output[2], 
     _exit(EXIT_NOT_FOUND);
 }
 
-/* ---- starting ---- */
-
 /* Return the result of the child's exec: 0, or its errno. The pipe closes on success. */
 static int exec_error(int pipe)
 {
@@ -179,7 +173,8 @@ static bool open_output(struct launch *launch, int rank, int write_ends[2])
 
 static bool cannot_start(struct launch *launch, int rank, int error)
 {
-    launch_say(launch, "cannot start rank %d of %d: %s", rank, launch->job->count, strerror(error));
+    launch_print_error(launch, "cannot start rank %d of %d: %s", rank, launch->job->count,
+                       strerror(error));
     launch->exit_code = 1;
     return false;
 }
@@ -190,12 +185,13 @@ static bool cannot_run(struct launch *launch, int error)
     const char *program = launch->job->program[0];
     launch->exit_code = error == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN;
     if (error != ENOENT || strchr(program, '/'))
-        launch_say(launch, "cannot run %s: %s", program, strerror(error));
+        launch_print_error(launch, "cannot run %s: %s", program, strerror(error));
     else if (access(program, F_OK) != 0)
-        launch_say(launch, "cannot run %s: %s in the folders of PATH", program, strerror(error));
+        launch_print_error(launch, "cannot run %s: %s in the folders of PATH", program,
+                           strerror(error));
     else
-        launch_say(launch, "cannot run %s: %s in the folders of PATH; there is ./%s", program,
-                   strerror(error), program);
+        launch_print_error(launch, "cannot run %s: %s in the folders of PATH; there is ./%s",
+                           program, strerror(error), program);
     return false;
 }
 
@@ -236,8 +232,6 @@ close_ends:
         return cannot_run(launch, error);
     return error == 0 || cannot_start(launch, rank, error);
 }
-
-/* ---- ending ---- */
 
 static void signal_rank(const struct rank *rank, int number)
 {
@@ -289,8 +283,8 @@ static void launch_conclude(struct launch *launch)
     if (launch->running > 0)
         snprintf(others, sizeof others, "; ending the other %d", launch->running);
     if (killed || !launch->job->ranks_explain)
-        launch_say(launch, "rank %d (process %d) %s%s", rank, launch->ranks[rank].pid, what,
-                   others);
+        launch_print_error(launch, "rank %d (process %d) %s%s", rank, launch->ranks[rank].pid, what,
+                           others);
     begin_ending(launch);
 }
 
@@ -338,14 +332,12 @@ static void look_at_guard(struct launch *launch)
     else
         snprintf(what, sizeof what, "was killed by signal %d (%s)", how.si_status,
                  strsignal(how.si_status));
-    launch_say(launch,
-               "the helper that cleans up after this process (process %d) %s; ending the %d ranks",
-               (int)launch->guard.pid, what, launch->running);
+    launch_print_error(
+        launch, "the helper that cleans up after this process (process %d) %s; ending the %d ranks",
+        (int)launch->guard.pid, what, launch->running);
     launch->exit_code = 1;
     begin_ending(launch);
 }
-
-/* ---- watching ---- */
 
 static bool is_end_signal(int number)
 {
@@ -396,8 +388,8 @@ static void look_at_clock(struct launch *launch)
         (launch->running == 0 || now >= launch->conclude_at))
         launch_conclude(launch);
     if (!launch->ending && now >= launch->timeout_at) {
-        launch_say(launch, "the job still runs after %g s; ending its %d ranks",
-                   launch->job->timeout_s, launch->running);
+        launch_print_error(launch, "the job still runs after %g s; ending its %d ranks",
+                           launch->job->timeout_s, launch->running);
         launch->exit_code = EXIT_TIMEOUT;
         begin_ending(launch);
     }
@@ -448,8 +440,6 @@ static void drain_output(struct launch *launch)
     }
 }
 
-/* ---- the whole ---- */
-
 static bool block_signals(struct launch *launch)
 {
     sigset_t taken;
@@ -469,7 +459,7 @@ static bool block_signals(struct launch *launch)
 static bool make_names(struct launch *launch)
 {
     if (!random_hex(launch->job_name) || !random_hex(launch->secret)) {
-        launch_say(launch, "no random bytes for the job's secret: %s", strerror(errno));
+        launch_print_error(launch, "no random bytes for the job's secret: %s", strerror(errno));
         return false;
     }
     const char *given = getenv("BANYAN_SECRET");
@@ -477,10 +467,11 @@ static bool make_names(struct launch *launch)
         return true;
     size_t digits = strspn(given, "0123456789abcdefABCDEF"), wanted = sizeof launch->secret - 1;
     if (digits != wanted || given[digits]) {
-        launch_say(launch,
-                   "BANYAN_SECRET has %zu characters, the first %zu of them hexadecimal digits, "
-                   "not %zu digits",
-                   strlen(given), digits, wanted);
+        launch_print_error(
+            launch,
+            "BANYAN_SECRET has %zu characters, the first %zu of them hexadecimal digits, "
+            "not %zu digits",
+            strlen(given), digits, wanted);
         return false;
     }
     memcpy(launch->secret, given, sizeof launch->secret);
@@ -508,7 +499,7 @@ int launch_run(const launch_job *job)
     launch.streams = job->tag_output ? calloc(streams, sizeof *launch.streams) : NULL;
     struct pollfd *polled = calloc(streams + 1, sizeof *polled);
     if (!launch.ranks || !polled || (job->tag_output && !launch.streams)) {
-        launch_say(&launch, "out of memory for %d ranks", job->count);
+        launch_print_error(&launch, "out of memory for %d ranks", job->count);
         goto free_ranks;
     }
     for (size_t i = 0; i < streams; i++)
@@ -516,11 +507,11 @@ int launch_run(const launch_job *job)
     if (!make_names(&launch))
         goto free_ranks;
     if (!block_signals(&launch)) {
-        launch_say(&launch, "cannot set up the job: %s", strerror(errno));
+        launch_print_error(&launch, "cannot set up the job: %s", strerror(errno));
         goto free_ranks;
     }
     if (!guard_start(&launch.guard)) {
-        launch_say(&launch, "cannot start a process: %s", strerror(errno));
+        launch_print_error(&launch, "cannot start a process: %s", strerror(errno));
         goto close_signals;
     }
     launch.exit_code = 0;

@@ -21,8 +21,6 @@ static int layout_command_fail(const char *who)
     return 1;
 }
 
-/* ---- save ---- */
-
 struct save {
     const char *model_path, *config_path, *skip, *spec_text, *rules_path, *out;
     banyan_checkpoint *saved; /* in place of a spec */
@@ -124,8 +122,6 @@ static int save_command(int argc, char **argv)
     return code;
 }
 
-/* ---- check ---- */
-
 static int check_file(const char *who, const char *path, banyan_side side)
 {
     banyan_layout_file *file;
@@ -165,8 +161,6 @@ static int check_layout_command(int argc, char **argv)
     return check_file(table.command, path,
                       strcmp(as, "source") == 0 ? BANYAN_SOURCE : BANYAN_DESTINATION);
 }
-
-/* ---- show ---- */
 
 /* "0-3, 8, 9" */
 static void layout_command_print_ranks(const int *ranks, size_t count)
@@ -310,8 +304,6 @@ static int layout_command_show_command(int argc, char **argv)
     return result == OPTIONS_OK ? layout_command_show(table.command, path, rank, brief)
                                 : options_exit_code(result);
 }
-
-/* ---- all of them ---- */
 
 static const command_entry subcommands[] = {
     {"save", "--model FILE --spec SPEC -o FILE.json", "write the layouts of all ranks",

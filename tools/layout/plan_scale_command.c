@@ -50,8 +50,6 @@ static void plan_scale_command_choose_ranks(struct scale *scale)
             scale->sampled == 1 ? 0 : (int)((int64_t)i * (ranks - 1) / (scale->sampled - 1));
 }
 
-/* ---- reporting ---- */
-
 static int by_seconds(const void *a, const void *b)
 {
     double first = ((const banyan_reshard_plan_cost *)a)->seconds;

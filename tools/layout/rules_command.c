@@ -21,8 +21,6 @@ static int rules_command_fail(const char *who)
     return 1;
 }
 
-/* ---- list ---- */
-
 /* Print the first comment of a rule file, up to its first line that is not a comment. */
 static void print_about(const char *text)
 {
@@ -69,8 +67,6 @@ static int rules_command_list(int argc, char **argv)
     return 0;
 }
 
-/* ---- show ---- */
-
 static int rules_command_show(int argc, char **argv)
 {
     int rest;
@@ -95,8 +91,6 @@ static int rules_command_show(int argc, char **argv)
             name);
     return 1;
 }
-
-/* ---- check ---- */
 
 struct checking {
     const char *rules_path, *model_path, *config_path, *skip, *spec_text;
@@ -221,8 +215,6 @@ static int rules_command_check(int argc, char **argv)
     banyan_rules_destroy(job.rules);
     return code;
 }
-
-/* ---- the command ---- */
 
 int rules_command(int argc, char **argv)
 {

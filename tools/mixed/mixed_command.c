@@ -16,16 +16,12 @@
 #define HIDDEN_MOST (1 << 24)
 #define BUFFER_MOST (UINT64_C(1) << 40) /* bytes */
 
-/* ---- sizes ---- */
-
 static void mixed_command_make_sizes(mixed_job *job)
 {
     for (uint64_t rows = job->rows[0]; rows <= job->rows[1] && job->size_count < MIXED_SIZES_MOST;
          rows *= 2)
         job->sizes[job->size_count++].rows = rows;
 }
-
-/* ---- running ---- */
 
 static int mixed_command_report(const mixed_job *job)
 {
@@ -82,8 +78,6 @@ static int mixed_command_run(mixed_job *job)
     return code;
 }
 
-/* ---- the command ---- */
-
 /* The longer one of input and output. */
 static int mixed_command_check_buffers(const option_table *table, const mixed_job *job)
 {
@@ -122,8 +116,8 @@ static int mixed_command_resolve(const option_table *table, mixed_job *job, cons
     int64_t nodes = (int64_t)options->inter_tp * options->inter_dp;
     int64_t ranks = nodes * options->local_tp * options->local_dp;
     if (options->nodes > 0 && options->nodes != nodes && nodes_left)
-        return options_refuse(table, "--nodes %d is no multiple of --inter-dp %d", options->nodes,
-                              options->inter_dp);
+        return options_refuse(table, "--nodes %d is not a multiple of --inter-dp %d",
+                              options->nodes, options->inter_dp);
     if (options->nodes > 0 && options->nodes != nodes)
         return options_refuse(table, "--nodes %d is not --inter-tp %d × --inter-dp %d",
                               options->nodes, options->inter_tp, options->inter_dp);

@@ -28,8 +28,6 @@ struct found {
     double expected, found;
 };
 
-/* ---- elements ---- */
-
 /* Return a whole number, different at every place, whose sums over 64 ranks every type holds
  * exactly. */
 static int mixed_rank_value(int rank, uint64_t index)
@@ -63,8 +61,6 @@ static double mixed_rank_load(DLDataType dtype, const char *from, uint64_t index
     return (double)f32_of_bits(dtype.code == kDLBfloat ? f32_of_bf16(half) : f32_of_f16(half));
 }
 
-/* ---- expected outputs ---- */
-
 /* Return, for the rank with this dp index, the sum over tp of an input's element. */
 static double sum_over_tp(const banyan_mixed_grid *grid, int dp_index, uint64_t index)
 {
@@ -90,8 +86,6 @@ static double mixed_rank_expected(const banyan_mixed_grid *grid, banyan_mixed_op
         return sum;
     }
 }
-
-/* ---- one cell ---- */
 
 static bool is_long_input(banyan_mixed_op op)
 {
@@ -207,8 +201,6 @@ static banyan_status run_cell(const struct rank_run *run, mixed_size *size, bany
     return BANYAN_OK;
 }
 
-/* ---- all of them ---- */
-
 static bool is_valid(const struct rank_run *run, banyan_mixed_op op, banyan_mixed_mode mode)
 {
     banyan_mixed_mode modes[BANYAN_MIXED_MODES];
@@ -291,8 +283,6 @@ static banyan_status mixed_rank_run_all(const struct rank_run *run)
     }
     return job->save_path ? banyan_mixed_save_autotune(run->mixed, job->save_path) : BANYAN_OK;
 }
-
-/* ---- setting up ---- */
 
 static banyan_status mixed_rank_take_buffers(struct rank_run *run)
 {

@@ -36,8 +36,6 @@ static bool op_is_run(const mixed_job *job, banyan_mixed_op op)
     return false;
 }
 
-/* ---- the table ---- */
-
 #define COLUMN_LEAST 12
 
 static int column_of(banyan_mixed_mode mode)
@@ -148,8 +146,6 @@ void mixed_report(const mixed_job *job)
                text_count(mixed_report_sum_of_checked(job), count));
 }
 
-/* ---- wrong elements ---- */
-
 static const char *mixed_report_tell(const mixed_job *job, const mixed_size *size,
                                      banyan_mixed_op op, banyan_mixed_mode mode,
                                      char text[MIXED_WRONG_BYTES])
@@ -178,8 +174,6 @@ const char *mixed_report_wrong(const mixed_job *job, char text[MIXED_WRONG_BYTES
     }
     return NULL;
 }
-
-/* ---- JSON ---- */
 
 static json_t *cell_json(const mixed_job *job, const mixed_size *size, banyan_mixed_op op,
                          banyan_mixed_mode mode)

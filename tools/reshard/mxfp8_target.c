@@ -118,7 +118,7 @@ void mxfp8_target_destroy(mxfp8_target *target)
     *target = (mxfp8_target){0};
 }
 
-/* The smallest power of two that is no less than amax ÷ 448, as an exponent. */
+/* The smallest power of two that is at least amax ÷ 448, as an exponent. */
 static int scale_of(float amax)
 {
     int exponent;

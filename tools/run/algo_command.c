@@ -14,8 +14,6 @@
 #define LIST_WHO WHO " list"
 #define EMIT_WHO WHO " emit"
 
-/* ---- list ---- */
-
 static void algo_command_print_table(void)
 {
     banyan_algorithm_info info;
@@ -60,8 +58,6 @@ static int algo_command_list(int argc, char **argv)
     algo_command_print_table();
     return 0;
 }
-
-/* ---- emit ---- */
 
 struct emission {
     const char *name, *op, *out;

@@ -11,8 +11,6 @@
 /* Values are made and compared in blocks of this size; the constant lets compilers vectorise. */
 #define BLOCK 512
 
-/* ---- types ---- */
-
 static bool run_data_is_float(DLDataType dtype)
 {
     return dtype.code != kDLInt && dtype.code != kDLUInt;
@@ -74,8 +72,6 @@ static int64_t integer_value(DLDataType dtype, uint64_t bits)
     return dtype.code == kDLInt ? (int64_t)(bits << unused) >> unused
                                 : (int64_t)(bits << unused >> unused);
 }
-
-/* ---- values ---- */
 
 static inline uint32_t run_data_mix(uint32_t value)
 {
@@ -142,8 +138,6 @@ static void reduce_values(banyan_reduce_op op, const int64_t *more, int64_t *val
     for (size_t i = 0; i < BLOCK && op == BANYAN_MAX; i++)
         values[i] = more[i] > values[i] ? more[i] : values[i];
 }
-
-/* ---- elements ---- */
 
 /* With a size that the compiler knows. */
 static inline void put_sized(size_t elem_bytes, size_t count, const int64_t *values, char *to)
@@ -229,8 +223,6 @@ void run_data_check(const run_data *data, unsigned turn, const banyan_plan_resul
         *checked += parts[i].bytes / data->elem_bytes;
     }
 }
-
-/* ---- choosing ---- */
 
 /* Find, over all outputs, the largest number of values reduced into an element, and the operator.
  */

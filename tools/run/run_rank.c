@@ -40,8 +40,6 @@ struct rank_run {
     double *all_seconds;
 };
 
-/* ---- buffers ---- */
-
 static banyan_status run_rank_take_ordinary(struct rank_run *run, int which, uint64_t bytes)
 {
     run->ordinary[which] = aligned_alloc(4096, (size_t)(bytes / 4096 + 1) * 4096);
@@ -98,8 +96,6 @@ static banyan_status find_buffers(const struct rank_run *run, const run_size *si
     return BANYAN_OK;
 }
 
-/* ---- setting up ---- */
-
 static banyan_status run_rank_load(struct rank_run *run)
 {
     const run_job *job = run->job;
@@ -144,8 +140,6 @@ static banyan_status run_once(const struct rank_run *run, const run_size *size,
                                             size->message_bytes, run->job->data.dtype, NULL));
     return banyan_loaded_plan_wait(run->loaded);
 }
-
-/* ---- checking ---- */
 
 /* Return where the host reads, or prepares, a buffer's contents. */
 static char *image_of(const struct rank_run *run, const char *at)
@@ -225,8 +219,6 @@ static banyan_status check_turn(const struct rank_run *run, run_size *size,
     return gather_found(run, size, turn, &found);
 }
 
-/* ---- timing ---- */
-
 /* Measure the seconds of a run on the slowest rank, equal on all ranks. */
 static banyan_status time_runs(const struct rank_run *run, const run_size *size,
                                const struct buffers *with, int iters, double *seconds)
@@ -280,8 +272,6 @@ static banyan_status time_size(const struct rank_run *run, run_size *size,
     }
     return BANYAN_OK;
 }
-
-/* ---- all sizes ---- */
 
 static banyan_status run_size_whole(const struct rank_run *run, run_size *size)
 {

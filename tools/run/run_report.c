@@ -18,8 +18,6 @@ static uint64_t run_report_elems_of(const run_job *job, const run_size *size)
     return size->bytes / job->data.elem_bytes;
 }
 
-/* ---- the table ---- */
-
 void run_report_head(const run_job *job)
 {
     const banyan_plan_info *info = &job->info;
@@ -85,8 +83,6 @@ void run_report_end(const run_job *job)
                text_count(run_report_sum_of_checked(job), text));
 }
 
-/* ---- wrong elements ---- */
-
 const char *run_report_wrong(const run_job *job, const run_size *size, char text[RUN_WRONG_BYTES])
 {
     char found[RUN_DATA_TEXT_BYTES], expected[RUN_DATA_TEXT_BYTES];
@@ -101,8 +97,6 @@ const char *run_report_wrong(const run_job *job, const run_size *size, char text
              text_count(size->wrong, count));
     return text;
 }
-
-/* ---- JSON ---- */
 
 static json_t *wrong_json(const run_job *job, const run_size *size)
 {

@@ -28,8 +28,6 @@ typedef struct tune_job {
     failure *failed;
 } tune_job;
 
-/* ---- times, which rank 0 keeps ---- */
-
 typedef struct measurement {
     banyan_tune_time time;
     char algorithm[64]; /* time.algorithm is NULL */
@@ -124,8 +122,6 @@ static json_t *times_json(const measurements *kept)
     return list;
 }
 
-/* ---- the table in the file ---- */
-
 static void tune_command_print_row(const json_t *row)
 {
     char text[TEXT_NUMBER_BYTES], nodes[TEXT_NUMBER_BYTES];
@@ -190,8 +186,6 @@ static banyan_status tune_command_report(const tune_job *job, const measurements
     return BANYAN_OK;
 }
 
-/* ---- a rank ---- */
-
 static void tune_command_show(void *context, const char *what, double share)
 {
     const measurements *kept = context;
@@ -242,8 +236,6 @@ static int tune_rank(int rank, void *context)
         failure_note(job->failed, rank, status);
     return status == BANYAN_OK ? 0 : 1;
 }
-
-/* ---- the command ---- */
 
 static int tune_command_run(tune_job *job)
 {

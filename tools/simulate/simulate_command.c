@@ -30,8 +30,6 @@ struct arguments {
     bool json;
 };
 
-/* ---- plans ---- */
-
 /* A plan and, if it was compiled here, its parameters. */
 typedef struct sized_plan {
     banyan_plan *plan;
@@ -80,8 +78,6 @@ static banyan_status simulate_command_make_plan(const struct arguments *given,
     *made = (sized_plan){.instances = params.instances, .unit_bytes = params.unit_bytes};
     return plan_file_compile(given->algorithm, &params, &made->plan);
 }
-
-/* ---- sizes ---- */
 
 typedef struct simulated {
     const struct arguments *given;

@@ -52,8 +52,6 @@ void simulate_report_size(simulate_report *report, const message *size,
     fflush(stdout);
 }
 
-/* ---- links ---- */
-
 static int compare_uses(const void *a, const void *b)
 {
     const banyan_link_use *first = a, *second = b;
@@ -115,8 +113,6 @@ json_t *simulate_report_links_json(const banyan_simulation *of)
     free(uses);
     return list;
 }
-
-/* ---- critical path ---- */
 
 /* Steps of one kind of operation. */
 typedef struct share {
@@ -184,8 +180,6 @@ json_t *simulate_report_path_json(const banyan_simulation *of)
                             "began_s", step.began_s, "ended_s", step.ended_s));
     return list;
 }
-
-/* ---- the end ---- */
 
 static void simulate_report_print_json(const simulate_report *report)
 {

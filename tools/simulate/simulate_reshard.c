@@ -50,8 +50,6 @@ const char *simulate_reshard_problem(const simulate_reshard_arguments *given,
     return NULL;
 }
 
-/* ---- planning ---- */
-
 static banyan_status simulate_reshard_rank_layouts(void *context, int rank, banyan_layout *source,
                                                    banyan_layout *destination)
 {
@@ -94,8 +92,6 @@ static banyan_status plan_model(job *of)
     progress_end(&of->bar);
     return status;
 }
-
-/* ---- reporting ---- */
 
 static void print_traffic(const job *of)
 {
@@ -170,8 +166,6 @@ static banyan_status simulate_reshard_print_json(const job *of)
                   (json_int_t)info.most_received, "forecasts", forecasts_json(of));
     return json_print(object);
 }
-
-/* ---- simulating ---- */
 
 static banyan_status forecast_one(job *of, banyan_service_kind service)
 {

@@ -16,8 +16,6 @@ static int topo_command_fail(const char *who)
     return 1;
 }
 
-/* ---- list ---- */
-
 static int print_list(const char *who, json_t *list)
 {
     if (!list)
@@ -55,8 +53,6 @@ static int list_command(int argc, char **argv)
         return options_exit_code(result);
     return print_list(table.command, json ? json_array() : NULL);
 }
-
-/* ---- show ---- */
 
 /* Links that an entry of the file makes, each direction counted. */
 static uint64_t count_links(const json_t *entry)
@@ -127,8 +123,6 @@ static int topo_command_show_command(int argc, char **argv)
     return result == OPTIONS_OK ? topo_command_show(table.command, name, json)
                                 : options_exit_code(result);
 }
-
-/* ---- all of them ---- */
 
 static const command_entry subcommands[] = {
     {"list", "", "list the topologies that Banyan ships", list_command},

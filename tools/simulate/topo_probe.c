@@ -50,8 +50,6 @@ static int sets_for(int ranks)
     return sets;
 }
 
-/* ---- plans that do one thing, on all pairs of ranks at once ---- */
-
 typedef struct pair {
     banyan_program *program;
     int rank, partner;
@@ -187,8 +185,6 @@ static banyan_status build_plan(int ranks, probe_build build, banyan_plan **plan
     return status;
 }
 
-/* ---- running them ---- */
-
 static banyan_status run_forked(run_job *job, const uint64_t *messages, size_t count)
 {
     size_t bytes = count * sizeof *job->sizes;
@@ -254,8 +250,6 @@ static banyan_status take_measurement(int ranks, double rounds_s, measurement *o
         of->seconds[i] = fmin(of->seconds[i], seconds[i]);
     return status;
 }
-
-/* ---- figures ---- */
 
 typedef struct rates {
     double local, others, packet, reduce, sums; /* bytes a second */

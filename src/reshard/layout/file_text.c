@@ -97,7 +97,7 @@ static banyan_status file_text_add_tensors(const banyan_layout *layout, json_t *
         json_t *object = json_pack("{s:s, s:s, s:o, s:[]}", "name", local->name, "dtype", dtype,
                                    "shape", json_of_ints(local->shape, local->ndim), "pieces");
         if (!object || json_array_append_new(tensors, object) != 0)
-            return file_text_unwritable(local, "its name is no UTF-8, or memory ran out");
+            return file_text_unwritable(local, "its name is not UTF-8, or memory ran out");
     }
     return BANYAN_OK;
 }
@@ -114,7 +114,7 @@ static banyan_status file_text_add_pieces(const banyan_layout *layout, json_t *t
         if (json_array_append_new(json_object_get(tensor, "pieces"),
                                   file_text_piece_to_json(piece, local->ndim)) != 0)
             return file_text_unwritable(
-                local, "the name of a piece's tensor is no UTF-8, or memory ran out");
+                local, "the name of a piece's tensor is not UTF-8, or memory ran out");
     }
     return BANYAN_OK;
 }

@@ -388,7 +388,8 @@ static bool sort_values(directory_part *part, struct key *key)
     return true;
 }
 
-/* Keep an answer, because thousands of ranks may ask for one key. Failing to keep it is no error.
+/* Keep an answer, because thousands of ranks may ask for one key. Failing to keep it is not an
+ * error.
  */
 static void keep_answer(directory_part *part, struct key *key, const void *answer, size_t bytes)
 {

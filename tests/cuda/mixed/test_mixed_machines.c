@@ -78,7 +78,7 @@ int main(void)
 {
     gpu_count();
     if (!gpu_is_emulated()) {
-        printf("skipped: the GPUs of one machine are no several machines\n");
+        printf("skipped: the GPUs of one machine are not several machines\n");
         return 77;
     }
     setenv("BANYAN_NVSHMEM", BANYAN_EMULATED_MODULES "/libnvshmem_host.so.3", 1);
