@@ -43,7 +43,7 @@ const char *banyan_last_error(void)
 }
 
 /* Format into a temporary buffer first: the arguments may point into last_error. */
-static void set_sentence(const char *format, va_list args, const char *suffix)
+static void error_set_message(const char *format, va_list args, const char *suffix)
 {
     char text[ERROR_BYTES];
     vsnprintf(text, sizeof text, format, args);
@@ -56,7 +56,7 @@ banyan_status banyan_error_set(banyan_status status, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    set_sentence(format, args, "");
+    error_set_message(format, args, "");
     va_end(args);
     return status;
 }
@@ -73,7 +73,7 @@ banyan_status error_set_errno(const char *format, ...)
              error, limit_text);
     va_list args;
     va_start(args, format);
-    set_sentence(format, args, suffix);
+    error_set_message(format, args, suffix);
     va_end(args);
     return BANYAN_ERR_SYSTEM;
 }

@@ -69,7 +69,7 @@ typedef struct module_wait {
     uint64_t ask_ns, log_ns;    /* when to ask for the late rank, and when to log a line */
     uint64_t due_ns;            /* when the next of these is due, once peers know of this wait */
     int rank;                   /* the awaited rank, as peers know it */
-    uint64_t heard_ns;          /* for a device's wait: when it last reported */
+    uint64_t reported_ns;       /* for a device's wait: when it last reported */
     bool is_known;              /* this wait is reported to peers that ask */
 } module_wait;
 

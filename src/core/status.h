@@ -18,14 +18,14 @@
 /* A saved status and message: later calls may overwrite the last error. */
 typedef struct error_kept {
     banyan_status status;
-    char sentence[2048];
+    char message[2048];
 } error_kept;
 
 static inline error_kept error_keep(banyan_status status)
 {
     error_kept kept = {.status = status};
     if (status != BANYAN_OK)
-        snprintf(kept.sentence, sizeof kept.sentence, "%s", banyan_last_error());
+        snprintf(kept.message, sizeof kept.message, "%s", banyan_last_error());
     return kept;
 }
 
@@ -34,7 +34,7 @@ static inline error_kept error_keep(banyan_status status)
 static inline banyan_status error_again(const error_kept *kept)
 {
     return kept->status == BANYAN_OK ? BANYAN_OK
-                                     : banyan_error_set(kept->status, "%s", kept->sentence);
+                                     : banyan_error_set(kept->status, "%s", kept->message);
 }
 
 #endif

@@ -114,7 +114,7 @@ static banyan_status memory_measure_all(memory_space *space, user_memory *user, 
     return mine;
 }
 
-/* Choose by the sum of the node's times, so that all of its ranks choose alike. */
+/* Choose by the sum of the node's times, so that all of its ranks choose the same way. */
 static user_memory_way memory_measure_fastest(const memory_space *space, unsigned ways,
                                               const uint64_t (*all_ns)[USER_MEMORY_WAYS])
 {

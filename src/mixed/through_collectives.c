@@ -48,9 +48,9 @@ static banyan_status through_collectives_explain(const banyan_mixed *mixed, mixe
         name_members(mixed, group, names, sizeof names);
     }
     char own[32] = "";
-    if (strncmp(cause.sentence, "rank ", 5) != 0)
+    if (strncmp(cause.message, "rank ", 5) != 0)
         snprintf(own, sizeof own, "rank %d: ", mixed->rank);
-    return error_set(cause.status, "%s%s; the call was %s%s", own, cause.sentence, what, names);
+    return error_set(cause.status, "%s%s; the call was %s%s", own, cause.message, what, names);
 }
 
 static banyan_status explain_mode(const banyan_mixed *mixed, mixed_group group,

@@ -43,7 +43,7 @@ static banyan_status worlds_give_up(banyan_world *worlds[MIXED_GROUPS], banyan_w
 {
     error_kept kept = error_keep(status);
     if (half)
-        (void)banyan_world_abort(half, kept.sentence);
+        (void)banyan_world_abort(half, kept.message);
     worlds_close(worlds);
     return error_again(&kept);
 }
@@ -80,7 +80,7 @@ bool worlds_end_together(banyan_world *parent, banyan_world *worlds[MIXED_GROUPS
     for (int group = 0; group < MIXED_GROUPS && ended != BANYAN_OK; group++) {
         if (worlds[group] &&
             kept.status == BANYAN_ERR_PEER_LOST) /* the lost peer is not in every group */
-            (void)banyan_world_abort(worlds[group], kept.sentence);
+            (void)banyan_world_abort(worlds[group], kept.message);
         else if (worlds[group])
             (void)control_fail(worlds[group], error_again(&kept));
     }

@@ -72,7 +72,7 @@ void context_destroy(struct context *context)
     array_free(&context->waiting.askers);
     array_free(&context->on_device.askers);
     free(context->job_ranks);
-    free(context->sentence);
+    free(context->reason);
     free(context);
 }
 
@@ -103,12 +103,12 @@ const char *context_rank_text(const struct context *context, int rank,
     return context_ranks_text(rank, is_known ? context_job_rank(context, rank) : rank, text);
 }
 
-bool context_names_rank(const char *sentence)
+bool context_names_rank(const char *message)
 {
     int rank, at = 0;
-    if (sscanf(sentence, "rank %d (%n", &rank, &at) != 1 || at == 0)
+    if (sscanf(message, "rank %d (%n", &rank, &at) != 1 || at == 0)
         return false;
-    return strncmp(sentence + at, "rank ", 5) == 0 || strncmp(sentence + at, "pid ", 4) == 0;
+    return strncmp(message + at, "rank ", 5) == 0 || strncmp(message + at, "pid ", 4) == 0;
 }
 
 static struct message_queue *bucket_of(struct context *context, int source, uint64_t tag)
@@ -212,11 +212,11 @@ struct message *context_take_exchanged(struct context *context, uint64_t tag)
     return taken;
 }
 
-void context_end(struct context *context, banyan_status status, const char *sentence)
+void context_end(struct context *context, banyan_status status, const char *reason)
 {
     if (atomic_load(&context->ended) != BANYAN_OK)
         return;
-    context->sentence = strdup(sentence);
+    context->reason = strdup(reason);
     context->ended_ns = time_now_ns();
     atomic_store(&context->ended, (int)status);
     pthread_cond_broadcast(&context->changed);

@@ -71,7 +71,7 @@ struct context {
     size_t unacknowledged; /* sent exchange messages without acknowledgement */
     pthread_cond_t changed;
     _Atomic int ended; /* a banyan_status */
-    char *sentence;    /* the reason, once ended */
+    char *reason;      /* the reason, once ended */
     uint64_t ended_ns; /* when */
     bool was_aborted;  /* by a rank, or because a rank failed */
     int aborted_by;    /* its rank in this world */
@@ -108,7 +108,7 @@ const char *context_rank_text(const struct context *context, int rank,
 
 /* True if the message begins with a rank's full name, "rank 1 (rank 3 of the job" or "rank 3 (pid".
  */
-bool context_names_rank(const char *sentence);
+bool context_names_rank(const char *message);
 
 /* True if all ranks have given up the collective with this number. */
 bool context_gave_up(const struct context *context, uint64_t number);
@@ -124,7 +124,7 @@ struct message *context_take(struct context *context, uint32_t kind, int source,
 struct message *context_take_exchanged(struct context *context, uint64_t tag);
 void message_free(struct message *message);
 
-/* End the world. The first cause stays. `sentence` is copied. */
-void context_end(struct context *context, banyan_status status, const char *sentence);
+/* End the world. The first cause stays. `reason` is copied. */
+void context_end(struct context *context, banyan_status status, const char *reason);
 
 #endif

@@ -29,7 +29,7 @@ banyan_status control_receive(banyan_world *world, int source, uint64_t tag, con
 {
     RETURN_IF_FAILED(control_check_rank(world, source, "a message from"));
     struct message *message;
-    RETURN_IF_FAILED(world_await(world, WIRE_MESSAGE, source, tag, what, &message));
+    RETURN_IF_FAILED(world_receive(world, WIRE_MESSAGE, source, tag, what, &message));
     *data = message->data;
     *bytes = message->bytes;
     message->data = NULL;
@@ -125,7 +125,7 @@ banyan_status control_exchange(banyan_world *world, const control_message *messa
     for (size_t i = 0; i < count; i++)
         RETURN_IF_FAILED(world_send(world, WIRE_EXCHANGE, messages[i].rank, tag, messages[i].data,
                                     messages[i].bytes, -1));
-    RETURN_IF_FAILED(world_await_delivery(world, messages, count, what));
+    RETURN_IF_FAILED(world_wait_delivered(world, messages, count, what));
     RETURN_IF_FAILED(world_barrier(world, what));
     return control_collect(world, tag, received, received_count);
 }
@@ -152,8 +152,8 @@ static banyan_status share_fd(banyan_world *world, int peer, uint64_t tag, int f
         return status;
     error_kept kept = error_keep(status);
     RETURN_IF_FAILED(control_check(world));
-    char why[sizeof kept.sentence + 1];
-    int length = snprintf(why, sizeof why, "%c%s", FD_NOT_SENT, kept.sentence);
+    char why[sizeof kept.message + 1];
+    int length = snprintf(why, sizeof why, "%c%s", FD_NOT_SENT, kept.message);
     RETURN_IF_FAILED(world_send(world, WIRE_DESCRIPTOR, peer, tag, why, (size_t)length, -1));
     return error_again(&kept);
 }
@@ -165,8 +165,8 @@ static const char *rank_text(const banyan_world *world, int rank, char *text)
 }
 
 /* Report a descriptor that could not be sent; the message names the rank, once. */
-static banyan_status tell_not_sent(const banyan_world *world, int source, const char *why,
-                                   int bytes)
+static banyan_status report_not_sent(const banyan_world *world, int source, const char *why,
+                                     int bytes)
 {
     char there[ENDPOINT_RANK_TEXT_BYTES], own[32];
     int length = snprintf(own, sizeof own, "rank %d", source);
@@ -180,12 +180,12 @@ static banyan_status receive_fd(banyan_world *world, int source, uint64_t tag, i
 {
     struct message *message;
     RETURN_IF_FAILED(
-        world_await(world, WIRE_DESCRIPTOR, source, tag, "sharing a descriptor", &message));
+        world_receive(world, WIRE_DESCRIPTOR, source, tag, "sharing a descriptor", &message));
     char here[ENDPOINT_RANK_TEXT_BYTES], there[ENDPOINT_RANK_TEXT_BYTES];
     banyan_status status = BANYAN_OK;
     const char *text = message->data;
     if (message->bytes > 0 && text[0] == FD_NOT_SENT)
-        status = tell_not_sent(world, source, text + 1, (int)message->bytes - 1);
+        status = report_not_sent(world, source, text + 1, (int)message->bytes - 1);
     else if (message->bytes > 0 && message->fd < 0)
         status = error_set(BANYAN_ERR_SYSTEM,
                            "%s has no room for the descriptor that %s shares: too many open files",
@@ -247,7 +247,7 @@ banyan_status control_receive_fd(banyan_world *world, int source, uint64_t tag, 
 {
     RETURN_IF_FAILED(control_check_rank(world, source, "a descriptor from"));
     struct message *message;
-    RETURN_IF_FAILED(world_await(world, WIRE_DESCRIPTOR, source, tag, what, &message));
+    RETURN_IF_FAILED(world_receive(world, WIRE_DESCRIPTOR, source, tag, what, &message));
     *data = message->data;
     *bytes = message->bytes;
     *fd = message->fd;
@@ -270,8 +270,7 @@ banyan_status control_check(banyan_world *world)
     if (status == BANYAN_OK)
         return BANYAN_OK;
     pthread_mutex_lock(&world->endpoint->reactor.lock);
-    error_set(status, "%s",
-              world->context->sentence ? world->context->sentence : "the world ended");
+    error_set(status, "%s", world->context->reason ? world->context->reason : "the world ended");
     world_note_name(banyan_last_error());
     pthread_mutex_unlock(&world->endpoint->reactor.lock);
     return status;
@@ -301,7 +300,7 @@ banyan_status control_fail(banyan_world *world, banyan_status status)
         return status;
     error_kept kept = error_keep(status);
     pthread_mutex_lock(&world->endpoint->reactor.lock);
-    liveness_abort(world->endpoint, world->context, world->rank, status, kept.sentence);
+    liveness_abort(world->endpoint, world->context, world->rank, status, kept.message);
     pthread_mutex_unlock(&world->endpoint->reactor.lock);
     return error_again(&kept);
 }

@@ -92,7 +92,7 @@ banyan_status control_check(banyan_world *world);
 uint64_t control_ended_for_ns(banyan_world *world);
 
 /* Find the cause of a failure that may follow from a loss which other ranks noticed first. Returns
- * the error that ends the world, if it ends within half a second: by then every rank has heard of a
+ * the error that ends the world, if it ends within half a second: by then every rank knows of a
  * loss. Otherwise returns `status`, whose message stays. */
 banyan_status control_first_cause(banyan_world *world, banyan_status status);
 

@@ -51,7 +51,7 @@ static const char *wait_in_call(const banyan_world *world, char text[80])
 static banyan_status report_end(banyan_world *world, int rank, const char *what)
 {
     char own[CONTROL_RANK_BYTES], call[80];
-    const char *why = world->context->sentence ? world->context->sentence : "the world ended";
+    const char *why = world->context->reason ? world->context->reason : "the world ended";
     world_note_name(why);
     return error_set((banyan_status)atomic_load(&world->context->ended),
                      "%s while %s waited%s for rank %d (%s)", why, control_own_name(world, own),
@@ -92,7 +92,7 @@ static banyan_status end_by_timeout(banyan_world *world, const control_wait *wai
     if (world->in_vain)
         status = error_again(world->in_vain);
     const error_kept kept = error_keep(status);
-    liveness_abort(world->endpoint, world->context, world->rank, status, kept.sentence);
+    liveness_abort(world->endpoint, world->context, world->rank, status, kept.message);
     return error_again(&kept);
 }
 
@@ -142,8 +142,8 @@ static banyan_status pass_deadline(banyan_world *world, const control_wait *wait
     return BANYAN_OK;
 }
 
-banyan_status world_await(banyan_world *world, uint32_t kind, int source, uint64_t tag,
-                          const char *what, struct message **message)
+banyan_status world_receive(banyan_world *world, uint32_t kind, int source, uint64_t tag,
+                            const char *what, struct message **message)
 {
     struct context *context = world->context;
     int job_rank = context_job_rank(context, source);
@@ -196,7 +196,7 @@ static int find_silent(const banyan_world *world, const control_message *message
     return world->rank;
 }
 
-banyan_status world_await_delivery(banyan_world *world, const control_message *messages,
+banyan_status world_wait_delivered(banyan_world *world, const control_message *messages,
                                    size_t count, const char *what)
 {
     struct context *context = world->context;
@@ -221,7 +221,7 @@ banyan_status world_await_delivery(banyan_world *world, const control_message *m
     return status;
 }
 
-banyan_status world_await_liveness(banyan_world *world)
+banyan_status world_wait_connected(banyan_world *world)
 {
     struct endpoint *endpoint = world->endpoint;
     control_wait wait = control_wait_begin(world);
@@ -262,7 +262,7 @@ static banyan_status fail_to_send(banyan_world *world, banyan_status status)
         return control_fail(world, status);
     error_kept kept = error_keep(status);
     pthread_mutex_lock(&world->endpoint->reactor.lock);
-    liveness_fail(world->endpoint, NULL, status, kept.sentence);
+    liveness_fail(world->endpoint, NULL, status, kept.message);
     pthread_mutex_unlock(&world->endpoint->reactor.lock);
     return error_again(&kept);
 }
@@ -285,7 +285,7 @@ banyan_status world_send(banyan_world *world, uint32_t kind, int destination, ui
     bool alone = false;
     if (status != BANYAN_OK && !may_still_agree(world))
         error_set(status, "%s",
-                  world->context->sentence ? world->context->sentence : "the world ended");
+                  world->context->reason ? world->context->reason : "the world ended");
     else
         alone = (status = send_frame(world, context_job_rank(world->context, destination), &frame,
                                      data, fd)) != BANYAN_OK;

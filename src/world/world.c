@@ -126,8 +126,8 @@ static banyan_status world_check_descriptors(const struct identity *identity, st
     if (identity->world_size == 1)
         return BANYAN_OK;
     self->descriptors = descriptors_count(identity->world_size);
-    return descriptors_check_meeting(&self->descriptors, identity->rank, identity->world_size,
-                                     rank_0_hosts(identity));
+    return descriptors_check_rendezvous(&self->descriptors, identity->rank, identity->world_size,
+                                        rank_0_hosts(identity));
 }
 
 static banyan_status world_find_place(const struct identity *identity, const char *node,
@@ -139,7 +139,7 @@ static banyan_status world_find_place(const struct identity *identity, const cha
 }
 
 /* State that exists only while a world is opened. */
-struct meeting {
+struct joining {
     struct rendezvous_place place;
     struct rendezvous *rendezvous; /* hosted by rank 0 */
     struct joiner joiner;
@@ -147,14 +147,14 @@ struct meeting {
 
 /* Join the rendezvous. Rank 0 continues to serve while it opens its world: others may take the
  * table later. */
-static banyan_status world_meet(const struct identity *identity, const struct member *self,
-                                uint64_t timeout_ns, struct member_table *table,
-                                struct meeting *meeting)
+static banyan_status world_join_ranks(const struct identity *identity, const struct member *self,
+                                      uint64_t timeout_ns, struct member_table *table,
+                                      struct joining *joining)
 {
     struct join_request request = {identity->rank, identity->world_size, timeout_ns, *self};
     if (identity->rank == 0 && rank_0_hosts(identity))
-        RETURN_IF_FAILED(serve_job(identity, &meeting->place, &meeting->rendezvous));
-    return joiner_join(&meeting->joiner, &meeting->place, &request, table);
+        RETURN_IF_FAILED(serve_job(identity, &joining->place, &joining->rendezvous));
+    return joiner_join(&joining->joiner, &joining->place, &request, table);
 }
 
 /* Rank 0 cannot open the world: inform the ranks that look for it now. */
@@ -193,16 +193,16 @@ static bool world_report(const banyan_world_options *options, const struct ident
 
 /* Joining has failed here: inform the others, unless this rank has timed out, or they have refused
  * it. False when no rank was informed. */
-static bool tell_others(const banyan_world_options *options, const struct identity *identity,
-                        struct meeting *meeting, const error_kept *why)
+static bool inform_others(const banyan_world_options *options, const struct identity *identity,
+                          struct joining *joining, const error_kept *why)
 {
     bool gave_up = why->status == BANYAN_ERR_TIMEOUT;
-    if (meeting->rendezvous) {
-        bool told = rendezvous_stop(meeting->rendezvous, gave_up ? NULL : why);
-        meeting->rendezvous = NULL;
-        return told;
+    if (joining->rendezvous) {
+        bool informed = rendezvous_stop(joining->rendezvous, gave_up ? NULL : why);
+        joining->rendezvous = NULL;
+        return informed;
     }
-    if (identity->world_size == 1 || gave_up || meeting->joiner.refused ||
+    if (identity->world_size == 1 || gave_up || joining->joiner.refused ||
         why->status == BANYAN_ERR_PEER_LOST)
         return false;
     return world_report(options, identity, why);
@@ -278,7 +278,7 @@ static void free_world(banyan_world *world)
 
 static banyan_status open_endpoint(const banyan_world_options *options,
                                    const struct identity *identity, uint64_t timeout_ns,
-                                   struct meeting *meeting, struct endpoint **endpoint)
+                                   struct joining *joining, struct endpoint **endpoint)
 {
     struct member self = {0};
     struct member_table table = {0};
@@ -288,15 +288,15 @@ static banyan_status open_endpoint(const banyan_world_options *options,
     RETURN_IF_FAILED(find_node(options->node, self.node));
     find_host(&self, options->node, self.host);
     if (!alone)
-        RETURN_IF_FAILED(world_find_place(identity, self.node, &meeting->place));
+        RETURN_IF_FAILED(world_find_place(identity, self.node, &joining->place));
     RETURN_IF_FAILED(endpoint_open(identity->rank, identity->world_size,
-                                   which_tcp(identity, &meeting->place), &self, &opened));
+                                   which_tcp(identity, &joining->place), &self, &opened));
     banyan_status status = alone ? table_of_one(&self, &table)
-                                 : world_meet(identity, &self, timeout_ns, &table, meeting);
+                                 : world_join_ranks(identity, &self, timeout_ns, &table, joining);
     if (status == BANYAN_OK)
         status = check_nodes(identity, &table);
     if (status == BANYAN_OK)
-        status = endpoint_introduce(opened, &table, meeting->place.key, rank_0_hosts(identity));
+        status = endpoint_introduce(opened, &table, joining->place.key, rank_0_hosts(identity));
     free(table.members);
     if (status != BANYAN_OK)
         endpoint_close(opened, status, banyan_last_error());
@@ -338,7 +338,7 @@ static banyan_status prepare_world(banyan_world *world)
 static banyan_status start_world(banyan_world *world)
 {
     endpoint_connect(world->endpoint);
-    banyan_status status = world_await_liveness(world);
+    banyan_status status = world_wait_connected(world);
     if (status == BANYAN_OK)
         status = world_barrier(world, "opening the world");
     return status;
@@ -346,56 +346,56 @@ static banyan_status start_world(banyan_world *world)
 
 /* Send the failure to peers that may be connecting to this rank: they have no other way to learn
  * it. */
-static void world_tell_peers(banyan_world *world, const error_kept *why)
+static void world_inform_peers(banyan_world *world, const error_kept *why)
 {
     struct endpoint *endpoint = world->endpoint;
     if (!endpoint->has_thread)
         return;
     pthread_mutex_lock(&endpoint->reactor.lock);
-    liveness_abort(endpoint, world->context, world->rank, why->status, why->sentence);
+    liveness_abort(endpoint, world->context, world->rank, why->status, why->message);
     pthread_mutex_unlock(&endpoint->reactor.lock);
-    endpoint_await_peers(endpoint, world->context);
+    endpoint_wait_for_peers(endpoint, world->context);
 }
 
-static banyan_status meet_and_prepare(const banyan_world_options *options,
+static banyan_status join_and_prepare(const banyan_world_options *options,
                                       const struct identity *identity, banyan_world *world,
-                                      struct meeting *meeting)
+                                      struct joining *joining)
 {
     uint64_t timeout_ns = 0;
     RETURN_IF_FAILED(find_timeout(options->timeout_ns, &timeout_ns));
     world->timeout_ns = world->opened_timeout_ns = timeout_ns;
     world->opens_until_ns = deadline_after(timeout_ns);
-    RETURN_IF_FAILED(open_endpoint(options, identity, timeout_ns, meeting, &world->endpoint));
+    RETURN_IF_FAILED(open_endpoint(options, identity, timeout_ns, joining, &world->endpoint));
     RETURN_IF_FAILED(prepare_world(world));
-    return meeting->joiner.is_open ? joiner_await_all(&meeting->joiner) : BANYAN_OK;
+    return joining->joiner.is_open ? joiner_wait_for_all(&joining->joiner) : BANYAN_OK;
 }
 
-/* True if this rank was ready, and has heard neither that all ranks are ready nor that they are
+/* True if this rank was ready, and knows neither that all ranks are ready nor that they are
  * not: it tries. */
-static bool may_start(const struct meeting *meeting, banyan_status status)
+static bool may_start(const struct joining *joining, banyan_status status)
 {
-    return status == BANYAN_OK || (meeting->joiner.is_ready && !meeting->joiner.has_reason &&
+    return status == BANYAN_OK || (joining->joiner.is_ready && !joining->joiner.has_reason &&
                                    status != BANYAN_ERR_TIMEOUT);
 }
 
 static banyan_status open_world(const banyan_world_options *options,
                                 const struct identity *identity, banyan_world *world)
 {
-    struct meeting meeting = {0};
+    struct joining joining = {0};
     world->rank = identity->rank;
     world->size = identity->world_size;
-    error_kept kept = error_keep(meet_and_prepare(options, identity, world, &meeting));
-    bool told = kept.status != BANYAN_OK && tell_others(options, identity, &meeting, &kept);
-    joiner_close(&meeting.joiner);
-    if (!told && may_start(&meeting, kept.status)) {
+    error_kept kept = error_keep(join_and_prepare(options, identity, world, &joining));
+    bool informed = kept.status != BANYAN_OK && inform_others(options, identity, &joining, &kept);
+    joiner_close(&joining.joiner);
+    if (!informed && may_start(&joining, kept.status)) {
         kept = error_keep(start_world(world));
         if (kept.status != BANYAN_OK)
-            world_tell_peers(world, &kept);
+            world_inform_peers(world, &kept);
     }
     if (kept.status != BANYAN_OK && world->endpoint)
-        endpoint_close(world->endpoint, kept.status, kept.sentence);
-    (void)rendezvous_stop(meeting.rendezvous, NULL);
-    sodium_memzero(&meeting.place, sizeof meeting.place);
+        endpoint_close(world->endpoint, kept.status, kept.message);
+    (void)rendezvous_stop(joining.rendezvous, NULL);
+    sodium_memzero(&joining.place, sizeof joining.place);
     world->opens_until_ns = 0;
     return error_again(&kept);
 }
@@ -437,7 +437,7 @@ static void leave_sub(banyan_world *sub, const error_kept *why)
 {
     pthread_mutex_lock(&sub->endpoint->reactor.lock);
     if (why->status == BANYAN_ERR_TIMEOUT)
-        liveness_give_up(sub->endpoint, sub->context, sub->rank, why->status, why->sentence);
+        liveness_give_up(sub->endpoint, sub->context, sub->rank, why->status, why->message);
     endpoint_forget_context(sub->endpoint, sub->context);
     pthread_mutex_unlock(&sub->endpoint->reactor.lock);
 }
@@ -456,7 +456,7 @@ banyan_status banyan_world_close(banyan_world *world)
     if (world->is_sub)
         leave_sub(world, &kept);
     else
-        endpoint_close(world->endpoint, status, kept.sentence);
+        endpoint_close(world->endpoint, status, kept.message);
     free_world(world);
     return error_again(&kept);
 }
@@ -542,10 +542,10 @@ static banyan_status fail_split(banyan_world *parent, uint64_t id, int rank, ban
 {
     struct endpoint *endpoint = parent->endpoint;
     error_kept kept = error_keep(status);
-    char reason[sizeof kept.sentence + CONTEXT_RANK_BYTES], name[CONTEXT_RANK_BYTES];
+    char reason[sizeof kept.message + CONTEXT_RANK_BYTES], name[CONTEXT_RANK_BYTES];
     snprintf(reason, sizeof reason, "%s: %s",
              context_ranks_text(rank, context_job_rank(parent->context, parent->rank), name),
-             kept.sentence);
+             kept.message);
     pthread_mutex_lock(&endpoint->reactor.lock);
     struct context *context = endpoint_context(endpoint, id);
     /* It stays until the job's world is closed: the others' messages about its end may still

@@ -47,8 +47,8 @@ struct banyan_world {
 
 /* Wait for the message of this kind and tag from a rank of the world. A failed wait ends the world
  * here. */
-banyan_status world_await(banyan_world *world, uint32_t kind, int source, uint64_t tag,
-                          const char *what, struct message **message);
+banyan_status world_receive(banyan_world *world, uint32_t kind, int source, uint64_t tag,
+                            const char *what, struct message **message);
 
 /* Send a message or step of this kind to a rank of the world. A failure ends the world for all,
  * except when a descriptor to send is missing: the message may then go without it. */
@@ -56,7 +56,7 @@ banyan_status world_send(banyan_world *world, uint32_t kind, int destination, ui
                          const void *data, size_t bytes, int fd);
 
 /* Wait until the peers have acknowledged this rank's exchange messages. */
-banyan_status world_await_delivery(banyan_world *world, const control_message *messages,
+banyan_status world_wait_delivered(banyan_world *world, const control_message *messages,
                                    size_t count, const char *what);
 
 /* Return the tag of the first step of a collective in which no rank asks for the late one. */
@@ -72,12 +72,12 @@ uint64_t world_wait_due(control_wait *wait, uint64_t number, int job_rank, const
                         char line[WORLD_LINE_BYTES]);
 
 /* Wait for the connections by which this rank's death and others' deaths are noticed. */
-banyan_status world_await_liveness(banyan_world *world);
+banyan_status world_wait_connected(banyan_world *world);
 
 banyan_status world_barrier(banyan_world *world, const char *what);
 
 /* Note the name of a rank that a message begins with. The message comes from the end of a world or
  * from an agreement; an agreement on it does not put another name before it. */
-void world_note_name(const char *sentence);
+void world_note_name(const char *text);
 
 #endif

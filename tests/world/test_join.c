@@ -166,7 +166,7 @@ static void a_rank_that_is_hung_up_on_comes_again(void **state)
     assert_int_equal(pthread_create(&thread, NULL, hang_up_and_begin, &meeting), 0);
     CHECK_OK(joiner_join(&joiner, &meeting.place, &request, &table));
     CHECK(strcmp(table.members[0].name, request.self.name) == 0);
-    CHECK_OK(joiner_await_all(&joiner));
+    CHECK_OK(joiner_wait_for_all(&joiner));
     joiner_close(&joiner);
     pthread_join(thread, NULL);
     (void)rendezvous_stop(meeting.rendezvous, NULL);

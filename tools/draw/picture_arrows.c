@@ -118,18 +118,18 @@ static banyan_status picture_arrows_add_channels(const picture *of, size_t i, bo
     const char *type = picture_arrows_text_of(op, "channel_type");
     size_t count = json_array_size(json_object_get(op, "channel_ids"));
     for (size_t k = 0; k < count; k++) {
-        struct message told = {.rank = step->rank,
-                               .type = strcmp(type, "port") == 0 ? PORT : MEMORY,
-                               .number = picture_channel_of(of, step, k),
-                               .waits = waits,
-                               .at_s = waits ? step->ended_s : step->began_s,
-                               .step = i};
+        struct message signal = {.rank = step->rank,
+                                 .type = strcmp(type, "port") == 0 ? PORT : MEMORY,
+                                 .number = picture_channel_of(of, step, k),
+                                 .waits = waits,
+                                 .at_s = waits ? step->ended_s : step->began_s,
+                                 .step = i};
         if (waits) {
-            int peer = picture_channel_peer(of, step->rank, type, told.number);
-            told.number = other_end(of, step->rank, type, told.number, peer);
-            told.rank = peer;
+            int peer = picture_channel_peer(of, step->rank, type, signal.number);
+            signal.number = other_end(of, step->rank, type, signal.number, peer);
+            signal.rank = peer;
         }
-        RETURN_IF_FAILED(add_message(all, &told));
+        RETURN_IF_FAILED(add_message(all, &signal));
     }
     return BANYAN_OK;
 }
@@ -141,13 +141,13 @@ static banyan_status add_semaphores(const picture *of, size_t i, bool waits, str
     json_t *id;
     json_array_foreach(json_object_get(picture_op_of(of, step), "semaphore_ids"), k, id)
     {
-        struct message told = {.rank = step->rank,
-                               .type = SEMAPHORE,
-                               .number = (int)picture_number(id),
-                               .waits = waits,
-                               .at_s = waits ? step->ended_s : step->began_s,
-                               .step = i};
-        RETURN_IF_FAILED(add_message(all, &told));
+        struct message signal = {.rank = step->rank,
+                                 .type = SEMAPHORE,
+                                 .number = (int)picture_number(id),
+                                 .waits = waits,
+                                 .at_s = waits ? step->ended_s : step->began_s,
+                                 .step = i};
+        RETURN_IF_FAILED(add_message(all, &signal));
     }
     return BANYAN_OK;
 }
@@ -187,12 +187,13 @@ static int compare_messages(const void *a, const void *b)
 }
 
 /* Acquires that a semaphore's initial value serves wait for no release. */
-static size_t picture_arrows_initially(const picture *of, const struct message *told)
+static size_t picture_arrows_initially(const picture *of, const struct message *signal)
 {
-    if (told->type != SEMAPHORE)
+    if (signal->type != SEMAPHORE)
         return 0;
-    const json_t *rank = json_array_get(json_object_get(of->root, "gpus"), (size_t)told->rank);
-    const json_t *entry = json_array_get(json_object_get(rank, "semaphores"), (size_t)told->number);
+    const json_t *rank = json_array_get(json_object_get(of->root, "gpus"), (size_t)signal->rank);
+    const json_t *entry =
+        json_array_get(json_object_get(rank, "semaphores"), (size_t)signal->number);
     return (size_t)picture_number(json_object_get(entry, "init_value"));
 }
 
@@ -200,16 +201,16 @@ static size_t picture_arrows_initially(const picture *of, const struct message *
 static banyan_status join_messages(picture *of, const struct message *first,
                                    const struct message *end)
 {
-    const struct message *wait = first, *told = first;
+    const struct message *wait = first, *signal = first;
     while (wait < end && !wait->waits)
         wait++;
-    const struct message *told_end = wait;
+    const struct message *signals_end = wait;
     size_t skipped = picture_arrows_initially(of, first);
     if ((size_t)(end - wait) <= skipped)
         return BANYAN_OK;
-    for (wait += skipped; wait < end && told < told_end; wait++, told++) {
-        if (of->steps[told->step].lane != of->steps[wait->step].lane)
-            RETURN_IF_FAILED(add_arrow(of, PICTURE_SIGNAL, told->step, wait->step));
+    for (wait += skipped; wait < end && signal < signals_end; wait++, signal++) {
+        if (of->steps[signal->step].lane != of->steps[wait->step].lane)
+            RETURN_IF_FAILED(add_arrow(of, PICTURE_SIGNAL, signal->step, wait->step));
     }
     return BANYAN_OK;
 }

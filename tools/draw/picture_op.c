@@ -235,7 +235,7 @@ static const char *picture_op_buffer_word(char buffer)
     return buffer == 'i' ? "input" : buffer == 'o' ? "output" : "scratch";
 }
 
-static void print_sentence(FILE *to, const picture *of, const picture_step *step, bool sources)
+static void print_operands(FILE *to, const picture *of, const picture_step *step, bool sources)
 {
     size_t count = picture_operand_count(picture_op_of(of, step), sources);
     for (size_t i = 0; i < count; i++) {
@@ -277,8 +277,8 @@ void picture_op_print_about(FILE *to, const picture *of, const picture_step *ste
     const json_t *op = picture_op_of(of, step);
     if (!op)
         return;
-    print_sentence(to, of, step, true);
-    print_sentence(to, of, step, false);
+    print_operands(to, of, step, true);
+    print_operands(to, of, step, false);
     if (picture_operand_count(op, true) == 0)
         print_channels(to, of, step);
     if (json_object_get(op, "semaphore_ids")) {

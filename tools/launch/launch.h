@@ -21,7 +21,7 @@ typedef struct launch_job {
 } launch_job;
 
 /* Run the job to its end and return the exit code: 0 when every rank ended with 0, else that of the
- * first rank that failed (128 + signal when a signal killed it), after a sentence on stderr. The
+ * first rank that failed (128 + signal when a signal killed it), after a message on stderr. The
  * other ranks are ended: SIGTERM, then SIGKILL after the grace period. 124: the timeout passed; 126
  * and 127: the program cannot be run, or found.
  *

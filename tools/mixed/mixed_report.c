@@ -146,9 +146,9 @@ void mixed_report(const mixed_job *job)
                text_count(mixed_report_sum_of_checked(job), count));
 }
 
-static const char *mixed_report_tell(const mixed_job *job, const mixed_size *size,
-                                     banyan_mixed_op op, banyan_mixed_mode mode,
-                                     char text[MIXED_WRONG_BYTES])
+static const char *mixed_report_format(const mixed_job *job, const mixed_size *size,
+                                       banyan_mixed_op op, banyan_mixed_mode mode,
+                                       char text[MIXED_WRONG_BYTES])
 {
     const mixed_cell *cell = &size->cells[op][mode];
     char index[TEXT_NUMBER_BYTES], count[TEXT_NUMBER_BYTES], checked[TEXT_NUMBER_BYTES];
@@ -167,8 +167,8 @@ const char *mixed_report_wrong(const mixed_job *job, char text[MIXED_WRONG_BYTES
         for (int op = 0; op < BANYAN_MIXED_OPS; op++) {
             for (int mode = 0; mode < BANYAN_MIXED_MODES; mode++) {
                 if (job->sizes[s].cells[op][mode].wrong > 0)
-                    return mixed_report_tell(job, &job->sizes[s], (banyan_mixed_op)op,
-                                             (banyan_mixed_mode)mode, text);
+                    return mixed_report_format(job, &job->sizes[s], (banyan_mixed_op)op,
+                                               (banyan_mixed_mode)mode, text);
             }
         }
     }

@@ -37,7 +37,7 @@ static void run_command_print_findings(const banyan_check_report *report, const 
     }
     fprintf(stderr,
             WHO
-            ": the plan is not sound, and was not run (banyan check tells more; --no-check runs "
+            ": the plan is not sound, and was not run (banyan check reports more; --no-check runs "
             "it all the same):\n%s",
             text);
     free(text);
@@ -76,7 +76,7 @@ static banyan_status run_command_make_sizes(const struct arguments *given, run_j
 }
 
 /* Print wrong elements; returns 1 if there are any. */
-static int run_command_tell_wrong(const run_job *job)
+static int run_command_print_wrong(const run_job *job)
 {
     char text[RUN_WRONG_BYTES];
     for (size_t i = 0; i < job->size_count; i++) {
@@ -99,7 +99,7 @@ static int run_command_run_ranks(run_job *job)
         fprintf(stderr, WHO ": %s\n", banyan_last_error());
         code = 1;
     }
-    return run_command_tell_wrong(job) ? 1 : code;
+    return run_command_print_wrong(job) ? 1 : code;
 }
 
 static int run_with_memory(const struct arguments *given, run_job *job)

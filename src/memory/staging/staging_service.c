@@ -183,7 +183,7 @@ static void serve_requester(helper *self, int local)
     if (local >= space->local_size)
         return;
     mailbox *requester = (mailbox *)memory_part_of(self->service->mailboxes, local);
-    bool unheard = false;
+    bool pending = false;
     bool foreign = control_pid(space->world, space->local_ranks[local]) != getpid();
     for (int i = 0; i < MAILBOX_SLOTS; i++) {
         mailbox_slot *slot = &requester->slots[i];
@@ -192,11 +192,11 @@ static void serve_requester(helper *self, int local)
             continue;
         bool together = slot->processor >= 0;
         serve_slot(self, slot, foreign);
-        unheard = together;
+        pending = together;
         if (!together)
             wake_up_notify(&requester->answered);
     }
-    if (unheard)
+    if (pending)
         wake_up_notify(&requester->answered);
 }
 

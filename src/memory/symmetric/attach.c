@@ -110,8 +110,8 @@ static void work_end(struct attaching *work)
 
 /* Turn the bytes written for each local rank into messages, and empty the writers. */
 static banyan_status symmetric_attach_exchange(struct attaching *work, banyan_status mine,
-                                               const char *what, control_message **heard,
-                                               size_t *heard_count)
+                                               const char *what, control_message **received,
+                                               size_t *received_count)
 {
     size_t count = 0;
     for (int i = 0; mine == BANYAN_OK && i < work->space->local_size; i++) {
@@ -119,7 +119,8 @@ static banyan_status symmetric_attach_exchange(struct attaching *work, banyan_st
             work->messages[count++] = (control_message){
                 work->space->local_ranks[i], work->writers[i].data, work->writers[i].count};
     }
-    return control_exchange(work->space->world, work->messages, count, what, heard, heard_count);
+    return control_exchange(work->space->world, work->messages, count, what, received,
+                            received_count);
 }
 
 static bool attach_is_own(const struct attaching *work, const memory_wanted *one)
@@ -366,20 +367,20 @@ static banyan_status set_addresses(struct attaching *work)
 
 static banyan_status ask_and_map(struct attaching *work, banyan_status mine)
 {
-    control_message *heard = NULL;
-    size_t heard_count = 0;
+    control_message *received = NULL;
+    size_t received_count = 0;
     const char *what = "attaching memory of GPUs";
     if (mine == BANYAN_OK)
         mine = write_questions(work);
-    RETURN_IF_FAILED(symmetric_attach_exchange(work, mine, what, &heard, &heard_count));
+    RETURN_IF_FAILED(symmetric_attach_exchange(work, mine, what, &received, &received_count));
     if (mine == BANYAN_OK)
-        mine = write_answers(work, heard, heard_count);
-    control_messages_free(heard, heard_count);
-    heard = NULL;
-    RETURN_IF_FAILED(symmetric_attach_exchange(work, mine, what, &heard, &heard_count));
+        mine = write_answers(work, received, received_count);
+    control_messages_free(received, received_count);
+    received = NULL;
+    RETURN_IF_FAILED(symmetric_attach_exchange(work, mine, what, &received, &received_count));
     if (mine == BANYAN_OK)
-        mine = take_answers(work, heard, heard_count);
-    control_messages_free(heard, heard_count);
+        mine = take_answers(work, received, received_count);
+    control_messages_free(received, received_count);
     RETURN_IF_FAILED(control_agree(work->space->world, mine));
     RETURN_IF_FAILED(attached_shares_fetch(work->space, work->fresh.data, work->fresh.count));
     return control_agree(work->space->world, set_addresses(work));

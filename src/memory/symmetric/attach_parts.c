@@ -143,8 +143,8 @@ static size_t attach_parts_choose(memory_space *space, attached_share **missing,
 static banyan_status round_of(memory_space *space, attached_share *const *chosen,
                               struct part_question *questions, control_message *messages)
 {
-    control_message *heard;
-    size_t asked = 0, heard_count;
+    control_message *received;
+    size_t asked = 0, received_count;
     uint64_t tag = control_take_tag(space->world);
     for (int local = 0; local < space->local_size; local++) {
         if (!chosen[local])
@@ -156,9 +156,9 @@ static banyan_status round_of(memory_space *space, attached_share *const *chosen
         asked++;
     }
     RETURN_IF_FAILED(control_exchange(space->world, messages, asked, "sharing memory of GPUs",
-                                      &heard, &heard_count));
-    banyan_status status = answer_questions(space, tag, heard, heard_count);
-    control_messages_free(heard, heard_count);
+                                      &received, &received_count));
+    banyan_status status = answer_questions(space, tag, received, received_count);
+    control_messages_free(received, received_count);
     for (int local = 0; local < space->local_size && status == BANYAN_OK; local++) {
         if (chosen[local])
             status = receive_parts(space, tag, chosen[local]);

@@ -36,7 +36,7 @@ static banyan_status shares_add(memory_space *space, const banyan_memory_handle 
     memory_share *made = calloc(1, sizeof *made);
     if (!made || !array_reserve(&shares->all, 1)) {
         free(made);
-        return error_no_memory(sizeof *made, "what peers are told of a GPU's memory");
+        return error_no_memory(sizeof *made, "the shares of a GPU's memory");
     }
     banyan_status status = shares_describe(space, handle, made);
     if (status != BANYAN_OK) {
@@ -69,7 +69,7 @@ banyan_status memory_share_of(memory_space *space, const banyan_memory_handle *h
                          " under the id %#" PRIx64,
                          space->rank, handle->bytes, handle->address, handle->id);
     if (!space->shares && !(space->shares = calloc(1, sizeof *space->shares)))
-        return error_no_memory(sizeof *space->shares, "what peers are told of a GPU's memory");
+        return error_no_memory(sizeof *space->shares, "the shares of a GPU's memory");
     for (size_t i = space->shares->all.count; i > 0; i--) {
         if (shares_holds(space->shares->all.data[i - 1], handle)) {
             *share = space->shares->all.data[i - 1];

@@ -72,7 +72,7 @@ banyan_status memory_explain_device(const banyan_memory *memory, size_t bytes, b
         memory->ops->room(memory->device.device_id, &free_bytes, &all_bytes) == BANYAN_OK)
         snprintf(room, sizeof room, "; %zu of %zu bytes are free", free_bytes, all_bytes);
     return error_set(status, "rank %d could not allocate %zu bytes: %s%s", memory->space->rank,
-                     bytes, kept.sentence, room);
+                     bytes, kept.message, room);
 }
 
 static banyan_status create_own(struct allocation *work, size_t bytes, bool sparse)
@@ -121,7 +121,7 @@ static banyan_status allocation_begin(struct allocation *work, memory_space *spa
     return BANYAN_OK;
 }
 
-/* All ranks have identical records, so all fail alike. */
+/* All ranks have identical records, so all fail in the same way. */
 static banyan_status check_device_types(const struct allocation *work)
 {
     const struct part_record *first = &work->records[0];

@@ -144,7 +144,7 @@ static banyan_status checkpoint_load_report_missing(const banyan_checkpoint *che
     if (count > i)
         snprintf(more, sizeof more, " and %zu more", count - i);
     return error_set(BANYAN_ERR_NOT_FOUND, "%s. It lacks %zu tensor%s of the layout: %s%s",
-                     first.sentence, count, count == 1 ? "" : "s", text, more);
+                     first.message, count, count == 1 ? "" : "s", text, more);
 }
 
 /* Report all tensors that the checkpoint lacks in one message. */

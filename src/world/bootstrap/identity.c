@@ -232,7 +232,7 @@ static banyan_status share_unique_id(const module_identity_ops *manager, struct 
     return BANYAN_OK;
 }
 
-static banyan_status check_meeting(const struct identity *found)
+static banyan_status check_rendezvous(const struct identity *found)
 {
     bool one_node = found->local_size == found->world_size;
     if (found->has_unique_id || found->world_size == 1 || (one_node && found->job[0]) ||
@@ -275,7 +275,7 @@ banyan_status identity_discover(const banyan_world_options *options, struct iden
     } else if (manager && found.world_size > 1) {
         RETURN_IF_FAILED(share_unique_id(manager, &found));
     }
-    RETURN_IF_FAILED(check_meeting(&found));
+    RETURN_IF_FAILED(check_rendezvous(&found));
     *identity = found;
     return BANYAN_OK;
 }

@@ -91,9 +91,9 @@ static void notice_gone(void *owner, struct link *link, banyan_status status)
     joiner->has_reason = link->refused;
     joiner->refused = link->refused || status == BANYAN_ERR_REFUSED || status == BANYAN_ERR_FORMAT;
     joiner->has_failed = link->own_error != 0 || status == BANYAN_ERR_NO_MEMORY;
-    joiner->heard = link->stage == LINK_READY;
-    joiner->unheard = link->stage != LINK_READY && link->connect_error == 0 &&
-                      (status == BANYAN_OK || status == BANYAN_ERR_SYSTEM);
+    joiner->is_identified = link->stage == LINK_READY;
+    joiner->closed_early = link->stage != LINK_READY && link->connect_error == 0 &&
+                           (status == BANYAN_OK || status == BANYAN_ERR_SYSTEM);
     joiner->status =
         status != BANYAN_OK
             ? status
@@ -129,8 +129,8 @@ static banyan_status ask_once(struct joiner *joiner, const struct address *addre
 {
     char text[ADDRESS_TEXT_BYTES], who[ADDRESS_TEXT_BYTES];
     snprintf(who, sizeof who, "the rendezvous at %.120s", address_text(address, text));
-    joiner->gone = joiner->refused = joiner->has_reason = joiner->unheard = false;
-    joiner->has_failed = joiner->heard = false;
+    joiner->gone = joiner->refused = joiner->has_reason = joiner->closed_early = false;
+    joiner->has_failed = joiner->is_identified = false;
     while (!(joiner->link =
                  reactor_connect(&joiner->reactor, address, who, joiner->request.rank, -1))) {
         int error = errno;
@@ -166,7 +166,7 @@ static banyan_status bootstrap_join_ask(struct joiner *joiner, const struct addr
     uint64_t pause_ns = RETRY_NS;
     for (;;) {
         banyan_status status = ask_once(joiner, address, deadline_ns);
-        if (!joiner->gone || !joiner->unheard || deadline_left_ns(deadline_ns) <= pause_ns)
+        if (!joiner->gone || !joiner->closed_early || deadline_left_ns(deadline_ns) <= pause_ns)
             return status;
         pause_for(pause_ns);
         pause_ns = 2 * pause_ns < LONGEST_RETRY_NS ? 2 * pause_ns : LONGEST_RETRY_NS;
@@ -194,7 +194,7 @@ static banyan_status ask_everywhere(struct joiner *joiner, const struct rendezvo
     for (int i = 0; i < place->address_count; i++) {
         status = bootstrap_join_ask(joiner, &place->addresses[i], deadline_ns);
         joiner->via = &place->addresses[i];
-        if (status == BANYAN_OK || status == BANYAN_ERR_TIMEOUT || joiner->heard ||
+        if (status == BANYAN_OK || status == BANYAN_ERR_TIMEOUT || joiner->is_identified ||
             joiner->has_failed)
             break;
     }
@@ -230,8 +230,8 @@ static const char *other_text(const struct rendezvous_place *place, char text[OT
 
 /* Log that this rank is searching: rank 0, which is the rendezvous, has not started yet or has
  * ended. */
-static void tell_of_search(const struct joiner *joiner, const struct rendezvous_place *place,
-                           banyan_status status, uint64_t began_ns, uint64_t *log_ns)
+static void log_search(const struct joiner *joiner, const struct rendezvous_place *place,
+                       banyan_status status, uint64_t began_ns, uint64_t *log_ns)
 {
     char other[OTHER_BYTES];
     uint64_t now = time_now_ns();
@@ -272,7 +272,7 @@ banyan_status joiner_join(struct joiner *joiner, const struct rendezvous_place *
             break;
         if (interrupt_requested())
             return join_interrupted(joiner);
-        tell_of_search(joiner, place, status, began_ns, &log_ns);
+        log_search(joiner, place, status, began_ns, &log_ns);
         pause_a_little();
     }
     if (place->patient && may_try_again(joiner, status))
@@ -287,7 +287,7 @@ banyan_status joiner_join(struct joiner *joiner, const struct rendezvous_place *
     return status;
 }
 
-banyan_status joiner_await_all(struct joiner *joiner)
+banyan_status joiner_wait_for_all(struct joiner *joiner)
 {
     struct wire_frame ready = {.kind = WIRE_READY};
     pthread_mutex_lock(&joiner->reactor.lock);

@@ -95,7 +95,7 @@ bool join_read(const void *data, size_t bytes, struct join_request *request)
 void failure_write(bytes_writer *writer, const error_kept *why)
 {
     bytes_write_u32(writer, (uint32_t)why->status);
-    member_write_text(writer, why->sentence);
+    member_write_text(writer, why->message);
 }
 
 bool failure_read(const void *data, size_t bytes, struct join_request *request, error_kept *why)
@@ -103,7 +103,7 @@ bool failure_read(const void *data, size_t bytes, struct join_request *request, 
     bytes_reader reader = bytes_reader_of(data, bytes);
     read_request(&reader, request);
     uint32_t status = bytes_read_u32(&reader);
-    member_read_text(&reader, why->sentence, sizeof why->sentence);
+    member_read_text(&reader, why->message, sizeof why->message);
     why->status = (banyan_status)status;
     return !reader.failed && reader.left == 0 && status > BANYAN_OK && status <= BANYAN_ERR_NVSHMEM;
 }

@@ -148,18 +148,18 @@ static void rendezvous_dismiss(struct rendezvous *rendezvous, struct seat *seat,
 {
     struct link *link = seat->link;
     pthread_mutex_lock(&rendezvous->reactor.lock);
-    bool told = link_refuse(link, why->status, why->sentence) == BANYAN_OK;
-    if (!told)
+    bool informed = link_refuse(link, why->status, why->message) == BANYAN_OK;
+    if (!informed)
         shutdown(link->fd, SHUT_RDWR);
     pthread_mutex_unlock(&rendezvous->reactor.lock);
-    *seat = (struct seat){.request = seat->request, .came = told};
+    *seat = (struct seat){.request = seat->request, .came = informed};
     reactor_drop(&rendezvous->reactor, link, why->status);
 }
 
 /* Give up opening the world, and inform all connected ranks. */
 static void call_off(struct rendezvous *rendezvous, const error_kept *why)
 {
-    log_info("the rendezvous: the world is not opened: %s", why->sentence);
+    log_info("the rendezvous: the world is not opened: %s", why->message);
     for (int rank = 0; rank < rendezvous->world_size; rank++) {
         if (rendezvous->seats[rank].link)
             rendezvous_dismiss(rendezvous, &rendezvous->seats[rank], why);
@@ -176,10 +176,10 @@ static error_kept name_failure(int rank, const error_kept *why)
 {
     char name[32];
     int length = snprintf(name, sizeof name, "rank %d", rank);
-    bool is_named = strncmp(why->sentence, name, (size_t)length) == 0;
+    bool is_named = strncmp(why->message, name, (size_t)length) == 0;
     error_kept named = {.status = why->status};
-    snprintf(named.sentence, sizeof named.sentence, "%s%s%.1900s", is_named ? "" : name,
-             is_named ? "" : ": ", why->sentence);
+    snprintf(named.message, sizeof named.message, "%s%s%.1900s", is_named ? "" : name,
+             is_named ? "" : ": ", why->message);
     return named;
 }
 
@@ -261,7 +261,7 @@ static void let_go(struct rendezvous *rendezvous)
 }
 
 /* Send a log line to the lowest `most` waiting ranks. */
-static void spread_news(struct rendezvous *rendezvous, const char *text, int most)
+static void rendezvous_send_news(struct rendezvous *rendezvous, const char *text, int most)
 {
     struct wire_frame frame = {.kind = WIRE_NEWS, .bytes = strlen(text)};
     log_info("the rendezvous: %s", text);
@@ -325,7 +325,7 @@ static banyan_status take_join(struct rendezvous *rendezvous, struct link *link,
     if (seat->died) {
         snprintf(text, sizeof text, "rank %d (pid %d on node %s) has taken its place", request.rank,
                  request.self.pid, request.self.host);
-        spread_news(rendezvous, text, rendezvous->world_size);
+        rendezvous_send_news(rendezvous, text, rendezvous->world_size);
     }
     *seat = (struct seat){.link = link,
                           .request = request,
@@ -428,7 +428,7 @@ static void leave_seat(void *owner, struct link *link, banyan_status status)
              "rank %d (pid %d on node %s) died before all %d ranks had joined; until the deadline "
              "another process may take its place",
              rank, seat->request.self.pid, seat->request.self.host, rendezvous->world_size);
-    spread_news(rendezvous, text, rendezvous->world_size);
+    rendezvous_send_news(rendezvous, text, rendezvous->world_size);
 }
 
 static const struct reactor_ops rendezvous_ops = {
@@ -508,7 +508,7 @@ static void check_preparing(struct rendezvous *rendezvous)
 }
 
 /* Send one rank a line about the missing ranks, at intervals. */
-static void rendezvous_tell_missing(struct rendezvous *rendezvous)
+static void rendezvous_send_missing(struct rendezvous *rendezvous)
 {
     uint64_t now = time_now_ns();
     if (rendezvous->joined == 0 || now < rendezvous->news_ns)
@@ -519,7 +519,7 @@ static void rendezvous_tell_missing(struct rendezvous *rendezvous)
     snprintf(text, sizeof text,
              "%.1f s after the first of all %d ranks joined, not there yet: rank %s",
              (double)(now - rendezvous->came_ns) / 1e9, rendezvous->world_size, missing);
-    spread_news(rendezvous, text, 1);
+    rendezvous_send_news(rendezvous, text, 1);
 }
 
 static void rendezvous_free(struct rendezvous *rendezvous)
@@ -560,7 +560,7 @@ static bool serve_once(struct rendezvous *rendezvous)
         rendezvous_write_table(rendezvous);
     if (rendezvous->phase == GATHERING) {
         send_home(rendezvous);
-        rendezvous_tell_missing(rendezvous);
+        rendezvous_send_missing(rendezvous);
         return false;
     }
     if (rendezvous->phase == PREPARING)
@@ -696,7 +696,7 @@ bool rendezvous_stop(struct rendezvous *rendezvous, const error_kept *why)
     atomic_store(&rendezvous->stop, true);
     reactor_wake(&rendezvous->reactor);
     pthread_join(rendezvous->thread, NULL);
-    bool told = rendezvous->turned_away;
+    bool informed = rendezvous->turned_away;
     rendezvous_free(rendezvous);
-    return told;
+    return informed;
 }

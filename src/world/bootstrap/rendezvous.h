@@ -97,13 +97,13 @@ struct joiner {
     char host[192];            /* the rank that is the rendezvous, once known */
     uint64_t ends_ns;
     bool has_table, may_go, gone;
-    bool is_ready;   /* and this rank has reported it */
-    bool has_reason; /* the other side has sent a reason */
-    bool refused;    /* the other side refused, or is not the right one */
-    bool has_failed; /* failed for a local reason */
-    bool heard;      /* the handshake was complete, so the other side was the right one */
+    bool is_ready;      /* and this rank has reported it */
+    bool has_reason;    /* the other side has sent a reason */
+    bool refused;       /* the other side refused, or is not the right one */
+    bool has_failed;    /* failed for a local reason */
+    bool is_identified; /* the handshake was complete, so the other side was the right one */
     /* the other side closed the connection before it could identify this rank */
-    bool unheard;
+    bool closed_early;
     banyan_status status; /* why the link ended; the message is in last_error */
 };
 
@@ -112,7 +112,7 @@ struct joiner {
 banyan_status joiner_join(struct joiner *joiner, const struct rendezvous_place *place,
                           const struct join_request *request, struct member_table *table);
 /* Report that this rank accepts connections, and wait until all ranks do. */
-banyan_status joiner_await_all(struct joiner *joiner);
+banyan_status joiner_wait_for_all(struct joiner *joiner);
 void joiner_close(struct joiner *joiner);
 
 /* Report to the rendezvous that a rank cannot open the world; the rendezvous informs the other

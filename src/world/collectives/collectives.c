@@ -17,7 +17,7 @@ struct word {
 };
 
 /* True if the received word replaces the current one. */
-typedef bool (*word_wins)(const struct word *heard, const struct word *held);
+typedef bool (*word_wins)(const struct word *received, const struct word *held);
 
 /* Return the tag of the first step of the collective that begins. Between enter and leave this rank
  * is inside. */
@@ -56,11 +56,11 @@ static banyan_status collectives_take_step(banyan_world *world, uint64_t tag, in
     int from = (int)(((int64_t)world->rank - reach + world->size) % world->size);
     RETURN_IF_FAILED(world_send(world, WIRE_COLLECTIVE, to, tag, word->data, word->bytes, -1));
     struct message *message;
-    RETURN_IF_FAILED(world_await(world, WIRE_COLLECTIVE, from, tag, what, &message));
-    struct word heard = {message->data, message->bytes, message->data};
-    if (wins && wins(&heard, word)) {
+    RETURN_IF_FAILED(world_receive(world, WIRE_COLLECTIVE, from, tag, what, &message));
+    struct word received = {message->data, message->bytes, message->data};
+    if (wins && wins(&received, word)) {
         free(word->owned);
-        *word = heard;
+        *word = received;
         message->data = NULL;
     }
     message_free(message);
@@ -125,11 +125,11 @@ banyan_status banyan_world_barrier(banyan_world *world)
 }
 
 /* Keep the larger of each two values; this rank's word is its own array of them. */
-static bool keep_larger(const struct word *heard, const struct word *held)
+static bool keep_larger(const struct word *received, const struct word *held)
 {
     uint64_t *mine = (uint64_t *)held->data, theirs;
-    for (size_t at = 0; heard->bytes == held->bytes && at < held->bytes; at += sizeof theirs) {
-        memcpy(&theirs, (const char *)heard->data + at, sizeof theirs);
+    for (size_t at = 0; received->bytes == held->bytes && at < held->bytes; at += sizeof theirs) {
+        memcpy(&theirs, (const char *)received->data + at, sizeof theirs);
         if (theirs > mine[at / sizeof theirs])
             mine[at / sizeof theirs] = theirs;
     }
@@ -171,21 +171,21 @@ banyan_status control_enter_max(banyan_world *world, uint64_t mine, uint64_t *ma
 }
 
 /* A rank's failure: its number, its status, its message; empty when it has none. */
-static bool lower_rank_wins(const struct word *heard, const struct word *held)
+static bool lower_rank_wins(const struct word *received, const struct word *held)
 {
-    if (heard->bytes < 2 * sizeof(uint32_t) || held->bytes == 0)
-        return heard->bytes >= 2 * sizeof(uint32_t);
-    bytes_reader theirs = bytes_reader_of(heard->data, heard->bytes);
+    if (received->bytes < 2 * sizeof(uint32_t) || held->bytes == 0)
+        return received->bytes >= 2 * sizeof(uint32_t);
+    bytes_reader theirs = bytes_reader_of(received->data, received->bytes);
     bytes_reader mine = bytes_reader_of(held->data, held->bytes);
     return bytes_read_u32(&theirs) < bytes_read_u32(&mine);
 }
 
 /* True if the message begins with the rank's name. */
-static bool names_rank(const char *sentence, size_t bytes, const char *name)
+static bool names_rank(const char *text, size_t bytes, const char *name)
 {
     size_t length = strlen(name);
-    return bytes > length && memcmp(sentence, name, length) == 0 &&
-           (sentence[length] == ':' || sentence[length] == ' ');
+    return bytes > length && memcmp(text, name, length) == 0 &&
+           (text[length] == ':' || text[length] == ' ');
 }
 
 /* The name at the start of the latest message that this thread has received from an agreement or
@@ -197,10 +197,10 @@ static _Thread_local char agreed_name[CONTEXT_RANK_BYTES];
 
 /* True if the message already names the failed rank: an agreement on the result of an agreement
  * keeps that name. */
-static bool is_named(const char *sentence)
+static bool is_named(const char *text)
 {
-    return context_names_rank(sentence) ||
-           (agreed_name[0] && names_rank(sentence, strlen(sentence), agreed_name));
+    return context_names_rank(text) ||
+           (agreed_name[0] && names_rank(text, strlen(text), agreed_name));
 }
 
 /* Write a failure and return its length. Allocates nothing, because the failure may be out of
@@ -217,13 +217,13 @@ static size_t write_failure(int rank, banyan_status status, unsigned char *text,
 }
 
 /* Records "rank 3" or "rank 1 (rank 3 of the job)". */
-void world_note_name(const char *sentence)
+void world_note_name(const char *text)
 {
     int at = 0, rank, job_rank, end = 0;
     agreed_name[0] = '\0';
-    if (sscanf(sentence, "rank %d%n (rank %d of the job)%n", &rank, &at, &job_rank, &end) < 1)
+    if (sscanf(text, "rank %d%n (rank %d of the job)%n", &rank, &at, &job_rank, &end) < 1)
         return;
-    snprintf(agreed_name, sizeof agreed_name, "%.*s", end > 0 ? end : at, sentence);
+    snprintf(agreed_name, sizeof agreed_name, "%.*s", end > 0 ? end : at, text);
 }
 
 /* Set the agreed failure as this rank's error. */
@@ -234,20 +234,20 @@ static banyan_status collectives_take_failure(const banyan_world *world, const s
     uint32_t flags = bytes_read_u32(&reader);
     banyan_status status = (banyan_status)(flags & ~FAILURE_IS_NAMED);
     size_t bytes;
-    const char *sentence = bytes_read_blob(&reader, &bytes);
+    const char *text = bytes_read_blob(&reader, &bytes);
     char name[CONTEXT_RANK_BYTES], own[CONTEXT_RANK_BYTES];
     context_rank_text(world->context, rank, name);
-    if (!sentence)
+    if (!text)
         return error_set(status, "%s failed", name);
     int skipped = snprintf(own, sizeof own, "rank %d", rank);
-    if ((flags & FAILURE_IS_NAMED) || names_rank(sentence, bytes, name))
-        (void)error_set(status, "%.*s", (int)bytes, sentence);
-    else if (names_rank(sentence, bytes, own))
-        (void)error_set(status, "%s%.*s", name, (int)bytes - skipped, sentence + skipped);
+    if ((flags & FAILURE_IS_NAMED) || names_rank(text, bytes, name))
+        (void)error_set(status, "%.*s", (int)bytes, text);
+    else if (names_rank(text, bytes, own))
+        (void)error_set(status, "%s%.*s", name, (int)bytes - skipped, text + skipped);
     else if (rank == world->rank)
-        (void)error_set(status, "%.*s", (int)bytes, sentence);
+        (void)error_set(status, "%.*s", (int)bytes, text);
     else
-        (void)error_set(status, "%s: %.*s", name, (int)bytes, sentence);
+        (void)error_set(status, "%s: %.*s", name, (int)bytes, text);
     world_note_name(banyan_last_error());
     return status;
 }
@@ -335,7 +335,7 @@ static banyan_status collectives_broadcast(banyan_world *world, uint64_t tag, vo
         return collectives_pass_on(world, tag, root, reach / 2, data, bytes);
     int from = (int)(((int64_t)world->rank - reach + world->size) % world->size);
     struct message *message;
-    RETURN_IF_FAILED(world_await(world, WIRE_COLLECTIVE, from, tag, "broadcast", &message));
+    RETURN_IF_FAILED(world_receive(world, WIRE_COLLECTIVE, from, tag, "broadcast", &message));
     banyan_status status =
         collectives_pass_on(world, tag, root, reach / 2, message->data, message->bytes);
     if (status == BANYAN_OK && message->bytes != bytes)
@@ -425,7 +425,7 @@ static banyan_status gather_all(banyan_world *world, uint64_t tag, const char *w
         int from = (int)(((int64_t)world->rank + reach) % size);
         RETURN_IF_FAILED(collectives_send_blocks(world, to, tag, gathered, count));
         struct message *message;
-        RETURN_IF_FAILED(world_await(world, WIRE_COLLECTIVE, from, tag, what, &message));
+        RETURN_IF_FAILED(world_receive(world, WIRE_COLLECTIVE, from, tag, what, &message));
         banyan_status status = append_blocks(world, from, message, count, gathered);
         message_free(message);
         RETURN_IF_FAILED(status);

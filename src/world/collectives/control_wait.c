@@ -242,7 +242,7 @@ void control_device_waits(control_wait *wait, int rank, uint64_t waited_ns, cons
     char line[WORLD_LINE_BYTES];
     bool is_other = wait->is_known && rank != -1 && rank != wait->rank;
     bool is_new = wait->is_known && now - waited_ns > wait->began_ns + KNOWN_ANEW_NS;
-    if (is_other && now < wait->heard_ns + KEPT_NS)
+    if (is_other && now < wait->reported_ns + KEPT_NS)
         return;
     if (wait->is_known && (rank == -1 || is_other || is_new))
         end_device_wait(wait);
@@ -251,7 +251,7 @@ void control_device_waits(control_wait *wait, int rank, uint64_t waited_ns, cons
     if (!wait->is_known)
         begin_device_wait(wait, now, waited_ns);
     wait->rank = rank;
-    wait->heard_ns = now;
+    wait->reported_ns = now;
     pthread_mutex_lock(&wait->world->endpoint->reactor.lock);
     if (!context->device_owner && rank >= 0)
         context->device_owner = wait;

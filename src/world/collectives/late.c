@@ -66,8 +66,8 @@ void late_ask(struct endpoint *endpoint, const struct context *context, struct w
 }
 
 /* Send to this rank's barrier partners: all ranks are reached in log2(ranks) steps. */
-static void late_spread(struct endpoint *endpoint, const struct context *context, uint64_t number,
-                        int late)
+static void late_send(struct endpoint *endpoint, const struct context *context, uint64_t number,
+                      int late)
 {
     for (int64_t reach = 1; context->open && reach < context->size; reach *= 2) {
         int to = (int)((context->rank + reach) % context->size);
@@ -82,7 +82,7 @@ static bool late_give_up(struct endpoint *endpoint, struct context *context, uin
     if (number < context->number || context_gave_up(context, number) ||
         !context_give_up(context, number, late))
         return false;
-    late_spread(endpoint, context, number, late);
+    late_send(endpoint, context, number, late);
     return true;
 }
 

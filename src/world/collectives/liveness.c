@@ -11,7 +11,7 @@
 #include "core/log.h"
 #include "world/net/endpoint.h"
 
-#define SENTENCE_BYTES 2048
+#define LIVENESS_TEXT_BYTES 2048
 /* Reads of a lost rank's pending data: more than a socket holds. */
 #define LAST_WORDS_TURNS 64
 /* How long the news of another cause may take, once a connection has ended. */
@@ -19,8 +19,8 @@
 
 /* Send to all connected ranks but `except` (-1: none), whichever side connected. With the lock
  * held. */
-static void tell_everybody(struct endpoint *endpoint, const struct wire_frame *frame,
-                           const char *text, int except)
+static void liveness_send_all(struct endpoint *endpoint, const struct wire_frame *frame,
+                              const char *text, int except)
 {
     for (struct link *link = endpoint->reactor.links; link; link = link->next) {
         if (!link_may_stand(link) || link->rank == except)
@@ -80,33 +80,32 @@ bool liveness_is_connected(const struct endpoint *endpoint, int *missing)
 
 void liveness_join(struct endpoint *endpoint, struct context *context)
 {
-    char name[ENDPOINT_RANK_TEXT_BYTES], sentence[SENTENCE_BYTES];
+    char name[ENDPOINT_RANK_TEXT_BYTES], text[LIVENESS_TEXT_BYTES];
     const struct context *parent = context->parent;
     int ended = parent ? atomic_load(&parent->ended) : BANYAN_OK;
     if (ended != BANYAN_OK && ended != BANYAN_ERR_PEER_LOST && ended != BANYAN_ERR_TIMEOUT)
-        context_end(context, (banyan_status)ended, parent->sentence ? parent->sentence : "aborted");
+        context_end(context, (banyan_status)ended, parent->reason ? parent->reason : "aborted");
     for (int rank = 0; rank < context->size; rank++) {
         int job_rank = context_job_rank(context, rank);
         if (endpoint->peers[job_rank].state != PEER_LOST)
             continue;
-        snprintf(sentence, sizeof sentence, "%s %s",
-                 endpoint_rank_text(endpoint, context, job_rank, name),
+        snprintf(text, sizeof text, "%s %s", endpoint_rank_text(endpoint, context, job_rank, name),
                  endpoint->peers[job_rank].lost_how ? endpoint->peers[job_rank].lost_how : "died");
-        context_end(context, endpoint->peers[job_rank].lost_status, sentence);
+        context_end(context, endpoint->peers[job_rank].lost_status, text);
     }
 }
 
 static void end_worlds_of(struct endpoint *endpoint, int rank, banyan_status status,
                           const char *how)
 {
-    char name[ENDPOINT_RANK_TEXT_BYTES], sentence[SENTENCE_BYTES];
+    char name[ENDPOINT_RANK_TEXT_BYTES], text[LIVENESS_TEXT_BYTES];
     for (size_t i = 0; i < endpoint->contexts.count; i++) {
         struct context *context = endpoint->contexts.data[i];
         if (!context->open || context_rank_of(context, rank) < 0)
             continue;
-        snprintf(sentence, sizeof sentence, "%s %s",
-                 endpoint_rank_text(endpoint, context, rank, name), how);
-        context_end(context, status, sentence);
+        snprintf(text, sizeof text, "%s %s", endpoint_rank_text(endpoint, context, rank, name),
+                 how);
+        context_end(context, status, text);
     }
 }
 
@@ -128,7 +127,7 @@ static void liveness_lose_rank(struct endpoint *endpoint, int rank, banyan_statu
         log_warn("rank %d is out of memory to record that rank %d %s", endpoint->rank, rank, how);
     if (has_living_world(endpoint)) {
         struct wire_frame frame = loss_frame(rank, peer);
-        tell_everybody(endpoint, &frame, peer->lost_how, rank);
+        liveness_send_all(endpoint, &frame, peer->lost_how, rank);
         end_worlds_of(endpoint, rank, status, how);
         liveness_connect(endpoint);
     }
@@ -146,11 +145,11 @@ static void liveness_lose_rank(struct endpoint *endpoint, int rank, banyan_statu
 
 /* Read everything that a rank sent before its loss, and process it first. Messages come on the
  * connection that the rank made; the end of either connection ends both. */
-static void hear_last_words(struct endpoint *endpoint, struct peer *peer)
+static void read_last_messages(struct endpoint *endpoint, struct peer *peer)
 {
-    if (endpoint->heard_last || peer->state != PEER_HERE)
+    if (endpoint->draining || peer->state != PEER_HERE)
         return;
-    endpoint->heard_last = peer;
+    endpoint->draining = peer;
     for (int i = 0; i < LAST_WORDS_TURNS && peer->in; i++) {
         if (reactor_pump(&endpoint->reactor, peer->in))
             break;
@@ -159,14 +158,14 @@ static void hear_last_words(struct endpoint *endpoint, struct peer *peer)
         if (reactor_pump(&endpoint->reactor, peer->out))
             break;
     }
-    endpoint->heard_last = NULL;
+    endpoint->draining = NULL;
 }
 
 /* Queue a loss. The last messages of one rank may report the loss of others, and so on. They are
  * processed one after another; recursion would be as deep as there are ranks. */
 static bool lose_later(struct endpoint *endpoint, int rank, banyan_status status, const char *how)
 {
-    if (!endpoint->heard_last || endpoint->heard_last == &endpoint->peers[rank])
+    if (!endpoint->draining || endpoint->draining == &endpoint->peers[rank])
         return false;
     struct loss loss = {rank, status, strdup(how)};
     if (loss.how && array_push(&endpoint->losses, loss))
@@ -177,9 +176,9 @@ static bool lose_later(struct endpoint *endpoint, int rank, banyan_status status
 
 static void lose_those_put_off(struct endpoint *endpoint)
 {
-    while (!endpoint->heard_last && endpoint->losses.count > 0) {
+    while (!endpoint->draining && endpoint->losses.count > 0) {
         struct loss loss = endpoint->losses.data[--endpoint->losses.count];
-        hear_last_words(endpoint, &endpoint->peers[loss.rank]);
+        read_last_messages(endpoint, &endpoint->peers[loss.rank]);
         liveness_lose_rank(endpoint, loss.rank, loss.status, loss.how);
         free(loss.how);
     }
@@ -189,7 +188,7 @@ void liveness_lose(struct endpoint *endpoint, int rank, banyan_status status, co
 {
     if (lose_later(endpoint, rank, status, how))
         return;
-    hear_last_words(endpoint, &endpoint->peers[rank]);
+    read_last_messages(endpoint, &endpoint->peers[rank]);
     liveness_lose_rank(endpoint, rank, status, how);
     lose_those_put_off(endpoint);
 }
@@ -265,12 +264,12 @@ static bool begins_with_rank(const char *reason)
 
 /* Prefix the reason with "rank 3: ", once. */
 static void name_abort(const struct context *context, int rank, banyan_status status,
-                       const char *reason, char sentence[SENTENCE_BYTES])
+                       const char *reason, char text[LIVENESS_TEXT_BYTES])
 {
     char name[CONTEXT_RANK_BYTES], own[CONTEXT_RANK_BYTES];
     const char *between = status == BANYAN_ERR_ABORTED ? " aborted: " : ": ";
     if (status != BANYAN_ERR_ABORTED && (context_names_rank(reason) || begins_with_rank(reason))) {
-        snprintf(sentence, SENTENCE_BYTES, "%s", reason);
+        snprintf(text, LIVENESS_TEXT_BYTES, "%s", reason);
         return;
     }
     snprintf(own, sizeof own, "rank %d", rank);
@@ -279,7 +278,7 @@ static void name_abort(const struct context *context, int rank, banyan_status st
         rest = skip_name(reason, own);
     bool is_said = rest && (status != BANYAN_ERR_ABORTED || strncmp(rest, " (rank ", 7) == 0 ||
                             strncmp(rest, between, strlen(between)) == 0);
-    snprintf(sentence, SENTENCE_BYTES, "%s%s%s", name, is_said ? "" : between,
+    snprintf(text, LIVENESS_TEXT_BYTES, "%s%s%s", name, is_said ? "" : between,
              is_said ? rest : reason);
 }
 
@@ -293,13 +292,13 @@ static struct wire_frame abort_frame(const struct context *context, int rank, ba
                                .bytes = strlen(reason)};
 }
 
-void liveness_tell_losses(struct endpoint *endpoint, struct link *link)
+void liveness_send_losses(struct endpoint *endpoint, struct link *link)
 {
     for (size_t i = 0; i < endpoint->contexts.count; i++) {
         const struct context *context = endpoint->contexts.data[i];
         if (!context->open || context->parent || !context->was_aborted)
             continue;
-        const char *why = context->sentence ? context->sentence : "aborted";
+        const char *why = context->reason ? context->reason : "aborted";
         struct wire_frame frame = abort_frame(context, context->aborted_by,
                                               (banyan_status)atomic_load(&context->ended), why);
         link_send(link, &frame, why, -1);
@@ -317,15 +316,15 @@ void liveness_abort(struct endpoint *endpoint, struct context *context, int rank
 {
     if (atomic_load(&context->ended) != BANYAN_OK)
         return;
-    char sentence[SENTENCE_BYTES];
-    name_abort(context, rank, status, reason, sentence);
-    struct wire_frame frame = abort_frame(context, rank, status, sentence);
-    tell_everybody(endpoint, &frame, sentence, -1);
+    char text[LIVENESS_TEXT_BYTES];
+    name_abort(context, rank, status, reason, text);
+    struct wire_frame frame = abort_frame(context, rank, status, text);
+    liveness_send_all(endpoint, &frame, text, -1);
     context->was_aborted = true;
     context->aborted_by = rank;
     for (size_t i = 0; i < endpoint->contexts.count; i++) {
         if (comes_from(endpoint->contexts.data[i], context))
-            context_end(endpoint->contexts.data[i], status, sentence);
+            context_end(endpoint->contexts.data[i], status, text);
     }
     pthread_cond_broadcast(&endpoint->changed); /* a world may be about to be opened */
 }
@@ -348,7 +347,7 @@ void liveness_give_up(struct endpoint *endpoint, const struct context *context, 
                       banyan_status status, const char *reason)
 {
     struct wire_frame frame = abort_frame(context, rank, status, reason);
-    tell_everybody(endpoint, &frame, reason, -1);
+    liveness_send_all(endpoint, &frame, reason, -1);
 }
 
 banyan_status liveness_take_abort(struct endpoint *endpoint, const struct link *link,
@@ -427,7 +426,7 @@ void liveness_process_ended(struct endpoint *endpoint, struct event_source *sour
         source->fd = -1;
     }
     pthread_mutex_unlock(&endpoint->reactor.lock);
-    hear_last_words(endpoint, peer);
+    read_last_messages(endpoint, peer);
     if (!peer->said_goodbye)
         liveness_lose(endpoint, rank, BANYAN_ERR_PEER_LOST, "died");
     lose_those_put_off(endpoint);

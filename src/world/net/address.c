@@ -255,7 +255,7 @@ static banyan_status read_boot_id(char boot[40])
         fd = open(path, O_RDONLY | O_CLOEXEC);
     while (fd < 0 && errno == EINTR);
     if (fd < 0)
-        return error_set_errno("cannot open %s, which tells this machine from others (set "
+        return error_set_errno("cannot open %s, which distinguishes this machine from others (set "
                                "BANYAN_NODE to a name of your own)",
                                path);
     ssize_t got;
@@ -287,9 +287,10 @@ banyan_status address_node(char node[ADDRESS_NODE_BYTES])
         if (stat(path, &info) == 0)
             inode[i] = info.st_ino;
         else if (errno != ENOENT) /* a kernel without such namespaces */
-            return error_set_errno("cannot look at %s, which tells this node from others (set "
-                                   "BANYAN_NODE to a name of your own)",
-                                   path);
+            return error_set_errno(
+                "cannot look at %s, which distinguishes this node from others (set "
+                "BANYAN_NODE to a name of your own)",
+                path);
     }
     snprintf(node, ADDRESS_NODE_BYTES, "%s-%llx-%llx-%llx", boot, inode[0], inode[1], inode[2]);
     return BANYAN_OK;

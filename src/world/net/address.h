@@ -37,7 +37,7 @@ struct address address_loopback(int port);
 void address_connect(const struct address *address, int *fd, int *error);
 
 /* True if the process at the other end of a Unix socket belongs to this user; always true for TCP,
- * which does not tell. `who` receives "pid 12 of user 1000" or the address. */
+ * whose peer is unknown. `who` receives "pid 12 of user 1000" or the address. */
 bool address_peer_allowed(int fd, char who[ADDRESS_TEXT_BYTES]);
 
 /* True if another user's process listens at a Unix address; `who` receives it. */

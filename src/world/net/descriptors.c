@@ -29,22 +29,22 @@ static int descriptors_lesser(int a, int b)
     return a < b ? a : b;
 }
 
-static int taken_by_meeting(int world_size, bool hosts)
+static int taken_by_rendezvous(int world_size, bool hosts)
 {
     return OWN + JOIN + (hosts ? HOST + world_size : 0);
 }
 
 /* Return the descriptors that a rank needs. For each rank of its node: two connections and a pidfd.
  * For ranks of other nodes: one connection each way, for each step of a collective, in either
- * direction. Rank 0 hears of every death, from every rank. */
+ * direction. Rank 0 learns of every death, from every rank. */
 static int taken_by_world(int rank, int world_size, int near, bool hosts)
 {
     int far = world_size - near, steps = 2 * log2_ceiling(world_size);
-    int met = taken_by_meeting(world_size, hosts);
+    int joining = taken_by_rendezvous(world_size, hosts);
     int64_t taken = OWN + (hosts ? HOST : 0) + 3 * ((int64_t)near - 1) +
                     descriptors_lesser(far, steps) +
                     (rank == 0 ? far : descriptors_lesser(far, steps));
-    return taken > UNLIMITED ? UNLIMITED : taken > met ? (int)taken : met;
+    return taken > UNLIMITED ? UNLIMITED : taken > joining ? (int)taken : joining;
 }
 
 struct descriptors descriptors_count(int world_size)
@@ -85,10 +85,10 @@ static banyan_status say_too_few(const struct descriptors *of, int rank, int wor
                      near > 0 ? "" : "up to ", taken, limit);
 }
 
-banyan_status descriptors_check_meeting(const struct descriptors *mine, int rank, int world_size,
-                                        bool rank_0_hosts)
+banyan_status descriptors_check_rendezvous(const struct descriptors *mine, int rank, int world_size,
+                                           bool rank_0_hosts)
 {
-    if (mine->free >= taken_by_meeting(world_size, rank_0_hosts && rank == 0))
+    if (mine->free >= taken_by_rendezvous(world_size, rank_0_hosts && rank == 0))
         return BANYAN_OK;
     /* No rank takes more than rank 0 with all others on its node. */
     int most = taken_by_world(0, world_size, world_size, rank_0_hosts);

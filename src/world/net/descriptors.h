@@ -17,8 +17,8 @@ struct descriptors descriptors_count(int world_size);
 
 /* Check that this rank has enough descriptors for the rendezvous. SYSTEM otherwise; the message has
  * a limit that suffices for the world. */
-banyan_status descriptors_check_meeting(const struct descriptors *mine, int rank, int world_size,
-                                        bool rank_0_hosts);
+banyan_status descriptors_check_rendezvous(const struct descriptors *mine, int rank, int world_size,
+                                           bool rank_0_hosts);
 
 /* Check that this process has enough descriptors to make a unique id; or, once it has made one, to
  * answer all ranks, this many of which are not connected yet. SYSTEM otherwise. */

@@ -380,7 +380,7 @@ static void pause_unlocked(struct endpoint *endpoint)
     pthread_mutex_lock(&endpoint->reactor.lock);
 }
 
-static bool awaits_peers(const struct endpoint *endpoint, const struct context *context)
+static bool waits_for_peers(const struct endpoint *endpoint, const struct context *context)
 {
     int missing, node = endpoint->peers[endpoint->rank].node, lowest = 0;
     if (context->was_aborted && context->aborted_by == endpoint->rank &&
@@ -397,12 +397,12 @@ static bool awaits_peers(const struct endpoint *endpoint, const struct context *
     return false;
 }
 
-void endpoint_await_peers(struct endpoint *endpoint, const struct context *context)
+void endpoint_wait_for_peers(struct endpoint *endpoint, const struct context *context)
 {
     uint64_t deadline_ns = deadline_after(AWAIT_PEERS_NS);
     pthread_mutex_lock(&endpoint->reactor.lock);
     liveness_connect(endpoint);
-    while (awaits_peers(endpoint, context) && deadline_left_ns(deadline_ns) > 0)
+    while (waits_for_peers(endpoint, context) && deadline_left_ns(deadline_ns) > 0)
         pause_unlocked(endpoint);
     pthread_mutex_unlock(&endpoint->reactor.lock);
 }

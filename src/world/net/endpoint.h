@@ -56,9 +56,9 @@ struct endpoint {
     struct reactor reactor; /* its lock guards everything below, except data of the thread alone */
     pthread_t thread;
     bool has_thread, forked;
-    const struct peer *heard_last; /* whose last messages are being read; NULL: none */
-    ARRAY(struct loss) losses;     /* reported meanwhile */
-    ARRAY(struct doubt) doubts;    /* ended connections */
+    const struct peer *draining; /* whose last messages are being read; NULL: none */
+    ARRAY(struct loss) losses;   /* reported meanwhile */
+    ARRAY(struct doubt) doubts;  /* ended connections */
     atomic_bool stop;
     unsigned char key[WIRE_KEY_BYTES];
     char name[32]; /* "rank 3" */
@@ -88,7 +88,7 @@ void endpoint_connect(struct endpoint *endpoint);
 /* After a failure to open the world: wait until the ranks that connect to this one first have done
  * so and have received the cause. After a failure of this rank itself, also wait until this rank is
  * connected. At most half a second. */
-void endpoint_await_peers(struct endpoint *endpoint, const struct context *context);
+void endpoint_wait_for_peers(struct endpoint *endpoint, const struct context *context);
 
 /* Send goodbye (OK after a collective close, otherwise the reason), end the thread, free
  * everything. */
@@ -162,7 +162,7 @@ void liveness_fail(struct endpoint *endpoint, struct link *link, banyan_status s
                    const char *reason);
 
 /* Inform a newly connected rank of the losses so far: it may not know them yet. */
-void liveness_tell_losses(struct endpoint *endpoint, struct link *link);
+void liveness_send_losses(struct endpoint *endpoint, struct link *link);
 
 /* Handle frames of these kinds. */
 banyan_status liveness_take_lost(struct endpoint *endpoint, const struct link *link,
@@ -181,7 +181,7 @@ void liveness_leave(struct endpoint *endpoint, struct peer *peer);
 void liveness_watch(struct endpoint *endpoint, const struct link *link);
 void liveness_process_ended(struct endpoint *endpoint, struct event_source *source);
 
-/* Request the permanent connections: to the lowest rank present, which hears of every loss, and to
+/* Request the permanent connections: to the lowest rank present, which learns of every loss, and to
  * the lowest of this node, which sees its processes. Any thread, with the lock held. */
 void liveness_connect(struct endpoint *endpoint);
 /* True if both connections are ready; otherwise `missing` is one that is not. */

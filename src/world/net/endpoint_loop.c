@@ -55,7 +55,7 @@ static void note_ready(void *owner, struct link *link)
         endpoint_send_pending(endpoint, &endpoint->peers[link->rank]);
     else
         endpoint->peers[link->rank].came = true;
-    liveness_tell_losses(endpoint, link);
+    liveness_send_losses(endpoint, link);
     pthread_cond_broadcast(&endpoint->changed);
     pthread_mutex_unlock(&endpoint->reactor.lock);
     liveness_watch(endpoint, link);
@@ -255,7 +255,7 @@ static void endpoint_loop_note_starved(void *owner, int error)
 static void forget_in_child(void *owner)
 {
     struct endpoint *endpoint = owner;
-    char sentence[160];
+    char text[160];
     endpoint->forked = true;
     for (int rank = 0; endpoint->peers && rank < endpoint->size; rank++) {
         const struct peer *peer = &endpoint->peers[rank];
@@ -266,12 +266,12 @@ static void forget_in_child(void *owner)
                 close(peer->pending.data[i].fd);
         }
     }
-    snprintf(sentence, sizeof sentence,
+    snprintf(text, sizeof text,
              "this world belongs to the parent process: it was opened before the fork that made "
              "process %d",
              getpid());
     for (size_t i = 0; i < endpoint->contexts.count; i++)
-        context_end(endpoint->contexts.data[i], BANYAN_ERR_INVALID, sentence);
+        context_end(endpoint->contexts.data[i], BANYAN_ERR_INVALID, text);
 }
 
 const struct reactor_ops endpoint_ops = {

@@ -231,11 +231,11 @@ banyan_status link_send(struct link *link, const struct wire_frame *frame, const
     return write_pieces(link, pieces, count, fd);
 }
 
-banyan_status link_refuse(struct link *link, banyan_status status, const char *sentence)
+banyan_status link_refuse(struct link *link, banyan_status status, const char *text)
 {
     struct wire_frame frame = {
-        .kind = WIRE_REFUSED, .tag = (uint64_t)status, .bytes = strlen(sentence)};
-    return link_send(link, &frame, sentence, -1);
+        .kind = WIRE_REFUSED, .tag = (uint64_t)status, .bytes = strlen(text)};
+    return link_send(link, &frame, text, -1);
 }
 
 void link_greet(struct link *link)
@@ -363,15 +363,15 @@ static int take_descriptor(struct link *link)
 }
 
 static banyan_status be_refused(const struct link *link, const struct wire_frame *frame,
-                                const char *sentence)
+                                const char *text)
 {
     banyan_status status = (banyan_status)frame->tag;
     if (frame->tag == BANYAN_OK || frame->tag > BANYAN_ERR_NVSHMEM)
         status = BANYAN_ERR_REFUSED;
-    if (!sentence || sentence[0] == '\0')
+    if (!text || text[0] == '\0')
         return error_set(status, "%s refuses this process without a reason", link->who);
     int length = frame->bytes < REFUSAL_BYTES ? (int)frame->bytes : REFUSAL_BYTES;
-    return error_set(status, "%.*s", length, sentence);
+    return error_set(status, "%.*s", length, text);
 }
 
 static void note_goodbye(struct link *link)

@@ -124,7 +124,7 @@ banyan_status link_send(struct link *link, const struct wire_frame *frame, const
                         int fd);
 
 /* Send the other side the reason why the link is about to be closed. With the lock held. */
-banyan_status link_refuse(struct link *link, banyan_status status, const char *sentence);
+banyan_status link_refuse(struct link *link, banyan_status status, const char *text);
 
 /* True for an errno of a connection that the peer, or the network, broke. */
 bool link_is_peers_error(int error);

@@ -221,14 +221,14 @@ static bool in_handshake(const struct link *link)
 }
 
 /* True for a link that has proved nothing yet: the other side has not identified it. */
-static bool awaits_answer(const struct reactor *reactor, const struct link *link)
+static bool waits_for_answer(const struct reactor *reactor, const struct link *link)
 {
     return reactor->answer_ns > 0 && link->connects && link->stage == LINK_CHALLENGE;
 }
 
 static bool reactor_is_timed(const struct reactor *reactor, const struct link *link)
 {
-    return in_handshake(link) || awaits_answer(reactor, link);
+    return in_handshake(link) || waits_for_answer(reactor, link);
 }
 
 static void put_in_list(struct link **list, struct link *link)
@@ -507,7 +507,7 @@ static void finish_connecting(struct reactor *reactor, struct link *link)
     reactor_update(reactor, link);
     pthread_mutex_unlock(&reactor->lock);
     link->handshake_ends_ns = deadline_after(reactor->answer_ns);
-    reactor->handshakes += awaits_answer(reactor, link);
+    reactor->handshakes += waits_for_answer(reactor, link);
 }
 
 static void handle_link(struct reactor *reactor, struct link *link, uint32_t events)

@@ -240,7 +240,7 @@ static banyan_status nccl_session_start(nccl_session *session)
         status = connect_ranks(session);
     if (status != BANYAN_OK && session->starting) {
         error_kept kept = error_keep(status);
-        (void)banyan_world_abort(session->starting, kept.sentence);
+        (void)banyan_world_abort(session->starting, kept.message);
         status = error_again(&kept);
     }
     (void)banyan_world_close(session->starting);
