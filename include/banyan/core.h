@@ -241,7 +241,8 @@ typedef struct banyan_request banyan_request;
 BANYAN_API banyan_status banyan_request_test(banyan_request *request, bool *done);
 
 /* Wait until the work has ended, free the request and return the status of the work. Call it
- * exactly once for each request, from the thread that started the work. */
+ * exactly once for each request, from the thread that started the work. An interrupt of this wait
+ * (banyan_interrupt_set) ends the world of the work. */
 BANYAN_API banyan_status banyan_request_wait(banyan_request *request);
 
 #ifdef __cplusplus

@@ -1,7 +1,5 @@
 #include "core/interrupt.h"
 
-#include <stdatomic.h>
-
 #include <banyan/core.h>
 
 #include "core/deadline.h"
@@ -11,6 +9,7 @@
 static _Atomic(banyan_interrupt_fn) interrupt_fn;
 static void *_Atomic interrupt_context;
 static _Thread_local uint64_t interrupt_next_ns;
+static _Thread_local const atomic_bool *interrupt_other;
 
 void banyan_interrupt_set(banyan_interrupt_fn fn, void *context)
 {
@@ -32,8 +31,15 @@ uint64_t interrupt_left(uint64_t left_ns)
     return asks && left_ns > INTERRUPT_PERIOD_NS ? INTERRUPT_PERIOD_NS : left_ns;
 }
 
+void interrupt_also(const atomic_bool *also)
+{
+    interrupt_other = also;
+}
+
 bool interrupt_requested(void)
 {
+    if (interrupt_other && atomic_load_explicit(interrupt_other, memory_order_relaxed))
+        return true;
     banyan_interrupt_fn fn = atomic_load_explicit(&interrupt_fn, memory_order_acquire);
     if (!fn)
         return false;

@@ -2,6 +2,7 @@
 #ifndef CORE_INTERRUPT_H
 #define CORE_INTERRUPT_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -16,5 +17,8 @@ uint64_t interrupt_left(uint64_t left_ns);
 /* True if the function ends the wait. It is asked at most every 50 ms by a thread, so callers may
  * call this as often as they look. Hold no lock. */
 bool interrupt_requested(void);
+
+/* Let the waits of the calling thread end, too, when `*also` is true. */
+void interrupt_also(const atomic_bool *also);
 
 #endif

@@ -12,6 +12,7 @@
 
 #include "core/deadline.h"
 #include "core/error.h"
+#include "core/interrupt.h"
 
 banyan_status thread_start(pthread_t *thread, void *(*run)(void *), void *argument, bool detached)
 {
@@ -48,15 +49,18 @@ struct banyan_request {
     pthread_t thread;
     banyan_status (*work)(void *context);
     void *context;
-    atomic_bool done;
+    atomic_bool interrupted; /* by the waiter; the thread's own waits see it */
+    _Atomic uint32_t done;
     error_kept kept; /* once done */
 };
 
 static void *request_main(void *argument)
 {
     banyan_request *request = argument;
+    interrupt_also(&request->interrupted);
     request->kept = error_keep(request->work(request->context));
-    atomic_store_explicit(&request->done, true, memory_order_release);
+    atomic_store_explicit(&request->done, 1, memory_order_release);
+    futex_wake_all(&request->done);
     return NULL;
 }
 
@@ -85,6 +89,11 @@ banyan_status banyan_request_test(banyan_request *request, bool *done)
 
 banyan_status banyan_request_wait(banyan_request *request)
 {
+    while (!atomic_load_explicit(&request->done, memory_order_acquire)) {
+        futex_wait(&request->done, 0, interrupt_left(NS_PER_S));
+        if (interrupt_requested())
+            atomic_store(&request->interrupted, true);
+    }
     pthread_join(request->thread, NULL);
     banyan_status status = error_again(&request->kept);
     free(request);
