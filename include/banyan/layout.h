@@ -138,6 +138,10 @@ BANYAN_API void banyan_layout_add_filled_padding(banyan_layout *layout, int tens
  * the program uses them otherwise. An empty box adds nothing. */
 BANYAN_API void banyan_layout_leave_alone(banyan_layout *layout, int tensor, const banyan_box *box);
 
+/* Return BANYAN_OK, or the first error of an addition. Unlike banyan_layout_check, this compares no
+ * pieces and takes no time. */
+BANYAN_API banyan_status banyan_layout_status(const banyan_layout *layout);
+
 /* Check a layout. Errors: INVALID (the first error of an addition; pieces, padding or elements left
  * alone that overlap in a local tensor; pieces that give a global tensor two shapes), NO_MEMORY. */
 BANYAN_API banyan_status banyan_layout_check(const banyan_layout *layout);

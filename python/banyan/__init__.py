@@ -11,7 +11,32 @@ import sys
 
 TYPE_CHECKING = False  # as in typing, whose import takes as long as all the rest
 
-from ._core import Array, Communicator, Memory, UniqueId, World, adopt, alloc, dtype_bytes, version
+from ._core import (
+    Array,
+    Box,
+    Communicator,
+    Layout,
+    LayoutFile,
+    LocalTensor,
+    MegatronCase,
+    MegatronTransfer,
+    Memory,
+    Mesh,
+    Model,
+    Piece,
+    Placement,
+    Replicate,
+    Rules,
+    Shard,
+    Spec,
+    StridedShard,
+    UniqueId,
+    World,
+    adopt,
+    alloc,
+    dtype_bytes,
+    version,
+)
 from ._errors import (
     Aborted,
     Corrupt,
@@ -32,13 +57,23 @@ from ._errors import (
 if TYPE_CHECKING:
     from typing import Any
 
-    from ._types import DeviceLike, DTypeLike, PathLike, ReduceOp, StreamLike, TensorLike
+    from ._types import (
+        DeviceLike,
+        DTypeLike,
+        PathLike,
+        PlacementLike,
+        ReduceOp,
+        Side,
+        StreamLike,
+        TensorLike,
+    )
 
 __version__ = version()
 
 __all__ = [
     "Aborted",
     "Array",
+    "Box",
     "Communicator",
     "Corrupt",
     "DTypeLike",
@@ -46,16 +81,32 @@ __all__ = [
     "Error",
     "FormatError",
     "Invalid",
+    "Layout",
+    "LayoutFile",
+    "LocalTensor",
+    "MegatronCase",
+    "MegatronTransfer",
     "Memory",
+    "Mesh",
     "Mismatch",
+    "Model",
     "NotFound",
     "NvshmemFailure",
     "OutOfMemory",
     "PathLike",
     "PeerLost",
+    "Piece",
+    "Placement",
+    "PlacementLike",
     "ReduceOp",
     "Refused",
+    "Replicate",
+    "Rules",
+    "Shard",
+    "Side",
+    "Spec",
     "StreamLike",
+    "StridedShard",
     "SystemFailure",
     "TensorLike",
     "Timeout",

@@ -32,3 +32,7 @@ StreamLike: TypeAlias = Any
 PathLike: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 #: A reduction of elements.
 ReduceOp: TypeAlias = Literal["sum", "min", "max"]
+#: How a mesh axis divides a tensor: banyan.Shard(0), banyan.Replicate(), or PyTorch's placements.
+PlacementLike: TypeAlias = Any
+#: A side of a reshard.
+Side: TypeAlias = Literal["source", "destination"]

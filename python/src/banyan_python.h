@@ -217,5 +217,6 @@ void bind_tensor(nb::module_ &m);
 void bind_world(nb::module_ &m);
 void bind_memory(nb::module_ &m);
 void bind_collective(nb::module_ &m);
+void bind_layout(nb::module_ &m);
 
 #endif

@@ -9,4 +9,5 @@ NB_MODULE(_core, m)
     bind_world(m);
     bind_memory(m);
     bind_collective(m);
+    bind_layout(m);
 }

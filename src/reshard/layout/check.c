@@ -206,7 +206,7 @@ banyan_status banyan_layout_check_as(const banyan_layout *layout, banyan_side si
 {
     if (side != BANYAN_SOURCE && side != BANYAN_DESTINATION)
         return error_set(BANYAN_ERR_INVALID, "a layout has no side %d", (int)side);
-    RETURN_IF_FAILED(layout_error(layout));
+    RETURN_IF_FAILED(banyan_layout_status(layout));
     RETURN_IF_FAILED(check_global_shapes(layout));
     return layout_check_places(layout, side);
 }

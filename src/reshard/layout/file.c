@@ -101,7 +101,7 @@ static banyan_status layout_file_add_group(banyan_layout_file *file, const banya
     }
     group->text = text;
     layout_add_layout(group->layout, layout, 0);
-    RETURN_IF_FAILED(layout_error(group->layout));
+    RETURN_IF_FAILED(banyan_layout_status(group->layout));
     return map_put_string(&file->by_text, text, file->groups.count - 1) ? BANYAN_OK
                                                                         : BANYAN_ERR_NO_MEMORY;
 }
@@ -118,7 +118,7 @@ banyan_status banyan_layout_file_add(banyan_layout_file *file, int rank,
                          rank, BANYAN_MAX_RANKS);
     if (has_rank(file, rank))
         return error_set(BANYAN_ERR_INVALID, "the file has a layout of rank %d already", rank);
-    RETURN_IF_FAILED(layout_error(layout));
+    RETURN_IF_FAILED(banyan_layout_status(layout));
     RETURN_IF_FAILED(write_texts(file));
     RETURN_IF_FAILED(layout_file_write_layout(layout, &text));
     if (map_get_string(&file->by_text, text, &group)) {

@@ -295,7 +295,7 @@ static banyan_status read_replicas(json_path *path, const json_t *object, banyan
 /* Report an error that the builder found. */
 static banyan_status refuse_layout(const json_path *path, const banyan_layout *layout)
 {
-    banyan_status status = layout_error(layout);
+    banyan_status status = banyan_layout_status(layout);
     if (status != BANYAN_ERR_INVALID)
         return status;
     char text[512];

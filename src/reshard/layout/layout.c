@@ -83,7 +83,7 @@ bool layout_failed(const banyan_layout *layout)
     return layout->status != BANYAN_OK;
 }
 
-banyan_status layout_error(const banyan_layout *layout)
+banyan_status banyan_layout_status(const banyan_layout *layout)
 {
     if (layout->status == BANYAN_OK)
         return BANYAN_OK;
@@ -463,7 +463,7 @@ banyan_status layout_copy(const banyan_layout *layout, const DLDataType *dtypes,
     RETURN_IF_FAILED(banyan_layout_create(&made));
     if (layout)
         layout_add_layout(made, layout, 0);
-    banyan_status status = layout_error(made);
+    banyan_status status = banyan_layout_status(made);
     if (status == BANYAN_OK && dtypes)
         status = layout_set_dtypes(made, dtypes);
     if (status == BANYAN_OK)

@@ -8,8 +8,6 @@
 bool layout_fail(banyan_layout *layout, banyan_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4), cold));
 bool layout_failed(const banyan_layout *layout);
-/* Return the first error, as a status with its message. */
-banyan_status layout_error(const banyan_layout *layout);
 
 /* Keep a fact that the layout was built from and that its shapes do not show: a key of config.json
  * and its value as JSON text. A different second value for a key fails the layout, naming both. */
