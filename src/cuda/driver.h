@@ -135,6 +135,10 @@ banyan_status driver_context(int device, CUcontext *context);
  * attributes that exist; 0 otherwise. */
 int driver_attribute(CUdevice_attribute attribute, int device);
 
+/* True if launches may begin while the previous one in their stream still runs
+ * (runtime/begin.cuh). False with BANYAN_EARLY_LAUNCH=0, or with an old driver or device. */
+bool driver_launches_early(int device);
+
 /* While this thread captures a stream, calls that are not part of the graph (allocations, uploads
  * in a stream of our own) are allowed between these two. */
 typedef CUstreamCaptureMode driver_capture;

@@ -4,13 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cuda/copy/gpu_copy.h"
-#include "cuda/copy/nccl/backend.h"
 #include "cuda/driver.h"
 #include "cuda/execute/engine.h"
 #include "cuda/memory/memory.h"
 #include "cuda/mixed/engine.h"
-#include "cuda/pipeline/pipeline.h"
+#include "cuda/module.h"
 
 static const banyan_copy_backend *const device_backends[] = {&cuda_nccl_backend, NULL};
 

@@ -118,6 +118,12 @@ typedef struct mixed_engine_ops {
                              void *context, uint32_t times, uint64_t *ns);
 } mixed_engine_ops;
 
+/* True for the fused modes that need setup->multicast. */
+static inline bool mode_is_multicast(banyan_mixed_mode mode)
+{
+    return mode >= BANYAN_MIXED_ONE_SHOT_MULTICAST && mode <= BANYAN_MIXED_TWO_SHOT_NODES_MULTICAST;
+}
+
 /* Elements of the input and output for `elems` in b rows. */
 static inline uint64_t mixed_input_elems(banyan_mixed_op op, uint64_t elems, int dp)
 {

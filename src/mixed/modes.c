@@ -111,11 +111,6 @@ bool mode_is_fused(banyan_mixed_mode mode)
     return mode >= BANYAN_MIXED_ONE_SHOT && mode <= BANYAN_MIXED_TWO_SHOT_NODES_MULTICAST;
 }
 
-bool mode_is_multicast(banyan_mixed_mode mode)
-{
-    return mode >= BANYAN_MIXED_ONE_SHOT_MULTICAST && mode <= BANYAN_MIXED_TWO_SHOT_NODES_MULTICAST;
-}
-
 bool mode_is_nccl(banyan_mixed_mode mode)
 {
     return mode == BANYAN_MIXED_SINGLE_NCCL || mode == BANYAN_MIXED_SEPARATE_NCCL;

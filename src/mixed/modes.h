@@ -8,7 +8,6 @@
 
 /* True for modes that the engine runs in one launch of our own kernels. */
 bool mode_is_fused(banyan_mixed_mode mode);
-bool mode_is_multicast(banyan_mixed_mode mode);
 /* True for modes through NCCL; for modes of two collectives. */
 bool mode_is_nccl(banyan_mixed_mode mode);
 bool mode_is_separate(banyan_mixed_mode mode);

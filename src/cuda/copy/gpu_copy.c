@@ -1,14 +1,13 @@
-#include "cuda/copy/gpu_copy.h"
-
+/* Strided moves between GPUs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/copy/image.h"
-#include "cuda/copy/kernel.h"
+#include "cuda/copy/layout.h"
 #include "cuda/copy/report.h"
 #include "cuda/driver.h"
 #include "cuda/memory/memory.h"
+#include "cuda/module.h"
 #include "cuda/runtime/watch.h"
 
 /* Contiguous runs of this many bytes or more use copy engines. These are some percent faster than
@@ -72,7 +71,7 @@ static banyan_status gpu_copy_open_memory(gpu_copy *made)
     RETURN_IF_FAILED(bytes_alloc(made->device, sizeof *made->shared, &shared));
     made->shared = shared;
     RETURN_IF_FAILED(bytes_fill(made->shared, 0, sizeof *made->shared));
-    RETURN_IF_FAILED(shared_words_open(made->device, sizeof *made->report, &here, &there));
+    RETURN_IF_FAILED(pinned_alloc(made->device, sizeof *made->report, &here, &there));
     made->report = here;
     made->device_report = there;
     return BANYAN_OK;
@@ -130,7 +129,7 @@ static void gpu_copy_close_device(gpu_copy *closed)
     if (closed->fork)
         driver.cuEventDestroy(closed->fork);
     bytes_free(closed->device, closed->shared);
-    shared_words_close(closed->report);
+    pinned_free(closed->report);
 }
 
 static void gpu_copy_close(void *argument)

@@ -1,8 +1,6 @@
 /* A rank's part of a run. Warps move tiles independently. Each has an equal part of every lane,
  * and begins with a different lane than its neighbours, so that all links are busy all the time. */
-#include "cuda/copy/kernel.h"
-
-#include "cuda/copy/quantize.cuh"
+#include "cuda/copy/convert.cuh"
 #include "cuda/copy/waiting.cuh"
 #include "cuda/runtime/device.cuh"
 

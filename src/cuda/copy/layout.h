@@ -42,4 +42,21 @@ void copy_layout_free(copy_layout *layout);
 /* Compute each warp's part of each lane: lane_count × warps spans. */
 void copy_layout_spans(const copy_layout *layout, uint32_t warps, copy_span *spans);
 
+/* A layout as one block of bytes, which is copied to the device unchanged: the bytes, and the
+ * offset of each array in them. */
+typedef struct copy_image {
+    char *data;
+    size_t bytes;
+    size_t lanes, moves, dims, walks, spans;
+} copy_image;
+
+/* Write all arrays except the lanes, which are zero, with the shares of `warps` warps (0: none).
+ * The caller frees `data`. False if out of memory; `bytes` is set in any case. */
+bool copy_image_make(const copy_layout *layout, uint32_t warps, copy_image *made);
+
+copy_lane *copy_image_lanes(const copy_image *image);
+
+/* Let a kernel's arguments point to the arrays of a copy at `there`. */
+void copy_image_point(const copy_image *image, const char *there, copy_args *args);
+
 #endif

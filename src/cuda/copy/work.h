@@ -2,6 +2,8 @@
 #ifndef CUDA_COPY_WORK_H
 #define CUDA_COPY_WORK_H
 
+#include <stdbool.h>
+
 #include "cuda/runtime/waits.h"
 
 #define COPY_WARP 32
@@ -138,5 +140,17 @@ typedef struct copy_args {
     uint32_t lane_count;
     uint32_t phases;
 } copy_args;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* For driver_kernel: one of two kernels; the second also converts elements. The kernel takes
+ * copy_args, at most COPY_THREADS_MAX threads per block, and no shared memory. */
+const void *copy_kernel_symbol(bool converts);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

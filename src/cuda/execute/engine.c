@@ -5,11 +5,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "cuda/execute/report.h"
-#include "cuda/execute/staged.h"
-#include "cuda/runtime/begin.h"
+#include "cuda/execute/small_kernels.h"
 #include "cuda/runtime/replay.h"
-#include "cuda/runtime/thread.h"
+#include "cuda/runtime/watch.h"
 
 /* Delay until kernels learn that the world has ended. */
 #define WATCH_NS 20000000L
@@ -280,7 +278,7 @@ static banyan_status execute_engine_open_engine(banyan_world *world, int device,
     engine->world = world;
     engine->device = device;
     engine->timeout_ns = timeout_ns;
-    engine->launches_early = begin_can_be_early(engine->device);
+    engine->launches_early = driver_launches_early(engine->device);
     banyan_status status = make_wake(engine);
     if (status != BANYAN_OK) {
         free(engine);

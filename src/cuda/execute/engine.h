@@ -184,4 +184,17 @@ banyan_status trace_take(void *engine,
 banyan_status trace_stop(void *engine);
 void trace_close(cuda_engine *engine);
 
+/* staged.c: runs of programs that are stages (stages.h). */
+typedef struct cuda_staged cuda_staged;
+
+/* `*made` is NULL for programs that are not stages. */
+banyan_status staged_make(const cuda_plan *plan, const engine_program *fused, cuda_staged **made);
+void staged_free(const cuda_plan *plan, cuda_staged *old);
+
+/* The device is entered. */
+banyan_status staged_queue(const cuda_program *program, const engine_run *run, CUstream stream);
+
+/* Call it after the last program. */
+void staged_end(cuda_engine *engine);
+
 #endif

@@ -192,6 +192,22 @@ typedef enum kernel_kind {
 /* Most sources, and most destinations, of a step of KERNEL_QUICK. */
 #define KERNEL_QUICK_OPERANDS 8
 
+/* The element types with kernels of their own; the last one serves all other types. */
+#define EXECUTE_TYPES(X)                                                                           \
+    X(bf16, BANYAN_BF16)                                                                           \
+    X(f16, BANYAN_F16)                                                                             \
+    X(f32, BANYAN_F32)                                                                             \
+    X(e4m3, BANYAN_F8_E4M3)                                                                        \
+    X(e5m2, BANYAN_F8_E5M2)                                                                        \
+    X(i32, BANYAN_I32)                                                                             \
+    X(u32, BANYAN_U32)                                                                             \
+    X(i64, BANYAN_I64)                                                                             \
+    X(u8, BANYAN_U8)
+
+#define EXECUTE_DECLARE_KERNEL(type, dtype) const void *execute_kernel_##type(kernel_kind kind);
+EXECUTE_TYPES(EXECUTE_DECLARE_KERNEL)
+#undef EXECUTE_DECLARE_KERNEL
+
 /* Return the kernel for a type, for driver_kernel; types that cannot be reduced have one too. */
 const void *execute_kernel(DLDataType dtype, kernel_kind kind);
 

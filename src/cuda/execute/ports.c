@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "cuda/runtime/thread.h"
+#include "cuda/runtime/watch.h"
 
 /* Polls without progress before the thread naps between polls, and the length of a nap. */
 #define LOOKS 4000

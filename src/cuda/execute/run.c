@@ -6,8 +6,6 @@
 
 #include "cuda/execute/fuse.h"
 #include "cuda/execute/pack.h"
-#include "cuda/execute/staged.h"
-
 /* Sections of this size or less are not reduced further. */
 #define SECTION_LEAST 1024
 

@@ -1,8 +1,8 @@
-#include "cuda/execute/staged.h"
+#include "cuda/execute/engine.h"
 
 #include <stdlib.h>
 
-#include "cuda/execute/report.h"
+#include "cuda/execute/small_kernels.h"
 #include "cuda/execute/stages.h"
 
 struct cuda_staged {

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "cuda/execute/clock.h"
+#include "cuda/execute/small_kernels.h"
 
 #define RECORDS (UINT64_C(1) << 16)
 #define ANSWER_NS UINT64_C(2000000000)

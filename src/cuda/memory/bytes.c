@@ -159,3 +159,26 @@ banyan_status bytes_fill(void *to, uint8_t value, size_t bytes)
     struct fill fill = {to, value, bytes};
     return memory_bytes_run(device, "cuMemsetD8Async", queue_fill, &fill);
 }
+
+banyan_status pinned_alloc(int device, size_t bytes, void **here, void **there)
+{
+    CUdeviceptr address;
+    void *memory;
+    RETURN_IF_FAILED(DRIVER(device, cuMemHostAlloc, &memory, bytes,
+                            CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+    memset(memory, 0, bytes);
+    banyan_status status = DRIVER(device, cuMemHostGetDevicePointer, &address, memory, 0);
+    if (status != BANYAN_OK) {
+        driver.cuMemFreeHost(memory);
+        return status;
+    }
+    *here = memory;
+    *there = (void *)(uintptr_t)address;
+    return BANYAN_OK;
+}
+
+void pinned_free(void *here)
+{
+    if (here)
+        driver.cuMemFreeHost(here);
+}

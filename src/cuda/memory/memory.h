@@ -60,6 +60,10 @@ banyan_status bytes_alloc(int device, size_t bytes, void **address);
 void bytes_free(int device, void *address);
 banyan_status bytes_copy(void *to, const void *from, size_t bytes);
 banyan_status bytes_fill(void *to, uint8_t value, size_t bytes);
+/* Allocate zeroed words in host memory that a device accesses while it runs, and free them; the
+ * device is entered. `there` is the device address. pinned_free ignores NULL. */
+banyan_status pinned_alloc(int device, size_t bytes, void **here, void **there);
+void pinned_free(void *here);
 banyan_status bytes_locate(const void *address, DLDevice *device);
 
 /* share.c */

@@ -7,7 +7,6 @@
 
 #include "core/module.h"
 #include "cuda/memory/memory.h"
-#include "cuda/runtime/begin.h"
 #include "cuda/runtime/replay.h"
 
 #define MOST_BYTES_DEFAULT (UINT64_C(64) << 20)
@@ -24,16 +23,6 @@ static const void *kernel_symbol(DLDataType dtype, mixed_kernel kernel)
     if (dtype.bits == 32)
         return mixed_kernel_f32(kernel);
     return dtype.code == kDLBfloat ? mixed_kernel_bf16(kernel) : mixed_kernel_f16(kernel);
-}
-
-banyan_status mixed_take_kernel(cuda_mixed *engine, mixed_kernel kernel, CUfunction function)
-{
-    int blocks = 0;
-    engine->kernels[kernel] = function;
-    RETURN_IF_FAILED(DRIVER(engine->device, cuOccupancyMaxActiveBlocksPerMultiprocessor, &blocks,
-                            function, (int)engine->least_threads, 0));
-    engine->room[kernel] = (uint32_t)blocks * engine->least_threads;
-    return BANYAN_OK;
 }
 
 /* Load all kernels before any runs. Loading one later may wait for running kernels, which may in
@@ -75,7 +64,7 @@ static void bound_launches(cuda_mixed *engine)
     engine->most_threads = engine->most_threads > 0 ? engine->most_threads : WARP;
     uint32_t least = ((uint32_t)setup->min_block_size + WARP - 1) / WARP * WARP;
     engine->least_threads = mixed_engine_lower(least > 0 ? least : WARP, engine->most_threads);
-    engine->launches_early = begin_can_be_early(engine->device);
+    engine->launches_early = driver_launches_early(engine->device);
 }
 
 static banyan_status mixed_engine_take_memory(cuda_mixed *engine)
@@ -86,9 +75,8 @@ static banyan_status mixed_engine_take_memory(cuda_mixed *engine)
     engine->block = (CUdeviceptr)block;
     engine->states = block;
     engine->broken = (uint32_t *)((char *)block + states);
-    RETURN_IF_FAILED(DRIVER(engine->device, cuMemHostAlloc, &engine->pinned, PINNED_BYTES,
-                            CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
-    memset(engine->pinned, 0, PINNED_BYTES);
+    void *same; /* one address on host and device */
+    RETURN_IF_FAILED(pinned_alloc(engine->device, PINNED_BYTES, &engine->pinned, &same));
     engine->failure = engine->pinned;
     engine->stop = (uint32_t *)((char *)engine->pinned + STOP_OFFSET);
     return BANYAN_OK;
@@ -157,8 +145,7 @@ static void mixed_engine_close_engine(void *opened)
             driver.cuStreamDestroy(engine->stream);
         if (engine->block)
             cuda_memory_ops.free(engine->device, (void *)engine->block);
-        if (engine->pinned)
-            driver.cuMemFreeHost(engine->pinned);
+        pinned_free(engine->pinned);
         driver_leave();
     }
     if (engine->counted)
@@ -276,7 +263,7 @@ static bool mixed_engine_has(const void *opened, banyan_mixed_op op, banyan_mixe
     (void)op;
     bool there = engine->setup->grid.nodes > 1 ? nodes_have(engine, mode, reason, reason_bytes)
                                                : node_has(engine, mode, reason, reason_bytes);
-    if (there && mixed_is_multicast(mode) && !multicast->node)
+    if (there && mode_is_multicast(mode) && !multicast->node)
         return mixed_engine_say(reason, reason_bytes, multicast->why_not);
     return there;
 }
@@ -311,6 +298,31 @@ static banyan_status mixed_engine_zero(void *opened, void *to, uint64_t bytes, v
     const cuda_mixed *engine = opened;
     return DRIVER_WITHIN(
         engine->device, DRIVER(engine->device, cuMemsetD8Async, (CUdeviceptr)to, 0, bytes, stream));
+}
+
+static banyan_status mixed_engine_queue(const cuda_mixed *engine, const mixed_call *call,
+                                        CUstream stream)
+{
+    return DRIVER_WITHIN(engine->device, engine->setup->grid.nodes > 1
+                                             ? nodes_run(engine, call, stream)
+                                             : mixed_run_on_node(engine, call, stream));
+}
+
+/* A rank that could not queue a launch would meet the others' launches one too late, so it ends
+ * the context for all ranks. */
+static banyan_status mixed_engine_run(void *opened, const mixed_call *call, void *stream)
+{
+    const cuda_mixed *engine = opened;
+    banyan_world *world = engine->setup->worlds[MIXED_WORLD];
+    char sentence[512];
+    banyan_status status = mixed_engine_queue(engine, call, stream);
+    if (status == BANYAN_OK || !world)
+        return status;
+    snprintf(sentence, sizeof sentence, "could not begin %s (%s), which others make: %s",
+             banyan_mixed_op_name(call->op), banyan_mixed_mode_name(call->mode),
+             banyan_last_error());
+    (void)banyan_world_abort(world, sentence);
+    return banyan_error_set(status, "rank %d %s", banyan_world_rank(world), sentence);
 }
 
 static int mixed_engine_compare(const void *a, const void *b)
@@ -360,7 +372,7 @@ const mixed_engine_ops cuda_mixed_ops = {
     .leave_worlds = leave_worlds,
     .init_nvshmem = init_nvshmem,
     .has = mixed_engine_has,
-    .run = mixed_run,
+    .run = mixed_engine_run,
     .check = mixed_engine_check,
     .copy = mixed_engine_copy,
     .zero = mixed_engine_zero,

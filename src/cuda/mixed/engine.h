@@ -5,7 +5,6 @@
 #include "cuda/copy/nccl/session.h"
 #include "cuda/driver.h"
 #include "cuda/mixed/kernel.h"
-#include "cuda/mixed/modes.h"
 #include "cuda/mixed/nodes/nodes.h"
 #include "cuda/runtime/watch.h"
 #include "mixed/engine.h"
@@ -42,9 +41,7 @@ typedef struct cuda_mixed {
     cuda_nodes nodes;
 } cuda_mixed;
 
-/* run.c: at least 1 element. */
-banyan_status mixed_run(void *engine, const mixed_call *call, void *stream);
-banyan_status mixed_clear(cuda_mixed *engine, char *at, uint64_t bytes);
+/* launch.c */
 /* Set the function of a kernel, which is on the device. The device is entered. */
 banyan_status mixed_take_kernel(cuda_mixed *engine, mixed_kernel kernel, CUfunction function);
 /* Return the number of a kernel's thread blocks that run at once, beside those of other engines on
@@ -59,10 +56,14 @@ mixed_shape mixed_shape_of(const cuda_mixed *engine, mixed_kernel kernel, uint32
                            uint32_t threads);
 banyan_status mixed_launch(const cuda_mixed *engine, mixed_kernel kernel, mixed_shape by,
                            void *args, CUstream stream);
-/* Return the size of a receive buffer for launches of `most_bytes`. */
-uint64_t mixed_buffer_bytes(const cuda_mixed *engine);
 /* Add to the number of engines on the device, which run side by side. */
 void mixed_count(const cuda_mixed *engine, int more);
+
+/* run.c. Return the size of a receive buffer for launches of `most_bytes`. */
+uint64_t mixed_buffer_bytes(const cuda_mixed *engine);
+/* Queue a call of at least 1 element. The device is entered. */
+banyan_status mixed_run_on_node(const cuda_mixed *engine, const mixed_call *call, CUstream stream);
+banyan_status mixed_clear(cuda_mixed *engine, char *at, uint64_t bytes);
 
 /* nccl.c */
 banyan_status mixed_nccl_find(void *engine, mixed_nccl *found);

@@ -15,11 +15,8 @@ static banyan_status open_session(cuda_mixed *engine, mixed_group group)
 {
     banyan_world *world = engine->setup->worlds[group];
     nccl_session *session = &engine->nccl[group];
-    RETURN_IF_FAILED(driver_enter(engine->device));
-    driver_capture before = driver_capture_relax(); /* the first call may be captured */
-    banyan_status status = nccl_session_open(world, engine->device, NULL, session);
-    driver_capture_restore(before);
-    driver_leave();
+    banyan_status status = DRIVER_WITHIN_UNCAPTURED(
+        engine->device, nccl_session_open(world, engine->device, NULL, session));
     if (status != BANYAN_OK)
         *session = (nccl_session){0};
     return status;
@@ -53,7 +50,9 @@ banyan_status mixed_nccl_run(void *opened, mixed_group group, banyan_mixed_op op
 {
     cuda_mixed *engine = opened;
     if (!engine->nccl[group].world) /* a group of one rank */
-        return cuda_mixed_ops.copy(engine, output, input, elems * engine->elem_bytes, stream);
+        return DRIVER_WITHIN(engine->device,
+                             DRIVER(engine->device, cuMemcpyAsync, (CUdeviceptr)output,
+                                    (CUdeviceptr)input, elems * engine->elem_bytes, stream));
     nccl_collective what = {
         .kind = nccl_kind_of(op),
         .from = input,

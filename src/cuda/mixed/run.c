@@ -1,7 +1,4 @@
-/* Launches of mixed collectives' kernels: transfers, and numbers of threads. */
-#include <stdatomic.h>
-#include <stdio.h>
-
+/* Calls inside a node: the arguments and numbers of threads of their launches. */
 #include "cuda/mixed/engine.h"
 
 /* All-gather uses packets up to this size of a rank's data. */
@@ -88,9 +85,9 @@ uint64_t mixed_buffer_bytes(const cuda_mixed *engine)
 static uint64_t launch_bytes(const cuda_mixed *engine, const mixed_call *call)
 {
     uint64_t room = engine->buffer_bytes / MIXED_UNIT, tp = (uint64_t)engine->setup->grid.local_tp;
-    uint64_t units = UNITS_MOST, slots = mixed_run_slots_of(engine, mixed_is_multicast(call->mode));
+    uint64_t units = UNITS_MOST, slots = mixed_run_slots_of(engine, mode_is_multicast(call->mode));
     if (slots > 0 && saves_bytes(call))
-        units = room / piece_slots(engine, mixed_is_multicast(call->mode)) * tp;
+        units = room / piece_slots(engine, mode_is_multicast(call->mode)) * tp;
     else if (slots > 0)
         units = room / slots;
     if (slots > 0 && call->op == BANYAN_MIXED_ALLGATHER &&
@@ -99,36 +96,6 @@ static uint64_t launch_bytes(const cuda_mixed *engine, const mixed_call *call)
     uint64_t most = engine->most_bytes / MIXED_UNIT;
     units = units < most ? units : most;
     return (units < UNITS_MOST ? units : UNITS_MOST) * MIXED_UNIT;
-}
-
-#define DEVICES_MAX DRIVER_DEVICES_MAX
-static atomic_int open_engines[DEVICES_MAX];
-
-void mixed_count(const cuda_mixed *engine, int more)
-{
-    atomic_fetch_add(&open_engines[engine->device], more);
-}
-
-/* All thread blocks of all ranks that share a device must run at once. */
-uint32_t mixed_blocks_at_once(const cuda_mixed *engine, mixed_kernel kernel, uint32_t threads)
-{
-    int engines = atomic_load(&open_engines[engine->device]);
-    uint32_t each = engine->room[kernel] / threads;
-    uint32_t blocks =
-        (each > 0 ? each : 1) * engine->processors / (uint32_t)(engines > 1 ? engines : 1);
-    return blocks > 0 ? blocks : 1;
-}
-
-/* Two launches that overlap must run at once. On a device of several engines none begins early:
- * the previous launch may use its engine's full share, and another engine, for which it waits,
- * would lack the space that this launch takes. */
-mixed_shape mixed_shape_of(const cuda_mixed *engine, mixed_kernel kernel, uint32_t blocks,
-                           uint32_t threads)
-{
-    uint32_t at_once = mixed_blocks_at_once(engine, kernel, threads);
-    bool is_alone = atomic_load(&open_engines[engine->device]) <= 1;
-    return (mixed_shape){blocks, threads,
-                         engine->launches_early && is_alone && 2 * blocks <= at_once};
 }
 
 /* All threads go through `units`, with `steps` loads and stores each. A thread block is added when
@@ -150,26 +117,6 @@ static mixed_shape mixed_run_choose_shape(const cuda_mixed *engine, mixed_kernel
            mixed_blocks_at_once(engine, kernel, threads * 2) >= blocks)
         threads *= 2;
     return mixed_shape_of(engine, kernel, (uint32_t)blocks, threads);
-}
-
-banyan_status mixed_launch(const cuda_mixed *engine, mixed_kernel kernel, mixed_shape by,
-                           void *args, CUstream stream)
-{
-    void *params[] = {args};
-    CUlaunchAttribute early = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-                               .value = {.programmaticStreamSerializationAllowed = 1}};
-    CUlaunchConfig config = {
-        .gridDimX = by.blocks,
-        .gridDimY = 1,
-        .gridDimZ = 1,
-        .blockDimX = by.threads,
-        .blockDimY = 1,
-        .blockDimZ = 1,
-        .hStream = stream,
-        .attrs = &early,
-        .numAttrs = by.early,
-    };
-    return DRIVER(engine->device, cuLaunchKernelEx, &config, engine->kernels[kernel], params, NULL);
 }
 
 static mixed_base base_of(const part *p, uint64_t used)
@@ -430,7 +377,7 @@ static banyan_status mixed_run_part(part *p, CUstream stream)
     return saves_bytes(p->call) ? run_bytes(p, stream) : run_waits(p, stream);
 }
 
-static banyan_status run_parts(const cuda_mixed *engine, const mixed_call *call, CUstream stream)
+banyan_status mixed_run_on_node(const cuda_mixed *engine, const mixed_call *call, CUstream stream)
 {
     const banyan_mixed_grid *grid = &engine->setup->grid;
     uint64_t bytes = call->elems * engine->elem_bytes, most = launch_bytes(engine, call);
@@ -447,7 +394,7 @@ static banyan_status run_parts(const cuda_mixed *engine, const mixed_call *call,
         .d = grid->local_dp_rank,
     };
     /* No other rank gets data that is scattered among groups of one, so there is no multicast. */
-    p.multicast = mixed_is_multicast(call->mode) && (!p.scatters || p.tp > 1);
+    p.multicast = mode_is_multicast(call->mode) && (!p.scatters || p.tp > 1);
     for (uint64_t at = 0; at < bytes; at += p.bytes) {
         p.bytes = bytes - at < most ? bytes - at : most;
         p.input = (const char *)call->input + at;
@@ -455,31 +402,6 @@ static banyan_status run_parts(const cuda_mixed *engine, const mixed_call *call,
         RETURN_IF_FAILED(mixed_run_part(&p, stream));
     }
     return BANYAN_OK;
-}
-
-static banyan_status mixed_run_queue(const cuda_mixed *engine, const mixed_call *call,
-                                     CUstream stream)
-{
-    return DRIVER_WITHIN(engine->device, engine->setup->grid.nodes > 1
-                                             ? nodes_run(engine, call, stream)
-                                             : run_parts(engine, call, stream));
-}
-
-/* A rank that could not queue a launch would meet the others' launches one too late, so it ends
- * the context for all ranks. */
-banyan_status mixed_run(void *opened, const mixed_call *call, void *stream)
-{
-    const cuda_mixed *engine = opened;
-    banyan_world *world = engine->setup->worlds[MIXED_WORLD];
-    char sentence[512];
-    banyan_status status = mixed_run_queue(engine, call, stream);
-    if (status == BANYAN_OK || !world)
-        return status;
-    snprintf(sentence, sizeof sentence, "could not begin %s (%s), which others make: %s",
-             banyan_mixed_op_name(call->op), banyan_mixed_mode_name(call->mode),
-             banyan_last_error());
-    (void)banyan_world_abort(world, sentence);
-    return banyan_error_set(status, "rank %d %s", banyan_world_rank(world), sentence);
 }
 
 banyan_status mixed_clear(cuda_mixed *engine, char *at, uint64_t bytes)

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "core/module.h"
-#include "cuda/copy/kernel.h"
 #include "cuda/copy/report.h"
 #include "cuda/memory/memory.h"
+#include "cuda/module.h"
 
 /* At the speed of NVLink, a slot of this size takes ten times as long as the launches around it. */
 #define DEFAULT_SLOT_BYTES ((size_t)32 << 20)
@@ -187,7 +187,7 @@ static banyan_status cuda_pipeline_open_memory(gpu_pipeline *made)
     made->shared = (copy_shared *)(uintptr_t)shared;
     made->counts = (uint64_t *)(void *)(made->shared + 1);
     RETURN_IF_FAILED(bytes_fill(made->shared, 0, bytes));
-    RETURN_IF_FAILED(shared_words_open(made->device, sizeof *made->report, &here, &there));
+    RETURN_IF_FAILED(pinned_alloc(made->device, sizeof *made->report, &here, &there));
     made->report = here;
     made->device_report = there;
     return BANYAN_OK;
@@ -242,7 +242,7 @@ static void gpu_pipeline_close(void *argument)
         cuda_pipeline_close_device(closed);
         /* Until here the watch reports a lost peer to the device. */
         watch_end(closed->watching);
-        shared_words_close(closed->report);
+        pinned_free(closed->report);
         driver_leave();
     }
     if (closed->wire)

@@ -7,7 +7,7 @@
 
 #include "core/module.h"
 #include "cuda/driver.h"
-#include "cuda/runtime/thread.h"
+#include "cuda/runtime/watch.h"
 
 #define PERIOD_NS 10000000
 #define NS_IN_S 1000000000u

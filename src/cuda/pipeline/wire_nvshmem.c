@@ -1,6 +1,6 @@
 /* Puts with signals by NVSHMEM's calls on streams. Our own kernels wait for arrivals, since they
  * have deadlines. */
-#include "cuda/pipeline/wire.h"
+#include "cuda/pipeline/pipeline.h"
 
 #include <stdlib.h>
 

@@ -1,9 +1,7 @@
 /* Devices that map each other's memory: copy engines put, a kernel signals. */
-#include "cuda/pipeline/wire.h"
+#include "cuda/pipeline/pipeline.h"
 
 #include <stdlib.h>
-
-#include "cuda/pipeline/kernel.h"
 
 typedef struct peer_wire {
     int device;

@@ -1,4 +1,5 @@
-/* Launches that begin while the previous one in their stream still runs (begin.h). */
+/* Launches that begin while the previous one in their stream still runs: they fetch their program,
+ * then wait for it. */
 #ifndef CUDA_RUNTIME_BEGIN_CUH
 #define CUDA_RUNTIME_BEGIN_CUH
 

@@ -1,10 +1,10 @@
 #include "cuda/runtime/watch.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
-
-#include "cuda/runtime/thread.h"
 
 #define PERIOD_NS 10000000
 /* Warps report every 256 ms that they wait. */
@@ -21,6 +21,19 @@ struct watch {
     pthread_cond_t ended;
     bool ends;
 };
+
+banyan_status module_thread_start(pthread_t *thread, void *(*run)(void *), void *argument,
+                                  const char *what)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(thread, NULL, run, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed ? banyan_error_set(BANYAN_ERR_SYSTEM, "cuda: no thread for %s: %s", what,
+                                     strerror(failed))
+                  : BANYAN_OK;
+}
 
 static void *watch_main(void *argument)
 {

@@ -1,12 +1,19 @@
-/* Threads that check repeatedly for failures while a device waits for its peers. */
+/* Threads of the module, and those that check repeatedly for failures while a device waits for its
+ * peers. */
 #ifndef CUDA_RUNTIME_WATCH_H
 #define CUDA_RUNTIME_WATCH_H
+
+#include <pthread.h>
 
 #include <banyan/world.h>
 
 #include "core/module.h"
 #include "core/status.h"
 #include "cuda/runtime/waits.h"
+
+/* Start a thread that receives none of the program's signals. SYSTEM: "cuda: no thread for …". */
+banyan_status module_thread_start(pthread_t *thread, void *(*run)(void *), void *argument,
+                                  const char *what);
 
 typedef struct watch watch;
 

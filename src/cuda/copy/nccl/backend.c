@@ -1,5 +1,4 @@
-#include "cuda/copy/nccl/backend.h"
-
+/* The copy backend "nccl". */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,6 +7,7 @@
 #include "cuda/copy/nccl/session.h"
 #include "cuda/driver.h"
 #include "cuda/memory/memory.h"
+#include "cuda/module.h"
 
 #define TOKEN_BYTES 16
 

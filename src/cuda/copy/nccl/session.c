@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "core/module.h"
-#include "cuda/copy/report.h"
 #include "cuda/memory/memory.h"
 #include "cuda/pipeline/kernel.h"
 
@@ -198,7 +197,7 @@ static banyan_status open_marks(nccl_session *session)
 {
     void *here, *there, *passed;
     RETURN_IF_FAILED(driver_kernel(gpu_pipeline_kernel_symbol(), session->device, &session->mark));
-    RETURN_IF_FAILED(shared_words_open(session->device, sizeof *session->marks, &here, &there));
+    RETURN_IF_FAILED(pinned_alloc(session->device, sizeof *session->marks, &here, &there));
     session->marks = here;
     session->device_marks = there;
     RETURN_IF_FAILED(bytes_alloc(session->device, sizeof *session->passed, &passed));
@@ -282,7 +281,7 @@ void nccl_session_close(nccl_session *session)
         nccl.ncclCommAbort(session->comm);
     session->comm = NULL;
     bytes_free(session->device, session->passed);
-    shared_words_close(session->marks);
+    pinned_free(session->marks);
     pthread_mutex_destroy(&session->lock);
 }
 

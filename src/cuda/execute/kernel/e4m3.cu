@@ -1,8 +1,3 @@
-#include "cuda/execute/kernel/direct.cuh"
-#include "cuda/execute/kernel/interpret.cuh"
-#include "cuda/execute/kernels.h"
-#include "cuda/execute/kernel/quick.cuh"
+#include "cuda/execute/kernel/kernels.cuh"
 
-EXECUTE_DEFINE_KERNEL(e4m3)
-EXECUTE_DEFINE_QUICK_KERNEL(e4m3)
-EXECUTE_DEFINE_DIRECT_KERNEL(e4m3)
+EXECUTE_DEFINE_KERNELS(e4m3)

@@ -2,10 +2,35 @@
 #ifndef CUDA_EXECUTE_KERNEL_INTERPRET_CUH
 #define CUDA_EXECUTE_KERNEL_INTERPRET_CUH
 
+#include <banyan/device/multicast.cuh>
+
 #include "cuda/execute/kernel/begin.cuh"
 #include "cuda/execute/kernel/combine.cuh"
-#include "cuda/execute/kernel/multicast.cuh"
 #include "cuda/execute/kernel/sync.cuh"
+
+/* Steps of switch channels that use multicast memory. The threads synchronize before and after,
+ * since that memory has ordinary addresses too. */
+template <typename Element> BANYAN_DEVICE void multicast_piece(block_places places, uint64_t bytes)
+{
+    uint32_t thread = block_thread(), threads = block_threads();
+    if (!places.is_of_group(0)) {
+        banyan_device_multicast_store(places[1], places[0], bytes, thread, threads);
+    } else if constexpr (banyan_device_multicast<Element>::ADDS) {
+        if (places.is_of_group(1))
+            banyan_device_multicast_load_store<Element>(places[1], places[0], bytes, thread,
+                                                        threads);
+        else
+            banyan_device_multicast_load<Element>(places[1], places[0], bytes, thread, threads);
+    }
+}
+
+template <typename Element> BANYAN_DEVICE_RARE void multicast_step(block_run run)
+{
+    block_pieces pieces = block_find_pieces(&run);
+    BANYAN_DEVICE_LOOP
+    for (; pieces.at < pieces.end; pieces.at += pieces.words)
+        multicast_piece<Element>(block_places_of(pieces.at, 0), pieces.at[0]);
+}
 
 /* Called by all thread blocks. */
 BANYAN_DEVICE_RARE void interpret_copy_share(char *to, const char *from, uint64_t bytes)
@@ -194,17 +219,5 @@ template <typename Element> BANYAN_DEVICE void interpret(const kernel_args *args
     if (args->copy_out_to)
         interpret_copy_out(args, run);
 }
-
-#define EXECUTE_DEFINE_KERNEL(name)                                                                \
-    static __global__ void __launch_bounds__(KERNEL_THREADS_MOST, 1)                               \
-        execute_##name(const __grid_constant__ kernel_args args)                                   \
-    {                                                                                              \
-        interpret<banyan_device_##name>(&args);                                                    \
-    }                                                                                              \
-                                                                                                   \
-    const void *execute_kernel_##name(void)                                                        \
-    {                                                                                              \
-        return DEVICE_KERNEL(execute_##name, kernel_args);                                         \
-    }
 
 #endif

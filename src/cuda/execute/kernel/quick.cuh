@@ -479,16 +479,4 @@ template <typename Element> BANYAN_DEVICE void quick(const kernel_args *args)
         begin_count(args, &run.state);
 }
 
-#define EXECUTE_DEFINE_QUICK_KERNEL(name)                                                          \
-    static __global__ void __launch_bounds__(KERNEL_THREADS_MOST, 1)                               \
-        execute_quick_##name(const __grid_constant__ kernel_args args)                             \
-    {                                                                                              \
-        quick<banyan_device_##name>(&args);                                                        \
-    }                                                                                              \
-                                                                                                   \
-    const void *execute_quick_kernel_##name(void)                                                  \
-    {                                                                                              \
-        return DEVICE_KERNEL(execute_quick_##name, kernel_args);                                   \
-    }
-
 #endif

@@ -154,7 +154,7 @@ static mixed_kernel nodes_choose_kernel(const cuda_mixed *engine, const nodes_ca
         together |= call->whole_bytes;
     mixed_kernel first = engine->nodes.by == NODES_BY_PUTS ? MIXED_NODES_PUTS : MIXED_NODES;
     return (mixed_kernel)((int)first + (together % MIXED_UNIT ? 1 : 0) +
-                          (mixed_is_multicast(call->mode) ? 2 : 0));
+                          (mode_is_multicast(call->mode) ? 2 : 0));
 }
 
 /* One thread block for each tile, as far as they run at once. The queue for the host's puts has

@@ -4,10 +4,16 @@
 #define CUDA_MIXED_NODES_NODES_H
 
 #include "cuda/mixed/nodes/kernel.h"
-#include "cuda/mixed/nodes/proxy.h"
 #include "cuda/mixed/nodes/puts.h"
 #include "cuda/pipeline/nvshmem.h"
 #include "mixed/engine.h"
+
+/* Return the mode with equal transfers without multicast. */
+static inline banyan_mixed_mode mixed_unicast(banyan_mixed_mode mode)
+{
+    int apart = BANYAN_MIXED_ONE_SHOT_MULTICAST - BANYAN_MIXED_ONE_SHOT;
+    return mode_is_multicast(mode) ? (banyan_mixed_mode)((int)mode - apart) : mode;
+}
 
 /* The layout of memory, equal on all ranks: two turns of flags by slot, then the receive slots of
  * the turns, then the staged slots. */
@@ -49,6 +55,21 @@ int nodes_slots(const banyan_mixed_grid *grid, banyan_mixed_mode mode);
 /* Build the call's steps. UNSUPPORTED: there are too many. */
 banyan_status nodes_build(const nodes_places *places, const nodes_layout *layout,
                           const nodes_call *call, nodes_args *args);
+
+/* proxy.c: puts between nodes by NVSHMEM's host calls. Kernels post them, a thread makes them. */
+typedef struct nodes_proxy nodes_proxy;
+
+/* Start the proxy, with one queue for each rank of the world. A request puts `bytes` from `source`
+ * to `destination`, a local address that stands for the peer's; then the peer's word `signal`
+ * becomes `run`. The object of `part` must remain. Before returning, it makes one put to each
+ * peer, of the word at `trial`, so that nothing is loaded later. The device's context is
+ * entered. */
+banyan_status nodes_proxy_start(int device, const nvshmem_part *part, int ranks, char *trial,
+                                nodes_proxy **proxy);
+/* Return the queues by rank, in device memory. */
+banyan_port_queue *nodes_proxy_queues(const nodes_proxy *proxy);
+/* End the proxy; posted requests are queued on return. Ignores NULL. */
+void nodes_proxy_end(nodes_proxy *proxy);
 
 struct cuda_mixed;
 

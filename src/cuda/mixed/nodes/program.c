@@ -4,7 +4,6 @@
  * tensor-parallel rank of a node; the local rank with that number adds it inside the node. In
  * two_shot_nodes each of these has one for each tensor-parallel node, which adds it between nodes.
  * The sums return the same way. Phases have their own slots, of sizes that follow from the grid. */
-#include "cuda/mixed/modes.h"
 #include "cuda/mixed/nodes/nodes.h"
 
 typedef struct builder {
@@ -93,14 +92,6 @@ static int nodes_program_rank_at(const builder *b, int node, int local)
 static int local_at(const builder *b, int t, int d)
 {
     return d * b->places->grid->local_tp + t;
-}
-
-/* Return the rank with these indices in its groups. */
-static int nodes_program_rank_of(const banyan_mixed_grid *grid, int tp_index, int dp_index)
-{
-    int local = tp_index % grid->local_tp + dp_index % grid->local_dp * grid->local_tp;
-    int node = tp_index / grid->local_tp + dp_index / grid->local_dp * grid->inter_tp;
-    return node * grid->local_size + local;
 }
 
 static int node_at(const builder *b, int i, int e)
@@ -248,7 +239,7 @@ static void to_slot(builder *b, int slot, int rank)
 static char *find_cast(const builder *b)
 {
     const nodes_places *places = b->places;
-    if (!mixed_is_multicast(b->call->mode))
+    if (!mode_is_multicast(b->call->mode))
         return NULL;
     if (nodes_program_scatters(b))
         return places->grid->local_tp > 1 ? places->cast_tp : NULL;
@@ -311,7 +302,7 @@ static void waits_add_up(builder *b, int first_tp, int tp_count, int dp_from, in
     step_begin(b, b->call->bytes);
     for (int d = dp_from; d < dp_to; d++) {
         for (int t = first_tp; t < first_tp + tp_count; t++) {
-            int rank = nodes_program_rank_of(grid, t, d);
+            int rank = banyan_mixed_rank_at(grid, t, d);
             if (rank != b->places->rank || b->cast)
                 from_slot(b, rank, rank);
             else

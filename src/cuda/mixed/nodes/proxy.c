@@ -1,4 +1,4 @@
-#include "cuda/mixed/nodes/proxy.h"
+#include "cuda/mixed/nodes/nodes.h"
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -9,7 +9,7 @@
 #include <time.h>
 
 #include "cuda/memory/memory.h"
-#include "cuda/runtime/thread.h"
+#include "cuda/runtime/watch.h"
 
 #define ROOM 1024 /* most pending requests to a rank */
 /* Polls without progress before the thread naps between polls, and the length of a nap. */
@@ -98,10 +98,9 @@ static banyan_status proxy_take_memory(nodes_proxy *proxy)
     void *queues;
     RETURN_IF_FAILED(cuda_memory_ops.alloc(proxy->device, queue_bytes, &queues));
     proxy->queues = queues;
-    RETURN_IF_FAILED(DRIVER(proxy->device, cuMemHostAlloc, &proxy->pinned,
-                            request_bytes + done_bytes,
-                            CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
-    memset(proxy->pinned, 0, request_bytes + done_bytes);
+    void *same; /* one address on host and device */
+    RETURN_IF_FAILED(
+        pinned_alloc(proxy->device, request_bytes + done_bytes, &proxy->pinned, &same));
     proxy->requests = proxy->pinned;
     proxy->done = (uint64_t *)(void *)((char *)proxy->pinned + request_bytes);
     banyan_port_queue *made = calloc(ranks, sizeof *made);
@@ -191,8 +190,7 @@ void nodes_proxy_end(nodes_proxy *proxy)
             driver.cuStreamDestroy(proxy->stream);
         if (proxy->queues)
             cuda_memory_ops.free(proxy->device, proxy->queues);
-        if (proxy->pinned)
-            driver.cuMemFreeHost(proxy->pinned);
+        pinned_free(proxy->pinned);
         driver_leave();
     }
     sem_destroy(&proxy->entered.told);

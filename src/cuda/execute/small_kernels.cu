@@ -1,8 +1,8 @@
-#include "cuda/runtime/device.cuh"
+#include "cuda/execute/small_kernels.h"
 
 #include <banyan/device/wait.cuh>
 
-#include "cuda/execute/clock.h"
+#include "cuda/runtime/device.cuh"
 
 static __global__ void answer(const __grid_constant__ clock_args args)
 {
@@ -21,4 +21,17 @@ static __global__ void answer(const __grid_constant__ clock_args args)
 const void *clock_kernel(void)
 {
     return DEVICE_KERNEL(answer, clock_args);
+}
+
+static __global__ void tell(const __grid_constant__ tell_args args)
+{
+    if (banyan_device_load<uint32_t>(args.broken))
+        return;
+    for (uint64_t i = threadIdx.x; i < args.count; i += blockDim.x)
+        banyan_device_add_release(args.counters[i], 1);
+}
+
+const void *tell_kernel(void)
+{
+    return DEVICE_KERNEL(tell, tell_args);
 }

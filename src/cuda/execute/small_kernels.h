@@ -1,0 +1,40 @@
+/* Kernels of one thread block beside those of plans. */
+#ifndef CUDA_EXECUTE_SMALL_KERNELS_H
+#define CUDA_EXECUTE_SMALL_KERNELS_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Readings of the device's clock, for comparison with the host's. */
+#define CLOCK_ROUNDS 32
+
+/* One thread answers requests 1, 2, …, CLOCK_ROUNDS; all memory is pinned. */
+typedef struct clock_args {
+    uint64_t *asked;    /* number of the latest request */
+    uint64_t *answered; /* number of the request that `time_ns` answers */
+    uint64_t *time_ns;
+    uint64_t timeout_ns;
+} clock_args;
+
+const void *clock_kernel(void);
+
+/* Signals after copies, in the order of their stream. */
+#define TELL_THREADS 128
+
+/* One thread block. After a kernel has given up, later stages send no signals. */
+typedef struct tell_args {
+    uint64_t *const *counters; /* each is incremented by 1 */
+    uint64_t count;
+    const uint32_t *broken; /* as in kernel_args */
+} tell_args;
+
+const void *tell_kernel(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
