@@ -102,18 +102,18 @@ bool inject_must_be_retried(inject_kind kind, int error)
 
 static struct {
     atomic_bool looks, has_failed;
-    atomic_int count; /* of calls at the site of `one` */
+    atomic_int count; /* calls at the site of `one` so far */
     inject_one one;
     bool fails;
     uint64_t *stack;
     inject_sites *sites;
-    pthread_mutex_t lock; /* of sites */
-    pthread_t thread;     /* that makes the collective call */
-    int outside;          /* frames of it around the caller of inject_begin */
+    pthread_mutex_t lock; /* guards `sites` */
+    pthread_t thread;     /* the thread that makes the collective call */
+    int outside;          /* its stack frames outside the caller of inject_begin */
     struct rlimit before;
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Addresses of code whose calls count: the program and Banyan's modules. */
+/* Code whose calls are counted: the program and Banyan's modules. */
 #define MOST_RANGES 8
 static struct {
     uintptr_t low, high;
@@ -171,12 +171,13 @@ bool inject_end(void)
     return atomic_load(&state.has_failed);
 }
 
-/* Sanitizers define these functions themselves, and call some before they are ready. */
+/* Sanitizers define these functions too, and call some of them before these can run. */
 #if !defined(SANITIZER_MEMORY) && !defined(SANITIZER_THREAD)
 
 static bool is_looked_at(uintptr_t caller, inject_kind kind)
 {
-    /* An emulated driver's system calls, and threads that are its GPUs, are its own. */
+    /* In modules, count only allocations of the calling thread. System calls and other threads
+     * there belong to the emulated driver. */
     bool modules = kind <= INJECT_TEXT && pthread_equal(pthread_self(), state.thread);
     int count = modules ? range_count : 1;
     for (int i = 0; i < count; i++) {
@@ -186,7 +187,8 @@ static bool is_looked_at(uintptr_t caller, inject_kind kind)
     return false;
 }
 
-/* Where `address` is in its range, whatever address that is loaded at, or 0. */
+/* Return the offset of `address` in its range, which does not depend on the load address; 0 if it
+ * is in none. */
 static uint64_t place_of(uintptr_t address)
 {
     for (int i = 0; i < range_count; i++) {
@@ -196,7 +198,7 @@ static uint64_t place_of(uintptr_t address)
     return 0;
 }
 
-/* Frames of foreign libraries do not count. */
+/* Hash the call stack, without frames of foreign libraries. */
 static uint64_t hash_stack(const void *caller, uint64_t places[INJECT_DEPTH])
 {
     extern char __executable_start;
@@ -207,7 +209,7 @@ static uint64_t hash_stack(const void *caller, uint64_t places[INJECT_DEPTH])
     int i = 0;
     if (pthread_equal(pthread_self(), state.thread))
         count -= state.outside;
-    while (i < count && frames[i] != caller) /* this file's */
+    while (i < count && frames[i] != caller) /* frames of this file */
         i++;
     for (; i < count; i++) {
         uint64_t place = place_of((uintptr_t)frames[i]);
@@ -265,7 +267,7 @@ static void *library(const char *name)
     return found;
 }
 
-/* The library's function of this name, looked up once. */
+/* The C library's function of this name, looked up once. */
 #define LIBRARY(function)                                                                          \
     __extension__({                                                                                \
         static _Atomic(void *) found_;                                                             \
@@ -382,7 +384,7 @@ BANYAN_API int fcntl(int fd, int command, ...)
 }
 
 STAND_BEFORE(INJECT_READ, -1, ssize_t, read, (int fd, void *to, size_t bytes), fd, to, bytes)
-/* What goes to an eventfd cannot fail so. */
+/* Writes of 8 bytes go to eventfds, which do not fail. */
 BANYAN_API ssize_t write(int fd, const void *from, size_t bytes)
 {
     if (bytes != sizeof(uint64_t) && must_fail(INJECT_WRITE, CALLER))
@@ -447,7 +449,7 @@ STAND_BEFORE(INJECT_EPOLL_WAIT, -1, int, epoll_wait,
              timeout_ms)
 STAND_BEFORE(INJECT_EVENTFD, -1, int, eventfd, (unsigned value, int flags), value, flags)
 
-/* Close the descriptors of a message and say that there was no room for them. */
+/* Close the descriptors of a message and set MSG_CTRUNC, as the kernel does at the limit. */
 static bool lose_descriptors(struct msghdr *message)
 {
     bool lost = false;

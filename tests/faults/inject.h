@@ -1,13 +1,13 @@
-/* Failing one call into the C library, on purpose: functions of the program stand before those of
- * the library, count the calls that Banyan makes between two marks, and fail the n-th of a kind.
- * Only programs that link inject.c have them. */
+/* Let one call into the C library fail. inject.c defines functions of the C library, so that a
+ * program that links it calls these in their place. They count the calls that Banyan makes between
+ * inject_begin and inject_end, and let one of them fail. */
 #ifndef TESTS_FAULTS_INJECT_H
 #define TESTS_FAULTS_INJECT_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A function of the library, or several that fail alike. */
+/* A function of the library, or several that fail with the same errors. */
 typedef enum inject_kind {
     INJECT_MALLOC, /* malloc, calloc, realloc, aligned_alloc */
     INJECT_TEXT,   /* strdup, strndup, asprintf, vasprintf, open_memstream */
@@ -24,7 +24,7 @@ typedef enum inject_kind {
     INJECT_ACCEPT,
     INJECT_SENDMSG,
     INJECT_RECV,      /* recv, recvmsg */
-    INJECT_TRUNCATED, /* recvmsg loses the descriptors that come: there is no room for them */
+    INJECT_TRUNCATED, /* recvmsg loses the received descriptors, as when the limit is reached */
     INJECT_SOCKET_OPTION,
     INJECT_SOCKET_NAME, /* getsockname, getpeername */
     INJECT_EPOLL_CREATE,
@@ -32,7 +32,7 @@ typedef enum inject_kind {
     INJECT_EPOLL_WAIT,
     INJECT_EVENTFD,
     INJECT_PIDFD,
-    INJECT_FUTEX, /* waits: wakes cannot fail */
+    INJECT_FUTEX, /* waits; a wake cannot fail */
     INJECT_VM,    /* process_vm_readv, process_vm_writev */
     INJECT_THREAD,
     INJECT_READ,
@@ -48,20 +48,20 @@ typedef enum inject_kind {
     INJECT_SLEEP,   /* nanosleep, usleep */
     INJECT_CPUS,    /* sched_getaffinity, sched_setaffinity */
     INJECT_HOST,    /* gethostname, sysinfo, getifaddrs */
-    INJECT_RUN_OUT, /* no call: only n more descriptors from the mark on */
+    INJECT_RUN_OUT, /* no call: from inject_begin on, the process can open n more descriptors */
     INJECT_KINDS
 } inject_kind;
 
 const char *inject_name(inject_kind kind);
-/* The errors that calls of the kind are given, in turn; 0 behind the last. */
+/* Return the index-th error with which calls of the kind fail; 0 behind the last. */
 int inject_error(inject_kind kind, int index);
-/* A call that ends with EINTR is to be made again. */
+/* True if the caller must repeat a call that failed with this error (EINTR). */
 bool inject_must_be_retried(inject_kind kind, int error);
 
 /* Calls of a kind with equal call stacks. */
 typedef struct inject_site {
     inject_kind kind;
-    uint64_t stack; /* a hash of the stack, equal in all processes of this build; 0: any stack */
+    uint64_t stack; /* hash of the stack, equal in all processes of this build; 0: any stack */
     int count;
 } inject_site;
 
@@ -77,15 +77,15 @@ typedef struct inject_one {
     int error;
 } inject_one;
 
-/* Innermost return addresses in this program of the call that failed, for addr2line; 0 behind the
- * last. */
+/* The innermost return addresses of the failed call that lie in this program, for addr2line. Unused
+ * entries are 0. */
 #define INJECT_DEPTH 12
 
-/* Watch the calls of all threads from here. Fail `one`, unless it is NULL, and write its call stack
- * to `stack`; otherwise list the sites in `sites`. */
+/* Begin to count the calls of all threads. With `one`, let that call fail and write its call stack
+ * to `stack`. With NULL, list the sites of all calls in `sites`. */
 void inject_begin(const inject_one *one, uint64_t stack[INJECT_DEPTH], inject_sites *sites);
 
-/* Returns if a call failed. */
+/* End counting. True if a call failed. */
 bool inject_end(void);
 
 #endif

@@ -17,14 +17,14 @@
 
 #define MOST_RANKS 4
 #define MESSAGE_BYTES 1024
-/* A rank returns at once: within a second, and the time in which ranks wait for a processor. A wait
- * for a rank that does not come would take TIMEOUT_NS. */
+/* A rank must return within BOUND_NS, and within IDLE_BOUND_NS if the time in which ranks wait for
+ * a processor does not count. A wait for a missing rank would take TIMEOUT_NS. */
 #define BOUND_NS (5 * NS_PER_S)
 #define IDLE_BOUND_NS NS_PER_S
 #define TIMEOUT_NS (120 * NS_PER_S)
-/* More descriptors than these are enough for any call. */
+/* No call needs more descriptors. */
 #define MOST_DESCRIPTORS 24
-/* Calls that depend on the order of events are not made in each run: look at so many. */
+/* Runs in which sites are listed: some calls depend on the order of events. */
 #define ATTEMPTS 3
 
 enum phase { PREPARING, CALLING, CALLED, AGAIN, FINISHING, DONE };
@@ -42,7 +42,7 @@ struct outcome {
     char again_message[MESSAGE_BYTES];
     size_t left_open;
     size_t left_threads;
-    bool has_failed; /* the call of the C library */
+    bool has_failed; /* the call into the C library */
     uint64_t stack[INJECT_DEPTH];
 };
 
@@ -76,7 +76,7 @@ static size_t threads_here(void)
     return count;
 }
 
-/* The time in which threads of this process were ready to run and waited for a processor. */
+/* Return the time for which threads of this process waited for a processor. */
 static uint64_t starved_ns(void)
 {
     unsigned long long ns, sum = 0;
@@ -132,7 +132,7 @@ static bool any_failed(const struct job *job, bool *all)
     return any;
 }
 
-/* The world's state, once all ranks have heard of an end. */
+/* Return the state of the world, after the time in which all ranks learn that it has ended. */
 static banyan_status world_state(const struct job *job, const job_rank *r)
 {
     bool all, any = any_failed(job, &all);
@@ -164,8 +164,8 @@ static void call_again(const struct job *job, job_rank *r, struct outcome *mine)
     pass_gate(job, 3);
 }
 
-/* For people who look into a crash: addresses of the program and where it lies. */
-static void tell_crash(int number)
+/* Print the call stack of a crash and where the program is loaded, for addr2line. */
+static void report_crash(int number)
 {
     void *places[40];
     backtrace_symbols_fd(places, backtrace(places, 40), STDOUT_FILENO);
@@ -175,9 +175,9 @@ static void tell_crash(int number)
 
 static void run_rank(const struct job *job, int rank, const banyan_unique_id *id)
 {
-    signal(SIGSEGV, tell_crash);
-    signal(SIGBUS, tell_crash);
-    signal(SIGABRT, tell_crash);
+    signal(SIGSEGV, report_crash);
+    signal(SIGBUS, report_crash);
+    signal(SIGABRT, report_crash);
     struct outcome *mine = &job->shared->of_rank[rank];
     job_rank r = {.rank = rank, .count = job->ranks, .id = id, .folder = job->folder};
     size_t open_before = open_descriptors();
@@ -198,7 +198,7 @@ static void run_rank(const struct job *job, int rank, const banyan_unique_id *id
     mine->left_open = open_descriptors() - open_before;
     if (mine->left_open <= job->of->keeps_descriptors)
         mine->left_open = 0;
-    /* A thread that was joined may be listed for a moment. */
+    /* A joined thread may still be listed for a moment. */
     for (int i = 0; i < 200 && !job->of->keeps_threads && threads_here() > 3; i++)
         usleep(1000);
     mine->left_threads = job->of->keeps_threads ? 0 : threads_here() - 3;
@@ -226,8 +226,8 @@ static pid_t host_id(banyan_unique_id *id)
     return host;
 }
 
-/* Wait for the ranks: longer than the bound none may take. */
-static void await_ranks(const struct job *job, const pid_t *children, int *statuses)
+/* Wait for the ranks, and kill those that take longer than the bound. */
+static void wait_for_ranks(const struct job *job, const pid_t *children, int *statuses)
 {
     int left = job->ranks;
     uint64_t deadline = 0;
@@ -238,7 +238,7 @@ static void await_ranks(const struct job *job, const pid_t *children, int *statu
             if (statuses[i] != -1 || waitpid(children[i], &statuses[i], WNOHANG) != children[i])
                 continue;
             left--;
-            if (statuses[i] != 0) /* the others wait for it at a gate */
+            if (statuses[i] != 0) /* the others wait for it */
                 deadline = deadline_after(NS_PER_S);
         }
         if (deadline == 0 && atomic_load(&job->shared->at_gate[0]) == job->ranks)
@@ -272,7 +272,7 @@ static void run_job(struct job *job, int *statuses)
             _exit(0);
         }
     }
-    await_ranks(job, children, statuses);
+    wait_for_ranks(job, children, statuses);
     kill(host, SIGKILL);
     waitpid(host, NULL, 0);
 }
@@ -286,13 +286,13 @@ static bool names_cause(const struct job *job, const char *message)
             strstr(message, "memory")) ||
            (job->one->error == EMFILE &&
             (strstr(message, "oo many open files") || strstr(message, "raise the limit"))) ||
-           /* A driver says in its own way that it lacks descriptors. */
+           /* A driver has its own error for a lack of descriptors. */
            (job->one->site.kind == INJECT_RUN_OUT && strstr(message, "CUDA_ERROR")) ||
            (job->one->error == ENOSPC && strstr(message, "disk is full")) ||
            (job->one->error == EFAULT && strstr(message, "memory is missing"));
 }
 
-/* "rank 0: rank 2: out of memory". */
+/* True for a message that names two ranks: "rank 0: rank 2: out of memory". */
 static bool is_named_twice(const char *message)
 {
     int rank, at = 0;
@@ -338,7 +338,7 @@ static uint64_t slowest_ns(const struct job *job)
     return most;
 }
 
-/* The time of the slowest rank that no rank's wait for a processor explains. */
+/* Return the time of the slowest rank, less the time in which ranks waited for a processor. */
 static uint64_t idle_ns(const struct job *job)
 {
     uint64_t starved = 0, slowest = slowest_ns(job);
@@ -383,7 +383,7 @@ static const char *problem_of_rest(const struct job *job)
     return NULL;
 }
 
-/* Empty the folder, and say how much was in it. */
+/* Empty the folder; return the number of files that it had. */
 static int clear_folder(const struct job *job)
 {
     int entries = folder_entries(job->folder);
@@ -479,8 +479,8 @@ static const char *run_and_judge(struct job *job)
     return problem;
 }
 
-/* Returns if the fault came about. A call that takes long once may wait for a disk that others
- * use. */
+/* Run a fault; true if the call to fail was made. A slow run is repeated: it may have waited for a
+ * disk that others use. */
 static bool judge(struct job *job, struct totals *totals)
 {
     const char *problem = run_and_judge(job);
@@ -499,8 +499,8 @@ static bool judge(struct job *job, struct totals *totals)
     return fired;
 }
 
-/* Fail the first call from a site and the last, or each number of descriptors that is left, with
- * each error. */
+/* Let the first and the last call of a site fail, with each error. For INJECT_RUN_OUT, try each
+ * number of remaining descriptors. */
 static void enumerate_site(struct job *job, const inject_site *site, struct totals *totals)
 {
     bool counts_descriptors = site->kind == INJECT_RUN_OUT;
@@ -523,7 +523,7 @@ static void enumerate_site(struct job *job, const inject_site *site, struct tota
     }
 }
 
-/* A call without a fault must be right and leave nothing behind. */
+/* Check that a call without a fault is correct and leaves nothing behind. */
 static void run_good_job(struct job *job)
 {
     int statuses[MOST_RANKS];
@@ -634,7 +634,7 @@ static void run_some(struct job *job, const job_case *cases, size_t count, doubl
     } while (deadline_left_ns(deadline) > 0);
 }
 
-/* Returns the number of faults that some rank took badly. */
+/* Return the number of faults after which a rank behaved wrongly. */
 static int run_cases(const job_case *cases, size_t count, double seconds)
 {
     struct totals totals = {0};

@@ -191,8 +191,6 @@ static void run_reshards_of_a_node(int rank, int count, const banyan_unique_id *
     CHECK_OK(banyan_world_close(world));
 }
 
-/* ---- */
-
 static void run(ranks_raw_fn fn)
 {
     int statuses[RANKS];

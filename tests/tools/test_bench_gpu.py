@@ -1,4 +1,4 @@
-"""`banyan bench --gpu` without PyTorch: one sentence says so, and no figure is lost."""
+"""`banyan bench --gpu` without PyTorch: one message says so, and no figure is lost."""
 
 import ctypes.util
 import json
@@ -13,7 +13,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("BANYAN_BUILD", "build")).resolve()
 FIGURES = {"rows": [{"collective": "allreduce", "bytes": 1024, "registered_us": 5.0}]}
-# Stands for the program that needs GPUs; every rank is told where rank 0 writes.
+# Stands for the program that needs GPUs; every rank gets the place where rank 0 writes.
 GPU_BENCH = """#!/bin/sh
 [ "$1" = --json ] || exit 3
 for path; do [ "$last" = --json ] && file=$path; last=$path; done
@@ -54,7 +54,7 @@ def check(right, what, done):
 done, figures = bench(0, sys.executable, "--", "--json")
 check(done.returncode == 0, "a missing PyTorch is not a failure", done)
 check("a figure" in done.stdout, "the figures are printed", done)
-check(done.stdout.count("was not measured: no PyTorch for this test") == 1, "one sentence says what is missing", done)
+check(done.stdout.count("was not measured: no PyTorch for this test") == 1, "one message says what is missing", done)
 check(figures == FIGURES, "the file keeps what it had", done)
 done, _ = bench(0, sys.executable)
 check(done.returncode == 0 and "was not measured" in done.stdout, "a file of its own does as well", done)
@@ -72,7 +72,7 @@ if (BUILD / "bin/gpu_bench").exists() and ctypes.util.find_library("cuda") is No
     done = subprocess.run([BUILD / "bin/banyan", "bench", "--gpu", "-n", "2"], capture_output=True, text=True, timeout=60)
     check(done.returncode == 1, "no driver is a failure", done)
     check("this machine has no CUDA driver" in done.stderr and "insufficient" not in done.stderr,
-          "a missing driver is told", done)
+          "a missing driver is reported", done)
 names = re.search(r"what_names\[WHATS\] = {(.*?)}", (ROOT / "bench/gpu/gpu_bench.c").read_text(), re.S).group(1)
 done, _ = bench(0, sys.executable, "--help")
 check(set(re.findall(r"\w+", names)) <= set(re.findall(r"\w+", done.stdout)), "help names what can be measured", done)

@@ -30,7 +30,7 @@ def parent_of(pid):
 
 
 class Job:
-    """A command whose processes can be told from all others by a variable of their environment."""
+    """A command whose processes are distinguished from all others by a variable of their environment."""
 
     count = 0
 

@@ -68,7 +68,7 @@ class CommandLine(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.assertIn(part, done.stdout)
 
-    def test_wrong_calls_are_sentences(self):
+    def test_wrong_calls_are_refused_with_a_message(self):
         for arguments, part in [([], "usage"), (["fly"], "no command \"fly\""),
                                 (["launch"], "-n N"), (["launch", "-n", "2"], "which program"),
                                 (["launch", "-n", "x", "true"], "not \"x\""),

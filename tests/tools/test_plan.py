@@ -1,4 +1,4 @@
-"""banyan plan: lists, compares and counts plans; wrong ones are a sentence."""
+"""banyan plan: lists, compares and counts plans; refuses wrong ones with a message."""
 
 import json
 import os
@@ -80,7 +80,7 @@ class Show(Plan):
         self.assertEqual((done.returncode, done.stderr),
                          (1, "banyan plan show: /dev/stdin is a device, not a file\n"))
 
-    def test_what_is_wrong_is_a_sentence_with_its_place(self):
+    def test_an_error_names_its_place(self):
         def out_of_range(plan):
             plan["gpus"][1]["threadblocks"][0]["ops"][1]["src_buff"][0]["index"] = 9
         path = self.changed(out_of_range)

@@ -60,7 +60,7 @@ class PlanScale(unittest.TestCase):
         for part in ("small: tp=2 on 2 ranks to tp=4 on 4", "4 of 4 ranks", "slowest", "median"):
             self.assertIn(part, done.stdout)
 
-    def test_what_is_wrong_is_a_sentence(self):
+    def test_wrong_calls_are_refused_with_a_message(self):
         for arguments, part, code in [
                 (["--from", "tp=2"], "--to SPEC is missing", 2),
                 (["--from", "tp=2", "--to", "tp=x"], "--to: ", 1),

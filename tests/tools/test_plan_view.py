@@ -142,7 +142,7 @@ class View(unittest.TestCase):
         self.assertEqual(set(re.findall(r"^  (\w+): \"", words, re.M)), names | {"launch"})
 
     def test_arrows_lead_from_signals_to_waits_and_from_data_to_buffers(self):
-        """A ring of four: each tells the next one that a chunk is there, who then reads it."""
+        """A ring of four: each signals the next one, which then reads a chunk."""
         data = self.data_of(self.view(self.emit("allreduce_ring")))
         steps, lanes = data["steps"], data["lanes"]
         names = [data["operations"]["/".join(map(str, (s[0], s[1], s[3], s[4])))]["name"] for s in steps]
@@ -179,19 +179,19 @@ class View(unittest.TestCase):
     @unittest.skipUnless(BROWSER, "there is no chromium to draw the page")
     def test_pointing_at_an_operation_tells_its_chunks_and_peers(self):
         data = self.data_of(self.view(self.emit("allreduce_ring")))
-        told = self.asked("""
+        shown = self.asked("""
           document.title = JSON.stringify(data.steps.map((step, i) => {
             rects[i].dispatchEvent(new MouseEvent("mousemove", { bubbles: true }));
-            const told = tip.style.display === "block" ? tip.textContent : null;
+            const shown = tip.style.display === "block" ? tip.textContent : null;
             chart.dispatchEvent(new MouseEvent("mousemove", { bubbles: true }));
-            return [told, tip.style.display];
+            return [shown, tip.style.display];
           }));""")
         places = {tuple(step[:5]): i for i, step in enumerate(data["steps"])}
-        self.assertEqual({hidden for _, hidden in told}, {"none"})
-        reduce, _ = told[places[(1, 0, 0, 5, -1)]]
+        self.assertEqual({hidden for _, hidden in shown}, {"none"})
+        reduce, _ = shown[places[(1, 0, 0, 5, -1)]]
         self.assertRegex(reduce, r"^rank 1, thread block 0, operation 5: rre\nRead reduce: .*\.\n"
                                  r"from input\[3\], scratch\[0\] of rank 0\nto scratch\[1\]\nreduced by sum\n\d+ to \d+$")
-        self.assertIn("memory channel: rank 3", told[places[(2, 0, 0, 2, -1)]][0])
+        self.assertIn("memory channel: rank 3", shown[places[(2, 0, 0, 2, -1)]][0])
 
     @unittest.skipUnless(BROWSER, "there is no chromium to draw the page")
     def test_a_click_on_a_step_shows_what_it_came_after(self):
@@ -361,7 +361,7 @@ class View(unittest.TestCase):
             self.assertEqual(drawn.count('class="step"'), count)
             self.assertIn("waits for a signal of rank 1", drawn)
 
-    def test_what_cannot_be_drawn_is_a_sentence_and_no_page(self):
+    def test_a_plan_that_cannot_be_drawn_gives_a_message_and_no_page(self):
         done = run("plan", "view", self.emit("allreduce_ring", 8), "-t", "h200x4", "-o", self.page)
         self.assertEqual(done.returncode, 1)
         self.assertIn("has 8 ranks, and topology h200x4 has 4 processors", done.stderr)

@@ -62,10 +62,10 @@ class Progress(CollectiveCase):
 
     def test_who_logs_information_is_told_once_without_a_terminal(self):
         words = ["simulate", "-a", "allgather_direct", "-t", "h200x4"]
-        for level, told in [("warn", ""), ("info", "banyan: info: simulating\n"),
+        for level, logged in [("warn", ""), ("info", "banyan: info: simulating\n"),
                             ("debug", "banyan: info: simulating\n")]:
             done = self.banyan(*words, env=dict(os.environ, BANYAN_LOG=level))
-            self.assertEqual((done.returncode, done.stderr), (0, told))
+            self.assertEqual((done.returncode, done.stderr), (0, logged))
 
 
 if __name__ == "__main__":

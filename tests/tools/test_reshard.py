@@ -1,4 +1,4 @@
-"""banyan reshard: moves a small model, checks it, reports; wrong input is a sentence."""
+"""banyan reshard: moves a small model, checks it, reports; refuses wrong input with a message."""
 
 import json
 import os

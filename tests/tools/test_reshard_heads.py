@@ -18,7 +18,7 @@ CONFIG = {"model_type": "llama", "hidden_size": HIDDEN, "num_attention_heads": H
 
 
 def llama():
-    """Wide, with few heads of 64 and no norm that tells their size."""
+    """Wide, with few heads of 64 and no norm that shows their size."""
     shapes = {"model.embed_tokens.weight": [128, HIDDEN]}
     for layer in range(LAYERS):
         shapes |= {f"model.layers.{layer}.{name}.weight": shape for name, shape in {

@@ -275,10 +275,10 @@ class Run(CollectiveCase):
             checked = self.banyan("check", path, "--no-warnings")
             ran = self.banyan("run", path, "--dtype", dtype, "--size", "1:1000", "--step-factor", 5,
                               "--iters", 1)
-            told = (case, alignment, unit, dtype, checked.stdout + checked.stderr, ran.stderr)
-            self.assertIn(checked.returncode, verdicts, told)
+            shown = (case, alignment, unit, dtype, checked.stdout + checked.stderr, ran.stderr)
+            self.assertIn(checked.returncode, verdicts, shown)
             verdicts[checked.returncode] += 1
-            self.assertEqual(ran.returncode, 1 if checked.returncode else 0, told)
+            self.assertEqual(ran.returncode, 1 if checked.returncode else 0, shown)
         self.assertGreater(min(verdicts.values()), 0, verdicts)
 
     def test_every_whole_collective_of_the_formats_own_language_is_right(self):

@@ -143,7 +143,7 @@ class Simulate(Command):
         self.assertEqual({event["pid"] for event in events}, set(range(4)))
         self.assertLessEqual({"ppkt", "launch"}, {event.get("name") for event in events})
 
-    def test_what_cannot_be_simulated_is_a_sentence(self):
+    def test_a_plan_that_cannot_be_simulated_gives_a_message(self):
         plan = self.emit("allreduce_ring", 8)
         self.refused("has 8 ranks, and topology h200x4 has 4 processors", "simulate", plan, "-t", "h200x4")
         self.refused("there is no file nowhere, and no topology of that name", "simulate", plan, "-t", "nowhere")

@@ -2,14 +2,14 @@
 
 The machine may be busy with other things, and a hypervisor may move its processors: two that shared a core a minute ago
 are behind different caches now, and all that crosses between them takes two to four times as long. So an attempt probes,
-measures, probes, measures and probes again. It tells something if it was one machine all the time: what was measured
+measures, probes, measures and probes again. It decides something if it was one machine all the time: what was measured
 twice, and what the three probes predict, differ by no more than the margin (median), others had little of the
-processors' time, and enough pairs of algorithms differ. Up to three attempts are made, and one that tells and finds
-nothing wrong is enough; when none can tell, the test is skipped. It is skipped at once when a probe itself says that
+processors' time, and enough pairs of algorithms differ. Up to three attempts are made, and one that decides and finds
+nothing wrong is enough; when none decides, the test is skipped. It is skipped at once when a probe itself says that
 the processors are moved.
 
 Two algorithms must be ranked as measured when both measurements say that one takes more than half longer, and each was
-measured twice within a tenth: what was disturbed tells nothing. One in a hundred such pairs may be ranked otherwise by
+measured twice within a tenth: a disturbed measurement decides nothing. One in a hundred such pairs may be ranked otherwise by
 all probes: what signals cost that follow each other to a rank that waits is not in the model."""
 
 import json
@@ -28,9 +28,9 @@ RANKS = 2
 ATTEMPTS = 3
 MARGIN = 0.3   # of the median error, and of what is measured or predicted several times
 OTHERS = 0.05  # of the processors' time: with more for others, little is undisturbed
-DIFFERENT = 1.5  # times as long: to be ranked alike
+DIFFERENT = 1.5  # times as long: to be ranked in the same order
 TWICE = 0.1  # apart, at most, are the times of what was measured undisturbed
-PAIRS_LEAST = 100  # of those, or nothing is told
+PAIRS_LEAST = 100  # of those, or nothing is decided
 WRONG = 0.01  # of them, at most
 SIZES, STEP, ROUNDS = "1K:4M", 4, 20
 LONG_SIZE, LONG_ROUNDS = "16M", 40  # runs of milliseconds: few of them are disturbed by nothing
@@ -130,7 +130,7 @@ class Probe(unittest.TestCase):
                 **self.for_all("simulate", "-t", topology, "--size", LONG_SIZE)}
 
     def ranked_wrongly(self, measured, predicted):
-        """Of the pairs that all measurements tell apart: those that all predictions have the other way round, and how
+        """Of the pairs that all measurements distinguish: those that all predictions have the other way round, and how
         many they are."""
         sure = [key for key in measured[0] if spread(measured, key) <= TWICE]
         wrong, pairs = [], 0
@@ -149,7 +149,7 @@ class Probe(unittest.TestCase):
         return wrong, pairs
 
     def attempt(self):
-        """What is wrong, and why that tells nothing: lists of sentences."""
+        """What is wrong, and why that decides nothing: lists of messages."""
         others = OthersTime()
         predicted, measured = [self.predict()], []
         for _ in range(2):
@@ -175,7 +175,7 @@ class Probe(unittest.TestCase):
         return faults, doubts
 
     def test_times_and_order_are_those_measured(self):
-        told, doubted = [], []
+        judged, doubted = [], []
         for _ in range(ATTEMPTS):
             faults, doubts = self.attempt()
             if doubts:
@@ -183,10 +183,10 @@ class Probe(unittest.TestCase):
             elif not faults:
                 return
             else:
-                told.append(faults)
-        if not told:
+                judged.append(faults)
+        if not judged:
             self.skipTest(f"the machine is not steady: in {ATTEMPTS} attempts " + "; then ".join(doubted))
-        self.fail(f"{len(told)} of {ATTEMPTS} attempts could tell; the last of them: " + "; ".join(told[-1]))
+        self.fail(f"{len(judged)} of {ATTEMPTS} attempts could decide; the last of them: " + "; ".join(judged[-1]))
 
 
 if __name__ == "__main__":

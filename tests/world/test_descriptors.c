@@ -21,9 +21,9 @@
 enum { RANKS_MOST = 4, LEAST = 3, MOST = 64 };
 
 /* The kinds of rendezvous. */
-enum meeting { ON_ONE_NODE, ON_TWO_NODES, BY_ID, MEETINGS };
+enum way { ON_ONE_NODE, ON_TWO_NODES, BY_ID, WAYS };
 
-static const char *const names[MEETINGS] = {"one node", "two nodes", "unique id"};
+static const char *const names[WAYS] = {"one node", "two nodes", "unique id"};
 
 struct outcome {
     banyan_status status;
@@ -33,7 +33,7 @@ struct outcome {
 
 /* In memory that the ranks share. */
 struct play {
-    enum meeting meeting;
+    enum way way;
     int ranks, limit;
     int short_rank, short_limit; /* rank with its own limit; -1: none */
     int round;
@@ -64,7 +64,7 @@ static banyan_status open_world(int rank, const banyan_unique_id *id, banyan_wor
 {
     banyan_world_options options = BANYAN_WORLD_OPTIONS_INIT;
     options.timeout_ns = 20 * NS_PER_S;
-    if (play->meeting == ON_ONE_NODE) {
+    if (play->way == ON_ONE_NODE) {
         char job[64];
         snprintf(job, sizeof job, "descriptors %d %d", (int)getppid(), play->round);
         setenv("BANYAN_JOB", job, 1);
@@ -77,8 +77,8 @@ static banyan_status open_world(int rank, const banyan_unique_id *id, banyan_wor
     }
     options.rank = rank;
     options.world_size = play->ranks;
-    options.node = play->meeting == BY_ID ? NULL : rank < play->ranks / 2 ? "here" : "there";
-    options.unique_id = play->meeting == BY_ID ? id : NULL;
+    options.node = play->way == BY_ID ? NULL : rank < play->ranks / 2 ? "here" : "there";
+    options.unique_id = play->way == BY_ID ? id : NULL;
     options.address = "127.0.0.1";
     options.port = 20000 + (int)(getppid() + 64 * play->round) % 10000;
     options.secret = SECRET;
@@ -134,8 +134,8 @@ static void run_ranks(void)
     ranks_fork(play->ranks, be_rank, NULL, statuses);
     for (int rank = 0; rank < play->ranks; rank++) {
         if (statuses[rank] != 0)
-            printf("%s, limit %d: rank %d of %d ended with %#x\n", names[play->meeting],
-                   play->limit, rank, play->ranks, statuses[rank]);
+            printf("%s, limit %d: rank %d of %d ended with %#x\n", names[play->way], play->limit,
+                   rank, play->ranks, statuses[rank]);
         assert_int_equal(statuses[rank], 0);
     }
 }
@@ -154,7 +154,7 @@ static bool all_fail_at_once_or_none(void)
     for (int rank = 0; rank < play->ranks; rank++) {
         const struct outcome *outcome = &play->outcomes[rank];
         if (outcome->status != first->status || outcome->took_ns > AT_ONCE_NS)
-            printf("%s, limit %d: rank %d of %d: %s after %.1f s: %s\n", names[play->meeting],
+            printf("%s, limit %d: rank %d of %d: %s after %.1f s: %s\n", names[play->way],
                    play->limit, rank, play->ranks, banyan_status_name(outcome->status),
                    (double)outcome->took_ns / 1e9, outcome->message);
         assert_int_equal(outcome->status, first->status);
@@ -170,11 +170,11 @@ static bool all_fail_at_once_or_none(void)
 static void every_limit_works_or_fails_at_once(void **state)
 {
     (void)state;
-    for (int meeting = 0; meeting < MEETINGS; meeting++) {
+    for (int way = 0; way < WAYS; way++) {
         for (int ranks = 2; ranks <= RANKS_MOST; ranks += 2) {
             int least = 0, named = 0, least_named = INT_MAX;
             for (int limit = LEAST; limit <= MOST; limit++) {
-                *play = (struct play){meeting, ranks, limit, -1, 0, play->round, .hosted = false};
+                *play = (struct play){way, ranks, limit, -1, 0, play->round, .hosted = false};
                 run_ranks();
                 bool opened = all_fail_at_once_or_none();
                 char own[32];
@@ -189,10 +189,10 @@ static void every_limit_works_or_fails_at_once(void **state)
                 assert_true(opened || least == 0);
                 least = opened && least == 0 ? limit : least;
             }
-            printf("%s, %d ranks: %d are enough, and the last message said %d\n", names[meeting],
-                   ranks, least, named);
+            printf("%s, %d ranks: %d are enough, and the last message said %d\n", names[way], ranks,
+                   least, named);
             /* Every limit was tried, so each number in a message is sufficient. A rank that has
-             * not met the others names a bound. */
+             * * not reached the others names a bound. */
             assert_true(least > 0 && least_named >= least && named <= least + 8);
         }
     }
@@ -202,15 +202,15 @@ static void every_limit_works_or_fails_at_once(void **state)
 static void one_rank_that_lacks_descriptors_is_named_by_all(void **state)
 {
     (void)state;
-    for (int meeting = 0; meeting < MEETINGS; meeting++) {
-        *play = (struct play){meeting, RANKS_MOST, 256, 2, 14, play->round, .hosted = false};
+    for (int way = 0; way < WAYS; way++) {
+        *play = (struct play){way, RANKS_MOST, 256, 2, 14, play->round, .hosted = false};
         run_ranks();
         assert_false(all_fail_at_once_or_none());
         for (int rank = 0; rank < RANKS_MOST; rank++) {
             assert_non_null(strstr(play->outcomes[rank].message, "rank 2"));
             assert_non_null(strstr(play->outcomes[rank].message, "limit of 14"));
         }
-        printf("%s: %s\n", names[meeting], play->outcomes[0].message);
+        printf("%s: %s\n", names[way], play->outcomes[0].message);
     }
 }
 

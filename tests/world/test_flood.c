@@ -34,7 +34,7 @@ enum {
 struct play {
     struct flood flood;
     bool flooded;
-    bool by_id; /* the ranks meet by a unique id */
+    bool by_id; /* the ranks join by a unique id */
     int descriptors;
     banyan_unique_id id;
     _Atomic bool has_id;
@@ -60,7 +60,7 @@ static void note_slowest(_Atomic uint64_t *slowest, uint64_t took_ns)
         ;
 }
 
-static void await_flood(int ports)
+static void wait_for_flood(int ports)
 {
     uint64_t deadline_ns = deadline_after(20 * NS_PER_S);
     while (play->flooded && play->flood.full_ports < ports) {
@@ -120,7 +120,7 @@ static void be_rank(int rank)
     if (rank > 0) /* rank 0 also waits for the flood at the rendezvous */
         note_slowest(&play->open_ns, time_now_ns() - began);
     /* The rendezvous has ended. */
-    await_flood(LISTENERS);
+    wait_for_flood(LISTENERS);
     CHECK_OK(banyan_world_barrier(world));
     began = time_now_ns();
     work(world);
@@ -169,7 +169,7 @@ static void start_rendezvous(pid_t *host, pid_t ranks[RANKS])
     }
     if (!play->flooded)
         usleep(100000);
-    await_flood(play->by_id ? 1 : 2);
+    wait_for_flood(play->by_id ? 1 : 2);
 }
 
 /* A job of several machines in its own network, in a process that ends with it. */

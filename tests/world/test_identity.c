@@ -384,7 +384,7 @@ static void texts_that_are_too_long_are_refused(void **state)
     CHECK_FAILS(identity_discover(NULL, &found), BANYAN_ERR_INVALID, "MASTER_ADDR has 299");
 }
 
-static void the_sentence_does_not_tell_the_secret(void **state)
+static void the_message_does_not_contain_the_secret(void **state)
 {
     (void)state;
     struct identity found;
@@ -409,7 +409,7 @@ int main(void)
         cmocka_unit_test(a_secret_is_32_digits_of_either_case),
         cmocka_unit_test(what_is_wrong_is_refused_by_name_and_value),
         cmocka_unit_test(texts_that_are_too_long_are_refused),
-        cmocka_unit_test(the_sentence_does_not_tell_the_secret),
+        cmocka_unit_test(the_message_does_not_contain_the_secret),
         cmocka_unit_test(a_job_manager_whose_module_is_missing_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -96,12 +96,12 @@ static void lose_and_replace(int process, int count, const banyan_unique_id *id,
         CHECK_OK(banyan_world_close(world));
         return;
     }
-    const struct line *told = find_line("rank 1 (pid ");
-    CHECK(told && strstr(told->text, "died before all 3 ranks had joined") &&
-              strstr(told->text, "another process may take its place"),
+    const struct line *line = find_line("rank 1 (pid ");
+    CHECK(line && strstr(line->text, "died before all 3 ranks had joined") &&
+              strstr(line->text, "another process may take its place"),
           "no line says that it died");
-    CHECK(told->ns - play->ended_ns < NS_PER_S, "%.2f s after the death",
-          (double)(told->ns - play->ended_ns) / 1e9);
+    CHECK(line->ns - play->ended_ns < NS_PER_S, "%.2f s after the death",
+          (double)(line->ns - play->ended_ns) / 1e9);
     if (replaced) {
         CHECK_OK(status);
         CHECK(find_line("has taken its place"), "no line says who took its place");
@@ -127,7 +127,7 @@ static void a_death_while_ranks_join_is_reported_at_once(void **state)
 
 enum { HUNG_UP = 2 };
 
-struct meeting {
+struct host {
     struct rendezvous_place place;
     struct rendezvous *rendezvous;
     int listener;
@@ -136,22 +136,22 @@ struct meeting {
 /* Like an overloaded rendezvous, which may drop a rank among other connections. */
 static void *hang_up_and_begin(void *argument)
 {
-    struct meeting *meeting = argument;
+    struct host *host = argument;
     for (int i = 0; i < HUNG_UP; i++) {
-        struct pollfd wait = {meeting->listener, POLLIN, 0};
+        struct pollfd wait = {host->listener, POLLIN, 0};
         CHECK(poll(&wait, 1, 10000) == 1);
-        int fd = accept(meeting->listener, NULL, NULL);
+        int fd = accept(host->listener, NULL, NULL);
         CHECK(fd >= 0);
         close(fd);
     }
-    CHECK_OK(rendezvous_start(&meeting->place, meeting->listener, 1, false, &meeting->rendezvous));
+    CHECK_OK(rendezvous_start(&host->place, host->listener, 1, false, &host->rendezvous));
     return NULL;
 }
 
 static void a_rank_that_is_hung_up_on_comes_again(void **state)
 {
     (void)state;
-    struct meeting meeting = {.place = {.address_count = 1, .key = {1}}};
+    struct host host = {.place = {.address_count = 1, .key = {1}}};
     struct join_request request = {.world_size = 1,
                                    .timeout_ns = 20 * NS_PER_S,
                                    .self = {.node = "here", .host = "here", .pid = getpid()}};
@@ -159,17 +159,17 @@ static void a_rank_that_is_hung_up_on_comes_again(void **state)
     struct joiner joiner = {0};
     pthread_t thread;
     int port;
-    address_random_name(meeting.place.name);
+    address_random_name(host.place.name);
     address_random_name(request.self.name);
-    CHECK_OK(address_listen_tcp(true, 0, &meeting.listener, &port));
-    meeting.place.addresses[0] = address_loopback(port);
-    assert_int_equal(pthread_create(&thread, NULL, hang_up_and_begin, &meeting), 0);
-    CHECK_OK(joiner_join(&joiner, &meeting.place, &request, &table));
+    CHECK_OK(address_listen_tcp(true, 0, &host.listener, &port));
+    host.place.addresses[0] = address_loopback(port);
+    assert_int_equal(pthread_create(&thread, NULL, hang_up_and_begin, &host), 0);
+    CHECK_OK(joiner_join(&joiner, &host.place, &request, &table));
     CHECK(strcmp(table.members[0].name, request.self.name) == 0);
     CHECK_OK(joiner_wait_for_all(&joiner));
     joiner_close(&joiner);
     pthread_join(thread, NULL);
-    (void)rendezvous_stop(meeting.rendezvous, NULL);
+    (void)rendezvous_stop(host.rendezvous, NULL);
     free(table.members);
 }
 

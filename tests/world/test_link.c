@@ -311,7 +311,7 @@ static void garbage_is_refused_at_every_stage(void **state)
 }
 
 /* A reason is any bytes of any length, also none. */
-static void a_refusal_has_a_sentence_whatever_it_says(void **state)
+static void a_refusal_has_a_message_whatever_it_contains(void **state)
 {
     (void)state;
     static unsigned char reason[1 << 16];
@@ -436,7 +436,7 @@ int main(void)
         cmocka_unit_test(a_handshake_with_one_bit_changed_is_refused),
         cmocka_unit_test(whoever_is_not_admitted_hears_why),
         cmocka_unit_test(garbage_is_refused_at_every_stage),
-        cmocka_unit_test(a_refusal_has_a_sentence_whatever_it_says),
+        cmocka_unit_test(a_refusal_has_a_message_whatever_it_contains),
         cmocka_unit_test(what_cannot_be_written_at_once_is_written_later),
         cmocka_unit_test(a_header_alone_takes_little_memory),
         cmocka_unit_test(a_long_message_arrives_whole_wherever_it_is_cut),

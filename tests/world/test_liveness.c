@@ -162,7 +162,7 @@ static void play_rank(int rank, int count, const banyan_unique_id *id, void *con
     snprintf(name, sizeof name, "rank %d", play->victim);
     CHECK_FAILS(wait_in(world, play->operation), expected, name);
     uint64_t now = time_now_ns();
-    CHECK(now - play->ended_ns < NS_PER_S, "rank %d hears of it after %.2f s: %s", rank,
+    CHECK(now - play->ended_ns < NS_PER_S, "rank %d learns of it after %.2f s: %s", rank,
           (double)(now - play->ended_ns) / 1e9, banyan_last_error());
     uint64_t longest = *longest_ns, took_ns = now - play->ended_ns;
     while (took_ns > longest && !atomic_compare_exchange_weak(longest_ns, &longest, took_ns))
@@ -241,10 +241,10 @@ static void a_rank_that_gives_up_is_named_by_the_others(void **state)
     run_play(LOOK, LEFT, 1, 2);
 }
 
-static int tell_longest(void **state)
+static int print_longest(void **state)
 {
     (void)state;
-    printf("every end was heard of after %.1f ms at most\n", (double)*longest_ns / 1e6);
+    printf("every end was known after %.1f ms at most\n", (double)*longest_ns / 1e6);
     return 0;
 }
 
@@ -269,22 +269,22 @@ static void live_with_a_bomb(int rank, int count, const banyan_unique_id *id, vo
     banyan_status status = banyan_world_open(&options, &world);
     for (int i = 0; i < 5 && status == BANYAN_OK; i++)
         status = banyan_world_barrier(world);
-    char name[32], sentence[1024];
+    char name[32], message[1024];
     snprintf(name, sizeof name, "rank %d", play->victim);
-    snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+    snprintf(message, sizeof message, "%s", banyan_last_error());
     banyan_status closed = banyan_world_close(world);
     if (status == BANYAN_OK && closed != BANYAN_OK)
-        snprintf(sentence, sizeof sentence, "%s", banyan_last_error());
+        snprintf(message, sizeof message, "%s", banyan_last_error());
     status = status != BANYAN_OK ? status : closed;
     uint64_t took = time_now_ns() - start;
     CHECK(status == BANYAN_OK || status == BANYAN_ERR_PEER_LOST || status == BANYAN_ERR_TIMEOUT,
-          "rank %d: %s: %s", rank, banyan_status_name(status), sentence);
+          "rank %d: %s: %s", rank, banyan_status_name(status), message);
     /* Before all are connected, the loss of a rank that left because of it may be reported
      * first. */
-    bool named = strstr(sentence, name) || (!world && status == BANYAN_ERR_PEER_LOST);
-    CHECK(status == BANYAN_OK || named, "rank %d, %" PRIu64 " us: %s", rank, fuse_us, sentence);
+    bool named = strstr(message, name) || (!world && status == BANYAN_ERR_PEER_LOST);
+    CHECK(status == BANYAN_OK || named, "rank %d, %" PRIu64 " us: %s", rank, fuse_us, message);
     CHECK(took < (status == BANYAN_ERR_TIMEOUT ? 3 : 2) * NS_PER_S, "it took %.2f s: %s",
-          (double)took / 1e9, sentence);
+          (double)took / 1e9, message);
 }
 
 static void a_death_at_any_moment_is_named(void **state)
@@ -539,5 +539,5 @@ int main(void)
         cmocka_unit_test(an_abort_of_a_sub_world_leaves_the_rest_alone),
         cmocka_unit_test(a_forked_child_does_not_disturb),
     };
-    return cmocka_run_group_tests(tests, NULL, tell_longest);
+    return cmocka_run_group_tests(tests, NULL, print_longest);
 }

@@ -1,4 +1,4 @@
-/* Ranks meet: all of them, the right ones, or a message names missing or wrong ones. */
+/* A world opens with all ranks, or a message names the missing or wrong ones. */
 #include "support/test.h"
 
 #include <dirent.h>
@@ -17,7 +17,7 @@ struct opener {
     pthread_t thread;
     banyan_world_options options;
     banyan_status status;
-    char sentence[1024];
+    char message[1024];
 };
 
 static void *open_and_close(void *argument)
@@ -27,7 +27,7 @@ static void *open_and_close(void *argument)
     opener->status = banyan_world_open(&opener->options, &world);
     if (opener->status == BANYAN_OK)
         opener->status = banyan_world_close(world);
-    snprintf(opener->sentence, sizeof opener->sentence, "%s", banyan_last_error());
+    snprintf(opener->message, sizeof opener->message, "%s", banyan_last_error());
     return NULL;
 }
 
@@ -54,10 +54,10 @@ static struct opener *start(const banyan_unique_id *id, int rank, int world_size
 static void expect(struct opener *opener, banyan_status status, const char *part)
 {
     pthread_join(opener->thread, NULL);
-    if (opener->status != status || (part && !strstr(opener->sentence, part)))
+    if (opener->status != status || (part && !strstr(opener->message, part)))
         fail_msg("rank %d: expected %s and \"%s\", got %s: %s", opener->options.rank,
                  banyan_status_name(status), part ? part : "", banyan_status_name(opener->status),
-                 opener->sentence);
+                 opener->message);
     free(opener);
 }
 

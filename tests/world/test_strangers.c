@@ -71,17 +71,17 @@ static void say(int fd, const void *data, size_t bytes)
 /* Return how many of `bytes` arrive within two seconds. */
 static size_t listen_for(int fd, void *data, size_t bytes)
 {
-    size_t heard = 0;
+    size_t received = 0;
     uint64_t deadline_ns = deadline_after(2 * NS_PER_S);
-    while (heard < bytes && deadline_left_ns(deadline_ns) > 0) {
+    while (received < bytes && deadline_left_ns(deadline_ns) > 0) {
         struct pollfd wait = {fd, POLLIN, 0};
         poll(&wait, 1, 100);
-        ssize_t got = recv(fd, (char *)data + heard, bytes - heard, MSG_DONTWAIT);
+        ssize_t got = recv(fd, (char *)data + received, bytes - received, MSG_DONTWAIT);
         if (got == 0 || (got < 0 && errno != EAGAIN))
             break;
-        heard += got > 0 ? (size_t)got : 0;
+        received += got > 0 ? (size_t)got : 0;
     }
-    return heard;
+    return received;
 }
 
 static bool is_hung_up(int fd)

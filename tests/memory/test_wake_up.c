@@ -23,7 +23,7 @@ struct place {
     bool ring; /* instead of the conditional wake-up */
 };
 
-static void tell(wake_up *b, bool ring)
+static void notify(wake_up *b, bool ring)
 {
     if (ring)
         wake_up_notify(b);
@@ -50,7 +50,7 @@ static void answer(struct place *place, int waiter)
     for (uint64_t round = 1; round <= place->rounds; round++) {
         await(&place->there, &place->asked, round);
         atomic_store_explicit(&place->answered[waiter], round, memory_order_release);
-        tell(&place->back, place->ring);
+        notify(&place->back, place->ring);
     }
 }
 
@@ -61,7 +61,7 @@ static void ask(struct place *place)
         for (volatile int64_t pause = random_between(&random, 0, 1000); pause > 0; pause--)
             ;
         atomic_store_explicit(&place->asked, round, memory_order_release);
-        tell(&place->there, place->ring);
+        notify(&place->there, place->ring);
         for (int i = 0; i < place->waiters; i++)
             await(&place->back, &place->answered[i], round);
     }
@@ -125,7 +125,7 @@ static void play_with_processes(int waiters, uint64_t rounds, bool ring)
 
 /* One changes the value and wakes, the other announces itself and polls, as nearly at once as
  * possible; none sleeps, so there are many such moments. */
-struct meeting {
+struct exchange {
     wake_up door;
     _Alignas(64) _Atomic uint64_t change;
     _Alignas(64) _Atomic uint64_t ready;
@@ -142,21 +142,21 @@ static void wait_until(_Atomic uint64_t *value, uint64_t least)
 
 static void *announce_and_look(void *argument)
 {
-    struct meeting *meeting = argument;
+    struct exchange *exchange = argument;
     for (uint64_t round = 1; round <= LOOKS; round++) {
-        atomic_store_explicit(&meeting->ready, round, memory_order_release);
+        atomic_store_explicit(&exchange->ready, round, memory_order_release);
         for (volatile uint64_t pause = round % 256; pause > 0; pause--)
             ;
-        uint32_t seen = wake_up_announce(&meeting->door);
-        bool changed = atomic_load_explicit(&meeting->change, memory_order_relaxed) == round;
-        for (uint64_t i = 1; !changed && wake_up_read(&meeting->door) == seen; i++) {
+        uint32_t seen = wake_up_announce(&exchange->door);
+        bool changed = atomic_load_explicit(&exchange->change, memory_order_relaxed) == round;
+        for (uint64_t i = 1; !changed && wake_up_read(&exchange->door) == seen; i++) {
             CHECK(i < UINT64_C(100000000), "round %llu: would sleep through the change",
                   (unsigned long long)round);
             if (i % 1024 == 0)
                 sched_yield();
         }
-        wake_up_withdraw(&meeting->door);
-        atomic_store_explicit(&meeting->seen, round, memory_order_release);
+        wake_up_withdraw(&exchange->door);
+        atomic_store_explicit(&exchange->seen, round, memory_order_release);
     }
     return NULL;
 }
@@ -164,14 +164,14 @@ static void *announce_and_look(void *argument)
 static void who_looks_too_early_is_rung_for(void **state)
 {
     (void)state;
-    static struct meeting meeting;
+    static struct exchange exchange;
     pthread_t thread;
-    CHECK(pthread_create(&thread, NULL, announce_and_look, &meeting) == 0);
+    CHECK(pthread_create(&thread, NULL, announce_and_look, &exchange) == 0);
     for (uint64_t round = 1; round <= LOOKS; round++) {
-        wait_until(&meeting.ready, round);
-        atomic_store_explicit(&meeting.change, round, memory_order_relaxed);
-        wake_up_doorbell(&meeting.door);
-        wait_until(&meeting.seen, round);
+        wait_until(&exchange.ready, round);
+        atomic_store_explicit(&exchange.change, round, memory_order_relaxed);
+        wake_up_doorbell(&exchange.door);
+        wait_until(&exchange.seen, round);
     }
     pthread_join(thread, NULL);
 }
