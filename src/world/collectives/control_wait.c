@@ -99,8 +99,8 @@ static const char *control_wait_in_call(const banyan_world *world, char text[80]
     return text;
 }
 
-/* True if this rank reports a wait: when a whole node waits for one rank, only the node's first
- * rank reports it, and ranks that block the late rank. */
+/* True if this rank logs a wait. When a whole node waits for one rank, only the node's first rank
+ * logs it, and the ranks that wait for the late rank itself. */
 static bool speaks_for_node(const banyan_world *world, const struct waiting *waiting)
 {
     return world->local_rank == 0 || late_rank(world->endpoint, waiting) == waiting->rank;
