@@ -24,15 +24,4 @@ static inline uint64_t counter_read(const counter *c)
     return atomic_load_explicit(&((counter *)c)->value, memory_order_acquire);
 }
 
-/* Relaxed: signals an event, and publishes no data. */
-static inline void counter_add_relaxed(counter *c, uint64_t add)
-{
-    atomic_fetch_add_explicit(&c->value, add, memory_order_relaxed);
-}
-
-static inline uint64_t counter_read_relaxed(const counter *c)
-{
-    return atomic_load_explicit(&((counter *)c)->value, memory_order_relaxed);
-}
-
 #endif

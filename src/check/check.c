@@ -77,11 +77,6 @@ static banyan_status choose_classes(checker *by)
     return BANYAN_OK;
 }
 
-static bool has_races(const findings *all)
-{
-    return all->of_rule[BANYAN_CHECK_RACE] > 0 || all->of_rule[BANYAN_CHECK_REUSE] > 0;
-}
-
 static banyan_status describe_limits(checker *by)
 {
     char skipped[320] = "", shared[320] = "", elems[160] = "";
@@ -95,7 +90,8 @@ static banyan_status describe_limits(checker *by)
         snprintf(elems, sizeof elems,
                  "%sThe plan was checked for elements of %zu bytes: it cannot cut longer ones.",
                  skipped[0] ? " " : "", class_elem_bytes(by->plan));
-    if (by->shared_counters && has_races(&by->report->findings))
+    if (by->shared_counters && (by->report->findings.of_rule[BANYAN_CHECK_RACE] > 0 ||
+                                by->report->findings.of_rule[BANYAN_CHECK_REUSE] > 0))
         snprintf(shared, sizeof shared,
                  "%sThread blocks share channels or semaphores: a reported race may be none if in "
                  "every order some signal is between the two, though not always the same one.",

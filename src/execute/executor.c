@@ -26,18 +26,18 @@ static uint64_t large_bytes_of(int ranks)
     return cpu_amd_family() > 0 ? LARGE_BYTES_AMD / (uint64_t)sharers : LARGE_BYTES;
 }
 
-static banyan_status find_large_bytes(int ranks, uint64_t *bytes)
+/* Read a variable of the environment, if it is set. */
+static banyan_status read_variable(const char *name, const char *what, uint64_t *number)
 {
-    const char *text = getenv("BANYAN_PAST_CACHES");
-    *bytes = large_bytes_of(ranks);
+    const char *text = getenv(name);
     if (!text || !*text)
         return BANYAN_OK;
     char *end;
     errno = 0;
-    *bytes = strtoull(text, &end, 10);
+    unsigned long long found = strtoull(text, &end, 10);
     if (errno != 0 || *end != 0 || *text < '0' || *text > '9')
-        return error_set(BANYAN_ERR_INVALID,
-                         "BANYAN_PAST_CACHES is \"%s\", and should be a number of bytes", text);
+        return error_set(BANYAN_ERR_INVALID, "%s is \"%s\", and should be %s", name, text, what);
+    *number = found;
     return BANYAN_OK;
 }
 
@@ -77,10 +77,10 @@ static banyan_status open_alone(banyan_world *world, const banyan_executor_optio
         return error_set(BANYAN_ERR_UNSUPPORTED,
                          "rank %d: plans are shuffled on the host, not on a device",
                          banyan_world_rank(world));
-    uint64_t seed = 0, large_bytes;
-    if (on_host)
-        RETURN_IF_FAILED(shuffle_find_seed(options->shuffle_seed, &seed));
-    RETURN_IF_FAILED(find_large_bytes(banyan_world_size(world), &large_bytes));
+    uint64_t seed = options->shuffle_seed, large_bytes = large_bytes_of(banyan_world_size(world));
+    if (on_host && seed == 0)
+        RETURN_IF_FAILED(read_variable("BANYAN_SHUFFLE", "a seed, which is a number", &seed));
+    RETURN_IF_FAILED(read_variable("BANYAN_PAST_CACHES", "a number of bytes", &large_bytes));
     banyan_executor *executor = calloc(1, sizeof *executor);
     if (!executor)
         return error_no_memory(sizeof *executor, "an executor");

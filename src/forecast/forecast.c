@@ -39,20 +39,15 @@ static banyan_status moves_direct_add_rank(const traffic_rank *of, int rank, mov
     return BANYAN_OK;
 }
 
-/* Make one move per pair of ranks, and one for the data that a rank keeps. */
-static banyan_status moves_direct(const banyan_traffic *traffic, move_list *moves)
-{
-    for (int r = 0; r < traffic->info.ranks; r++)
-        RETURN_IF_FAILED(moves_direct_add_rank(&traffic->ranks[r], r, moves));
-    return BANYAN_OK;
-}
-
 static banyan_status make_moves(const banyan_traffic *traffic,
                                 const banyan_forecast_options *options, move_list *moves,
                                 banyan_forecast *found)
 {
-    if (options->service == BANYAN_SERVICE_DIRECT)
-        return moves_direct(traffic, moves);
+    bool direct = options->service == BANYAN_SERVICE_DIRECT;
+    for (int r = 0; r < traffic->info.ranks && direct; r++)
+        RETURN_IF_FAILED(moves_direct_add_rank(&traffic->ranks[r], r, moves));
+    if (direct)
+        return BANYAN_OK;
     found->slot_bytes = options->slot_bytes;
     return moves_pipeline(traffic, options, moves, found);
 }

@@ -40,7 +40,7 @@ static const plan_op_form forms[PLAN_OP_KINDS] = {
                                  .reduces = true,
                                  .sources = PACKETS(1, LOCAL(2, PLAN_MANY)),
                                  .destinations = PACKETS(1, LOCAL(2, 2))},
-    [PLAN_SEM_ACQUIRE] = {.name = "sem_acquire", .waits = true},
+    [PLAN_SEM_ACQUIRE] = {.name = "sem_acquire"},
     [PLAN_SEM_RELEASE] = {.name = "sem_release"},
     [PLAN_SIGNAL] = {.name = "signal",
                      .channel_types = MEMORY | PORT,
@@ -48,21 +48,16 @@ static const plan_op_form forms[PLAN_OP_KINDS] = {
                      .signals = true},
     [PLAN_WAIT] = {.name = "wait",
                    .channel_types = MEMORY | PORT,
-                   .channels = PLAN_CHANNELS_SIGNALLED,
-                   .waits = true},
+                   .channels = PLAN_CHANNELS_SIGNALLED},
     [PLAN_RELAXED_SIGNAL] = {.name = "rlxsignal",
                              .channel_types = MEMORY,
                              .channels = PLAN_CHANNELS_SIGNALLED,
                              .signals = true},
     [PLAN_RELAXED_WAIT] = {.name = "rlxwait",
                            .channel_types = MEMORY,
-                           .channels = PLAN_CHANNELS_SIGNALLED,
-                           .waits = true},
-    [PLAN_BARRIER] = {.name = "barrier", .waits = true},
-    [PLAN_FLUSH] = {.name = "flush",
-                    .channel_types = PORT,
-                    .channels = PLAN_CHANNELS_FLUSHED,
-                    .waits = true},
+                           .channels = PLAN_CHANNELS_SIGNALLED},
+    [PLAN_BARRIER] = {.name = "barrier"},
+    [PLAN_FLUSH] = {.name = "flush", .channel_types = PORT, .channels = PLAN_CHANNELS_FLUSHED},
     [PLAN_GET] = {.name = "get",
                   .channel_types = MEMORY,
                   .channels = PLAN_CHANNELS_CARRY,
@@ -259,11 +254,6 @@ bool plan_destination_is_packets(const plan_op *op, uint32_t i)
 bool plan_op_reduces(plan_op_kind kind)
 {
     return forms[kind].reduces;
-}
-
-bool plan_op_waits(plan_op_kind kind)
-{
-    return forms[kind].waits;
 }
 
 bool plan_op_is_pairs(plan_op_kind kind)

@@ -29,7 +29,7 @@ typedef struct plan_op_form {
     unsigned channel_types; /* bits; 0: an operation without channels */
     plan_channel_use channels;
     bool signals; /* the channels' peers */
-    bool pairs, reduces, waits;
+    bool pairs, reduces;
     plan_operands_form sources, destinations;
 } plan_op_form;
 

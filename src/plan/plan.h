@@ -216,7 +216,6 @@ bool plan_op_writes_packets(plan_op_kind kind); /* any destination is packets */
 bool plan_source_is_packets(const plan_op *op, uint32_t i);
 bool plan_destination_is_packets(const plan_op *op, uint32_t i);
 bool plan_op_reduces(plan_op_kind kind);
-bool plan_op_waits(plan_op_kind kind); /* wait, relaxed wait, acquire, barrier, flush */
 /* True for kinds that move the i-th source to the i-th destination, pair by pair: get, put, put
  * with signal (and flush), put packet. Other kinds use all their operands together. */
 bool plan_op_is_pairs(plan_op_kind kind);

@@ -22,14 +22,9 @@ void banyan_program_here(const char *file, int line)
     noted.places[noted.count++] = (plan_line){file, line};
 }
 
-static plan_line call_take_place(void)
-{
-    return noted.count > 0 ? noted.places[--noted.count] : (plan_line){NULL, 0};
-}
-
 bool program_call_begin(banyan_program *program, program_call call)
 {
-    call.place = call_take_place();
+    call.place = noted.count > 0 ? noted.places[--noted.count] : (plan_line){NULL, 0};
     if (!program || program->failed != BANYAN_OK)
         return false;
     program->call = call;

@@ -73,13 +73,6 @@ static bool valid_put(const program_channel *channel, plan_op_kind kind, banyan_
            (kind != PLAN_READ_PUT_PACKET || program_in_scratch(program, local, "source"));
 }
 
-/* True if the operation names its channels: operations over ports and get do. A put over a memory
- * channel only needs the peer's buffer. */
-static bool names_channels(const program_channel *channel, plan_op_kind kind)
-{
-    return channel->type == PLAN_PORT || kind == PLAN_GET;
-}
-
 /* Add the operation of a thread block that moves `local` to `remote`, or back. */
 static void channel_add_move(const program_channel *channel, plan_op_kind kind, banyan_chunk remote,
                              banyan_chunk local, program_share share)
@@ -94,7 +87,7 @@ static void channel_add_move(const program_channel *channel, plan_op_kind kind, 
     plan_operand *here = program_operand(program, program_local(local));
     if (!number || !there || !here)
         return;
-    bool named = names_channels(channel, kind);
+    bool named = channel->type == PLAN_PORT || kind == PLAN_GET;
     program_add(program, block,
                 (plan_op){.kind = kind,
                           .channel_type = channel->type,

@@ -5,18 +5,13 @@
 
 #include "core/error.h"
 
-static bool program_multiply(uint64_t a, uint64_t b, uint64_t *product)
-{
-    return !__builtin_mul_overflow(a, b, product);
-}
-
 /* Compute the collective's sizes in chunks, equal at all ranks. */
 static banyan_status buffer_sizes(const banyan_collective *collective, int ranks, uint64_t *input,
                                   uint64_t *output)
 {
     uint64_t one = collective->chunk_factor ? (uint64_t)collective->chunk_factor : 1;
     uint64_t all;
-    if (!program_multiply(one, (uint64_t)ranks, &all))
+    if (__builtin_mul_overflow(one, (uint64_t)ranks, &all))
         return error_set(BANYAN_ERR_INVALID, "%d ranks of %" PRIu64 " chunks are too many", ranks,
                          one);
     switch (collective->kind) {

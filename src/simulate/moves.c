@@ -191,17 +191,6 @@ static const processor_kind *simulate_moves_kind_of(const moves_run *run, int ra
     return run->topology->vertices.data[rank].kind;
 }
 
-static banyan_status simulate_moves_find_way(moves_run *run, int from, int to)
-{
-    bool there;
-    RETURN_IF_FAILED(routes_find(&run->routes, (uint32_t)from, (uint32_t)to, &run->way, &there));
-    if (!there)
-        return error_set(BANYAN_ERR_INVALID, "topology %s: there is no way from %s to %s",
-                         run->topology->name, run->topology->vertices.data[from].name,
-                         run->topology->vertices.data[to].name);
-    return BANYAN_OK;
-}
-
 /* Return the time before the first byte. */
 static uint64_t fixed_ps(const moves_run *run, const banyan_move *move)
 {
@@ -261,7 +250,8 @@ static double rate_alone(const moves_run *run, uint32_t lane, const banyan_move 
 
 static banyan_status begin_flow(moves_run *run, uint32_t lane, const banyan_move *move)
 {
-    RETURN_IF_FAILED(simulate_moves_find_way(run, move->rank, move->peer));
+    RETURN_IF_FAILED(
+        routes_require(&run->routes, (uint32_t)move->rank, (uint32_t)move->peer, &run->way));
     flow_begin(&run->sharing, lane);
     if (!add_uses(run, lane, move) || !flow_go(&run->sharing, lane, (double)move->bytes,
                                                rate_alone(run, lane, move), run->now_ps))
@@ -294,7 +284,7 @@ static banyan_status notify_follower(moves_run *run, uint32_t done, uint32_t ste
     int from = run->moves[done].rank, to = run->moves[follower].rank;
     uint64_t known_ps = run->now_ps;
     if (from != to) {
-        RETURN_IF_FAILED(simulate_moves_find_way(run, from, to));
+        RETURN_IF_FAILED(routes_require(&run->routes, (uint32_t)from, (uint32_t)to, &run->way));
         known_ps += run->way.latency_ps;
     }
     if (known_ps >= state->ready_ps) {
@@ -335,7 +325,8 @@ static banyan_status end_move(moves_run *run, uint32_t number)
     const banyan_move *move = &run->moves[done];
     if (!simulate_moves_note_step(run, lane, &step))
         return BANYAN_ERR_NO_MEMORY;
-    RETURN_IF_FAILED(simulate_moves_find_way(run, move->rank, move->peer));
+    RETURN_IF_FAILED(
+        routes_require(&run->routes, (uint32_t)move->rank, (uint32_t)move->peer, &run->way));
     uint64_t arrived = run->now_ps + (move->bytes > 0 ? run->way.latency_ps : 0);
     note_end(run, move->rank, arrived);
     note_end(run, move->peer, arrived);
@@ -395,7 +386,8 @@ static banyan_status find_least(moves_run *run, double *least)
         return error_no_memory(count * sizeof *seconds, "the loads of links");
     for (uint32_t i = 0; i < run->count && status == BANYAN_OK; i++) {
         const banyan_move *move = &run->moves[i];
-        status = simulate_moves_find_way(run, move->rank, move->peer);
+        status =
+            routes_require(&run->routes, (uint32_t)move->rank, (uint32_t)move->peer, &run->way);
         for (size_t l = 0; l < run->way.links.count; l++)
             add_load(run, seconds, run->way.links.data[l], move->bytes);
         add_load(run, seconds, resource_memory(run->topology, move->rank), move->bytes);

@@ -59,11 +59,6 @@ static void data_free_views(data_move *m)
     array_free(&m->traces);
 }
 
-static uint64_t data_lesser(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Find the cells under every view, from `first` on, that begin at `at` of the piece, and cut all to
  * the shortest. */
 static bool lay_cells(data_move *m, const plan_piece *piece, uint64_t at, uint32_t first,
@@ -79,7 +74,7 @@ static bool lay_cells(data_move *m, const plan_piece *piece, uint64_t at, uint32
             if (!space_cut(cells, v->in, begin + *bytes) ||
                 !space_cell(cells, v->in, begin, &v->cell, &end))
                 return false;
-            *bytes = data_lesser(*bytes, end - begin);
+            *bytes = end - begin < *bytes ? end - begin : *bytes;
         }
     } while (*bytes < before);
     return true;

@@ -38,11 +38,6 @@ typedef struct idle_search {
     idle_kind kinds[IDLE_KINDS];
 } idle_search;
 
-static bool is_spent(const idle_search *by)
-{
-    return by->steps >= STEPS_MOST;
-}
-
 static banyan_status play_class(idle_search *by, const size_class *at, bool *sound)
 {
     findings found = {.most = 1, .message_bytes = at->message_bytes};
@@ -64,7 +59,7 @@ static banyan_status is_sound(idle_search *by, bool *sound)
 {
     *sound = true;
     for (size_t i = 0; i < by->classes->count && *sound; i++) {
-        if (is_spent(by))
+        if (by->steps >= STEPS_MOST)
             *sound = false;
         else
             RETURN_IF_FAILED(play_class(by, &by->classes->data[i], sound));
@@ -77,12 +72,6 @@ static void idle_add_place(idle_kind *to, banyan_check_place place)
     to->count++;
     if (to->draft.place_count < PLACES_MOST)
         to->draft.places[to->draft.place_count++] = place;
-}
-
-/* An operation without effect that does not synchronize threads. */
-static plan_op idle_nothing(void)
-{
-    return (plan_op){.kind = PLAN_SIGNAL, .channel_type = PLAN_MEMORY};
 }
 
 static bool idle_joins(const plan_op *op)
@@ -111,7 +100,7 @@ static banyan_status try_op(idle_search *by, plan_op *ops, uint32_t i, banyan_ch
     if (kept.kind == PLAN_PUT_WITH_SIGNAL_AND_FLUSH)
         ops[i].kind = PLAN_PUT_WITH_SIGNAL;
     else
-        ops[i] = idle_nothing();
+        ops[i] = (plan_op){.kind = PLAN_SIGNAL, .channel_type = PLAN_MEMORY}; /* no effect */
     banyan_status status = is_sound(by, &sound);
     ops[i] = kept;
     if (status == BANYAN_OK && sound)
@@ -309,13 +298,6 @@ static bool report_kind(const banyan_plan *plan, idle_kind *kind, findings *all)
         first->operation, line_text(findings_line(plan, first), line));
 }
 
-static banyan_status idle_search_plan(idle_search *by)
-{
-    RETURN_IF_FAILED(idle_visit_all(by, try_op));
-    RETURN_IF_FAILED(idle_visit_all(by, idle_try_barrier));
-    return try_pairs(by);
-}
-
 banyan_status warn_of_idle(const banyan_plan *plan, const size_classes *classes, uint32_t runs,
                            uint64_t steps, findings *all)
 {
@@ -332,7 +314,11 @@ banyan_status warn_of_idle(const banyan_plan *plan, const size_classes *classes,
                       }};
     RETURN_IF_FAILED(plan_clone(plan, &by.plan));
     all->message_bytes = classes->data[0].message_bytes;
-    banyan_status status = idle_search_plan(&by);
+    banyan_status status = idle_visit_all(&by, try_op);
+    if (status == BANYAN_OK)
+        status = idle_visit_all(&by, idle_try_barrier);
+    if (status == BANYAN_OK)
+        status = try_pairs(&by);
     for (int i = 0; i < IDLE_KINDS && status == BANYAN_OK; i++)
         status = report_kind(plan, &by.kinds[i], all) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
     array_free(&by.ends);

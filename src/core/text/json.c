@@ -324,6 +324,23 @@ banyan_status json_list_begin(json_path *path, const json_t *object, const char 
     return BANYAN_OK;
 }
 
+json_list json_list_of(json_path *path, json_t *array)
+{
+    return (json_list){.path = path,
+                       .array = array,
+                       .count = json_array_size(array),
+                       .outer = path->used,
+                       .inner = path->used};
+}
+
+banyan_status json_list_maybe(json_path *path, const json_t *object, const char *key,
+                              json_list *list)
+{
+    const json_t *found = json_object_get(object, key);
+    *list = json_list_of(path, NULL);
+    return !found || json_is_null(found) ? BANYAN_OK : json_list_begin(path, object, key, list);
+}
+
 bool json_list_next(json_list *list)
 {
     list->i = list->entry ? list->i + 1 : 0;

@@ -79,6 +79,11 @@ typedef struct json_list {
 /* Begin with a member of an object. FORMAT when it is missing or not an array. */
 banyan_status json_list_begin(json_path *path, const json_t *object, const char *key,
                               json_list *list);
+/* Begin with a member that may be missing or null: then there are no entries. */
+banyan_status json_list_maybe(json_path *path, const json_t *object, const char *key,
+                              json_list *list);
+/* Begin with an array to which `path` leads, during the list and after it. NULL has no entries. */
+json_list json_list_of(json_path *path, json_t *array);
 bool json_list_next(json_list *list);
 
 /* Make an array of integers; NULL when out of memory. */

@@ -231,21 +231,14 @@ static banyan_status find_program(const banyan_loaded_plan *loaded, specialized_
     return BANYAN_OK;
 }
 
-static banyan_status execute_device_place(banyan_loaded_plan *loaded,
-                                          const specialized_plan *specialized, const void *input,
-                                          void *output, binding *placed)
-{
-    RETURN_IF_FAILED(binding_make(loaded, specialized, input, output, placed));
-    multicast_place(loaded, specialized, placed);
-    return BANYAN_OK;
-}
-
 banyan_status device_run(banyan_loaded_plan *loaded, specialized_plan *specialized,
                          const void *input, void *output, void *stream)
 {
     binding *placed = &loaded->bindings[0];
-    if (placed->specialized != specialized || placed->input != input || placed->output != output)
-        RETURN_IF_FAILED(execute_device_place(loaded, specialized, input, output, placed));
+    if (placed->specialized != specialized || placed->input != input || placed->output != output) {
+        RETURN_IF_FAILED(binding_make(loaded, specialized, input, output, placed));
+        multicast_place(loaded, specialized, placed);
+    }
     void *program;
     RETURN_IF_FAILED(find_program(loaded, specialized, &program));
     engine_run run = {

@@ -90,12 +90,6 @@ static void follow_block(struct follower *at, uint32_t step_count)
     }
 }
 
-static bool stages_input(const banyan_loaded_plan *loaded)
-{
-    plan_buffer buffer = loaded->plan->in_place ? loaded->longer : PLAN_INPUT;
-    return binding_is_staged(loaded, loaded->executor->rank, buffer);
-}
-
 banyan_status engine_order(const banyan_loaded_plan *loaded, engine_arrays *arrays)
 {
     const plan_rank *rank = &loaded->plan->ranks[loaded->executor->rank];
@@ -105,7 +99,8 @@ banyan_status engine_order(const banyan_loaded_plan *loaded, engine_arrays *arra
     at.pending = calloc(at.end_count + 1, sizeof *at.pending);
     if (!at.pending)
         return error_no_memory(at.end_count + 1, "a plan's channels");
-    bool staged = stages_input(loaded);
+    bool staged = binding_is_staged(loaded, loaded->executor->rank,
+                                    loaded->plan->in_place ? loaded->longer : PLAN_INPUT);
     for (size_t b = 0; b < arrays->blocks.count; b++) {
         const engine_block *block = &arrays->blocks.data[b];
         at.steps = arrays->steps.data + block->first_step;

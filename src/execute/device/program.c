@@ -13,8 +13,9 @@ struct maker {
     piece_words iteration; /* the pieces of one iteration */
 };
 
-uint32_t engine_end_number(const banyan_loaded_plan *loaded, plan_channel_type type,
-                           const channel_end *end)
+/* Return the index of a channel's end in engine_plan's list. */
+static uint32_t engine_end_number(const banyan_loaded_plan *loaded, plan_channel_type type,
+                                  const channel_end *end)
 {
     const plan_rank *rank = &loaded->plan->ranks[loaded->executor->rank];
     uint32_t before = type == PLAN_PORT ? rank->channel_count[PLAN_MEMORY] : 0;

@@ -23,10 +23,6 @@ banyan_status engine_program_make(const banyan_loaded_plan *loaded,
                                   engine_arrays *arrays, engine_program *program);
 void engine_arrays_free(engine_arrays *arrays);
 
-/* The index of a channel's end in engine_plan's list. */
-uint32_t engine_end_number(const banyan_loaded_plan *loaded, plan_channel_type type,
-                           const channel_end *end);
-
 /* fuse.c: fuse chains of four steps into one reduction. A plan's reductions of packets have one
  * source of data, the first. To add in rank order, a rank in the middle therefore writes its own
  * data as packets to itself, reads the first rank's packets into its output, and reduces these. A

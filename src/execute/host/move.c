@@ -157,12 +157,6 @@ bool move_forward(const plan_run *of, task *t, const step *s)
     return true;
 }
 
-static uint64_t move_block_of(const task *t, const step *s)
-{
-    uint64_t left = t->piece[0] - t->done;
-    return left < s->block_bytes ? left : s->block_bytes;
-}
-
 /* Make the block of every source available: packets are read into the task's buffer as they
  * arrive. */
 static bool gather_sources(const plan_run *of, task *t, const step *s, uint32_t flag,
@@ -222,7 +216,8 @@ bool move_combine(const plan_run *of, task *t, const step *s)
             continue;
         }
         while (t->done < t->piece[0]) {
-            uint64_t bytes = move_block_of(t, s);
+            uint64_t left = t->piece[0] - t->done,
+                     bytes = left < s->block_bytes ? left : s->block_bytes;
             char *room;
             if (!gather_sources(of, t, s, flag, bytes, &room))
                 return false;

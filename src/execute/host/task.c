@@ -200,13 +200,6 @@ void task_go_past(task *t, const step *s)
     }
 }
 
-static void task_leave(task *t, const step *s)
-{
-    t->entered = false;
-    t->moved = true;
-    task_go_past(t, s);
-}
-
 static void record_wait(task *t, bool got_on)
 {
     if (got_on && t->waiting_since_ns != 0) {
@@ -248,7 +241,9 @@ task_state task_take_step(const plan_run *of, task *t, trace_ring *ring)
         t->moved |= moved_before;
         return TASK_WAITS;
     }
-    task_leave(t, s);
+    t->entered = false;
+    t->moved = true;
+    task_go_past(t, s);
     return TASK_DONE;
 }
 

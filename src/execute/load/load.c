@@ -276,13 +276,6 @@ static void execute_load_release(banyan_loaded_plan *loaded)
     free(loaded);
 }
 
-static banyan_status execute_load_take_block(banyan_loaded_plan *loaded)
-{
-    uint64_t bytes = loaded->layouts[loaded->executor->rank].bytes;
-    const banyan_executor *executor = loaded->executor;
-    return banyan_memory_alloc_on(executor->world, executor->device, bytes, &loaded->block);
-}
-
 banyan_status banyan_loaded_plan_open(banyan_executor *executor, const banyan_plan *plan,
                                       const banyan_loaded_plan_options *options,
                                       banyan_loaded_plan **loaded)
@@ -303,7 +296,8 @@ banyan_status banyan_loaded_plan_open(banyan_executor *executor, const banyan_pl
     if (status == BANYAN_OK)
         status = load_agree(made);
     if (status == BANYAN_OK)
-        status = execute_load_take_block(made);
+        status = banyan_memory_alloc_on(executor->world, executor->device,
+                                        made->layouts[executor->rank].bytes, &made->block);
     if (status == BANYAN_OK)
         status = multicast_load(made);
     if (status == BANYAN_OK)

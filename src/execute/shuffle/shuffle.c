@@ -1,6 +1,5 @@
 #include "execute/shuffle/shuffle.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,22 +61,6 @@ struct shuffle {
 static shuffled_block *shuffle_block_of(const plan_run *of, const task *t)
 {
     return &of->loaded->shuffle->blocks[t - of->loaded->tasks];
-}
-
-banyan_status shuffle_find_seed(uint64_t asked, uint64_t *seed)
-{
-    const char *text = getenv("BANYAN_SHUFFLE");
-    if (asked != 0 || !text || !*text) {
-        *seed = asked;
-        return BANYAN_OK;
-    }
-    char *end;
-    errno = 0;
-    unsigned long long found = strtoull(text, &end, 10);
-    if (errno != 0 || *end != 0 || *text < '0' || *text > '9')
-        return error_set(BANYAN_ERR_INVALID, "BANYAN_SHUFFLE is \"%s\", which is not a seed", text);
-    *seed = found;
-    return BANYAN_OK;
 }
 
 static void shuffle_nap(shuffle_random *random)

@@ -11,9 +11,6 @@
 
 typedef struct shuffle shuffle;
 
-/* Return the caller's seed, else BANYAN_SHUFFLE; 0: none. INVALID if that is not a number. */
-banyan_status shuffle_find_seed(uint64_t asked, uint64_t *seed);
-
 /* Call it before a run of `loaded`, after its tasks were reset. The first call creates
  * `loaded->shuffle`. */
 banyan_status shuffle_begin(struct banyan_loaded_plan *loaded, const plan_run *of);

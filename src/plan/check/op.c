@@ -23,13 +23,6 @@ static banyan_status check_chunks(checker *check, const plan_operand *operand, i
     return BANYAN_OK;
 }
 
-static banyan_status check_local(checker *check, const plan_operand *operand)
-{
-    const plan_rank *rank = &check->plan->ranks[check->rank];
-    return check_chunks(check, operand, check->rank, operand->buffer,
-                        rank->chunks[operand->buffer]);
-}
-
 static banyan_status check_op_check_remote(checker *check, const plan_op *op,
                                            const plan_operand *operand)
 {
@@ -70,7 +63,8 @@ static banyan_status check_operand(checker *check, const plan_op *op, const plan
     else if (operand->place == PLAN_GROUP)
         RETURN_IF_FAILED(check_op_check_group(check, operand));
     else
-        RETURN_IF_FAILED(check_local(check, operand));
+        RETURN_IF_FAILED(check_chunks(check, operand, check->rank, operand->buffer,
+                                      check->plan->ranks[check->rank].chunks[operand->buffer]));
     plan_where where = plan_operand_where(check->plan, check->rank, check->block, op, operand);
     if (is_packets && where.buffer != PLAN_SCRATCH)
         return json_path_fail(&check->path, "is packets in the %s: packets lie in scratch",

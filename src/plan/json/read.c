@@ -85,27 +85,21 @@ static banyan_status read_tags(plan_reader *reader, const json_t *extras)
 static banyan_status read_lines(plan_reader *reader, const json_t *extras)
 {
     banyan_plan *plan = reader->plan;
-    json_t *list;
-    RETURN_IF_FAILED(read_array_maybe(reader, extras, "lines", &list));
-    if (!list)
-        return BANYAN_OK;
-    size_t mark = json_path_key(&reader->path, "lines");
-    RETURN_IF_FAILED(read_count(reader, list, &plan->line_count));
+    json_list list;
+    RETURN_IF_FAILED(json_list_maybe(&reader->path, extras, "lines", &list));
+    RETURN_IF_FAILED(read_count(reader, list.array, &plan->line_count));
     plan->lines = plan_take(plan, plan->line_count, sizeof *plan->lines);
     if (!plan->lines)
         return BANYAN_ERR_NO_MEMORY;
-    for (uint32_t i = 0; i < plan->line_count; i++) {
-        const json_t *pair = json_array_get(list, i), *line = json_array_get(pair, 1);
-        const char *file = json_string_value(json_array_get(pair, 0));
+    while (json_list_next(&list)) {
+        const json_t *line = json_array_get(list.entry, 1);
+        const char *file = json_string_value(json_array_get(list.entry, 0));
         json_int_t number = json_integer_value(line);
-        size_t inner = json_path_index(&reader->path, i);
         if (!file || !json_is_integer(line) || number < 0 || number > INT_MAX)
             return json_path_fail(&reader->path, "is not a list of a file and a line");
-        plan->lines[i].line = (int)number;
-        RETURN_IF_FAILED(read_text(reader, "file", file, &plan->lines[i].file));
-        json_path_pop(&reader->path, inner);
+        plan->lines[list.i].line = (int)number;
+        RETURN_IF_FAILED(read_text(reader, "file", file, &plan->lines[list.i].file));
     }
-    json_path_pop(&reader->path, mark);
     return BANYAN_OK;
 }
 
@@ -121,7 +115,7 @@ static banyan_status read_contribution(plan_reader *reader, const json_t *pair,
     return json_u64(&reader->path, json_array_get(pair, 1), 0, INT64_MAX, &read->chunk);
 }
 
-static banyan_status read_chunk(plan_reader *reader, const json_t *pairs, plan_expected *read)
+static banyan_status read_chunk(plan_reader *reader, json_t *pairs, plan_expected *read)
 {
     if (json_is_null(pairs))
         return BANYAN_OK;
@@ -131,18 +125,15 @@ static banyan_status read_chunk(plan_reader *reader, const json_t *pairs, plan_e
         plan_take(reader->plan, json_array_size(pairs), sizeof *contributions);
     if (!contributions)
         return BANYAN_ERR_NO_MEMORY;
-    for (size_t i = 0; i < json_array_size(pairs); i++) {
-        size_t mark = json_path_index(&reader->path, i);
-        RETURN_IF_FAILED(read_contribution(reader, json_array_get(pairs, i), &contributions[i]));
-        json_path_pop(&reader->path, mark);
-    }
+    for (json_list list = json_list_of(&reader->path, pairs); json_list_next(&list);)
+        RETURN_IF_FAILED(read_contribution(reader, list.entry, &contributions[list.i]));
     *read = (plan_expected){contributions, json_array_size(pairs)};
     return BANYAN_OK;
 }
 
 /* Read one list per rank, as long as the rank has output chunks: a number alone never causes an
  * allocation. */
-static banyan_status read_chunks(plan_reader *reader, const json_t *chunks, int rank)
+static banyan_status read_chunks(plan_reader *reader, json_t *chunks, int rank)
 {
     uint64_t outputs = reader->plan->ranks[rank].chunks[PLAN_OUTPUT];
     if (json_is_null(chunks))
@@ -153,11 +144,8 @@ static banyan_status read_chunks(plan_reader *reader, const json_t *chunks, int 
     plan_expected *read = plan_take(reader->plan, (size_t)outputs, sizeof *read);
     if (!read)
         return BANYAN_ERR_NO_MEMORY;
-    for (size_t i = 0; i < outputs; i++) {
-        size_t mark = json_path_index(&reader->path, i);
-        RETURN_IF_FAILED(read_chunk(reader, json_array_get(chunks, i), &read[i]));
-        json_path_pop(&reader->path, mark);
-    }
+    for (json_list list = json_list_of(&reader->path, chunks); json_list_next(&list);)
+        RETURN_IF_FAILED(read_chunk(reader, list.entry, &read[list.i]));
     reader->plan->expected[rank] = read;
     return BANYAN_OK;
 }
@@ -165,23 +153,19 @@ static banyan_status read_chunks(plan_reader *reader, const json_t *chunks, int 
 static banyan_status read_expected(plan_reader *reader, const json_t *extras)
 {
     banyan_plan *plan = reader->plan;
-    json_t *ranks;
-    RETURN_IF_FAILED(read_array_maybe(reader, extras, "expected", &ranks));
-    if (!ranks)
+    json_list list;
+    RETURN_IF_FAILED(json_list_maybe(&reader->path, extras, "expected", &list));
+    if (!list.array)
         return BANYAN_OK;
-    size_t key = json_path_key(&reader->path, "expected");
-    if (json_array_size(ranks) != (size_t)plan->rank_count)
+    if (list.count != (size_t)plan->rank_count)
         return json_path_fail(&reader->path, "has %zu entries, and the plan has %d ranks",
-                              json_array_size(ranks), plan->rank_count);
+                              list.count, plan->rank_count);
     plan->expected = plan_take(plan, (size_t)plan->rank_count, sizeof *plan->expected);
     if (!plan->expected)
         return BANYAN_ERR_NO_MEMORY;
-    for (int r = 0; r < plan->rank_count; r++) {
-        size_t mark = json_path_index(&reader->path, (size_t)r);
-        RETURN_IF_FAILED(read_chunks(reader, json_array_get(ranks, (size_t)r), r));
-        json_path_pop(&reader->path, mark);
+    while (json_list_next(&list)) {
+        RETURN_IF_FAILED(read_chunks(reader, list.entry, (int)list.i));
     }
-    json_path_pop(&reader->path, key);
     return BANYAN_OK;
 }
 
@@ -227,23 +211,20 @@ static banyan_status read_extras(plan_reader *reader, const json_t *root)
     return BANYAN_OK;
 }
 
-static banyan_status json_read_ranks(plan_reader *reader, const json_t *gpus)
+static banyan_status json_read_ranks(plan_reader *reader, const json_t *root)
 {
-    size_t key = json_path_key(&reader->path, "gpus");
-    for (int r = 0; r < reader->plan->rank_count; r++) {
-        const json_t *gpu = json_array_get(gpus, (size_t)r);
-        size_t mark = json_path_index(&reader->path, (size_t)r);
+    json_list list;
+    RETURN_IF_FAILED(json_list_begin(&reader->path, root, "gpus", &list));
+    while (json_list_next(&list)) {
         uint64_t id;
-        RETURN_IF_FAILED(json_member_u64(&reader->path, gpu, "id", 0, UINT64_MAX, &id));
-        if (id != (uint64_t)r)
+        RETURN_IF_FAILED(json_member_u64(&reader->path, list.entry, "id", 0, UINT64_MAX, &id));
+        if (id != list.i)
             return json_path_fail(&reader->path,
-                                  "has the id %llu: ranks stand in order, and rank %d is missing",
-                                  (unsigned long long)id, r);
-        reader->rank = r;
-        RETURN_IF_FAILED(read_rank(reader, gpu, &reader->plan->ranks[r]));
-        json_path_pop(&reader->path, mark);
+                                  "has the id %llu: ranks stand in order, and rank %zu is missing",
+                                  (unsigned long long)id, list.i);
+        reader->rank = (int)list.i;
+        RETURN_IF_FAILED(read_rank(reader, list.entry, &reader->plan->ranks[list.i]));
     }
-    json_path_pop(&reader->path, key);
     return BANYAN_OK;
 }
 
@@ -260,7 +241,7 @@ static banyan_status read_root(plan_reader *reader, const json_t *root, banyan_p
         return BANYAN_ERR_NO_MEMORY;
     banyan_status status = read_head(reader, root);
     if (status == BANYAN_OK)
-        status = json_read_ranks(reader, gpus);
+        status = json_read_ranks(reader, root);
     if (status == BANYAN_OK)
         status = read_extras(reader, root);
     if (status == BANYAN_OK)

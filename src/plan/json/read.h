@@ -17,10 +17,6 @@ banyan_status read_u64_maybe(plan_reader *reader, const json_t *object, const ch
                              uint64_t low, uint64_t high, uint64_t *value);
 banyan_status read_bool_maybe(plan_reader *reader, const json_t *object, const char *key,
                               bool *value);
-/* `*array` is NULL when it is missing. */
-banyan_status read_array_maybe(plan_reader *reader, const json_t *object, const char *key,
-                               json_t **array);
-
 /* Append a list of numbers up to `high` to `count` existing ones; the caller has reserved the
  * space. */
 banyan_status read_numbers(plan_reader *reader, const json_t *object, const char *key,
@@ -33,8 +29,8 @@ banyan_status read_channel_type(plan_reader *reader, const json_t *object, const
 banyan_status read_buffer(plan_reader *reader, const json_t *object, const char *key,
                           plan_buffer *buffer);
 
-/* Read the operations of a thread block; `path` leads to the list. */
-banyan_status read_ops(plan_reader *reader, const json_t *array, bool in_loop, plan_op **ops,
+/* Read the operations of a thread block, or of a loop. */
+banyan_status read_ops(plan_reader *reader, const json_t *object, bool in_loop, plan_op **ops,
                        uint32_t *count);
 /* Copy a name or tag into the plan; FORMAT when it has control characters. */
 banyan_status read_text(plan_reader *reader, const char *what, const char *text,

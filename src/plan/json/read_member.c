@@ -21,16 +21,6 @@ banyan_status read_bool_maybe(plan_reader *reader, const json_t *object, const c
     return json_member_bool(&reader->path, object, key, value);
 }
 
-banyan_status read_array_maybe(plan_reader *reader, const json_t *object, const char *key,
-                               json_t **array)
-{
-    const json_t *found = json_object_get(object, key);
-    *array = NULL;
-    if (!found || json_is_null(found))
-        return BANYAN_OK;
-    return json_member(&reader->path, object, key, JSON_ARRAY, array);
-}
-
 banyan_status read_count(plan_reader *reader, const json_t *array, uint32_t *count)
 {
     size_t length = json_array_size(array);
@@ -44,21 +34,16 @@ banyan_status read_count(plan_reader *reader, const json_t *array, uint32_t *cou
 banyan_status read_numbers(plan_reader *reader, const json_t *object, const char *key,
                            uint32_t high, uint32_t *numbers, uint32_t *count)
 {
-    json_t *array;
-    RETURN_IF_FAILED(json_member(&reader->path, object, key, JSON_ARRAY, &array));
-    size_t mark = json_path_key(&reader->path, key);
-    size_t length = json_array_size(array);
-    if (length > INT32_MAX - *count)
-        return json_path_fail(&reader->path, "has %zu entries: at most %d are possible", length,
+    json_list list;
+    RETURN_IF_FAILED(json_list_begin(&reader->path, object, key, &list));
+    if (list.count > INT32_MAX - *count)
+        return json_path_fail(&reader->path, "has %zu entries: at most %d are possible", list.count,
                               INT32_MAX);
-    for (size_t i = 0; i < length; i++) {
+    while (json_list_next(&list)) {
         uint64_t number;
-        size_t inner = json_path_index(&reader->path, i);
-        RETURN_IF_FAILED(json_u64(&reader->path, json_array_get(array, i), 0, high, &number));
-        json_path_pop(&reader->path, inner);
+        RETURN_IF_FAILED(json_u64(&reader->path, list.entry, 0, high, &number));
         numbers[(*count)++] = (uint32_t)number;
     }
-    json_path_pop(&reader->path, mark);
     return BANYAN_OK;
 }
 

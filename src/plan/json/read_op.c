@@ -44,21 +44,17 @@ static banyan_status read_operand(plan_reader *reader, const json_t *object, pla
 static banyan_status read_operands(plan_reader *reader, const json_t *object, const char *key,
                                    plan_operand **operands, uint32_t *count)
 {
-    json_t *array;
-    RETURN_IF_FAILED(read_array_maybe(reader, object, key, &array));
-    if (!array)
+    json_list list;
+    RETURN_IF_FAILED(json_list_maybe(&reader->path, object, key, &list));
+    if (!list.array)
         return BANYAN_OK;
-    size_t mark = json_path_key(&reader->path, key);
-    RETURN_IF_FAILED(read_count(reader, array, count));
+    RETURN_IF_FAILED(read_count(reader, list.array, count));
     *operands = plan_take(reader->plan, *count, sizeof **operands);
     if (!*operands)
         return BANYAN_ERR_NO_MEMORY;
-    for (uint32_t i = 0; i < *count; i++) {
-        size_t inner = json_path_index(&reader->path, i);
-        RETURN_IF_FAILED(read_operand(reader, json_array_get(array, i), &(*operands)[i]));
-        json_path_pop(&reader->path, inner);
+    while (json_list_next(&list)) {
+        RETURN_IF_FAILED(read_operand(reader, list.entry, &(*operands)[list.i]));
     }
-    json_path_pop(&reader->path, mark);
     return BANYAN_OK;
 }
 
@@ -113,7 +109,7 @@ static banyan_status read_reduction(plan_reader *reader, const json_t *object, p
 
 static banyan_status read_loop(plan_reader *reader, const json_t *object, plan_op *op)
 {
-    json_t *context, *ops;
+    json_t *context;
     RETURN_IF_FAILED(json_member(&reader->path, object, "iter_context", JSON_OBJECT, &context));
     size_t mark = json_path_key(&reader->path, "iter_context");
     RETURN_IF_FAILED(
@@ -121,11 +117,7 @@ static banyan_status read_loop(plan_reader *reader, const json_t *object, plan_o
     RETURN_IF_FAILED(
         json_member_u64(&reader->path, context, "num_chunks", 0, INT64_MAX, &op->loop_chunks));
     json_path_pop(&reader->path, mark);
-    RETURN_IF_FAILED(json_member(&reader->path, object, "ops", JSON_ARRAY, &ops));
-    mark = json_path_key(&reader->path, "ops");
-    RETURN_IF_FAILED(read_ops(reader, ops, true, &op->ops, &op->op_count));
-    json_path_pop(&reader->path, mark);
-    return BANYAN_OK;
+    return read_ops(reader, object, true, &op->ops, &op->op_count);
 }
 
 static banyan_status read_op_read_kind(plan_reader *reader, const json_t *object, bool in_loop,
@@ -174,17 +166,16 @@ static banyan_status read_op(plan_reader *reader, const json_t *object, bool in_
     }
 }
 
-banyan_status read_ops(plan_reader *reader, const json_t *array, bool in_loop, plan_op **ops,
+banyan_status read_ops(plan_reader *reader, const json_t *object, bool in_loop, plan_op **ops,
                        uint32_t *count)
 {
-    RETURN_IF_FAILED(read_count(reader, array, count));
+    json_list list;
+    RETURN_IF_FAILED(json_list_begin(&reader->path, object, "ops", &list));
+    RETURN_IF_FAILED(read_count(reader, list.array, count));
     *ops = plan_take(reader->plan, *count, sizeof **ops);
     if (!*ops)
         return BANYAN_ERR_NO_MEMORY;
-    for (uint32_t i = 0; i < *count; i++) {
-        size_t mark = json_path_index(&reader->path, i);
-        RETURN_IF_FAILED(read_op(reader, json_array_get(array, i), in_loop, &(*ops)[i]));
-        json_path_pop(&reader->path, mark);
-    }
+    while (json_list_next(&list))
+        RETURN_IF_FAILED(read_op(reader, list.entry, in_loop, &(*ops)[list.i]));
     return BANYAN_OK;
 }

@@ -19,26 +19,21 @@ static banyan_status read_references(plan_reader *reader, const json_t *object,
                                      const char *list_key, const char *type_key,
                                      const char *numbers_key, uint32_t **lists, uint32_t *counts)
 {
-    json_t *entries;
+    json_list list;
     size_t room[PLAN_CHANNEL_TYPES] = {0};
-    RETURN_IF_FAILED(read_array_maybe(reader, object, list_key, &entries));
-    count_numbers(entries, type_key, numbers_key, room);
+    RETURN_IF_FAILED(json_list_maybe(&reader->path, object, list_key, &list));
+    count_numbers(list.array, type_key, numbers_key, room);
     for (int type = 0; type < PLAN_CHANNEL_TYPES; type++) {
         lists[type] = plan_take(reader->plan, room[type], sizeof *lists[type]);
         if (!lists[type])
             return BANYAN_ERR_NO_MEMORY;
     }
-    size_t key = json_path_key(&reader->path, list_key);
-    for (size_t i = 0; i < json_array_size(entries); i++) {
-        size_t mark = json_path_index(&reader->path, i);
-        const json_t *entry = json_array_get(entries, i);
+    while (json_list_next(&list)) {
         plan_channel_type type;
-        RETURN_IF_FAILED(read_channel_type(reader, entry, type_key, &type));
+        RETURN_IF_FAILED(read_channel_type(reader, list.entry, type_key, &type));
         RETURN_IF_FAILED(
-            read_numbers(reader, entry, numbers_key, UINT32_MAX, lists[type], &counts[type]));
-        json_path_pop(&reader->path, mark);
+            read_numbers(reader, list.entry, numbers_key, UINT32_MAX, lists[type], &counts[type]));
     }
-    json_path_pop(&reader->path, key);
     return BANYAN_OK;
 }
 
@@ -46,7 +41,6 @@ static banyan_status read_rank_read_block(plan_reader *reader, const json_t *obj
                                           uint32_t number, plan_thread_block *block)
 {
     uint64_t id;
-    json_t *ops;
     RETURN_IF_FAILED(json_member_u64(&reader->path, object, "id", 0, UINT64_MAX, &id));
     if (id != number)
         return json_path_fail(&reader->path,
@@ -58,29 +52,21 @@ static banyan_status read_rank_read_block(plan_reader *reader, const json_t *obj
     RETURN_IF_FAILED(read_references(reader, object, "remote_buffer_refs", "access_channel_type",
                                      "remote_buffer_ids", block->remote_buffers,
                                      block->remote_buffer_count));
-    RETURN_IF_FAILED(json_member(&reader->path, object, "ops", JSON_ARRAY, &ops));
-    size_t mark = json_path_key(&reader->path, "ops");
-    RETURN_IF_FAILED(read_ops(reader, ops, false, &block->ops, &block->op_count));
-    json_path_pop(&reader->path, mark);
-    return BANYAN_OK;
+    return read_ops(reader, object, false, &block->ops, &block->op_count);
 }
 
 static banyan_status read_blocks(plan_reader *reader, const json_t *object, plan_rank *rank)
 {
-    json_t *blocks;
-    RETURN_IF_FAILED(json_member(&reader->path, object, "threadblocks", JSON_ARRAY, &blocks));
-    size_t key = json_path_key(&reader->path, "threadblocks");
-    RETURN_IF_FAILED(read_count(reader, blocks, &rank->block_count));
+    json_list list;
+    RETURN_IF_FAILED(json_list_begin(&reader->path, object, "threadblocks", &list));
+    RETURN_IF_FAILED(read_count(reader, list.array, &rank->block_count));
     rank->blocks = plan_take(reader->plan, rank->block_count, sizeof *rank->blocks);
     if (!rank->blocks)
         return BANYAN_ERR_NO_MEMORY;
-    for (uint32_t i = 0; i < rank->block_count; i++) {
-        size_t mark = json_path_index(&reader->path, i);
+    while (json_list_next(&list)) {
         RETURN_IF_FAILED(
-            read_rank_read_block(reader, json_array_get(blocks, i), i, &rank->blocks[i]));
-        json_path_pop(&reader->path, mark);
+            read_rank_read_block(reader, list.entry, (uint32_t)list.i, &rank->blocks[list.i]));
     }
-    json_path_pop(&reader->path, key);
     return BANYAN_OK;
 }
 
@@ -111,20 +97,16 @@ static banyan_status read_rank_read_group(plan_reader *reader, const json_t *gro
 
 static banyan_status read_groups(plan_reader *reader, const json_t *entry, plan_rank *rank)
 {
-    json_t *groups;
+    json_list list;
     plan_buffer buffer;
     RETURN_IF_FAILED(read_buffer(reader, entry, "buffer_type", &buffer));
-    RETURN_IF_FAILED(json_member(&reader->path, entry, "rank_groups", JSON_ARRAY, &groups));
-    size_t key = json_path_key(&reader->path, "rank_groups");
-    for (size_t i = 0; i < json_array_size(groups); i++) {
-        size_t mark = json_path_index(&reader->path, i);
+    RETURN_IF_FAILED(json_list_begin(&reader->path, entry, "rank_groups", &list));
+    while (json_list_next(&list)) {
         plan_switch *read = &rank->switches[rank->channel_count[PLAN_SWITCH]];
         read->buffer = buffer;
-        RETURN_IF_FAILED(read_rank_read_group(reader, json_array_get(groups, i), read));
+        RETURN_IF_FAILED(read_rank_read_group(reader, list.entry, read));
         rank->channel_count[PLAN_SWITCH]++;
-        json_path_pop(&reader->path, mark);
     }
-    json_path_pop(&reader->path, key);
     return BANYAN_OK;
 }
 
@@ -153,43 +135,34 @@ static banyan_status read_rank_make_room(plan_reader *reader, const json_t *entr
 
 static banyan_status read_channels(plan_reader *reader, const json_t *object, plan_rank *rank)
 {
-    json_t *entries;
-    RETURN_IF_FAILED(read_array_maybe(reader, object, "channels", &entries));
-    RETURN_IF_FAILED(read_rank_make_room(reader, entries, rank));
-    size_t key = json_path_key(&reader->path, "channels");
-    for (size_t i = 0; i < json_array_size(entries); i++) {
-        size_t mark = json_path_index(&reader->path, i);
-        const json_t *entry = json_array_get(entries, i);
+    json_list list;
+    RETURN_IF_FAILED(json_list_maybe(&reader->path, object, "channels", &list));
+    RETURN_IF_FAILED(read_rank_make_room(reader, list.array, rank));
+    while (json_list_next(&list)) {
         plan_channel_type type;
-        RETURN_IF_FAILED(read_channel_type(reader, entry, "channel_type", &type));
+        RETURN_IF_FAILED(read_channel_type(reader, list.entry, "channel_type", &type));
         if (type == PLAN_NO_CHANNEL)
             return json_path_fail(&reader->path, "is a channel of the type \"none\"");
         if (type == PLAN_SWITCH)
-            RETURN_IF_FAILED(read_groups(reader, entry, rank));
+            RETURN_IF_FAILED(read_groups(reader, list.entry, rank));
         else
-            RETURN_IF_FAILED(read_rank_read_ranks(reader, entry, "connected_to", rank->peers[type],
-                                                  &rank->channel_count[type]));
-        json_path_pop(&reader->path, mark);
+            RETURN_IF_FAILED(read_rank_read_ranks(reader, list.entry, "connected_to",
+                                                  rank->peers[type], &rank->channel_count[type]));
     }
-    json_path_pop(&reader->path, key);
     return BANYAN_OK;
 }
 
 static banyan_status read_access(plan_reader *reader, const json_t *entry, unsigned *access)
 {
-    json_t *types;
-    RETURN_IF_FAILED(json_member(&reader->path, entry, "access_channel_types", JSON_ARRAY, &types));
-    size_t key = json_path_key(&reader->path, "access_channel_types");
-    for (size_t i = 0; i < json_array_size(types); i++) {
-        const char *name = json_string_value(json_array_get(types, i));
-        size_t mark = json_path_index(&reader->path, i);
+    json_list list;
+    RETURN_IF_FAILED(json_list_begin(&reader->path, entry, "access_channel_types", &list));
+    while (json_list_next(&list)) {
+        const char *name = json_string_value(list.entry);
         plan_channel_type type;
         if (!name || !plan_channel_parse(name, &type) || type == PLAN_NO_CHANNEL)
             return json_path_fail(&reader->path, "is none of memory, port and switch");
         *access |= PLAN_BIT(type);
-        json_path_pop(&reader->path, mark);
     }
-    json_path_pop(&reader->path, key);
     return BANYAN_OK;
 }
 
@@ -206,40 +179,31 @@ static banyan_status read_remote_buffer(plan_reader *reader, const json_t *entry
 
 static banyan_status read_remote_buffers(plan_reader *reader, const json_t *object, plan_rank *rank)
 {
-    json_t *entries;
-    RETURN_IF_FAILED(read_array_maybe(reader, object, "remote_buffers", &entries));
-    size_t key = json_path_key(&reader->path, "remote_buffers");
-    RETURN_IF_FAILED(read_count(reader, entries, &rank->remote_buffer_count));
+    json_list list;
+    RETURN_IF_FAILED(json_list_maybe(&reader->path, object, "remote_buffers", &list));
+    RETURN_IF_FAILED(read_count(reader, list.array, &rank->remote_buffer_count));
     rank->remote_buffers =
         plan_take(reader->plan, rank->remote_buffer_count, sizeof *rank->remote_buffers);
     if (!rank->remote_buffers)
         return BANYAN_ERR_NO_MEMORY;
-    for (uint32_t i = 0; i < rank->remote_buffer_count; i++) {
-        size_t mark = json_path_index(&reader->path, i);
-        RETURN_IF_FAILED(
-            read_remote_buffer(reader, json_array_get(entries, i), &rank->remote_buffers[i]));
-        json_path_pop(&reader->path, mark);
+    while (json_list_next(&list)) {
+        RETURN_IF_FAILED(read_remote_buffer(reader, list.entry, &rank->remote_buffers[list.i]));
     }
-    json_path_pop(&reader->path, key);
     return BANYAN_OK;
 }
 
 static banyan_status read_semaphores(plan_reader *reader, const json_t *object, plan_rank *rank)
 {
-    json_t *entries;
-    RETURN_IF_FAILED(read_array_maybe(reader, object, "semaphores", &entries));
-    size_t key = json_path_key(&reader->path, "semaphores");
-    RETURN_IF_FAILED(read_count(reader, entries, &rank->semaphore_count));
+    json_list list;
+    RETURN_IF_FAILED(json_list_maybe(&reader->path, object, "semaphores", &list));
+    RETURN_IF_FAILED(read_count(reader, list.array, &rank->semaphore_count));
     rank->semaphores = plan_take(reader->plan, rank->semaphore_count, sizeof *rank->semaphores);
     if (!rank->semaphores)
         return BANYAN_ERR_NO_MEMORY;
-    for (uint32_t i = 0; i < rank->semaphore_count; i++) {
-        size_t mark = json_path_index(&reader->path, i);
-        RETURN_IF_FAILED(json_member_u64(&reader->path, json_array_get(entries, i), "init_value", 0,
-                                         INT64_MAX, &rank->semaphores[i]));
-        json_path_pop(&reader->path, mark);
+    while (json_list_next(&list)) {
+        RETURN_IF_FAILED(json_member_u64(&reader->path, list.entry, "init_value", 0, INT64_MAX,
+                                         &rank->semaphores[list.i]));
     }
-    json_path_pop(&reader->path, key);
     return BANYAN_OK;
 }
 

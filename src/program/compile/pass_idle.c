@@ -150,17 +150,6 @@ static void drop_last_of_body(const ops_place *place, plan_op *loop)
         loop->op_count--;
 }
 
-/* Drop nops at the ends of a body if it needs no separation from the operations before or after the
- * loop. */
-static void drop_at_ends_of_body(const ops_place *place, const stretch *before,
-                                 const stretch *after, plan_op *loop)
-{
-    if (before->count == 0 && !before->open)
-        drop_first_of_body(place, loop);
-    if (after->count == 0 && !after->open)
-        drop_last_of_body(place, loop);
-}
-
 banyan_status pass_idle(const ops_place *place, plan_op **ops, uint32_t *count)
 {
     /* The threads of a block are synchronized when it begins and when it ends. */
@@ -173,9 +162,13 @@ banyan_status pass_idle(const ops_place *place, plan_op **ops, uint32_t *count)
         if (next.kind == PLAN_NOP || next.kind == PLAN_PIPELINE) {
             stretch after = stretch_from(&list[i + 1], *count - i - 1);
             after.open &= body;
-            if (next.kind == PLAN_PIPELINE)
-                drop_at_ends_of_body(place, &before, &after, &next);
-            else if (may_overlap(place, &before, &after))
+            bool loop = next.kind == PLAN_PIPELINE;
+            /* The ends of a body may need separation from what is before and after the loop. */
+            if (loop && before.count == 0 && !before.open)
+                drop_first_of_body(place, &next);
+            if (loop && after.count == 0 && !after.open)
+                drop_last_of_body(place, &next);
+            if (!loop && may_overlap(place, &before, &after))
                 continue;
         }
         list[kept++] = next;

@@ -43,24 +43,9 @@ static banyan_status count_bytes(load *to)
     return BANYAN_OK;
 }
 
-static const char *name_of(const engine *all, uint32_t vertex)
-{
-    return all->topology->vertices.data[vertex].name;
-}
-
-static banyan_status engine_move_find_way(engine *all, uint32_t from, uint32_t to)
-{
-    bool there;
-    RETURN_IF_FAILED(routes_find(&all->routes, from, to, &all->way, &there));
-    if (!there)
-        return error_set(BANYAN_ERR_INVALID, "topology %s: there is no way from %s to %s",
-                         all->topology->name, name_of(all, from), name_of(all, to));
-    return BANYAN_OK;
-}
-
 banyan_status engine_latency(engine *all, int from, int to, uint64_t *latency_ps)
 {
-    RETURN_IF_FAILED(engine_move_find_way(all, (uint32_t)from, (uint32_t)to));
+    RETURN_IF_FAILED(routes_require(&all->routes, (uint32_t)from, (uint32_t)to, &all->way));
     *latency_ps = all->way.latency_ps;
     return BANYAN_OK;
 }
@@ -71,7 +56,7 @@ static banyan_status add_way(load *to, uint32_t source, uint32_t destination, do
     engine *all = to->all;
     const processor_kind *kind = all->ranks[to->move->rank].kind;
     double overhead = written ? kind->store_overhead : kind->load_overhead;
-    RETURN_IF_FAILED(engine_move_find_way(all, source, destination));
+    RETURN_IF_FAILED(routes_require(&all->routes, source, destination, &all->way));
     for (size_t i = 0; i < all->way.links.count; i++) {
         if (!flow_add_framed(&all->sharing, to->lane, all->way.links.data[i], bytes,
                              to->move->by_port ? 1 : overhead))
@@ -304,10 +289,11 @@ static banyan_status reach_operand(engine *all, const sim_move *move, const plan
         uint32_t middle;
         RETURN_IF_FAILED(engine_switch(all, move->rank, group, &middle));
         for (int m = 0; m < group->rank_count; m++) {
-            RETURN_IF_FAILED(engine_move_find_way(all, (uint32_t)group->ranks[m], middle));
+            RETURN_IF_FAILED(
+                routes_require(&all->routes, (uint32_t)group->ranks[m], middle, &all->way));
             there = all->way.latency_ps > there ? all->way.latency_ps : there;
         }
-        RETURN_IF_FAILED(engine_move_find_way(all, middle, (uint32_t)move->rank));
+        RETURN_IF_FAILED(routes_require(&all->routes, middle, (uint32_t)move->rank, &all->way));
         *latency_ps = 2 * (there + all->way.latency_ps);
         return BANYAN_OK;
     }

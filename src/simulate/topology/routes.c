@@ -143,6 +143,17 @@ banyan_status routes_find(routes *all, uint32_t from, uint32_t to, route *found,
     return BANYAN_OK;
 }
 
+banyan_status routes_require(routes *all, uint32_t from, uint32_t to, route *found)
+{
+    bool there;
+    const topology_vertex *vertices = all->topology->vertices.data;
+    RETURN_IF_FAILED(routes_find(all, from, to, found, &there));
+    if (!there)
+        return error_set(BANYAN_ERR_INVALID, "topology %s: there is no way from %s to %s",
+                         all->topology->name, vertices[from].name, vertices[to].name);
+    return BANYAN_OK;
+}
+
 void route_free(route *old)
 {
     array_free(&old->links);

@@ -20,6 +20,8 @@ void routes_free(routes *all);
 /* Find the route with the least latency and, among equals, the fewest links. Processors do not
  * forward. `*there` is false when there is none. The route's memory is reused. */
 banyan_status routes_find(routes *all, uint32_t from, uint32_t to, route *found, bool *there);
+/* Find a route that must be there. INVALID. */
+banyan_status routes_require(routes *all, uint32_t from, uint32_t to, route *found);
 void route_free(route *old);
 
 #endif

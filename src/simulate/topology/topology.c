@@ -3,17 +3,12 @@
 #include <math.h>
 #include <string.h>
 
-static const char *about_of(const banyan_topology *topology)
-{
-    const char *about = json_string_value(json_object_get(topology->source, "about"));
-    return about ? about : "";
-}
-
 banyan_topology_info banyan_topology_describe(const banyan_topology *topology)
 {
     uint32_t processors = topology->processor_count;
+    const char *about = json_string_value(json_object_get(topology->source, "about"));
     return (banyan_topology_info){.name = topology->name,
-                                  .about = about_of(topology),
+                                  .about = about ? about : "",
                                   .processors = (int)processors,
                                   .switches = (int)(topology->vertices.count - processors),
                                   .links = topology->links.count,

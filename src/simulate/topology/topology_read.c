@@ -117,16 +117,6 @@ static banyan_status topology_read_level(reader *from, json_t *block, size_t i, 
                           made[i].working_set_bytes, made[i - 1].working_set_bytes);
 }
 
-static banyan_status read_levels(reader *from, json_t *list, processor_kind *kind)
-{
-    for (size_t i = 0; i < kind->rate_count; i++) {
-        size_t mark = json_path_index(&from->path, i);
-        RETURN_IF_FAILED(topology_read_level(from, json_array_get(list, i), i, kind->rates));
-        json_path_pop(&from->path, mark);
-    }
-    return BANYAN_OK;
-}
-
 static banyan_status topology_read_block(reader *from, const json_t *object, processor_kind *kind)
 {
     json_t *block = json_object_get(object, "block");
@@ -141,8 +131,10 @@ static banyan_status topology_read_block(reader *from, const json_t *object, pro
     if (!kind->rates)
         return BANYAN_ERR_NO_MEMORY;
     kind->rates[0].working_set_bytes = 0; /* a single entry serves every working set */
-    RETURN_IF_FAILED(listed ? read_levels(from, block, kind)
-                            : read_rates(from, block, false, &kind->rates[0].rates));
+    for (json_list list = json_list_of(&from->path, listed ? block : NULL); json_list_next(&list);)
+        RETURN_IF_FAILED(topology_read_level(from, list.entry, list.i, kind->rates));
+    if (!listed)
+        RETURN_IF_FAILED(read_rates(from, block, false, &kind->rates[0].rates));
     json_path_pop(&from->path, mark);
     return BANYAN_OK;
 }
@@ -342,15 +334,11 @@ static banyan_status read_link(reader *from, json_t *entry)
 static banyan_status topology_read_entries(reader *from, const json_t *root, const char *key,
                                            banyan_status (*read)(reader *from, json_t *entry))
 {
-    json_t *list;
-    RETURN_IF_FAILED(json_member(&from->path, root, key, JSON_ARRAY, &list));
-    size_t mark = json_path_key(&from->path, key);
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        size_t inner = json_path_index(&from->path, i);
-        RETURN_IF_FAILED(read(from, json_array_get(list, i)));
-        json_path_pop(&from->path, inner);
+    json_list list;
+    RETURN_IF_FAILED(json_list_begin(&from->path, root, key, &list));
+    while (json_list_next(&list)) {
+        RETURN_IF_FAILED(read(from, list.entry));
     }
-    json_path_pop(&from->path, mark);
     return BANYAN_OK;
 }
 
