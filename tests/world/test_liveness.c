@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "core/deadline.h"
+#include "core/error.h"
 #include "world/control.h"
 
 enum { RANKS = 5 };
@@ -519,6 +520,43 @@ static void a_forked_child_does_not_disturb(void **state)
     ranks_run(4, fork_in_between, &before);
 }
 
+/* Rank 1 ends a world soon after rank 0 has failed for the same reason. */
+static void follow_from_an_end(banyan_world *world, void *context)
+{
+    static const int both[] = {0, 1};
+    banyan_world *sub;
+    banyan_status status = BANYAN_OK;
+    (void)context;
+    for (int i = 0; i < 5 && status != BANYAN_ERR_ABORTED; i++) { /* on a busy machine */
+        CHECK_OK(banyan_world_split(world, both, 2, &sub));
+        CHECK_OK(banyan_world_barrier(sub));
+        if (banyan_world_rank(world) == 1) {
+            usleep(100000);
+            CHECK_OK(banyan_world_abort(sub, "the cause"));
+            status = BANYAN_ERR_ABORTED;
+        } else {
+            status = control_first_cause(sub, error_set(BANYAN_ERR_SYSTEM, "a read failed"));
+            CHECK(strstr(banyan_last_error(),
+                         status == BANYAN_ERR_ABORTED ? "the cause" : "a read failed"),
+                  "%s", banyan_last_error());
+        }
+        CHECK_OK(banyan_world_broadcast(world, &status, sizeof status, 0));
+        (void)banyan_world_close(sub);
+    }
+    CHECK(status == BANYAN_ERR_ABORTED, "the end of the world was not awaited");
+    uint64_t began_ns = time_now_ns();
+    status = control_first_cause(world, error_set(BANYAN_ERR_SYSTEM, "a read failed"));
+    CHECK(status == BANYAN_ERR_SYSTEM && strstr(banyan_last_error(), "a read failed"), "%s",
+          banyan_last_error());
+    CHECK(time_now_ns() - began_ns >= NS_PER_S / 2);
+}
+
+static void a_failure_that_follows_from_an_end_is_reported_as_the_end(void **state)
+{
+    (void)state;
+    ranks_run(2, follow_from_an_end, NULL);
+}
+
 int main(void)
 {
     longest_ns =
@@ -533,6 +571,7 @@ int main(void)
         cmocka_unit_test(a_rank_that_gives_up_is_named_by_the_others),
         cmocka_unit_test(a_death_at_any_moment_is_named),
         cmocka_unit_test(an_agreed_error_outlives_those_that_exit_at_once),
+        cmocka_unit_test(a_failure_that_follows_from_an_end_is_reported_as_the_end),
         cmocka_unit_test(a_stopped_rank_is_a_timeout_that_names_it),
         cmocka_unit_test(an_exchange_names_the_rank_that_takes_nothing),
         cmocka_unit_test(a_sub_world_lives_as_long_as_its_members),
