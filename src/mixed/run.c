@@ -346,7 +346,10 @@ banyan_status banyan_mixed_status(banyan_mixed *mixed)
 static banyan_status check_state(banyan_mixed *mixed)
 {
     RETURN_IF_FAILED(mixed_check_awake(mixed));
-    return banyan_mixed_status(mixed);
+    banyan_status status = banyan_mixed_status(mixed);
+    return mixed->failed.status == BANYAN_OK
+               ? control_fail_late_run(mixed->setup.worlds[MIXED_WORLD], status)
+               : status;
 }
 
 /* Resolve AUTO. If NCCL does not start, choose among the other modes. */

@@ -276,12 +276,16 @@ banyan_status control_check(banyan_world *world)
     return status;
 }
 
-uint64_t control_ended_for_ns(banyan_world *world)
+banyan_status control_fail_late_run(banyan_world *world, banyan_status status)
 {
+    char own[CONTROL_RANK_BYTES];
     pthread_mutex_lock(&world->endpoint->reactor.lock);
     uint64_t ended_ns = world->context->ended_ns;
     pthread_mutex_unlock(&world->endpoint->reactor.lock);
-    return time_now_ns() - ended_ns;
+    if (status != BANYAN_ERR_TIMEOUT || ended_ns == 0)
+        return status;
+    return error_set(status, "%s, %.1f s before this run of %s", banyan_last_error(),
+                     (double)(time_now_ns() - ended_ns) / 1e9, control_own_name(world, own));
 }
 
 banyan_status control_first_cause(banyan_world *world, banyan_status status)

@@ -88,8 +88,10 @@ int control_pid(const banyan_world *world, int rank);
  * that wait in shared memory call it between sleeps, at least every 100 ms. */
 banyan_status control_check(banyan_world *world);
 
-/* Return the time since the world ended, which it has. */
-uint64_t control_ended_for_ns(banyan_world *world);
+/* Runs have no gate: a rank that comes to one later than the others' timeout finds the world ended.
+ * If `status` is TIMEOUT and the world has ended, append how long before this run to its message.
+ * Returns `status`. */
+banyan_status control_fail_late_run(banyan_world *world, banyan_status status);
 
 /* Find the cause of a failure that may follow from a loss which other ranks noticed first. Returns
  * the error that ends the world, if it ends within half a second: by then every rank knows of a

@@ -254,18 +254,6 @@ static banyan_status fall_behind(banyan_loaded_plan *loaded, banyan_status statu
     return status;
 }
 
-/* Runs have no gate: a rank that comes later than the others' timeout finds the world ended. */
-static banyan_status check_world(const banyan_loaded_plan *loaded)
-{
-    banyan_world *world = loaded->executor->world;
-    char own[CONTROL_RANK_BYTES];
-    banyan_status status = control_check(world);
-    if (status != BANYAN_ERR_TIMEOUT)
-        return status;
-    return error_set(status, "%s, %.1f s before this run of %s", banyan_last_error(),
-                     (double)control_ended_for_ns(world) / 1e9, control_own_name(world, own));
-}
-
 banyan_status banyan_loaded_plan_run(banyan_loaded_plan *loaded, const void *input, void *output,
                                      uint64_t message_bytes, DLDataType dtype, void *stream)
 {
@@ -275,7 +263,8 @@ banyan_status banyan_loaded_plan_run(banyan_loaded_plan *loaded, const void *inp
         RETURN_IF_FAILED(stream_check_none(stream, loaded->executor->rank, "a plan"));
     else
         RETURN_IF_FAILED(device_status(loaded));
-    RETURN_IF_FAILED(check_world(loaded));
+    banyan_world *world = loaded->executor->world;
+    RETURN_IF_FAILED(control_fail_late_run(world, control_check(world)));
     banyan_status status =
         host_run_begin(loaded, input, output, message_bytes, dtype, stream, &specialized);
     if (status != BANYAN_OK)
