@@ -73,7 +73,7 @@ class Algo(CollectiveCase):
                 (["allreduce_ring"], "--ranks N is missing", 2),
                 (["-n", 4], "say which algorithm", 2),
                 (["allreduce_ring", "-n", "0"], "--ranks wants a number from 1", 2),
-                (["allreduce_ring", "-n", "4", "--op", "avg"], "--op is one of sum|min|max", 2),
+                (["allreduce_ring", "-n", "4", "--op", "avg"], "--op takes one of sum|min|max", 2),
                 (["allreduce_ring", "-n", "4", "--unit", "-1"], "--unit wants bytes", 2),
                 (["allreduce_ring", "-n", "4", "-o", ""], '--out wants a value: FILE, not ""', 2),
                 (["allreduce_spring", "-n", "4"], "; banyan algo list names them", 1),

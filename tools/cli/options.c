@@ -105,7 +105,7 @@ static bool set_range(const option_table *table, const option_entry *entry, cons
 static bool check_text(const option_table *table, const option_entry *entry, const char *text)
 {
     if (entry->kind == OPTION_CHOICE && !is_choice(entry->argument, text)) {
-        options_refuse(table, "--%s is one of %s, not \"%s\"", entry->name, entry->argument, text);
+        options_refuse(table, "--%s takes one of %s, not \"%s\"", entry->name, entry->argument, text);
         return false;
     }
     if (!*text) { /* "$name" of a shell that has no such variable */
