@@ -298,7 +298,7 @@ BANYAN_API uint64_t banyan_tensors_version(const banyan_tensors *set);
 /* ---- run ---- */
 
 /* Fill `destination` from `source`; pass NULL for a side on which this rank holds nothing.
- * `transform` is the one of the plan's options, or NULL. Collective.
+ * `transform` is the one of the plan's options, NULL if the plan has none. Collective.
  *
  * State. The destination is TORN from the start of the run. After BANYAN_OK on all ranks it is
  * WHOLE, with a version on which all ranks agreed. After a failure it stays TORN; every rank
