@@ -12,7 +12,9 @@
 /* Delay until kernels learn that the world has ended. */
 #define WATCH_NS 20000000L
 
-bool engine_is_idle(cuda_engine *engine)
+/* Call it with the lock held. True if every queued run has ended, and graphs cannot launch
+ * others. */
+static bool engine_is_idle(cuda_engine *engine)
 {
     for (const cuda_plan *plan = engine->plans; plan; plan = plan->next) {
         if (plan->is_captured ||
@@ -32,17 +34,6 @@ static void look_after_runs(cuda_engine *engine)
     atomic_store(&engine->busy, false);
     if (atomic_load(&engine->launches) != launches)
         atomic_store(&engine->busy, true);
-}
-
-void engine_was_launched(cuda_engine *engine)
-{
-    atomic_fetch_add(&engine->launches, 1);
-    if (atomic_load(&engine->busy))
-        return;
-    pthread_mutex_lock(&engine->lock);
-    atomic_store(&engine->busy, true);
-    pthread_cond_broadcast(&engine->wake);
-    pthread_mutex_unlock(&engine->lock);
 }
 
 static void execute_engine_nap(cuda_engine *engine)
@@ -116,24 +107,13 @@ static banyan_status make_wake(cuda_engine *engine)
                   : BANYAN_OK;
 }
 
-banyan_status engine_room(const cuda_engine *engine, CUfunction kernel, uint32_t threads,
-                          uint32_t shared_bytes, uint64_t *blocks)
-{
-    int each = 0;
-    RETURN_IF_FAILED(DRIVER(engine->device, cuOccupancyMaxActiveBlocksPerMultiprocessor, &each,
-                            kernel, (int)threads, shared_bytes));
-    int processors = driver_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, engine->device);
-    *blocks = (uint64_t)each * (uint64_t)processors;
-    return BANYAN_OK;
-}
-
 /* Load all kernels before any runs. Loading one later may wait for running kernels, which may in
  * turn wait for the loading rank. */
 static banyan_status execute_engine_load_kernels(cuda_engine *engine)
 {
-    const DLDataType dtypes[] = {BANYAN_F32,     BANYAN_F16,     BANYAN_BF16,
-                                 BANYAN_F8_E4M3, BANYAN_F8_E5M2, BANYAN_I32,
-                                 BANYAN_U32,     BANYAN_I64,     BANYAN_U8};
+#define TYPE_OF(type, dtype) dtype,
+    const DLDataType dtypes[] = {EXECUTE_TYPES(TYPE_OF)};
+#undef TYPE_OF
     uint32_t threads =
         engine->most_threads < KERNEL_THREADS_MOST ? engine->most_threads : KERNEL_THREADS_MOST;
     engine->room = UINT64_MAX;
@@ -194,51 +174,6 @@ static banyan_status blocks_at_once(void *opened, uint32_t *blocks)
     return BANYAN_OK;
 }
 
-/* Number of engines of this process on each device. */
-static atomic_uint open_engines[DRIVER_DEVICES_MAX];
-
-/* The owners of a device's engines. A thread stands for the rank that it is. */
-static struct {
-    pthread_mutex_t lock;
-    pthread_t first[DRIVER_DEVICES_MAX]; /* the thread that opened the first engine */
-    atomic_bool shared[DRIVER_DEVICES_MAX];
-} openers = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-static void count_open(int device)
-{
-    pthread_mutex_lock(&openers.lock);
-    if (atomic_fetch_add(&open_engines[device], 1) == 0) {
-        openers.first[device] = pthread_self();
-        atomic_store(&openers.shared[device], false);
-    } else if (!pthread_equal(openers.first[device], pthread_self())) {
-        atomic_store(&openers.shared[device], true);
-    }
-    pthread_mutex_unlock(&openers.lock);
-}
-
-static void count_closed(int device)
-{
-    pthread_mutex_lock(&openers.lock);
-    atomic_fetch_sub(&open_engines[device], 1);
-    pthread_mutex_unlock(&openers.lock);
-}
-
-bool engine_has_device(const cuda_engine *engine)
-{
-    return !atomic_load(&openers.shared[engine->device]);
-}
-
-/* A launch that waits for the previous one occupies space for thread blocks that others may need:
- * other ranks' or communicators' launches, for which the previous one, or a peer's, may wait. So
- * launches begin early only if every engine of the device could have two of its size there, and
- * all engines belong to one rank. On a device shared by ranks, the previous launch may already use
- * its full share. */
-bool engine_launches_early(const cuda_engine *engine, uint32_t blocks, uint64_t room)
-{
-    return engine->launches_early && engine_has_device(engine) &&
-           UINT64_C(2) * blocks * atomic_load(&open_engines[engine->device]) <= room;
-}
-
 static void execute_engine_close_engine(void *opened)
 {
     cuda_engine *engine = opened;
@@ -257,7 +192,7 @@ static void execute_engine_close_engine(void *opened)
         driver.cuStreamDestroy(engine->stream);
         driver_leave();
     }
-    count_closed(engine->device);
+    engine_count_closed(engine->device);
     engine_free_pinned(engine);
     pthread_cond_destroy(&engine->wake);
     pthread_mutex_destroy(&engine->ports_lock);
@@ -286,7 +221,7 @@ static banyan_status execute_engine_open_engine(banyan_world *world, int device,
     }
     pthread_mutex_init(&engine->lock, NULL);
     pthread_mutex_init(&engine->ports_lock, NULL);
-    count_open(device);
+    engine_count_open(device);
     status = execute_engine_take_parts(engine);
     if (status != BANYAN_OK) {
         execute_engine_close_engine(engine);

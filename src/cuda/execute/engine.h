@@ -128,9 +128,9 @@ banyan_status engine_take_pinned(cuda_engine *engine, uint64_t bytes, void **tak
 void engine_give_back_pinned(cuda_engine *engine, const void *taken);
 void engine_free_pinned(cuda_engine *engine);
 
-/* Call it with the lock held. True if every queued run has ended, and graphs cannot launch
- * others. */
-bool engine_is_idle(cuda_engine *engine);
+/* launch.c. Count the engines of the device, and the threads that opened them. */
+void engine_count_open(int device);
+void engine_count_closed(int device);
 /* Return the number of thread blocks of `threads` that run at once. The device is entered. */
 banyan_status engine_room(const cuda_engine *engine, CUfunction kernel, uint32_t threads,
                           uint32_t shared_bytes, uint64_t *blocks);
@@ -142,6 +142,18 @@ bool engine_launches_early(const cuda_engine *engine, uint32_t blocks, uint64_t 
 bool engine_has_device(const cuda_engine *engine);
 /* Record that a run was queued. */
 void engine_was_launched(cuda_engine *engine);
+
+/* Queue a part of a run. The device is entered. */
+banyan_status program_launch(const cuda_program *program, const engine_run *run,
+                             const program_part *part, CUstream stream);
+/* Return the word that the plan's kernels set when they give up. */
+const uint32_t *program_broken(const cuda_program *program);
+
+/* Return the address of a counter in an array of the plan's memory. */
+static inline char *plan_at(const cuda_plan *plan, uint64_t offset, uint64_t counter)
+{
+    return (char *)plan->block + offset + counter * KERNEL_COUNTER_BYTES;
+}
 
 /* plan.c */
 banyan_status plan_load(void *engine, const engine_plan *plan, void **loaded);
@@ -158,12 +170,6 @@ banyan_status program_upload(void *loaded, const engine_program *program, void *
 void program_discard(void *uploaded);
 banyan_status program_run(void *loaded, void *uploaded, const engine_run *run, void *stream,
                           bool *captured);
-
-/* Queue a part of a run. The device is entered. */
-banyan_status program_launch(const cuda_program *program, const engine_run *run,
-                             const program_part *part, CUstream stream);
-/* Return the word that the plan's kernels set when they give up. */
-const uint32_t *program_broken(const cuda_program *program);
 
 /* ports.c: open once the plan's memory exists; close before it is freed. */
 banyan_status ports_open(cuda_plan *plan);

@@ -122,7 +122,7 @@ banyan_status plan_check_room(const cuda_plan *plan, CUfunction kernel, uint32_t
                             plan->engine->device, (unsigned long long)*room);
 }
 
-/* Programs may use shared memory, so they are checked again (program_upload). */
+/* Programs may use shared memory, so they are checked again when they are uploaded. */
 static banyan_status execute_plan_check_blocks(cuda_plan *plan)
 {
     CUfunction kernel;

@@ -12,11 +12,6 @@
 /* Dynamic shared memory that a kernel may use without a request. */
 #define SHARED_ALWAYS (48 << 10)
 
-static char *execute_run_at(const cuda_plan *plan, uint64_t offset, uint64_t counter)
-{
-    return (char *)plan->block + offset + counter * KERNEL_COUNTER_BYTES;
-}
-
 static void fill_channels(const cuda_plan *plan, bool staged, kernel_end *channels)
 {
     uint32_t port = 0;
@@ -25,10 +20,10 @@ static void fill_channels(const cuda_plan *plan, bool staged, kernel_end *channe
         channels[i] = (kernel_end){
             .incoming = end->incoming,
             .outgoing = end->outgoing,
-            .consumed = (uint64_t *)execute_run_at(plan, plan->layout.consumed, i),
+            .consumed = (uint64_t *)plan_at(plan, plan->layout.consumed, i),
         };
         if (end->is_port && !staged)
-            channels[i].queue = (kernel_queue *)execute_run_at(plan, plan->layout.queues, port++);
+            channels[i].queue = (kernel_queue *)plan_at(plan, plan->layout.queues, port++);
     }
 }
 
@@ -37,8 +32,8 @@ static void execute_run_fill_semaphores(const cuda_plan *plan, kernel_end *semap
     uint32_t count = plan->shape.semaphore_count;
     for (uint32_t i = 0; i < count; i++)
         semaphores[i] = (kernel_end){
-            .incoming = (uint64_t *)execute_run_at(plan, plan->layout.semaphores, i),
-            .outgoing = (uint64_t *)execute_run_at(plan, plan->layout.semaphores, count + i),
+            .incoming = (uint64_t *)plan_at(plan, plan->layout.semaphores, i),
+            .outgoing = (uint64_t *)plan_at(plan, plan->layout.semaphores, count + i),
         };
 }
 
@@ -231,101 +226,6 @@ void program_discard(void *uploaded)
         return;
     plan_drain(program->plan);
     execute_run_release(program);
-}
-
-static void fill_args(const cuda_program *program, const engine_run *run, kernel_args *args)
-{
-    const cuda_plan *plan = program->plan;
-    const cuda_engine *engine = plan->engine;
-    *args = (kernel_args){
-        .scratch_half = plan->shape.scratch_half,
-        .sections = (const char *)program->address,
-        .section_bytes = program->section_bytes,
-        .flags = program->flags,
-        .states = (kernel_state *)execute_run_at(plan, plan->layout.states, 0),
-        .broken = (uint32_t *)execute_run_at(plan, plan->layout.broken, 0),
-        .stop = engine->stop,
-        .report = plan->report,
-        .timeout_ns = engine->timeout_ns,
-        .barriers = (uint64_t *)execute_run_at(plan, plan->layout.barriers, 0),
-        .barrier_count = plan->shape.barrier_count,
-        .semaphore_count = plan->shape.semaphore_count,
-        .semaphores = (uint64_t *)execute_run_at(plan, plan->layout.semaphores, 0),
-        .semaphore_starts =
-            (const uint64_t *)execute_run_at(plan, plan->layout.semaphore_starts, 0),
-        .copy_in_to = run->copy_in_to,
-        .copy_in_from = run->copy_in_from,
-        .copy_in_bytes = run->copy_in_bytes,
-        .copy_out_to = run->copy_out_to,
-        .copy_out_from = run->copy_out_from,
-        .spans = (const engine_span *)program->spans,
-        .span_count = program->span_count,
-        .tracer = engine->traces ? (kernel_tracer *)engine->tracer : NULL,
-        .loaded = (uint64_t)(uintptr_t)plan,
-        .uploaded = (uint64_t)(uintptr_t)program,
-    };
-    memcpy(args->bases, run->bases, (size_t)plan->shape.ranks * 3 * sizeof *run->bases);
-    memcpy(args->bases + ENGINE_GROUP_BASES, run->group_bases,
-           ENGINE_GROUPS_MAX * 3 * sizeof *run->group_bases);
-}
-
-static CUfunction kernel_for(const cuda_program *program, const kernel_args *args)
-{
-    if (!program->smaller_kernel || args->copy_in_to || args->copy_out_to || args->tracer)
-        return program->kernel;
-    uintptr_t bases = 0;
-    for (int i = 0; i < program->plan->shape.ranks * 3; i++)
-        bases |= (uintptr_t)args->bases[i];
-    return (bases | args->scratch_half) % KERNEL_ALIGNMENT == 0 ? program->smaller_kernel
-                                                                : program->kernel;
-}
-
-/* Set the fields that only one launch of a run has. */
-static void take_part(kernel_args *args, const program_part *part)
-{
-    args->first_step = part->first_step;
-    args->end_step = part->end_step;
-    args->goes_on = !part->is_last;
-    if (!part->is_first)
-        args->copy_in_to = NULL;
-    if (!part->is_last) {
-        args->copy_out_to = NULL;
-        args->semaphore_count = 0;
-    }
-}
-
-const uint32_t *program_broken(const cuda_program *program)
-{
-    return (const uint32_t *)execute_run_at(program->plan, program->plan->layout.broken, 0);
-}
-
-/* The kernel may begin while the previous one in its stream still runs: it fetches its program,
- * then waits for the previous one (begin_await_stream). */
-banyan_status program_launch(const cuda_program *program, const engine_run *run,
-                             const program_part *part, CUstream stream)
-{
-    const cuda_plan *plan = program->plan;
-    kernel_args args;
-    fill_args(program, run, &args);
-    take_part(&args, part);
-    void *params[] = {&args};
-    CUlaunchAttribute early = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-                               .value = {.programmaticStreamSerializationAllowed = 1}};
-    CUlaunchConfig config = {
-        .gridDimX = plan->shape.block_count,
-        .gridDimY = 1,
-        .gridDimZ = 1,
-        .blockDimX = program->threads,
-        .blockDimY = 1,
-        .blockDimZ = 1,
-        .sharedMemBytes = program->shared_bytes,
-        .hStream = stream,
-        .attrs = &early,
-        .numAttrs = part->is_first &&
-                    engine_launches_early(plan->engine, plan->shape.block_count, program->room),
-    };
-    return DRIVER(plan->engine->device, cuLaunchKernelEx, &config, kernel_for(program, &args),
-                  params, NULL);
 }
 
 static banyan_status execute_run_launch(const cuda_program *program, const engine_run *run,

@@ -111,3 +111,13 @@ banyan_status handles_import(int device, const device_handles *handles,
     memcpy(&name, handles->name, sizeof name);
     return DRIVER(device, cuMemImportFromShareableHandle, memory, &name, CU_MEM_HANDLE_TYPE_FABRIC);
 }
+
+banyan_status device_identify(int id, unsigned char uuid[DEVICE_UUID_BYTES])
+{
+    CUuuid found;
+    CUdevice device;
+    RETURN_IF_FAILED(DRIVER(id, cuDeviceGet, &device, id));
+    RETURN_IF_FAILED(DRIVER(id, cuDeviceGetUuid, &found, device));
+    memcpy(uuid, found.bytes, DEVICE_UUID_BYTES);
+    return BANYAN_OK;
+}

@@ -83,3 +83,12 @@ bool mappings_find(const void *address, mapping *found)
     pthread_rwlock_unlock(&lock);
     return inside;
 }
+
+banyan_status vmm_allow(int device, CUdeviceptr start, size_t bytes)
+{
+    CUmemAccessDesc access = {
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    return DRIVER(device, cuMemSetAccess, start, bytes, &access, 1);
+}

@@ -15,6 +15,8 @@ typedef struct mapping {
 } mapping;
 
 banyan_status mappings_add(mapping added);
+/* Let a device use the mapping at [start, start + bytes). */
+banyan_status vmm_allow(int device, CUdeviceptr start, size_t bytes);
 /* False if there was none. */
 bool mappings_remove(uintptr_t start);
 /* False if no mapping contains the address. Any thread. */
@@ -27,10 +29,6 @@ banyan_status handles_create(int device, size_t bytes, CUmemGenericAllocationHan
                              device_handles *handles);
 banyan_status handles_import(int device, const device_handles *handles,
                              CUmemGenericAllocationHandle *memory);
-
-/* Let a device use the mapping at [start, start + bytes). */
-banyan_status vmm_allow(int device, CUdeviceptr start, size_t bytes);
-
 banyan_status device_identify(int id, unsigned char uuid[DEVICE_UUID_BYTES]);
 
 /* Functions of the table: vmm.c. */

@@ -29,16 +29,6 @@ static banyan_status cuda_open(int id)
     return BANYAN_OK;
 }
 
-banyan_status device_identify(int id, unsigned char uuid[DEVICE_UUID_BYTES])
-{
-    CUuuid found;
-    CUdevice device;
-    RETURN_IF_FAILED(DRIVER(id, cuDeviceGet, &device, id));
-    RETURN_IF_FAILED(DRIVER(id, cuDeviceGetUuid, &found, device));
-    memcpy(uuid, found.bytes, DEVICE_UUID_BYTES);
-    return BANYAN_OK;
-}
-
 /* -1: this process does not see the device. */
 static int device_of(const unsigned char uuid[DEVICE_UUID_BYTES])
 {

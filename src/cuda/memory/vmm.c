@@ -17,15 +17,6 @@ static banyan_status memory_vmm_round_up(int device, size_t bytes, size_t *round
     return BANYAN_OK;
 }
 
-banyan_status vmm_allow(int device, CUdeviceptr start, size_t bytes)
-{
-    CUmemAccessDesc access = {
-        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
-        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-    };
-    return DRIVER(device, cuMemSetAccess, start, bytes, &access, 1);
-}
-
 /* Map it at a reserved address for a device; the handle may be released afterwards. */
 static banyan_status map_at(int device, CUmemGenericAllocationHandle memory, const pages *at)
 {

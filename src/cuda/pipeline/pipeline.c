@@ -13,50 +13,6 @@
 #define DEFAULT_SLOT_BYTES ((size_t)32 << 20)
 #define SLOT_BYTES_MAX ((size_t)1 << 40)
 
-#define WORD_BYTES 64 /* one cache line for each, since others write it */
-
-banyan_status gpu_pipeline_no_memory(size_t bytes, const char *what)
-{
-    return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory: %zu bytes for %s", bytes,
-                            what);
-}
-
-static size_t cuda_pipeline_round_up(size_t bytes, size_t to)
-{
-    return (bytes + to - 1) / to * to;
-}
-
-size_t gpu_pipeline_batch_word(const gpu_pipeline *of, int rank)
-{
-    (void)of;
-    return (size_t)rank * WORD_BYTES;
-}
-
-size_t gpu_pipeline_slot_word(const gpu_pipeline *of, int rank)
-{
-    return (size_t)(of->ranks + rank) * WORD_BYTES;
-}
-
-static size_t words_bytes(const gpu_pipeline *of)
-{
-    return cuda_pipeline_round_up((size_t)of->ranks * 2 * WORD_BYTES, 4096);
-}
-
-static size_t slot_stride(const gpu_pipeline *of)
-{
-    return COURIER_HEADER_BYTES + cuda_pipeline_round_up(of->slot_bytes, COURIER_HEADER_BYTES);
-}
-
-size_t gpu_pipeline_send_slot(const gpu_pipeline *of, int slot)
-{
-    return words_bytes(of) + (size_t)slot * slot_stride(of);
-}
-
-size_t gpu_pipeline_recv_slot(const gpu_pipeline *of, int slot)
-{
-    return words_bytes(of) + (size_t)(SLOTS + slot) * slot_stride(of);
-}
-
 /* A rank's parameters, exchanged before anything is created. */
 typedef struct introduction {
     unsigned char uuid[DEVICE_UUID_BYTES];
@@ -275,7 +231,7 @@ static banyan_status open_all(gpu_pipeline *made, banyan_world *world, const cha
     if (status != BANYAN_OK)
         return status;
     status = made->wire_ops->open(world, made->device, gpu_pipeline_recv_slot(made, SLOTS),
-                                  words_bytes(made), &made->wire, &made->symmetric);
+                                  gpu_pipeline_words_bytes(made), &made->wire, &made->symmetric);
     if (status == BANYAN_OK)
         status = cuda_pipeline_open_device(made);
     return status == BANYAN_OK ? cuda_pipeline_watch_waits(made, world) : status;

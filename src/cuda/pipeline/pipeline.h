@@ -72,19 +72,57 @@ typedef struct gpu_pipeline {
     watch *watching;
 } gpu_pipeline;
 
-/* Offsets in symmetric memory. A peer increments the words that have its rank. */
-size_t gpu_pipeline_batch_word(const gpu_pipeline *of, int rank);
-size_t gpu_pipeline_slot_word(const gpu_pipeline *of, int rank);
-size_t gpu_pipeline_send_slot(const gpu_pipeline *of,
-                              int slot); /* its sequence check; the bytes follow */
-size_t gpu_pipeline_recv_slot(const gpu_pipeline *of, int slot);
+#define WORD_BYTES 64 /* one cache line for each, since others write it */
+
+/* Offsets in symmetric memory. A peer increments the words that have its rank. A slot begins with
+ * its sequence check; the bytes follow. */
+
+static inline size_t gpu_pipeline_round_up(size_t bytes, size_t to)
+{
+    return (bytes + to - 1) / to * to;
+}
+
+static inline size_t gpu_pipeline_batch_word(const gpu_pipeline *of, int rank)
+{
+    (void)of;
+    return (size_t)rank * WORD_BYTES;
+}
+
+static inline size_t gpu_pipeline_slot_word(const gpu_pipeline *of, int rank)
+{
+    return (size_t)(of->ranks + rank) * WORD_BYTES;
+}
+
+static inline size_t gpu_pipeline_words_bytes(const gpu_pipeline *of)
+{
+    return gpu_pipeline_round_up((size_t)of->ranks * 2 * WORD_BYTES, 4096);
+}
+
+static inline size_t gpu_pipeline_slot_stride(const gpu_pipeline *of)
+{
+    return COURIER_HEADER_BYTES + gpu_pipeline_round_up(of->slot_bytes, COURIER_HEADER_BYTES);
+}
+
+static inline size_t gpu_pipeline_send_slot(const gpu_pipeline *of, int slot)
+{
+    return gpu_pipeline_words_bytes(of) + (size_t)slot * gpu_pipeline_slot_stride(of);
+}
+
+static inline size_t gpu_pipeline_recv_slot(const gpu_pipeline *of, int slot)
+{
+    return gpu_pipeline_words_bytes(of) + (size_t)(SLOTS + slot) * gpu_pipeline_slot_stride(of);
+}
 
 static inline uint64_t *gpu_pipeline_count(const gpu_pipeline *of, int kind, int peer)
 {
     return of->counts + (size_t)kind * (size_t)of->ranks + peer;
 }
 
-banyan_status gpu_pipeline_no_memory(size_t bytes, const char *what);
+static inline banyan_status gpu_pipeline_no_memory(size_t bytes, const char *what)
+{
+    return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory: %zu bytes for %s", bytes,
+                            what);
+}
 
 /* Functions of the table: work.c. */
 banyan_status gpu_pipeline_prepare(void *argument, const gpu_pipeline_step *steps, size_t count,

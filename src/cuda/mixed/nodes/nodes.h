@@ -4,7 +4,6 @@
 #define CUDA_MIXED_NODES_NODES_H
 
 #include "cuda/mixed/nodes/kernel.h"
-#include "cuda/mixed/nodes/puts.h"
 #include "cuda/pipeline/nvshmem.h"
 #include "mixed/engine.h"
 

@@ -6,6 +6,7 @@
 
 #include "core/module.h"
 #include "cuda/mixed/engine.h"
+#include "cuda/mixed/nodes/puts.h"
 
 static const char variable[] = "BANYAN_MIXED_NVSHMEM";
 

@@ -1,0 +1,165 @@
+/* Launches of a program, and the room that the device has for them. */
+#include <string.h>
+
+#include "cuda/execute/engine.h"
+
+banyan_status engine_room(const cuda_engine *engine, CUfunction kernel, uint32_t threads,
+                          uint32_t shared_bytes, uint64_t *blocks)
+{
+    int each = 0;
+    RETURN_IF_FAILED(DRIVER(engine->device, cuOccupancyMaxActiveBlocksPerMultiprocessor, &each,
+                            kernel, (int)threads, shared_bytes));
+    int processors = driver_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, engine->device);
+    *blocks = (uint64_t)each * (uint64_t)processors;
+    return BANYAN_OK;
+}
+
+void engine_was_launched(cuda_engine *engine)
+{
+    atomic_fetch_add(&engine->launches, 1);
+    if (atomic_load(&engine->busy))
+        return;
+    pthread_mutex_lock(&engine->lock);
+    atomic_store(&engine->busy, true);
+    pthread_cond_broadcast(&engine->wake);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+/* Number of engines of this process on each device. */
+static atomic_uint open_engines[DRIVER_DEVICES_MAX];
+
+/* The owners of a device's engines. A thread stands for the rank that it is. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_t first[DRIVER_DEVICES_MAX]; /* the thread that opened the first engine */
+    atomic_bool shared[DRIVER_DEVICES_MAX];
+} openers = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+void engine_count_open(int device)
+{
+    pthread_mutex_lock(&openers.lock);
+    if (atomic_fetch_add(&open_engines[device], 1) == 0) {
+        openers.first[device] = pthread_self();
+        atomic_store(&openers.shared[device], false);
+    } else if (!pthread_equal(openers.first[device], pthread_self())) {
+        atomic_store(&openers.shared[device], true);
+    }
+    pthread_mutex_unlock(&openers.lock);
+}
+
+void engine_count_closed(int device)
+{
+    pthread_mutex_lock(&openers.lock);
+    atomic_fetch_sub(&open_engines[device], 1);
+    pthread_mutex_unlock(&openers.lock);
+}
+
+bool engine_has_device(const cuda_engine *engine)
+{
+    return !atomic_load(&openers.shared[engine->device]);
+}
+
+/* A launch that waits for the previous one occupies space for thread blocks that others may need:
+ * other ranks' or communicators' launches, for which the previous one, or a peer's, may wait. So
+ * launches begin early only if every engine of the device could have two of its size there, and
+ * all engines belong to one rank. On a device shared by ranks, the previous launch may already use
+ * its full share. */
+bool engine_launches_early(const cuda_engine *engine, uint32_t blocks, uint64_t room)
+{
+    return engine->launches_early && engine_has_device(engine) &&
+           UINT64_C(2) * blocks * atomic_load(&open_engines[engine->device]) <= room;
+}
+
+static void fill_args(const cuda_program *program, const engine_run *run, kernel_args *args)
+{
+    const cuda_plan *plan = program->plan;
+    const cuda_engine *engine = plan->engine;
+    *args = (kernel_args){
+        .scratch_half = plan->shape.scratch_half,
+        .sections = (const char *)program->address,
+        .section_bytes = program->section_bytes,
+        .flags = program->flags,
+        .states = (kernel_state *)plan_at(plan, plan->layout.states, 0),
+        .broken = (uint32_t *)plan_at(plan, plan->layout.broken, 0),
+        .stop = engine->stop,
+        .report = plan->report,
+        .timeout_ns = engine->timeout_ns,
+        .barriers = (uint64_t *)plan_at(plan, plan->layout.barriers, 0),
+        .barrier_count = plan->shape.barrier_count,
+        .semaphore_count = plan->shape.semaphore_count,
+        .semaphores = (uint64_t *)plan_at(plan, plan->layout.semaphores, 0),
+        .semaphore_starts = (const uint64_t *)plan_at(plan, plan->layout.semaphore_starts, 0),
+        .copy_in_to = run->copy_in_to,
+        .copy_in_from = run->copy_in_from,
+        .copy_in_bytes = run->copy_in_bytes,
+        .copy_out_to = run->copy_out_to,
+        .copy_out_from = run->copy_out_from,
+        .spans = (const engine_span *)program->spans,
+        .span_count = program->span_count,
+        .tracer = engine->traces ? (kernel_tracer *)engine->tracer : NULL,
+        .loaded = (uint64_t)(uintptr_t)plan,
+        .uploaded = (uint64_t)(uintptr_t)program,
+    };
+    memcpy(args->bases, run->bases, (size_t)plan->shape.ranks * 3 * sizeof *run->bases);
+    memcpy(args->bases + ENGINE_GROUP_BASES, run->group_bases,
+           ENGINE_GROUPS_MAX * 3 * sizeof *run->group_bases);
+}
+
+static CUfunction kernel_for(const cuda_program *program, const kernel_args *args)
+{
+    if (!program->smaller_kernel || args->copy_in_to || args->copy_out_to || args->tracer)
+        return program->kernel;
+    uintptr_t bases = 0;
+    for (int i = 0; i < program->plan->shape.ranks * 3; i++)
+        bases |= (uintptr_t)args->bases[i];
+    return (bases | args->scratch_half) % KERNEL_ALIGNMENT == 0 ? program->smaller_kernel
+                                                                : program->kernel;
+}
+
+/* Set the fields that only one launch of a run has. */
+static void take_part(kernel_args *args, const program_part *part)
+{
+    args->first_step = part->first_step;
+    args->end_step = part->end_step;
+    args->goes_on = !part->is_last;
+    if (!part->is_first)
+        args->copy_in_to = NULL;
+    if (!part->is_last) {
+        args->copy_out_to = NULL;
+        args->semaphore_count = 0;
+    }
+}
+
+const uint32_t *program_broken(const cuda_program *program)
+{
+    return (const uint32_t *)plan_at(program->plan, program->plan->layout.broken, 0);
+}
+
+/* The kernel may begin while the previous one in its stream still runs: it fetches its program,
+ * then waits for the previous one (begin_await_stream). */
+banyan_status program_launch(const cuda_program *program, const engine_run *run,
+                             const program_part *part, CUstream stream)
+{
+    const cuda_plan *plan = program->plan;
+    kernel_args args;
+    fill_args(program, run, &args);
+    take_part(&args, part);
+    void *params[] = {&args};
+    CUlaunchAttribute early = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                               .value = {.programmaticStreamSerializationAllowed = 1}};
+    CUlaunchConfig config = {
+        .gridDimX = plan->shape.block_count,
+        .gridDimY = 1,
+        .gridDimZ = 1,
+        .blockDimX = program->threads,
+        .blockDimY = 1,
+        .blockDimZ = 1,
+        .sharedMemBytes = program->shared_bytes,
+        .hStream = stream,
+        .attrs = &early,
+        .numAttrs = part->is_first &&
+                    engine_launches_early(plan->engine, plan->shape.block_count, program->room),
+    };
+    return DRIVER(plan->engine->device, cuLaunchKernelEx, &config, kernel_for(program, &args),
+                  params, NULL);
+}
