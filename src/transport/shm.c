@@ -17,7 +17,7 @@
 #include "memory/user/user.h"
 #include "world/control.h"
 
-/* Signals: counters in symmetric memory, and one wake-up per rank. */
+/* Signals are counters in symmetric memory, with one wake-up per rank. */
 #define SEGMENT_BITS 12
 #define SEGMENT_SIGNALS (UINT32_C(1) << SEGMENT_BITS)
 #define SIGNALS_MAX (UINT32_C(1) << 22)
@@ -31,57 +31,29 @@ struct range {
     uint32_t first, count;
 };
 
-typedef struct signals {
+struct shm {
     banyan_world *world;
     memory_space *space;
+    user_memory *user;
     banyan_memory *wake_ups;         /* one per rank; every signal to the rank rings it */
     ARRAY(banyan_memory *) segments; /* SEGMENT_SIGNALS counters each */
     ARRAY(struct range) unused;      /* below `end`, ascending, apart from each other */
     uint32_t end;                    /* one more than the highest number ever allocated */
     uint32_t spins;
-} signals;
+};
 
-static counter *counter_of(const signals *set, uint32_t signal, int local)
+static counter *counter_of(const struct shm *set, uint32_t signal, int local)
 {
     char *segment = memory_part_of(set->segments.data[signal >> SEGMENT_BITS], local);
     return &((counter *)segment)[signal & (SEGMENT_SIGNALS - 1)];
 }
 
-static wake_up *wake_up_of(const signals *set, int local)
+static wake_up *wake_up_of(const struct shm *set, int local)
 {
     return (wake_up *)memory_part_of(set->wake_ups, local);
 }
 
-/* Collective. */
-static banyan_status signals_open(banyan_world *world, signals **opened)
-{
-    signals *made = calloc(1, sizeof *made);
-    banyan_status status =
-        made ? memory_space_of(world, &made->space) : error_no_memory(sizeof *made, "signals");
-    status = control_agree(world, status);
-    if (status == BANYAN_OK)
-        status = memory_alloc(world, sizeof(wake_up), true, &made->wake_ups);
-    if (status != BANYAN_OK) {
-        free(made);
-        return status;
-    }
-    made->world = world;
-    made->spins = wake_up_spins(memory_space_is_crowded(made->space, 1));
-    *opened = made;
-    return BANYAN_OK;
-}
-
-static void signals_close(signals *set)
-{
-    for (size_t i = 0; i < set->segments.count; i++)
-        banyan_memory_free(set->segments.data[i]);
-    array_free(&set->segments);
-    array_free(&set->unused);
-    banyan_memory_free(set->wake_ups);
-    free(set);
-}
-
-static uint32_t first_fit(const signals *set, uint32_t count)
+static uint32_t first_fit(const struct shm *set, uint32_t count)
 {
     for (size_t i = 0; i < set->unused.count; i++) {
         if (set->unused.data[i].count >= count)
@@ -92,7 +64,7 @@ static uint32_t first_fit(const signals *set, uint32_t count)
 
 /* Ranks that freed signals in different orders may propose different numbers. Above the highest end
  * of all ranks, every number is free. */
-static banyan_status agree_on_first(signals *set, uint32_t count, uint32_t *first)
+static banyan_status agree_on_first(struct shm *set, uint32_t count, uint32_t *first)
 {
     uint64_t mine = first_fit(set, count), highest, lowest, end;
     RETURN_IF_FAILED(control_max(set->world, mine, &highest));
@@ -108,7 +80,7 @@ static banyan_status agree_on_first(signals *set, uint32_t count, uint32_t *firs
     return BANYAN_OK;
 }
 
-static banyan_status unused_insert(signals *set, size_t at, struct range range)
+static banyan_status unused_insert(struct shm *set, size_t at, struct range range)
 {
     if (range.count == 0)
         return BANYAN_OK;
@@ -121,7 +93,7 @@ static banyan_status unused_insert(signals *set, size_t at, struct range range)
     return BANYAN_OK;
 }
 
-static void unused_remove(signals *set, size_t at)
+static void unused_remove(struct shm *set, size_t at)
 {
     set->unused.count--;
     memmove(&set->unused.data[at], &set->unused.data[at + 1],
@@ -129,7 +101,7 @@ static void unused_remove(signals *set, size_t at)
 }
 
 /* Take [first, first + count), which lies in one unused range or begins at or above the end. */
-static banyan_status take_numbers(signals *set, uint32_t first, uint32_t count)
+static banyan_status take_numbers(struct shm *set, uint32_t first, uint32_t count)
 {
     if (first >= set->end) {
         RETURN_IF_FAILED(
@@ -147,7 +119,7 @@ static banyan_status take_numbers(signals *set, uint32_t first, uint32_t count)
     return BANYAN_OK;
 }
 
-static banyan_status signals_grow(signals *set, uint32_t end)
+static banyan_status signals_grow(struct shm *set, uint32_t end)
 {
     while ((uint64_t)set->segments.count * SEGMENT_SIGNALS < end) {
         banyan_status status = BANYAN_OK;
@@ -163,8 +135,9 @@ static banyan_status signals_grow(signals *set, uint32_t end)
 }
 
 /* Collective: see the transport's table. New counters are zero at every rank when it returns. */
-static banyan_status signals_alloc(signals *set, uint32_t count, uint32_t *first)
+static banyan_status signals_alloc(void *state, uint32_t count, uint32_t *first)
 {
+    struct shm *set = state;
     uint32_t agreed = 0;
     RETURN_IF_FAILED(agree_on_first(set, count, &agreed));
     RETURN_IF_FAILED(signals_grow(set, agreed + count));
@@ -177,7 +150,7 @@ static banyan_status signals_alloc(signals *set, uint32_t count, uint32_t *first
     return BANYAN_OK;
 }
 
-static void merge_with_next(signals *set, size_t at)
+static void merge_with_next(struct shm *set, size_t at)
 {
     if (at + 1 >= set->unused.count)
         return;
@@ -189,8 +162,9 @@ static void merge_with_next(signals *set, size_t at)
 }
 
 /* If there is no memory to record a freed range, its numbers are not reused. */
-static void signals_free(signals *set, uint32_t first, uint32_t count)
+static void signals_free(void *state, uint32_t first, uint32_t count)
 {
+    struct shm *set = state;
     size_t at = 0;
     while (at < set->unused.count && set->unused.data[at].first < first)
         at++;
@@ -201,21 +175,14 @@ static void signals_free(signals *set, uint32_t first, uint32_t count)
         merge_with_next(set, at - 1);
 }
 
-/* In this call and the following ones, `peer` is on this node and `signal` is allocated. */
-static void signals_add(signals *set, int peer, uint32_t signal, uint64_t add)
+static uint64_t signals_read(void *state, uint32_t signal)
 {
-    int local = memory_space_local(set->space, peer);
-    atomic_fetch_add_explicit(&counter_of(set, signal, local)->value, add, memory_order_release);
-    wake_up_notify(wake_up_of(set, local));
-}
-
-static uint64_t signals_read(signals *set, uint32_t signal)
-{
+    struct shm *set = state;
     return atomic_load_explicit(&counter_of(set, signal, set->space->local_rank)->value,
                                 memory_order_acquire);
 }
 
-static banyan_status signals_wait_longer(signals *set, control_wait *wait, uint32_t signal,
+static banyan_status signals_wait_longer(struct shm *set, control_wait *wait, uint32_t signal,
                                          uint64_t value, int peer, const char *what,
                                          uint64_t *nap_ns)
 {
@@ -228,9 +195,10 @@ static banyan_status signals_wait_longer(signals *set, control_wait *wait, uint3
     return control_wait_on(wait, peer, speaks ? text : NULL, nap_ns);
 }
 
-static banyan_status signals_wait(signals *set, uint32_t signal, uint64_t value, int peer,
+static banyan_status signals_wait(void *state, uint32_t signal, uint64_t value, int peer,
                                   const char *what)
 {
+    struct shm *set = state;
     for (uint32_t i = 0; i < set->spins; i++) {
         if (signals_read(set, signal) >= value)
             return BANYAN_OK;
@@ -253,13 +221,15 @@ static banyan_status signals_wait(signals *set, uint32_t signal, uint64_t value,
     return status;
 }
 
-static uint64_t signals_epoch(signals *set)
+static uint64_t signals_epoch(void *state)
 {
+    struct shm *set = state;
     return wake_up_read(wake_up_of(set, set->space->local_rank));
 }
 
-static banyan_status signals_idle(signals *set, uint64_t seen)
+static banyan_status signals_idle(void *state, uint64_t seen)
 {
+    struct shm *set = state;
     wake_up *mine = wake_up_of(set, set->space->local_rank);
     for (uint32_t i = 0; i < set->spins; i++) {
         if (wake_up_read(mine) != (uint32_t)seen)
@@ -271,17 +241,14 @@ static banyan_status signals_idle(signals *set, uint64_t seen)
     return BANYAN_OK;
 }
 
-struct shm {
-    memory_space *space;
-    user_memory *user;
-    signals *signals;
-};
-
 static void shm_close(void *state)
 {
     struct shm *shm = state;
-    if (shm->signals)
-        signals_close(shm->signals);
+    for (size_t i = 0; i < shm->segments.count; i++)
+        banyan_memory_free(shm->segments.data[i]);
+    array_free(&shm->segments);
+    array_free(&shm->unused);
+    banyan_memory_free(shm->wake_ups);
     free(shm);
 }
 
@@ -291,17 +258,16 @@ static banyan_status shm_open(banyan_world *world, void **state)
     banyan_status status =
         shm ? memory_space_of(world, &shm->space) : error_no_memory(sizeof *shm, "transport shm");
     status = control_agree(world, status);
+    if (status == BANYAN_OK)
+        status = user_memory_open(shm->space, &shm->user);
+    if (status == BANYAN_OK)
+        status = memory_alloc(world, sizeof(wake_up), true, &shm->wake_ups);
     if (status != BANYAN_OK) {
         free(shm);
         return status;
     }
-    status = user_memory_open(shm->space, &shm->user);
-    if (status == BANYAN_OK)
-        status = signals_open(world, &shm->signals);
-    if (status != BANYAN_OK) {
-        shm_close(shm);
-        return status;
-    }
+    shm->world = world;
+    shm->spins = wake_up_spins(memory_space_is_crowded(shm->space, 1));
     *state = shm;
     return BANYAN_OK;
 }
@@ -409,7 +375,9 @@ static banyan_status shm_signal(void *state, int peer, uint32_t signal, uint64_t
 {
     struct shm *shm = state;
     RETURN_IF_FAILED(check_on_node(shm, peer));
-    signals_add(shm->signals, peer, signal, add);
+    int local = memory_space_local(shm->space, peer);
+    atomic_fetch_add_explicit(&counter_of(shm, signal, local)->value, add, memory_order_release);
+    wake_up_notify(wake_up_of(shm, local));
     return BANYAN_OK;
 }
 
@@ -421,47 +389,10 @@ static banyan_status shm_put_with_signal(void *state, const banyan_remote *desti
     return shm_signal(state, destination->handle.rank, signal, add);
 }
 
-static banyan_status shm_wait(void *state, uint32_t signal, uint64_t value, int peer,
-                              const char *what)
-{
-    struct shm *shm = state;
-    return signals_wait(shm->signals, signal, value, peer, what);
-}
-
-static uint64_t shm_read(void *state, uint32_t signal)
-{
-    struct shm *shm = state;
-    return signals_read(shm->signals, signal);
-}
-
-static uint64_t shm_epoch(void *state)
-{
-    struct shm *shm = state;
-    return signals_epoch(shm->signals);
-}
-
-static banyan_status shm_idle(void *state, uint64_t seen)
-{
-    struct shm *shm = state;
-    return signals_idle(shm->signals, seen);
-}
-
 /* Stores to shared memory need no flush: every put that is not ordered ends with a fence. */
 static banyan_status shm_flush(void *state, int peer)
 {
     return check_on_node(state, peer);
-}
-
-static banyan_status shm_signals_alloc(void *state, uint32_t count, uint32_t *first)
-{
-    struct shm *shm = state;
-    return signals_alloc(shm->signals, count, first);
-}
-
-static void shm_signals_free(void *state, uint32_t first, uint32_t count)
-{
-    struct shm *shm = state;
-    signals_free(shm->signals, first, count);
 }
 
 static banyan_status shm_address(void *state, const banyan_remote *remote, void **address)
@@ -487,12 +418,12 @@ const banyan_transport_ops shm_transport = {
     .get_many = shm_get_many,
     .put_with_signal = shm_put_with_signal,
     .signal = shm_signal,
-    .wait = shm_wait,
-    .read = shm_read,
-    .epoch = shm_epoch,
-    .idle = shm_idle,
+    .wait = signals_wait,
+    .read = signals_read,
+    .epoch = signals_epoch,
+    .idle = signals_idle,
     .flush = shm_flush,
-    .signals_alloc = shm_signals_alloc,
-    .signals_free = shm_signals_free,
+    .signals_alloc = signals_alloc,
+    .signals_free = signals_free,
     .address = shm_address,
 };

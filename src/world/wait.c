@@ -16,11 +16,6 @@
 #define GIVE_UP_NS (2 * NS_PER_S)
 #define ASK_AGAIN_NS (50 * NS_PER_MS)
 
-static struct timespec timespec_of(uint64_t ns)
-{
-    return (struct timespec){.tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S)};
-}
-
 /* Write the line, if there is one, or wait on `changed` until something changes or the program's
  * interrupt is due; an interrupt ends the world. The lock is held on entry and return. */
 static void wait_for_change(banyan_world *world, pthread_cond_t *changed, uint64_t until_ns,
@@ -33,7 +28,8 @@ static void wait_for_change(banyan_world *world, pthread_cond_t *changed, uint64
         pthread_mutex_lock(lock);
         return;
     }
-    struct timespec until = timespec_of(interrupt_until(until_ns));
+    uint64_t ns = interrupt_until(until_ns);
+    struct timespec until = {.tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S)};
     pthread_cond_timedwait(changed, lock, &until);
     pthread_mutex_unlock(lock);
     if (interrupt_requested())

@@ -113,14 +113,6 @@ static banyan_status prepare_to_serve(const struct identity *identity,
     return BANYAN_OK;
 }
 
-static banyan_status serve_job(const struct identity *identity, struct rendezvous_place *place,
-                               struct rendezvous **rendezvous)
-{
-    int tcp_fd;
-    RETURN_IF_FAILED(prepare_to_serve(identity, place, &tcp_fd));
-    return rendezvous_start(place, tcp_fd, identity->world_size, false, rendezvous);
-}
-
 static banyan_status world_check_descriptors(const struct identity *identity, struct member *self)
 {
     if (identity->world_size == 1)
@@ -152,8 +144,12 @@ static banyan_status world_join_ranks(const struct identity *identity, const str
                                       struct joining *joining)
 {
     struct join_request request = {identity->rank, identity->world_size, timeout_ns, *self};
-    if (identity->rank == 0 && rank_0_hosts(identity))
-        RETURN_IF_FAILED(serve_job(identity, &joining->place, &joining->rendezvous));
+    if (identity->rank == 0 && rank_0_hosts(identity)) {
+        int tcp_fd;
+        RETURN_IF_FAILED(prepare_to_serve(identity, &joining->place, &tcp_fd));
+        RETURN_IF_FAILED(rendezvous_start(&joining->place, tcp_fd, identity->world_size, false,
+                                          &joining->rendezvous));
+    }
     return joiner_join(&joining->joiner, &joining->place, &request, table);
 }
 

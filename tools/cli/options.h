@@ -68,6 +68,14 @@ const option_entry *options_find(const option_table *table, const char *argument
 /* Return the exit code of a command that must stop here. */
 int options_exit_code(options_result result);
 
+/* Return the exit code if the command must stop here. */
+#define RETURN_UNLESS_PARSED(parsed)                                                               \
+    do {                                                                                           \
+        options_result result_ = (parsed);                                                         \
+        if (result_ != OPTIONS_OK)                                                                 \
+            return options_exit_code(result_);                                                     \
+    } while (0)
+
 /* Print "banyan launch: <message>" on stderr; returns EXIT_USAGE. */
 int options_refuse(const option_table *table, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

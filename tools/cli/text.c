@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <banyan/core.h>
+
 #include "core/text/escape.h"
 
 const char *text_bytes(uint64_t bytes, char text[TEXT_NUMBER_BYTES])
@@ -52,6 +54,12 @@ void text_print_error(const char *who, const char *format, va_list args)
     char text[4096], escaped[4096];
     vsnprintf(text, sizeof text, format, args);
     fprintf(stderr, "%s: %s\n", who, escape_controls(text, escaped, sizeof escaped));
+}
+
+int text_fail(const char *who)
+{
+    fprintf(stderr, "%s: %s\n", who, banyan_last_error());
+    return 1;
 }
 
 int text_columns(const char *text)

@@ -24,6 +24,9 @@ const char *text_right(const char *text, int columns, char padded[TEXT_NUMBER_BY
 /* Print "<who>: <message>" on stderr, with control characters escaped. */
 void text_print_error(const char *who, const char *format, va_list args);
 
+/* Print "<who>: <the last error>" on stderr; returns 1. */
+int text_fail(const char *who);
+
 /* More than any memory. */
 #define SIZES_MOST (UINT64_C(1) << 50)
 

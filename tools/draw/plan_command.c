@@ -18,24 +18,18 @@
 #define WHICH_PLAN "which plan: PLAN.json"
 #define DEFAULT_SIZE (UINT64_C(1) << 20)
 
-static int plan_command_fail(const char *who)
-{
-    fprintf(stderr, "%s: %s\n", who, banyan_last_error());
-    return 1;
-}
-
 static int plan_command_show(const char *who, const char *path, int rank)
 {
     banyan_plan *plan;
     char *text;
     int code = 0;
     if (plan_file_read(path, &plan) != BANYAN_OK)
-        return plan_command_fail(who);
+        return text_fail(who);
     if (banyan_plan_list(plan, rank, &text) == BANYAN_OK) {
         fputs(text, stdout);
         free(text);
     } else {
-        code = plan_command_fail(who);
+        code = text_fail(who);
     }
     banyan_plan_destroy(plan);
     return code;
@@ -55,9 +49,8 @@ static int plan_command_show_command(int argc, char **argv)
         "chunks. docs/plans.md explains the names of operations, such as res and ppkt.\n",
         entries, sizeof entries / sizeof entries[0]};
     const char *path;
-    options_result result = options_parse_one(&table, argc, argv, WHICH_PLAN, &path);
-    return result == OPTIONS_OK ? plan_command_show(table.command, path, rank)
-                                : options_exit_code(result);
+    RETURN_UNLESS_PARSED(options_parse_one(&table, argc, argv, WHICH_PLAN, &path));
+    return plan_command_show(table.command, path, rank);
 }
 
 static banyan_status print_differences_json(const char *text, size_t count)
@@ -74,7 +67,7 @@ static int print_differences(const char *who, const banyan_plan *a, const banyan
     char *text;
     size_t count;
     if (banyan_plan_diff(a, b, json ? SIZE_MAX : DIFFERENCES_TOLD, &text, &count) != BANYAN_OK)
-        return plan_command_fail(who);
+        return text_fail(who);
     banyan_status status = BANYAN_OK;
     if (json)
         status = print_differences_json(text, count);
@@ -84,7 +77,7 @@ static int print_differences(const char *who, const banyan_plan *a, const banyan
         printf("and %zu more\n", count - DIFFERENCES_TOLD);
     free(text);
     if (status != BANYAN_OK)
-        return plan_command_fail(who);
+        return text_fail(who);
     return count > 0;
 }
 
@@ -92,7 +85,7 @@ static int plan_command_diff(const char *who, char **paths, bool json)
 {
     banyan_plan *a, *b;
     if (plan_file_read(paths[0], &a) != BANYAN_OK) {
-        plan_command_fail(who);
+        text_fail(who);
         return EXIT_USAGE;
     }
     int code = EXIT_USAGE;
@@ -100,7 +93,7 @@ static int plan_command_diff(const char *who, char **paths, bool json)
         code = print_differences(who, a, b, json);
         banyan_plan_destroy(b);
     } else {
-        plan_command_fail(who);
+        text_fail(who);
     }
     banyan_plan_destroy(a);
     return code;
@@ -119,9 +112,7 @@ static int diff_command(int argc, char **argv)
         "if one cannot be read.\n",
         entries, sizeof entries / sizeof entries[0]};
     int rest;
-    options_result result = options_parse_anywhere(&table, argc, argv, &rest);
-    if (result != OPTIONS_OK)
-        return options_exit_code(result);
+    RETURN_UNLESS_PARSED(options_parse_anywhere(&table, argc, argv, &rest));
     if (argc - rest != 2)
         return options_refuse(&table, "wants 2 plans, %d given", argc - rest);
     return plan_command_diff(table.command, argv + rest, json);
@@ -179,7 +170,7 @@ static int plan_command_print_json(const char *who, const banyan_plan_info *info
         "operations", (json_int_t)info->operations, "thread_blocks", info->thread_blocks, "signals",
         (json_int_t)stats->signals, "critical_hops", (json_int_t)stats->critical_hops,
         "local_bytes", (json_int_t)stats->local_bytes, "links", links);
-    return json_print(object) == BANYAN_OK ? 0 : plan_command_fail(who);
+    return json_print(object) == BANYAN_OK ? 0 : text_fail(who);
 }
 
 /* Round the default up to a size that the plan can be cut into; a plan from elsewhere may require
@@ -200,11 +191,11 @@ static int plan_command_stats(const char *who, const char *path, uint64_t size, 
     banyan_plan_stats found;
     int code = 0;
     if (plan_file_read(path, &plan) != BANYAN_OK)
-        return plan_command_fail(who);
+        return text_fail(who);
     banyan_plan_info info = banyan_plan_describe(plan);
     uint64_t message = choose_size(&info, size);
     if (banyan_plan_measure(plan, message, &found) != BANYAN_OK) {
-        code = plan_command_fail(who);
+        code = text_fail(who);
     } else {
         if (json)
             code = plan_command_print_json(who, &info, message, &found);
@@ -232,9 +223,8 @@ static int stats_command(int argc, char **argv)
         "are omitted if no rank waits for another, or if a wait never ends.\n",
         entries, sizeof entries / sizeof entries[0]};
     const char *path;
-    options_result result = options_parse_one(&table, argc, argv, WHICH_PLAN, &path);
-    return result == OPTIONS_OK ? plan_command_stats(table.command, path, size, json)
-                                : options_exit_code(result);
+    RETURN_UNLESS_PARSED(options_parse_one(&table, argc, argv, WHICH_PLAN, &path));
+    return plan_command_stats(table.command, path, size, json);
 }
 
 static const command_entry subcommands[] = {

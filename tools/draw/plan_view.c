@@ -232,10 +232,8 @@ int plan_view_command(int argc, char **argv)
         "operations in order and their dependencies. With --svg, draw a figure with a legend.\n"
         "Use - as PLAN.json to read stdin. docs/pictures.md has the details.\n",
         entries, sizeof entries / sizeof entries[0]};
-    options_result result =
-        options_parse_one(&table, argc, argv, "which plan: PLAN.json", &view.path);
-    if (result != OPTIONS_OK)
-        return options_exit_code(result);
+    RETURN_UNLESS_PARSED(
+        options_parse_one(&table, argc, argv, "which plan: PLAN.json", &view.path));
     if (!view.out)
         return options_refuse(&table, "say where to: -o plan.html");
     if (view.trace && view.topology_name)

@@ -15,12 +15,6 @@
 
 #define WHICH_FILE "which layout file: FILE.json"
 
-static int layout_command_fail(const char *who)
-{
-    fprintf(stderr, "%s: %s\n", who, banyan_last_error());
-    return 1;
-}
-
 struct save {
     const char *model_path, *config_path, *skip, *spec_text, *rules_path, *out;
     banyan_checkpoint *saved; /* in place of a spec */
@@ -105,9 +99,7 @@ static int save_command(int argc, char **argv)
         "rank, and the pieces of the model's tensors in them. Equal layouts are written once.\n"
         "--from and --to of banyan reshard accept the file.\n",
         entries, sizeof entries / sizeof entries[0]};
-    options_result result = options_parse_only(&table, argc, argv);
-    if (result != OPTIONS_OK)
-        return options_exit_code(result);
+    RETURN_UNLESS_PARSED(options_parse_only(&table, argc, argv));
     if (!save.model_path)
         return options_refuse(&table, "--model FILE is missing");
     if (!save.out)
@@ -115,7 +107,7 @@ static int save_command(int argc, char **argv)
     banyan_status status = layout_command_prepare(&save);
     if (status == BANYAN_OK)
         status = layout_command_save_all(&save);
-    int code = status == BANYAN_OK ? 0 : layout_command_fail(table.command);
+    int code = status == BANYAN_OK ? 0 : text_fail(table.command);
     banyan_rules_destroy(save.rules);
     banyan_model_destroy(save.model);
     banyan_checkpoint_close(save.saved);
@@ -126,7 +118,7 @@ static int check_file(const char *who, const char *path, banyan_side side)
 {
     banyan_layout_file *file;
     if (banyan_layout_file_load(path, &file) != BANYAN_OK)
-        return layout_command_fail(who);
+        return text_fail(who);
     int code = 0;
     if (banyan_layout_file_check(file, side) != BANYAN_OK) {
         fprintf(stderr, "%s: %s: %s\n", who, path, banyan_last_error());
@@ -155,9 +147,7 @@ static int check_layout_command(int argc, char **argv)
         "the same shape. In a destination, every element must belong to a piece, be padding or\n"
         "be left alone.\n",
         entries, sizeof entries / sizeof entries[0]};
-    options_result result = options_parse_one(&table, argc, argv, WHICH_FILE, &path);
-    if (result != OPTIONS_OK)
-        return options_exit_code(result);
+    RETURN_UNLESS_PARSED(options_parse_one(&table, argc, argv, WHICH_FILE, &path));
     return check_file(table.command, path,
                       strcmp(as, "source") == 0 ? BANYAN_SOURCE : BANYAN_DESTINATION);
 }
@@ -276,7 +266,7 @@ static int layout_command_show(const char *who, const char *path, int rank, bool
 {
     banyan_layout_file *file;
     if (banyan_layout_file_load(path, &file) != BANYAN_OK)
-        return layout_command_fail(who);
+        return text_fail(who);
     for (size_t g = 0; g < banyan_layout_file_group_count(file); g++)
         if (rank < 0 || group_has(file, g, rank))
             print_group(file, g, brief);
@@ -300,9 +290,8 @@ static int layout_command_show_command(int argc, char **argv)
         "pieces, padding and elements left alone in each tensor.\n",
         entries, sizeof entries / sizeof entries[0]};
     const char *path;
-    options_result result = options_parse_one(&table, argc, argv, WHICH_FILE, &path);
-    return result == OPTIONS_OK ? layout_command_show(table.command, path, rank, brief)
-                                : options_exit_code(result);
+    RETURN_UNLESS_PARSED(options_parse_one(&table, argc, argv, WHICH_FILE, &path));
+    return layout_command_show(table.command, path, rank, brief);
 }
 
 static const command_entry subcommands[] = {

@@ -114,10 +114,7 @@ static int plan_scale_command_print_json(const struct scale *scale)
         scale->spec.ranks, "slowest_seconds", scale->costs[scale->sampled - 1].seconds,
         "median_seconds", scale->costs[scale->sampled / 2].seconds, "most_bytes",
         (json_int_t)plan_scale_command_largest(scale)->bytes, "sampled", ranks);
-    if (json_print(object) == BANYAN_OK)
-        return 0;
-    fprintf(stderr, WHO ": %s\n", banyan_last_error());
-    return 1;
+    return json_print(object) == BANYAN_OK ? 0 : text_fail(WHO);
 }
 
 static int plan_scale_command_measure(struct scale *scale)
@@ -134,10 +131,8 @@ static int plan_scale_command_measure(struct scale *scale)
     banyan_status status =
         banyan_reshard_plan_sample(&world, &options, scale->ranks, scale->sampled, scale->costs);
     progress_end(&scale->bar);
-    if (status != BANYAN_OK) {
-        fprintf(stderr, WHO ": %s\n", banyan_last_error());
-        return 1;
-    }
+    if (status != BANYAN_OK)
+        return text_fail(WHO);
     qsort(scale->costs, (size_t)scale->sampled, sizeof *scale->costs, by_seconds);
     if (scale->json)
         return plan_scale_command_print_json(scale);

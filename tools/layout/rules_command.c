@@ -7,6 +7,7 @@
 #include <banyan/rules.h>
 
 #include "cli/options.h"
+#include "cli/text.h"
 #include "core/text/escape.h"
 #include "layout/job_spec.h"
 
@@ -14,12 +15,6 @@
 #define LIST_WHO WHO " list"
 #define SHOW_WHO WHO " show"
 #define CHECK_WHO WHO " check"
-
-static int rules_command_fail(const char *who)
-{
-    fprintf(stderr, "%s: %s\n", who, banyan_last_error());
-    return 1;
-}
 
 /* Print the first comment of a rule file, up to its first line that is not a comment. */
 static void print_about(const char *text)
@@ -44,12 +39,10 @@ static int rules_command_list(int argc, char **argv)
         "List the packings, each with the engine release that it was compared with, and the\n"
         "built-in rule files.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
-    options_result result = options_parse_only(&table, argc, argv);
-    if (result != OPTIONS_OK)
-        return options_exit_code(result);
+    RETURN_UNLESS_PARSED(options_parse_only(&table, argc, argv));
     banyan_rules *rules;
     if (banyan_rules_load(path, &rules) != BANYAN_OK)
-        return rules_command_fail(LIST_WHO);
+        return text_fail(LIST_WHO);
     printf("%-20s %s\n%-20s %s\n", "packing", "held against", "hf",
            "(names and shapes of the model)");
     for (size_t i = 0; i < banyan_rules_packing_count(rules); i++) {
@@ -75,9 +68,7 @@ static int rules_command_show(int argc, char **argv)
         "Print a built-in rule file. Without RULES, print \"builtin\", which includes the\n"
         "others.\n",
         NULL, 0};
-    options_result result = options_parse_anywhere(&table, argc, argv, &rest);
-    if (result != OPTIONS_OK)
-        return options_exit_code(result);
+    RETURN_UNLESS_PARSED(options_parse_anywhere(&table, argc, argv, &rest));
     if (argc - rest > 1)
         return options_refuse(&table, "\"%s\" is one RULES too many", argv[rest + 1]);
     const char *name = argc > rest ? argv[rest] : "builtin";
@@ -161,7 +152,7 @@ static int check_model(const struct checking *job)
 {
     size_t without, count = banyan_model_tensor_count(job->model);
     if (print_tensors(job, &without) != BANYAN_OK)
-        return rules_command_fail(CHECK_WHO);
+        return text_fail(CHECK_WHO);
     if (without > 0) {
         fprintf(stderr,
                 CHECK_WHO ": %zu of %zu tensors have no rule, or one that is "
@@ -170,7 +161,7 @@ static int check_model(const struct checking *job)
         return 1;
     }
     if (job->spec_text && rules_command_check_layouts(job) != BANYAN_OK)
-        return rules_command_fail(CHECK_WHO);
+        return text_fail(CHECK_WHO);
     printf("%zu tensors: each has a rule%s\n", count,
            job->spec_text ? ", and the layouts of all ranks are sound" : "");
     return 0;
@@ -195,9 +186,7 @@ static int rules_command_check(int argc, char **argv)
         "rule of each tensor. For a tensor without a rule, print the nearest rule and the\n"
         "reason why it does not match. With a spec, also check the layouts of all its ranks.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
-    options_result result = options_parse_anywhere(&table, argc, argv, &rest);
-    if (result != OPTIONS_OK)
-        return options_exit_code(result);
+    RETURN_UNLESS_PARSED(options_parse_anywhere(&table, argc, argv, &rest));
     if (argc - rest > 1)
         return options_refuse(&table, "\"%s\" is one FILE too many", argv[rest + 1]);
     if (!job.model_path && (job.spec_text || job.config_path || job.skip))
@@ -205,7 +194,7 @@ static int rules_command_check(int argc, char **argv)
     job.rules_path = argc > rest ? argv[rest] : NULL;
     int code = 0;
     if (rules_command_read_all(&job) != BANYAN_OK)
-        code = rules_command_fail(CHECK_WHO);
+        code = text_fail(CHECK_WHO);
     else if (job.model_path)
         code = check_model(&job);
     else

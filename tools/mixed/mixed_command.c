@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/files.h"
 #include "cli/options.h"
+#include "cli/text.h"
 #include "launch/forked.h"
 #include "mixed/mixed_job.h"
 
@@ -28,10 +29,8 @@ static int mixed_command_report(const mixed_job *job)
     char text[MIXED_WRONG_BYTES];
     if (!job->json) {
         mixed_report(job);
-    } else if (mixed_report_json(job) != BANYAN_OK) {
-        fprintf(stderr, WHO ": %s\n", banyan_last_error());
-        return 1;
-    }
+    } else if (mixed_report_json(job) != BANYAN_OK)
+        return text_fail(WHO);
     if (job->svg_path && !mixed_plot(job)) {
         fprintf(stderr, WHO ": cannot write %s: %s\n", job->svg_path, strerror(errno));
         return 1;
@@ -182,9 +181,7 @@ int mixed_command(int argc, char **argv)
         "is that of one call on the slowest rank, in the fastest of several batches; on a GPU it\n"
         "is the median of several graph launches.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
-    options_result result = options_parse_only(&table, argc, argv);
-    if (result != OPTIONS_OK)
-        return options_exit_code(result);
+    RETURN_UNLESS_PARSED(options_parse_only(&table, argc, argv));
     job.hidden = (uint64_t)hidden;
     options->use_autotune = !untuned;
     if (untuned && options->autotune)

@@ -117,10 +117,8 @@ static int algo_command_emit(int argc, char **argv)
         "Compile a built-in algorithm and print its plan, for banyan run and banyan plan.\n"
         "banyan algo list prints the names.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
-    options_result result = options_parse_one(
-        &table, argc, argv, "which algorithm: NAME, as banyan algo list has it", &wanted.name);
-    if (result != OPTIONS_OK)
-        return options_exit_code(result);
+    RETURN_UNLESS_PARSED(options_parse_one(
+        &table, argc, argv, "which algorithm: NAME, as banyan algo list has it", &wanted.name));
     if (params->ranks == 0)
         return options_refuse(&table, "--ranks N is missing");
     if (banyan_reduce_op_parse(wanted.op, &params->op) != BANYAN_OK)

@@ -127,9 +127,7 @@ int check_command(int argc, char **argv)
         "read stdin.\n",
         entries, sizeof entries / sizeof entries[0]};
     int rest;
-    options_result result = options_parse_anywhere(&table, argc, argv, &rest);
-    if (result != OPTIONS_OK)
-        return options_exit_code(result);
+    RETURN_UNLESS_PARSED(options_parse_anywhere(&table, argc, argv, &rest));
     if (rest == argc)
         return options_refuse(&table, given.reshard ? "say which cases: CASE.json…"
                                                     : "say which plans: PLAN.json…");

@@ -95,19 +95,15 @@ static int run_command_run_ranks(run_job *job)
         return code;
     if (!job->json)
         run_report_end(job);
-    else if (run_report_json(job) != BANYAN_OK) {
-        fprintf(stderr, WHO ": %s\n", banyan_last_error());
-        code = 1;
-    }
+    else if (run_report_json(job) != BANYAN_OK)
+        code = text_fail(WHO);
     return run_command_print_wrong(job) ? 1 : code;
 }
 
 static int run_with_memory(const struct arguments *given, run_job *job)
 {
-    if (run_command_make_sizes(given, job) != BANYAN_OK) {
-        fprintf(stderr, WHO ": %s\n", banyan_last_error());
-        return 1;
-    }
+    if (run_command_make_sizes(given, job) != BANYAN_OK)
+        return text_fail(WHO);
     return run_command_run_ranks(job);
 }
 
@@ -215,10 +211,8 @@ int run_command(int argc, char **argv)
         "by the GPU, and ordinary memory is staged by the plan. Use - as PLAN.json to read\n"
         "stdin.\n",
         entries, sizeof(entries) / sizeof(entries[0])};
-    options_result result =
-        options_parse_one(&table, argc, argv, "which plan: PLAN.json", &job->path);
-    if (result != OPTIONS_OK)
-        return options_exit_code(result);
+    RETURN_UNLESS_PARSED(
+        options_parse_one(&table, argc, argv, "which plan: PLAN.json", &job->path));
     if (job->on_gpus && (job->shuffle || job->workers > 1))
         return options_refuse(&table, "%s is for plans on the host",
                               job->shuffle ? "--shuffle" : "--workers");

@@ -251,9 +251,7 @@ int simulate_command(int argc, char **argv)
         "simulated as the direct service and as the copy pipeline perform them.\n",
         entries, sizeof entries / sizeof entries[0]};
     int rest;
-    options_result result = options_parse_anywhere(&table, argc, argv, &rest);
-    if (result != OPTIONS_OK)
-        return options_exit_code(result);
+    RETURN_UNLESS_PARSED(options_parse_anywhere(&table, argc, argv, &rest));
     bool of_model = spec->model_path || spec->from_text || spec->to_text;
     if (of_model && (rest < argc || given.reshard.is_case))
         return options_refuse(&table, "--model, --from and --to go without a file");

@@ -10,12 +10,6 @@
 #include "cli/options.h"
 #include "cli/text.h"
 
-static int topo_command_fail(const char *who)
-{
-    fprintf(stderr, "%s: %s\n", who, banyan_last_error());
-    return 1;
-}
-
 static int print_list(const char *who, json_t *list)
 {
     if (!list)
@@ -24,7 +18,7 @@ static int print_list(const char *who, json_t *list)
         banyan_topology *topology;
         if (banyan_topology_read(banyan_topology_shipped(i), &topology) != BANYAN_OK) {
             json_decref(list);
-            return topo_command_fail(who);
+            return text_fail(who);
         }
         banyan_topology_info info = banyan_topology_describe(topology);
         if (list)
@@ -36,7 +30,7 @@ static int print_list(const char *who, json_t *list)
             printf("%-16s%12d  %s\n", info.name, info.processors, info.about);
         banyan_topology_destroy(topology);
     }
-    return !list || json_print(list) == BANYAN_OK ? 0 : topo_command_fail(who);
+    return !list || json_print(list) == BANYAN_OK ? 0 : text_fail(who);
 }
 
 static int list_command(int argc, char **argv)
@@ -48,9 +42,7 @@ static int list_command(int argc, char **argv)
     const option_table table = {"banyan topo list", "[--json]",
                                 "List the topologies that Banyan ships.\n", entries,
                                 sizeof entries / sizeof entries[0]};
-    options_result result = options_parse_only(&table, argc, argv);
-    if (result != OPTIONS_OK)
-        return options_exit_code(result);
+    RETURN_UNLESS_PARSED(options_parse_only(&table, argc, argv));
     return print_list(table.command, json ? json_array() : NULL);
 }
 
@@ -88,9 +80,9 @@ static int topo_command_show(const char *who, const char *name, bool json)
     banyan_topology *topology;
     char *text = NULL;
     if (banyan_topology_read(name, &topology) != BANYAN_OK)
-        return topo_command_fail(who);
+        return text_fail(who);
     banyan_topology_info info = banyan_topology_describe(topology);
-    int code = banyan_topology_print(topology, &text) == BANYAN_OK ? 0 : topo_command_fail(who);
+    int code = banyan_topology_print(topology, &text) == BANYAN_OK ? 0 : text_fail(who);
     if (code == 0 && json) {
         puts(text);
     } else if (code == 0) {
@@ -118,10 +110,9 @@ static int topo_command_show_command(int argc, char **argv)
         "kind, each direction counted, and the bandwidth and latency of each.\n",
         entries, sizeof entries / sizeof entries[0]};
     const char *name;
-    options_result result =
-        options_parse_one(&table, argc, argv, "which topology: FILE or NAME", &name);
-    return result == OPTIONS_OK ? topo_command_show(table.command, name, json)
-                                : options_exit_code(result);
+    RETURN_UNLESS_PARSED(
+        options_parse_one(&table, argc, argv, "which topology: FILE or NAME", &name));
+    return topo_command_show(table.command, name, json);
 }
 
 static const command_entry subcommands[] = {

@@ -15,6 +15,7 @@
 #include "cli/files.h"
 #include "cli/options.h"
 #include "cli/progress.h"
+#include "cli/text.h"
 #include "core/status.h"
 #include "launch/forked.h"
 #include "run/measure.h"
@@ -477,10 +478,8 @@ int topo_probe_command(int argc, char **argv)
     progress_begin(&bar, true, "probing", 1, false);
     banyan_status status = topo_probe_measure(ranks, &bar, &found, &signals);
     progress_end(&bar);
-    if (status != BANYAN_OK) {
-        fprintf(stderr, WHO ": %s\n", banyan_last_error());
-        return 1;
-    }
+    if (status != BANYAN_OK)
+        return text_fail(WHO);
     warn_if_unsteady(ranks, cores, &signals);
     found.port_takes_block = !bound_leaves_room(ranks);
     return write_topology(path, ranks, &found);

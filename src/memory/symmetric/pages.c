@@ -43,12 +43,6 @@ static size_t page_bytes(void)
     return (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Round up; the caller has checked for overflow. */
-static size_t symmetric_pages_round_up(size_t bytes, size_t unit)
-{
-    return (bytes + unit - 1) / unit * unit;
-}
-
 static long free_huge_pages(void)
 {
     long count = 0;
@@ -168,8 +162,8 @@ banyan_status pages_create(size_t bytes, bool sparse, int *fd, pages *made)
 {
     RETURN_IF_FAILED(memory_check_machine(bytes, "shared memory"));
     bool large = bytes >= PAGES_HUGE_BYTES;
-    size_t rounded =
-        symmetric_pages_round_up(bytes, large && !sparse ? PAGES_HUGE_BYTES : page_bytes());
+    size_t unit = large && !sparse ? PAGES_HUGE_BYTES : page_bytes();
+    size_t rounded = (bytes + unit - 1) / unit * unit; /* the caller has checked for overflow */
     if (sparse || !large || !create_huge(rounded, fd, made))
         RETURN_IF_FAILED(create_ordinary(rounded, sparse, fd, made));
     pthread_mutex_lock(&shared_lock);

@@ -153,14 +153,6 @@ static void resumption_end(struct resumption *work)
     free(work->fds);
 }
 
-/* Release everything again; a later attempt needs the addresses that peers have reserved. */
-static void suspend_again(struct resumption *work, banyan_world *world)
-{
-    for (size_t i = 0; i < work->count; i++)
-        suspend(work->memories[i]);
-    (void)banyan_world_barrier(world);
-}
-
 banyan_status memory_resume_all(banyan_world *world)
 {
     struct resumption work = {0};
@@ -174,8 +166,11 @@ banyan_status memory_resume_all(banyan_world *world)
         status = memory_multicasts_resume(work.memories[i]);
     for (size_t i = 0; i < work.count && status == BANYAN_OK; i++)
         work.memories[i]->is_suspended = false;
-    if (status != BANYAN_OK)
-        suspend_again(&work, world);
+    if (status != BANYAN_OK) { /* a later attempt needs the addresses that peers have reserved */
+        for (size_t i = 0; i < work.count; i++)
+            suspend(work.memories[i]);
+        (void)banyan_world_barrier(world);
+    }
     resumption_end(&work);
     return status;
 }

@@ -63,7 +63,8 @@ static size_t fill_batch(cursor at, uint64_t address, struct iovec *local, struc
     return entries;
 }
 
-/* A call may stop early, at a piece's end or a bad page; the next call then reports which. */
+/* Copy `count` pieces between this process and `address` + their offsets in the peer. A call may
+ * stop early, at a piece's end or a bad page; the next call then reports which. */
 static banyan_status user_cma_transfer(const cma_peer *peer, const char *name, cma_call call,
                                        uint64_t address, const banyan_iovec *pieces, size_t count)
 {
@@ -79,20 +80,6 @@ static banyan_status user_cma_transfer(const cma_peer *peer, const char *name, c
         cursor_advance(&at, (size_t)moved);
     }
     return BANYAN_OK;
-}
-
-/* Copy `count` pieces between this process and `address` + their offsets in the peer. */
-static banyan_status cma_read(const cma_peer *peer, uint64_t address, const banyan_iovec *pieces,
-                              size_t count)
-{
-    return user_cma_transfer(peer, "process_vm_readv", process_vm_readv, address, pieces, count);
-}
-
-/* Copy `count` pieces between this process and `address` + their offsets in the peer. */
-static banyan_status cma_write(const cma_peer *peer, uint64_t address, const banyan_iovec *pieces,
-                               size_t count)
-{
-    return user_cma_transfer(peer, "process_vm_writev", process_vm_writev, address, pieces, count);
 }
 
 /* Below this size, handing over to the owner's thread and back takes longer than the kernel's copy.
@@ -163,8 +150,10 @@ static banyan_status cross_attach(user_memory *user, int local, const banyan_mem
         return BANYAN_OK;
     }
     if (write)
-        return cma_write(&peer, handle->address, pieces, count);
-    return cma_read(&peer, handle->address, pieces, count);
+        return user_cma_transfer(&peer, "process_vm_writev", process_vm_writev, handle->address,
+                                 pieces, count);
+    return user_cma_transfer(&peer, "process_vm_readv", process_vm_readv, handle->address, pieces,
+                             count);
 }
 
 static banyan_status user_transfer(user_memory *user, const banyan_memory_handle *handle,

@@ -46,14 +46,6 @@ static void ask_to_join(void *owner, struct link *link)
         reactor_drop(&joiner->reactor, link, status);
 }
 
-/* Record rank 0's host for messages, if rank 0 is the rendezvous. */
-static void note_host(struct joiner *joiner)
-{
-    const struct member *host = &joiner->table->members[0];
-    snprintf(joiner->host, sizeof joiner->host, "rank 0 (pid %d on node %s)", host->pid,
-             host->host);
-}
-
 static banyan_status bootstrap_join_take_answer(void *owner, struct link *link,
                                                 const struct wire_frame *frame, void *payload,
                                                 int fd)
@@ -76,7 +68,8 @@ static banyan_status bootstrap_join_take_answer(void *owner, struct link *link,
             table_read(payload, (size_t)frame->bytes, joiner->request.world_size, joiner->table);
         joiner->has_table = status == BANYAN_OK;
         if (joiner->has_table)
-            note_host(joiner);
+            snprintf(joiner->host, sizeof joiner->host, "rank 0 (pid %d on node %s)",
+                     joiner->table->members[0].pid, joiner->table->members[0].host);
     }
     free(payload);
     return status;

@@ -531,11 +531,6 @@ static void rendezvous_free(struct rendezvous *rendezvous)
     free(rendezvous);
 }
 
-static bool all_have_come(const struct rendezvous *rendezvous)
-{
-    return rendezvous->world_size > 0 && rendezvous->joined == rendezvous->world_size;
-}
-
 /* Refuse all ranks, in the caller's thread, which has nothing else to do. */
 static void refuse_all(struct rendezvous *rendezvous)
 {
@@ -556,7 +551,8 @@ static uint64_t look_again_ns(const struct rendezvous *rendezvous)
 /* Serve one step; true when the thread is done. */
 static bool serve_once(struct rendezvous *rendezvous)
 {
-    if (rendezvous->phase == GATHERING && all_have_come(rendezvous))
+    if (rendezvous->phase == GATHERING && rendezvous->world_size > 0 &&
+        rendezvous->joined == rendezvous->world_size)
         rendezvous_write_table(rendezvous);
     if (rendezvous->phase == GATHERING) {
         send_home(rendezvous);

@@ -515,13 +515,6 @@ static bool part_read_values(const directory_part *part, bytes_reader *reader,
     return true;
 }
 
-static void visit_room_free(struct visit_room *room)
-{
-    array_free(&room->values);
-    array_free(&room->sets);
-    array_free(&room->first_set);
-}
-
 static const struct asked *asked_at(const directory_part *part, size_t i)
 {
     return &part->asked.data[part->asked_order.data[i]];
@@ -583,6 +576,8 @@ banyan_status directory_part_visit(directory_part *part, const control_message *
         if (status == BANYAN_OK)
             status = visit(context, i, room.values.data, room.values.count);
     }
-    visit_room_free(&room);
+    array_free(&room.values);
+    array_free(&room.sets);
+    array_free(&room.first_set);
     return status;
 }

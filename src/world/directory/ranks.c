@@ -121,16 +121,11 @@ banyan_rank_set ranks_read(bytes_reader *reader)
     return set;
 }
 
-static bool has_one_level(const banyan_rank_set *set)
-{
-    return set->count[FAST - 1] == 1;
-}
-
 /* Extend the last run by a rank that continues it, whatever its stride. True if `rank` is in the
  * run now. */
 static bool ranks_extend(banyan_rank_set *run, int rank)
 {
-    if (!has_one_level(run))
+    if (run->count[FAST - 1] != 1) /* it has several levels */
         return false;
     int64_t stride = run->count[FAST] == 1 ? (int64_t)rank - run->first : run->stride[FAST];
     if (banyan_rank_set_find(run, rank) >= 0)

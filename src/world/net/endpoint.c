@@ -284,14 +284,6 @@ static banyan_status number_nodes(struct endpoint *endpoint)
     return ok ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-/* Derive the shared key: from the job's key, if it has one, and the token of this rendezvous. */
-static void derive_key(struct endpoint *endpoint, const struct member_table *table,
-                       const unsigned char job_key[WIRE_KEY_BYTES])
-{
-    crypto_generichash(endpoint->key, sizeof endpoint->key, table->token, sizeof table->token,
-                       job_key, WIRE_KEY_BYTES);
-}
-
 static banyan_status endpoint_check_descriptors(const struct endpoint *endpoint, bool rank_0_hosts)
 {
     int *nodes = calloc((size_t)endpoint->size, sizeof *nodes);
@@ -310,7 +302,9 @@ banyan_status endpoint_introduce(struct endpoint *endpoint, struct member_table 
 {
     endpoint->members = table->members;
     table->members = NULL;
-    derive_key(endpoint, table, job_key);
+    /* The shared key: from the job's key, if it has one, and the token of this rendezvous. */
+    crypto_generichash(endpoint->key, sizeof endpoint->key, table->token, sizeof table->token,
+                       job_key, WIRE_KEY_BYTES);
     endpoint->peers = calloc((size_t)endpoint->size, sizeof *endpoint->peers);
     if (!endpoint->peers)
         return error_no_memory((size_t)endpoint->size * sizeof *endpoint->peers, "the ranks");

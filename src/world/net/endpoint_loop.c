@@ -76,14 +76,6 @@ static banyan_status endpoint_loop_take_message(struct endpoint *endpoint, struc
     return status;
 }
 
-static void take_acknowledgement(struct endpoint *endpoint, int rank,
-                                 const struct wire_frame *frame)
-{
-    pthread_mutex_lock(&endpoint->reactor.lock);
-    endpoint_acknowledge(endpoint, endpoint_find_context(endpoint, frame->context), rank);
-    pthread_mutex_unlock(&endpoint->reactor.lock);
-}
-
 static banyan_status take_news(struct endpoint *endpoint, struct link *link,
                                const struct wire_frame *frame, const char *text)
 {
@@ -118,7 +110,9 @@ static banyan_status endpoint_loop_take_frame(void *owner, struct link *link,
         return endpoint_loop_take_message(endpoint, link, frame, payload, fd);
     banyan_status status = BANYAN_OK;
     if (frame->kind == WIRE_ACK && link->connects) {
-        take_acknowledgement(endpoint, link->rank, frame);
+        pthread_mutex_lock(&endpoint->reactor.lock);
+        endpoint_acknowledge(endpoint, endpoint_find_context(endpoint, frame->context), link->rank);
+        pthread_mutex_unlock(&endpoint->reactor.lock);
     } else if (frame->kind == WIRE_ASK || frame->kind == WIRE_ANSWER ||
                frame->kind == WIRE_GIVE_UP) {
         status = take_word_on_late(endpoint, link, frame, payload);

@@ -254,13 +254,6 @@ static void derive_session_keys(struct link *link)
     wire_session_key(link->key, theirs, &link->hello, link->nonce, link->in_key);
 }
 
-static void set_stage(struct link *link, enum link_stage stage)
-{
-    pthread_mutex_lock(link->lock);
-    link->stage = stage;
-    pthread_mutex_unlock(link->lock);
-}
-
 /* A peer with another key or version is answered too, so that it learns the reason. */
 static banyan_status answer_hello(struct link *link)
 {
@@ -397,7 +390,9 @@ static banyan_status complete_frame(struct link *link)
         free(payload);
         if (link->stage != LINK_WELCOME)
             return error_set(BANYAN_ERR_FORMAT, "%s sends a second welcome", link->who);
-        set_stage(link, LINK_READY);
+        pthread_mutex_lock(link->lock);
+        link->stage = LINK_READY;
+        pthread_mutex_unlock(link->lock);
         link->ops->ready(link->owner, link);
     } else if (link->stage != LINK_READY) {
         free(payload);
