@@ -110,14 +110,6 @@ static banyan_status direct_device_state_open(banyan_world *world,
     return status;
 }
 
-static int local_rank_of(const banyan_world *world, int rank)
-{
-    int local = 0;
-    while (banyan_world_local_peer(world, local) != rank)
-        local++;
-    return local;
-}
-
 static banyan_status partner_lane(const device_state *state, const direct_partner *partner,
                                   gpu_copy_lane *lane)
 {
@@ -125,7 +117,7 @@ static banyan_status partner_lane(const device_state *state, const direct_partne
     size_t bytes;
     RETURN_IF_FAILED(banyan_memory_peer(state->counters, partner->peer, &far, &bytes));
     device_counters *mine = banyan_memory_local(state->counters), *theirs = far;
-    mine += local_rank_of(state->world, partner->peer);
+    mine += direct_local_rank(state->world, partner->peer);
     theirs += banyan_world_local_rank(state->world);
     *lane = (gpu_copy_lane){
         .peer = partner->peer,

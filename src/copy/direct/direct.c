@@ -196,20 +196,15 @@ static banyan_status work_with(direct_state *state, const direct_partner_run *ru
     return status == BANYAN_OK ? BANYAN_OK : control_first_cause(state->world, status);
 }
 
-static int find_absent(const direct_schedule *schedule)
-{
-    size_t i = 0;
-    while (schedule->runs[i].worked)
-        i++;
-    return schedule->runs[i].partner->peer;
-}
-
 /* Wait for the first partner that has not entered; partners enter in any order. */
 static banyan_status wait_for_absent(direct_state *state, const direct_schedule *schedule,
                                      control_wait *wait, uint64_t epoch)
 {
     uint64_t nap_ns;
-    int absent = find_absent(schedule);
+    size_t i = 0;
+    while (schedule->runs[i].worked)
+        i++;
+    int absent = schedule->runs[i].partner->peer;
     char text[64];
     snprintf(text, sizeof text, "for rank %d to enter a direct copy", absent);
     RETURN_IF_FAILED(control_wait_on(wait, absent, text, &nap_ns));
@@ -275,15 +270,6 @@ static banyan_status report_theirs(const direct_state *state, const direct_partn
                      run->partner->peer, WHY_BYTES, run->why);
 }
 
-/* Leave this rank's message for its partners. All of them have entered, so none reads an earlier
- * run's message. */
-static void leave_message(const direct_state *state, banyan_status mine)
-{
-    direct_shared *own = banyan_memory_local(state->shared);
-    if (mine != BANYAN_OK)
-        snprintf(own->why, sizeof own->why, "%s", banyan_last_error());
-}
-
 /* Enter, move this rank's part, help partners that still take from this rank, and leave when all
  * partners have finished with it. */
 static banyan_status run_with_partners(direct_state *state, direct_schedule *schedule,
@@ -293,7 +279,10 @@ static banyan_status run_with_partners(direct_state *state, direct_schedule *sch
     RETURN_IF_FAILED(signal_entered(state, schedule));
     copy_direct_run_all(&schedule->plan->local, schedule->streaming);
     RETURN_IF_FAILED(work_with_all(state, schedule, mine));
-    leave_message(state, *mine);
+    /* All partners have entered, so none reads an earlier run's message. */
+    if (*mine != BANYAN_OK)
+        snprintf(((direct_shared *)banyan_memory_local(state->shared))->why, WHY_BYTES, "%s",
+                 banyan_last_error());
     for (size_t i = 0; i < count; i++) {
         const direct_partner_run *run = &schedule->runs[i];
         if (*mine == BANYAN_OK)
@@ -326,14 +315,6 @@ static banyan_status copy_direct_execute(void *argument, void *planned, void *st
     return status != BANYAN_OK ? status : mine;
 }
 
-static int slot_of(const direct_state *state, int peer)
-{
-    int slot = 0;
-    while (banyan_world_local_peer(state->world, slot) != peer)
-        slot++;
-    return slot;
-}
-
 static banyan_status open_runs(const direct_state *state, direct_schedule *schedule)
 {
     direct_shared *own = banyan_memory_local(state->shared);
@@ -345,7 +326,7 @@ static banyan_status open_runs(const direct_state *state, direct_schedule *sched
         void *far;
         size_t bytes;
         run->partner = &schedule->plan->partners[i];
-        run->slot = slot_of(state, run->partner->peer);
+        run->slot = direct_local_rank(state->world, run->partner->peer);
         run->in = &own->claims[run->slot];
         RETURN_IF_FAILED(banyan_memory_peer(state->shared, run->partner->peer, &far, &bytes));
         run->out = &((direct_shared *)far)->claims[state->local_rank];

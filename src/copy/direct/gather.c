@@ -297,15 +297,11 @@ static banyan_status direct_gather_read_pieces(direct_reader *reader, const dire
     }
 }
 
-static bool same_handle(const banyan_memory_handle *a, const banyan_memory_handle *b)
-{
-    return a->rank == b->rank && a->kind == b->kind && a->id == b->id && a->address == b->address &&
-           a->bytes == b->bytes;
-}
-
 banyan_status direct_reader_read(direct_reader *reader, const direct_gather *gather)
 {
-    if (!same_handle(&reader->handle, &gather->handle)) {
+    const banyan_memory_handle *a = &reader->handle, *b = &gather->handle;
+    if (a->rank != b->rank || a->kind != b->kind || a->id != b->id || a->address != b->address ||
+        a->bytes != b->bytes) {
         RETURN_IF_FAILED(flush_reads(reader));
         reader->handle = gather->handle;
     }

@@ -225,14 +225,6 @@ typedef struct staged_recvs {
     uint64_t bytes;    /* in the landing */
 } staged_recvs;
 
-static banyan_status view_sends(direct_places *places, const banyan_copy_batch *batch, int rank)
-{
-    for (size_t i = 0; i < batch->send_count; i++)
-        if (batch->sends[i].peer != rank)
-            RETURN_IF_FAILED(copy_op_view(&batch->sends[i], true, &places->sends[i].view));
-    return BANYAN_OK;
-}
-
 static banyan_status register_place(direct_places *places, direct_place *place)
 {
     char *low;
@@ -336,8 +328,9 @@ banyan_status direct_places_find_on_device(banyan_world *world, DLDevice device,
     staged_recvs staged = {0};
     int rank = banyan_world_rank(world);
     banyan_status status = direct_places_make(world, batch, &found);
-    if (status == BANYAN_OK)
-        status = view_sends(&found, batch, rank);
+    for (size_t i = 0; i < batch->send_count && status == BANYAN_OK; i++)
+        if (batch->sends[i].peer != rank)
+            status = copy_op_view(&batch->sends[i], true, &found.sends[i].view);
     if (status == BANYAN_OK)
         status = place_recvs(&found, batch, rank, &staged);
     status = make_landing(&found, device, &staged, status);

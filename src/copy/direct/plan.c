@@ -98,14 +98,6 @@ static banyan_status list_partners(direct_plan *plan, int rank, const copy_match
                : error_no_memory(count * sizeof *plan->partners, "the partners of a schedule");
 }
 
-static direct_partner *partner_of(direct_plan *plan, int peer)
-{
-    size_t i = 0;
-    while (plan->partners[i].peer != peer)
-        i++;
-    return &plan->partners[i];
-}
-
 static banyan_status read_far(const copy_match *match, direct_place *far)
 {
     RETURN_IF_FAILED(direct_place_read(match->note, match->note_bytes, match->peer,
@@ -123,18 +115,16 @@ static banyan_status map_far(banyan_world *world, const direct_place *far, strid
     return BANYAN_OK;
 }
 
-static banyan_status add_read(direct_lane *lane, const direct_place *far, const strided_view *to)
-{
-    direct_gather gather;
-    RETURN_IF_FAILED(direct_gather_plan(far, to, &lane->read_memory, &gather));
-    return array_push(&lane->reads, gather) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
-}
-
 static banyan_status add_recv(banyan_world *world, direct_plan *plan, direct_lane *lane,
                               const direct_place *own, const direct_place *far)
 {
-    if (!direct_place_is_symmetric(far))
-        return direct_place_is_symmetric(own) ? BANYAN_OK : add_read(lane, far, &own->view);
+    if (!direct_place_is_symmetric(far)) {
+        direct_gather gather;
+        if (direct_place_is_symmetric(own))
+            return BANYAN_OK;
+        RETURN_IF_FAILED(direct_gather_plan(far, &own->view, &lane->read_memory, &gather));
+        return array_push(&lane->reads, gather) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+    }
     strided_view from;
     RETURN_IF_FAILED(map_far(world, far, &from));
     RETURN_IF_FAILED(direct_pages_add(&plan->pages, &from, false));
@@ -206,10 +196,11 @@ static banyan_status add_match(banyan_world *world, direct_plan *plan, direct_pa
 static banyan_status add_matches(banyan_world *world, direct_plan *plan, const copy_match *matches,
                                  size_t count, bool is_send)
 {
-    direct_partner *partner = NULL;
+    direct_partner *partner = plan->partners;
     for (size_t i = 0; i < count; i++) {
-        if (!partner || partner->peer != matches[i].peer)
-            partner = partner_of(plan, matches[i].peer);
+        if (partner->peer != matches[i].peer)
+            for (partner = plan->partners; partner->peer != matches[i].peer; partner++)
+                continue;
         RETURN_IF_FAILED(add_match(world, plan, partner, &matches[i], is_send));
     }
     return BANYAN_OK;
@@ -339,6 +330,14 @@ static banyan_status direct_plan_build(banyan_world *world, banyan_transport *tr
     free(kept);
     plan_clear(&made);
     return status;
+}
+
+int direct_local_rank(const banyan_world *world, int rank)
+{
+    int local = 0;
+    while (banyan_world_local_peer(world, local) != rank)
+        local++;
+    return local;
 }
 
 banyan_status direct_plan_create(banyan_world *world, banyan_transport *transport,

@@ -96,6 +96,9 @@ typedef struct direct_plan {
     size_t mapped; /* number of those mapped so far */
 } direct_plan;
 
+/* Return the local rank of a rank on this node. */
+int direct_local_rank(const banyan_world *world, int rank);
+
 /* Collective; fails on all ranks or on none. */
 banyan_status direct_plan_create(banyan_world *world, banyan_transport *transport,
                                  const banyan_copy_batch *batch, direct_plan **plan);

@@ -111,13 +111,6 @@ static banyan_status write_side(const matcher *match, const match_side *side, in
     return BANYAN_OK;
 }
 
-static banyan_status write_message(const matcher *match, int peer, bytes_writer *message)
-{
-    RETURN_IF_FAILED(write_side(match, &match->send, peer, message));
-    RETURN_IF_FAILED(write_side(match, &match->recv, peer, message));
-    return message->failed ? error_no_memory(message->count, "describing a batch") : BANYAN_OK;
-}
-
 static banyan_status match_write_messages(matcher *match)
 {
     int partners = 0;
@@ -129,17 +122,14 @@ static banyan_status match_write_messages(matcher *match)
     for (int peer = next_partner(match, -1); peer >= 0; peer = next_partner(match, peer)) {
         bytes_writer message = {0};
         if (status == BANYAN_OK)
-            status = write_message(match, peer, &message);
+            status = write_side(match, &match->send, peer, &message);
+        if (status == BANYAN_OK)
+            status = write_side(match, &match->recv, peer, &message);
+        if (status == BANYAN_OK && message.failed)
+            status = BANYAN_ERR_NO_MEMORY;
         match->sent[match->sent_count++] = (control_message){peer, message.data, message.count};
     }
     return status;
-}
-
-static void match_sent_free(matcher *match)
-{
-    for (size_t i = 0; i < match->sent_count; i++)
-        free(match->sent[i].data);
-    free(match->sent);
 }
 
 static banyan_status match_malformed(const matcher *match, int peer)
@@ -191,14 +181,6 @@ typedef struct side_range {
     int peer;
 } side_range;
 
-/* Compare two entries of equal index in their orders; those without an id match by number. */
-static int match_compare_ends(const task_key *own, const task_key *theirs)
-{
-    if (own->task_id == BANYAN_TASK_ID_NONE && theirs->task_id == BANYAN_TASK_ID_NONE)
-        return 0;
-    return task_key_compare(own, theirs);
-}
-
 static banyan_status check_same_tasks(const matcher *match, const side_range *range,
                                       const peer_list *list)
 {
@@ -206,9 +188,12 @@ static banyan_status check_same_tasks(const matcher *match, const side_range *ra
     task_names own = {0}, theirs = {0};
     size_t i = 0, j = 0;
     while (i < range->count || j < list->count) {
-        int order = i == range->count  ? 1
-                    : j == list->count ? -1
-                                       : match_compare_ends(&keys[i], &list->sides[j].key);
+        const task_key *mine = i < range->count ? &keys[i] : NULL;
+        const task_key *far = j < list->count ? &list->sides[j].key : NULL;
+        int order = !mine ? 1 : !far ? -1 : task_key_compare(mine, far);
+        /* Tasks without an id match by number. */
+        if (mine && far && mine->task_id == BANYAN_TASK_ID_NONE && far->task_id == mine->task_id)
+            order = 0;
         if (order < 0)
             task_names_add(&own, keys[i].task_id, keys[i].part);
         if (order > 0)
@@ -394,7 +379,7 @@ banyan_status copy_match_batch(banyan_world *world, const char *who, const banya
     else
         copy_matches_free(&made);
     control_messages_free(match.received, match.received_count);
-    match_sent_free(&match);
+    control_messages_free(match.sent, match.sent_count);
     free(match.send.keys);
     free(match.send.matches);
     free(match.recv.keys);

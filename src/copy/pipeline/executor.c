@@ -222,13 +222,6 @@ static bool pipeline_executor_is_done(const execution *run)
            run->next_unpack == run->count;
 }
 
-static banyan_status pipeline_executor_idle(execution *run, uint64_t last_move_ns)
-{
-    const banyan_pipeline_buffers *buffers = run->pipeline->buffers;
-    run->stall.stalled_ns = time_now_ns() - last_move_ns;
-    return buffers->idle(buffers->context, &run->stall);
-}
-
 static banyan_status run_until_done(execution *run)
 {
     uint64_t last_move_ns = 0;
@@ -239,7 +232,9 @@ static banyan_status run_until_done(execution *run)
         } else {
             if (last_move_ns == 0)
                 last_move_ns = time_now_ns();
-            RETURN_IF_FAILED(pipeline_executor_idle(run, last_move_ns));
+            const banyan_pipeline_buffers *buffers = run->pipeline->buffers;
+            run->stall.stalled_ns = time_now_ns() - last_move_ns;
+            RETURN_IF_FAILED(buffers->idle(buffers->context, &run->stall));
         }
     }
     return BANYAN_OK;

@@ -303,13 +303,6 @@ static banyan_status report_left(const check_run *run)
     return BANYAN_OK;
 }
 
-static void empty_slots(check_run *run)
-{
-    for (int r = 0; r < run->ranks; r++)
-        for (int s = 0; s < SLOTS; s++)
-            run->states[r].send_slot[s] = run->states[r].recv_slot[s] = -1;
-}
-
 banyan_status pipeline_steps_check(const pipeline_steps *steps, int ranks, uint64_t slot_bytes,
                                    pipeline_fault_fn report_fault, void *context)
 {
@@ -324,7 +317,9 @@ banyan_status pipeline_steps_check(const pipeline_steps *steps, int ranks, uint6
                                ? list_pairs(&run)
                                : error_no_memory((size_t)ranks * sizeof *run.states, "a check");
     if (status == BANYAN_OK) {
-        empty_slots(&run);
+        for (int r = 0; r < ranks; r++)
+            for (int s = 0; s < SLOTS; s++)
+                run.states[r].send_slot[s] = run.states[r].recv_slot[s] = -1;
         status = play_all(&run);
     }
     if (status == BANYAN_OK)

@@ -51,13 +51,6 @@ static banyan_status merge_turns(const round_turns *sends, const round_turns *re
     return BANYAN_OK;
 }
 
-/* Return the round of the batch-th batch that travels `shift` ranks up. No pair has as many as
- * 2^31. */
-static uint64_t rotated_round(int shift, size_t batch)
-{
-    return (uint64_t)shift << 32 | batch;
-}
-
 static banyan_status rotate_flow(const pipeline_flow *flow, size_t index, int shift,
                                  round_turns *turns)
 {
@@ -67,7 +60,7 @@ static banyan_status rotate_flow(const pipeline_flow *flow, size_t index, int sh
                          count, flow->peer, INT32_MAX);
     RETURN_IF_NO_MEMORY(array_reserve(turns, count));
     for (size_t i = 0; i < count; i++)
-        turns->data[turns->count++] = (round_turn){rotated_round(shift, i), index, i};
+        turns->data[turns->count++] = (round_turn){(uint64_t)shift << 32 | i, index, i};
     return BANYAN_OK;
 }
 

@@ -32,14 +32,6 @@ static const size_t built_in_on_devices_count =
     sizeof(built_in_on_devices) / sizeof(built_in_on_devices[0]);
 static const size_t module_backend_count = sizeof(module_backends) / sizeof(module_backends[0]);
 
-static const struct module_backend *module_backend_named(const char *name)
-{
-    for (size_t i = 0; i < module_backend_count; i++)
-        if (strcmp(module_backends[i].name, name) == 0)
-            return &module_backends[i];
-    return NULL;
-}
-
 static banyan_status not_found(const char *name)
 {
     char here[256] = "", elsewhere[256] = "";
@@ -59,14 +51,6 @@ static banyan_status not_found(const char *name)
                      name, here, elsewhere);
 }
 
-static banyan_status module_missing(const struct module_backend *module)
-{
-    return error_set(BANYAN_ERR_UNSUPPORTED,
-                     "this build has no copy backend %s: there is no libbanyan_%s.so beside "
-                     "libbanyan or in BANYAN_MODULE_PATH; build with %s",
-                     module->name, module->name, module->needs);
-}
-
 banyan_status banyan_copy_backend_find(const char *name, const banyan_copy_backend **backend)
 {
     for (size_t i = 0; i < built_in_count; i++)
@@ -74,11 +58,16 @@ banyan_status banyan_copy_backend_find(const char *name, const banyan_copy_backe
             *backend = built_in[i];
             return BANYAN_OK;
         }
-    const struct module_backend *module = module_backend_named(name);
-    if (!module)
+    size_t i = 0;
+    while (i < module_backend_count && strcmp(module_backends[i].name, name) != 0)
+        i++;
+    if (i == module_backend_count)
         return not_found(name);
     if (!module_is_there(name))
-        return module_missing(module);
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "this build has no copy backend %s: there is no libbanyan_%s.so beside "
+                         "libbanyan or in BANYAN_MODULE_PATH; build with %s",
+                         name, name, module_backends[i].needs);
     const module_tables *tables;
     RETURN_IF_FAILED(module_load(name, &tables));
     if (!tables->copy_backend)

@@ -292,12 +292,6 @@ static inline __attribute__((always_inline)) void copy_elements(char *to, const 
         copy_plane_tiled(to, from, outer, inner, unit);
 }
 
-static void copy_short_runs(char *to, const char *from, const strided_loop *inner, uint64_t bytes)
-{
-    for (uint64_t j = 0; j < inner->extent; j++, to += inner->to, from += inner->from)
-        memcpy(to, from, bytes);
-}
-
 static void copy_runs(char *to, const char *from, const strided_loop *outer,
                       const strided_loop *inner, uint64_t bytes, bool streaming)
 {
@@ -305,7 +299,9 @@ static void copy_runs(char *to, const char *from, const strided_loop *outer,
         char *row_to = to + (int64_t)i * outer->to;
         const char *row_from = from + (int64_t)i * outer->from;
         if (bytes < STREAMED_RUN_BYTES)
-            copy_short_runs(row_to, row_from, inner, bytes);
+            for (uint64_t j = 0; j < inner->extent;
+                 j++, row_to += inner->to, row_from += inner->from)
+                memcpy(row_to, row_from, bytes);
         else
             (streaming ? stream_rows_past_cache : stream_rows_into_cache)(
                 row_to, inner->to, row_from, inner->from, inner->extent, bytes);

@@ -117,14 +117,6 @@ static bool has_tensor(const banyan_checkpoint *checkpoint, const banyan_piece *
             banyan_checkpoint_find(checkpoint, piece->fallback_name, &i) == BANYAN_OK);
 }
 
-static const char *nearest_in(const banyan_checkpoint *checkpoint, const char *name)
-{
-    names_search search = names_search_for(name);
-    for (size_t i = 0; i < banyan_checkpoint_tensor_count(checkpoint); i++)
-        names_search_try(&search, banyan_checkpoint_tensor(checkpoint, i)->name);
-    return search.nearest;
-}
-
 static banyan_status checkpoint_load_report_missing(const banyan_checkpoint *checkpoint,
                                                     const char *const *missing, size_t count)
 {
@@ -135,7 +127,10 @@ static banyan_status checkpoint_load_report_missing(const banyan_checkpoint *che
         return BANYAN_OK;
     error_kept first = error_keep(BANYAN_ERR_NOT_FOUND);
     for (i = 0; i < count && i < NAMES_LISTED && used < sizeof text - 700; i++) {
-        const char *near = nearest_in(checkpoint, missing[i]);
+        names_search search = names_search_for(missing[i]);
+        for (size_t t = 0; t < banyan_checkpoint_tensor_count(checkpoint); t++)
+            names_search_try(&search, banyan_checkpoint_tensor(checkpoint, t)->name);
+        const char *near = search.nearest;
         used += (size_t)snprintf(text + used, sizeof text - used, "%s\"%.256s\"%s%.256s%s",
                                  i > 0 ? ", " : "", missing[i], near ? " (it has \"" : "",
                                  near ? near : "", near ? "\")" : "");

@@ -79,13 +79,6 @@ static banyan_status checkpoint_read_add_tensor(banyan_checkpoint *checkpoint,
     return BANYAN_OK;
 }
 
-/* True if the index gives this shard for the tensor, or there is no index. */
-static bool index_agrees(const json_t *weight_map, const char *tensor, const char *shard)
-{
-    const char *listed = json_string_value(json_object_get(weight_map, tensor));
-    return !weight_map || (listed && strcmp(listed, shard) == 0);
-}
-
 /* Add the tensors of a file; of a shard, those that the index places there. */
 static banyan_status checkpoint_read_add_file(banyan_checkpoint *checkpoint, const char *path,
                                               const json_t *weight_map, const char *shard)
@@ -97,7 +90,8 @@ static banyan_status checkpoint_read_add_file(banyan_checkpoint *checkpoint, con
     banyan_status status = BANYAN_OK;
     for (size_t i = 0; i < header.entries.count && status == BANYAN_OK; i++) {
         const safetensors_entry *entry = &header.entries.data[i];
-        if (index_agrees(weight_map, entry->tensor.name, shard))
+        const char *listed = json_string_value(json_object_get(weight_map, entry->tensor.name));
+        if (!weight_map || (listed && strcmp(listed, shard) == 0))
             status = checkpoint_read_add_tensor(checkpoint, entry, &file);
         else
             log_info("%s: tensor %s is not in the index and left out", path, entry->tensor.name);

@@ -22,12 +22,6 @@ static void places_free(struct places *places)
     free(places->first);
 }
 
-static size_t item_count(const banyan_layout *layout)
-{
-    return banyan_layout_piece_count(layout) + banyan_layout_padding_count(layout) +
-           banyan_layout_left_alone_count(layout);
-}
-
 static banyan_box item_box(const banyan_layout *layout, size_t item, int *tensor)
 {
     size_t pieces = banyan_layout_piece_count(layout);
@@ -44,7 +38,9 @@ static banyan_box item_box(const banyan_layout *layout, size_t item, int *tensor
 
 static banyan_status places_sort(const banyan_layout *layout, struct places *places)
 {
-    size_t tensors = banyan_layout_tensor_count(layout), items = item_count(layout);
+    size_t tensors = banyan_layout_tensor_count(layout);
+    size_t items = banyan_layout_piece_count(layout) + banyan_layout_padding_count(layout) +
+                   banyan_layout_left_alone_count(layout);
     *places = (struct places){
         .boxes = calloc(items + 1, sizeof(banyan_box)),
         .items = calloc(items + 1, sizeof(size_t)),

@@ -155,24 +155,19 @@ banyan_status banyan_layout_file_load(const char *path, banyan_layout_file **fil
     return BANYAN_OK;
 }
 
-static void write_group(FILE *out, const layout_group *group)
-{
-    fputs("    {\"ranks\": [", out);
-    for (size_t i = 0; i < group->ranks.count; i++)
-        fprintf(out, "%s%d", i > 0 ? ", " : "", group->ranks.data[i]);
-    fprintf(out, "],\n     %s}", group->text);
-}
-
 static banyan_status layout_file_write_all(const banyan_layout_file *file, FILE *out,
                                            const char *path)
 {
     fputs("{\n  \"format\": \"banyan.layout\",\n  \"version\": 1,\n  \"ranks\": [", out);
     const char *before = "\n";
     for (size_t g = 0; g < file->groups.count; g++) {
-        if (file->groups.data[g].ranks.count == 0)
+        const layout_group *group = &file->groups.data[g];
+        if (group->ranks.count == 0)
             continue;
-        fputs(before, out);
-        write_group(out, &file->groups.data[g]);
+        fprintf(out, "%s    {\"ranks\": [", before);
+        for (size_t i = 0; i < group->ranks.count; i++)
+            fprintf(out, "%s%d", i > 0 ? ", " : "", group->ranks.data[i]);
+        fprintf(out, "],\n     %s}", group->text);
         before = ",\n";
     }
     fputs("\n  ]\n}\n", out);

@@ -15,20 +15,6 @@ static bool is_type(DLDataType dtype, int code, int bits)
     return dtype.code == code && dtype.bits == bits && dtype.lanes == 1;
 }
 
-static uint64_t f64_bits(double value)
-{
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static double f64_of_bits(uint64_t bits)
-{
-    double value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 static bool fill_is_float(DLDataType dtype)
 {
     return is_type(dtype, kDLFloat, 64) || is_type(dtype, kDLFloat, 32) ||
@@ -41,12 +27,6 @@ static bool is_integer(DLDataType dtype)
 {
     return (dtype.code == kDLInt || dtype.code == kDLUInt) && dtype.lanes == 1 &&
            dtype.bits <= 64 && dtype.bits % 8 == 0;
-}
-
-/* Decode a lone exponent: 2^(bits - 127); 255 is NaN. */
-static double e8m0_value(uint64_t bits)
-{
-    return bits == 255 ? (double)NAN : ldexp(1, (int)bits - 127);
 }
 
 static uint64_t e8m0_bits(double value)
@@ -62,8 +42,10 @@ static uint64_t e8m0_bits(double value)
 /* Encode the value as the nearest element of a float type. */
 static uint64_t float_to_bits(DLDataType dtype, double value)
 {
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
     if (dtype.bits == 64)
-        return f64_bits(value);
+        return bits;
     uint32_t single = f32_bits((float)value);
     if (dtype.bits == 32)
         return single;
@@ -76,8 +58,10 @@ static uint64_t float_to_bits(DLDataType dtype, double value)
 
 static double float_of_bits(DLDataType dtype, uint64_t bits)
 {
+    double value;
+    memcpy(&value, &bits, sizeof value);
     if (dtype.bits == 64)
-        return f64_of_bits(bits);
+        return value;
     if (dtype.bits == 32)
         return f32_of_bits((uint32_t)bits);
     if (dtype.bits == 16)
@@ -85,8 +69,9 @@ static double float_of_bits(DLDataType dtype, uint64_t bits)
                                                    : f32_of_f16((uint16_t)bits));
     if (dtype.code == BANYAN_DL_FLOAT8_E4M3FN)
         return f32_of_bits(f32_of_e4m3((uint8_t)bits));
-    return dtype.code == BANYAN_DL_FLOAT8_E5M2 ? (double)f32_of_bits(f32_of_e5m2((uint8_t)bits))
-                                               : e8m0_value(bits);
+    if (dtype.code == BANYAN_DL_FLOAT8_E5M2)
+        return f32_of_bits(f32_of_e5m2((uint8_t)bits));
+    return bits == 255 ? (double)NAN : ldexp(1, (int)bits - 127); /* a lone exponent: e8m0 */
 }
 
 static json_t *bits_to_json(size_t bytes, const unsigned char *fill)

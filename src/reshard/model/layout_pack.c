@@ -218,15 +218,6 @@ static bool check_stack(const struct packing *packing, int64_t *rows)
     return true;
 }
 
-/* Remove the shard axis from the replicas: its neighbours no longer hold this box. */
-static void leave_shard_axis(banyan_rank_set *replicas, const spec_axis *ranks)
-{
-    int sharers = replicas->count[MODEL_SHARD_LEVEL];
-    replicas->first += ranks->index % sharers * replicas->stride[MODEL_SHARD_LEVEL];
-    replicas->count[MODEL_SHARD_LEVEL] = 1;
-    replicas->stride[MODEL_SHARD_LEVEL] = 0;
-}
-
 /* With fewer groups than ranks, neighbouring ranks share a group: each holds an even share of the
  * group's rows, even where this cuts a head. Megatron-Core cuts its linear_qkv so. Parts become
  * those of the whole group. */
@@ -252,7 +243,12 @@ static bool share_groups(struct packing *packing)
         part->box.start[packing->fuse_dim] =
             part->first_head + ranks->index / packing->sharers * rows;
         part->box.extent[packing->fuse_dim] = rows;
-        leave_shard_axis(&part->replicas, ranks);
+        /* The neighbours along the shard axis no longer hold this box. */
+        banyan_rank_set *replicas = &part->replicas;
+        replicas->first +=
+            ranks->index % replicas->count[MODEL_SHARD_LEVEL] * replicas->stride[MODEL_SHARD_LEVEL];
+        replicas->count[MODEL_SHARD_LEVEL] = 1;
+        replicas->stride[MODEL_SHARD_LEVEL] = 0;
     }
     return true;
 }

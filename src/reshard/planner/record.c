@@ -89,15 +89,10 @@ banyan_status plan_record_read(const char *key, const void *data, size_t bytes, 
     return BANYAN_OK;
 }
 
-static int64_t slab_thickness(int64_t extent, int level)
-{
-    int64_t slabs = INT64_C(1) << level;
-    return extent / slabs + (extent % slabs != 0);
-}
-
 plan_cells plan_cells_intersecting(const banyan_box *box, const int64_t *shape, int dim, int level)
 {
-    int64_t thickness = slab_thickness(shape[dim], level);
+    int64_t slabs = INT64_C(1) << level;
+    int64_t thickness = shape[dim] / slabs + (shape[dim] % slabs != 0);
     return (plan_cells){
         .dim = dim,
         .level = level,

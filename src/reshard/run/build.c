@@ -364,6 +364,7 @@ static banyan_status build_fail_place(const execution *run, const char *side, co
                      is_host ? "" : there);
 }
 
+/* Check the places of the tensor sets at hand, by name; a service could name tasks alone. */
 static banyan_status check_places_of(const execution *run, const char *side,
                                      const banyan_layout *layout, const banyan_tensors *set)
 {
@@ -380,13 +381,6 @@ static banyan_status check_places_of(const execution *run, const char *side,
             return build_fail_place(run, side, banyan_layout_tensor(layout, i)->name, lies);
     }
     return BANYAN_OK;
-}
-
-/* Check the places of the tensor sets at hand, by name; a service could name tasks alone. */
-static banyan_status build_check_places(const execution *run)
-{
-    RETURN_IF_FAILED(check_places_of(run, "source", run->plan->source, run->source));
-    return check_places_of(run, "destination", run->plan->destination, run->destination);
 }
 
 static bool is_mxfp8(const execution *run, int tensor)
@@ -469,7 +463,8 @@ static void free_fills(execution *run)
 static banyan_status build_alone(execution *run)
 {
     RETURN_IF_FAILED(build_check_device(run));
-    RETURN_IF_FAILED(build_check_places(run));
+    RETURN_IF_FAILED(check_places_of(run, "source", run->plan->source, run->source));
+    RETURN_IF_FAILED(check_places_of(run, "destination", run->plan->destination, run->destination));
     RETURN_IF_FAILED(build_check_scales(run));
     RETURN_IF_FAILED(banyan_reshard_plan_prove(run->plan));
     RETURN_IF_FAILED(add_transfers(run));

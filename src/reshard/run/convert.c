@@ -200,12 +200,6 @@ banyan_status convert_tensor_through(const DLTensor *destination, const DLTensor
 #define FASTEST_BLOCK_ELEMS 128
 #define BLOCK_ELEMS 32
 
-static uint64_t whole_blocks(uint64_t run, bool is_fastest)
-{
-    uint64_t block = is_fastest ? FASTEST_BLOCK_ELEMS : BLOCK_ELEMS;
-    return run < block ? run : run / block * block;
-}
-
 execution_blocks execution_blocks_of(const banyan_box *box, size_t elem_bytes, uint64_t cap_bytes)
 {
     execution_blocks cut = {.count = 1};
@@ -220,7 +214,8 @@ execution_blocks execution_blocks_of(const banyan_box *box, size_t elem_bytes, u
     }
     uint64_t extent = (uint64_t)box->extent[cut.dim];
     uint64_t run = cap_bytes / slab > 0 ? cap_bytes / slab : 1;
-    cut.run = (int64_t)(run < extent ? whole_blocks(run, cut.dim == box->ndim - 1) : extent);
+    uint64_t block = cut.dim == box->ndim - 1 ? FASTEST_BLOCK_ELEMS : BLOCK_ELEMS;
+    cut.run = (int64_t)(run >= extent ? extent : run < block ? run : run / block * block);
     cut.count *= (extent + (uint64_t)cut.run - 1) / (uint64_t)cut.run;
     return cut;
 }

@@ -10,12 +10,6 @@
 #include "reshard/run/tensors.h"
 #include "world/control.h"
 
-static void fill_paddings(const execution *run)
-{
-    for (size_t i = 0; i < run->paddings.count; i++)
-        padding_fill(&run->paddings.data[i], banyan_layout_padding_fill(run->plan->destination, i));
-}
-
 static banyan_status finish_paddings(const execution *run, const banyan_transform *transform)
 {
     const banyan_layout *layout = run->plan->destination;
@@ -29,20 +23,15 @@ static banyan_status finish_paddings(const execution *run, const banyan_transfor
     return BANYAN_OK;
 }
 
-static bool has_finish_padding(const banyan_transform *transform)
-{
-    return transform->size > offsetof(banyan_transform, finish_padding) &&
-           transform->finish_padding;
-}
-
 static banyan_status finish_run(const execution *run)
 {
-    if (device_is_host(run->device))
-        fill_paddings(run);
     const banyan_transform *transform = run->transform;
     if (!device_is_host(run->device))
         return BANYAN_OK; /* nothing has arrived yet */
-    if (transform && has_finish_padding(transform))
+    for (size_t i = 0; i < run->paddings.count; i++)
+        padding_fill(&run->paddings.data[i], banyan_layout_padding_fill(run->plan->destination, i));
+    if (transform && transform->size > offsetof(banyan_transform, finish_padding) &&
+        transform->finish_padding)
         RETURN_IF_FAILED(finish_paddings(run, transform));
     return transform && transform->finish ? transform->finish(transform->context) : BANYAN_OK;
 }

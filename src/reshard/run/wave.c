@@ -43,15 +43,10 @@ static banyan_status check_parts_stay(const execution *run, const execution_end 
                      run->transform ? run->transform->name : "none", end->transfer->name);
 }
 
-/* True if a tensor travels unchanged, so that nothing differs from run to run. */
-static bool stays_staged(const execution *run, const execution_end *end, bool is_local)
-{
-    return end->part_count > 0 && !end->transformed && (is_local || run->takes_strides);
-}
-
 static banyan_status stage_end(execution *run, execution_end *end, bool is_local, bool kept)
 {
-    if (stays_staged(run, end, is_local))
+    /* A tensor that travels unchanged is the same in every run. */
+    if (end->part_count > 0 && !end->transformed && (is_local || run->takes_strides))
         return BANYAN_OK;
     DLTensor parts[BANYAN_TRANSFORM_MAX_PARTS];
     int count;
@@ -217,22 +212,16 @@ static banyan_status submit_padding(const execution *run, size_t number)
     return wave_submit(run, &op, false);
 }
 
-/* Fill padding on a device by moves within this rank. */
-static banyan_status submit_paddings(const execution *run)
-{
-    for (size_t i = 0; i < run->paddings.count; i++)
-        RETURN_IF_FAILED(submit_padding(run, i));
-    return BANYAN_OK;
-}
-
 static banyan_status submit_wave(const execution *run, const execution_wave *wave)
 {
     for (size_t i = 0; i < wave->end_count; i++)
         RETURN_IF_FAILED(submit_end(run, wave->ends[i]));
     for (size_t i = 0; i < wave->local_count; i++)
         RETURN_IF_FAILED(submit_local(run, &wave->locals[i][0], &wave->locals[i][1]));
-    if (run->fills && wave == &run->waves.data[run->waves.count - 1])
-        RETURN_IF_FAILED(submit_paddings(run));
+    /* Padding on a device is filled by moves within this rank. */
+    bool fills = run->fills && wave == &run->waves.data[run->waves.count - 1];
+    for (size_t i = 0; i < run->paddings.count && fills; i++)
+        RETURN_IF_FAILED(submit_padding(run, i));
     return run->plan->checksums ? submit_sums(run, wave) : BANYAN_OK;
 }
 

@@ -160,13 +160,6 @@ uint64_t execution_largest_wave(const execution *run)
     return largest;
 }
 
-static banyan_status alloc_arena(execution *run)
-{
-    uint64_t mine = execution_largest_wave(run), most;
-    RETURN_IF_FAILED(control_max(run->world, mine, &most));
-    return most > 0 ? run_memory_alloc(run->world, (size_t)mine, &run->arena) : BANYAN_OK;
-}
-
 uint64_t execution_sums_rounding(const execution *run)
 {
     return run->plan->checksums ? run_memory_rounded(1) : 0;
@@ -180,5 +173,7 @@ uint64_t execution_set_aside(const execution *run)
 banyan_status execution_plan_waves(execution *run)
 {
     RETURN_IF_FAILED(cut_and_deal(run));
-    return alloc_arena(run);
+    uint64_t mine = execution_largest_wave(run), most;
+    RETURN_IF_FAILED(control_max(run->world, mine, &most));
+    return most > 0 ? run_memory_alloc(run->world, (size_t)mine, &run->arena) : BANYAN_OK;
 }

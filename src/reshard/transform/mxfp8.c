@@ -42,23 +42,12 @@ easy_elements(const uint32_t *restrict values, uint8_t scale, uint8_t *restrict 
         elements[i] = easy_element(values[i], factor);
 }
 
-static void any_elements(const uint32_t *values, uint8_t scale, uint8_t *restrict elements)
-{
-    for (int i = 0; i < BLOCK; i++)
-        elements[i] = any_element(values[i], scale);
-}
-
-static inline uint32_t easy_value(uint8_t element, float factor)
-{
-    return f32_bits(f32_of_bits(f32_of_finite_e4m3(element)) * factor);
-}
-
 static inline __attribute__((always_inline)) void
 easy_values(const uint8_t *restrict elements, uint8_t scale, uint32_t *restrict values)
 {
     float factor = f32_of_bits(F32_POWER(scale - E8M0_BIAS));
     for (int i = 0; i < BLOCK; i++)
-        values[i] = easy_value(elements[i], factor);
+        values[i] = f32_bits(f32_of_bits(f32_of_finite_e4m3(elements[i])) * factor);
 }
 
 static inline __attribute__((always_inline)) bool block_has_nan(const uint8_t *restrict elements)
@@ -86,12 +75,6 @@ static uint32_t any_value(uint8_t element, uint8_t scale)
     if (top + unit < -126)
         return sign | significand << (unit + 149);
     return sign | (F32_POWER(top + unit) + (significand << (23 - top)) - 0x800000);
-}
-
-static void any_values(const uint8_t *elements, uint8_t scale, uint32_t *restrict values)
-{
-    for (int i = 0; i < BLOCK; i++)
-        values[i] = any_value(elements[i], scale);
 }
 
 /* Bf16, in 16-bit integers. */
@@ -161,7 +144,8 @@ static inline __attribute__((always_inline)) void quantize_blocks(banyan_mxfp8_r
         if (!has_nan && scale_is_easy(scales[b]))
             easy_elements(values, scales[b], elements);
         else
-            any_elements(values, scales[b], elements);
+            for (int i = 0; i < BLOCK; i++)
+                elements[i] = any_element(values[i], scales[b]);
     }
 }
 
@@ -172,7 +156,8 @@ dequantize_blocks(const uint8_t *elements, const uint8_t *scales, int64_t blocks
         if (scale_is_easy(scales[b]) && !block_has_nan(elements))
             easy_values(elements, scales[b], values);
         else
-            any_values(elements, scales[b], values);
+            for (int i = 0; i < BLOCK; i++)
+                values[i] = any_value(elements[i], scales[b]);
     }
 }
 

@@ -113,19 +113,14 @@ static banyan_status find_shared(const execution *run, shared_tensors *shared)
 
 /* Then the memory that a run touches in tensors that share it. */
 
-static size_t tensor_of(const execution *run, const execution_end *end)
+static banyan_status add_end(const execution *run, const shared_tensors *shared,
+                             const execution_end *end, run_spans *spans)
 {
     const banyan_piece *piece =
         end->is_send
             ? banyan_layout_piece(run->plan->source, end->transfer->source_piece)
             : banyan_layout_piece(run->plan->destination, end->transfer->destination_piece);
-    return (size_t)piece->tensor;
-}
-
-static banyan_status add_end(const execution *run, const shared_tensors *shared,
-                             const execution_end *end, run_spans *spans)
-{
-    size_t tensor = tensor_of(run, end);
+    size_t tensor = (size_t)piece->tensor;
     strided_view view;
     bool converted = end->transformed && !end->transfer->value_map;
     if (converted || !(end->is_send ? shared->read : shared->written)[tensor])
