@@ -11,12 +11,6 @@
 #define DRAW_SECONDS 0.1
 #define BAR_CELLS 30
 
-static bool wants_information(void)
-{
-    const char *level = getenv("BANYAN_LOG");
-    return level && (strcmp(level, "info") == 0 || strcmp(level, "debug") == 0);
-}
-
 void progress_begin(progress *bar, bool show, const char *what, uint64_t total, bool bytes)
 {
     double now = clock_now_s();
@@ -26,7 +20,9 @@ void progress_begin(progress *bar, bool show, const char *what, uint64_t total, 
                       .bytes = bytes,
                       .began = now,
                       .drawn = now};
-    if (show && total > 0 && !bar->shown && wants_information())
+    const char *level = getenv("BANYAN_LOG");
+    bool logs = level && (strcmp(level, "info") == 0 || strcmp(level, "debug") == 0);
+    if (show && total > 0 && !bar->shown && logs)
         fprintf(stderr, "banyan: info: %s\n", what);
 }
 

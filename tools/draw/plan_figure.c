@@ -63,11 +63,6 @@ static double plan_figure_x_of(const struct drawing *of, double seconds)
     return LEFT + fmin(fmax(share, 0), 1) * (of->width - LEFT - MARGIN);
 }
 
-static double row_height(const struct drawing *of, size_t lane)
-{
-    return of->picture->lanes[lane].kind == PICTURE_BUFFERS ? BUFFERS_ROW : ROW;
-}
-
 static void draw_label(const struct drawing *of, const picture_step *step)
 {
     double x = plan_figure_x_of(of, step->began_s), width = plan_figure_x_of(of, step->ended_s) - x;
@@ -171,7 +166,8 @@ static void draw_lane(struct drawing *of, size_t index, bool first)
 {
     const picture_lane *lane = &of->picture->lanes[index];
     char name[48];
-    double height = row_height(of, index), y = of->y, text_y = y + height / 2 + 2.3;
+    double height = lane->kind == PICTURE_BUFFERS ? BUFFERS_ROW : ROW, y = of->y,
+           text_y = y + height / 2 + 2.3;
     of->lane_y[index] = y;
     if (first) {
         snprintf(name, sizeof name, "rank %d", lane->rank);
@@ -257,14 +253,6 @@ struct spot {
     double x, y, height; /* y: top of the object that it leaves, or reaches */
 };
 
-static void draw_between(const struct drawing *of, const struct spot *from, const struct spot *to,
-                         picture_arrow_kind kind)
-{
-    bool down = from->y < to->y;
-    svg_arrow(of->file, from->x, down ? from->y + from->height : from->y, to->x,
-              down ? to->y : to->y + to->height, arrow_looks[kind].colour, 0.7);
-}
-
 static struct spot spot_of_step(const struct drawing *of, const picture_step *step, double share)
 {
     double x0 = plan_figure_x_of(of, step->began_s), x1 = plan_figure_x_of(of, step->ended_s);
@@ -296,7 +284,9 @@ static void draw_arrow(struct drawing *of, const picture_arrow *arrow)
     if (gets)
         start.x = fmax(fmin(start.x, end.x - SLANT_LEAST), LEFT);
     of->drawn_arrows[arrow->kind] = true;
-    draw_between(of, &start, &end, arrow->kind);
+    bool down = start.y < end.y;
+    svg_arrow(of->file, start.x, down ? start.y + start.height : start.y, end.x,
+              down ? end.y : end.y + end.height, arrow_looks[arrow->kind].colour, 0.7);
 }
 
 static double round_unit(double raw)

@@ -141,15 +141,11 @@ static bool is_current(const work_folder *folder)
            locked.st_dev == named.st_dev && locked.st_ino == named.st_ino;
 }
 
-/* On a file system without locks, the maker of the folder owns it. */
-static bool has_no_locks(int error)
-{
-    return error == ENOSYS || error == EOPNOTSUPP || error == ENOLCK;
-}
-
 static bool lock_it(work_folder *folder, bool is_new)
 {
-    bool locked = flock(folder->lock, LOCK_EX | LOCK_NB) == 0 || (has_no_locks(errno) && is_new);
+    bool locked = flock(folder->lock, LOCK_EX | LOCK_NB) == 0;
+    /* On a file system without locks, the maker of the folder owns it. */
+    locked |= is_new && !locked && (errno == ENOSYS || errno == EOPNOTSUPP || errno == ENOLCK);
     if (locked && is_current(folder))
         return true;
     int error = locked ? ESTALE : errno;

@@ -17,13 +17,6 @@
 #define HIDDEN_MOST (1 << 24)
 #define BUFFER_MOST (UINT64_C(1) << 40) /* bytes */
 
-static void mixed_command_make_sizes(mixed_job *job)
-{
-    for (uint64_t rows = job->rows[0]; rows <= job->rows[1] && job->size_count < MIXED_SIZES_MOST;
-         rows *= 2)
-        job->sizes[job->size_count++].rows = rows;
-}
-
 static int mixed_command_report(const mixed_job *job)
 {
     char text[MIXED_WRONG_BYTES];
@@ -43,7 +36,9 @@ static int mixed_command_report(const mixed_job *job)
 
 static int mixed_command_run_ranks(mixed_job *job)
 {
-    mixed_command_make_sizes(job);
+    for (uint64_t rows = job->rows[0]; rows <= job->rows[1] && job->size_count < MIXED_SIZES_MOST;
+         rows *= 2)
+        job->sizes[job->size_count++].rows = rows;
     int code = forked_run(WHO, job->ranks, mixed_rank, job, job->failed);
     return code == 0 ? mixed_command_report(job) : code;
 }

@@ -87,16 +87,6 @@ static double mixed_rank_expected(const banyan_mixed_grid *grid, banyan_mixed_op
     }
 }
 
-static bool is_long_input(banyan_mixed_op op)
-{
-    return op == BANYAN_MIXED_REDUCESCATTER || op == BANYAN_MIXED_REDUCESCATTER_ALLREDUCE;
-}
-
-static bool is_long_output(banyan_mixed_op op)
-{
-    return op == BANYAN_MIXED_ALLGATHER || op == BANYAN_MIXED_ALLREDUCE_ALLGATHER;
-}
-
 /* A run's tensors. */
 struct tensors {
     DLTensor input, output;
@@ -109,7 +99,9 @@ static void mixed_rank_make_tensors(const struct rank_run *run, banyan_mixed_op 
 {
     const mixed_job *job = run->job;
     uint64_t dp = (uint64_t)run->grid.dp;
-    uint64_t in = is_long_input(op) ? rows * dp : rows, out = is_long_output(op) ? rows * dp : rows;
+    bool scatters = op == BANYAN_MIXED_REDUCESCATTER || op == BANYAN_MIXED_REDUCESCATTER_ALLREDUCE;
+    bool gathers = op == BANYAN_MIXED_ALLGATHER || op == BANYAN_MIXED_ALLREDUCE_ALLGATHER;
+    uint64_t in = scatters ? rows * dp : rows, out = gathers ? rows * dp : rows;
     *made = (struct tensors){.input_shape = {(int64_t)in, (int64_t)job->hidden},
                              .output_shape = {(int64_t)out, (int64_t)job->hidden},
                              .input_elems = in * job->hidden,

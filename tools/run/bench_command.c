@@ -54,12 +54,6 @@ static bool figures_open(figures *made, char **rest, int count)
     return true;
 }
 
-static void figures_close(const figures *old)
-{
-    if (old->own[0])
-        unlink(old->own);
-}
-
 /* Run PyTorch in its own processes, after Banyan's. It prints what it lacks. If it does not end, or
  * fails, the launcher prints a message, and this run does not fail. */
 static void run_torch(int ranks, const char *path)
@@ -102,7 +96,8 @@ static int run_on_gpus(const option_table *table, int ranks, char **rest, int co
     int code = launch_run(&job);
     if (code == 0)
         run_torch(ranks, file.path);
-    figures_close(&file);
+    if (file.own[0])
+        unlink(file.own);
     free(program);
     return code;
 }

@@ -100,13 +100,6 @@ static int run_command_run_ranks(run_job *job)
     return run_command_print_wrong(job) ? 1 : code;
 }
 
-static int run_with_memory(const struct arguments *given, run_job *job)
-{
-    if (run_command_make_sizes(given, job) != BANYAN_OK)
-        return text_fail(WHO);
-    return run_command_run_ranks(job);
-}
-
 static int run_with_failure(const struct arguments *given, run_job *job)
 {
     size_t bytes = MESSAGES_MOST * sizeof *job->sizes;
@@ -115,7 +108,8 @@ static int run_with_failure(const struct arguments *given, run_job *job)
     job->failed = failure_create();
     if (shared != MAP_FAILED && job->failed) {
         job->sizes = shared;
-        code = run_with_memory(given, job);
+        code = run_command_make_sizes(given, job) == BANYAN_OK ? run_command_run_ranks(job)
+                                                               : text_fail(WHO);
     } else {
         fprintf(stderr, WHO ": out of memory\n");
     }

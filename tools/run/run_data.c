@@ -80,12 +80,6 @@ static inline uint32_t run_data_mix(uint32_t value)
     return value ^ value >> 16;
 }
 
-/* Return the key of a rank's row of numbers in a turn. */
-static uint32_t run_data_key_of(int rank, unsigned turn)
-{
-    return run_data_mix((uint32_t)rank * 0x9e3779b9u + turn * 0x85ebca6bu + 1);
-}
-
 static void make_numbers(uint32_t key, uint64_t first, uint32_t numbers[BLOCK])
 {
     for (uint32_t i = 0; i < BLOCK; i++) {
@@ -94,36 +88,22 @@ static void make_numbers(uint32_t key, uint64_t first, uint32_t numbers[BLOCK])
     }
 }
 
-static bool is_active(const run_data *data, int rank, unsigned turn)
-{
-    return (rank + (int)(turn % (unsigned)data->ranks)) % data->ranks < data->active;
-}
-
-static void make_floats(const run_data *data, const uint32_t *numbers, int64_t *values)
-{
-    uint64_t range = 2 * (uint64_t)data->most + 1;
-    for (size_t i = 0; i < BLOCK; i++)
-        values[i] = (int64_t)(numbers[i] * range >> 32) - data->most;
-}
-
-static void make_bits(const uint32_t *numbers, int64_t *values)
-{
-    for (size_t i = 0; i < BLOCK; i++)
-        values[i] = (int64_t)((uint64_t)(numbers[i] * 0x9e3779b9u) << 32 | numbers[i]);
-}
-
 static void make_values(const run_data *data, int rank, unsigned turn, uint64_t first,
                         int64_t values[BLOCK])
 {
     uint32_t numbers[BLOCK];
-    make_numbers(run_data_key_of(rank, turn), first, numbers);
+    make_numbers(run_data_mix((uint32_t)rank * 0x9e3779b9u + turn * 0x85ebca6bu + 1), first,
+                 numbers);
     if (data->bits || !run_data_is_float(data->dtype)) {
-        make_bits(numbers, values);
+        for (size_t i = 0; i < BLOCK; i++)
+            values[i] = (int64_t)((uint64_t)(numbers[i] * 0x9e3779b9u) << 32 | numbers[i]);
         bool compared = !data->bits && data->op != BANYAN_SUM; /* sums wrap around anyhow */
         for (size_t i = 0; i < BLOCK && compared; i++)
             values[i] = integer_value(data->dtype, (uint64_t)values[i]);
-    } else if (is_active(data, rank, turn)) {
-        make_floats(data, numbers, values);
+    } else if ((rank + (int)(turn % (unsigned)data->ranks)) % data->ranks < data->active) {
+        uint64_t range = 2 * (uint64_t)data->most + 1;
+        for (size_t i = 0; i < BLOCK; i++)
+            values[i] = (int64_t)(numbers[i] * range >> 32) - data->most;
     } else {
         memset(values, 0, BLOCK * sizeof *values);
     }

@@ -58,16 +58,11 @@ static void explain_bounds(const run_job *job)
                text_count(job->info.max_message_bytes, high));
 }
 
-static uint64_t run_report_sum_of_checked(const run_job *job)
-{
-    uint64_t sum = 0;
-    for (size_t i = 0; i < job->size_count; i++)
-        sum += job->sizes[i].checked;
-    return sum;
-}
-
 void run_report_end(const run_job *job)
 {
+    uint64_t checked = 0;
+    for (size_t i = 0; i < job->size_count; i++)
+        checked += job->sizes[i].checked;
     char text[TEXT_NUMBER_BYTES];
     bool wrong = false;
     for (size_t i = 0; i < job->size_count; i++)
@@ -80,7 +75,7 @@ void run_report_end(const run_job *job)
                job->info.collective_name);
     else if (!wrong)
         printf("%s output elements were checked in two runs of each size: all are right\n",
-               text_count(run_report_sum_of_checked(job), text));
+               text_count(checked, text));
 }
 
 const char *run_report_wrong(const run_job *job, const run_size *size, char text[RUN_WRONG_BYTES])
