@@ -250,8 +250,8 @@ static banyan_status send_frame(banyan_world *world, int job_rank, const struct 
     return endpoint_send(world->endpoint, job_rank, frame, data, fd);
 }
 
-/* A connection that this rank cannot use loses all its later messages too: then all worlds end,
- * otherwise only the one that lacks this message. */
+/* Without a connection all later messages are lost too, so that all worlds end. Otherwise only the
+ * world ends that lacks this message. */
 static banyan_status fail_to_send(banyan_world *world, banyan_status status)
 {
     if (status != BANYAN_ERR_SYSTEM)

@@ -99,7 +99,7 @@ static bool rank_0_hosts(const struct identity *identity)
     return !identity->has_unique_id && identity->world_size > 1;
 }
 
-/* Rank 0 listens where the others look for it, and itself joins at a private name. */
+/* Rank 0 listens at the address that the others know, and itself joins at a private name. */
 static banyan_status prepare_to_serve(const struct identity *identity,
                                       struct rendezvous_place *place, int *tcp_fd)
 {
@@ -187,8 +187,8 @@ static bool world_report(const banyan_world_options *options, const struct ident
     return reported;
 }
 
-/* Joining has failed here: inform the others, unless this rank has timed out, or they have refused
- * it. False when no rank was informed. */
+/* Inform the others that this rank cannot join, unless it has timed out or was refused. False when
+ * no rank was informed. */
 static bool inform_others(const banyan_world_options *options, const struct identity *identity,
                           struct joining *joining, const error_kept *why)
 {
@@ -366,8 +366,7 @@ static banyan_status join_and_prepare(const banyan_world_options *options,
     return joining->joiner.is_open ? joiner_wait_for_all(&joining->joiner) : BANYAN_OK;
 }
 
-/* True if this rank was ready, and knows neither that all ranks are ready nor that they are
- * not: it tries. */
+/* True if all ranks may be ready: this rank was, and got no reason why the world cannot open. */
 static bool may_start(const struct joining *joining, banyan_status status)
 {
     return status == BANYAN_OK || (joining->joiner.is_ready && !joining->joiner.has_reason &&
@@ -428,7 +427,7 @@ static void destroy_attachments(banyan_world *world)
     }
 }
 
-/* Members that still wait are informed at once of a rank that leaves after a failed wait. */
+/* A rank that leaves after a failed wait informs the members, which may still wait. */
 static void leave_sub(banyan_world *sub, const error_kept *why)
 {
     pthread_mutex_lock(&sub->endpoint->reactor.lock);
@@ -532,8 +531,8 @@ static banyan_status open_sub(banyan_world *parent, const int *ranks, uint64_t i
     return status == BANYAN_OK ? world_locate(sub) : status;
 }
 
-/* The other members do not wait in the split for this rank, which cannot have its world: end their
- * worlds. Returns `status`. */
+/* This rank cannot open its part of the split: end the worlds of the other members, so that they do
+ * not wait for it. Returns `status`. */
 static banyan_status fail_split(banyan_world *parent, uint64_t id, int rank, banyan_status status)
 {
     struct endpoint *endpoint = parent->endpoint;
@@ -544,8 +543,8 @@ static banyan_status fail_split(banyan_world *parent, uint64_t id, int rank, ban
              kept.message);
     pthread_mutex_lock(&endpoint->reactor.lock);
     struct context *context = endpoint_context(endpoint, id);
-    /* It stays until the job's world is closed: the others' messages about its end may still
-     * arrive. */
+    /* The context stays until the job's world is closed: messages about its end may still arrive.
+     */
     if (context)
         liveness_abort(endpoint, context, rank, status, reason);
     pthread_mutex_unlock(&endpoint->reactor.lock);

@@ -20,10 +20,10 @@ typedef struct launch_job {
     double grace_s;     /* between SIGTERM and SIGKILL; 0: LAUNCH_GRACE_SECONDS */
 } launch_job;
 
-/* Run the job to its end and return the exit code: 0 when every rank ended with 0, else that of the
- * first rank that failed (128 + signal when a signal killed it), after a message on stderr. The
- * other ranks are ended: SIGTERM, then SIGKILL after the grace period. 124: the timeout passed; 126
- * and 127: the program cannot be run, or found.
+/* Run the job to its end and return the exit code: 0 when every rank ended with 0. Otherwise it is
+ * that of the first rank that failed, after a message on stderr: 128 + signal when a signal killed
+ * it. The other ranks are ended: SIGTERM, then SIGKILL after the grace period. 124: the timeout
+ * passed; 126 and 127: the program cannot be run, or found.
  *
  * Ranks find each other through BANYAN_RANK, BANYAN_WORLD_SIZE, BANYAN_LOCAL_RANK,
  * BANYAN_LOCAL_SIZE, BANYAN_JOB and BANYAN_SECRET in their environment. Signals that ask a program

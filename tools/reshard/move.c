@@ -63,11 +63,11 @@ static banyan_status reshard_move_make_plan(const job_spec *spec, const move_opt
     options.require_whole_source = !spec->partial_source;
     options.transform = reshard_move_transform_of(made);
     RETURN_IF_FAILED(banyan_world_barrier(made->world));
-    span planning = {.began = clock_now_s()};
+    interval planning = {.began = clock_now_s()};
     RETURN_IF_FAILED(banyan_reshard_plan_create(made->source, made->destination, made->world,
                                                 &options, &made->plan));
     planning.ended = clock_now_s();
-    return span_of_all(made->world, &planning, 1, &made->plan_s);
+    return measure_durations(made->world, &planning, 1, &made->plan_s);
 }
 
 banyan_status move_prepare(const job_spec *spec, const move_options *options, int rank, move *made)

@@ -75,12 +75,12 @@ static banyan_status reshard_files_sum(banyan_world *world, uint64_t mine, uint6
 }
 
 static banyan_status reshard_files_report(const reshard_job *job, const move *moved,
-                                          const span *stages)
+                                          const interval *stages)
 {
     double seconds[STAGES];
     uint64_t read_bytes, written_bytes;
     char title[JOB_SPEC_TITLE_BYTES], texts[5][TEXT_NUMBER_BYTES];
-    RETURN_IF_FAILED(span_of_all(moved->world, stages, STAGES, seconds));
+    RETURN_IF_FAILED(measure_durations(moved->world, stages, STAGES, seconds));
     RETURN_IF_FAILED(
         reshard_files_sum(moved->world, banyan_layout_bytes(moved->source), &read_bytes));
     RETURN_IF_FAILED(
@@ -107,7 +107,7 @@ static banyan_status move_files(const reshard_job *job, int rank, move *moved)
 {
     static banyan_status (*const work[STAGES])(const reshard_job *job, move *moved) = {
         [READING] = read_in, [WRITING] = reshard_files_write_out};
-    span stages[STAGES];
+    interval stages[STAGES];
     RETURN_IF_FAILED(move_prepare(&job->spec, &job->how, rank, moved));
     for (int i = 0; i < STAGES; i++) {
         RETURN_IF_FAILED(banyan_world_barrier(moved->world));

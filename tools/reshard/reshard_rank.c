@@ -23,12 +23,12 @@
 struct run {
     const reshard_job *job;
     move move;
-    span *spans;
+    interval *runs;
     double *seconds;      /* of each iteration */
     uint64_t *pair_bytes; /* [sender × ranks + receiver] */
     uint64_t elems;       /* of this rank's destination, each verified */
     double best_s, median_s, memcpy_bytes_per_s;
-    /* Of all ranks. */
+    /* Over all ranks. */
     uint64_t transfers, bytes, bytes_between; /* between: of them, to another rank */
     uint64_t all_elems;
 };
@@ -177,10 +177,10 @@ static int reshard_rank_ascending(const void *a, const void *b)
 static banyan_status reshard_rank_iterate(struct run *run)
 {
     size_t iters = (size_t)run->job->iters;
-    run->spans = calloc(iters, sizeof *run->spans);
+    run->runs = calloc(iters, sizeof *run->runs);
     run->seconds = calloc(2 * iters, sizeof *run->seconds);
-    if (!run->spans || !run->seconds)
-        return pattern_no_memory(iters * sizeof *run->spans);
+    if (!run->runs || !run->seconds)
+        return pattern_no_memory(iters * sizeof *run->runs);
     progress bar;
     progress_begin(&bar, run->move.rank == 0, "moving", iters, false);
     banyan_status status = BANYAN_OK;
@@ -189,15 +189,15 @@ static banyan_status reshard_rank_iterate(struct run *run)
         if (i > 0 && i + 1 == iters)
             move_poison(&run->move);
         status = banyan_world_barrier(run->move.world);
-        run->spans[i].began = clock_now_s();
+        run->runs[i].began = clock_now_s();
         if (status == BANYAN_OK)
             status = move_execute(&run->move);
-        run->spans[i].ended = clock_now_s();
+        run->runs[i].ended = clock_now_s();
         progress_add(&bar, 1);
     }
     progress_end(&bar);
     RETURN_IF_FAILED(status);
-    RETURN_IF_FAILED(span_of_all(run->move.world, run->spans, iters, run->seconds));
+    RETURN_IF_FAILED(measure_durations(run->move.world, run->runs, iters, run->seconds));
     double *sorted = run->seconds + iters;
     memcpy(sorted, run->seconds, iters * sizeof *sorted);
     qsort(sorted, iters, sizeof *sorted, reshard_rank_ascending);
@@ -420,7 +420,7 @@ int reshard_rank(int rank, void *context)
     const reshard_job *job = context;
     struct run run = {.job = job};
     banyan_status status = reshard_rank_run_all(&run, rank);
-    free(run.spans);
+    free(run.runs);
     free(run.seconds);
     free(run.pair_bytes);
     return move_end(&run.move, status, job->failed);

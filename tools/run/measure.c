@@ -8,10 +8,11 @@
 
 #include "cli/clock.h"
 
-banyan_status span_of_all(banyan_world *world, const span *mine, size_t count, double *seconds)
+banyan_status measure_durations(banyan_world *world, const interval *mine, size_t count,
+                                double *seconds)
 {
     int ranks = banyan_world_size(world);
-    span *all = calloc(count * (size_t)ranks, sizeof *all);
+    interval *all = calloc(count * (size_t)ranks, sizeof *all);
     if (!all)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory: %zu times of %d ranks", count,
                                 ranks);
@@ -19,7 +20,7 @@ banyan_status span_of_all(banyan_world *world, const span *mine, size_t count, d
     for (size_t i = 0; i < count && status == BANYAN_OK; i++) {
         double began = INFINITY, ended = -INFINITY;
         for (int rank = 0; rank < ranks; rank++) {
-            const span *its = &all[(size_t)rank * count + i];
+            const interval *its = &all[(size_t)rank * count + i];
             began = fmin(began, its->began);
             ended = fmax(ended, its->ended);
         }
@@ -55,7 +56,7 @@ static banyan_status measure_rounds(banyan_world *world, char *to, const char *f
                                     double *best_s)
 {
     for (int round = 0; round < ROUNDS; round++) {
-        span mine;
+        interval mine;
         double seconds;
         banyan_status status = banyan_world_barrier(world);
         if (status != BANYAN_OK)
@@ -63,7 +64,7 @@ static banyan_status measure_rounds(banyan_world *world, char *to, const char *f
         mine.began = clock_now_s();
         memcpy(to, from, bytes);
         mine.ended = clock_now_s();
-        status = span_of_all(world, &mine, 1, &seconds);
+        status = measure_durations(world, &mine, 1, &seconds);
         if (status != BANYAN_OK)
             return status;
         if (round == 0 || seconds < *best_s)

@@ -7,13 +7,14 @@
 #include <banyan/world.h>
 
 /* On the clock that all processes of a machine share. */
-typedef struct span {
+typedef struct interval {
     double began, ended;
-} span;
+} interval;
 
-/* Compute for each of `count` spans the time from the first rank's beginning to the last rank's
+/* Compute for each of `count` intervals the time from the first rank's beginning to the last rank's
  * end. Collective. */
-banyan_status span_of_all(banyan_world *world, const span *mine, size_t count, double *seconds);
+banyan_status measure_durations(banyan_world *world, const interval *mine, size_t count,
+                                double *seconds);
 
 /* Keep the calling thread, rank `rank` of `ranks`, on a processor that no other rank is kept on.
  * Nothing happens where there are fewer processors than ranks. */

@@ -7,9 +7,9 @@
 
 #include "launch/forked.h"
 
-/* Every element is a value of its rank, its place and the turn, chosen so that its reductions are
- * exact in any order: integers of all values, which wrap around; floats that are small whole
- * numbers; any bits where elements are only moved. */
+/* Every element is a value of its rank, its place and the turn. Reductions of the values are exact
+ * in any order: integers have all values and wrap around, and floats are small whole numbers.
+ * Elements that are only moved have any bits. */
 typedef struct run_data {
     DLDataType dtype;
     size_t elem_bytes;

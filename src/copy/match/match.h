@@ -26,7 +26,7 @@ typedef struct copy_matches {
 } copy_matches;
 
 /* Write one side's note to the other about one operation, such as an address or strides, into
- * `note`, a bytes_writer of core/containers/bytes.h. NULL: no notes. */
+ * `note`, a bytes_writer of core/containers.h. NULL: no notes. */
 struct bytes_writer;
 typedef banyan_status (*copy_note_fn)(void *context, const banyan_copy_op *op, bool is_send,
                                       struct bytes_writer *note);

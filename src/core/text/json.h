@@ -61,7 +61,7 @@ banyan_status json_member_dtype(json_path *path, const json_t *object, DLDataTyp
 banyan_status json_ints(json_path *path, const json_t *array, int64_t low, int64_t high, size_t max,
                         int64_t *values, size_t *count);
 
-/* The same, of a member. */
+/* Read a member in this way. */
 banyan_status json_member_ints(json_path *path, const json_t *object, const char *key, int64_t low,
                                int64_t high, size_t max, int64_t *values, size_t *count);
 /* Read a member that is an array of exactly `count` integers. */

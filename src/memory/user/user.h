@@ -34,13 +34,13 @@ banyan_status user_memory_read(user_memory *user, const banyan_memory_handle *ha
 banyan_status user_memory_write(user_memory *user, const banyan_memory_handle *handle,
                                 const banyan_iovec *pieces, size_t count, uint64_t total);
 
-/* Measure which of the ways in the set `ways` (bits) is the fastest on this machine: all ranks of
+/* Measure which of the ways in the set `ways` (bits) is the fastest on this machine. All ranks of
  * the node read from each other at once, as they do when weights move. `best` is equal on all of
  * them. Collective over the world. */
 banyan_status measure_ways(memory_space *space, user_memory *user, unsigned ways,
                            user_memory_way *best);
 
-/* Test whether the kernel lets the node's ranks access each other's memory: every rank reads and
+/* Test whether the kernel lets the node's ranks access each other's memory. Every rank reads and
  * writes a word of every peer on its node. `works` is equal on all of them; if false, `reason` is
  * the kernel's error. Collective. */
 banyan_status probe_cma(memory_space *space, bool *works, char *reason, size_t reason_bytes);

@@ -240,8 +240,8 @@ static void hand_out_table(struct rendezvous *rendezvous)
         call_off_here(rendezvous, status);
 }
 
-/* Tell all ranks that all accept connections. Each rank then disconnects; one that cannot be
- * reached finds out by itself. */
+/* Inform all ranks that all accept connections. Each rank then disconnects. A rank that cannot be
+ * reached loses its connection instead, and then tries to open its world. */
 static void let_go(struct rendezvous *rendezvous)
 {
     struct wire_frame frame = {.kind = WIRE_GO};
@@ -348,7 +348,7 @@ static banyan_status take_ready(struct rendezvous *rendezvous, const struct link
     return BANYAN_OK;
 }
 
-/* True if another process claims a rank that is connected: the claim is refused. */
+/* True if another process claims a connected rank; the claim is refused. */
 static bool is_of_another(const struct seat *seat, const struct member *self)
 {
     const struct member *here = &seat->request.self;

@@ -7,17 +7,17 @@
 #include "core/module.h"
 #include "world/world.h"
 
-/* Dissemination: in log2(ranks) steps every rank receives a word from every other, directly or
- * through others. A word may arrive twice, so combining it must be idempotent. */
+/* Dissemination: in log2(ranks) steps every rank receives a value from every other, directly or
+ * through others. A value may arrive twice, so combining it must be idempotent. */
 
-struct word {
+struct value {
     const void *data;
     size_t bytes;
-    void *owned; /* memory of the word to free; NULL: none */
+    void *owned; /* memory of the value to free; NULL: none */
 };
 
-/* True if the received word replaces the current one. */
-typedef bool (*word_wins)(const struct word *received, const struct word *held);
+/* True if the received value replaces the current one. */
+typedef bool (*value_wins)(const struct value *received, const struct value *held);
 
 /* Return the tag of the first step of the collective that begins. Between enter and leave this rank
  * is inside. */
@@ -50,31 +50,31 @@ uint64_t world_next_collective(banyan_world *world)
 }
 
 static banyan_status collectives_take_step(banyan_world *world, uint64_t tag, int reach,
-                                           const char *what, word_wins wins, struct word *word)
+                                           const char *what, value_wins wins, struct value *value)
 {
     int to = (int)(((int64_t)world->rank + reach) % world->size);
     int from = (int)(((int64_t)world->rank - reach + world->size) % world->size);
-    RETURN_IF_FAILED(world_send(world, WIRE_COLLECTIVE, to, tag, word->data, word->bytes, -1));
+    RETURN_IF_FAILED(world_send(world, WIRE_COLLECTIVE, to, tag, value->data, value->bytes, -1));
     struct message *message;
     RETURN_IF_FAILED(world_receive(world, WIRE_COLLECTIVE, from, tag, what, &message));
-    struct word received = {message->data, message->bytes, message->data};
-    if (wins && wins(&received, word)) {
-        free(word->owned);
-        *word = received;
+    struct value received = {message->data, message->bytes, message->data};
+    if (wins && wins(&received, value)) {
+        free(value->owned);
+        *value = received;
         message->data = NULL;
     }
     message_free(message);
     return BANYAN_OK;
 }
 
-/* Exchange words; a word that wins replaces `word`. */
-static banyan_status collectives_disseminate(banyan_world *world, const char *what, word_wins wins,
-                                             struct word *word)
+/* Exchange values; a received value that wins replaces `value`. */
+static banyan_status collectives_disseminate(banyan_world *world, const char *what, value_wins wins,
+                                             struct value *value)
 {
     uint64_t tag = world_enter_collective(world);
     banyan_status status = BANYAN_OK;
     for (int reach = 1; reach < world->size && status == BANYAN_OK; reach *= 2)
-        status = collectives_take_step(world, tag++, reach, what, wins, word);
+        status = collectives_take_step(world, tag++, reach, what, wins, value);
     world_leave_collective(world);
     return status;
 }
@@ -82,7 +82,7 @@ static banyan_status collectives_disseminate(banyan_world *world, const char *wh
 banyan_status world_barrier(banyan_world *world, const char *what)
 {
     RETURN_IF_FAILED(control_check(world));
-    struct word nothing = {0};
+    struct value nothing = {0};
     return collectives_disseminate(world, what, NULL, &nothing);
 }
 
@@ -124,8 +124,8 @@ banyan_status banyan_world_barrier(banyan_world *world)
                                : world_barrier(world, "barrier");
 }
 
-/* Keep the larger of each two values; this rank's word is its own array of them. */
-static bool keep_larger(const struct word *received, const struct word *held)
+/* Keep the larger of each two values; this rank's value is its own array of them. */
+static bool keep_larger(const struct value *received, const struct value *held)
 {
     uint64_t *mine = (uint64_t *)held->data, theirs;
     for (size_t at = 0; received->bytes == held->bytes && at < held->bytes; at += sizeof theirs) {
@@ -139,8 +139,8 @@ static bool keep_larger(const struct word *received, const struct word *held)
 banyan_status control_max_each(banyan_world *world, uint64_t *values, size_t count)
 {
     RETURN_IF_FAILED(control_check(world));
-    struct word word = {.data = values, .bytes = count * sizeof *values};
-    return collectives_disseminate(world, "largest value of all ranks", keep_larger, &word);
+    struct value value = {.data = values, .bytes = count * sizeof *values};
+    return collectives_disseminate(world, "largest value of all ranks", keep_larger, &value);
 }
 
 banyan_status control_max(banyan_world *world, uint64_t mine, uint64_t *max)
@@ -171,7 +171,7 @@ banyan_status control_enter_max(banyan_world *world, uint64_t mine, uint64_t *ma
 }
 
 /* A rank's failure: its number, its status, its message; empty when it has none. */
-static bool lower_rank_wins(const struct word *received, const struct word *held)
+static bool lower_rank_wins(const struct value *received, const struct value *held)
 {
     if (received->bytes < 2 * sizeof(uint32_t) || held->bytes == 0)
         return received->bytes >= 2 * sizeof(uint32_t);
@@ -227,9 +227,9 @@ void world_note_name(const char *text)
 }
 
 /* Set the agreed failure as this rank's error. */
-static banyan_status collectives_take_failure(const banyan_world *world, const struct word *word)
+static banyan_status collectives_take_failure(const banyan_world *world, const struct value *value)
 {
-    bytes_reader reader = bytes_reader_of(word->data, word->bytes);
+    bytes_reader reader = bytes_reader_of(value->data, value->bytes);
     int rank = (int)bytes_read_u32(&reader);
     uint32_t flags = bytes_read_u32(&reader);
     banyan_status status = (banyan_status)(flags & ~FAILURE_IS_NAMED);
@@ -255,25 +255,25 @@ static banyan_status collectives_take_failure(const banyan_world *world, const s
 banyan_status control_agree(banyan_world *world, banyan_status mine)
 {
     unsigned char text[4096];
-    struct word word = {.data = text};
+    struct value value = {.data = text};
     if (mine == BANYAN_OK)
         agreed_name[0] = '\0';
     if (mine == BANYAN_OK)
         RETURN_IF_FAILED(control_check(world));
     else
-        word.bytes = write_failure(world->rank, mine, text, sizeof text);
+        value.bytes = write_failure(world->rank, mine, text, sizeof text);
     error_kept kept = error_keep(mine);
     world->agreeing = control_check(world) == BANYAN_OK;
     world->in_vain = mine == BANYAN_ERR_TIMEOUT && !world->in_vain ? &kept : world->in_vain;
     banyan_status status = collectives_disseminate(
-        world, "agreement on whether all ranks succeeded", lower_rank_wins, &word);
+        world, "agreement on whether all ranks succeeded", lower_rank_wins, &value);
     world->agreeing = false;
     world->in_vain = world->in_vain == &kept ? NULL : world->in_vain;
-    if (status == BANYAN_OK && word.bytes > 0) {
+    if (status == BANYAN_OK && value.bytes > 0) {
         endpoint_flush(world->endpoint); /* a failing rank may end its process at once */
-        status = collectives_take_failure(world, &word);
+        status = collectives_take_failure(world, &value);
     }
-    free(word.owned);
+    free(value.owned);
     return status;
 }
 

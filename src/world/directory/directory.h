@@ -6,7 +6,7 @@
 #include "core/containers.h"
 #include "world/control.h"
 
-/* one rank's share: its puts, its keys and its questions */
+/* The directory's data at one rank: its puts, its keys and its questions. */
 typedef struct directory_part directory_part;
 
 banyan_status directory_part_create(int rank, int world_size, directory_part **part);

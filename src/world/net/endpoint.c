@@ -314,7 +314,7 @@ banyan_status endpoint_introduce(struct endpoint *endpoint, struct member_table 
     RETURN_IF_FAILED(number_nodes(endpoint));
     if (endpoint->size > 1)
         RETURN_IF_FAILED(endpoint_check_descriptors(endpoint, rank_0_hosts));
-    /* Reserve now: when out of memory later, this rank can still connect and remember losses. */
+    /* Reserve now, so that this rank can connect and record losses even when memory runs out. */
     if (!array_reserve(&endpoint->wanted, (size_t)endpoint->size) ||
         !array_reserve(&endpoint->lost, (size_t)endpoint->size))
         return BANYAN_ERR_NO_MEMORY;
@@ -431,7 +431,8 @@ static void say_goodbye(struct endpoint *endpoint, banyan_status status, const c
 void endpoint_close(struct endpoint *endpoint, banyan_status status, const char *reason)
 {
     if (endpoint->forked)
-        return; /* its threads are the parent's; the process's end frees the memory */
+        return; /* a forked child: the thread is the parent's, and the memory goes with the process
+                 */
     if (endpoint->has_thread) {
         say_goodbye(endpoint, status, reason);
         atomic_store(&endpoint->stop, true);

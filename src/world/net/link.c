@@ -10,7 +10,7 @@
 
 #include "core/error.h"
 
-/* Most bytes of a refusal's reason that are repeated. */
+/* Limit of a refusal's reason in a message. */
 #define REFUSAL_BYTES 1024
 /* Memory for a payload before any of it has arrived. A header can claim any size at no cost, so
  * memory grows with the bytes that arrive. */

@@ -298,7 +298,7 @@ static void log_stranger(struct reactor *reactor, const struct link *link, banya
                           link->who, banyan_last_error());
 }
 
-/* Make the kernel drop the connection at once too, without waiting for an answer. */
+/* Reset the connection when it is closed, so that the kernel keeps nothing of it. */
 static void forget_at_once(const struct link *link)
 {
     struct linger none = {.l_onoff = 1};
@@ -402,7 +402,7 @@ static ssize_t receive_some(struct link *link, unsigned char *data, size_t bytes
     if (got < 0)
         return got;
     if (message.msg_flags & MSG_CTRUNC)
-        keep_descriptor(link, -1); /* no space for it in this process; its place is kept */
+        keep_descriptor(link, -1); /* the kernel dropped it: -1 keeps the order of the others */
     for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header;
          header = CMSG_NXTHDR(&message, header)) {
         if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
