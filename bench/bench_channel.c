@@ -5,10 +5,10 @@
 #include <string.h>
 #include <time.h>
 
+#include "channel/multi_copy.h"
 #include "channel/packet.h"
 #include "channel/port.h"
 #include "channel/reduce.h"
-#include "channel/spread.h"
 #include "core/deadline.h"
 #include "memory/stream.h"
 
@@ -143,30 +143,30 @@ static void run_memcpy_each(const struct job *job)
         memcpy(buffer(job, i), buffer(job, 0), job->bytes);
 }
 
-static void spread(const struct job *job, spread_way way)
+static void copy_to_all(const struct job *job, multi_copy_way way)
 {
     void *destinations[MOST_SOURCES];
     for (uint32_t i = 0; i < job->sources; i++)
         destinations[i] = buffer(job, i + 1);
-    spread_bytes(destinations, job->sources, buffer(job, 0), job->bytes, way);
+    multi_copy_bytes(destinations, job->sources, buffer(job, 0), job->bytes, way);
 }
 
-static void run_spread(const struct job *job)
+static void run_copies(const struct job *job)
 {
-    spread(job, SPREAD_PLAIN);
+    copy_to_all(job, MULTI_COPY_PLAIN);
 }
 
-static void run_spread_past_cache(const struct job *job)
+static void run_copies_past_cache(const struct job *job)
 {
-    spread(job, SPREAD_PAST_CACHE);
+    copy_to_all(job, MULTI_COPY_PAST_CACHE);
 }
 
-static void measure_spread(void)
+static void measure_copies(void)
 {
-    static void (*const runs[])(const struct job *) = {run_memcpy_each, run_spread,
-                                                       run_spread_past_cache};
+    static void (*const runs[])(const struct job *) = {run_memcpy_each, run_copies,
+                                                       run_copies_past_cache};
     printf("\nOne to many, 64 MiB each: GB/s written\n%12s %12s %8s %11s\n", "destinations",
-           "memcpy each", "spread", "past cache");
+           "memcpy each", "multi-copy", "past cache");
     for (uint32_t count = 1; count <= MOST_SOURCES; count += count == 1 ? 2 : 4) {
         printf("%12u", count);
         for (int i = 0; i < 3; i++) {
@@ -344,7 +344,7 @@ int main(void)
         return 1;
     fill();
     measure_reductions();
-    measure_spread();
+    measure_copies();
     measure_packets();
     bool ok = measure_ports();
     free(memory);

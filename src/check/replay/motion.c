@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "plan/op.h"
+
 buffer_view motion_view(replay *all, int rank, plan_buffer buffer, bool packets, uint32_t run)
 {
     rank_state *of = &all->ranks[rank];
@@ -44,9 +46,6 @@ static bool is_ordered(const motion *by, const touch *other, bool seen)
         return other->time < by->time || chains->list[by->chain].kind == CHAIN_CALLER;
     return vector_clock_orders(by->known, chains, other->chain, other->time, seen);
 }
-
-static const char *const buffer_words[] = {
-    [PLAN_INPUT] = "input", [PLAN_OUTPUT] = "output", [PLAN_SCRATCH] = "scratch"};
 
 /* Name the missing synchronization between the two; `first` came earlier in the replay. */
 static void motion_advise(const motion *by, const touch *first, bool relaxed_only, char *text,
@@ -120,7 +119,7 @@ static bool motion_collide(motion *by, const buffer_view *at, cell *with, const 
     motion_advise(by, other, draft.relaxed_only, advice, sizeof advice);
     return findings_add(
         all->findings, &draft, "rank %d's %s%s, %s: %s, and nothing orders the two; %s", at->rank,
-        at->packets ? "packets in " : "", buffer_words[at->buffer],
+        at->packets ? "packets in " : "", plan_buffer_word(at->buffer),
         replay_bytes_text(all, at->buffer, at->packets, by->at, by->at + by->bytes, span), who,
         advice);
 }
@@ -163,7 +162,7 @@ static bool report_nothing_read(motion *by, const buffer_view *from)
         all->findings, &draft, "%s reads %s of rank %d's %s, which has not been written",
         replay_place_text(all, by->instance, place),
         replay_bytes_text(all, from->buffer, from->packets, by->at, by->at + by->bytes, span),
-        from->rank, buffer_words[from->buffer]);
+        from->rank, plan_buffer_word(from->buffer));
 }
 
 /* Record packets that have arrived: merge their clocks and, after the last one, the end of their
