@@ -9,7 +9,7 @@
 
 #define LINE_BYTES 64
 
-/* One per lane, in the receiver's memory: the next chunk that neither end has taken. */
+/* One per flow, in the receiver's memory: the next chunk that neither end has taken. */
 typedef struct direct_claim {
     _Atomic uint64_t next;
     char padding[LINE_BYTES - sizeof(uint64_t)];
@@ -172,11 +172,11 @@ static void run_shared(const direct_moves *moves, direct_claim *claim, bool stre
     }
 }
 
-static banyan_status read_lane(direct_reader *reader, const direct_lane *lane)
+static banyan_status read_flow(direct_reader *reader, const direct_flow *flow)
 {
     banyan_status status = BANYAN_OK;
-    for (size_t i = 0; i < lane->reads.count && status == BANYAN_OK; i++)
-        status = direct_reader_read(reader, &lane->reads.data[i]);
+    for (size_t i = 0; i < flow->reads.count && status == BANYAN_OK; i++)
+        status = direct_reader_read(reader, &flow->reads.data[i]);
     if (status == BANYAN_OK)
         status = direct_reader_finish(reader);
     if (status != BANYAN_OK)
@@ -192,7 +192,7 @@ static banyan_status work_with(direct_state *state, const direct_partner_run *ru
     copy_direct_run_all(&partner->out.own, streaming);
     copy_direct_run_all(&partner->in.own, streaming);
     run_shared(&partner->in.shared, run->in, streaming);
-    banyan_status status = read_lane(state->reader, &partner->in);
+    banyan_status status = read_flow(state->reader, &partner->in);
     return status == BANYAN_OK ? BANYAN_OK : control_first_cause(state->world, status);
 }
 

@@ -115,24 +115,24 @@ static banyan_status map_far(banyan_world *world, const direct_place *far, strid
     return BANYAN_OK;
 }
 
-static banyan_status add_recv(banyan_world *world, direct_plan *plan, direct_lane *lane,
+static banyan_status add_recv(banyan_world *world, direct_plan *plan, direct_flow *flow,
                               const direct_place *own, const direct_place *far)
 {
     if (!direct_place_is_symmetric(far)) {
         direct_gather gather;
         if (direct_place_is_symmetric(own))
             return BANYAN_OK;
-        RETURN_IF_FAILED(direct_gather_plan(far, &own->view, &lane->read_memory, &gather));
-        return array_push(&lane->reads, gather) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+        RETURN_IF_FAILED(direct_gather_plan(far, &own->view, &flow->read_memory, &gather));
+        return array_push(&flow->reads, gather) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
     }
     strided_view from;
     RETURN_IF_FAILED(map_far(world, far, &from));
     RETURN_IF_FAILED(direct_pages_add(&plan->pages, &from, false));
-    return direct_moves_add(direct_place_is_symmetric(own) ? &lane->shared : &lane->own, &own->view,
+    return direct_moves_add(direct_place_is_symmetric(own) ? &flow->shared : &flow->own, &own->view,
                             &from);
 }
 
-static banyan_status add_send(banyan_world *world, direct_plan *plan, direct_lane *lane,
+static banyan_status add_send(banyan_world *world, direct_plan *plan, direct_flow *flow,
                               const direct_place *own, const direct_place *far)
 {
     if (!direct_place_is_symmetric(far))
@@ -140,7 +140,7 @@ static banyan_status add_send(banyan_world *world, direct_plan *plan, direct_lan
     strided_view to;
     RETURN_IF_FAILED(map_far(world, far, &to));
     RETURN_IF_FAILED(direct_pages_add(&plan->pages, &to, true));
-    return direct_moves_add(direct_place_is_symmetric(own) ? &lane->shared : &lane->own, &to,
+    return direct_moves_add(direct_place_is_symmetric(own) ? &flow->shared : &flow->own, &to,
                             &own->view);
 }
 
@@ -158,13 +158,13 @@ static banyan_status map_attached(direct_plan *plan, const direct_place *far, st
     return BANYAN_OK;
 }
 
-static banyan_status add_device_send(banyan_world *world, direct_plan *plan, direct_lane *lane,
+static banyan_status add_device_send(banyan_world *world, direct_plan *plan, direct_flow *flow,
                                      const direct_place *own, const direct_place *far)
 {
     strided_view to;
     RETURN_IF_FAILED(far->handle.kind == BANYAN_MEMORY_DEVICE ? map_attached(plan, far, &to)
                                                               : map_far(world, far, &to));
-    return direct_moves_add_whole(&lane->own, &to, &own->view);
+    return direct_moves_add_whole(&flow->own, &to, &own->view);
 }
 
 static bool direct_plan_is_on_device(const direct_plan *plan)
@@ -181,16 +181,16 @@ static banyan_status add_match(banyan_world *world, direct_plan *plan, direct_pa
         return BANYAN_OK;
     direct_place far;
     RETURN_IF_FAILED(read_far(match, &far));
-    direct_lane *lane = is_send ? &partner->out : &partner->in;
-    lane->bytes += match->bytes;
+    direct_flow *flow = is_send ? &partner->out : &partner->in;
+    flow->bytes += match->bytes;
     if (direct_plan_is_on_device(plan))
-        return is_send ? add_device_send(world, plan, lane, own, &far) : BANYAN_OK;
+        return is_send ? add_device_send(world, plan, flow, own, &far) : BANYAN_OK;
     if (!is_send)
         plan->bytes += match->bytes;
     else if (direct_place_is_symmetric(&far) && !direct_place_is_symmetric(own))
         plan->bytes += match->bytes;
-    return is_send ? add_send(world, plan, lane, own, &far)
-                   : add_recv(world, plan, lane, own, &far);
+    return is_send ? add_send(world, plan, flow, own, &far)
+                   : add_recv(world, plan, flow, own, &far);
 }
 
 static banyan_status add_matches(banyan_world *world, direct_plan *plan, const copy_match *matches,
@@ -206,7 +206,7 @@ static banyan_status add_matches(banyan_world *world, direct_plan *plan, const c
     return BANYAN_OK;
 }
 
-static banyan_status finish_lanes(direct_plan *plan)
+static banyan_status finish_flows(direct_plan *plan)
 {
     for (size_t i = 0; i < plan->partner_count; i++) {
         direct_partner *partner = &plan->partners[i];
@@ -233,8 +233,8 @@ static banyan_status direct_plan_add_local(direct_plan *plan, const banyan_copy_
 }
 
 /* Local to each rank. */
-static banyan_status plan_lanes(banyan_world *world, direct_plan *plan,
-                                const banyan_copy_batch *batch, const copy_matches *matches)
+static banyan_status direct_plan_flows(banyan_world *world, direct_plan *plan,
+                                       const banyan_copy_batch *batch, const copy_matches *matches)
 {
     RETURN_IF_FAILED(list_partners(plan, banyan_world_rank(world), matches));
     RETURN_IF_FAILED(add_matches(world, plan, matches->sends, matches->send_count, true));
@@ -243,7 +243,7 @@ static banyan_status plan_lanes(banyan_world *world, direct_plan *plan,
     if (direct_plan_is_on_device(plan))
         return BANYAN_OK;
     direct_pages_prefault(&plan->pages);
-    return finish_lanes(plan);
+    return finish_flows(plan);
 }
 
 static banyan_status want_destinations(direct_plan *plan, const copy_matches *matches)
@@ -286,25 +286,25 @@ static banyan_status plan_fill(banyan_world *world, banyan_transport *transport,
     if (direct_plan_is_on_device(plan))
         status = attach_destinations(world, plan, &matches);
     if (status == BANYAN_OK)
-        status = plan_lanes(world, plan, batch, &matches);
+        status = direct_plan_flows(world, plan, batch, &matches);
     copy_matches_free(&matches);
     array_free(&plan->wanted);
     return status;
 }
 
-static void lane_free(direct_lane *lane)
+static void direct_flow_free(direct_flow *flow)
 {
-    direct_moves_free(&lane->shared);
-    direct_moves_free(&lane->own);
-    array_free(&lane->reads);
-    arena_free(&lane->read_memory);
+    direct_moves_free(&flow->shared);
+    direct_moves_free(&flow->own);
+    array_free(&flow->reads);
+    arena_free(&flow->read_memory);
 }
 
 static void plan_clear(direct_plan *plan)
 {
     for (size_t i = 0; i < plan->partner_count; i++) {
-        lane_free(&plan->partners[i].in);
-        lane_free(&plan->partners[i].out);
+        direct_flow_free(&plan->partners[i].in);
+        direct_flow_free(&plan->partners[i].out);
     }
     free(plan->partners);
     direct_moves_free(&plan->local);

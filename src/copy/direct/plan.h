@@ -68,18 +68,18 @@ void direct_reader_reset(direct_reader *reader);
  * the receiver reads through the transport.
  *
  * On devices the sender moves all of it: stores to a peer are faster than loads from one. Then
- * `own` of an outgoing lane is a list of whole moves, without chunks. */
-typedef struct direct_lane {
+ * `own` of an outgoing flow is a list of whole moves, without chunks. */
+typedef struct direct_flow {
     direct_moves shared;
     direct_moves own;
     ARRAY(direct_gather) reads;
     arena read_memory;
     uint64_t bytes; /* of the tasks */
-} direct_lane;
+} direct_flow;
 
 typedef struct direct_partner {
     int peer;
-    direct_lane in, out;
+    direct_flow in, out;
 } direct_partner;
 
 typedef struct direct_plan {

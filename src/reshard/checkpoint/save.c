@@ -37,44 +37,28 @@ static bool save_is_first(const struct save *save)
     return banyan_world_rank(save->world) == 0;
 }
 
-static uint64_t save_set_bytes(const banyan_tensors *tensors)
+static uint64_t save_set_bytes(const struct save *save)
 {
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < banyan_tensors_count(tensors); i++) {
-        const DLTensor *tensor = banyan_tensors_get(tensors, i);
-        uint64_t product = banyan_dtype_bytes(tensor->dtype);
-        for (int d = 0; d < tensor->ndim; d++)
-            product *= (uint64_t)tensor->shape[d];
-        bytes += product;
-    }
-    return bytes;
+    return checkpoint_tensors_bytes(banyan_tensors_get(save->tensors, 0), save->count);
 }
 
 static banyan_status write_tensors(struct save *save, const char *parent)
 {
-    const char **tensor_names = calloc(save->count, sizeof *tensor_names);
-    DLTensor *tensors = calloc(save->count, sizeof *tensors);
-    banyan_status status = BANYAN_ERR_NO_MEMORY;
-    if (!tensor_names || !tensors) {
-        error_no_memory(save->count * sizeof *tensors, "a list of tensors");
-        goto free_lists;
-    }
-    for (size_t i = 0; i < save->count; i++) {
+    const char **tensor_names = alloc_zeroed(save->count, sizeof *tensor_names, "tensors' names");
+    RETURN_IF_NO_MEMORY(tensor_names);
+    for (size_t i = 0; i < save->count; i++)
         tensor_names[i] = banyan_layout_tensor(save->layout, i)->name;
-        tensors[i] = *banyan_tensors_get(save->tensors, i);
-    }
-    progress_state progress = {&save->options, 0, save_set_bytes(save->tensors)};
+    progress_state progress = {&save->options, 0, save_set_bytes(save)};
     char what[PATH_MAX + 96];
     int used = snprintf(what, PATH_MAX, "%s/%s/" FILE_NAME, save->folder, save->rank_name);
     if (save->file_count > 1 && used < PATH_MAX)
         snprintf(what + used, sizeof what - (size_t)used,
                  " (one of %d files with %" PRIu64 " bytes of tensors together)", save->file_count,
                  save->all_bytes);
-    status = checkpoint_write_tensors(parent, what, tensor_names, tensors, save->count, &progress,
-                                      &save->file);
-free_lists:
+    banyan_status status =
+        checkpoint_write_tensors(parent, what, tensor_names, banyan_tensors_get(save->tensors, 0),
+                                 save->count, &progress, &save->file);
     free(tensor_names);
-    free(tensors);
     return status;
 }
 
@@ -111,7 +95,7 @@ struct holding {
 /* Number the ranks with a file from 0, if all have succeeded so far. Collective. */
 static banyan_status number_file(struct save *save, banyan_status status)
 {
-    struct holding mine = {save->count > 0, save->count > 0 ? save_set_bytes(save->tensors) : 0};
+    struct holding mine = {save->count > 0, save->count > 0 ? save_set_bytes(save) : 0};
     void *gathered;
     int before = 0;
     RETURN_IF_FAILED(

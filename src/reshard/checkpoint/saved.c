@@ -128,29 +128,20 @@ static banyan_status saved_check_maps(const saved_model *saved, size_t t)
 static banyan_status saved_check_covered(const saved_model *saved, size_t t)
 {
     const banyan_local_tensor *tensor = &saved->index.tensors.data[t];
-    ARRAY(banyan_box) missing = {0};
-    banyan_status status = BANYAN_OK;
-    RETURN_IF_NO_MEMORY(array_push(&missing, box_whole(tensor->ndim, tensor->shape)));
-    for (size_t p = saved->first_piece[t]; p < saved->first_piece[t + 1]; p++) {
-        const banyan_box *cut = &saved_piece_of(saved, p)->piece.box;
-        for (size_t i = missing.count; i-- > 0;) {
-            banyan_box rest[2 * BANYAN_MAX_DIMS], from = missing.data[i];
-            int count = banyan_box_subtract(&from, cut, rest);
-            missing.data[i] = missing.data[--missing.count];
-            for (int r = 0; r < count; r++) {
-                if (!array_push(&missing, rest[r])) {
-                    array_free(&missing);
-                    return BANYAN_ERR_NO_MEMORY;
-                }
-            }
-        }
-    }
+    size_t first = saved->first_piece[t], count = saved->first_piece[t + 1] - first;
+    banyan_box whole = box_whole(tensor->ndim, tensor->shape), hole;
+    banyan_box *boxes = alloc_zeroed(count, sizeof *boxes, "an index");
+    bool found;
+    RETURN_IF_NO_MEMORY(boxes);
+    for (size_t p = 0; p < count; p++)
+        boxes[p] = saved_piece_of(saved, first + p)->piece.box;
+    banyan_status status = boxes_find_hole(&whole, boxes, count, &found, &hole);
+    free(boxes);
     char text[BOX_TEXT_BYTES];
-    if (missing.count > 0 && banyan_box_elems(&missing.data[0]) > 0)
+    if (status == BANYAN_OK && found)
         status =
             error_set(BANYAN_ERR_INVALID, "%s: no file has box %s of tensor %s", saved->index_path,
-                      banyan_box_format(&missing.data[0], text, sizeof text), tensor->name);
-    array_free(&missing);
+                      banyan_box_format(&hole, text, sizeof text), tensor->name);
     return status;
 }
 

@@ -23,6 +23,18 @@ banyan_status checkpoint_options_take(const banyan_checkpoint_options *options,
     return options_take(options, "BANYAN_CHECKPOINT_OPTIONS_INIT", taken, sizeof *taken);
 }
 
+uint64_t checkpoint_tensors_bytes(const DLTensor *tensors, size_t count)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t tensor = banyan_dtype_bytes(tensors[i].dtype);
+        for (int d = 0; d < tensors[i].ndim; d++)
+            tensor *= (uint64_t)tensors[i].shape[d];
+        bytes += tensor;
+    }
+    return bytes;
+}
+
 /* A tensor and its place in the file. */
 struct placed {
     safetensors_entry *entries; /* in the order of their data */
@@ -158,25 +170,13 @@ banyan_status checkpoint_write_tensors(const char *folder, const char *what,
     return status;
 }
 
-static uint64_t tensors_bytes(const DLTensor *tensors, size_t count)
-{
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < count; i++) {
-        uint64_t tensor = banyan_dtype_bytes(tensors[i].dtype);
-        for (int d = 0; d < tensors[i].ndim; d++)
-            tensor *= (uint64_t)tensors[i].shape[d];
-        bytes += tensor;
-    }
-    return bytes;
-}
-
 banyan_status banyan_checkpoint_write(const char *path, const char *const *tensor_names,
                                       const DLTensor *tensors, size_t count,
                                       const banyan_checkpoint_options *options)
 {
     banyan_checkpoint_options taken;
     RETURN_IF_FAILED(checkpoint_options_take(options, &taken));
-    progress_state progress = {&taken, 0, tensors_bytes(tensors, count)};
+    progress_state progress = {&taken, 0, checkpoint_tensors_bytes(tensors, count)};
     char *folder = path_parent(path);
     new_file file;
     RETURN_IF_NO_MEMORY(folder);

@@ -16,10 +16,12 @@ typedef struct progress_state {
 
 void progress_add(progress_state *progress, uint64_t bytes);
 
-/* Merge the caller's options with the defaults. */
-/* INVALID: their size is not set. */
+/* Merge the caller's options with the defaults. INVALID: their size is not set. */
 banyan_status checkpoint_options_take(const banyan_checkpoint_options *options,
                                       banyan_checkpoint_options *taken);
+
+/* Return the bytes of the tensors' elements. */
+uint64_t checkpoint_tensors_bytes(const DLTensor *tensors, size_t count);
 
 /* Write a file without a name, with these tensors, to the file system of `folder`. `what` is for
  * errors. */

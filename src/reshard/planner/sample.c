@@ -207,9 +207,9 @@ static banyan_status ask_round(struct imagined *imagined, struct actor *actor, i
 /* Run the checks of a first run. */
 static banyan_status sample_prove(const struct actor *actor, const planner_result *result)
 {
-    const check_part part = {actor->rank, actor->source, actor->destination, result};
+    const check_rank part = {actor->rank, actor->source, actor->destination, result};
     double began = plan_processor_s();
-    banyan_status status = check_part_sound(&part);
+    banyan_status status = check_rank_sound(&part);
     actor->cost->prove_seconds = plan_processor_s() - began;
     return status;
 }

@@ -47,7 +47,7 @@ static bool add_dim(byte_tensor *made, int64_t extent, int64_t stride)
     return true;
 }
 
-static bool plain_scales(const banyan_transform_task *task, const mxfp8_box *box,
+static bool plain_scales(const banyan_transform_task *task, const banyan_box *box,
                          const mxfp8_scales *scales, byte_tensor *made)
 {
     int last = box->ndim - 1;
@@ -67,7 +67,7 @@ static bool plain_scales(const banyan_transform_task *task, const mxfp8_box *box
 
 /* A view of swizzled scales exists only for whole tiles of a matrix whose rows come right before
  * its columns. */
-static bool swizzled_scales(const banyan_transform_task *task, const mxfp8_box *box,
+static bool swizzled_scales(const banyan_transform_task *task, const banyan_box *box,
                             const mxfp8_scales *scales, byte_tensor *made)
 {
     int cols = box->ndim - 1, rows = cols - 1, fastest = task->local->ndim - 1;
@@ -100,7 +100,7 @@ static banyan_status scales_tensor(const banyan_transform *transform,
 {
     mxfp8_scales scales;
     DLDevice device;
-    mxfp8_box box;
+    banyan_box box;
     byte_tensor bytes = {0};
     RETURN_IF_FAILED(mxfp8_scales_of_task(transform, task, &scales, &device));
     mxfp8_task_box(task, &box);

@@ -9,7 +9,7 @@
 #define CHUNK_BLOCKS 64
 #define CHUNK (CHUNK_BLOCKS * MXFP8_BLOCK)
 
-mxfp8_rows mxfp8_rows_begin(const mxfp8_box *box)
+mxfp8_rows mxfp8_rows_begin(const banyan_box *box)
 {
     mxfp8_rows rows = {.box = box, .outer = box->ndim > 0 ? box->ndim - 1 : 0, .length = 1};
     for (int d = 0; d < box->ndim; d++) {
@@ -75,7 +75,7 @@ static void run_store(const strided_view *run, const void *data)
         strided_unpack(run, 0, run->elems, data);
 }
 
-void mxfp8_box_quantize(banyan_mxfp8_rule rule, const mxfp8_box *box, const mxfp8_memory *from,
+void mxfp8_box_quantize(banyan_mxfp8_rule rule, const banyan_box *box, const mxfp8_memory *from,
                         const mxfp8_memory *elements, const mxfp8_scales *scales)
 {
     float loaded[CHUNK];
@@ -103,7 +103,7 @@ static int64_t chunk_length(int64_t position, int64_t left)
     return left < length ? left : length;
 }
 
-void mxfp8_box_dequantize(const mxfp8_box *box, const mxfp8_memory *elements,
+void mxfp8_box_dequantize(const banyan_box *box, const mxfp8_memory *elements,
                           const mxfp8_scales *scales, const mxfp8_memory *to)
 {
     float values[CHUNK];
@@ -122,7 +122,7 @@ void mxfp8_box_dequantize(const mxfp8_box *box, const mxfp8_memory *elements,
     }
 }
 
-void mxfp8_box_scales_read(const mxfp8_box *box, const mxfp8_scales *scales,
+void mxfp8_box_scales_read(const banyan_box *box, const mxfp8_scales *scales,
                            const mxfp8_memory *box_scales)
 {
     for (mxfp8_rows rows = mxfp8_rows_begin(box); !rows.ended; mxfp8_rows_next(&rows)) {
@@ -133,7 +133,7 @@ void mxfp8_box_scales_read(const mxfp8_box *box, const mxfp8_scales *scales,
     }
 }
 
-void mxfp8_box_scales_write(const mxfp8_box *box, const mxfp8_scales *scales,
+void mxfp8_box_scales_write(const banyan_box *box, const mxfp8_scales *scales,
                             const mxfp8_memory *box_scales)
 {
     for (mxfp8_rows rows = mxfp8_rows_begin(box); !rows.ended; mxfp8_rows_next(&rows)) {
@@ -144,9 +144,9 @@ void mxfp8_box_scales_write(const mxfp8_box *box, const mxfp8_scales *scales,
     }
 }
 
-void mxfp8_task_box(const banyan_transform_task *task, mxfp8_box *box)
+void mxfp8_task_box(const banyan_transform_task *task, banyan_box *box)
 {
-    *box = (mxfp8_box){.ndim = task->whole->ndim};
+    *box = (banyan_box){.ndim = task->whole->ndim};
     for (int d = 0; d < box->ndim; d++) {
         box->start[d] = task->local_start[d];
         box->extent[d] = 1;
@@ -156,9 +156,9 @@ void mxfp8_task_box(const banyan_transform_task *task, mxfp8_box *box)
             box->extent[task->dim_map[g]] = task->local->shape[g];
 }
 
-void mxfp8_task_wire_box(const banyan_transform_task *task, mxfp8_box *box)
+void mxfp8_task_wire_box(const banyan_transform_task *task, banyan_box *box)
 {
-    *box = (mxfp8_box){.ndim = task->local->ndim};
+    *box = (banyan_box){.ndim = task->local->ndim};
     for (int g = 0; g < box->ndim; g++)
         box->extent[g] = task->local->shape[g];
 }
@@ -187,7 +187,7 @@ void mxfp8_task_memory(const banyan_transform_task *task, const DLTensor *tensor
 
 bool mxfp8_task_cuts_block(const banyan_transform_task *task, int64_t *block)
 {
-    mxfp8_box box;
+    banyan_box box;
     mxfp8_task_box(task, &box);
     if (box.ndim == 0)
         return false;

@@ -30,18 +30,13 @@ void mxfp8_scales_read(const mxfp8_scales *view, const int64_t *index, int64_t f
 /* Zero all scales, and the gaps between and behind them in a swizzled matrix. */
 void mxfp8_scales_clear(const mxfp8_scales *view);
 
-/* A box of a scaled tensor, in that tensor's coordinates: blocks run along the last dimension from
- * the tensor's start. */
-typedef struct mxfp8_box {
-    int ndim;
-    int64_t start[BANYAN_MAX_DIMS];
-    int64_t extent[BANYAN_MAX_DIMS];
-} mxfp8_box;
+/* A box of a scaled tensor is in that tensor's coordinates: blocks run along the last dimension
+ * from the tensor's start. */
 
 /* Iterate over the rows of a box in row-major order: `for (mxfp8_rows rows = mxfp8_rows_begin(box);
  * !rows.ended; mxfp8_rows_next(&rows))`. */
 typedef struct mxfp8_rows {
-    const mxfp8_box *box;
+    const banyan_box *box;
     int outer;                      /* dimensions except the last */
     int64_t at[BANYAN_MAX_DIMS];    /* in the box */
     int64_t index[BANYAN_MAX_DIMS]; /* in the tensor */
@@ -49,7 +44,7 @@ typedef struct mxfp8_rows {
     bool ended;
 } mxfp8_rows;
 
-mxfp8_rows mxfp8_rows_begin(const mxfp8_box *box);
+mxfp8_rows mxfp8_rows_begin(const banyan_box *box);
 void mxfp8_rows_next(mxfp8_rows *rows);
 
 /* The memory of the box's elements: `data` is the first element's address, strides are in bytes. */
@@ -60,27 +55,27 @@ typedef struct mxfp8_memory {
 } mxfp8_memory;
 
 /* Quantize a box that starts with a block, and ends with a block or with the tensor. */
-void mxfp8_box_quantize(banyan_mxfp8_rule rule, const mxfp8_box *box, const mxfp8_memory *from,
+void mxfp8_box_quantize(banyan_mxfp8_rule rule, const banyan_box *box, const mxfp8_memory *from,
                         const mxfp8_memory *elements, const mxfp8_scales *scales);
 
 /* Dequantize any box. */
-void mxfp8_box_dequantize(const mxfp8_box *box, const mxfp8_memory *elements,
+void mxfp8_box_dequantize(const banyan_box *box, const mxfp8_memory *elements,
                           const mxfp8_scales *scales, const mxfp8_memory *to);
 
 /* Copy the scales of the box's blocks out or in. `box_scales` has the box's dimensions; the last
  * one is dense and counts blocks. The box is as for quantize. */
-void mxfp8_box_scales_read(const mxfp8_box *box, const mxfp8_scales *scales,
+void mxfp8_box_scales_read(const banyan_box *box, const mxfp8_scales *scales,
                            const mxfp8_memory *box_scales);
-void mxfp8_box_scales_write(const mxfp8_box *box, const mxfp8_scales *scales,
+void mxfp8_box_scales_write(const banyan_box *box, const mxfp8_scales *scales,
                             const mxfp8_memory *box_scales);
 
 /* Relate the box of a transform's task to the blocks of its local tensor. */
 
 /* Return the task's box in the local tensor's coordinates. */
-void mxfp8_task_box(const banyan_transform_task *task, mxfp8_box *box);
+void mxfp8_task_box(const banyan_transform_task *task, banyan_box *box);
 
 /* Return the box on its own, in the order in which its elements travel. */
-void mxfp8_task_wire_box(const banyan_transform_task *task, mxfp8_box *box);
+void mxfp8_task_wire_box(const banyan_transform_task *task, banyan_box *box);
 
 void mxfp8_memory_of(const DLTensor *tensor, mxfp8_memory *memory);
 
@@ -117,10 +112,11 @@ bool mxfp8_pending_fits(const mxfp8_pending *pending, DLDataType dtype, int ndim
 void mxfp8_pending_reset(mxfp8_pending *pending);
 
 /* Return the memory at a box's first element. */
-void mxfp8_pending_memory(const mxfp8_pending *pending, const mxfp8_box *box, mxfp8_memory *memory);
+void mxfp8_pending_memory(const mxfp8_pending *pending, const banyan_box *box,
+                          mxfp8_memory *memory);
 
 /* Mark a box that has arrived: its blocks are to be quantized. */
-void mxfp8_pending_mark(mxfp8_pending *pending, const mxfp8_box *box);
+void mxfp8_pending_mark(mxfp8_pending *pending, const banyan_box *box);
 
 /* Quantize every marked block into `elements`, the whole tensor's memory. */
 void mxfp8_pending_quantize(const mxfp8_pending *pending, banyan_mxfp8_rule rule,

@@ -27,7 +27,6 @@ struct mxfp8_tensor {
 struct mxfp8_transform {
     transform_object object;
     banyan_mxfp8_options options;
-    name_filter names;
     ARRAY(struct mxfp8_tensor) tensors;
     hash_map by_name;
     uint64_t run;
@@ -60,7 +59,7 @@ static bool mxfp8_should(void *context, const banyan_transfer *transfer)
         mxfp8_create_quantizes(transfer)
             ? convert_is_float(transfer->source_dtype)
             : is_e4m3(transfer->source_dtype) && convert_is_float(transfer->destination_dtype);
-    if (!types_fit || !name_filter_accepts(&mxfp8->names, transfer->name))
+    if (!types_fit || !transform_accepts(&mxfp8->object, transfer->name))
         return false;
     return !mxfp8->options.accepts ||
            mxfp8->options.accepts(mxfp8->options.accepts_context, transfer);
@@ -186,7 +185,7 @@ static banyan_status pending_part(const struct mxfp8_transform *mxfp8, struct mx
     size_t ndim = (size_t)task->local->ndim;
     int64_t *dims = banyan_transform_scratch_take(scratch, 2 * ndim * sizeof *dims);
     RETURN_IF_NO_MEMORY(dims);
-    mxfp8_box box;
+    banyan_box box;
     mxfp8_memory memory;
     mxfp8_task_box(task, &box);
     mxfp8_pending_memory(tensor->pending, &box, &memory);
@@ -209,7 +208,7 @@ static banyan_status send_quantized(const struct mxfp8_transform *mxfp8,
                                     const banyan_transform_task *task,
                                     banyan_transform_scratch *scratch, DLTensor *parts)
 {
-    mxfp8_box box;
+    banyan_box box;
     mxfp8_memory from, to;
     mxfp8_scales scales;
     RETURN_IF_FAILED(scratch_blocks(task, scratch, parts));
@@ -227,7 +226,7 @@ static banyan_status mxfp8_create_send_blocks(const struct mxfp8_transform *mxfp
 {
     struct mxfp8_tensor *tensor;
     mxfp8_scales scales;
-    mxfp8_box box;
+    banyan_box box;
     mxfp8_memory to;
     RETURN_IF_FAILED(mxfp8_task_require_whole_blocks(task));
     RETURN_IF_FAILED(task_tensor(mxfp8, task, &tensor, &scales));
@@ -244,7 +243,7 @@ static banyan_status send_read(const struct mxfp8_transform *mxfp8,
 {
     struct mxfp8_tensor *tensor;
     mxfp8_scales scales;
-    mxfp8_box box;
+    banyan_box box;
     mxfp8_memory from, to;
     RETURN_IF_FAILED(task_tensor(mxfp8, task, &tensor, &scales));
     RETURN_IF_FAILED(scratch_elements(task, task->transfer->destination_dtype, scratch, part));
@@ -328,7 +327,7 @@ static banyan_status finish_values(const struct mxfp8_transform *mxfp8,
 {
     struct mxfp8_tensor *tensor;
     mxfp8_scales scales;
-    mxfp8_box box;
+    banyan_box box;
     mxfp8_memory from, to;
     int64_t block;
     RETURN_IF_FAILED(landing_tensor(mxfp8, task, &tensor, &scales));
@@ -348,7 +347,7 @@ static banyan_status finish_quantized(const struct mxfp8_transform *mxfp8,
 {
     struct mxfp8_tensor *tensor;
     mxfp8_scales scales;
-    mxfp8_box box;
+    banyan_box box;
     mxfp8_memory from;
     RETURN_IF_FAILED(landing_tensor(mxfp8, task, &tensor, &scales));
     mxfp8_task_box(task, &box);
@@ -360,7 +359,7 @@ static banyan_status finish_quantized(const struct mxfp8_transform *mxfp8,
 static banyan_status finish_blocks(const banyan_transform_task *task, const DLTensor *parts)
 {
     mxfp8_scales scales;
-    mxfp8_box box;
+    banyan_box box;
     mxfp8_memory from, to;
     RETURN_IF_FAILED(wire_scales(task, &parts[PART_SCALES], &scales));
     mxfp8_task_wire_box(task, &box);
@@ -441,7 +440,7 @@ banyan_status mxfp8_scales_of_task(const banyan_transform *transform,
     return BANYAN_OK;
 }
 
-static void mxfp8_destroy(transform_object *object)
+static void mxfp8_clear(transform_object *object)
 {
     struct mxfp8_transform *mxfp8 = (struct mxfp8_transform *)object;
     for (size_t i = 0; i < mxfp8->tensors.count; i++) {
@@ -450,33 +449,26 @@ static void mxfp8_destroy(transform_object *object)
     }
     array_free(&mxfp8->tensors);
     map_free(&mxfp8->by_name);
-    name_filter_free(&mxfp8->names);
-    free(mxfp8);
 }
 
 banyan_status banyan_mxfp8_create(const banyan_mxfp8_options *options, banyan_transform **transform)
 {
     banyan_mxfp8_options taken = BANYAN_MXFP8_OPTIONS_INIT;
     RETURN_IF_FAILED(options_take(options, "BANYAN_MXFP8_OPTIONS_INIT", &taken, sizeof taken));
-    struct mxfp8_transform *mxfp8 = alloc_zeroed(1, sizeof *mxfp8, "an MXFP8 transform");
-    RETURN_IF_NO_MEMORY(mxfp8);
-    banyan_status status = name_filter_copy(taken.names, taken.name_count, &mxfp8->names);
-    if (status != BANYAN_OK) {
-        free(mxfp8);
-        return status;
-    }
+    static const banyan_transform table = {.size = sizeof(banyan_transform),
+                                           .name = "mxfp8",
+                                           .should_transform = mxfp8_should,
+                                           .begin = mxfp8_begin,
+                                           .prepare_send = mxfp8_prepare_send,
+                                           .prepare_recv = mxfp8_prepare_recv,
+                                           .finalize_recv = mxfp8_finalize_recv,
+                                           .finish = mxfp8_finish,
+                                           .finish_padding = mxfp8_finish_padding};
+    void *made;
+    RETURN_IF_FAILED(transform_create(sizeof(struct mxfp8_transform), &table, taken.names,
+                                      taken.name_count, mxfp8_clear, &made));
+    struct mxfp8_transform *mxfp8 = made;
     mxfp8->options = taken;
-    mxfp8->object = (transform_object){.table = {.size = sizeof(banyan_transform),
-                                                 .name = "mxfp8",
-                                                 .context = mxfp8,
-                                                 .should_transform = mxfp8_should,
-                                                 .begin = mxfp8_begin,
-                                                 .prepare_send = mxfp8_prepare_send,
-                                                 .prepare_recv = mxfp8_prepare_recv,
-                                                 .finalize_recv = mxfp8_finalize_recv,
-                                                 .finish = mxfp8_finish,
-                                                 .finish_padding = mxfp8_finish_padding},
-                                       .destroy = mxfp8_destroy};
     *transform = &mxfp8->object.table;
     return BANYAN_OK;
 }

@@ -7,7 +7,7 @@
 #include "reshard/run/memory.h"
 
 struct mxfp8_pending {
-    mxfp8_box whole;
+    banyan_box whole;
     mxfp8_memory values;
     size_t values_bytes;
     int64_t row_blocks;
@@ -107,7 +107,7 @@ void mxfp8_pending_reset(mxfp8_pending *pending)
     memset(pending->marked, 0, pending->block_count);
 }
 
-void mxfp8_pending_memory(const mxfp8_pending *pending, const mxfp8_box *box, mxfp8_memory *memory)
+void mxfp8_pending_memory(const mxfp8_pending *pending, const banyan_box *box, mxfp8_memory *memory)
 {
     *memory = pending->values;
     for (int d = 0; d < box->ndim; d++)
@@ -122,7 +122,7 @@ static uint8_t *row_marks(const mxfp8_pending *pending, const mxfp8_rows *rows)
     return pending->marked + row * pending->row_blocks;
 }
 
-void mxfp8_pending_mark(mxfp8_pending *pending, const mxfp8_box *box)
+void mxfp8_pending_mark(mxfp8_pending *pending, const banyan_box *box)
 {
     for (mxfp8_rows rows = mxfp8_rows_begin(box); !rows.ended; mxfp8_rows_next(&rows)) {
         int64_t first = rows.first / MXFP8_BLOCK;
@@ -136,7 +136,7 @@ static void quantize_blocks(const mxfp8_pending *pending, const mxfp8_rows *rows
                             int64_t end, banyan_mxfp8_rule rule, const mxfp8_memory *elements,
                             const mxfp8_scales *scales)
 {
-    mxfp8_box box = {.ndim = rows->box->ndim};
+    banyan_box box = {.ndim = rows->box->ndim};
     mxfp8_memory from, to = *elements;
     for (int d = 0; d < rows->outer; d++) {
         box.start[d] = rows->index[d];
@@ -156,7 +156,7 @@ static void quantize_blocks(const mxfp8_pending *pending, const mxfp8_rows *rows
 void mxfp8_pending_quantize(const mxfp8_pending *pending, banyan_mxfp8_rule rule,
                             const mxfp8_memory *elements, const mxfp8_scales *scales)
 {
-    const mxfp8_box *whole = &pending->whole;
+    const banyan_box *whole = &pending->whole;
     for (mxfp8_rows rows = mxfp8_rows_begin(whole); !rows.ended; mxfp8_rows_next(&rows)) {
         const uint8_t *marks = row_marks(pending, &rows);
         for (int64_t first = 0, end; first < pending->row_blocks; first = end) {

@@ -9,44 +9,47 @@
 #include "core/error.h"
 #include "reshard/run/convert.h"
 
-void banyan_transform_destroy(banyan_transform *transform)
+banyan_status transform_create(size_t bytes, const banyan_transform *table,
+                               const char *const *globs, size_t glob_count,
+                               void (*clear)(transform_object *object), void **made)
 {
-    transform_object *object = (transform_object *)transform;
-    if (object)
-        object->destroy(object);
-}
-
-banyan_status name_filter_copy(const char *const *globs, size_t count, name_filter *filter)
-{
-    name_filter copy = {.globs = calloc(count + 1, sizeof *copy.globs)};
-    if (!copy.globs)
-        return error_no_memory(count * sizeof *copy.globs, "a transform's names");
-    for (; copy.count < count; copy.count++) {
-        copy.globs[copy.count] = strdup(globs[copy.count]);
-        if (!copy.globs[copy.count]) {
-            name_filter_free(&copy);
-            return error_no_memory(strlen(globs[copy.count]) + 1, "a transform's names");
-        }
+    transform_object *object = alloc_zeroed(1, bytes, "a transform");
+    RETURN_IF_NO_MEMORY(object);
+    object->table = *table;
+    object->table.context = object;
+    object->globs = alloc_zeroed(glob_count, sizeof *object->globs, "a transform's names");
+    while (object->globs && object->glob_count < glob_count &&
+           (object->globs[object->glob_count] = strdup(globs[object->glob_count])))
+        object->glob_count++;
+    if (!object->globs || object->glob_count < glob_count) {
+        banyan_transform_destroy(&object->table);
+        return error_no_memory(bytes, "a transform's names");
     }
-    *filter = copy;
+    object->clear = clear;
+    *made = object;
     return BANYAN_OK;
 }
 
-void name_filter_free(name_filter *filter)
+void banyan_transform_destroy(banyan_transform *transform)
 {
-    for (size_t i = 0; i < filter->count; i++)
-        free(filter->globs[i]);
-    free(filter->globs);
-    *filter = (name_filter){0};
+    transform_object *object = (transform_object *)transform;
+    if (!object)
+        return;
+    if (object->clear)
+        object->clear(object);
+    for (size_t i = 0; i < object->glob_count; i++)
+        free(object->globs[i]);
+    free(object->globs);
+    free(object);
 }
 
-bool name_filter_accepts(const name_filter *filter, const char *name)
+bool transform_accepts(const transform_object *object, const char *name)
 {
-    for (size_t i = 0; i < filter->count; i++) {
-        if (fnmatch(filter->globs[i], name, 0) == 0)
+    for (size_t i = 0; i < object->glob_count; i++) {
+        if (fnmatch(object->globs[i], name, 0) == 0)
             return true;
     }
-    return filter->count == 0;
+    return object->glob_count == 0;
 }
 
 banyan_status scratch_tensor(banyan_transform_scratch *scratch, DLDataType dtype, int ndim,
@@ -123,7 +126,6 @@ void transform_scratch_release(banyan_transform_scratch *scratch)
 struct cast_transform {
     transform_object object;
     banyan_transform_side side;
-    name_filter names;
 };
 
 static bool cast_at_sender(const struct cast_transform *cast, const banyan_transfer *transfer)
@@ -140,7 +142,7 @@ static bool cast_should(void *context, const banyan_transfer *transfer)
     return convert_is_float(transfer->source_dtype) &&
            convert_is_float(transfer->destination_dtype) &&
            !banyan_dtype_equal(transfer->source_dtype, transfer->destination_dtype) &&
-           name_filter_accepts(&cast->names, transfer->name);
+           transform_accepts(&cast->object, transfer->name);
 }
 
 static banyan_status cast_prepare_send(void *context, const banyan_transform_task *task,
@@ -187,33 +189,21 @@ bool transform_is_cast(const banyan_transform *transform)
     return transform && transform->prepare_send == cast_prepare_send;
 }
 
-static void cast_destroy(transform_object *object)
-{
-    struct cast_transform *cast = (struct cast_transform *)object;
-    name_filter_free(&cast->names);
-    free(cast);
-}
-
 banyan_status banyan_cast_create(const banyan_cast_options *options, banyan_transform **transform)
 {
     banyan_cast_options taken = BANYAN_CAST_OPTIONS_INIT;
     RETURN_IF_FAILED(options_take(options, "BANYAN_CAST_OPTIONS_INIT", &taken, sizeof taken));
-    struct cast_transform *cast = alloc_zeroed(1, sizeof *cast, "a casting transform");
-    RETURN_IF_NO_MEMORY(cast);
-    banyan_status status = name_filter_copy(taken.names, taken.name_count, &cast->names);
-    if (status != BANYAN_OK) {
-        free(cast);
-        return status;
-    }
+    static const banyan_transform table = {.size = sizeof(banyan_transform),
+                                           .name = "cast",
+                                           .should_transform = cast_should,
+                                           .prepare_send = cast_prepare_send,
+                                           .prepare_recv = cast_prepare_recv,
+                                           .finalize_recv = cast_finalize_recv};
+    void *made;
+    RETURN_IF_FAILED(transform_create(sizeof(struct cast_transform), &table, taken.names,
+                                      taken.name_count, NULL, &made));
+    struct cast_transform *cast = made;
     cast->side = taken.side;
-    cast->object = (transform_object){.table = {.size = sizeof(banyan_transform),
-                                                .name = "cast",
-                                                .context = cast,
-                                                .should_transform = cast_should,
-                                                .prepare_send = cast_prepare_send,
-                                                .prepare_recv = cast_prepare_recv,
-                                                .finalize_recv = cast_finalize_recv},
-                                      .destroy = cast_destroy};
     *transform = &cast->object.table;
     return BANYAN_OK;
 }

@@ -11,8 +11,17 @@
 /* The table comes first, so that its address is the object's. */
 typedef struct transform_object {
     banyan_transform table;
-    void (*destroy)(struct transform_object *object);
+    char **globs; /* names of the global tensors that it takes; none: all */
+    size_t glob_count;
+    void (*clear)(struct transform_object *object); /* frees its own members; NULL: it has none */
 } transform_object;
+
+/* Allocate an object of `bytes`, zeroed behind the base, for banyan_transform_destroy. The table's
+ * context becomes the object. */
+banyan_status transform_create(size_t bytes, const banyan_transform *table,
+                               const char *const *globs, size_t glob_count,
+                               void (*clear)(transform_object *object), void **made);
+bool transform_accepts(const transform_object *object, const char *name);
 
 /* True if banyan_cast_create, or banyan_mxfp8_create, made it. */
 bool transform_is_cast(const banyan_transform *transform);
@@ -26,23 +35,12 @@ banyan_status mxfp8_scales_of_task(const banyan_transform *transform,
                                    const banyan_transform_task *task, struct mxfp8_scales *scales,
                                    DLDevice *device);
 
-/* Globs of global tensors' names; an empty filter accepts all. */
-typedef struct name_filter {
-    char **globs;
-    size_t count;
-} name_filter;
-
-banyan_status name_filter_copy(const char *const *globs, size_t count, name_filter *filter);
-void name_filter_free(name_filter *filter);
-bool name_filter_accepts(const name_filter *filter, const char *name);
-
 /* Allocate a dense tensor, with its shape, in scratch memory. */
 banyan_status scratch_tensor(banyan_transform_scratch *scratch, DLDataType dtype, int ndim,
                              const int64_t *shape, DLTensor *tensor);
 
-/* The memory behind banyan_transform_scratch_take, which holds the parts of tasks in flight. */
-
-/* Zeroed is empty. */
+/* The memory behind banyan_transform_scratch_take, which holds the parts of tasks in flight. Zeroed
+ * is empty. */
 struct banyan_transform_scratch {
     run_memory *arena; /* source of memory, if not NULL; the memory stays with it */
     ARRAY(void *) blocks;

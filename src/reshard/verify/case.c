@@ -50,21 +50,20 @@ static banyan_status case_plan_case(case_check *check, const banyan_reshard_opti
 
 static banyan_status check_planned(case_check *check, uint64_t slot_bytes)
 {
-    check_part *parts =
-        alloc_zeroed((size_t)check->rank_count, sizeof *parts, "the check of a case");
-    RETURN_IF_NO_MEMORY(parts);
+    check_rank *all = alloc_zeroed((size_t)check->rank_count, sizeof *all, "the check of a case");
+    RETURN_IF_NO_MEMORY(all);
     banyan_status status = BANYAN_OK;
     size_t found = banyan_reshard_report_count(check->report);
     for (int r = 0; r < check->rank_count && status == BANYAN_OK; r++) {
         const case_rank *of = &check->ranks[r];
-        parts[r] = (check_part){r, of->source, of->destination, &of->transfers};
-        status = check_part_alone(&parts[r], check->report);
+        all[r] = (check_rank){r, of->source, of->destination, &of->transfers};
+        status = check_rank_alone(&all[r], check->report);
     }
     if (status == BANYAN_OK)
-        status = check_parts_pair(parts, check->rank_count, check->report);
+        status = check_ranks_pair(all, check->rank_count, check->report);
     if (status == BANYAN_OK && banyan_reshard_report_count(check->report) == found)
-        status = check_slots(parts, check->rank_count, slot_bytes, check->report);
-    free(parts);
+        status = check_slots(all, check->rank_count, slot_bytes, check->report);
+    free(all);
     return status;
 }
 

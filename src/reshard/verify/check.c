@@ -21,34 +21,6 @@ static bool box_inside(const banyan_box *box, const banyan_box *of)
     return true;
 }
 
-/* Subtract every box from the whole: no transfer writes the rest. */
-static banyan_status add_unwritten(int rank, const char *name, const banyan_box *whole,
-                                   const banyan_box *boxes, size_t count,
-                                   banyan_reshard_report *report)
-{
-    ARRAY(banyan_box) rest = {0};
-    bool kept = array_push(&rest, *whole);
-    for (size_t i = 0; i < count && kept; i++) {
-        for (size_t r = rest.count; r-- > 0 && kept;) {
-            banyan_box both, cut[2 * BANYAN_MAX_DIMS];
-            if (!banyan_box_intersect(&rest.data[r], &boxes[i], &both))
-                continue;
-            int parts = banyan_box_subtract(&rest.data[r], &both, cut);
-            rest.data[r] = rest.data[--rest.count];
-            for (int p = 0; p < parts && kept; p++)
-                kept = array_push(&rest, cut[p]);
-        }
-    }
-    banyan_status status = kept ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
-    char text[BOX_TEXT_BYTES];
-    if (kept && rest.count > 0)
-        status = check_report_add(report, BANYAN_RESHARD_UNWRITTEN, rank,
-                                  "no transfer writes %s of \"%s\"",
-                                  banyan_box_format(&rest.data[0], text, sizeof text), name);
-    array_free(&rest);
-    return status;
-}
-
 static banyan_status add_outside(int rank, const char *name, const banyan_box *whole,
                                  const banyan_box *box, banyan_reshard_report *report)
 {
@@ -80,7 +52,12 @@ banyan_status check_cover(int rank, const char *name, const banyan_box *whole, b
                                           banyan_box_format(&both, text, sizeof text), name));
     if (!found && elems == banyan_box_elems(whole))
         return BANYAN_OK;
-    return add_unwritten(rank, name, whole, boxes, inside, report);
+    RETURN_IF_FAILED(boxes_find_hole(whole, boxes, inside, &found, &both));
+    if (!found)
+        return BANYAN_OK;
+    return check_report_add(report, BANYAN_RESHARD_UNWRITTEN, rank,
+                            "no transfer writes %s of \"%s\"",
+                            banyan_box_format(&both, text, sizeof text), name);
 }
 
 bool check_names_fit(const banyan_piece *source, const banyan_piece *destination)
@@ -91,15 +68,15 @@ bool check_names_fit(const banyan_piece *source, const banyan_piece *destination
 
 /* Check that a source piece of this rank holds the box. A transfer has its destination's name, and
  * its receiver checks whether the piece may have another. */
-static banyan_status check_held(const check_part *part, const banyan_transfer *transfer,
+static banyan_status check_held(const check_rank *checked, const banyan_transfer *transfer,
                                 banyan_reshard_report *report)
 {
     char text[BOX_TEXT_BYTES], held[BOX_TEXT_BYTES] = "";
-    const banyan_layout *source = part->source, *destination = part->destination;
-    bool known = transfer->source_rank == part->rank &&
+    const banyan_layout *source = checked->source, *destination = checked->destination;
+    bool known = transfer->source_rank == checked->rank &&
                  transfer->source_piece < banyan_layout_piece_count(source);
     const banyan_piece *piece = known ? banyan_layout_piece(source, transfer->source_piece) : NULL;
-    bool is_local = transfer->destination_rank == part->rank &&
+    bool is_local = transfer->destination_rank == checked->rank &&
                     transfer->destination_piece < banyan_layout_piece_count(destination);
     if (piece) {
         DLDataType dtype = banyan_layout_tensor(source, (size_t)piece->tensor)->dtype;
@@ -110,7 +87,7 @@ static banyan_status check_held(const check_part *part, const banyan_transfer *t
             return BANYAN_OK;
         banyan_box_format(&piece->box, held, sizeof held);
     }
-    return check_report_add(report, BANYAN_RESHARD_SOURCE, part->rank,
+    return check_report_add(report, BANYAN_RESHARD_SOURCE, checked->rank,
                             "it is to send %s of \"%s\", %" PRIu64
                             " bytes, to rank %d, but its piece (%s%s) does not hold that",
                             banyan_box_format(&transfer->box, text, sizeof text), transfer->name,
@@ -126,34 +103,35 @@ static int by_piece(const void *left, const void *right)
 }
 
 /* Check the receives, sorted by piece; `boxes` has space for all of them. */
-static banyan_status verify_check_pieces(const check_part *part, banyan_transfer *const *sorted,
+static banyan_status verify_check_pieces(const check_rank *checked, banyan_transfer *const *sorted,
                                          size_t count, banyan_box *boxes,
                                          banyan_reshard_report *report)
 {
-    size_t at = 0, pieces = banyan_layout_piece_count(part->destination);
+    size_t at = 0, pieces = banyan_layout_piece_count(checked->destination);
     for (size_t p = 0; p < pieces; p++) {
-        const banyan_piece *piece = banyan_layout_piece(part->destination, p);
+        const banyan_piece *piece = banyan_layout_piece(checked->destination, p);
         size_t filled = 0;
         for (; at < count && sorted[at]->destination_piece == p; at++) {
             if (strcmp(sorted[at]->name, piece->name) == 0)
                 boxes[filled++] = sorted[at]->box;
             else
-                RETURN_IF_FAILED(check_report_add(report, BANYAN_RESHARD_OUTSIDE, part->rank,
+                RETURN_IF_FAILED(check_report_add(report, BANYAN_RESHARD_OUTSIDE, checked->rank,
                                                   "\"%s\" is received into a piece of \"%s\"",
                                                   sorted[at]->name, piece->name));
         }
-        RETURN_IF_FAILED(check_cover(part->rank, piece->name, &piece->box, boxes, filled, report));
+        RETURN_IF_FAILED(
+            check_cover(checked->rank, piece->name, &piece->box, boxes, filled, report));
     }
     if (at == count)
         return BANYAN_OK;
-    return check_report_add(report, BANYAN_RESHARD_OUTSIDE, part->rank,
+    return check_report_add(report, BANYAN_RESHARD_OUTSIDE, checked->rank,
                             "\"%s\" is received into piece %zu of %zu", sorted[at]->name,
                             sorted[at]->destination_piece, pieces);
 }
 
-static banyan_status check_receives(const check_part *part, banyan_reshard_report *report)
+static banyan_status check_receives(const check_rank *checked, banyan_reshard_report *report)
 {
-    size_t count = part->transfers->recv_count;
+    size_t count = checked->transfers->recv_count;
     banyan_transfer **sorted = calloc(count + 1, sizeof *sorted);
     banyan_box *boxes = calloc(count + 1, sizeof *boxes);
     banyan_status status = BANYAN_ERR_NO_MEMORY;
@@ -162,31 +140,31 @@ static banyan_status check_receives(const check_part *part, banyan_reshard_repor
         goto free_arrays;
     }
     for (size_t i = 0; i < count; i++)
-        sorted[i] = &part->transfers->recvs[i];
+        sorted[i] = &checked->transfers->recvs[i];
     qsort(sorted, count, sizeof *sorted, by_piece);
-    status = verify_check_pieces(part, sorted, count, boxes, report);
+    status = verify_check_pieces(checked, sorted, count, boxes, report);
 free_arrays:
     free(boxes);
     free(sorted);
     return status;
 }
 
-banyan_status check_part_alone(const check_part *part, banyan_reshard_report *report)
+banyan_status check_rank_alone(const check_rank *checked, banyan_reshard_report *report)
 {
-    const planner_result *transfers = part->transfers;
+    const planner_result *transfers = checked->transfers;
     for (size_t i = 0; i < transfers->send_count; i++)
-        RETURN_IF_FAILED(check_held(part, &transfers->sends[i], report));
+        RETURN_IF_FAILED(check_held(checked, &transfers->sends[i], report));
     for (size_t i = 0; i < transfers->recv_count; i++)
-        if (transfers->recvs[i].source_rank == part->rank)
-            RETURN_IF_FAILED(check_held(part, &transfers->recvs[i], report));
-    return check_receives(part, report);
+        if (transfers->recvs[i].source_rank == checked->rank)
+            RETURN_IF_FAILED(check_held(checked, &transfers->recvs[i], report));
+    return check_receives(checked, report);
 }
 
-banyan_status check_part_sound(const check_part *part)
+banyan_status check_rank_sound(const check_rank *checked)
 {
     banyan_reshard_report *report = NULL;
     RETURN_IF_FAILED(check_report_create(&report));
-    banyan_status status = check_part_alone(part, report);
+    banyan_status status = check_rank_alone(checked, report);
     if (status == BANYAN_OK && report->findings.count > 0)
         status = error_set(BANYAN_ERR_INVALID, "the plan is not sound: %s",
                            report->findings.data[0].message);
@@ -196,8 +174,8 @@ banyan_status check_part_sound(const check_part *part)
 
 banyan_status banyan_reshard_plan_prove(const banyan_reshard_plan *plan)
 {
-    const check_part part = {plan->rank, plan->source, plan->destination, &plan->transfers};
-    return check_part_sound(&part);
+    const check_rank checked = {plan->rank, plan->source, plan->destination, &plan->transfers};
+    return check_rank_sound(&checked);
 }
 
 static const char *const rule_names[BANYAN_RESHARD_RULES] = {

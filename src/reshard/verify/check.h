@@ -21,26 +21,26 @@ banyan_status check_report_create(banyan_reshard_report **report);
 banyan_status check_report_add(banyan_reshard_report *report, banyan_reshard_rule rule, int rank,
                                const char *format, ...) __attribute__((format(printf, 4, 5), cold));
 
-/* One rank's part of a plan. */
-typedef struct check_part {
+/* One rank's layouts and transfers of a plan. */
+typedef struct check_rank {
     int rank;
     const banyan_layout *source, *destination;
     const planner_result *transfers;
-} check_part;
+} check_rank;
 
 /* True if a piece of the source may fill this piece. */
 bool check_names_fit(const banyan_piece *source, const banyan_piece *destination);
 
 /* Check that this rank's receives and copies cover its pieces exactly once, and that it holds what
  * it sends. */
-banyan_status check_part_alone(const check_part *part, banyan_reshard_report *report);
+banyan_status check_rank_alone(const check_rank *checked, banyan_reshard_report *report);
 
-/* Check as check_part_alone, but return the first finding as an error: INVALID. */
-banyan_status check_part_sound(const check_part *part);
+/* Check as check_rank_alone, but return the first finding as an error: INVALID. */
+banyan_status check_rank_sound(const check_rank *checked);
 
 /* Check that every receive has exactly one send of equal box, id and bytes at the rank that it
- * names, and every send one receive. parts[i] is rank i's. */
-banyan_status check_parts_pair(const check_part *parts, int count, banyan_reshard_report *report);
+ * names, and every send one receive. all[i] is rank i's. */
+banyan_status check_ranks_pair(const check_rank *all, int count, banyan_reshard_report *report);
 
 /* Check that `boxes` cover `whole`, of the tensor `name` at `rank`, exactly once. The boxes may be
  * modified. */
@@ -48,9 +48,9 @@ banyan_status check_cover(int rank, const char *name, const banyan_box *whole, b
                           size_t count, banyan_reshard_report *report);
 
 /* Pack all ranks' transfers into batches for slots of `slot_bytes`, assign the batches to rounds,
- * by rotation and then by colouring, and check the use of the slots. parts[i] is rank i's; they fit
+ * by rotation and then by colouring, and check the use of the slots. all[i] is rank i's; they fit
  * together. */
-banyan_status check_slots(const check_part *parts, int count, uint64_t slot_bytes,
+banyan_status check_slots(const check_rank *all, int count, uint64_t slot_bytes,
                           banyan_reshard_report *report);
 
 #endif

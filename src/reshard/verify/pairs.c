@@ -1,4 +1,4 @@
-/* Check that the parts of all ranks fit together. */
+/* Check that the plans of all ranks fit together. */
 #include <string.h>
 
 #include "copy/schedule/world.h"
@@ -41,11 +41,11 @@ static const banyan_piece *verify_pairs_piece_of(const banyan_layout *layout, si
 }
 
 /* True if the sending rank holds the box, in any piece. */
-static bool is_held(const check_part *parts, const banyan_transfer *recv)
+static bool is_held(const check_rank *all, const banyan_transfer *recv)
 {
-    const banyan_layout *source = parts[recv->source_rank].source;
+    const banyan_layout *source = all[recv->source_rank].source;
     const banyan_piece *to =
-        verify_pairs_piece_of(parts[recv->destination_rank].destination, recv->destination_piece);
+        verify_pairs_piece_of(all[recv->destination_rank].destination, recv->destination_piece);
     banyan_box both;
     for (size_t i = 0; to && i < banyan_layout_piece_count(source); i++) {
         const banyan_piece *from = banyan_layout_piece(source, i);
@@ -56,24 +56,24 @@ static bool is_held(const check_part *parts, const banyan_transfer *recv)
     return false;
 }
 
-static bool names_fit(const check_part *parts, const banyan_transfer *send,
+static bool names_fit(const check_rank *all, const banyan_transfer *send,
                       const banyan_transfer *recv)
 {
     const banyan_piece *from =
-        verify_pairs_piece_of(parts[send->source_rank].source, send->source_piece);
+        verify_pairs_piece_of(all[send->source_rank].source, send->source_piece);
     const banyan_piece *to =
-        verify_pairs_piece_of(parts[recv->destination_rank].destination, recv->destination_piece);
+        verify_pairs_piece_of(all[recv->destination_rank].destination, recv->destination_piece);
     return from && to && check_names_fit(from, to);
 }
 
 /* Check all ends with equal ranks and id: one send and one receive with equal contents are right.
  */
-static banyan_status check_task(const check_part *parts, const pair_end *ends, size_t count,
+static banyan_status check_task(const check_rank *all, const pair_end *ends, size_t count,
                                 banyan_reshard_report *report)
 {
     if (count == 2 && ends[0].is_send && !ends[1].is_send &&
         same_bytes(ends[0].transfer, ends[1].transfer) &&
-        names_fit(parts, ends[0].transfer, ends[1].transfer))
+        names_fit(all, ends[0].transfer, ends[1].transfer))
         return BANYAN_OK;
     size_t sends = 0;
     for (size_t i = 0; i < count; i++)
@@ -82,7 +82,7 @@ static banyan_status check_task(const check_part *parts, const pair_end *ends, s
     const banyan_transfer *one = last->transfer;
     char text[BOX_TEXT_BYTES];
     banyan_box_format(&one->box, text, sizeof text);
-    if (!last->is_send && !is_held(parts, one))
+    if (!last->is_send && !is_held(all, one))
         RETURN_IF_FAILED(check_report_add(report, BANYAN_RESHARD_SOURCE, one->destination_rank,
                                           "it is to receive %s of \"%s\" from rank %d, which does "
                                           "not hold it",
@@ -97,7 +97,7 @@ static banyan_status check_task(const check_part *parts, const pair_end *ends, s
 }
 
 /* Add the transfers of one rank whose other end is another rank. */
-static banyan_status verify_pairs_add_ends(const check_part *part, int ranks,
+static banyan_status verify_pairs_add_ends(const check_rank *checked, int ranks,
                                            const banyan_transfer *transfers, size_t count,
                                            bool is_send, pair_end *ends, size_t *end_count,
                                            banyan_reshard_report *report)
@@ -106,8 +106,8 @@ static banyan_status verify_pairs_add_ends(const check_part *part, int ranks,
         const banyan_transfer *one = &transfers[i];
         int mine = is_send ? one->source_rank : one->destination_rank;
         int other = is_send ? one->destination_rank : one->source_rank;
-        if (mine != part->rank || other < 0 || other >= ranks)
-            RETURN_IF_FAILED(check_report_add(report, BANYAN_RESHARD_UNPAIRED, part->rank,
+        if (mine != checked->rank || other < 0 || other >= ranks)
+            RETURN_IF_FAILED(check_report_add(report, BANYAN_RESHARD_UNPAIRED, checked->rank,
                                               "it has a %s of \"%s\" from rank %d to rank %d of %d",
                                               is_send ? "send" : "receive", one->name,
                                               one->source_rank, one->destination_rank, ranks));
@@ -117,35 +117,35 @@ static banyan_status verify_pairs_add_ends(const check_part *part, int ranks,
     return BANYAN_OK;
 }
 
-static banyan_status check_ends(const check_part *parts, int count, pair_end *ends,
+static banyan_status check_ends(const check_rank *all, int count, pair_end *ends,
                                 banyan_reshard_report *report)
 {
     size_t end_count = 0;
     for (int r = 0; r < count; r++) {
-        const planner_result *of = parts[r].transfers;
-        RETURN_IF_FAILED(verify_pairs_add_ends(&parts[r], count, of->sends, of->send_count, true,
+        const planner_result *of = all[r].transfers;
+        RETURN_IF_FAILED(verify_pairs_add_ends(&all[r], count, of->sends, of->send_count, true,
                                                ends, &end_count, report));
-        RETURN_IF_FAILED(verify_pairs_add_ends(&parts[r], count, of->recvs, of->recv_count, false,
+        RETURN_IF_FAILED(verify_pairs_add_ends(&all[r], count, of->recvs, of->recv_count, false,
                                                ends, &end_count, report));
     }
     qsort(ends, end_count, sizeof *ends, by_task);
     for (size_t first = 0, i = 1; i <= end_count; i++) {
         if (i < end_count && same_task(&ends[first], &ends[i]))
             continue;
-        RETURN_IF_FAILED(check_task(parts, &ends[first], i - first, report));
+        RETURN_IF_FAILED(check_task(all, &ends[first], i - first, report));
         first = i;
     }
     return BANYAN_OK;
 }
 
-banyan_status check_parts_pair(const check_part *parts, int count, banyan_reshard_report *report)
+banyan_status check_ranks_pair(const check_rank *all, int count, banyan_reshard_report *report)
 {
     size_t most = 1;
     for (int r = 0; r < count; r++)
-        most += parts[r].transfers->send_count + parts[r].transfers->recv_count;
+        most += all[r].transfers->send_count + all[r].transfers->recv_count;
     pair_end *ends = alloc_zeroed(most, sizeof *ends, "the check of a plan's pairs");
     RETURN_IF_NO_MEMORY(ends);
-    banyan_status status = check_ends(parts, count, ends, report);
+    banyan_status status = check_ends(all, count, ends, report);
     free(ends);
     return status;
 }
@@ -161,12 +161,12 @@ static banyan_status pairs_report_fault(void *context, pipeline_fault fault, int
     return check_report_add(context, rules[fault], rank, "%s", message);
 }
 
-static banyan_status add_sends(pipeline_world *world, const check_part *part)
+static banyan_status add_sends(pipeline_world *world, const check_rank *checked)
 {
     pipeline_world_task *tasks;
     size_t count;
-    RETURN_IF_FAILED(plan_tasks_sent(part->transfers, &tasks, &count));
-    banyan_status status = pipeline_world_send(world, part->rank, tasks, count);
+    RETURN_IF_FAILED(plan_tasks_sent(checked->transfers, &tasks, &count));
+    banyan_status status = pipeline_world_send(world, checked->rank, tasks, count);
     free(tasks);
     return status;
 }
@@ -200,14 +200,14 @@ static banyan_status check_both(pipeline_world *world, banyan_reshard_report *re
     return check_steps(world, report);
 }
 
-banyan_status check_slots(const check_part *parts, int count, uint64_t slot_bytes,
+banyan_status check_slots(const check_rank *all, int count, uint64_t slot_bytes,
                           banyan_reshard_report *report)
 {
     pipeline_world world;
     RETURN_IF_FAILED(pipeline_world_create(count, slot_bytes, &world));
     banyan_status status = BANYAN_OK;
     for (int r = 0; r < count && status == BANYAN_OK; r++)
-        status = add_sends(&world, &parts[r]);
+        status = add_sends(&world, &all[r]);
     if (status == BANYAN_OK)
         status = pipeline_world_link(&world);
     if (status == BANYAN_OK)

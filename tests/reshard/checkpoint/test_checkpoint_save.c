@@ -227,7 +227,7 @@ static void save_with_facts(banyan_world *world, void *context)
     CHECK(layout_keep_fact(layout, "head_dim", "64"));
     CHECK(layout_keep_fact(layout, "model_type", "\"llama\""));
     if (rank == 1)
-        CHECK_FAILS((layout_keep_fact(layout, "head_dim", "128"), layout_error(layout)),
+        CHECK_FAILS((layout_keep_fact(layout, "head_dim", "128"), banyan_layout_status(layout)),
                     BANYAN_ERR_INVALID, "whose head_dim is 64.0, and of one whose head_dim is 128");
     banyan_layout_destroy(layout);
     banyan_tensors_destroy(tensors);

@@ -10,7 +10,7 @@
 /* Rows on ranks 0 and 1 become columns on ranks 1 to 3. */
 typedef struct planned {
     plan_world *world;
-    check_part parts[RANKS];
+    check_rank parts[RANKS];
     banyan_reshard_report *report;
 } planned;
 
@@ -39,7 +39,7 @@ static void make(planned *made)
     }
     made->world = plan_world_make(RANKS, sources, destinations, &options);
     for (int r = 0; r < RANKS; r++) {
-        made->parts[r] = (check_part){r, sources[r], destinations[r], &made->world->results[r]};
+        made->parts[r] = (check_rank){r, sources[r], destinations[r], &made->world->results[r]};
     }
     CHECK_OK(check_report_create(&made->report));
 }
@@ -53,8 +53,8 @@ static void release(planned *made)
 static void check_all(planned *made)
 {
     for (int r = 0; r < RANKS; r++)
-        CHECK_OK(check_part_alone(&made->parts[r], made->report));
-    CHECK_OK(check_parts_pair(made->parts, RANKS, made->report));
+        CHECK_OK(check_rank_alone(&made->parts[r], made->report));
+    CHECK_OK(check_ranks_pair(made->parts, RANKS, made->report));
 }
 
 static void expect(const planned *made, size_t at, banyan_reshard_rule rule, int rank,
@@ -130,7 +130,7 @@ static void findings_about_pairs_come_in_the_order_of_their_ranks(void **state)
     planned made;
     make(&made);
     made.world->results[0].send_count = 0;
-    CHECK_OK(check_parts_pair(made.parts, RANKS, made.report));
+    CHECK_OK(check_ranks_pair(made.parts, RANKS, made.report));
     expect_count(&made, 3);
     for (int rank = 1; rank <= 3; rank++)
         expect(&made, (size_t)rank - 1, BANYAN_RESHARD_UNPAIRED, rank, "has 0 sends at rank 0");
