@@ -138,6 +138,10 @@ BANYAN_API void banyan_program_destroy(banyan_program *program);
  * same key replaces the value. Both strings are UTF-8. */
 BANYAN_API void banyan_program_tag(banyan_program *program, const char *key, const char *value);
 
+/* Return the first error of the builder calls, or OK, for a binding that reports it at the call.
+ * The message is that of banyan_program_compile. */
+BANYAN_API banyan_status banyan_program_status(const banyan_program *program);
+
 /* Compile the program. The caller owns the plan. The program does not change: you may add to it and
  * compile it again. Errors:
  * - INVALID: the first error of the builder calls, with its source line. A loop has no end. Two

@@ -12,11 +12,19 @@ import sys
 TYPE_CHECKING = False  # as in typing, whose import takes as long as all the rest
 
 from ._core import (
+    Algorithm,
     Array,
     Box,
+    CheckFinding,
+    CheckPlace,
+    CheckReport,
     Communicator,
+    Executor,
+    ExpectedPart,
     Layout,
     LayoutFile,
+    LinkUse,
+    LoadedPlan,
     LocalTensor,
     MegatronCase,
     MegatronTransfer,
@@ -25,16 +33,26 @@ from ._core import (
     Model,
     Piece,
     Placement,
+    Plan,
+    PlanLink,
+    PlanRun,
+    PlanStats,
     Replicate,
     Rules,
     Shard,
+    Simulation,
+    SimulationStep,
     Spec,
     StridedShard,
+    Topology,
     UniqueId,
     World,
     adopt,
+    algorithms,
     alloc,
+    compile_algorithm,
     dtype_bytes,
+    tuned_parameters,
     version,
 )
 from ._errors import (
@@ -48,6 +66,7 @@ from ._errors import (
     NvshmemFailure,
     OutOfMemory,
     PeerLost,
+    ProgramError,
     Refused,
     SystemFailure,
     Timeout,
@@ -57,6 +76,7 @@ from ._errors import (
 if TYPE_CHECKING:
     from typing import Any
 
+    from ._command import command
     from ._types import (
         DeviceLike,
         DTypeLike,
@@ -67,22 +87,31 @@ if TYPE_CHECKING:
         StreamLike,
         TensorLike,
     )
+    from ._view import View
 
 __version__ = version()
 
 __all__ = [
     "Aborted",
+    "Algorithm",
     "Array",
     "Box",
+    "CheckFinding",
+    "CheckPlace",
+    "CheckReport",
     "Communicator",
     "Corrupt",
     "DTypeLike",
     "DeviceLike",
     "Error",
+    "Executor",
+    "ExpectedPart",
     "FormatError",
     "Invalid",
     "Layout",
     "LayoutFile",
+    "LinkUse",
+    "LoadedPlan",
     "LocalTensor",
     "MegatronCase",
     "MegatronTransfer",
@@ -98,31 +127,52 @@ __all__ = [
     "Piece",
     "Placement",
     "PlacementLike",
+    "Plan",
+    "PlanLink",
+    "PlanRun",
+    "PlanStats",
+    "ProgramError",
     "ReduceOp",
     "Refused",
     "Replicate",
     "Rules",
     "Shard",
     "Side",
+    "Simulation",
+    "SimulationStep",
     "Spec",
     "StreamLike",
     "StridedShard",
     "SystemFailure",
     "TensorLike",
     "Timeout",
+    "Topology",
     "UniqueId",
     "Unsupported",
+    "View",
     "World",
     "adopt",
+    "algorithms",
     "alloc",
+    "command",
+    "compile_algorithm",
     "dtype_bytes",
+    "tuned_parameters",
     "version",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the types of arguments, which only annotations need, when they are asked for."""
-    if name in __all__:
+    """Import what few programs need when it is asked for."""
+    if name == "command":
+        from ._command import command
+
+        return command
+    if name == "View":
+        from ._view import View
+
+        return View
+    if name in __all__:  # the types of arguments
         from . import _types
 
         return getattr(_types, name)

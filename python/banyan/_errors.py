@@ -11,6 +11,10 @@ class Invalid(Error, ValueError):
     """An argument is out of range or contradicts another one."""
 
 
+class ProgramError(Invalid, RuntimeError):
+    """A call of a program is wrong, or the program does not compile (``banyan.language``)."""
+
+
 class OutOfMemory(Error, MemoryError):
     """Out of memory or address space."""
 

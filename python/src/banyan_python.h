@@ -17,6 +17,7 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cmath>
@@ -33,6 +34,8 @@ using namespace nb::literals;
 
 /* Raise the exception of a status, with the message of banyan_last_error(). */
 [[noreturn]] void raise_status(banyan_status status);
+/* Raise the exception of this name in banyan._errors, with the same message. */
+[[noreturn]] void raise_named(const char *name);
 
 inline void check(banyan_status status)
 {
@@ -216,6 +219,9 @@ void def_new(Class &cl, Return (*create)(Args...), const char *parameters, const
 void bind_tensor(nb::module_ &m);
 void bind_world(nb::module_ &m);
 void bind_memory(nb::module_ &m);
+void bind_plan(nb::module_ &m);
+void bind_execute(nb::module_ &m);
+void bind_program(nb::module_ &m);
 void bind_collective(nb::module_ &m);
 void bind_layout(nb::module_ &m);
 

@@ -1,5 +1,5 @@
 /* Communicators. */
-#include "banyan_python.h"
+#include "banyan_plan.h"
 
 const banyan_memory *memory_handle(nb::handle memory);
 
@@ -7,7 +7,8 @@ struct Communicator : Resource {
     banyan_comm *handle = nullptr;
     DLDevice device = {};
     int ranks = 0;
-    nb::list used; /* registered memory and added plans, which must live as long as this */
+    nb::list used; /* registered memory, which must live as long as this */
+    std::vector<std::shared_ptr<Plan>> plans; /* those that were added, likewise */
 
     bool is_open() const override { return handle != nullptr; }
     bool is_collective() const override { return true; }
@@ -159,24 +160,13 @@ static nb::object send_recv(Communicator &comm, nb::handle input, nb::handle out
     });
 }
 
-static banyan_collective_kind kind_of(const std::string &name)
-{
-    std::string joined; /* "all_reduce" is the format's "allreduce" */
-    for (char c : name)
-        if (c != '_')
-            joined += c;
-    banyan_collective_kind kind;
-    check(banyan_collective_parse(joined.c_str(), &kind));
-    return kind;
-}
-
 static std::string choice(Communicator &comm, const std::string &collective, uint64_t nbytes,
                           nb::object dtype, nb::object op, bool in_place, bool registered)
 {
     require_open(comm, "the communicator");
     const char *name;
     drive_briefly(*comm.world, [&] {
-        return banyan_comm_choice(comm.handle, kind_of(collective), nbytes, dtype_of(dtype),
+        return banyan_comm_choice(comm.handle, collective_of(collective), nbytes, dtype_of(dtype),
                                   reduce_op_of(op), in_place, registered, &name);
     });
     return name;
@@ -213,7 +203,7 @@ static void tune(Communicator &comm, uint64_t min_bytes, uint64_t max_bytes, dou
     options.min_bytes = min_bytes;
     options.max_bytes = max_bytes;
     options.seconds = seconds;
-    options.kind = collective ? kind_of(*collective) : BANYAN_CUSTOM;
+    options.kind = collective ? collective_of(*collective) : BANYAN_CUSTOM;
     if (!dtype.is_none())
         options.dtype = dtype_of(dtype);
     options.context = &state;
@@ -324,6 +314,15 @@ void bind_collective(nb::module_ &m)
              },
              "memory"_a, nb::sig("def unregister(self, memory: Memory) -> None"),
              "End the registration of a buffer. Collective.")
+        .def("add_plan",
+             [](Communicator &c, std::shared_ptr<Plan> plan) {
+                 require_open(c, "the communicator");
+                 drive(*c.world, [&] { return banyan_comm_add_plan(c.handle, plan->handle); });
+                 c.plans.push_back(plan);
+             },
+             "plan"_a,
+             "Add a plan. It serves the calls of its collective whose message is in its bounds, "
+             "before the tuning table and the plans added earlier. Collective.")
         .def("choice", choice, "collective"_a, "nbytes"_a, nb::kw_only(), "dtype"_a = "float32",
              "op"_a = "sum", "in_place"_a = false, "registered"_a = false,
              nb::sig("def choice(self, collective: str, nbytes: int, *, dtype: banyan.DTypeLike = "

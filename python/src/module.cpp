@@ -8,6 +8,9 @@ NB_MODULE(_core, m)
     bind_tensor(m);
     bind_world(m);
     bind_memory(m);
+    bind_plan(m);
+    bind_execute(m);
+    bind_program(m);
     bind_collective(m);
     bind_layout(m);
 }

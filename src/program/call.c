@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/error.h"
+
 /* Places recorded for calls that have not begun yet. A call's place is recorded before its
  * arguments are evaluated, which may contain calls. Deeper nesting drops the outermost place. */
 enum { MOST_PLACES = 16 };
@@ -77,6 +79,14 @@ void program_fail_memory(banyan_program *program)
 {
     program->failed = BANYAN_ERR_NO_MEMORY;
     program->error = strdup(banyan_last_error());
+}
+
+banyan_status banyan_program_status(const banyan_program *program)
+{
+    if (program->failed == BANYAN_OK)
+        return BANYAN_OK;
+    return error_set(program->failed, "program \"%s\": %s", program->name,
+                     program->error ? program->error : "out of memory");
 }
 
 void *program_take(banyan_program *program, size_t count, size_t bytes)

@@ -511,9 +511,11 @@ static void the_first_error_is_kept(void **state)
     banyan_plan *plan = NULL;
     banyan_collective collective = {.kind = BANYAN_CUSTOM, .input_chunks = 4, .output_chunks = 4};
     CHECK_OK(banyan_program_create("wrong", &collective, 4, NULL, &program));
+    CHECK_OK(banyan_program_status(program));
     of->write(program);
-    call_everything(program);
     snprintf(place, sizeof place, "test_errors.c:%d: ", wrong_line);
+    CHECK_FAILS(banyan_program_status(program), BANYAN_ERR_INVALID, place);
+    call_everything(program);
     for (int again = 0; again < 2; again++) {
         CHECK_FAILS(banyan_program_compile(program, &plan), BANYAN_ERR_INVALID, place);
         assert_non_null(strstr(banyan_last_error(), "program \"wrong\": "));

@@ -1,16 +1,15 @@
 """Banyan's programs give the plans that MSCCL++'s language makes of the same algorithms.
 
-tests/data/plans.sha256 has the SHA-256 of each plan's canonical form: the JSON document without Banyan's additions, with
-the channel types of a thread block in the order of their names, as compact text with sorted keys. MSCCL++'s own files
-give these digests too; that is checked where they lie beside the project, and `--write` computes them again from there.
+tests/data/plans.sha256 has the digest of each plan (plan_digest.py). MSCCL++'s own files give these digests too; that is
+checked where they lie beside the project, and `--write` computes them again from there.
 """
 
-import hashlib
-import json
 import os
 import pathlib
 import subprocess
 import sys
+
+from plan_digest import digest, read_digests
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DIGESTS = ROOT / "tests/data/plans.sha256"
@@ -19,27 +18,8 @@ BUILD = pathlib.Path(os.environ.get("BANYAN_BUILD", ROOT / "build"))
 PLANS = BUILD / "tests/plans"
 
 
-def canonical(value):
-    if isinstance(value, list):
-        return [canonical(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    # Banyan records the line of the program. MSCCL++ names the rank of some local operands of switch channels, which is
-    # the operation's own rank.
-    dropped = {"line", "banyan"} | ({"rank"} if "index" in value else set())
-    made = {key: canonical(item) for key, item in value.items() if key not in dropped}
-    if "ops" in made:  # a channel's number counts the channels of its type
-        made.get("channels", []).sort(key=lambda channels: channels["channel_type"])
-    return made
-
-
-def digest_of(path):
-    text = json.dumps(canonical(json.loads(path.read_text())), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def digests_of(folder):
-    return {path.stem: digest_of(path) for path in folder.glob("*.json")}
+    return {path.stem: digest(path.read_text()) for path in folder.glob("*.json")}
 
 
 def differences(plan):
@@ -53,9 +33,9 @@ def differences(plan):
 def main():
     if "--write" in sys.argv:
         digests = sorted(digests_of(MSCCLPP).items())
-        DIGESTS.write_text("".join(f"{digest}  {name}\n" for name, digest in digests))
+        DIGESTS.write_text("".join(f"{value}  {name}\n" for name, value in digests))
         return 0
-    wanted = {name: digest for digest, name in map(str.split, DIGESTS.read_text().splitlines())}
+    wanted = read_digests(DIGESTS)
     failed = 0
     for source in (PLANS, MSCCLPP):
         if source == MSCCLPP and not source.is_dir():

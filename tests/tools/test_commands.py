@@ -8,7 +8,7 @@ from collective_case import CollectiveCase
 
 SUBCOMMANDS = {"plan": ["show", "diff", "stats", "view"], "layout": ["save", "check", "show"],
                "topo": ["list", "show", "probe"], "algo": ["list", "emit"],
-               "rules": ["list", "show", "check"], "reshard": ["verify"]}
+               "rules": ["list", "show", "check"], "reshard": ["verify"], "compat": ["mscclpp"]}
 
 
 class Commands(CollectiveCase):

@@ -17,6 +17,7 @@ int tune_command(int argc, char **argv);
 int simulate_command(int argc, char **argv);
 int topo_command(int argc, char **argv);
 int topo_probe_command(int argc, char **argv);
+int compat_command(int argc, char **argv);
 int mixed_command(int argc, char **argv);
 int bench_command(int argc, char **argv);
 int rules_command(int argc, char **argv);

@@ -20,6 +20,7 @@ static const command_entry commands[] = {
     {"plan", "", "show, draw and compare plans, and count their traffic", plan_command},
     {"simulate", "", "predict the time of a plan or a reshard on a machine", simulate_command},
     {"topo", "", "list, show and measure machines for simulate", topo_command},
+    {"compat", "", "run programs of other systems", compat_command},
     {"mixed", "", "run the mixed collectives of a grid, check and time them", mixed_command},
     {"bench", "", "measure transfers between GPUs, beside NCCL", bench_command},
     {"plan-scale", "", "measure what planning costs a rank of a large world", plan_scale_command},

@@ -193,21 +193,13 @@ static banyan_status run_passes(const banyan_program *program, banyan_plan **pla
     return BANYAN_OK;
 }
 
-static banyan_status report_first_error(const banyan_program *program)
-{
-    if (program->failed != BANYAN_OK)
-        return error_set(program->failed, "program \"%s\": %s", program->name,
-                         program->error ? program->error : "out of memory");
-    if (program->in_loop)
-        return error_set(BANYAN_ERR_INVALID, "program \"%s\": the loop begun at %s:%d has no end",
-                         program->name, program_loop_file(program), program->loop_place.line);
-    return BANYAN_OK;
-}
-
 banyan_status banyan_program_compile(banyan_program *program, banyan_plan **plan)
 {
     if (!program)
         return error_set(BANYAN_ERR_INVALID, "there is no program to compile");
-    RETURN_IF_FAILED(report_first_error(program));
+    RETURN_IF_FAILED(banyan_program_status(program));
+    if (program->in_loop)
+        return error_set(BANYAN_ERR_INVALID, "program \"%s\": the loop begun at %s:%d has no end",
+                         program->name, program_loop_file(program), program->loop_place.line);
     return run_passes(program, plan);
 }
