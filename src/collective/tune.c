@@ -201,7 +201,7 @@ static void place_borders(struct field *field, bool all_sizes)
     field->rows.count = kept;
 }
 
-static void tune_tell(const struct field *field, uint64_t bytes)
+static void tune_report(const struct field *field, uint64_t bytes)
 {
     if (!field->options->progress || field->comm->rank != 0)
         return;
@@ -224,7 +224,7 @@ static uint64_t tune_message_for(const struct field *field, uint64_t bytes)
 }
 
 /* Rows of sizes that were not measured in time stay in the table. */
-static void tell_of_lack_of_time(const struct field *field)
+static void report_lack_of_time(const struct field *field)
 {
     const char *kind = banyan_collective_name(field->kind);
     const char *memory = field->memory ? "registered" : "ordinary";
@@ -245,14 +245,14 @@ static banyan_status tune_field(struct field *field)
         uint64_t message_bytes = tune_message_for(field, bytes);
         if (message_bytes == 0)
             continue;
-        tune_tell(field, bytes);
+        tune_report(field, bytes);
         tuning_row best;
         RETURN_IF_FAILED(best_for(field, message_bytes, &best, &whole));
         if (whole && !array_push(&field->rows, best))
             return BANYAN_ERR_NO_MEMORY;
     }
     if (!whole)
-        tell_of_lack_of_time(field);
+        report_lack_of_time(field);
     if (field->rows.count == 0)
         return BANYAN_OK;
     place_borders(field, whole);

@@ -48,7 +48,7 @@ typedef struct mixed_call {
 /* A run that failed. */
 typedef struct mixed_report {
     enum mixed_verdict { MIXED_FINE, MIXED_LATE, MIXED_STOPPED } verdict;
-    int rank; /* the world rank of the awaited peer */
+    int rank; /* the world rank of the peer that did not come */
     uint64_t waited_ns;
     banyan_mixed_op op;
     banyan_mixed_mode mode;

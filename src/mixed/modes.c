@@ -184,16 +184,16 @@ static bool collective_is_valid(const banyan_mixed *mixed, banyan_mixed_op op,
 bool mode_is_valid(const banyan_mixed *mixed, banyan_mixed_op op, banyan_mixed_mode mode,
                    char *reason, size_t reason_bytes)
 {
-    why told = {reason, reason_bytes};
+    why answer = {reason, reason_bytes};
     reason[0] = '\0';
     if (!grid_allows(&mixed->setup.grid, op))
-        return modes_refuse(&told, "tp is %d and dp is %d", mixed->setup.grid.tp,
+        return modes_refuse(&answer, "tp is %d and dp is %d", mixed->setup.grid.tp,
                             mixed->setup.grid.dp);
     if (mode_is_fused(mode))
-        return fused_is_valid(mixed, op, mode, &told);
+        return fused_is_valid(mixed, op, mode, &answer);
     if (mode > BANYAN_MIXED_AUTO && mode < BANYAN_MIXED_MODES)
-        return collective_is_valid(mixed, op, mode, &told);
-    return modes_refuse(&told, "there is no such mode");
+        return collective_is_valid(mixed, op, mode, &answer);
+    return modes_refuse(&answer, "there is no such mode");
 }
 
 banyan_status banyan_mixed_valid_ops(const banyan_mixed *mixed, banyan_mixed_op *ops, size_t room,

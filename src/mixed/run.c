@@ -184,7 +184,7 @@ static banyan_status mixed_run_check_rows(const side *input, const side *output,
     return BANYAN_OK;
 }
 
-static banyan_status check_alike(const side *input, const side *output)
+static banyan_status check_equal_shapes(const side *input, const side *output)
 {
     const DLTensor *in = input->tensor, *out = output->tensor;
     if (in->ndim != out->ndim)
@@ -221,7 +221,7 @@ static banyan_status check_tensors(const side *input, const side *output, mixed_
     uint64_t row_elems, output_row_elems, rows = 0;
     RETURN_IF_FAILED(check_side(input, &row_elems));
     RETURN_IF_FAILED(check_side(output, &output_row_elems));
-    RETURN_IF_FAILED(check_alike(input, output));
+    RETURN_IF_FAILED(check_equal_shapes(input, output));
     RETURN_IF_FAILED(mixed_run_check_rows(input, output, &rows));
     call->elems = rows * row_elems;
     call->input = start_of(input->tensor);

@@ -41,9 +41,9 @@ static banyan_status through_collectives_explain(const banyan_mixed *mixed, mixe
 {
     char names[160] = "";
     error_kept cause = error_keep(status);
-    banyan_status told = control_check(mixed->setup.worlds[MIXED_WORLD]);
-    if (told != BANYAN_OK && group != MIXED_WORLD && status != BANYAN_ERR_TIMEOUT) {
-        cause = error_keep(told);
+    banyan_status ended_with = control_check(mixed->setup.worlds[MIXED_WORLD]);
+    if (ended_with != BANYAN_OK && group != MIXED_WORLD && status != BANYAN_ERR_TIMEOUT) {
+        cause = error_keep(ended_with);
     } else if (group != MIXED_WORLD) {
         name_members(mixed, group, names, sizeof names);
     }
@@ -61,8 +61,8 @@ static banyan_status explain_mode(const banyan_mixed *mixed, mixed_group group,
     return through_collectives_explain(mixed, group, what, status);
 }
 
-static banyan_status through_collectives_tell(const way *with, mixed_group group,
-                                              banyan_status status)
+static banyan_status through_collectives_report(const way *with, mixed_group group,
+                                                banyan_status status)
 {
     const banyan_mixed *mixed = with->mixed;
     if (status == BANYAN_OK || (!mode_is_nccl(with->call->mode) && !mixed_is_of_waits(status)))
@@ -79,7 +79,7 @@ static banyan_status through_collectives_agree(const way *with, banyan_status mi
     error_kept kept = error_keep(mine);
     banyan_status status = control_agree(with->mixed->setup.worlds[MIXED_WORLD], mine);
     if (mine == BANYAN_OK)
-        return through_collectives_tell(with, MIXED_WORLD, status);
+        return through_collectives_report(with, MIXED_WORLD, status);
     return mixed_is_of_waits(mine) ? error_again(&kept) : status;
 }
 
@@ -93,7 +93,7 @@ static banyan_status open_comm(const way *with, mixed_group group)
     banyan_comm *made = NULL;
     options.device = mixed->setup.device;
     banyan_status status = through_collectives_agree(
-        with, through_collectives_tell(
+        with, through_collectives_report(
                   with, group, banyan_comm_create(mixed->setup.worlds[group], &options, &made)));
     if (status == BANYAN_OK)
         status = comm_share_with(made, mixed->setup.worlds[MIXED_WORLD]); /* with other groups */
@@ -173,7 +173,7 @@ static banyan_status through_collectives_prepare(const way *with, const single *
     if (comm_is_ready(comm, &wanted))
         return BANYAN_OK;
     banyan_status mine =
-        through_collectives_tell(with, of->group, comm_prepare(comm, &wanted, &loaded));
+        through_collectives_report(with, of->group, comm_prepare(comm, &wanted, &loaded));
     banyan_status status = through_collectives_agree(with, mine);
     if (status == BANYAN_OK || mine != BANYAN_OK ||
         control_check(mixed->setup.worlds[MIXED_WORLD]) != BANYAN_OK)
@@ -217,7 +217,7 @@ static banyan_status through_collectives_run(const way *with, const single *of)
                                ? mixed->ops->nccl_run(mixed->engine, of->group, of->op, of->input,
                                                       of->output, of->elems, with->stream)
                                : end_others(with, of->group, run_comm(with, of));
-    return through_collectives_tell(with, of->group, status);
+    return through_collectives_report(with, of->group, status);
 }
 
 static banyan_status collective(const way *with, const single *of)

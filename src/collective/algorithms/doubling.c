@@ -198,7 +198,7 @@ static void reduce_halves(algorithm *a, int core, banyan_chunk held, banyan_chun
 }
 
 /* Partial sums are in scratch, since the output holds only one block. Each step has its own slots:
- * the distance tells its half from those of other steps. */
+ * the distance distinguishes its half from those of other steps. */
 void reducescatter_halving(algorithm *a)
 {
     int n = a->ranks, core = core_of(n);

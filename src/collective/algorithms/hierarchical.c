@@ -32,7 +32,7 @@ static int hierarchical_rank_at(const place *p, int node, int local)
     for (int node_##_step = 1, node_ = ((p)->node + 1) % (p)->nodes; node_##_step < (p)->nodes;    \
          node_ = ((p)->node + ++node_##_step) % (p)->nodes)
 
-static void meet_in_node(algorithm *a, const place *p, int mesh)
+static void barrier_in_node(algorithm *a, const place *p, int mesh)
 {
     EACH_LOCAL(p, local)
     mesh_signal(a, mesh, p->rank, hierarchical_rank_at(p, p->node, local), 0);
@@ -69,7 +69,7 @@ static void reduce_in_node(algorithm *a, const place *p, uint64_t arrived, banya
     EACH_LOCAL(p, local)
     remote_put(a, slot_range(a, hierarchical_rank_at(p, p->node, local), mine, size),
                input_range(a, p->rank, local * size, (local + 1) * size), 0);
-    meet_in_node(a, p, MESH_ARRIVED);
+    barrier_in_node(a, p, MESH_ARRIVED);
     for (int local = 0; local < p->locals; local++)
         a->parts[local] = slot_range(a, p->rank, arrived + (uint64_t)(local * size), size);
     a->parts[p->local] = input_range(a, p->rank, p->local * size, (p->local + 1) * size);
@@ -105,7 +105,7 @@ void allreduce_hierarchical(algorithm *a)
         place p = hierarchical_place_of(a, rank);
         reduce_in_node(a, &p, in_node, slot_range(a, rank, sums, size));
         allreduce_nodes(a, &p, sums, between, whole);
-        meet_in_node(a, &p, MESH_WHOLE);
+        barrier_in_node(a, &p, MESH_WHOLE);
         local_copy(a, output_range(a, rank, p.local * size, (p.local + 1) * size),
                    slot_range(a, rank, whole, size), 0);
         EACH_LOCAL(&p, local)
@@ -127,7 +127,7 @@ void allgather_hierarchical(algorithm *a)
         send_to_node(a, &p, node, own, own);
         local_keep(a, output_at(a, rank, rank), input_at(a, rank, 0), 0);
         wait_nodes(a, &p);
-        meet_in_node(a, &p, MESH_ARRIVED);
+        barrier_in_node(a, &p, MESH_ARRIVED);
         EACH_NODE(&p, node)
         local_copy(a, output_at(a, rank, hierarchical_rank_at(&p, node, p.local)),
                    slot_at(a, rank, slots + (uint64_t)node), 0);

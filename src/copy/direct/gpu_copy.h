@@ -12,7 +12,7 @@
 #include "copy/direct/moves.h"
 #include "copy/service/device_report.h"
 
-#define MOVER_LANES_MAX 64
+#define GPU_COPY_LANES_MAX 64
 
 /* The moves of this rank to a partner, or (peer: itself) within the rank, and whether the partner
  * moves something here. Counters are 64-bit, a cache line each, zero at first; each side counts the

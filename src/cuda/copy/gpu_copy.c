@@ -183,7 +183,7 @@ static banyan_status gpu_copy_watch_waits(gpu_copy *made)
 {
     watch_words words = {.world = made->world,
                          .stop = &made->report->stop,
-                         .told = &made->report->waits,
+                         .waits = &made->report->waits,
                          .failed = &made->report->verdict,
                          .describe = gpu_copy_describe_wait};
     return watch_world(&words, &made->watching);
@@ -339,11 +339,11 @@ static banyan_status prepare_work(work *made, const gpu_copy_lane *lanes, size_t
 static banyan_status gpu_copy_prepare(void *argument, const gpu_copy_lane *lanes, size_t count,
                                       void **prepared)
 {
-    if (count > MOVER_LANES_MAX)
+    if (count > GPU_COPY_LANES_MAX)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
                                 "cuda: a schedule moves tensors to %zu ranks, itself included; "
                                 "%d are possible",
-                                count, MOVER_LANES_MAX);
+                                count, GPU_COPY_LANES_MAX);
     work *made = calloc(1, sizeof *made);
     if (!made)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY,
@@ -406,7 +406,7 @@ static banyan_status copy_by_engine(const work *of)
  * copies. */
 static banyan_status run_with_engines(const work *of, CUstream stream)
 {
-    RETURN_IF_FAILED(gpu_copy_launch(of, 1, COPY_ENTER | COPY_MEET, stream));
+    RETURN_IF_FAILED(gpu_copy_launch(of, 1, COPY_ENTER | COPY_WAIT, stream));
     RETURN_IF_FAILED(fork_sides(of->gpu_copy, stream));
     RETURN_IF_FAILED(copy_by_engine(of));
     if (of->blocks > 0)

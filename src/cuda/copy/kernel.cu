@@ -360,7 +360,7 @@ template <bool converts> static __device__ void move_all(const copy_args *run)
     }
 }
 
-static __device__ void tell_entered(const copy_args *run)
+static __device__ void signal_entered(const copy_args *run)
 {
     for (unsigned i = threadIdx.x; i < run->lane_count; i += blockDim.x) {
         const copy_lane *lane = run->lanes + i;
@@ -369,7 +369,7 @@ static __device__ void tell_entered(const copy_args *run)
     }
 }
 
-static __device__ void meet(const copy_args *run)
+static __device__ void wait_for_partners(const copy_args *run)
 {
     for (unsigned i = threadIdx.x; i < run->lane_count; i += blockDim.x)
         if (run->lanes[i].by_engine)
@@ -404,9 +404,9 @@ static __global__ void __launch_bounds__(COPY_THREADS_MAX, 2)
     if (banyan_device_load<uint32_t>(&run->shared->failed) != 0)
         return;
     if ((run->phases & COPY_ENTER) && blockIdx.x == 0)
-        tell_entered(run);
-    if (run->phases & COPY_MEET)
-        meet(run);
+        signal_entered(run);
+    if (run->phases & COPY_WAIT)
+        wait_for_partners(run);
     if (run->phases & COPY_MOVE)
         move_all<converts>(run);
     if (!(run->phases & COPY_FINISH))

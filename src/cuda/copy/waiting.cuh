@@ -7,7 +7,7 @@
 #include "cuda/runtime/waits.cuh"
 
 #define STOP_CHECK_NS 500000
-#define TELL_NS 100000000
+#define REPORT_NS 100000000
 
 /* The wait of a thread, and its object. */
 typedef struct waiter {
@@ -35,7 +35,7 @@ static __device__ __noinline__ void report_failure(const waiter *of, uint32_t ve
 static __device__ __noinline__ bool wait_for_count(const waiter *of, const uint64_t *count,
                                                    uint64_t wanted)
 {
-    uint64_t begun = banyan_device_time_ns(), checked = begun, told = begun;
+    uint64_t begun = banyan_device_time_ns(), checked = begun, reported = begun;
     while (banyan_device_load<uint32_t>(&of->shared->failed) == 0) {
         if (banyan_device_load_acquire(count) >= wanted)
             return true;
@@ -43,8 +43,8 @@ static __device__ __noinline__ bool wait_for_count(const waiter *of, const uint6
         uint64_t now = banyan_device_time_ns();
         if (now - begun > of->timeout_ns)
             report_failure(of, COPY_LATE, now - begun);
-        if (now - told > TELL_NS) {
-            told = now;
+        if (now - reported > REPORT_NS) {
+            reported = now;
             waits_store(&of->report->waits.what[0],
                         (uint64_t)of->for_data << 32 | (uint32_t)(of->peer + 1));
             waits_store(&of->report->waits.waited_ns, now - begun);

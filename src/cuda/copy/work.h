@@ -124,7 +124,7 @@ typedef struct copy_report {
 /* The phases of a launch. One launch does all; with copy engines, one precedes them, one runs
  * beside them and one follows them. */
 #define COPY_ENTER 1u
-#define COPY_MEET 2u /* wait for the partners that copy engines write to */
+#define COPY_WAIT 2u /* wait for the partners that copy engines write to */
 #define COPY_MOVE 4u
 #define COPY_FINISH 8u
 

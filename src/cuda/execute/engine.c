@@ -52,12 +52,12 @@ static void execute_engine_nap(cuda_engine *engine)
 static void execute_engine_look_at_waits(cuda_engine *engine)
 {
     for (cuda_plan *plan = engine->plans; plan; plan = plan->next) {
-        const device_waits *told = &plan->report->waits;
+        const device_waits *waits = &plan->report->waits;
         uint64_t what[3];
         engine_report report = {.verdict = ENGINE_FINE};
-        bool lasts = watch_beat_lasts(&plan->beat, told, &report.waited_ns) && engine->busy;
+        bool lasts = watch_beat_lasts(&plan->beat, waits, &report.waited_ns) && engine->busy;
         for (int i = 0; i < 3 && lasts; i++)
-            what[i] = __atomic_load_n(&told->what[i], __ATOMIC_RELAXED);
+            what[i] = __atomic_load_n(&waits->what[i], __ATOMIC_RELAXED);
         if (lasts) {
             report.block = (uint32_t)what[0];
             report.step = (uint32_t)(what[0] >> 32);
@@ -126,8 +126,8 @@ static banyan_status execute_engine_load_kernels(cuda_engine *engine)
         RETURN_IF_FAILED(engine_room(engine, kernel, threads, execute_shared_bytes(0), &room));
         engine->room = room < engine->room ? room : engine->room;
     }
-    CUfunction tell;
-    return driver_kernel(tell_kernel(), engine->device, &tell);
+    CUfunction signal;
+    return driver_kernel(signal_kernel(), engine->device, &signal);
 }
 
 static banyan_status execute_engine_take_parts(cuda_engine *engine)

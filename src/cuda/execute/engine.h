@@ -105,7 +105,7 @@ struct cuda_engine {
     CUstream port_streams[ENGINE_RANKS_MAX]; /* indexed by peer; NULL: not created yet */
 
     /* For programs that are stages; NULL until the first one. */
-    CUstream copier, teller;
+    CUstream copier, signaller;
     CUevent kernel_done, copies_done;
 
     CUdeviceptr tracer, records;

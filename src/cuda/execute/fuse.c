@@ -38,7 +38,7 @@ static uint32_t operand_of(const struct fuser *fuser, const engine_step *step, u
 /* True if a part must wait for earlier ones. Parts of an operation are consecutive and have its
  * number. Threads divide the bytes of each part in a different way, so another thread may write
  * the bytes that a later part reads. */
-static bool part_meets(const struct fuser *fuser, uint32_t at)
+static bool part_has_barrier(const struct fuser *fuser, uint32_t at)
 {
     const engine_step *later = &fuser->steps[at];
     for (uint32_t i = at; i-- > 0 && fuser->steps[i].number == later->number;) {
@@ -55,8 +55,8 @@ static void mark_parts(struct fuser *fuser)
     for (uint32_t i = 0; i < fuser->step_count; i++) {
         if (fuser->steps[i].kind == STEP_LOOP)
             fuser->iterations = fuser->steps[i].iterations;
-        if (part_moves_bytes(&fuser->steps[i]) && part_meets(fuser, i))
-            fuser->made[i].relaxed = KERNEL_MEETS;
+        if (part_moves_bytes(&fuser->steps[i]) && part_has_barrier(fuser, i))
+            fuser->made[i].relaxed = KERNEL_BARRIER_FIRST;
     }
 }
 
@@ -68,7 +68,7 @@ static bool is_next_part(const struct fuser *fuser, const engine_step *first, ui
     return at < fuser->step_count && next->kind == first->kind &&
            (next->number == first->number || first->kind == STEP_UNPACK) && next->op == first->op &&
            next->new_flags == first->new_flags && next->in_loop == first->in_loop &&
-           !(fuser->made[at].relaxed & KERNEL_MEETS);
+           !(fuser->made[at].relaxed & KERNEL_BARRIER_FIRST);
 }
 
 /* Count the steps from `at` on that read one source. */

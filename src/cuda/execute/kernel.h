@@ -33,7 +33,7 @@ typedef struct kernel_end {
  * operation wrote, or the reverse, so the threads synchronize before it. Its `barrier` is the
  * number of pieces of each of the steps that it performs, itself first; 0: they are not
  * distinguished. */
-#define KERNEL_MEETS 1
+#define KERNEL_BARRIER_FIRST 1
 
 /* In a step that moves bytes outside of loops: the number of 8-byte units of all its pieces, or
  * the largest number if that is exceeded. */

@@ -136,7 +136,7 @@ const uint32_t *program_broken(const cuda_program *program)
 }
 
 /* The kernel may begin while the previous one in its stream still runs: it fetches its program,
- * then waits for the previous one (begin_await_stream). */
+ * then waits for the previous one (begin_wait_for_stream). */
 banyan_status program_launch(const cuda_program *program, const engine_run *run,
                              const program_part *part, CUstream stream)
 {

@@ -4,7 +4,7 @@
 
 #include "cuda/runtime/device.cuh"
 
-static __global__ void answer(const __grid_constant__ clock_args args)
+static __global__ void answer_clock(const __grid_constant__ clock_args args)
 {
     banyan_device_limits limits = {args.timeout_ns, {nullptr, nullptr}};
     for (uint64_t question = 1; question <= CLOCK_ROUNDS; question++) {
@@ -20,10 +20,10 @@ static __global__ void answer(const __grid_constant__ clock_args args)
 
 const void *clock_kernel(void)
 {
-    return DEVICE_KERNEL(answer, clock_args);
+    return DEVICE_KERNEL(answer_clock, clock_args);
 }
 
-static __global__ void tell(const __grid_constant__ tell_args args)
+static __global__ void add_signals(const __grid_constant__ signal_args args)
 {
     if (banyan_device_load<uint32_t>(args.broken))
         return;
@@ -31,7 +31,7 @@ static __global__ void tell(const __grid_constant__ tell_args args)
         banyan_device_add_release(args.counters[i], 1);
 }
 
-const void *tell_kernel(void)
+const void *signal_kernel(void)
 {
-    return DEVICE_KERNEL(tell, tell_args);
+    return DEVICE_KERNEL(add_signals, signal_args);
 }

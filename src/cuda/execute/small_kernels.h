@@ -22,16 +22,16 @@ typedef struct clock_args {
 const void *clock_kernel(void);
 
 /* Signals after copies, in the order of their stream. */
-#define TELL_THREADS 128
+#define SIGNAL_THREADS 128
 
 /* One thread block. After a kernel has given up, later stages send no signals. */
-typedef struct tell_args {
+typedef struct signal_args {
     uint64_t *const *counters; /* each is incremented by 1 */
     uint64_t count;
     const uint32_t *broken; /* as in kernel_args */
-} tell_args;
+} signal_args;
 
-const void *tell_kernel(void);
+const void *signal_kernel(void);
 
 #ifdef __cplusplus
 }

@@ -8,8 +8,8 @@
 struct cuda_staged {
     stages *all;
     CUdeviceptr counters; /* at peers, for all signals */
-    CUfunction tell;
-    CUevent *told; /* indexed by stage */
+    CUfunction signal;
+    CUevent *signalled; /* indexed by stage */
 };
 
 static banyan_status send_counters(const cuda_plan *plan, cuda_staged *made)
@@ -35,7 +35,7 @@ static banyan_status staged_open_streams(cuda_engine *engine)
     if (engine->copies_done)
         return BANYAN_OK;
     RETURN_IF_FAILED(DRIVER(device, cuStreamCreate, &engine->copier, CU_STREAM_NON_BLOCKING));
-    RETURN_IF_FAILED(DRIVER(device, cuStreamCreate, &engine->teller, CU_STREAM_NON_BLOCKING));
+    RETURN_IF_FAILED(DRIVER(device, cuStreamCreate, &engine->signaller, CU_STREAM_NON_BLOCKING));
     RETURN_IF_FAILED(DRIVER(device, cuEventCreate, &engine->kernel_done, CU_EVENT_DISABLE_TIMING));
     return DRIVER(device, cuEventCreate, &engine->copies_done, CU_EVENT_DISABLE_TIMING);
 }
@@ -44,11 +44,11 @@ static banyan_status open_queue(const cuda_plan *plan, cuda_staged *made)
 {
     int device = plan->engine->device;
     RETURN_IF_FAILED(staged_open_streams(plan->engine));
-    RETURN_IF_FAILED(driver_kernel(tell_kernel(), device, &made->tell));
+    RETURN_IF_FAILED(driver_kernel(signal_kernel(), device, &made->signal));
     for (uint32_t i = 0; i < made->all->count; i++) {
         if (!made->all->list[i].is_kernel)
             RETURN_IF_FAILED(
-                DRIVER(device, cuEventCreate, &made->told[i], CU_EVENT_DISABLE_TIMING));
+                DRIVER(device, cuEventCreate, &made->signalled[i], CU_EVENT_DISABLE_TIMING));
     }
     return BANYAN_OK;
 }
@@ -56,8 +56,8 @@ static banyan_status open_queue(const cuda_plan *plan, cuda_staged *made)
 static banyan_status staged_fill(const cuda_plan *plan, cuda_staged *made)
 {
     driver_capture before;
-    made->told = calloc(made->all->count, sizeof *made->told);
-    if (!made->told)
+    made->signalled = calloc(made->all->count, sizeof *made->signalled);
+    if (!made->signalled)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for a program");
     RETURN_IF_FAILED(send_counters(plan, made));
     RETURN_IF_FAILED(engine_enter(plan->engine, &before));
@@ -93,14 +93,14 @@ void staged_free(const cuda_plan *plan, cuda_staged *old)
     if (!old)
         return;
     engine_give_back(plan->engine, old->counters);
-    if (old->told && engine_enter(plan->engine, &before) == BANYAN_OK) {
+    if (old->signalled && engine_enter(plan->engine, &before) == BANYAN_OK) {
         for (uint32_t i = 0; i < old->all->count; i++) {
-            if (old->told[i])
-                driver.cuEventDestroy(old->told[i]);
+            if (old->signalled[i])
+                driver.cuEventDestroy(old->signalled[i]);
         }
         engine_leave(before);
     }
-    free(old->told);
+    free(old->signalled);
     stages_free(old->all);
     free(old);
 }
@@ -110,7 +110,7 @@ void staged_end(cuda_engine *engine)
     driver_capture before;
     if (engine_enter(engine, &before) != BANYAN_OK)
         return;
-    const CUstream streams[] = {engine->copier, engine->teller};
+    const CUstream streams[] = {engine->copier, engine->signaller};
     const CUevent events[] = {engine->kernel_done, engine->copies_done};
     for (int i = 0; i < 2; i++) {
         if (streams[i])
@@ -130,18 +130,19 @@ typedef struct queued {
     const cuda_engine *engine;
     const cuda_staged *of;
     const engine_run *run;
-    CUstream stream, copier, teller;
-    bool is_forked; /* three streams are in use */
-    bool is_behind; /* the copier has waited for all kernels so far */
-    uint32_t told;  /* the latest stage that the caller's stream has waited for */
+    CUstream stream, copier, signaller;
+    bool is_forked;     /* three streams are in use */
+    bool is_behind;     /* the copier has waited for all kernels so far */
+    uint32_t signalled; /* the latest stage that the caller's stream has waited for */
 } queued;
 
 static banyan_status wait_for_copies(queued *q, uint32_t after)
 {
-    if (!q->is_forked || after == STAGE_NONE || (q->told != STAGE_NONE && after <= q->told))
+    if (!q->is_forked || after == STAGE_NONE ||
+        (q->signalled != STAGE_NONE && after <= q->signalled))
         return BANYAN_OK;
-    q->told = after;
-    return DRIVER(q->engine->device, cuStreamWaitEvent, q->stream, q->of->told[after], 0);
+    q->signalled = after;
+    return DRIVER(q->engine->device, cuStreamWaitEvent, q->stream, q->of->signalled[after], 0);
 }
 
 static banyan_status queue_kernel(queued *q, uint32_t index)
@@ -173,22 +174,23 @@ static banyan_status follow_copies(const queued *q)
     if (!q->is_forked)
         return BANYAN_OK;
     RETURN_IF_FAILED(DRIVER(device, cuEventRecord, q->engine->copies_done, q->copier));
-    return DRIVER(device, cuStreamWaitEvent, q->teller, q->engine->copies_done, 0);
+    return DRIVER(device, cuStreamWaitEvent, q->signaller, q->engine->copies_done, 0);
 }
 
-static banyan_status staged_tell(const queued *q, const stage *s)
+static banyan_status staged_signal(const queued *q, const stage *s)
 {
-    if (s->signal_count == 0 || s->is_told)
+    if (s->signal_count == 0 || s->is_signalled)
         return BANYAN_OK;
-    tell_args args = {
+    signal_args args = {
         .counters = (uint64_t *const *)q->of->counters + s->first_signal,
         .count = s->signal_count,
         .broken = program_broken(q->program),
     };
     uint32_t most = q->engine->most_threads;
     void *params[] = {&args};
-    return DRIVER(q->engine->device, cuLaunchKernel, q->of->tell, 1, 1, 1,
-                  most < TELL_THREADS ? most : TELL_THREADS, 1, 1, 0, q->teller, params, NULL);
+    return DRIVER(q->engine->device, cuLaunchKernel, q->of->signal, 1, 1, 1,
+                  most < SIGNAL_THREADS ? most : SIGNAL_THREADS, 1, 1, 0, q->signaller, params,
+                  NULL);
 }
 
 static banyan_status staged_queue_copy(const queued *q, const stage_copy *copy)
@@ -218,8 +220,9 @@ static banyan_status queue_copies(queued *q, uint32_t index)
     for (uint32_t i = 0; i < s->copy_count; i++)
         RETURN_IF_FAILED(staged_queue_copy(q, &q->of->all->copies[s->first_copy + i]));
     RETURN_IF_FAILED(follow_copies(q));
-    RETURN_IF_FAILED(staged_tell(q, s));
-    return q->is_forked ? DRIVER(device, cuEventRecord, q->of->told[index], q->teller) : BANYAN_OK;
+    RETURN_IF_FAILED(staged_signal(q, s));
+    return q->is_forked ? DRIVER(device, cuEventRecord, q->of->signalled[index], q->signaller)
+                        : BANYAN_OK;
 }
 
 banyan_status staged_queue(const cuda_program *program, const engine_run *run, CUstream stream)
@@ -232,9 +235,9 @@ banyan_status staged_queue(const cuda_program *program, const engine_run *run, C
                 .run = run,
                 .stream = stream,
                 .copier = forks ? engine->copier : stream,
-                .teller = forks ? engine->teller : stream,
+                .signaller = forks ? engine->signaller : stream,
                 .is_forked = forks,
-                .told = STAGE_NONE};
+                .signalled = STAGE_NONE};
     for (uint32_t i = 0; i < q.of->all->count; i++)
         RETURN_IF_FAILED((q.of->all->list[i].is_kernel ? queue_kernel : queue_copies)(&q, i));
     return BANYAN_OK;

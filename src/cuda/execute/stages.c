@@ -5,9 +5,9 @@
 #include "cuda/execute/kernel.h"
 #include "cuda/execute/parts.h"
 
-/* Number of waits on an end so far, and of signals through its mirror in the stages before `next`.
- * The signals cover the waits if there are enough of them. */
-struct awaited {
+/* The number of waits on an end so far, and the number of signals through its mirror in the stages
+ * before `next`. Every wait has its signal if there are at least as many signals. */
+struct wait_count {
     uint32_t waits, signals, next;
 };
 
@@ -17,7 +17,7 @@ struct maker {
     const engine_step *steps; /* of the first thread block, which represents all */
     uint32_t step_count;
     stages *to;
-    struct awaited *awaited; /* indexed by end */
+    struct wait_count *wait_count; /* indexed by end */
 };
 
 static bool is_post(const engine_step *step)
@@ -49,7 +49,7 @@ static bool waits_for_copies(const struct maker *maker, const engine_step *step)
     return waits;
 }
 
-/* Other operations between thread blocks would have to stay in one kernel. */
+/* False for operations that synchronize thread blocks: these would have to stay in one kernel. */
 static bool is_possible(const engine_step *step)
 {
     switch (step->kind) {
@@ -113,7 +113,7 @@ static uint32_t count_signals(const struct maker *maker, const stage *s, uint32_
  * If that is not known, return the last stage of copies so far. */
 static uint32_t stage_of_wait(struct maker *maker, uint32_t end)
 {
-    struct awaited *of = &maker->awaited[end];
+    struct wait_count *of = &maker->wait_count[end];
     uint32_t mirror = maker->plan->ends[end].mirror;
     of->waits++;
     while (mirror != ENGINE_NO_MIRROR && of->signals < of->waits && of->next < maker->to->count)
@@ -136,7 +136,8 @@ static uint32_t after_wait(struct maker *maker, const engine_step *step, uint32_
     return after;
 }
 
-/* Thread blocks may wait at one position for signals of different positions. */
+/* Return the latest stage that must precede the step at this position in any thread block: at one
+ * position, thread blocks may wait for signals of different positions. */
 static uint32_t after_step(struct maker *maker, uint32_t at, uint32_t after)
 {
     if (maker->steps[at].kind == STEP_FLUSH)
@@ -146,7 +147,8 @@ static uint32_t after_step(struct maker *maker, uint32_t at, uint32_t after)
     return after;
 }
 
-/* Add a kernel up to the next put, or up to the next wait that needs work before it. */
+/* Add a kernel that ends before the next put, or before a wait for copies that follows other work:
+ * that work then runs before the copies have arrived. Returns the position of its end. */
 static uint32_t add_kernel(struct maker *maker, uint32_t at)
 {
     stage *s = add_stage(maker, true);
@@ -215,7 +217,8 @@ static bool is_next_row(const stage_copy *rows, const stage_copy *next)
                : from == rows->rows * rows->from_pitch && to == rows->rows * rows->to_pitch;
 }
 
-/* Scratch of a plan that was loaded for longer messages has gaps, so its copies are rows. */
+/* Join copies at equal distances into rows. Such copies arise where the plan was loaded for longer
+ * messages: its scratch then has gaps between chunks. */
 static void join_rows(stages *to, uint32_t first)
 {
     uint32_t kept = first;
@@ -270,8 +273,8 @@ static void stages_add_signals(struct maker *maker, uint32_t at)
     }
 }
 
-/* Add posts up to the next put after signals, so that the signals are given while it is in
- * progress. */
+/* Add a stage of puts and their signals. It ends before a put that follows a signal, so that the
+ * signal is given while that put is in progress. Returns the position of its end. */
 static uint32_t add_posts(struct maker *maker, uint32_t at)
 {
     stage *s = add_stage(maker, false);
@@ -294,7 +297,8 @@ static uint32_t add_posts(struct maker *maker, uint32_t at)
     return at;
 }
 
-/* A run begins with a kernel, which signals the start, and ends with one, which counts the run. */
+/* A run begins with a kernel, which signals the begin of the run, and ends with a kernel, which
+ * counts the run. */
 static void stages_add_all(struct maker *maker)
 {
     uint32_t at = add_kernel(maker, 0);
@@ -305,8 +309,8 @@ static void stages_add_all(struct maker *maker)
     maker->to->list[maker->to->count - 1].after = last_copies(maker);
     for (uint32_t i = 1; i < maker->to->count; i++) {
         stage *s = &maker->to->list[i];
-        s[-1].is_told = s->is_kernel && !s[-1].is_kernel && s->after == i - 1;
-        if (s[-1].is_told)
+        s[-1].is_signalled = s->is_kernel && !s[-1].is_kernel && s->after == i - 1;
+        if (s[-1].is_signalled)
             s->first_step = s[-1].first_step;
     }
 }
@@ -323,8 +327,8 @@ static banyan_status stages_take_room(struct maker *maker)
 {
     const engine_program *program = maker->program;
     stages *to = maker->to = calloc(1, sizeof *to);
-    maker->awaited = calloc((size_t)maker->plan->end_count + 1, sizeof *maker->awaited);
-    if (!to || !maker->awaited)
+    maker->wait_count = calloc((size_t)maker->plan->end_count + 1, sizeof *maker->wait_count);
+    if (!to || !maker->wait_count)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for a program");
     to->list = calloc(2 * (size_t)maker->step_count + 2, sizeof *to->list);
     to->copies = calloc(count_pieces(program) + 1, sizeof *to->copies);
@@ -350,7 +354,7 @@ banyan_status stages_make(const engine_program *program, const engine_plan *plan
     } else {
         stages_free(maker.to);
     }
-    free(maker.awaited);
+    free(maker.wait_count);
     return status;
 }
 

@@ -1,19 +1,22 @@
-/* Programs with port channels as stages, which a stream's order drives in place of a proxy:
- * kernels for the thread blocks' work between puts, and between them the puts of all thread blocks
- * together.
+/* Programs with port channels, divided into stages that run in the order of streams, without a
+ * proxy. Kernels do the work of thread blocks between puts. Between the kernels, copy engines do
+ * the puts of all thread blocks together.
  *
- * Puts that are adjacent become one copy. All signals after them become one kernel, or the
- * beginning of the next. No kernel waits for copies of its own rank while it runs. A kernel that
- * waits for a peer's signal comes after this rank's own signal of that position in the plan
- * (engine_end's mirror), if the plan has it before the wait; otherwise after all earlier puts.
+ * Adjacent puts become one copy. The signals behind a stage of copies become one small kernel, or
+ * the beginning of the next stage's kernel. While a kernel runs, it never waits for copies of its
+ * own rank. A kernel that waits for a peer's signal follows this rank's own signal at that position
+ * of the plan (the end's mirror, see engine_end), if that signal precedes the wait in the plan.
+ * Otherwise the kernel follows all earlier puts.
  *
- * This serves plans whose thread blocks are all identical, and wait only for signals of earlier
- * positions (engine_plan). A rank may then execute its stages one after another in any order that
- * these rules permit, whatever queues its streams share. Proof: suppose that all ranks are
- * blocked, and consider a rank whose kernel is earliest in the plan. The signal that it waits for
- * belongs to an earlier position. The peer's kernel is not earlier, so the peer has come as far as
- * this rank: then it has given that signal, as this rank gave its own of that position before the
- * kernel began. */
+ * Stages serve plans in which all thread blocks do the same operations and wait only for signals of
+ * earlier positions (engine_plan). In such a plan a rank may execute its stages one after another,
+ * in any order that these rules permit, whatever hardware queues its streams share.
+ *
+ * Proof: suppose that all ranks are blocked. Consider a rank whose kernel is earliest in the plan.
+ * The signal that this kernel waits for belongs to an earlier position. The peer's kernel is not
+ * earlier, so the peer has executed everything before that position, as this rank has. This rank
+ * gave its own signal of that position before its kernel began, so the peer has given its signal of
+ * that position too: the kernel is not blocked, a contradiction. */
 #ifndef CUDA_EXECUTE_STAGES_H
 #define CUDA_EXECUTE_STAGES_H
 
@@ -32,15 +35,16 @@ typedef struct stage_copy {
 
 typedef struct stage {
     bool is_kernel;
-    bool is_told; /* for copies: the next stage is a kernel that signals their end */
+    bool is_signalled; /* for copies: the next stage is a kernel that signals their end */
     uint32_t first_step, end_step; /* of every thread block */
     uint32_t after;                /* the stage of copies that must precede a kernel; STAGE_NONE */
     uint32_t first_copy, copy_count;
     uint32_t first_signal, signal_count;
 } stage;
 
-/* In queueing order: kernels one after another, copies after the kernels before them. The first
- * and the last stage are kernels, and all copies precede the last. */
+/* The stages in the order in which they are queued. Each kernel comes after the kernel before it,
+ * and copies come after all kernels before them. The first and the last stage are kernels. The last
+ * one comes after all copies. */
 typedef struct stages {
     stage *list;
     uint32_t count;

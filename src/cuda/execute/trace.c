@@ -53,7 +53,7 @@ static banyan_status execute_trace_question(cuda_engine *engine, uint64_t *words
     RETURN_IF_FAILED(DRIVER(engine->device, cuStreamSynchronize, engine->stream));
     return answered ? BANYAN_OK
                     : banyan_error_set(BANYAN_ERR_TIMEOUT,
-                                       "cuda: device %d did not tell its time within %.0f s",
+                                       "cuda: device %d did not report its time within %.0f s",
                                        engine->device, (double)ANSWER_NS / 1e9);
 }
 

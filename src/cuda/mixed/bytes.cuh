@@ -1,7 +1,12 @@
-/* Two-shot inside the node: every rank adds a piece of the units and pushes the sums to all ranks
- * that need them. A thread goes through the pieces in rounds. In each round it sends a unit to
- * each rank that adds it, adds its own piece's unit that the ranks sent in the previous round, and
- * stores the sums of the round before that. So both directions of the links are busy all the time.
+/* Two-shot inside the node: every rank adds one piece of the data and pushes the sums to all ranks
+ * that need them. Each thread goes through the pieces in rounds. In a round
+ *
+ *  - it sends one unit of every piece to the rank that adds the piece;
+ *  - it adds the units of its own piece that the ranks sent in the previous round, and pushes the
+ *    sum;
+ *  - it stores the sums that other ranks pushed in the round before that.
+ *
+ * So both directions of the links are busy all the time.
  *
  * Peers may use more or fewer threads for the units. That is safe because a thread pushes a sum
  * before it waits for any part of its next unit. A thread that took several units together could

@@ -110,7 +110,7 @@ static banyan_status watch_again(cuda_mixed *engine)
     banyan_world *world = engine->setup->worlds[MIXED_WORLD];
     watch_words words = {.world = world,
                          .stop = engine->stop,
-                         .told = &engine->failure->waits,
+                         .waits = &engine->failure->waits,
                          .failed = &engine->failure->end,
                          .describe = mixed_engine_describe_wait};
     return (engine->ranks > 1 || engine->setup->grid.nodes > 1) && world
@@ -308,21 +308,21 @@ static banyan_status mixed_engine_queue(const cuda_mixed *engine, const mixed_ca
                                              : mixed_run_on_node(engine, call, stream));
 }
 
-/* A rank that could not queue a launch would meet the others' launches one too late, so it ends
- * the context for all ranks. */
+/* A rank that cannot queue a launch has made one launch fewer than the others from then on, so it
+ * ends the context for all ranks. */
 static banyan_status mixed_engine_run(void *opened, const mixed_call *call, void *stream)
 {
     const cuda_mixed *engine = opened;
     banyan_world *world = engine->setup->worlds[MIXED_WORLD];
-    char sentence[512];
+    char message[512];
     banyan_status status = mixed_engine_queue(engine, call, stream);
     if (status == BANYAN_OK || !world)
         return status;
-    snprintf(sentence, sizeof sentence, "could not begin %s (%s), which others make: %s",
+    snprintf(message, sizeof message, "could not begin %s (%s), which others make: %s",
              banyan_mixed_op_name(call->op), banyan_mixed_mode_name(call->mode),
              banyan_last_error());
-    (void)banyan_world_abort(world, sentence);
-    return banyan_error_set(status, "rank %d %s", banyan_world_rank(world), sentence);
+    (void)banyan_world_abort(world, message);
+    return banyan_error_set(status, "rank %d %s", banyan_world_rank(world), message);
 }
 
 static int mixed_engine_compare(const void *a, const void *b)

@@ -112,12 +112,12 @@ template <bool MULTICAST> BANYAN_DEVICE void packets(const mixed_gather_args *ar
     }
 }
 
-/* Chunks. Units show their own arrival, as in sums, although they may contain any bits. The words
- * of a chunk are sent with some bits inverted by a key, such that no word equals the cleared
- * value. Among more keys than a chunk has words at least one has this property, usually the first.
- * The key travels beside the chunk. */
+/* Chunks. Units show their own arrival, as in sums, although they may contain any bits. For this,
+ * the sender combines all words of a chunk with a key by exclusive or, such that no result equals
+ * the value of a cleared word. Each word of a chunk excludes one key, so if there are more keys
+ * than words, one of them is usable; usually it is the first. The key travels beside the chunk. */
 
-#define CHUNKS_PEERS 3                                               /* peers awaited at a time */
+#define CHUNKS_PEERS 3 /* peers waited for at a time */
 #define CHUNKS_UNITS (MIXED_CHUNK / MIXED_UNIT / BANYAN_DEVICE_WARP) /* of a lane, in a chunk */
 
 BANYAN_DEVICE uint4 chunks_turn(uint4 unit, uint32_t key)

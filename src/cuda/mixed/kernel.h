@@ -13,8 +13,9 @@
  * the last buffer to restore, lie in device memory; only the kernels change them.
  *
  * With multicast one store reaches all ranks, at one place in each rank's buffer, also the
- * sender's: its slot is an additional one there, whose units are awaited, used and restored like
- * the others. The ordinary addresses of multicast stores are read only to see them arrive. */
+ * sender's: its slot is an additional one there, whose units a launch waits for, uses and restores
+ * like the others. A launch reads the ordinary addresses of multicast stores only to see their data
+ * arrive. */
 #ifndef CUDA_MIXED_KERNEL_H
 #define CUDA_MIXED_KERNEL_H
 
@@ -90,7 +91,7 @@ typedef struct mixed_waits_args {
     uint64_t apart_bytes;
     uint32_t units; /* in `bytes` */
     uint16_t ranks, rank, fold, send_count;
-    uint32_t sends_alike;              /* all get equal data */
+    uint32_t sends_are_equal;          /* all get equal data */
     mixed_send sends[MIXED_RANKS_MAX]; /* each rank begins with a different peer */
 } mixed_waits_args;
 

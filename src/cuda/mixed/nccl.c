@@ -2,7 +2,8 @@
 #include "cuda/memory/memory.h"
 #include "cuda/mixed/engine.h"
 
-_Static_assert(sizeof((mixed_nccl *)0)->gpu == DEVICE_UUID_BYTES, "GPUs are told apart");
+_Static_assert(sizeof((mixed_nccl *)0)->gpu == DEVICE_UUID_BYTES,
+               "a GPU is identified by its UUID");
 
 static int type_of(DLDataType dtype)
 {

@@ -223,7 +223,7 @@ static banyan_status run_waits(const part *p, CUstream stream)
         .ranks = (uint16_t)p->ranks,
         .rank = p->multicast ? MIXED_NO_RANK : (uint16_t)p->rank,
         .fold = (uint16_t)(p->scatters ? p->ranks : p->tp),
-        .sends_alike = !p->scatters,
+        .sends_are_equal = !p->scatters,
     };
     fill_waits_sends(p, &args);
     uint64_t loads = (p->scatters ? args.send_count : 1) + 1 + slots;

@@ -5,9 +5,9 @@
 
 #include <banyan/device/wait.cuh>
 
+#include "cuda/mixed/unit.cuh"
 #include "cuda/runtime/begin.cuh"
 #include "cuda/runtime/device.cuh"
-#include "cuda/mixed/unit.cuh"
 #include "cuda/runtime/waits.cuh"
 
 struct mixed_run {
@@ -29,13 +29,14 @@ BANYAN_DEVICE uint32_t run_threads(void)
     return gridDim.x * blockDim.x;
 }
 
-/* Wait for the previous launch, and request the state, which is in flight until run_begin_asked:
- * data can be requested at the same time. Work before the wait costs nothing. It stays there
- * because the wait is in a branch: compilers move work past the plain instruction. */
+/* Wait for the previous launch, and request the state. The state is in flight until
+ * run_begin_asked, so that data can be requested at the same time. Work before this call costs
+ * nothing, since the previous launch still runs. The wait is in a branch, because compilers move
+ * work past the plain instruction. */
 BANYAN_DEVICE void run_ask(const mixed_base *base, mixed_run *run)
 {
     if (base->is_early)
-        begin_await_stream();
+        begin_wait_for_stream();
     begin_next();
     run->state = banyan_device_load<uint4>(&base->states[blockIdx.x]);
 }
@@ -103,7 +104,8 @@ BANYAN_DEVICE_RARE void run_fail(const mixed_base *base, const banyan_device_wai
 }
 
 /* Called between readings of the clock. */
-BANYAN_DEVICE void run_tell(const mixed_base *base, const banyan_device_wait *wait, uint32_t rank)
+BANYAN_DEVICE void run_report_wait(const mixed_base *base, const banyan_device_wait *wait,
+                                   uint32_t rank)
 {
     uint64_t waited_ns;
     if (!waits_turn(wait, &waited_ns))
@@ -119,7 +121,7 @@ BANYAN_DEVICE bool run_wait_on(const mixed_base *base, banyan_device_wait *wait,
     banyan_device_limits limits = {base->timeout_ns, {base->broken, base->stop}};
     if (banyan_device_wait_on(&limits, wait)) {
         if (wait->looks % BANYAN_DEVICE_LOOKS == 0)
-            run_tell(base, wait, rank);
+            run_report_wait(base, wait, rank);
         return true;
     }
     run_fail(base, wait, rank);

@@ -1,6 +1,6 @@
 /* One-shot: every unit goes to all ranks that need it, and every rank adds the units that it
- * needs. A thread that sends a unit waits for the others' unit of that number one round later, or
- * in the only round. */
+ * needs. A thread sends unit i in one round and waits for the other ranks' units i in the next. If
+ * there is only one round, it does both in that round. */
 #ifndef CUDA_MIXED_WAITS_CUH
 #define CUDA_MIXED_WAITS_CUH
 
@@ -27,7 +27,7 @@ BANYAN_DEVICE bool waits_send(const mixed_waits_args *args, mixed_run *run, uint
         run_ask(&args->base, run);
     BANYAN_DEVICE_UNROLL
     for (uint32_t k = 0; k < SUMS_BATCH; k++) {
-        if (first + k < count && (k == 0 || !args->sends_alike))
+        if (first + k < count && (k == 0 || !args->sends_are_equal))
             units[k] = unit_load<ANY>(from[k], at, args->bytes);
     }
     if (BEGINS)
@@ -38,7 +38,7 @@ BANYAN_DEVICE bool waits_send(const mixed_waits_args *args, mixed_run *run, uint
     for (uint32_t k = 0; k < SUMS_BATCH; k++) {
         if (first + k >= count)
             continue;
-        uint4 unit = unit_settle<Element>(args->sends_alike ? units[0] : units[k]);
+        uint4 unit = unit_settle<Element>(args->sends_are_equal ? units[0] : units[k]);
         if (MULTICAST && first + k == 0)
             unit_push<true>(to[k] + run->shift, unit);
         else

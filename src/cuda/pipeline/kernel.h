@@ -13,22 +13,22 @@ typedef struct gpu_pipeline_sequence_check {
     uint64_t bytes;
 } gpu_pipeline_sequence_check;
 
-#define COURIER_HEADER_BYTES 128
+#define PIPELINE_HEADER_BYTES 128
 
 typedef enum gpu_pipeline_task {
-    COURIER_SEAL,   /* wait until the peer has granted a slot, and write the sequence check of the
-                       slot to send */
-    COURIER_ACCEPT, /* wait for the peer's next batch, and check its sequence number */
-    COURIER_TELL    /* add one to the peer's word */
+    PIPELINE_STAMP,  /* wait until the peer has granted a slot, and write the sequence check of the
+                      slot to send */
+    PIPELINE_ACCEPT, /* wait for the peer's next batch, and check its sequence number */
+    PIPELINE_SIGNAL  /* add one to the peer's word */
 } gpu_pipeline_task;
 
 typedef struct gpu_pipeline_args {
     uint32_t task; /* enum gpu_pipeline_task */
     int32_t peer;
-    const uint64_t *word; /* word on this rank that the peer increments; not for TELL */
-    uint64_t *their_word; /* for TELL */
+    const uint64_t *word; /* word on this rank that the peer increments; not for SIGNAL */
+    uint64_t *their_word; /* for SIGNAL */
     uint64_t *count;      /* number of times that this was done before */
-    gpu_pipeline_sequence_check *seal;
+    gpu_pipeline_sequence_check *check;
     uint64_t bytes;
     copy_shared *shared;
     copy_report *report;

@@ -115,7 +115,7 @@ typedef struct session_word {
 } session_word;
 
 /* Exchange a word with all ranks. If any rank has an error, all return that error. Collective. */
-static banyan_status tell_all(banyan_world *world, banyan_status mine, session_word *all)
+static banyan_status exchange_words(banyan_world *world, banyan_status mine, session_word *all)
 {
     session_word said = {.failed = (int32_t)mine,
                          .state = (int32_t)session.state,
@@ -229,14 +229,14 @@ static banyan_status nvshmem_share_id(banyan_world *world)
     struct {
         int32_t result;
         nvshmem_id id;
-    } told = {.id.version = NVSHMEM_VERSION_OF(nvshmem_id)};
+    } given = {.id.version = NVSHMEM_VERSION_OF(nvshmem_id)};
     if (banyan_world_rank(world) == 0)
-        told.result = session.functions.nvshmemx_get_uniqueid(&told.id);
-    RETURN_IF_FAILED(banyan_world_broadcast(world, &told, sizeof told, 0));
-    if (told.result != 0)
+        given.result = session.functions.nvshmemx_get_uniqueid(&given.id);
+    RETURN_IF_FAILED(banyan_world_broadcast(world, &given, sizeof given, 0));
+    if (given.result != 0)
         return banyan_error_set(BANYAN_ERR_SYSTEM, "rank 0: nvshmemx_get_uniqueid gave %d",
-                                told.result);
-    init.id = told.id;
+                                given.result);
+    init.id = given.id;
     return BANYAN_OK;
 }
 
@@ -310,12 +310,12 @@ static banyan_status nvshmem_add_block(banyan_world *world, size_t bytes, int *n
 static banyan_status get_ready(banyan_world *world, int device, const nvshmem_start *start,
                                size_t bytes, session_word *all)
 {
-    RETURN_IF_FAILED(tell_all(world, nvshmem_check_own(world, device, start), all));
+    RETURN_IF_FAILED(exchange_words(world, nvshmem_check_own(world, device, start), all));
     RETURN_IF_FAILED(nvshmem_check_all(all, banyan_world_size(world)));
     banyan_status status =
         session.state == SESSION_READY ? BANYAN_OK : nvshmem_initialise(world, device, start);
     all[0].free_blocks = free_blocks(bytes);
-    return tell_all(world, status, all);
+    return exchange_words(world, status, all);
 }
 
 /* Find a free block of this size on all ranks: an existing or a new one. */
@@ -344,7 +344,7 @@ static banyan_status take_locked(banyan_world *world, int device, const nvshmem_
         block->is_free = true;
         status = bytes_fill(block->memory, 0, zero_bytes);
     }
-    status = tell_all(world, status, all);
+    status = exchange_words(world, status, all);
     if (status != BANYAN_OK)
         return status;
     for (int rank = 0; rank < ranks; rank++)

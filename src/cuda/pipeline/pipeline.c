@@ -124,8 +124,8 @@ static banyan_status cuda_pipeline_open_streams(gpu_pipeline *made)
             status =
                 DRIVER(made->device, cuStreamCreate, &made->streams[i], CU_STREAM_NON_BLOCKING);
     }
-    CUevent *events[] = {&made->fork,       &made->begun,     &made->packed[0], &made->packed[1],
-                         &made->sealed[0],  &made->sealed[1], &made->sent[0],   &made->sent[1],
+    CUevent *events[] = {&made->fork,       &made->begun,      &made->packed[0], &made->packed[1],
+                         &made->stamped[0], &made->stamped[1], &made->sent[0],   &made->sent[1],
                          &made->granted[0], &made->granted[1]};
     for (size_t i = 0; i < sizeof(events) / sizeof(events[0]) && status == BANYAN_OK; i++)
         status = DRIVER(made->device, cuEventCreate, events[i], CU_EVENT_DISABLE_TIMING);
@@ -183,7 +183,7 @@ static void cuda_pipeline_close_device(gpu_pipeline *closed)
         destroy_event(closed->join[i]);
     for (int slot = 0; slot < SLOTS; slot++) {
         destroy_event(closed->packed[slot]);
-        destroy_event(closed->sealed[slot]);
+        destroy_event(closed->stamped[slot]);
         destroy_event(closed->sent[slot]);
         destroy_event(closed->granted[slot]);
     }
@@ -215,7 +215,7 @@ static banyan_status cuda_pipeline_watch_waits(gpu_pipeline *made, banyan_world 
 {
     watch_words words = {.world = world,
                          .stop = &made->report->stop,
-                         .told = &made->report->waits,
+                         .waits = &made->report->waits,
                          .failed = &made->report->verdict,
                          .describe = cuda_pipeline_describe_wait};
     return watch_world(&words, &made->watching);
@@ -256,9 +256,9 @@ static banyan_status gpu_pipeline_open(banyan_world *world, int device, const ch
     *slots = (gpu_pipeline_slots){.bytes = made->slot_bytes};
     for (int slot = 0; slot < SLOTS; slot++) {
         slots->send[slot] =
-            made->symmetric + gpu_pipeline_send_slot(made, slot) + COURIER_HEADER_BYTES;
+            made->symmetric + gpu_pipeline_send_slot(made, slot) + PIPELINE_HEADER_BYTES;
         slots->recv[slot] =
-            made->symmetric + gpu_pipeline_recv_slot(made, slot) + COURIER_HEADER_BYTES;
+            made->symmetric + gpu_pipeline_recv_slot(made, slot) + PIPELINE_HEADER_BYTES;
     }
     *opened = made;
     return BANYAN_OK;

@@ -24,15 +24,16 @@ typedef struct gpu_pipeline_transport_ops {
     /* Local; no operation of this rank is in progress. */
     void (*close)(void *wire);
 
-    /* The device's context is entered; both functions queue their work. tell: add one to the
-     * peer's word at `word`, after all earlier work in the stream. `told` counts how often this
-     * rank has done so. */
-    banyan_status (*tell)(void *wire, CUstream stream, int peer, size_t word, uint64_t *told);
-    /* Move bytes; after it in the stream, the source may change. If `put_tells`, it then adds one
-     * to the peer's word; otherwise the caller uses `tell`. */
+    /* The device's context is entered; both functions queue their work. signal: add one to the
+     * peer's word at `word`, after all earlier work in the stream. `signalled` counts how often
+     * this rank has done so. */
+    banyan_status (*signal)(void *wire, CUstream stream, int peer, size_t word,
+                            uint64_t *signalled);
+    /* Move bytes; after it in the stream, the source may change. If `put_signals`, it then adds one
+     * to the peer's word; otherwise the caller uses `signal`. */
     banyan_status (*put)(void *wire, CUstream stream, int peer, size_t to, size_t from,
                          size_t bytes, size_t word);
-    bool put_tells;
+    bool put_signals;
 } gpu_pipeline_transport_ops;
 
 extern const gpu_pipeline_transport_ops gpu_pipeline_wire_peer;
@@ -43,7 +44,7 @@ extern const gpu_pipeline_transport_ops gpu_pipeline_wire_nvshmem;
 /* The kinds of work that run concurrently. */
 enum {
     STREAM_PACK,
-    STREAM_SEAL,
+    STREAM_STAMP,
     STREAM_SEND, /* one for each send slot */
     STREAM_UNPACK = STREAM_SEND + SLOTS,
     STREAM_LOCAL,
@@ -51,7 +52,7 @@ enum {
 };
 
 /* Counters on the device, for each peer. */
-enum { COUNT_SEALED, COUNT_ACCEPTED, COUNT_TOLD_BATCHES, COUNT_TOLD_SLOTS, COUNTS };
+enum { COUNT_STAMPED, COUNT_ACCEPTED, COUNT_SIGNALLED_BATCHES, COUNT_SIGNALLED_SLOTS, COUNTS };
 
 typedef struct gpu_pipeline {
     int device, rank, ranks;
@@ -64,7 +65,7 @@ typedef struct gpu_pipeline {
     CUfunction kernel, copy_kernel;
     uint32_t threads, blocks; /* of a copy */
     CUstream streams[STREAMS];
-    CUevent fork, begun, join[STREAMS], packed[SLOTS], sealed[SLOTS], sent[SLOTS], granted[SLOTS];
+    CUevent fork, begun, join[STREAMS], packed[SLOTS], stamped[SLOTS], sent[SLOTS], granted[SLOTS];
     copy_shared *shared; /* followed by the counters */
     uint64_t *counts;
     copy_report *report;        /* host address */
@@ -100,7 +101,7 @@ static inline size_t gpu_pipeline_words_bytes(const gpu_pipeline *of)
 
 static inline size_t gpu_pipeline_slot_stride(const gpu_pipeline *of)
 {
-    return COURIER_HEADER_BYTES + gpu_pipeline_round_up(of->slot_bytes, COURIER_HEADER_BYTES);
+    return PIPELINE_HEADER_BYTES + gpu_pipeline_round_up(of->slot_bytes, PIPELINE_HEADER_BYTES);
 }
 
 static inline size_t gpu_pipeline_send_slot(const gpu_pipeline *of, int slot)

@@ -47,10 +47,10 @@ static banyan_status wire_put(void *argument, CUstream stream, int peer, size_t 
     return BANYAN_OK;
 }
 
-static banyan_status wire_tell(void *argument, CUstream stream, int peer, size_t word,
-                               uint64_t *told)
+static banyan_status wire_signal(void *argument, CUstream stream, int peer, size_t word,
+                                 uint64_t *signalled)
 {
-    (void)told;
+    (void)signalled;
     const nvshmem_part *part = argument;
     part->functions->nvshmemx_signal_op_on_stream(wire_nvshmem_word_at(part, word), 1, NVSHMEM_ADD,
                                                   part->pes[peer], stream);
@@ -61,7 +61,7 @@ const gpu_pipeline_transport_ops gpu_pipeline_wire_nvshmem = {
     .name = "nvshmem",
     .open = wire_open,
     .close = wire_close,
-    .tell = wire_tell,
+    .signal = wire_signal,
     .put = wire_put,
-    .put_tells = true,
+    .put_signals = true,
 };

@@ -65,15 +65,15 @@ static banyan_status peer_open(banyan_world *world, int device, size_t bytes, si
     return BANYAN_OK;
 }
 
-static banyan_status peer_tell(void *argument, CUstream stream, int peer, size_t word,
-                               uint64_t *told)
+static banyan_status peer_signal(void *argument, CUstream stream, int peer, size_t word,
+                                 uint64_t *signalled)
 {
     const peer_wire *wire = argument;
     gpu_pipeline_args args = {
-        .task = COURIER_TELL,
+        .task = PIPELINE_SIGNAL,
         .peer = peer,
         .their_word = (uint64_t *)(void *)(wire->parts[peer] + word),
-        .count = told,
+        .count = signalled,
     };
     void *params[] = {&args};
     return DRIVER(wire->device, cuLaunchKernel, wire->kernel, 1, 1, 1, 1, 1, 1, 0, stream, params,
@@ -94,6 +94,6 @@ const gpu_pipeline_transport_ops gpu_pipeline_wire_peer = {
     .name = "peer",
     .open = peer_open,
     .close = peer_close,
-    .tell = peer_tell,
+    .signal = peer_signal,
     .put = peer_put,
 };

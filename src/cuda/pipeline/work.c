@@ -237,14 +237,14 @@ typedef struct queued {
 static banyan_status launch_wait(const gpu_pipeline *of, gpu_pipeline_task task, int peer,
                                  size_t slot, uint64_t bytes, CUstream stream)
 {
-    bool seals = task == COURIER_SEAL;
-    size_t word = seals ? gpu_pipeline_slot_word(of, peer) : gpu_pipeline_batch_word(of, peer);
+    bool stamps = task == PIPELINE_STAMP;
+    size_t word = stamps ? gpu_pipeline_slot_word(of, peer) : gpu_pipeline_batch_word(of, peer);
     gpu_pipeline_args args = {
         .task = task,
         .peer = peer,
         .word = (const uint64_t *)(const void *)(of->symmetric + word),
-        .count = gpu_pipeline_count(of, seals ? COUNT_SEALED : COUNT_ACCEPTED, peer),
-        .seal = (gpu_pipeline_sequence_check *)(void *)(of->symmetric + slot),
+        .count = gpu_pipeline_count(of, stamps ? COUNT_STAMPED : COUNT_ACCEPTED, peer),
+        .check = (gpu_pipeline_sequence_check *)(void *)(of->symmetric + slot),
         .bytes = bytes,
         .shared = of->shared,
         .report = of->device_report,
@@ -302,9 +302,9 @@ static banyan_status work_grant_slots(queued *run)
         int peer = run->of->steps[run->next_grant++].recv.peer;
         if (peer < 0)
             continue;
-        banyan_status status = of->wire_ops->tell(of->wire, of->streams[STREAM_UNPACK], peer,
-                                                  gpu_pipeline_slot_word(of, of->rank),
-                                                  gpu_pipeline_count(of, COUNT_TOLD_SLOTS, peer));
+        banyan_status status = of->wire_ops->signal(
+            of->wire, of->streams[STREAM_UNPACK], peer, gpu_pipeline_slot_word(of, of->rank),
+            gpu_pipeline_count(of, COUNT_SIGNALLED_SLOTS, peer));
         if (status != BANYAN_OK)
             return status;
         run->granted++;
@@ -326,18 +326,18 @@ static banyan_status queue_pack(const queued *run, const work_batch *batch, size
 }
 
 /* Wait for the packed slot and for the peer's grant, then write the sequence check. */
-static banyan_status queue_seal(const queued *run, uint64_t round, const work_batch *batch,
-                                size_t slot)
+static banyan_status queue_stamp(const queued *run, uint64_t round, const work_batch *batch,
+                                 size_t slot)
 {
     const gpu_pipeline *of = run->gpu_pipeline;
-    CUstream stream = of->streams[STREAM_SEAL];
+    CUstream stream = of->streams[STREAM_STAMP];
     RETURN_IF_FAILED(DRIVER(of->device, cuStreamWaitEvent, stream, of->packed[slot], 0));
     RETURN_IF_FAILED(after_grants(run, round, stream));
     if (round > run->sent_in + 1)
         RETURN_IF_FAILED(after_sends(run, stream));
-    RETURN_IF_FAILED(launch_wait(of, COURIER_SEAL, batch->peer,
+    RETURN_IF_FAILED(launch_wait(of, PIPELINE_STAMP, batch->peer,
                                  gpu_pipeline_send_slot(of, (int)slot), batch->bytes, stream));
-    return DRIVER(of->device, cuEventRecord, of->sealed[slot], stream);
+    return DRIVER(of->device, cuEventRecord, of->stamped[slot], stream);
 }
 
 /* Two batches may travel at once, so that the link is busy while one begins and the other ends,
@@ -346,17 +346,18 @@ static banyan_status queue_put(const queued *run, const work_batch *batch, size_
 {
     const gpu_pipeline *of = run->gpu_pipeline;
     const gpu_pipeline_transport_ops *wire = of->wire_ops;
-    CUstream stream = of->streams[wire->put_tells ? STREAM_SEND : STREAM_SEND + (int)slot];
+    CUstream stream = of->streams[wire->put_signals ? STREAM_SEND : STREAM_SEND + (int)slot];
     size_t word = gpu_pipeline_batch_word(of, of->rank);
-    RETURN_IF_FAILED(DRIVER(of->device, cuStreamWaitEvent, stream, of->sealed[slot], 0));
+    RETURN_IF_FAILED(DRIVER(of->device, cuStreamWaitEvent, stream, of->stamped[slot], 0));
     RETURN_IF_FAILED(wire->put(
         of->wire, stream, batch->peer, gpu_pipeline_recv_slot(of, batch->slot),
-        gpu_pipeline_send_slot(of, (int)slot), COURIER_HEADER_BYTES + batch->bytes, word));
-    if (!wire->put_tells)
+        gpu_pipeline_send_slot(of, (int)slot), PIPELINE_HEADER_BYTES + batch->bytes, word));
+    if (!wire->put_signals)
         RETURN_IF_FAILED(after_sends(run, stream));
-    if (!wire->put_tells)
-        RETURN_IF_FAILED(wire->tell(of->wire, stream, batch->peer, word,
-                                    gpu_pipeline_count(of, COUNT_TOLD_BATCHES, batch->peer)));
+    if (!wire->put_signals)
+        RETURN_IF_FAILED(
+            wire->signal(of->wire, stream, batch->peer, word,
+                         gpu_pipeline_count(of, COUNT_SIGNALLED_BATCHES, batch->peer)));
     return DRIVER(of->device, cuEventRecord, of->sent[slot], stream);
 }
 
@@ -365,7 +366,7 @@ static banyan_status queue_send(queued *run, uint64_t round, const work_batch *b
     size_t slot = run->sent % SLOTS;
     banyan_status status = queue_pack(run, batch, slot);
     if (status == BANYAN_OK)
-        status = queue_seal(run, round, batch, slot);
+        status = queue_stamp(run, round, batch, slot);
     if (status == BANYAN_OK)
         status = queue_put(run, batch, slot);
     run->sent++;
@@ -380,7 +381,7 @@ static banyan_status queue_receive(queued *run, uint64_t round, const work_batch
     CUstream stream = of->streams[STREAM_UNPACK];
     banyan_status status = after_sends(run, stream); /* the first rule */
     if (status == BANYAN_OK)
-        status = launch_wait(of, COURIER_ACCEPT, batch->peer,
+        status = launch_wait(of, PIPELINE_ACCEPT, batch->peer,
                              gpu_pipeline_recv_slot(of, batch->slot), batch->bytes, stream);
     if (status == BANYAN_OK)
         status = gpu_pipeline_copies_launch(&run->of->batches, batch->list, stream);

@@ -12,9 +12,9 @@
 #define BEGIN_EARLY 0
 #endif
 
-/* A launch may run up to begin_await_stream while the previous one in its stream still runs; until
- * then it must not read anything that a kernel writes. */
-BANYAN_DEVICE void begin_await_stream(void)
+/* A launch may run up to begin_wait_for_stream while the previous one in its stream still runs;
+ * until then it must not read anything that a kernel writes. */
+BANYAN_DEVICE void begin_wait_for_stream(void)
 {
 #if BEGIN_EARLY
     asm volatile("griddepcontrol.wait;" ::: "memory");

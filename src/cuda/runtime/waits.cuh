@@ -7,7 +7,7 @@
 #include "cuda/runtime/waits.h"
 
 /* Shorter waits are not reported. */
-#define WAITS_TOLD_AFTER_NS UINT64_C(20000000)
+#define WAITS_REPORTED_AFTER_NS UINT64_C(20000000)
 
 BANYAN_DEVICE void waits_store(uint64_t *to, uint64_t value)
 {
@@ -20,7 +20,7 @@ BANYAN_DEVICE bool waits_turn(const banyan_device_wait *wait, uint64_t *waited_n
 {
     uint64_t now = banyan_device_time_ns();
     *waited_ns = now - (wait->since & ~(uint64_t)3);
-    return *waited_ns > WAITS_TOLD_AFTER_NS && banyan_device_wait_turn(now);
+    return *waited_ns > WAITS_REPORTED_AFTER_NS && banyan_device_wait_turn(now);
 }
 
 #endif

@@ -92,26 +92,26 @@ banyan_status watch_start(bool (*look)(void *context), void *context, watch **st
     return watch_start_thread(of, started);
 }
 
-bool watch_beat_lasts(watch_beat *beat, const device_waits *told, uint64_t *waited_ns)
+bool watch_beat_lasts(watch_beat *beat, const device_waits *waits, uint64_t *waited_ns)
 {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     uint64_t now = (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
-    *waited_ns = __atomic_load_n(&told->waited_ns, __ATOMIC_RELAXED);
+    *waited_ns = __atomic_load_n(&waits->waited_ns, __ATOMIC_RELAXED);
     if (*waited_ns != beat->waited_ns) {
         beat->waited_ns = *waited_ns;
-        beat->heard_ns = now;
+        beat->changed_ns = now;
     }
-    *waited_ns += now - beat->heard_ns;
-    return beat->heard_ns != 0 && now - beat->heard_ns < BEAT_NS;
+    *waited_ns += now - beat->changed_ns;
+    return beat->changed_ns != 0 && now - beat->changed_ns < BEAT_NS;
 }
 
 static void watch_look_at_waits(watch *of)
 {
-    uint64_t waited_ns, what = __atomic_load_n(&of->words.told->what[0], __ATOMIC_RELAXED);
+    uint64_t waited_ns, what = __atomic_load_n(&of->words.waits->what[0], __ATOMIC_RELAXED);
     char text[160];
     int rank = (int)(uint32_t)what - 1;
-    bool lasts = watch_beat_lasts(&of->beat, of->words.told, &waited_ns);
+    bool lasts = watch_beat_lasts(&of->beat, of->words.waits, &waited_ns);
     if (lasts && rank >= 0 && rank < banyan_world_size(of->words.world)) {
         of->words.describe(rank, (uint32_t)(what >> 32), text, sizeof text);
         banyan_module_device_waits(&of->wait, rank, waited_ns, text);

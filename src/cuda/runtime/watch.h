@@ -21,17 +21,17 @@ typedef struct watch watch;
 banyan_status watch_start(bool (*look)(void *context), void *context, watch **started);
 /* The host's view of a kernel's reports of its waits. Zeroed, it is ready. */
 typedef struct watch_beat {
-    uint64_t waited_ns, heard_ns;
+    uint64_t waited_ns, changed_ns;
 } watch_beat;
 /* True if the reported wait still lasts. */
-bool watch_beat_lasts(watch_beat *beat, const device_waits *told, uint64_t *waited_ns);
+bool watch_beat_lasts(watch_beat *beat, const device_waits *waits, uint64_t *waited_ns);
 
 /* A device's words, in pinned memory. */
 typedef struct watch_words {
     banyan_world *world;
     uint32_t *stop; /* becomes 1 when banyan_world_check fails */
     const device_waits
-        *told; /* what[0]: the rank of the world, plus 1, and 32 bits for the kernel's use */
+        *waits; /* what[0]: the rank of the world, plus 1, and 32 bits for the kernel's use */
     const uint32_t *failed; /* not 0: a wait has failed, and this stays recorded */
     /* Describe the wait; the text continues "rank 2 has waited 10.0 s on its device". */
     void (*describe)(int rank, uint32_t own, char *text, size_t bytes);

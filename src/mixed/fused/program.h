@@ -82,7 +82,7 @@ typedef struct fused_form {
     void (*put)(fused *f, banyan_chunk slot, banyan_chunk data);
     void (*sum)(fused *f, const fused_sum *sum, banyan_chunk destination);
     /* Wait for the puts of the circle's ranks. NULL: packets show their own arrival. */
-    void (*meet)(fused *f, int mesh, fused_circle who);
+    void (*barrier)(fused *f, int mesh, fused_circle who);
     /* result: the place of a row's sum. show: publish the sum once it is there (NULL: nothing to
      * do). */
     banyan_chunk (*result)(const fused *f, int row);

@@ -92,14 +92,14 @@ static int list_others(const fused *f, fused_circle of, int *ranks)
     return count;
 }
 
-static void units_tell(fused *f, int mesh, fused_circle who)
+static void units_signal(fused *f, int mesh, fused_circle who)
 {
     int *others = f->a.everyone, count = list_others(f, who, others);
     for (int i = 0; i < count; i++)
         mesh_signal(&f->a, mesh, f->rank, others[i], f->stage);
 }
 
-static void units_hear(fused *f, int mesh, fused_circle who)
+static void units_wait(fused *f, int mesh, fused_circle who)
 {
     int *others = f->a.everyone, count = list_others(f, who, others);
     for (int i = 0; i < count; i++)
@@ -109,21 +109,21 @@ static void units_hear(fused *f, int mesh, fused_circle who)
 /* Synchronize in the next stage. */
 static void units_barrier(fused *f, int mesh, fused_circle who)
 {
-    units_tell(f, mesh, who);
+    units_signal(f, mesh, who);
     if (list_others(f, who, f->a.everyone) == 0)
         return;
     units_go_on(f);
-    units_hear(f, mesh, who);
+    units_wait(f, mesh, who);
 }
 
 /* Nothing is summed: read blocks where their ranks publish them. */
 static void gather_shown(fused *f)
 {
     units_keep(f, units_mine(f, f->at.first, 0), fused_input(f, 0, 0, 0));
-    units_tell(f, MESH_LOCAL_FIRST, IN_ALL);
+    units_signal(f, MESH_LOCAL_FIRST, IN_ALL);
     units_keep(f, fused_output(f, f->grid.dp_index, 0, 0), fused_input(f, 0, 0, 0));
     units_go_on(f);
-    units_hear(f, MESH_LOCAL_FIRST, IN_ALL);
+    units_wait(f, MESH_LOCAL_FIRST, IN_ALL);
     EACH_OTHER(fused_ranks(f), f->rank, peer)
     remote_get(&f->a, fused_output(f, grid_of_rank(&f->grid, peer).dp_index, 0, 0),
                fused_slot(f, peer, f->at.first, 0), f->stage);
@@ -144,7 +144,7 @@ static void gather_in_node(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
     int rows = fused_rows(f);
-    units_tell(f, MESH_LOCAL_LAST, IN_NODE);
+    units_signal(f, MESH_LOCAL_LAST, IN_NODE);
     for (int row = 0; row < rows; row++)
         units_keep(f,
                    fused_output(f, fused_block(f, grid->local_dp_rank, row / f->shares),
@@ -153,7 +153,7 @@ static void gather_in_node(fused *f)
     if (grid->local_size == 1)
         return;
     units_go_on(f);
-    units_hear(f, MESH_LOCAL_LAST, IN_NODE);
+    units_wait(f, MESH_LOCAL_LAST, IN_NODE);
     EACH_OTHER(grid->local_size, grid->local_rank, local)
     {
         int tp = local % grid->local_tp, dp = local / grid->local_tp;
@@ -178,13 +178,13 @@ static void units_share_in_node(fused *f)
 {
     const banyan_mixed_grid *grid = &f->grid;
     int own = grid->local_tp_rank;
-    units_tell(f, MESH_LOCAL_LAST, IN_TP);
+    units_signal(f, MESH_LOCAL_LAST, IN_TP);
     for (int share = 0; share < f->shares; share++)
         units_keep(f, fused_output(f, 0, own, share), units_result(f, share));
     if (grid->local_tp == 1)
         return;
     units_go_on(f);
-    units_hear(f, MESH_LOCAL_LAST, IN_TP);
+    units_wait(f, MESH_LOCAL_LAST, IN_TP);
     EACH_OTHER(grid->local_tp, own, tp)
     for (int share = 0; share < f->shares; share++)
         remote_get(&f->a, fused_output(f, 0, tp, share),
@@ -195,7 +195,7 @@ static void units_share_in_node(fused *f)
 static const fused_form units = {
     .put = units_put,
     .sum = units_sum,
-    .meet = units_barrier,
+    .barrier = units_barrier,
     .result = units_result,
     .gather_shares = units_gather_shares,
     .gather_in_node = gather_in_node,

@@ -9,8 +9,8 @@ static void fused_walk_put(fused *f, int peer, uint64_t region, int index, banya
 
 static void fused_walk_barrier(fused *f, int mesh, fused_circle who)
 {
-    if (f->form->meet)
-        f->form->meet(f, mesh, who);
+    if (f->form->barrier)
+        f->form->barrier(f, mesh, who);
 }
 
 static banyan_chunk fused_walk_mine(const fused *f, uint64_t region, int index)

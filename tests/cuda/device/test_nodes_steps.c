@@ -35,7 +35,7 @@ static place place_of(const void *address, const uint64_t *flags)
 
 /* The messages to a rank's slot, and its reads from there. */
 typedef struct message {
-    int sent, taken, sender, awaited;
+    int sent, taken, sender, waited_for;
     int sent_phase, taken_phase;
     uint64_t sent_bytes, taken_bytes;
 } message;
@@ -126,7 +126,7 @@ static void take(setting *s, const nodes_source *source, uint64_t bytes)
     CHECK((source->is_far != 0) == (at.kind == FAR));
     message *one = at.kind == NEAR ? &s->near[s->rank][at.slot] : &s->far[s->rank][at.slot];
     one->taken++;
-    one->awaited = (int)source->rank;
+    one->waited_for = (int)source->rank;
     one->taken_phase = s->phase;
     one->taken_bytes = bytes;
 }
@@ -163,7 +163,7 @@ static void check_phase(const nodes_args *args, const nodes_phase *phase, nodes_
         own.bytes = step->bytes > own.bytes ? step->bytes : own.bytes;
         for (int k = 0; k < step->source_count; k++, own.source_count++) {
             CHECK(args->sources[step->first_source + k].step == i);
-            own.awaited = (uint16_t)(own.awaited + !!args->sources[step->first_source + k].flags);
+            own.flagged = (uint16_t)(own.flagged + !!args->sources[step->first_source + k].flags);
         }
         for (int k = 0; k < step->target_count; k++, own.target_count++) {
             CHECK(args->targets[step->first_target + k].step == i);
@@ -215,13 +215,13 @@ static void check_messages(const setting *s, const message *of, int rank)
 {
     for (int slot = 0; slot < SLOTS_MOST; slot++)
         CHECK(of[slot].sent == of[slot].taken && of[slot].sent <= 1 &&
-                  of[slot].sender == of[slot].awaited &&
+                  of[slot].sender == of[slot].waited_for &&
                   (of[slot].sent == 0 || of[slot].sent_phase < of[slot].taken_phase) &&
                   of[slot].sent_bytes == of[slot].taken_bytes,
               "tp %d × %d, dp %d × %d, %s, %s: slot %d of rank %d: %d sent by %d, %d taken from %d",
               s->grid.local_tp, s->grid.inter_tp, s->grid.local_dp, s->grid.inter_dp,
               banyan_mixed_op_name(s->op), banyan_mixed_mode_name(s->mode), slot, rank,
-              of[slot].sent, of[slot].sender, of[slot].taken, of[slot].awaited);
+              of[slot].sent, of[slot].sender, of[slot].taken, of[slot].waited_for);
 }
 
 static void check_call(setting *s)

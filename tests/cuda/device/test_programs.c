@@ -158,7 +158,7 @@ static void parts_that_overlap_meet_first(void **state)
     fused_program fused = fuse(&d);
     assert_int_equal(fused.steps[0].relaxed, 0);
     assert_int_equal(fused.steps[0].jump, 1);
-    assert_int_equal(fused.steps[1].relaxed, KERNEL_MEETS);
+    assert_int_equal(fused.steps[1].relaxed, KERNEL_BARRIER_FIRST);
     assert_int_equal(fused.steps[1].piece_count, 2);
     fuse_free(&fused);
 }

@@ -117,7 +117,7 @@ static void puts_of_all_thread_blocks_are_one_copy(void **state)
     assert_int_equal(s->copies[0].to_base, TO);
     assert_int_equal(s->copies[0].bytes, BLOCKS * BYTES);
     assert_int_equal(s->list[1].signal_count, BLOCKS);
-    assert_true(s->list[1].is_told);
+    assert_true(s->list[1].is_signalled);
     assert_kernel(s, 2, 2, 5, 1);
     stages_free(s);
 }
@@ -142,7 +142,7 @@ static void a_kernel_waits_for_its_own_signal_of_the_same_number(void **state)
     assert_kernel(s, 3, 5, 6, STAGE_NONE);
     assert_kernel(s, 4, 6, 8, 1);
     assert_kernel(s, 5, 8, 9, 2);
-    assert_false(s->list[1].is_told || s->list[2].is_told);
+    assert_false(s->list[1].is_signalled || s->list[2].is_signalled);
     stages_free(s);
 }
 

@@ -25,7 +25,7 @@ typedef struct nccl_schedule {
     char *staging;
     /* Synchronizes partners, and moves data from this rank to itself; NULL if no rank has any
      * tasks. */
-    banyan_copy_schedule *meeting;
+    banyan_copy_schedule *barrier;
     banyan_copy_schedule **packing, **unpacking; /* one for each window; NULL if no rank packs */
     size_t packed_windows;
     CUevent ended; /* after the last run outside of graphs */
@@ -117,21 +117,21 @@ static DLTensor token_at(const nccl_state *state, int number)
 static banyan_status submit_tokens(const nccl_state *state, const nccl_plan *plan)
 {
     int size = banyan_world_size(state->world);
-    bool *meets = calloc((size_t)size, sizeof *meets);
-    if (!meets)
+    bool *partners = calloc((size_t)size, sizeof *partners);
+    if (!partners)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "nccl: out of memory");
     for (size_t i = 0; i < plan->count; i++)
-        meets[plan->tasks[i].op.peer] = true;
+        partners[plan->tasks[i].op.peer] = true;
     banyan_status status = BANYAN_OK;
     for (int peer = 0; peer < size && status == BANYAN_OK; peer++) {
         DLTensor given = token_at(state, size), taken = token_at(state, peer);
-        if (!meets[peer])
+        if (!partners[peer])
             continue;
         status = banyan_copy_service_submit_send(state->direct, &given, peer, 0);
         if (status == BANYAN_OK)
             status = banyan_copy_service_submit_recv(state->direct, &taken, peer, 0);
     }
-    free(meets);
+    free(partners);
     return status;
 }
 
@@ -155,14 +155,14 @@ static banyan_status prepare_submitted(nccl_state *state, banyan_status submitte
     return banyan_module_agree(state->world, status);
 }
 
-static banyan_status prepare_meeting(nccl_state *state, nccl_schedule *schedule,
+static banyan_status prepare_barrier(nccl_state *state, nccl_schedule *schedule,
                                      const banyan_copy_batch *batch)
 {
     banyan_status mine = submit_tokens(state, &schedule->plan);
     for (size_t i = 0; i < batch->local_count && mine == BANYAN_OK; i++)
         mine = submit_pair(state, &batch->sends[batch->local[i].send].tensor,
                            &batch->recvs[batch->local[i].recv].tensor, i);
-    return prepare_submitted(state, mine, &schedule->meeting);
+    return prepare_submitted(state, mine, &schedule->barrier);
 }
 
 static banyan_status prepare_packing(nccl_state *state, nccl_schedule *schedule, size_t number,
@@ -224,7 +224,7 @@ static banyan_status nccl_backend_fill_schedule(nccl_state *state, const banyan_
     if (status == BANYAN_OK)
         status = banyan_module_agree(world, alloc_staging(state, schedule));
     if (status == BANYAN_OK)
-        status = prepare_meeting(state, schedule, batch);
+        status = prepare_barrier(state, schedule, batch);
     return status == BANYAN_OK ? prepare_windows(state, schedule) : status;
 }
 
@@ -246,7 +246,7 @@ static void nccl_backend_release(void *argument, void *planned)
             driver.cuEventDestroy(schedule->ended);
         driver_leave();
     }
-    banyan_copy_schedule_destroy(schedule->meeting);
+    banyan_copy_schedule_destroy(schedule->barrier);
     free_schedules(schedule->packing, schedule->packed_windows);
     free_schedules(schedule->unpacking, schedule->packed_windows);
     cuda_memory_ops.free(state->device.device_id, schedule->staging);
@@ -324,7 +324,7 @@ static banyan_status nccl_backend_execute(void *argument, void *planned, void *s
     nccl_schedule *schedule = planned;
     RETURN_IF_FAILED(nccl_backend_check(argument));
     RETURN_IF_FAILED(driver_enter(state->device.device_id));
-    banyan_status status = banyan_copy_schedule_run(schedule->meeting, stream);
+    banyan_status status = banyan_copy_schedule_run(schedule->barrier, stream);
     if (status == BANYAN_OK)
         status = run_windows(state, schedule, stream);
     if (status == BANYAN_OK)

@@ -11,7 +11,7 @@ typedef struct nccl_unique_id {
     char bytes[128];
 } nccl_unique_id;
 
-/* The beginning of ncclConfig_t. Its size tells NCCL to use defaults for the rest. */
+/* The beginning of ncclConfig_t. From its size NCCL knows to use defaults for the rest. */
 typedef struct nccl_config {
     size_t size;
     unsigned magic, version;

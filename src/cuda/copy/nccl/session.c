@@ -170,13 +170,13 @@ static banyan_status nccl_session_share_id(nccl_session *session, nccl_unique_id
     struct {
         int result;
         nccl_unique_id id;
-    } told = {0};
+    } given = {0};
     if (session->rank == 0)
-        told.result = nccl.ncclGetUniqueId(&told.id);
-    banyan_status status = banyan_world_broadcast(session->starting, &told, sizeof told, 0);
-    if (status == BANYAN_OK && told.result != NCCL_SUCCESS)
-        status = nccl_failed(told.result, "ncclGetUniqueId", 0);
-    *id = told.id;
+        given.result = nccl.ncclGetUniqueId(&given.id);
+    banyan_status status = banyan_world_broadcast(session->starting, &given, sizeof given, 0);
+    if (status == BANYAN_OK && given.result != NCCL_SUCCESS)
+        status = nccl_failed(given.result, "ncclGetUniqueId", 0);
+    *id = given.id;
     return status;
 }
 
@@ -297,7 +297,7 @@ static int queue_message(const nccl_session *session, const nccl_message *messag
 banyan_status nccl_session_mark(nccl_session *session, void *stream)
 {
     gpu_pipeline_args args = {
-        .task = COURIER_TELL, .their_word = session->device_marks, .count = session->passed};
+        .task = PIPELINE_SIGNAL, .their_word = session->device_marks, .count = session->passed};
     void *params[] = {&args};
     return DRIVER(session->device, cuLaunchKernel, session->mark, 1, 1, 1, 1, 1, 1, 0, stream,
                   params, NULL);

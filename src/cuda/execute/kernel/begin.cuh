@@ -3,8 +3,8 @@
 #ifndef CUDA_EXECUTE_KERNEL_BEGIN_CUH
 #define CUDA_EXECUTE_KERNEL_BEGIN_CUH
 
-#include "cuda/runtime/begin.cuh"
 #include "cuda/execute/kernel/block.cuh"
+#include "cuda/runtime/begin.cuh"
 
 BANYAN_DEVICE const char *begin_section(const kernel_args *args)
 {
@@ -112,7 +112,7 @@ BANYAN_DEVICE void begin_run(const kernel_args *args, block_run *run)
 {
     begin_keep_section(args);
     begin_keep_args(args);
-    begin_await_stream();
+    begin_wait_for_stream();
     begin_next();
     begin_state state = begin_read(args);
     if (state.runs & 1)

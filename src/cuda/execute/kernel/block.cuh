@@ -4,8 +4,8 @@
 
 #include <banyan/device/channel.cuh>
 
-#include "cuda/runtime/device.cuh"
 #include "cuda/execute/kernel.h"
+#include "cuda/runtime/device.cuh"
 #include "cuda/runtime/waits.cuh"
 
 /* At the start of shared memory; the section follows. Values that rarely change are read from
@@ -210,7 +210,8 @@ BANYAN_DEVICE void block_report(const block_run *run, uint32_t index,
 }
 
 /* Report a wait for a peer that continues. */
-BANYAN_DEVICE void block_tell(const block_run *run, uint32_t index, const banyan_device_wait *wait)
+BANYAN_DEVICE void block_report_wait(const block_run *run, uint32_t index,
+                                     const banyan_device_wait *wait)
 {
     block_shared *shared = block_share();
     uint64_t waited_ns;
@@ -248,7 +249,7 @@ BANYAN_DEVICE_RARE uint64_t block_look(block_run run, uint64_t since, uint32_t i
         block_share()->ended = 1;
         block_report(&run, index, &wait);
     } else if (grace_ns == 0) {
-        block_tell(&run, index, &wait);
+        block_report_wait(&run, index, &wait);
     }
     return wait.since;
 }

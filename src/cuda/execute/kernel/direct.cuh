@@ -161,7 +161,7 @@ template <typename Element> BANYAN_DEVICE void direct(const kernel_args *args)
             direct_sync(&run);
             continue;
         }
-        if (kind == STEP_NOP || (run.step->relaxed & KERNEL_MEETS))
+        if (kind == STEP_NOP || (run.step->relaxed & KERNEL_BARRIER_FIRST))
             block_barrier(&run);
         if ((kind == STEP_COPY || kind == STEP_COMBINE) && !run.ended)
             direct_move<Element>(&run);

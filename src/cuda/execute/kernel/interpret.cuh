@@ -95,7 +95,7 @@ BANYAN_DEVICE void interpret_copy(const block_run *run)
 
 BANYAN_DEVICE void interpret_barrier_parts(block_run *run)
 {
-    if (run->step->relaxed & KERNEL_MEETS)
+    if (run->step->relaxed & KERNEL_BARRIER_FIRST)
         block_barrier(run);
 }
 

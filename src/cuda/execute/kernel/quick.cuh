@@ -21,7 +21,7 @@ struct quick_run {
 /* Wait for the end of the previous launch; in two parts, with the state in flight between them. */
 BANYAN_DEVICE void quick_ask(const kernel_args *args, quick_run *run)
 {
-    begin_await_stream();
+    begin_wait_for_stream();
     begin_next();
     run->state = begin_read(args);
 }
@@ -231,7 +231,7 @@ struct quick_moves {
         *odd_to[QUICK_FEW]; /* odd_to: the address in odd runs, while the half is not known yet */
     uint4 of[QUICK_FEW];    /* data in the form of packets */
     uint32_t count;         /* number of places */
-    bool spreads;           /* all places get the first unit */
+    bool broadcasts;        /* all places get the first unit */
     bool waits, packs;      /* from packets, to packets */
 
     BANYAN_DEVICE_MEMBER void find(const kernel_args *args, const engine_step *step, uint64_t half)
@@ -239,14 +239,14 @@ struct quick_moves {
         block_units units = block_find_units(quick_pieces(step));
         waits = units.pieces.at[1] & KERNEL_PLACE_PACKETS;
         packs = units.pieces.at[2] & KERNEL_PLACE_PACKETS;
-        spreads = step->destination_count > 1;
+        broadcasts = step->destination_count > 1;
         bool found = units.find();
         count = found ? step->destination_count : 0;
         find_one(args, 0, &units, 0, found, half);
         BANYAN_DEVICE_UNROLL
         for (uint32_t k = 1; k < QUICK_FEW; k++)
-            find_one(args, k, &units, k, spreads && k < count, half);
-        if (spreads || KERNEL_STEP_UNITS(step) <= block_threads())
+            find_one(args, k, &units, k, broadcasts && k < count, half);
+        if (broadcasts || KERNEL_STEP_UNITS(step) <= block_threads())
             return;
         BANYAN_DEVICE_UNROLL
         for (uint32_t k = 1; k < QUICK_FEW; k++) {
@@ -269,7 +269,7 @@ struct quick_moves {
     }
     BANYAN_DEVICE_MEMBER bool loads(uint32_t k, uint32_t places) const
     {
-        return k < places && (k == 0 || !spreads);
+        return k < places && (k == 0 || !broadcasts);
     }
     BANYAN_DEVICE_MEMBER void load_data(uint32_t places)
     {
@@ -308,7 +308,7 @@ struct quick_moves {
     {
         BANYAN_DEVICE_UNROLL
         for (uint32_t k = 0; k < QUICK_FEW; k++) {
-            uint2 data = spreads ? make_uint2(of[0].x, of[0].z) : make_uint2(of[k].x, of[k].z);
+            uint2 data = broadcasts ? make_uint2(of[0].x, of[0].z) : make_uint2(of[k].x, of[k].z);
             char *at = odd ? odd_to[k] : to[k];
             if (k < places && packs)
                 banyan_device_packet16_write(at, data, flag);
@@ -461,7 +461,7 @@ template <typename Element> BANYAN_DEVICE void quick(const kernel_args *args)
     BANYAN_DEVICE_LOOP
     for (uint32_t at = 0; at < count; at = run.of.step->jump) {
         run.of.step = block_steps() + at;
-        if (run.of.step->kind == STEP_NOP || (run.of.step->relaxed & KERNEL_MEETS))
+        if (run.of.step->kind == STEP_NOP || (run.of.step->relaxed & KERNEL_BARRIER_FIRST))
             block_barrier(&run.of);
         if (run.of.step->kind != STEP_NOP && run.of.step->kind != KERNEL_PASS)
             quick_step<Element>(args, &run);

@@ -1,13 +1,15 @@
-/* The arguments of a launch between nodes: steps, in phases, which all thread blocks execute one
- * after another.
+/* The arguments of a launch between nodes. A launch is a list of phases, and a phase is a list of
+ * steps. All thread blocks execute the phases one after another.
  *
  * A step adds its sources, or copies the only one, tile by tile, into its targets. The steps of a
- * phase are awaited, moved and signalled together, with one fence: none waits for a signal of its
- * own phase, here or on another rank, where phases have the same meaning. Ranks send each other
- * messages, each into its own slot in the receiver's memory. After every tile of a message the
- * sender sets that tile's flag to the launch's number. The number grows by one with every launch,
- * equally on all ranks. Slots and flags exist twice, and launches use them in turn. A rank in launch
- * n + 2 has ended n + 1, for which it needed data from every rank. So all ranks have ended n.
+ * phase wait for their sources together, then move data, then signal their targets, with one fence.
+ * Phases have equal meanings on all ranks, and no step waits for a signal of its own phase.
+ *
+ * Ranks send each other messages. Each message has a slot of its own in the receiver's memory.
+ * After every tile of a message the sender sets the tile's flag to the launch's number, which grows
+ * by one with every launch, equally on all ranks. Slots and flags exist twice, and launches use
+ * them in turn. A rank in launch n + 2 has ended launch n + 1, for which it needed data from every
+ * rank. So all ranks have ended launch n, and its slots are free.
  *
  * Staged slots are used in turn, too. This suffices for puts, although no rank waits for their
  * completion. A rank has ended n when the flags of all messages to it in n are set, each after its
@@ -61,7 +63,7 @@ typedef struct nodes_step {
 typedef struct nodes_phase {
     uint64_t bytes; /* of the longest step */
     uint16_t first_step, step_count, first_source, source_count, first_target, target_count;
-    uint16_t awaited, put; /* sources with flags, and targets of puts */
+    uint16_t flagged, put; /* sources with flags, and targets of puts */
 } nodes_phase;
 
 typedef struct nodes_args {

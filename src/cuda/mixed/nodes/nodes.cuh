@@ -50,11 +50,11 @@ struct nodes_no_puts {
     BANYAN_DEVICE_MEMBER static void settle(uint64_t *, uint64_t) {}
 };
 
-/* One thread for each source. */
-template <typename Puts> BANYAN_DEVICE bool nodes_await(nodes_tile *tile)
+/* Wait for the sources of a phase, one thread for each. */
+template <typename Puts> BANYAN_DEVICE bool nodes_wait(nodes_tile *tile)
 {
     bool failed = false;
-    if (tile->phase->awaited == 0)
+    if (tile->phase->flagged == 0)
         return true;
     BANYAN_DEVICE_LOOP
     for (uint32_t i = threadIdx.x; i < tile->phase->source_count; i += blockDim.x) {
@@ -164,9 +164,9 @@ template <typename Puts> BANYAN_DEVICE void nodes_put(nodes_tile *tile)
     }
 }
 
-/* One thread for each target, after all have stored. If a message cannot be posted, its receiver
- * does not get it, and reports that. */
-template <bool MULTICAST, typename Puts> BANYAN_DEVICE void nodes_tell(nodes_tile *tile)
+/* Signal the targets, one thread for each, after all threads have stored. If a message cannot be
+ * posted, its receiver does not get it, and reports that at its own deadline. */
+template <bool MULTICAST, typename Puts> BANYAN_DEVICE void nodes_signal(nodes_tile *tile)
 {
     __syncthreads();
     BANYAN_DEVICE_LOOP
@@ -187,8 +187,8 @@ template <bool MULTICAST, typename Puts> BANYAN_DEVICE void nodes_tell(nodes_til
         nodes_put<Puts>(tile);
 }
 
-/* Slots and flags of multicast stores are read by their ordinary addresses: a fence separates
- * accesses of the two kinds. */
+/* Execute a phase. Multicast stores write slots and flags that are read by their ordinary
+ * addresses, so a fence separates accesses of the two kinds. */
 template <typename Element, bool ANY, bool MULTICAST, typename Puts>
 BANYAN_DEVICE bool nodes_take(const nodes_args *args, const nodes_phase *phase, uint64_t launches)
 {
@@ -197,7 +197,7 @@ BANYAN_DEVICE bool nodes_take(const nodes_args *args, const nodes_phase *phase, 
     for (tile.number = blockIdx.x; tile.number * args->tile_bytes < phase->bytes;
          tile.number += gridDim.x) {
         tile.at = tile.number * args->tile_bytes;
-        if (!nodes_await<Puts>(&tile))
+        if (!nodes_wait<Puts>(&tile))
             return false;
         if (MULTICAST)
             banyan_device_multicast_fence();
@@ -208,7 +208,7 @@ BANYAN_DEVICE bool nodes_take(const nodes_args *args, const nodes_phase *phase, 
         }
         if (MULTICAST)
             banyan_device_multicast_fence();
-        nodes_tell<MULTICAST, Puts>(&tile);
+        nodes_signal<MULTICAST, Puts>(&tile);
         if (MULTICAST)
             banyan_device_multicast_fence();
     }
@@ -220,7 +220,7 @@ BANYAN_DEVICE bool nodes_take(const nodes_args *args, const nodes_phase *phase, 
 template <typename Element, bool ANY, bool MULTICAST, typename Puts>
 BANYAN_DEVICE void nodes(const nodes_args *args)
 {
-    begin_await_stream();
+    begin_wait_for_stream();
     begin_next();
     uint4 state = banyan_device_load<uint4>(&args->base.states[blockIdx.x]);
     uint64_t launches = (uint64_t)state.y << 32 | state.x;

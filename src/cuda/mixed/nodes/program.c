@@ -169,7 +169,7 @@ static void nodes_program_add_source(builder *b, nodes_source source)
     b->args->sources[b->source_count++] = source;
     b->args->steps[source.step].source_count++;
     phase->source_count++;
-    phase->awaited = (uint16_t)(phase->awaited + (source.flags ? 1 : 0));
+    phase->flagged = (uint16_t)(phase->flagged + (source.flags ? 1 : 0));
 }
 
 static void add_target(builder *b, nodes_target target)

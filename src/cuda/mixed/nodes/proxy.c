@@ -28,7 +28,7 @@ struct nodes_proxy {
     bool has_thread;
     pthread_t thread;
     struct {
-        sem_t told;
+        sem_t is_known;
         banyan_status status; /* of entering the device */
         char reason[256];
     } entered;
@@ -62,20 +62,20 @@ static bool proxy_serve_all(nodes_proxy *proxy)
     return any;
 }
 
-static bool enter_and_tell(nodes_proxy *proxy)
+static bool enter_and_report(nodes_proxy *proxy)
 {
     banyan_status status = driver_enter(proxy->device);
     if (status != BANYAN_OK)
         snprintf(proxy->entered.reason, sizeof proxy->entered.reason, "%s", banyan_last_error());
     proxy->entered.status = status;
-    sem_post(&proxy->entered.told);
+    sem_post(&proxy->entered.is_known);
     return status == BANYAN_OK;
 }
 
 static void *serve_main(void *argument)
 {
     nodes_proxy *proxy = argument;
-    if (!enter_and_tell(proxy))
+    if (!enter_and_report(proxy))
         return NULL;
     driver_capture_relax();
     for (uint32_t idle = 0; !atomic_load(&proxy->ends);) {
@@ -139,7 +139,7 @@ static banyan_status start_thread(nodes_proxy *proxy)
 {
     RETURN_IF_FAILED(module_thread_start(&proxy->thread, serve_main, proxy, "NVSHMEM's puts"));
     proxy->has_thread = true;
-    while (sem_wait(&proxy->entered.told) != 0)
+    while (sem_wait(&proxy->entered.is_known) != 0)
         ; /* a signal arrived */
     return proxy->entered.status == BANYAN_OK
                ? BANYAN_OK
@@ -156,7 +156,7 @@ banyan_status nodes_proxy_start(int device, const nvshmem_part *part, int ranks,
     made->device = device;
     made->ranks = ranks;
     made->part = part;
-    sem_init(&made->entered.told, 0, 0);
+    sem_init(&made->entered.is_known, 0, 0);
     banyan_status status = proxy_take_memory(made);
     if (status == BANYAN_OK)
         status = make_stream(made);
@@ -193,6 +193,6 @@ void nodes_proxy_end(nodes_proxy *proxy)
         pinned_free(proxy->pinned);
         driver_leave();
     }
-    sem_destroy(&proxy->entered.told);
+    sem_destroy(&proxy->entered.is_known);
     free(proxy);
 }
