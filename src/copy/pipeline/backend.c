@@ -142,14 +142,6 @@ static banyan_status find_gpu_pipeline(DLDevice device, const copy_gpu_pipeline_
     return BANYAN_OK;
 }
 
-static banyan_status open_gpu_pipeline(device_state *state, const banyan_copy_options *options)
-{
-    RETURN_IF_FAILED(copy_agree(state->world, find_gpu_pipeline(options->device, &state->ops)));
-    return copy_agree(state->world,
-                      state->ops->open(state->world, options->device.device_id, options->transport,
-                                       options->slot_bytes, &state->gpu_pipeline, &state->slots));
-}
-
 static banyan_status pipeline_device_state_open(banyan_world *world,
                                                 const banyan_copy_options *options, void **opened)
 {
@@ -159,7 +151,11 @@ static banyan_status pipeline_device_state_open(banyan_world *world,
     state->world = world;
     state->timeout = control_timeout_now(world);
     state->optimal_rounds = options->optimal_rounds;
-    banyan_status status = open_gpu_pipeline(state, options);
+    banyan_status status = copy_agree(world, find_gpu_pipeline(options->device, &state->ops));
+    if (status == BANYAN_OK)
+        status = copy_agree(world, state->ops->open(world, options->device.device_id,
+                                                    options->transport, options->slot_bytes,
+                                                    &state->gpu_pipeline, &state->slots));
     if (status == BANYAN_OK)
         *opened = state;
     else

@@ -220,15 +220,6 @@ static json_t *index_piece_to_json(const banyan_piece *piece, const banyan_local
                      json_of_ints(dim_map, piece->ndim), "map", value_map_name(piece->flags));
 }
 
-static bool add_piece(json_t *pieces, json_t *global, const banyan_piece *piece,
-                      const banyan_local_tensor *local, DLDataType dtype)
-{
-    json_t *tensor = json_pack("{s:s, s:o}", "dtype", banyan_dtype_name(dtype), "shape",
-                               json_of_ints(piece->shape, piece->ndim));
-    return json_array_append_new(pieces, index_piece_to_json(piece, local)) == 0 &&
-           json_object_set_new(global, piece->name, tensor) == 0;
-}
-
 json_t *checkpoint_index_part(const char *file, const banyan_layout *layout,
                               const banyan_tensors *tensors)
 {
@@ -236,8 +227,12 @@ json_t *checkpoint_index_part(const char *file, const banyan_layout *layout,
     for (size_t i = 0; i < banyan_layout_piece_count(layout); i++) {
         const banyan_piece *piece = banyan_layout_piece(layout, i);
         size_t t = (size_t)piece->tensor;
-        if (!add_piece(pieces, global, piece, banyan_layout_tensor(layout, t),
-                       banyan_tensors_get(tensors, t)->dtype)) {
+        json_t *tensor = json_pack("{s:s, s:o}", "dtype",
+                                   banyan_dtype_name(banyan_tensors_get(tensors, t)->dtype),
+                                   "shape", json_of_ints(piece->shape, piece->ndim));
+        json_t *object = index_piece_to_json(piece, banyan_layout_tensor(layout, t));
+        if (json_array_append_new(pieces, object) != 0 ||
+            json_object_set_new(global, piece->name, tensor) != 0) {
             error_set(BANYAN_ERR_INVALID, "tensor %s cannot be named in JSON", piece->name);
             json_decref(pieces);
             json_decref(global);

@@ -109,14 +109,6 @@ static banyan_status load_piece(const banyan_checkpoint *checkpoint, const banya
 
 #define NAMES_LISTED 10
 
-static bool has_tensor(const banyan_checkpoint *checkpoint, const banyan_piece *piece)
-{
-    size_t i;
-    return banyan_checkpoint_find(checkpoint, piece->name, &i) == BANYAN_OK ||
-           (piece->fallback_name &&
-            banyan_checkpoint_find(checkpoint, piece->fallback_name, &i) == BANYAN_OK);
-}
-
 static banyan_status checkpoint_load_report_missing(const banyan_checkpoint *checkpoint,
                                                     const char *const *missing, size_t count)
 {
@@ -151,10 +143,14 @@ static banyan_status check_names(const banyan_checkpoint *checkpoint, const bany
     for (size_t i = 0; i < banyan_layout_piece_count(layout) && ok; i++) {
         const banyan_piece *piece = banyan_layout_piece(layout, i);
         uint64_t seen;
+        size_t at;
         if (map_get_string(&known, piece->name, &seen))
             continue;
         ok = map_put_string(&known, piece->name, i) &&
-             (has_tensor(checkpoint, piece) || array_push(&missing, piece->name));
+             (banyan_checkpoint_find(checkpoint, piece->name, &at) == BANYAN_OK ||
+              (piece->fallback_name &&
+               banyan_checkpoint_find(checkpoint, piece->fallback_name, &at) == BANYAN_OK) ||
+              array_push(&missing, piece->name));
     }
     banyan_status status = ok ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
     if (ok && missing.count > 0)

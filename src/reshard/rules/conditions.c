@@ -156,15 +156,6 @@ const char *rule_condition_format(const rule_condition *condition, char *text, s
 
 /* Tensors that a rule needs beside the one that it matches. */
 
-static bool need_applies(const rule_need *need, const rule_subject *subject,
-                         const glob_captures *captures)
-{
-    bool applies = true;
-    for (size_t i = 0; i < need->conditions.list.count && applies; i++)
-        applies = rule_condition_holds(&need->conditions.list.data[i], subject, captures);
-    return applies;
-}
-
 /* Block scales need scales beside each weight of their own weight's type. */
 static bool need_has_scale(const rule_subject *subject, const rule_match *match, char *name,
                            size_t bytes)
@@ -199,8 +190,11 @@ const rule_need *rules_find_missing(const rule_subject *subject, const rule_matc
 {
     for (size_t i = 0; i < match->rule->needs.count; i++) {
         const rule_need *need = &match->rule->needs.data[i];
-        bool found = false;
-        if (!need_applies(need, subject, &match->captures))
+        bool found = false, applies = true;
+        for (size_t c = 0; c < need->conditions.list.count && applies; c++)
+            applies =
+                rule_condition_holds(&need->conditions.list.data[c], subject, &match->captures);
+        if (!applies)
             continue;
         /* Search from the last: the first one is the name in messages. */
         for (size_t n = need->count; n > 0 && !found; n--)

@@ -94,15 +94,6 @@ void mxfp8_box_quantize(banyan_mxfp8_rule rule, const banyan_box *box, const mxf
     }
 }
 
-/* Return the elements until the next chunk: a row that starts inside a block first continues to
- * that block's end. */
-static int64_t chunk_length(int64_t position, int64_t left)
-{
-    int64_t in_block = position % MXFP8_BLOCK;
-    int64_t length = in_block > 0 ? MXFP8_BLOCK - in_block : CHUNK;
-    return left < length ? left : length;
-}
-
 void mxfp8_box_dequantize(const banyan_box *box, const mxfp8_memory *elements,
                           const mxfp8_scales *scales, const mxfp8_memory *to)
 {
@@ -110,7 +101,10 @@ void mxfp8_box_dequantize(const banyan_box *box, const mxfp8_memory *elements,
     uint8_t loaded[CHUNK], chunk_scales[CHUNK_BLOCKS];
     for (mxfp8_rows rows = mxfp8_rows_begin(box); !rows.ended; mxfp8_rows_next(&rows)) {
         for (int64_t i = 0, count; i < rows.length; i += count) {
-            count = chunk_length(rows.first + i, rows.length - i);
+            /* A row that starts inside a block first continues to that block's end. */
+            int64_t in_block = (rows.first + i) % MXFP8_BLOCK, left = rows.length - i;
+            count = in_block > 0 ? MXFP8_BLOCK - in_block : CHUNK;
+            count = left < count ? left : count;
             strided_view source = row_run(&rows, elements, i, count);
             strided_view target = row_run(&rows, to, i, count);
             void *out = run_target(&target, values);
