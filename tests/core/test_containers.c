@@ -27,6 +27,33 @@ static void a_map_holds_every_key(void **state)
     assert_false(map_get_string(&table, keys[0], &value));
 }
 
+static int compare_values(const void *left, const void *right)
+{
+    return COMPARE(*(const int *)left, *(const int *)right);
+}
+
+/* A bisection of sorted values finds what a search from the start finds, in every range. */
+static void a_sorted_array_is_bisected(void **state)
+{
+    (void)state;
+    enum { VALUES = 40 };
+    ARRAY(int) values = {0};
+    array_sort(&values, compare_values);
+    for (int i = 0; i < VALUES; i++)
+        assert_true(array_push(&values, i * 7 % VALUES / 2));
+    array_sort(&values, compare_values);
+    for (size_t i = 1; i < VALUES; i++)
+        assert_true(values.data[i - 1] <= values.data[i]);
+    for (size_t first = 0; first <= VALUES; first++)
+        for (int wanted = -1; wanted <= VALUES / 2; wanted++) {
+            size_t expected = first;
+            while (expected < VALUES && values.data[expected] < wanted)
+                expected++;
+            assert_int_equal(BISECT(i, first, VALUES, values.data[i] < wanted), expected);
+        }
+    array_free(&values);
+}
+
 static void a_message_reads_back_and_no_further(void **state)
 {
     (void)state;
@@ -103,6 +130,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_map_holds_every_key),
+        cmocka_unit_test(a_sorted_array_is_bisected),
         cmocka_unit_test(a_message_reads_back_and_no_further),
         cmocka_unit_test(a_rank_set_finds_what_it_lists),
         cmocka_unit_test(a_dtype_is_known_by_all_its_names),
