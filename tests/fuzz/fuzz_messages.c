@@ -41,7 +41,7 @@ static void seed_members(void)
     request.self.pid = 7;
     join_write(&message, &request);
     seed_of(JOIN, &message);
-    error_kept why = {.status = BANYAN_ERR_NO_MEMORY, .sentence = "out of memory"};
+    error_kept why = {.status = BANYAN_ERR_NO_MEMORY, .message = "out of memory"};
     join_write(&message, &request);
     failure_write(&message, &why);
     seed_of(FAILURE, &message);
@@ -108,7 +108,7 @@ static void try_members(uint8_t kind, const uint8_t *data, size_t size)
     }
     error_kept why;
     if (kind == FAILURE && failure_read(data, size, &request, &why))
-        FUZZ_REQUIRE(why.status != BANYAN_OK && memchr(why.sentence, 0, sizeof why.sentence));
+        FUZZ_REQUIRE(why.status != BANYAN_OK && memchr(why.message, 0, sizeof why.message));
     if (kind == TABLE && fuzz_took(table_read(data, size, WORLD, &table)))
         free(table.members);
 }
