@@ -89,3 +89,40 @@ bool driver_launches_early(int device)
                EARLY_CAPABILITY &&
            driver.cuDriverGetVersion(&version) == CUDA_SUCCESS && version >= EARLY_VERSION;
 }
+
+banyan_status driver_fork(int device, CUevent event, CUstream from, const CUstream *streams,
+                          int count)
+{
+    RETURN_IF_FAILED(DRIVER(device, cuEventRecord, event, from));
+    for (int i = 0; i < count; i++)
+        RETURN_IF_FAILED(DRIVER(device, cuStreamWaitEvent, streams[i], event, 0));
+    return BANYAN_OK;
+}
+
+banyan_status driver_join(int device, const CUevent *events, const CUstream *streams, int count,
+                          CUstream to)
+{
+    for (int i = 0; i < count; i++) {
+        RETURN_IF_FAILED(DRIVER(device, cuEventRecord, events[i], streams[i]));
+        RETURN_IF_FAILED(DRIVER(device, cuStreamWaitEvent, to, events[i], 0));
+    }
+    return BANYAN_OK;
+}
+
+banyan_status driver_record_run(int device, CUstream stream, CUevent ended, bool *has_run)
+{
+    CUstreamCaptureStatus capture;
+    RETURN_IF_FAILED(DRIVER(device, cuStreamIsCapturing, stream, &capture));
+    if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
+        return BANYAN_OK;
+    *has_run = true;
+    return DRIVER(device, cuEventRecord, ended, stream);
+}
+
+void driver_end_runs(CUevent ended, bool has_run)
+{
+    if (has_run)
+        driver.cuEventSynchronize(ended);
+    if (ended)
+        driver.cuEventDestroy(ended);
+}

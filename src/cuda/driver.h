@@ -166,6 +166,19 @@ void driver_capture_restore(driver_capture before);
         uncaptured_;                                                                               \
     })
 
+/* Let `count` streams wait for the work in `from`, or the stream `to` for the work in all of them.
+ * The device is entered. */
+banyan_status driver_fork(int device, CUevent event, CUstream from, const CUstream *streams,
+                          int count);
+banyan_status driver_join(int device, const CUevent *events, const CUstream *streams, int count,
+                          CUstream to);
+/* Record the end of a run in `ended`, and set `*has_run`, unless the stream is being captured. The
+ * device is entered. */
+banyan_status driver_record_run(int device, CUstream stream, CUevent ended, bool *has_run);
+/* Wait for the last run that was recorded, and destroy the event, which may be NULL. The device is
+ * entered. */
+void driver_end_runs(CUevent ended, bool has_run);
+
 /* Find a kernel by the address of its __global__ function; `device`'s context is entered. */
 banyan_status driver_kernel(const void *symbol, int device, CUfunction *kernel);
 

@@ -295,10 +295,7 @@ static void work_release(void *argument)
     work *of = argument;
     if (driver_enter(of->gpu_copy->device) == BANYAN_OK) {
         driver_capture before = driver_capture_relax();
-        if (of->has_run)
-            driver.cuEventSynchronize(of->ended);
-        if (of->ended)
-            driver.cuEventDestroy(of->ended);
+        driver_end_runs(of->ended, of->has_run);
         driver_capture_restore(before);
         driver_leave();
     }
@@ -367,23 +364,6 @@ static banyan_status gpu_copy_launch(const work *of, uint32_t blocks, uint32_t p
                   1, 1, of->gpu_copy->threads, 1, 1, 0, stream, params, NULL);
 }
 
-static banyan_status fork_sides(const gpu_copy *of, CUstream stream)
-{
-    RETURN_IF_FAILED(DRIVER(of->device, cuEventRecord, of->fork, stream));
-    for (int i = 0; i < SIDE_STREAMS; i++)
-        RETURN_IF_FAILED(DRIVER(of->device, cuStreamWaitEvent, of->sides[i], of->fork, 0));
-    return BANYAN_OK;
-}
-
-static banyan_status join_sides(const gpu_copy *of, CUstream stream)
-{
-    for (int i = 0; i < SIDE_STREAMS; i++) {
-        RETURN_IF_FAILED(DRIVER(of->device, cuEventRecord, of->join[i], of->sides[i]));
-        RETURN_IF_FAILED(DRIVER(of->device, cuStreamWaitEvent, stream, of->join[i], 0));
-    }
-    return BANYAN_OK;
-}
-
 /* Each partner has its own streams, as far as there are enough. */
 static size_t gpu_copy_side_of(const work *of, size_t i)
 {
@@ -407,17 +387,18 @@ static banyan_status copy_by_engine(const work *of)
 static banyan_status run_with_engines(const work *of, CUstream stream)
 {
     RETURN_IF_FAILED(gpu_copy_launch(of, 1, COPY_ENTER | COPY_WAIT, stream));
-    RETURN_IF_FAILED(fork_sides(of->gpu_copy, stream));
+    RETURN_IF_FAILED(driver_fork(of->gpu_copy->device, of->gpu_copy->fork, stream,
+                                 of->gpu_copy->sides, SIDE_STREAMS));
     RETURN_IF_FAILED(copy_by_engine(of));
     if (of->blocks > 0)
         RETURN_IF_FAILED(gpu_copy_launch(of, of->blocks, COPY_MOVE, stream));
-    RETURN_IF_FAILED(join_sides(of->gpu_copy, stream));
+    RETURN_IF_FAILED(driver_join(of->gpu_copy->device, of->gpu_copy->join, of->gpu_copy->sides,
+                                 SIDE_STREAMS, stream));
     return gpu_copy_launch(of, 1, COPY_FINISH, stream);
 }
 
 static banyan_status gpu_copy_run_here(work *of, CUstream stream)
 {
-    CUstreamCaptureStatus capture;
     if (of->engine_count > 0)
         RETURN_IF_FAILED(run_with_engines(of, stream));
     else if (of->blocks > 0)
@@ -427,11 +408,7 @@ static banyan_status gpu_copy_run_here(work *of, CUstream stream)
         RETURN_IF_FAILED(gpu_copy_launch(of, 1, COPY_ENTER | COPY_FINISH, stream));
     else
         return BANYAN_OK;
-    RETURN_IF_FAILED(DRIVER(of->gpu_copy->device, cuStreamIsCapturing, stream, &capture));
-    if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
-        return BANYAN_OK;
-    of->has_run = true;
-    return DRIVER(of->gpu_copy->device, cuEventRecord, of->ended, stream);
+    return driver_record_run(of->gpu_copy->device, stream, of->ended, &of->has_run);
 }
 
 static banyan_status gpu_copy_run(void *argument, void *stream)

@@ -191,10 +191,7 @@ void gpu_pipeline_release(void *argument)
     work *of = argument;
     if (driver_enter(of->gpu_pipeline->device) == BANYAN_OK) {
         driver_capture before = driver_capture_relax();
-        if (of->has_run)
-            driver.cuEventSynchronize(of->ended);
-        if (of->ended)
-            driver.cuEventDestroy(of->ended);
+        driver_end_runs(of->ended, of->has_run);
         gpu_pipeline_copies_free(&of->batches);
         gpu_pipeline_copies_free(&of->local);
         driver_capture_restore(before);
@@ -253,23 +250,6 @@ static banyan_status launch_wait(const gpu_pipeline *of, gpu_pipeline_task task,
     void *params[] = {&args};
     return DRIVER(of->device, cuLaunchKernel, of->kernel, 1, 1, 1, 1, 1, 1, 0, stream, params,
                   NULL);
-}
-
-static banyan_status fork_streams(const gpu_pipeline *of, CUstream stream)
-{
-    RETURN_IF_FAILED(DRIVER(of->device, cuEventRecord, of->fork, stream));
-    for (int i = 0; i < STREAMS; i++)
-        RETURN_IF_FAILED(DRIVER(of->device, cuStreamWaitEvent, of->streams[i], of->fork, 0));
-    return BANYAN_OK;
-}
-
-static banyan_status join_streams(const gpu_pipeline *of, CUstream stream)
-{
-    for (int i = 0; i < STREAMS; i++) {
-        RETURN_IF_FAILED(DRIVER(of->device, cuEventRecord, of->join[i], of->streams[i]));
-        RETURN_IF_FAILED(DRIVER(of->device, cuStreamWaitEvent, stream, of->join[i], 0));
-    }
-    return BANYAN_OK;
 }
 
 /* Let `stream` wait for all puts and signals. */
@@ -412,17 +392,12 @@ static banyan_status queue_steps(const work *of)
 static banyan_status work_run_here(work *of, CUstream stream)
 {
     const gpu_pipeline *owner = of->gpu_pipeline;
-    CUstreamCaptureStatus capture;
-    RETURN_IF_FAILED(fork_streams(owner, stream));
+    RETURN_IF_FAILED(driver_fork(owner->device, owner->fork, stream, owner->streams, STREAMS));
     if (of->has_local)
         RETURN_IF_FAILED(gpu_pipeline_copies_launch(&of->local, 0, owner->streams[STREAM_LOCAL]));
     RETURN_IF_FAILED(queue_steps(of));
-    RETURN_IF_FAILED(join_streams(owner, stream));
-    RETURN_IF_FAILED(DRIVER(owner->device, cuStreamIsCapturing, stream, &capture));
-    if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
-        return BANYAN_OK;
-    of->has_run = true;
-    return DRIVER(owner->device, cuEventRecord, of->ended, stream);
+    RETURN_IF_FAILED(driver_join(owner->device, owner->join, owner->streams, STREAMS, stream));
+    return driver_record_run(owner->device, stream, of->ended, &of->has_run);
 }
 
 banyan_status gpu_pipeline_run(void *argument, void *stream)

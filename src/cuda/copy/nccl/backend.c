@@ -240,10 +240,7 @@ static void nccl_backend_release(void *argument, void *planned)
     const nccl_state *state = argument;
     nccl_schedule *schedule = planned;
     if (driver_enter(state->device.device_id) == BANYAN_OK) {
-        if (schedule->has_run)
-            driver.cuEventSynchronize(schedule->ended);
-        if (schedule->ended)
-            driver.cuEventDestroy(schedule->ended);
+        driver_end_runs(schedule->ended, schedule->has_run);
         driver_leave();
     }
     banyan_copy_schedule_destroy(schedule->barrier);
@@ -299,17 +296,6 @@ static banyan_status run_windows(nccl_state *state, nccl_schedule *schedule, voi
     return status == BANYAN_OK ? marked : status;
 }
 
-static banyan_status note_run(const nccl_state *state, nccl_schedule *schedule, void *stream)
-{
-    CUstreamCaptureStatus capture;
-    int device = state->device.device_id;
-    RETURN_IF_FAILED(DRIVER(device, cuStreamIsCapturing, stream, &capture));
-    if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
-        return BANYAN_OK;
-    schedule->has_run = true;
-    return DRIVER(device, cuEventRecord, schedule->ended, stream);
-}
-
 static banyan_status nccl_backend_check(void *argument)
 {
     nccl_state *state = argument;
@@ -328,7 +314,8 @@ static banyan_status nccl_backend_execute(void *argument, void *planned, void *s
     if (status == BANYAN_OK)
         status = run_windows(state, schedule, stream);
     if (status == BANYAN_OK)
-        status = note_run(state, schedule, stream);
+        status =
+            driver_record_run(state->device.device_id, stream, schedule->ended, &schedule->has_run);
     driver_leave();
     return status;
 }
