@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import importlib.util
 import io
 import json
 import os
@@ -43,11 +44,17 @@ _MODULES = {
 
 
 def register() -> None:
-    """Register the modules ``mscclpp.language.*``, in place of an installed package's."""
+    """Register the modules ``mscclpp.language.*``, in place of an installed package's.
+
+    Other modules of an installed package, such as ``mscclpp.default_algos``, stay importable. Its
+    ``__init__``, which needs CUDA, does not run.
+    """
     language = importlib.import_module("banyan.language")
     if "mscclpp" not in sys.modules:
+        installed = importlib.util.find_spec("mscclpp")
+        folders = installed.submodule_search_locations if installed else None
         sys.modules["mscclpp"] = types.ModuleType("mscclpp", "MSCCL++'s language, by Banyan.")
-        sys.modules["mscclpp"].__path__ = []
+        sys.modules["mscclpp"].__path__ = list(folders or [])
     sys.modules["mscclpp"].language = language  # type: ignore[attr-defined]
     sys.modules["mscclpp.language"] = language
     internal = types.ModuleType("mscclpp.language.internal")
@@ -88,7 +95,8 @@ class Outcome:
             if errors:
                 place = next((p for p in errors[0].places if p.file), None)
                 where = f" at {Path(place.file or '').name}:{place.line}" if place else ""
-                text = f"not sound: {len(errors)} findings, first {errors[0].rule}{where}"
+                number = f"{len(errors)} findings, first " if len(errors) > 1 else ""
+                text = f"not sound: {number}{errors[0].rule}{where}"
             texts.append(f"{plan.ranks} ranks, {plan.operations} operations: {text}")
         return "; ".join(texts)
 
