@@ -20,6 +20,29 @@ inline nb::str take_text(char *text)
     return taken;
 }
 
+struct Topology {
+    banyan_topology *handle = nullptr;
+
+    explicit Topology(banyan_topology *handle) : handle(handle) {}
+    Topology(const Topology &) = delete;
+    ~Topology() { banyan_topology_destroy(handle); }
+};
+
+struct Simulation {
+    banyan_simulation *handle = nullptr;
+    std::shared_ptr<Plan> plan; /* null: of moves */
+    std::shared_ptr<Topology> topology;
+    int ranks = 0;
+    std::vector<std::string> names; /* of moves */
+
+    Simulation() = default;
+    Simulation(const Simulation &) = delete;
+    ~Simulation() { banyan_simulation_destroy(handle); }
+};
+
+/* Return a Topology of Python, or read one from a path or by its name. */
+std::shared_ptr<Topology> topology_of(nb::handle topology);
+
 /* A collective by name: "allreduce" as in plans, or "all_reduce". */
 banyan_collective_kind collective_of(const std::string &name);
 

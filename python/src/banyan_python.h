@@ -48,13 +48,15 @@ inline void check(banyan_status status)
 struct World;
 
 /* An object that is opened on a world. It stays registered with the world, which closes it, last
- * opened first, when the world itself is closed. */
+ * opened first, when the world itself is closed. Some objects need no world. */
 struct Resource {
-    std::shared_ptr<World> world;
+    std::shared_ptr<World> world; /* null: none */
     /* Tensors of other libraries that lie in this object's memory. It cannot be closed while there
      * are any. */
     int exports = 0;
 
+    Resource() = default;
+    Resource(const Resource &) = delete;
     virtual ~Resource();
     virtual bool is_open() const = 0;
     /* Close the object, if it is open. Called by the thread that drives the world, without the
@@ -70,13 +72,18 @@ struct World {
     std::mutex driving;
     std::vector<Resource *> open; /* in the order of opening */
     std::vector<std::shared_ptr<Resource>> kept; /* those that are collective */
+    const Resource *running = nullptr; /* the request whose work drives the world, if any */
+    nb::dict plans; /* what the package keeps until the world is closed */
 };
 
+/* Raise if the world is closed, or if a request's work drives it. */
+void require_idle(const World &world);
+
 /* Drives a world from construction to destruction; other threads of Python may run meanwhile.
- * Raises if the world is closed or another thread drives it. */
+ * Raises if the world is closed or another thread drives it, but with `waits` not for a request. */
 class Drive {
   public:
-    explicit Drive(World &world);
+    explicit Drive(World &world, bool waits = false);
     ~Drive();
     Drive(const Drive &) = delete;
     Drive &operator=(const Drive &) = delete;
@@ -100,8 +107,7 @@ template <typename Call> void drive(World &world, Call &&call)
 /* As drive, for a call that does not wait: no other thread runs meanwhile. */
 template <typename Call> void drive_briefly(World &world, Call &&call)
 {
-    if (!world.handle)
-        throw nb::value_error("the world is closed");
+    require_idle(world);
     std::unique_lock<std::mutex> lock(world.driving, std::try_to_lock);
     if (!lock)
         throw std::runtime_error("another thread is in a call of this world");
@@ -122,6 +128,8 @@ template <typename Call> void work(Call &&call)
 /* Register a new object with its world. */
 template <typename Object> std::shared_ptr<Object> adopt(std::shared_ptr<Object> object)
 {
+    if (!object->world)
+        return object;
     object->world->open.push_back(object.get());
     if (object->is_collective())
         object->world->kept.push_back(object);
@@ -152,6 +160,7 @@ class Tensor {
     size_t elems() const;
     /* Raise unless the elements are dense and in row-major order. */
     void require_dense(const char *name) const;
+    bool is_read_only() const;
 
   private:
     /* The loan, which ends with this object. At most one of the members is set. */
@@ -214,6 +223,20 @@ void def_new(Class &cl, Return (*create)(Args...), const char *parameters, const
     cl.def("__init__", [](nb::handle, nb::args, nb::kwargs) {}, nb::sig(init_sig->c_str()), doc);
 }
 
+/* Define what closes a resource. */
+template <typename Class> void def_close(nb::class_<Class> &cl, const char *doc)
+{
+    /* Signatures live as long as the module. */
+    auto *enter = new std::string("def __enter__(self) -> " +
+                                  nb::cast<std::string>(cl.attr("__name__")));
+    cl.def_prop_ro("is_open", [](Class &c) { return c.is_open(); }, "True until it is closed.")
+        .def("close", [](Class &c) { close_resource(c); }, doc)
+        .def("__enter__", [](nb::object self) { return self; },
+             nb::sig(enter->c_str()))
+        .def("__exit__", [](Class &c, nb::args) { close_resource(c); },
+             nb::sig("def __exit__(self, *args: object) -> None"));
+}
+
 /* ---- the parts of the module ---- */
 
 void bind_tensor(nb::module_ &m);
@@ -224,5 +247,11 @@ void bind_execute(nb::module_ &m);
 void bind_program(nb::module_ &m);
 void bind_collective(nb::module_ &m);
 void bind_layout(nb::module_ &m);
+void bind_copy(nb::module_ &m);
+void bind_transform(nb::module_ &m);
+void bind_reshard(nb::module_ &m);
+void bind_checkpoint(nb::module_ &m);
+void bind_mixed(nb::module_ &m);
+void bind_forecast(nb::module_ &m);
 
 #endif

@@ -2,6 +2,10 @@
 #ifndef BANYAN_RESHARD_PYTHON_H
 #define BANYAN_RESHARD_PYTHON_H
 
+#include <deque>
+#include <functional>
+#include <unordered_map>
+
 #include "banyan_python.h"
 
 /* ---- arguments (layout.cpp) ---- */
@@ -81,16 +85,22 @@ inline const banyan_layout *handle_of(const Layout *layout)
 
 struct LayoutFile {
     banyan_layout_file *handle = nullptr;
+    LayoutFile() = default;
+    LayoutFile(const LayoutFile &) = delete;
     ~LayoutFile() { banyan_layout_file_destroy(handle); }
 };
 
 struct Model {
     banyan_model *handle = nullptr;
+    Model() = default;
+    Model(const Model &) = delete;
     ~Model() { banyan_model_destroy(handle); }
 };
 
 struct Rules {
     banyan_rules *handle = nullptr;
+    Rules() = default;
+    Rules(const Rules &) = delete;
     ~Rules() { banyan_rules_destroy(handle); }
 };
 
@@ -101,8 +111,106 @@ struct Spec {
 
 struct MegatronCase {
     banyan_megatron_case *handle = nullptr;
+    MegatronCase() = default;
+    MegatronCase(const MegatronCase &) = delete;
     ~MegatronCase() { banyan_megatron_case_destroy(handle); }
 };
+
+/* ---- copies (copy.cpp) ---- */
+
+struct CopyService : Resource {
+    banyan_copy_service *handle = nullptr;
+    std::deque<Tensor> queued; /* tensors of the queue, which stay as long as it */
+
+    bool is_open() const override { return handle != nullptr; }
+    banyan_status close() override
+    {
+        banyan_copy_service_close(handle);
+        handle = nullptr;
+        return BANYAN_OK;
+    }
+    ~CopyService() override { close(); }
+};
+
+/* ---- checkpoints (checkpoint.cpp) ---- */
+
+struct Checkpoint : Resource {
+    banyan_checkpoint *handle = nullptr;
+
+    bool is_open() const override { return handle != nullptr; }
+    banyan_status close() override
+    {
+        banyan_checkpoint_close(handle);
+        handle = nullptr;
+        return BANYAN_OK;
+    }
+    ~Checkpoint() override { close(); }
+};
+
+/* ---- transforms (transform.cpp) ---- */
+
+struct Transform {
+    banyan_transform *handle = nullptr;
+    std::unordered_map<std::string, Tensor> scales; /* which must live as long as this */
+    Transform() = default;
+    Transform(const Transform &) = delete;
+    virtual ~Transform() { banyan_transform_destroy(handle); }
+};
+
+/* ---- reshards (reshard.cpp) ---- */
+
+struct Tensors : Resource {
+    banyan_tensors *handle = nullptr;
+    std::vector<std::string> names;
+    std::unordered_map<std::string_view, size_t> by_name; /* of views of `names` */
+    std::deque<Tensor> lent;                              /* empty: this object's own memory */
+    nb::list given;                                       /* the objects of Python that lent it */
+    std::string read_only; /* name of a tensor that cannot be written to, if there is one */
+
+    bool is_open() const override { return handle != nullptr; }
+    banyan_status close() override
+    {
+        banyan_tensors_destroy(handle);
+        handle = nullptr;
+        return BANYAN_OK;
+    }
+    ~Tensors() override { close(); }
+};
+
+struct ReshardPlan : Resource {
+    banyan_reshard_plan *handle = nullptr;
+    std::shared_ptr<Transform> transform;
+    /* Of the last run, whose schedules the plan keeps. */
+    std::shared_ptr<CopyService> service;
+    std::shared_ptr<Tensors> source, destination;
+
+    bool is_open() const override { return handle != nullptr; }
+    banyan_status close() override
+    {
+        banyan_reshard_plan_destroy(handle);
+        handle = nullptr;
+        return BANYAN_OK;
+    }
+    ~ReshardPlan() override { close(); }
+};
+
+/* Options of a plan, by the names of banyan_reshard_options. */
+struct ReshardOptions {
+    banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
+    std::shared_ptr<Transform> transform;
+    explicit ReshardOptions(const nb::kwargs &given);
+
+  private:
+    std::optional<Texts> skip;
+};
+
+/* The options for signatures: those of every plan, and those of a plan that runs. */
+#define PLAN_OPTIONS                                                                               \
+    "min_split_bytes: int = 0, require_whole_source: bool = False, skip: "                         \
+    "collections.abc.Iterable[str] = (), transform: Transform | None = None"
+#define RUN_OPTIONS                                                                                \
+    PLAN_OPTIONS ", max_staging_bytes: int = 0, checksums: bool = False, timeout: float | None = " \
+                 "None"
 
 /* ---- calls of Python by C ---- */
 
@@ -119,7 +227,7 @@ struct Calls {
         try {
             call();
         } catch (nb::python_error &raised) {
-            error = raised;
+            error.emplace(raised);
         } catch (std::exception &raised) {
             PyErr_SetString(PyExc_TypeError, raised.what());
             error.emplace();

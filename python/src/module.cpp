@@ -13,4 +13,10 @@ NB_MODULE(_core, m)
     bind_program(m);
     bind_collective(m);
     bind_layout(m);
+    bind_copy(m);
+    bind_transform(m);
+    bind_reshard(m);
+    bind_checkpoint(m);
+    bind_mixed(m);
+    bind_forecast(m);
 }

@@ -1,26 +1,6 @@
 /* Topologies and simulations. */
 #include "banyan_plan.h"
 
-struct Topology {
-    banyan_topology *handle = nullptr;
-
-    explicit Topology(banyan_topology *handle) : handle(handle) {}
-    Topology(const Topology &) = delete;
-    ~Topology() { banyan_topology_destroy(handle); }
-};
-
-struct Simulation {
-    banyan_simulation *handle = nullptr;
-    std::shared_ptr<Plan> plan; /* null: of moves */
-    std::shared_ptr<Topology> topology;
-    int ranks = 0;
-    std::vector<std::string> names; /* of moves */
-
-    Simulation() = default;
-    Simulation(const Simulation &) = delete;
-    ~Simulation() { banyan_simulation_destroy(handle); }
-};
-
 static std::shared_ptr<Topology> read_topology(nb::handle path)
 {
     std::string file = path_of(path);
@@ -36,7 +16,7 @@ static std::shared_ptr<Topology> parse_topology(const std::string &text, const s
     return std::make_shared<Topology>(topology);
 }
 
-static std::shared_ptr<Topology> topology_of(nb::handle topology)
+std::shared_ptr<Topology> topology_of(nb::handle topology)
 {
     if (nb::isinstance<Topology>(topology))
         return nb::cast<std::shared_ptr<Topology>>(topology);

@@ -315,6 +315,11 @@ size_t Tensor::elems() const
     return count;
 }
 
+bool Tensor::is_read_only() const
+{
+    return loan.buffer.readonly || (loan.versioned && loan.versioned->flags & dlpack::READ_ONLY);
+}
+
 void Tensor::require_dense(const char *name) const
 {
     if (!t.strides)

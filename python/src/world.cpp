@@ -9,10 +9,19 @@
 static thread_local bool in_call;
 static unsigned long main_thread;
 
-Drive::Drive(World &world) : world(world)
+void require_idle(const World &world)
 {
     if (!world.handle)
         throw nb::value_error("the world is closed");
+    if (world.running)
+        throw std::runtime_error("a run that was started uses this world: wait for its request "
+                                 "first");
+}
+
+Drive::Drive(World &world, bool waits) : world(world)
+{
+    if (!waits || !world.handle)
+        require_idle(world);
     if (!world.driving.try_lock())
         throw std::runtime_error("another thread is in a call of this world");
     in_call = true;
@@ -50,6 +59,8 @@ static std::vector<std::shared_ptr<World>> &open_worlds()
 /* Without the interpreter's lock a resource can neither come nor go, except through `Drive`. */
 Resource::~Resource()
 {
+    if (!world)
+        return;
     auto &open = world->open;
     open.erase(std::remove(open.begin(), open.end(), this), open.end());
 }
@@ -75,6 +86,10 @@ void close_resource(Resource &resource)
         return;
     require_no_exports(resource.exports, "this object");
     std::shared_ptr<World> world = resource.world;
+    if (!world) {
+        check(resource.close());
+        return;
+    }
     auto drop = [&] {
         auto &kept = world->kept;
         kept.erase(std::remove_if(kept.begin(), kept.end(),
@@ -145,11 +160,12 @@ static void close_world(World &world)
             alive = w;
     banyan_status status;
     {
-        Drive driving(world);
+        Drive driving(world, true); /* closing waits for a request */
         status = close_handle(world);
     }
     kept.swap(world.kept);
     forget(world);
+    world.plans.clear();
     check(status);
 }
 
@@ -401,6 +417,12 @@ void bind_world(nb::module_ &m)
                      "Number of ranks of this node.")
         .def_prop_ro("is_open", [](const World &w) { return w.handle != nullptr; },
                      "True until the world is closed.")
+        .def_prop_ro("_plans",
+                     [](const World &w) {
+                         open_handle(w);
+                         return w.plans;
+                     },
+                     nb::sig("def _plans(self) -> dict[typing.Any, typing.Any]"))
         .def_prop_rw(
             "timeout",
             [](const World &w) {

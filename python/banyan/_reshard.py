@@ -1,0 +1,157 @@
+"""Reshards of dictionaries of tensors: planned once, and kept."""
+
+from __future__ import annotations
+
+from ._core import CopyService, Layout, Request, ReshardPlan, Tensors, World
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any, TypeAlias
+
+    from ._core import Transform
+    from ._types import DeviceLike, StreamLike, TensorLike
+
+    Side: TypeAlias = Tensors | Mapping[str, TensorLike] | Sequence[TensorLike] | None
+
+
+class Reshard:
+    """A reshard between two layouts: a plan, a copy service, and the tensors of the last run.
+
+    Call it with the tensors of both sides as often as you like. A run with the same tensors as the
+    one before costs the transfers alone; other tensors are prepared again.
+    """
+
+    def __init__(
+        self,
+        source: Layout | None,
+        destination: Layout | None,
+        world: World,
+        *,
+        backend: str | None = None,
+        device: DeviceLike = None,
+        min_split_bytes: int = 0,
+        require_whole_source: bool = False,
+        skip: Iterable[str] = (),
+        transform: Transform | None = None,
+        max_staging_bytes: int = 0,
+        checksums: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Plan. Collective; ``backend`` and ``device`` are the CopyService's."""
+        self.layouts = (source, destination)
+        self.transform = transform
+        self.plan = ReshardPlan(
+            source,
+            destination,
+            world,
+            min_split_bytes=min_split_bytes,
+            require_whole_source=require_whole_source,
+            skip=skip,
+            transform=transform,
+            max_staging_bytes=max_staging_bytes,
+            checksums=checksums,
+            timeout=timeout,
+        )
+        self.service = CopyService(world, backend, device=device, timeout=timeout)
+        self._sets: list[Tensors | None] = [None, None]
+
+    def _set(self, side: int, tensors: Side) -> Tensors | None:
+        layout, kept = self.layouts[side], self._sets[side]
+        if tensors is None or isinstance(tensors, Tensors):
+            return tensors
+        if layout is None:
+            name = ("source", "destination")[side]
+            raise ValueError(f"{name}: tensors are given, but this rank's layout is None")
+        if kept is None or not kept.holds(tensors):
+            kept = self._sets[side] = Tensors(layout, tensors)
+        return kept
+
+    def __call__(
+        self, source: Side, destination: Side, *, stream: StreamLike = None
+    ) -> Tensors | None:
+        """Fill the destination from the source. Return the destination's set, with its version.
+
+        Tensors are given as mappings with the names of the layout's local tensors, as sequences in
+        their order, or as Tensors. Collective.
+        """
+        into = self._set(1, destination)
+        self.plan.execute(self._set(0, source), into, self.service, stream=stream)
+        return into
+
+    def start(self, source: Side, destination: Side) -> Request:
+        """Start a run on the host, and return its request. Collective."""
+        return self.plan.start(self._set(0, source), self._set(1, destination), self.service)
+
+    def close(self) -> None:
+        """Free the plan, the service and the sets. Local."""
+        self._sets = [None, None]
+        self.plan.close()
+        self.service.close()
+
+    def __enter__(self) -> Reshard:
+        """Return self."""
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        """Close."""
+        self.close()
+
+
+#: Plans of a world that `reshard` keeps; the oldest makes room.
+MAX_KEPT = 16
+
+
+def reshard(
+    source: Side,
+    destination: Side,
+    world: World,
+    *,
+    source_layout: Layout | None = None,
+    destination_layout: Layout | None = None,
+    backend: str | None = None,
+    device: DeviceLike = None,
+    require_whole_source: bool = False,
+    skip: Iterable[str] = (),
+    transform: Transform | None = None,
+    checksums: bool = False,
+    timeout: float | None = None,
+    stream: StreamLike = None,
+) -> Tensors | None:
+    """Fill the destination's tensors from the source's, as their layouts say. Collective.
+
+    The first call with these layouts plans, and later calls with the same layout objects run the
+    plan again. The world keeps the last 16 plans; make a ``banyan.Reshard`` to keep one as long as
+    you want. None for a side on which this rank holds nothing. Return the destination's set of
+    tensors, with its version.
+    """
+    plans: dict[Any, Reshard] = world._plans
+    options: dict[str, Any] = {
+        "backend": backend,
+        "device": device,
+        "require_whole_source": require_whole_source,
+        "skip": tuple(skip),
+        "transform": transform,
+        "checksums": checksums,
+        "timeout": timeout,
+    }
+    # A kept reshard holds its layouts and its transform, so their ids stay theirs. An addition to a
+    # layout makes it another one.
+    key = (
+        tuple(
+            one and (id(one), len(one), one.nbytes) for one in (source_layout, destination_layout)
+        ),
+        id(transform),
+        *(str(option) for option in options.values()),
+    )
+    found = plans.pop(key, None)
+    if b"\0" in world.gather(b"\0" if found is None else b"\1"):  # some rank plans: all do
+        if found is not None:
+            found.close()
+        found = Reshard(source_layout, destination_layout, world, **options)
+    assert found is not None
+    plans[key] = found  # the newest is the last
+    if len(plans) > MAX_KEPT:
+        plans.pop(next(iter(plans))).close()
+    return found(source, destination, stream=stream)
