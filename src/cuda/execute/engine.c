@@ -2,8 +2,6 @@
 #include "cuda/execute/engine.h"
 
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 #include "cuda/execute/small_kernels.h"
 #include "cuda/runtime/replay.h"
@@ -34,18 +32,6 @@ static void look_after_runs(cuda_engine *engine)
     atomic_store(&engine->busy, false);
     if (atomic_load(&engine->launches) != launches)
         atomic_store(&engine->busy, true);
-}
-
-static void execute_engine_nap(cuda_engine *engine)
-{
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += WATCH_NS;
-    if (until.tv_nsec >= 1000000000L) {
-        until.tv_nsec -= 1000000000L;
-        until.tv_sec++;
-    }
-    pthread_cond_timedwait(&engine->wake, &engine->lock, &until);
 }
 
 /* Call it with the lock held. A wait that has failed stays recorded. */
@@ -88,23 +74,11 @@ static void *watch_runs(void *argument)
             __atomic_store_n(engine->stop, 1, __ATOMIC_RELEASE);
         look_after_runs(engine);
         execute_engine_look_at_waits(engine);
-        execute_engine_nap(engine);
+        module_cond_nap(&engine->wake, &engine->lock, WATCH_NS);
     }
     pthread_mutex_unlock(&engine->lock);
     driver_leave();
     return NULL;
-}
-
-static banyan_status make_wake(cuda_engine *engine)
-{
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    int failed = pthread_cond_init(&engine->wake, &attributes);
-    pthread_condattr_destroy(&attributes);
-    return failed ? banyan_error_set(BANYAN_ERR_SYSTEM, "cuda: pthread_cond_init: %s",
-                                     strerror(failed))
-                  : BANYAN_OK;
 }
 
 /* Load all kernels before any runs. Loading one later may wait for running kernels, which may in
@@ -214,15 +188,11 @@ static banyan_status execute_engine_open_engine(banyan_world *world, int device,
     engine->device = device;
     engine->timeout_ns = timeout_ns;
     engine->launches_early = driver_launches_early(engine->device);
-    banyan_status status = make_wake(engine);
-    if (status != BANYAN_OK) {
-        free(engine);
-        return status;
-    }
+    module_cond_init(&engine->wake);
     pthread_mutex_init(&engine->lock, NULL);
     pthread_mutex_init(&engine->ports_lock, NULL);
     engine_count_open(device);
-    status = execute_engine_take_parts(engine);
+    banyan_status status = execute_engine_take_parts(engine);
     if (status != BANYAN_OK) {
         execute_engine_close_engine(engine);
         return status;

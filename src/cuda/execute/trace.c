@@ -4,34 +4,26 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cuda/execute/small_kernels.h"
 
 #define RECORDS (UINT64_C(1) << 16)
 #define ANSWER_NS UINT64_C(2000000000)
 
-static uint64_t execute_trace_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
 /* The device's clock was read in the middle between the request and the answer, in the shortest
  * exchange. */
 static bool execute_trace_ask(uint64_t *words, cuda_clock *best)
 {
-    uint64_t shortest_ns = UINT64_MAX, give_up_ns = execute_trace_now_ns() + ANSWER_NS;
+    uint64_t shortest_ns = UINT64_MAX, give_up_ns = module_now_ns() + ANSWER_NS;
     for (uint64_t question = 1; question <= CLOCK_ROUNDS; question++) {
-        uint64_t begin_ns = execute_trace_now_ns(), end_ns;
+        uint64_t begin_ns = module_now_ns(), end_ns;
         __atomic_store_n(&words[0], question, __ATOMIC_RELEASE);
         while (__atomic_load_n(&words[1], __ATOMIC_ACQUIRE) < question) {
-            if (execute_trace_now_ns() > give_up_ns)
+            if (module_now_ns() > give_up_ns)
                 return false;
             sched_yield();
         }
-        end_ns = execute_trace_now_ns();
+        end_ns = module_now_ns();
         if (end_ns - begin_ns >= shortest_ns)
             continue;
         shortest_ns = end_ns - begin_ns;

@@ -3,14 +3,12 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "core/module.h"
 #include "cuda/driver.h"
 #include "cuda/runtime/watch.h"
 
 #define PERIOD_NS 10000000
-#define NS_IN_S 1000000000u
 
 /* Freed by the last thread that needs it. */
 typedef struct patient_call {
@@ -58,13 +56,6 @@ static void *call_main(void *given)
     return NULL;
 }
 
-static uint64_t watchdog_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * NS_IN_S + (uint64_t)now.tv_nsec;
-}
-
 /* Called with the lock, which is released while the world is checked. */
 static banyan_status wait_until_done(patient_call *made, banyan_world *world, const char *name)
 {
@@ -74,9 +65,7 @@ static banyan_status wait_until_done(patient_call *made, banyan_world *world, co
     snprintf(text, sizeof text, "for %.60s to end, which does not say for which rank it waits",
              name);
     while (!made->done && status == BANYAN_OK) {
-        uint64_t until_ns = watchdog_now_ns() + PERIOD_NS;
-        struct timespec until = {(time_t)(until_ns / NS_IN_S), (long)(until_ns % NS_IN_S)};
-        pthread_cond_timedwait(&made->changed, &made->lock, &until);
+        module_cond_nap(&made->changed, &made->lock, PERIOD_NS);
         if (made->done)
             break;
         pthread_mutex_unlock(&made->lock);
@@ -100,12 +89,8 @@ static banyan_status watchdog_begin(int device, const char *name, void (*call)(v
     made->device = device;
     made->call = call;
     made->argument = argument;
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_mutex_init(&made->lock, NULL);
-    pthread_cond_init(&made->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
+    module_cond_init(&made->changed);
     pthread_t thread;
     banyan_status status = module_thread_start(&thread, call_main, made, name);
     if (status != BANYAN_OK) {

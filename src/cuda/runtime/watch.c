@@ -35,20 +35,41 @@ banyan_status module_thread_start(pthread_t *thread, void *(*run)(void *), void 
                   : BANYAN_OK;
 }
 
+uint64_t module_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+void module_cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+void module_cond_nap(pthread_cond_t *cond, pthread_mutex_t *lock, long nap_ns)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += nap_ns;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_cond_timedwait(cond, lock, &until);
+}
+
 static void *watch_main(void *argument)
 {
     watch *of = argument;
     bool well = true;
     pthread_mutex_lock(&of->lock);
     while (!of->ends && well) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += PERIOD_NS;
-        if (until.tv_nsec >= 1000000000) {
-            until.tv_sec++;
-            until.tv_nsec -= 1000000000;
-        }
-        pthread_cond_timedwait(&of->ended, &of->lock, &until);
+        module_cond_nap(&of->ended, &of->lock, PERIOD_NS);
         pthread_mutex_unlock(&of->lock);
         well = of->look(of->context);
         pthread_mutex_lock(&of->lock);
@@ -64,12 +85,8 @@ static banyan_status watch_make(bool (*look)(void *context), void *context, watc
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory for a thread");
     of->look = look;
     of->context = context;
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_mutex_init(&of->lock, NULL);
-    pthread_cond_init(&of->ended, &attributes);
-    pthread_condattr_destroy(&attributes);
+    module_cond_init(&of->ended);
     *made = of;
     return BANYAN_OK;
 }
@@ -87,16 +104,14 @@ static banyan_status watch_start_thread(watch *of, watch **started)
 
 banyan_status watch_start(bool (*look)(void *context), void *context, watch **started)
 {
-    watch *of;
+    watch *of = NULL;
     RETURN_IF_FAILED(watch_make(look, context, &of));
     return watch_start_thread(of, started);
 }
 
 bool watch_beat_lasts(watch_beat *beat, const device_waits *waits, uint64_t *waited_ns)
 {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    uint64_t now = (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
+    uint64_t now = module_now_ns();
     *waited_ns = __atomic_load_n(&waits->waited_ns, __ATOMIC_RELAXED);
     if (*waited_ns != beat->waited_ns) {
         beat->waited_ns = *waited_ns;
@@ -133,7 +148,7 @@ static bool look_at_world(void *argument)
 
 banyan_status watch_world(const watch_words *words, watch **started)
 {
-    watch *of;
+    watch *of = NULL;
     RETURN_IF_FAILED(watch_make(look_at_world, NULL, &of));
     of->context = of;
     of->words = *words;

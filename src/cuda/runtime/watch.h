@@ -15,6 +15,13 @@
 banyan_status module_thread_start(pthread_t *thread, void *(*run)(void *), void *argument,
                                   const char *what);
 
+/* The time of CLOCK_MONOTONIC. */
+uint64_t module_now_ns(void);
+/* Initialize a condition variable whose waits end by that clock; and wait on it for up to this
+ * long, under 1 s. */
+void module_cond_init(pthread_cond_t *cond);
+void module_cond_nap(pthread_cond_t *cond, pthread_mutex_t *lock, long nap_ns);
+
 typedef struct watch watch;
 
 /* Call `look` every 10 ms, until it returns false or the watch is ended. */

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core/module.h"
@@ -13,13 +12,6 @@
 #define POLL_US 20
 #define POLLS_A_CHECK 50
 #define CLOSE_NS UINT64_C(5000000000)
-
-static uint64_t nccl_session_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
 
 /* Call it with the lock held. Ends everything that is queued on the device. */
 static void nccl_session_give_up(nccl_session *session, const char *reason)
@@ -67,8 +59,7 @@ static banyan_status too_late(const nccl_session *session, const char *call, uin
 /* Called by the watch: fail if the device has been between two marks for too long. */
 static banyan_status look_at_marks(nccl_session *session)
 {
-    uint64_t passed = __atomic_load_n(session->marks, __ATOMIC_ACQUIRE),
-             now = nccl_session_now_ns();
+    uint64_t passed = __atomic_load_n(session->marks, __ATOMIC_ACQUIRE), now = module_now_ns();
     if (passed != session->seen || passed % 2 == 0) {
         session->seen = passed;
         session->seen_ns = now;
