@@ -51,8 +51,8 @@ struct World;
  * opened first, when the world itself is closed. Some objects need no world. */
 struct Resource {
     std::shared_ptr<World> world; /* null: none */
-    /* Tensors of other libraries that lie in this object's memory. It cannot be closed while there
-     * are any. */
+    /* Tensors of other libraries that lie in this object's memory, and calls that use it. It cannot
+     * be closed while there are any. */
     int exports = 0;
 
     Resource() = default;
@@ -123,6 +123,16 @@ template <typename Call> void work(Call &&call)
         status = call();
     }
     check(status);
+}
+
+/* Keep an object without a world open as long as the result lives. One with a world is closed by a
+ * call of that world, which waits for no other. */
+inline std::shared_ptr<void> in_use(std::shared_ptr<Resource> resource)
+{
+    if (!resource || resource->world)
+        return nullptr;
+    resource->exports++;
+    return std::shared_ptr<void>(nullptr, [resource](void *) { resource->exports--; });
 }
 
 /* Register a new object with its world. */

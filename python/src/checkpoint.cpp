@@ -59,17 +59,19 @@ static std::vector<LocalTensor> tensors_of(const Checkpoint &c)
     return tensors;
 }
 
-static void load(const Checkpoint &c, const Layout &layout, Tensors &tensors, nb::object progress)
+static void load(std::shared_ptr<Checkpoint> c, const Layout &layout,
+                 std::shared_ptr<Tensors> tensors, nb::object progress)
 {
-    require_open(c, "the checkpoint");
-    require_open(tensors, "the set of tensors");
+    require_open(*c, "the checkpoint");
+    require_open(*tensors, "the set of tensors");
+    auto checkpoint_use = in_use(c), tensors_use = in_use(tensors);
     layout.check();
-    if (!tensors.read_only.empty())
+    if (!tensors->read_only.empty())
         throw nb::value_error(
-            ("tensors: the tensor \"" + tensors.read_only + "\" is read-only").c_str());
+            ("tensors: the tensor \"" + tensors->read_only + "\" is read-only").c_str());
     CheckpointOptions options(progress);
     work([&] {
-        return banyan_checkpoint_load(c.handle, layout.handle, tensors.handle, &options.options);
+        return banyan_checkpoint_load(c->handle, layout.handle, tensors->handle, &options.options);
     });
     options.calls.end();
 }
@@ -96,7 +98,7 @@ static void write_file(nb::object path, nb::object tensors, nb::object progress)
     options.calls.end();
 }
 
-static void save(nb::object folder, const Layout *layout, const Tensors *tensors,
+static void save(nb::object folder, const Layout *layout, std::shared_ptr<Tensors> tensors,
                  std::shared_ptr<World> world, nb::object small_files_from, nb::object progress,
                  nb::object timeout)
 {
@@ -105,6 +107,7 @@ static void save(nb::object folder, const Layout *layout, const Tensors *tensors
     options.options.timeout_ns = timeout_of(timeout);
     if (tensors)
         require_open(*tensors, "the set of tensors");
+    auto use = in_use(tensors);
     drive(*world, [&] {
         return banyan_checkpoint_save(path.c_str(), handle_of(layout),
                                       tensors ? tensors->handle : nullptr, world->handle,

@@ -321,22 +321,27 @@ struct Shard : Placement {};
 struct Replicate : Placement {};
 struct StridedShard : Placement {};
 
-/* Return the kind of a type of placements: this module's or PyTorch's. */
-static banyan_placement_kind placement_kind(nb::handle type)
+/* How to read a type of placements: this module's or PyTorch's. */
+struct PlacementType {
+    banyan_placement_kind kind;
+    bool ours;
+};
+
+static const PlacementType &placement_type(nb::handle type)
 {
-    static std::unordered_map<PyObject *, banyan_placement_kind> known;
+    static std::unordered_map<PyObject *, PlacementType> known;
     auto found = known.find(type.ptr());
     if (found != known.end())
         return found->second;
     std::string name = nb::cast<std::string>(type.attr("__name__"));
-    banyan_placement_kind kind;
-    if (name == "Shard")
-        kind = BANYAN_SHARD;
+    PlacementType read = {BANYAN_SHARD, false};
+    if (PyObject_IsSubclass(type.ptr(), nb::type<Placement>().ptr()) == 1)
+        read.ours = true;
     else if (name == "Replicate")
-        kind = BANYAN_REPLICATE;
-    else if (name == "_StridedShard" || name == "StridedShard")
-        kind = BANYAN_SHARD_STRIDED;
-    else
+        read.kind = BANYAN_REPLICATE;
+    else if (name == "_StridedShard")
+        read.kind = BANYAN_SHARD_STRIDED;
+    else if (name != "Shard")
         throw nb::type_error(("placements: " + name +
                               " is none of Shard, Replicate and StridedShard" +
                               (name.find("Partial") != std::string::npos
@@ -344,19 +349,30 @@ static banyan_placement_kind placement_kind(nb::handle type)
                                    : ""))
                                  .c_str());
     Py_INCREF(type.ptr()); /* types are few, and their addresses must stay */
-    return known.emplace(type.ptr(), kind).first->second;
+    return known.emplace(type.ptr(), read).first->second;
+}
+
+static int64_t attribute_of(nb::handle object, PyObject *name)
+{
+    nb::object value = nb::steal(PyObject_GetAttr(object.ptr(), name));
+    if (!value.is_valid())
+        throw nb::python_error();
+    return integer_of(value);
 }
 
 static Placement placement_of(nb::handle object)
 {
-    if (nb::isinstance<Placement>(object))
+    static PyObject *const dim = PyUnicode_InternFromString("dim");
+    static PyObject *const split_factor = PyUnicode_InternFromString("split_factor");
+    const PlacementType &type = placement_type((PyObject *)Py_TYPE(object.ptr()));
+    if (type.ours)
         return nb::cast<Placement &>(object);
     Placement result = {};
-    result.placement.kind = placement_kind((PyObject *)Py_TYPE(object.ptr()));
-    if (result.placement.kind != BANYAN_REPLICATE)
-        result.placement.dim = nb::cast<int>(object.attr("dim"));
-    if (result.placement.kind == BANYAN_SHARD_STRIDED)
-        result.split_factor = nb::cast<int64_t>(object.attr("split_factor"));
+    result.placement.kind = type.kind;
+    if (type.kind != BANYAN_REPLICATE)
+        result.placement.dim = (int)attribute_of(object, dim);
+    if (type.kind == BANYAN_SHARD_STRIDED)
+        result.split_factor = attribute_of(object, split_factor);
     return result;
 }
 

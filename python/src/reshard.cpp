@@ -274,6 +274,7 @@ static void execute(ReshardPlan &plan, std::shared_ptr<Tensors> source,
     auto &like = destination ? destination : source;
     nb::object tensor = like && nb::len(like->given) > 0 ? nb::object(like->given[0]) : nb::none();
     void *s = stream_of(stream, tensor, banyan_copy_service_device(service->handle));
+    auto source_use = in_use(source), destination_use = in_use(destination);
     drive(*plan.world, [&] {
         return banyan_reshard_execute(plan.handle, handle_of(source), handle_of(destination),
                                       service->handle, plan.world->handle,
@@ -287,6 +288,7 @@ struct Request : Resource {
     std::shared_ptr<ReshardPlan> plan;
     std::shared_ptr<Tensors> source, destination;
     std::shared_ptr<CopyService> service;
+    std::shared_ptr<void> uses[2];
 
     bool is_open() const override { return handle != nullptr; }
     bool is_collective() const override { return true; }
@@ -311,6 +313,8 @@ static std::shared_ptr<Request> start(std::shared_ptr<ReshardPlan> plan,
     request->source = source;
     request->destination = destination;
     request->service = service;
+    request->uses[0] = in_use(source);
+    request->uses[1] = in_use(destination);
     drive(*plan->world, [&] {
         return banyan_reshard_start(plan->handle, handle_of(source), handle_of(destination),
                                     service->handle, plan->world->handle,
@@ -331,6 +335,7 @@ static void wait_request(std::shared_ptr<Request> request)
         Drive driving(*request->world, true);
         status = request->close();
     }
+    request->uses[0] = request->uses[1] = nullptr;
     auto &kept = request->world->kept;
     for (size_t i = kept.size(); i-- > 0;)
         if (kept[i] == request)
@@ -509,7 +514,7 @@ static void bind_plan_class(nb::module_ &m)
         .def("prove",
              [](const ReshardPlan &p) {
                  require_open(p, "the plan");
-                 work([&] { return banyan_reshard_plan_prove(p.handle); });
+                 drive(*p.world, [&] { return banyan_reshard_plan_prove(p.handle); });
              },
              "Prove this rank's part: all that it sends it holds, and every element of its "
              "destination is received exactly once. Local.")

@@ -75,8 +75,8 @@ static void require_no_exports(int exports, const char *what)
 {
     if (exports > 0)
         throw nb::buffer_error((std::to_string(exports) +
-                                " tensors of other libraries still use memory of " + what +
-                                "; delete them first")
+                                " tensors of other libraries, or runs, still use memory of " +
+                                what + "; delete them first")
                                    .c_str());
 }
 

@@ -126,6 +126,12 @@ def started(world: banyan.World) -> None:
     given = source_of(source)
     with plan.start(banyan.Tensors(source, given), into, service) as request:
         assert into.state in ("torn", "whole")
+        try:
+            into.close()
+        except BufferError as error:
+            assert "or runs, still use" in str(error)
+        else:
+            raise AssertionError("closed under the run")
         for call in (world.barrier, service.run, plan.release):
             try:
                 call()

@@ -39,6 +39,7 @@ def control_plane(world: banyan.World) -> None:
 
 def raw_errors(rank: int, count: int, unique_id: banyan.UniqueId) -> str:
     world = banyan.World(rank, count, unique_id=unique_id, timeout=60)
+    world.barrier()  # an abort would end the opening at other ranks
     for wrong in (lambda: world.node_of(4), lambda: world.broadcast(b"", root=4)):
         try:
             wrong()
@@ -61,6 +62,7 @@ def raw_errors(rank: int, count: int, unique_id: banyan.UniqueId) -> str:
 def raw_exception(rank: int, count: int, unique_id: banyan.UniqueId) -> str:
     try:
         with banyan.World(rank, count, unique_id=unique_id, timeout=60) as world:
+            world.barrier()
             if rank == 1:
                 raise KeyError("lost")
             world.barrier()
