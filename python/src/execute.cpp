@@ -89,7 +89,7 @@ static std::shared_ptr<LoadedPlan> load(std::shared_ptr<Executor> executor,
 /* ---- runs ---- */
 
 /* The tensors of a run, checked against the plan before the call. */
-struct Operands {
+struct RunOperands {
     Tensor input, output;
     uint64_t nbytes;
     DLDataType dtype;
@@ -117,14 +117,14 @@ static void require_device(const Tensor &tensor, const char *name, DLDevice devi
 }
 
 /* `keep`: the tensors stay valid as long as the operands. */
-static Operands operands_of(const LoadedPlan &loaded, nb::handle in, nb::handle out,
-                            std::optional<uint64_t> nbytes, nb::handle stream, bool keep)
+static RunOperands operands_of(const LoadedPlan &loaded, nb::handle in, nb::handle out,
+                               std::optional<uint64_t> nbytes, nb::handle stream, bool keep)
 {
     require_open(loaded, "the loaded plan");
     bool in_place = out.is_none() || out.is(in);
     if (in_place)
         out = in;
-    Operands o{Tensor(in, "input", in_place, keep), Tensor(out, "output", true, keep), 0, {}};
+    RunOperands o{Tensor(in, "input", in_place, keep), Tensor(out, "output", true, keep), 0, {}};
     o.input.require_dense("input");
     o.output.require_dense("output");
     require_device(o.input, "input", loaded.executor->device);
@@ -148,7 +148,7 @@ static Operands operands_of(const LoadedPlan &loaded, nb::handle in, nb::handle 
 static nb::object run(LoadedPlan &loaded, nb::handle input, nb::handle output,
                       std::optional<uint64_t> nbytes, nb::handle stream)
 {
-    Operands o = operands_of(loaded, input, output, nbytes, stream, false);
+    RunOperands o = operands_of(loaded, input, output, nbytes, stream, false);
     drive(*loaded.world, [&] {
         return banyan_loaded_plan_run(loaded.handle, o.input.address(), o.output.address(),
                                       o.nbytes, o.dtype, o.stream);
@@ -159,7 +159,7 @@ static nb::object run(LoadedPlan &loaded, nb::handle input, nb::handle output,
 static double time_runs(LoadedPlan &loaded, nb::handle input, nb::handle output, uint32_t runs,
                         std::optional<uint64_t> nbytes)
 {
-    Operands o = operands_of(loaded, input, output, nbytes, nb::none(), false);
+    RunOperands o = operands_of(loaded, input, output, nbytes, nb::none(), false);
     uint64_t ns = 0;
     drive(*loaded.world, [&] {
         return banyan_loaded_plan_time(loaded.handle, o.input.address(), o.output.address(),
@@ -168,10 +168,10 @@ static double time_runs(LoadedPlan &loaded, nb::handle input, nb::handle output,
     return (double)ns / 1e9;
 }
 
-/* A run on a thread of its own, which is the only call that drives the world. */
+/* A started run. Until it is waited for, nothing else uses its world. */
 struct Run : Resource {
     banyan_request *handle = nullptr;
-    std::optional<Operands> operands;
+    std::optional<RunOperands> operands;
     std::shared_ptr<LoadedPlan> loaded;
 
     bool is_open() const override { return handle != nullptr; }
@@ -180,6 +180,7 @@ struct Run : Resource {
     {
         banyan_status status = banyan_request_wait(handle);
         handle = nullptr;
+        world->running = nullptr;
         return status;
     }
 };
@@ -191,26 +192,36 @@ static std::shared_ptr<Run> start(std::shared_ptr<LoadedPlan> loaded, nb::handle
     run->operands.emplace(operands_of(*loaded, input, output, nbytes, nb::none(), true));
     run->world = loaded->world;
     run->loaded = loaded;
-    Operands &o = *run->operands;
+    RunOperands &o = *run->operands;
     drive(*run->world, [&] {
         return banyan_loaded_plan_start(loaded->handle, o.input.address(), o.output.address(),
                                         o.nbytes, o.dtype, &run->handle);
     });
+    run->world->running = run.get();
     return adopt(run);
 }
 
-static void wait_run(Run &run)
+/* As close_resource, which refuses to use the world of a run. */
+static void wait_run(std::shared_ptr<Run> run)
 {
-    if (run.is_open())
-        close_resource(run);
-    run.operands.reset();
+    if (!run->is_open())
+        return;
+    banyan_status status;
+    {
+        Drive driving(*run->world, true);
+        status = run->close();
+    }
+    run->operands.reset();
+    auto &kept = run->world->kept;
+    kept.erase(std::remove(kept.begin(), kept.end(), run), kept.end());
+    check(status);
 }
 
-static bool is_done(Run &run)
+static bool test_run(const Run &run)
 {
     bool done = true;
     if (run.is_open())
-        drive_briefly(*run.world, [&] { return banyan_request_test(run.handle, &done); });
+        check(banyan_request_test(run.handle, &done));
     return done;
 }
 
@@ -262,10 +273,19 @@ template <typename Class> static void def_closing(nb::class_<Class> &cl, const c
 static void bind_loaded(nb::module_ &m)
 {
     nb::class_<Run>(m, "PlanRun",
-                    "A run that was started. Until it has ended, no other call may drive "
-                    "the world.")
-        .def_prop_ro("is_done", is_done, "True if the run has ended. Does not wait.")
-        .def("wait", wait_run, "Wait until the run has ended, and raise its error, if any.");
+                    "A run that was started. Until it is waited for, no other call of its world is "
+                    "possible.")
+        .def("wait", wait_run,
+             "Wait until the run has ended, and raise its error. Ctrl-C ends the wait, and the "
+             "world. Does nothing after the first time.")
+        .def("test", test_run,
+             "Return True if the run has ended, and raise its error. Does not wait.")
+        .def(
+            "__enter__", [](nb::object self) { return self; },
+            nb::sig("def __enter__(self) -> PlanRun"))
+        .def(
+            "__exit__", [](std::shared_ptr<Run> r, nb::args) { wait_run(r); },
+            nb::sig("def __exit__(self, *args: object) -> None"));
     auto loaded = nb::class_<LoadedPlan>(
         m, "LoadedPlan",
         "A plan with its scratch, counters and the addresses of peers, ready to run.\n\n"

@@ -231,8 +231,13 @@ def runs(world: banyan.World, number: int) -> None:
                 np.testing.assert_array_equal(out, expected_output(plan, me, inputs))
                 out[:] = 77
                 running = loaded.start(inputs[me], out)
+                try:
+                    loaded.check()
+                    raise AssertionError("a call used the world of a started run")
+                except RuntimeError as error:
+                    assert "wait for its request" in str(error), error
                 running.wait()
-                assert running.is_done
+                assert running.test()
                 running.wait()
                 np.testing.assert_array_equal(out, expected_output(plan, me, inputs))
             assert loaded.time(inputs[me], out, runs=3) > 0
