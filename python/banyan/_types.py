@@ -20,7 +20,7 @@ class SupportsDLPack(Protocol):
 
 
 #: A tensor: an object with DLPack, or on the host a buffer such as a bytearray.
-TensorLike: TypeAlias = SupportsDLPack | bytearray | memoryview | bytes
+TensorLike: TypeAlias = "SupportsDLPack | bytearray | memoryview[Any] | bytes"
 #: A type of elements: "bfloat16", torch.bfloat16, numpy.float32, numpy.dtype("f4") and the like.
 DTypeLike: TypeAlias = Any
 #: None or "cpu" for the host; a GPU's number, "cuda:0" or torch.device("cuda", 0).

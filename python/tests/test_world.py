@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import unittest
+from collections.abc import Callable
 from typing import Any
 
 import banyan
@@ -38,20 +39,27 @@ def control_plane(world: banyan.World) -> None:
 
 
 def raw_errors(rank: int, count: int, unique_id: banyan.UniqueId) -> str:
-    world = banyan.World(rank, count, unique_id=unique_id, timeout=60)
-    world.barrier()  # an abort would end the opening at other ranks
-    for wrong in (lambda: world.node_of(4), lambda: world.broadcast(b"", root=4)):
-        try:
-            wrong()
-        except ValueError as error:
-            assert "4" in str(error)
-        else:
-            raise AssertionError("no error")
+    """Rank 1 may abort while the others still open the world, or are in any call."""
+    world = None
     try:
+        world = banyan.World(rank, count, unique_id=unique_id, timeout=60)
+        wrongs: list[Callable[[], object]] = [
+            lambda: world.node_of(4),
+            lambda: world.broadcast(b"", root=4),
+        ]
+        for wrong in wrongs:
+            try:
+                wrong()
+            except ValueError as error:
+                assert "4" in str(error)
+            else:
+                raise AssertionError("no error")
         if world.rank == 1:
             world.abort("the test wants so")
         world.barrier()
     except banyan.Aborted as error:
+        if world is None:
+            return str(error)
         try:
             world.close()
         except banyan.Aborted:
@@ -62,7 +70,6 @@ def raw_errors(rank: int, count: int, unique_id: banyan.UniqueId) -> str:
 def raw_exception(rank: int, count: int, unique_id: banyan.UniqueId) -> str:
     try:
         with banyan.World(rank, count, unique_id=unique_id, timeout=60) as world:
-            world.barrier()
             if rank == 1:
                 raise KeyError("lost")
             world.barrier()
