@@ -171,6 +171,22 @@ def raw_interrupted(rank: int, count: int, unique_id: banyan.UniqueId) -> str:
     raise AssertionError("no error")
 
 
+def services(world: banyan.World) -> None:
+    """A service may lie where a closed one did, whose schedules the plan has."""
+    mesh = banyan.Mesh((2,))
+    source, destination = banyan.Layout(), banyan.Layout()
+    source.add_sharded("w", "float32", (8, 4), mesh, [banyan.Shard(0)], world.rank)
+    destination.add_sharded("w", "float32", (8, 4), mesh, [banyan.Shard(1)], world.rank)
+    plan = banyan.ReshardPlan(source, destination, world)
+    sets = banyan.Tensors(source, source_of(source)), plan.alloc()
+    for turn in range(20):
+        with banyan.CopyService(world, "direct") as service:
+            plan.execute(*sets, service)
+        verify(destination, sets[1])
+        assert sets[1].version == turn + 1
+        np.asarray(sets[1]["w"])[...] = np.nan
+
+
 def forgotten(world: banyan.World, number: int) -> None:
     """Objects may go in any order, and some only with the world."""
     rng = random.Random(number * 2 + world.rank)  # other orders on other ranks
@@ -429,6 +445,9 @@ class ReshardTest(unittest.TestCase):
 
     def test_interrupt_ends_the_wait_for_a_run(self) -> None:
         self.assertEqual(run(2, raw_interrupted), ["KeyboardInterrupt", "Aborted"])
+
+    def test_services_change(self) -> None:
+        run(2, services)
 
     def test_objects_go_in_any_order(self) -> None:
         number = seed()
