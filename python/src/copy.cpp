@@ -5,6 +5,7 @@ struct Schedule : Resource {
     banyan_copy_schedule *handle = nullptr;
     std::shared_ptr<CopyService> service;
     std::deque<Tensor> tensors;
+    nb::object like; /* as the service's */
 
     bool is_open() const override { return handle != nullptr; }
     banyan_status close() override
@@ -87,6 +88,7 @@ static void submit(CopyService &service, nb::handle tensor, int rank, nb::handle
     try {
         op.op.task_id = task_id_of(task_id);
         drive_briefly(*service.world, [&] { return submit_op(service, is_send, &op.op); });
+        service.like = nb::borrow(tensor);
     } catch (...) {
         service.queued.pop_back();
         throw;
@@ -110,6 +112,8 @@ static void submit_many(CopyService &service, nb::handle tensors, nb::handle ran
                                (peers ? std::to_string(peers->size()) + " ranks, " : "") +
                                std::to_string(ids.size()) + " task ids")
                                   .c_str());
+    if (t.size() > 0)
+        service.like = nb::borrow(t[0]);
     drive_briefly(*service.world, [&] {
         banyan_copy_op op = {};
         for (size_t i = 0; i < t.size(); i++) {
@@ -124,15 +128,17 @@ static void submit_many(CopyService &service, nb::handle tensors, nb::handle ran
     });
 }
 
-static void *stream_for(const CopyService &service, nb::handle stream)
+static void *stream_for(const CopyService &service, nb::handle stream, const nb::object &like)
 {
-    return stream_of(stream, nb::none(), banyan_copy_service_device(service.handle));
+    return stream_of(stream, like.is_valid() ? like : nb::none(),
+                     banyan_copy_service_device(service.handle));
 }
 
 static void run_service(CopyService &service, nb::handle stream)
 {
     require_open(service, "the copy service");
-    void *s = stream_for(service, stream);
+    void *s = stream_for(service, stream, service.like);
+    service.like.reset();
     std::deque<Tensor> tensors;
     tensors.swap(service.queued); /* the queue is empty afterwards, even after an error */
     drive(*service.world, [&] { return banyan_copy_service_run(service.handle, s); });
@@ -145,6 +151,7 @@ static std::shared_ptr<Schedule> prepare(std::shared_ptr<CopyService> service)
     schedule->world = service->world;
     schedule->service = service;
     schedule->tensors.swap(service->queued);
+    schedule->like = std::move(service->like);
     drive(*service->world,
           [&] { return banyan_copy_service_prepare(service->handle, &schedule->handle); });
     return adopt(schedule);
@@ -154,7 +161,7 @@ static void run_schedule(Schedule &schedule, nb::handle stream)
 {
     require_open(schedule, "the schedule");
     require_open(*schedule.service, "the copy service");
-    void *s = stream_for(*schedule.service, stream);
+    void *s = stream_for(*schedule.service, stream, schedule.like);
     drive(*schedule.world, [&] { return banyan_copy_schedule_run(schedule.handle, s); });
 }
 
