@@ -80,6 +80,14 @@ class RunOnGpus(unittest.TestCase):
         self.assertIn("7,168 output elements were checked in two runs of each size: all are right", done.stdout)
         self.assertGreater(len(json.loads(trace.read_text())["traceEvents"]), 6)
 
+    def test_a_trace_can_be_drawn(self):
+        for algorithm in "allreduce_packets", "allreduce_pipelined":  # the latter has loops
+            path, trace = self.emit(algorithm), self.folder / "trace.json"
+            done = self.banyan("run", path, "--gpu", "--size", "4K", "--trace", trace)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            done = self.banyan("plan", "view", path, "--trace", trace, "-o", self.folder / "page.html")
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+
     def test_what_cannot_be_is_refused_in_a_sentence(self):
         path = self.emit("allreduce_packets")
         for options, variables, part in [

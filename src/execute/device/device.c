@@ -355,6 +355,7 @@ static banyan_status take_record(void *context, const engine_trace *one)
         .iteration = one->iteration,
         .block = loaded->plan->ranks[executor->rank].blocks[one->block].id,
         .number = s->number,
+        .loop_number = step_loop_number(s),
         .kind = s->whole->kind,
         .peer = step_peer(s),
     };

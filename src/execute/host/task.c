@@ -216,7 +216,7 @@ static void record_end(const plan_run *of, task *t, const step *s, trace_ring *r
     t->record.end_ns = time_now_ns();
     t->record.run = of->loaded->runs;
     t->record.iteration = t->iteration;
-    t->record.loop_number = s->loop ? (int32_t)(s->whole - s->loop->ops) : -1;
+    t->record.loop_number = step_loop_number(s);
     t->record.block = t->block->id;
     t->record.number = s->number;
     t->record.kind = s->whole->kind;

@@ -12,7 +12,7 @@ typedef struct trace_record {
     uint64_t iteration;
     uint32_t block;      /* id of the thread block */
     uint32_t number;     /* number of the operation in the block */
-    int32_t loop_number; /* number of the enclosing loop; -1: none */
+    int32_t loop_number; /* number of the operation in a loop's body; -1: none */
     uint32_t kind;       /* plan_op_kind */
     int32_t peer;        /* -1: none, or several */
 } trace_record;

@@ -88,6 +88,12 @@ static inline uint32_t step_piece_words(const step *s)
 
 #define STEP_NO_TARGET UINT32_MAX
 
+/* Return the number of the step's operation in the body of its loop; -1: it is in none. */
+static inline int32_t step_loop_number(const step *s)
+{
+    return s->loop ? (int32_t)(s->whole - s->loop->ops) : -1;
+}
+
 /* The peer of the step in a trace: -1 for none, or several. */
 static inline int step_peer(const step *s)
 {
