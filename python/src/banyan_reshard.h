@@ -181,7 +181,7 @@ struct Tensors : Resource {
 struct ReshardPlan : Resource {
     banyan_reshard_plan *handle = nullptr;
     std::shared_ptr<Transform> transform;
-    /* Of the last run, whose schedules the plan keeps. */
+    /* The plan keeps the schedules of its last run, which had these. */
     std::shared_ptr<CopyService> service;
     std::shared_ptr<Tensors> source, destination;
 
