@@ -64,8 +64,8 @@ void control_wait_restart(control_wait *wait)
 void control_wait_is_idle_for(control_wait *wait, uint64_t idle_ns)
 {
     uint64_t now = time_now_ns();
-    wait->began_ns = now > idle_ns ? now - idle_ns : 0;
-    wait->ends_ns = wait->began_ns + wait->timeout_ns;
+    wait->began_ns = now - control_wait_earlier(idle_ns, now);
+    wait->ends_ns = now + wait->timeout_ns - control_wait_earlier(idle_ns, wait->timeout_ns);
 }
 
 void control_wait_end(control_wait *wait)
