@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 @runtime_checkable
@@ -20,7 +23,7 @@ class SupportsDLPack(Protocol):
 
 
 #: A tensor: an object with DLPack, or on the host a buffer such as a bytearray.
-TensorLike: TypeAlias = "SupportsDLPack | bytearray | memoryview[Any] | bytes"
+TensorLike: TypeAlias = "SupportsDLPack | Buffer"
 #: A type of elements: "bfloat16", torch.bfloat16, numpy.float32, numpy.dtype("f4") and the like.
 DTypeLike: TypeAlias = Any
 #: None or "cpu" for the host; a GPU's number, "cuda:0" or torch.device("cuda", 0).

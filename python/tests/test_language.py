@@ -375,6 +375,7 @@ class Sync(unittest.TestCase):
 
 def racy() -> tuple[CollectiveProgram, int, int]:
     """A program with a race, and the lines of its two operations."""
+    put = copy = 0
     with CollectiveProgram("racy", AllGather(2, 1, False), 2) as program:
         for rank in range(2):
             own = Rank(rank).get_input_buffer()[:]

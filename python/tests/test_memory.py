@@ -7,6 +7,7 @@ import ctypes
 import gc
 import math
 import unittest
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ def peers(world: banyan.World) -> None:
     assert not mine.any()
     mine[:] = np.arange(1024) * 7 + world.rank
     world.barrier()
+    theirs = mine
     for rank in range(world.size):
         theirs = memory.peer(rank, (32, 32), "int32").numpy()
         assert theirs.shape == (32, 32)
@@ -100,14 +102,15 @@ class MemoryTest(unittest.TestCase):
             memory.array(1, "float31")
         with self.assertRaisesRegex(BufferError, "DLPack"):
             memoryview(memory.array(4, "bfloat16"))
-        for shape, offset in [((5000,), 0), (-1, 0), ((1 << 62, 8), 0), (1, 10000), (None, 10001)]:
+        wrong: list[tuple[Any, int]] = [((5000,), 0), (-1, 0), ((1 << 62, 8), 0), (1, 10000)]
+        for shape, offset in [*wrong, (None, 10001)]:
             with self.assertRaises(ValueError):
                 memory.array(shape, "float32", offset)
         self.assertEqual(memory.array(None, "float32", 9997).shape, (0,))
 
     def test_arrays_keep_memory(self) -> None:
         memory = banyan.alloc(self.world, 64)
-        view = memoryview(memory.array(16, "float32"))
+        view: memoryview[Any] = memoryview(memory.array(16, "float32"))
         view[3] = 2.5
         del memory
         gc.collect()
@@ -119,7 +122,7 @@ class MemoryTest(unittest.TestCase):
 
     def test_tensors_of_other_libraries(self) -> None:
         expected = np.arange(24, dtype=np.float32)
-        for make in (
+        makers: list[Callable[[], Any]] = [
             lambda: expected.copy(),
             lambda: array.array("f", expected),
             lambda: memoryview(bytearray(expected.tobytes())).cast("f"),
@@ -127,7 +130,8 @@ class MemoryTest(unittest.TestCase):
             lambda: Old(expected.copy()),
             lambda: OnlyDLPack(expected.copy()),
             lambda: expected.reshape(2, 3, 4).copy(),
-        ):
+        ]
+        for make in makers:
             tensor = make()
             result = self.comm.all_reduce(tensor)
             self.assertIs(result, tensor)

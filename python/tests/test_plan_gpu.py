@@ -60,6 +60,7 @@ def plans(world: banyan.World, path: str) -> None:
         ("allreduce_twoshot", "max", lambda x: torch.stack(x).amax(0)),
         ("allgather_direct", "sum", torch.cat),
     ]
+    loaded: Any = None
     with banyan.Executor(world, device=0) as executor:
         for name, op, reduce in algorithms:
             plan = banyan.compile_algorithm(name, world.size, op=op)
