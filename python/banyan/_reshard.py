@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
+
 from ._core import CopyService, Layout, Request, ReshardPlan, Tensors, World
+from ._errors import Invalid
 
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any, TypeAlias
 
     from ._core import Transform
@@ -41,6 +44,7 @@ class Reshard:
     ) -> None:
         """Plan. Collective; ``backend`` and ``device`` are the CopyService's."""
         self.layouts = (source, destination)
+        self.key: object = None  # by which `reshard` finds it
         self.transform = transform
         self.plan = ReshardPlan(
             source,
@@ -99,8 +103,41 @@ class Reshard:
         self.close()
 
 
-#: Plans of a world that `reshard` keeps; the oldest makes room.
+#: Plans that a world keeps; the one that has been unused longest makes room.
 MAX_KEPT = 16
+
+
+def agree(world: World, call: Callable[[], bytes]) -> list[bytes]:
+    """Return what ``call`` returns on every rank. If it raises on one, raise on all. Collective."""
+    error = None
+    try:
+        word = b"\0" + call()
+    except Exception as raised:
+        error, word = raised, b"\1" + str(raised).encode()
+    words = world.gather(word)
+    if error is not None:
+        raise error
+    for rank, other in enumerate(words):
+        if other[0] == 1:
+            raise Invalid(f"rank {rank}: {other[1:].decode()}")
+    return [other[1:] for other in words]
+
+
+def kept(world: World, fits: Callable[[Any], bool], plan: Callable[[], Any]) -> Any:
+    """Return the newest of the world's plans that fits on every rank, or a new one. Collective.
+
+    The ranks make and close plans together, so a plan has the same number on every rank. Ranks that
+    see one side only may find that several plans fit.
+    """
+    plans: dict[int, Any] = world._plans
+    words = agree(world, lambda: array("q", [i for i, one in plans.items() if fits(one)]).tobytes())
+    common = set.intersection(*(set(array("q", word)) for word in words))
+    number = max(common) if common else max(plans, default=0) + 1
+    found = plans.pop(number) if common else plan()
+    plans[number] = found  # the newest is the last
+    if len(plans) > MAX_KEPT:
+        plans.pop(next(iter(plans))).close()
+    return found
 
 
 def reshard(
@@ -126,7 +163,6 @@ def reshard(
     you want. None for a side on which this rank holds nothing. Return the destination's set of
     tensors, with its version.
     """
-    plans: dict[Any, Reshard] = world._plans
     options: dict[str, Any] = {
         "backend": backend,
         "device": device,
@@ -145,13 +181,11 @@ def reshard(
         id(transform),
         *(str(option) for option in options.values()),
     )
-    found = plans.pop(key, None)
-    if b"\0" in world.gather(b"\0" if found is None else b"\1"):  # some rank plans: all do
-        if found is not None:
-            found.close()
-        found = Reshard(source_layout, destination_layout, world, **options)
-    assert found is not None
-    plans[key] = found  # the newest is the last
-    if len(plans) > MAX_KEPT:
-        plans.pop(next(iter(plans))).close()
+
+    def plan() -> Reshard:
+        made = Reshard(source_layout, destination_layout, world, **options)
+        made.key = key
+        return made
+
+    found: Reshard = kept(world, lambda one: getattr(one, "key", None) == key, plan)
     return found(source, destination, stream=stream)

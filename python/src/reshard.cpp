@@ -149,13 +149,11 @@ static nb::object get_tensor(std::shared_ptr<Tensors> set, nb::handle key)
     return nb::cast(array);
 }
 
-/* True if the set has these very tensors, where they were. */
+/* True if these are the tensors of the set, or other objects of the same memory and strides. */
 static bool holds(Tensors &set, nb::handle tensors)
 {
     nb::list list = in_order(set.names, tensors);
     for (size_t i = 0; i < set.lent.size(); i++) {
-        if (!list[i].is(set.given[i]))
-            return false;
         Tensor now(list[i], set.names[i].c_str(), false);
         const DLTensor &a = now.t, &b = set.lent[i].t;
         size_t bytes = sizeof(int64_t) * (size_t)a.ndim;
@@ -271,8 +269,10 @@ static void execute(ReshardPlan &plan, std::shared_ptr<Tensors> source,
                     nb::handle stream)
 {
     begin_run(plan, source, destination, service);
-    auto &like = destination ? destination : source;
-    nb::object tensor = like && nb::len(like->given) > 0 ? nb::object(like->given[0]) : nb::none();
+    nb::object tensor = nb::none();
+    for (auto &set : {destination, source})
+        if (set && nb::len(set->given) > 0 && tensor.is_none())
+            tensor = set->given[0];
     void *s = stream_of(stream, tensor, banyan_copy_service_device(service->handle));
     auto source_use = in_use(source), destination_use = in_use(destination);
     drive(*plan.world, [&] {
@@ -421,8 +421,8 @@ static void bind_tensors(nb::module_ &m)
         .def("holds", holds, "tensors"_a,
              nb::sig("def holds(self, tensors: collections.abc.Mapping[str, banyan.TensorLike] | "
                      "collections.abc.Sequence[banyan.TensorLike]) -> bool"),
-             "Return True if the set was made of these very tensors, and they are still where they "
-             "were.")
+             "Return True if the set has these tensors, or others with the same memory, shapes and "
+             "strides.")
         .def_prop_ro("state", state_of,
                      nb::sig("def state(self) -> typing.Literal['empty', 'torn', 'whole']"),
                      "\"empty\": no run has filled the set; \"torn\": a run is active or failed; "
