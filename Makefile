@@ -8,7 +8,7 @@ SEED ?= 1
 JOBS ?= 1
 GENERATE = cmake -G Ninja -S . --log-level=WARNING
 
-.PHONY: help setup setup-tests setup-docs build docs python wheel test test-models demo bench clang asan tsan fuzz faults mutants soak install format clean
+.PHONY: help setup setup-tests setup-docs build docs python wheel test test-torch test-models demo bench clang asan tsan fuzz faults mutants soak install format clean
 
 help:
 	@echo 'make demo     install what is missing, build, reshard Qwen3-0.6B between processes'
@@ -17,6 +17,7 @@ help:
 	@echo 'make python   the Python package, in build/python (PYTHONPATH)'
 	@echo 'make wheel    the wheel of the Python package, in build/wheels'
 	@echo 'make test     the same set-up and a browser, then every test'
+	@echo 'make test-torch    the tests of banyan.torch, with PyTorch from PyPI (3 GB)'
 	@echo 'make test-models   hold the packings against vLLM and Megatron-Core, which it installs (MODELS="llama3 …")'
 	@echo 'make bench    every speed goal, with its limit and peers, from one run'
 	@echo 'make asan     the tests under the address and undefined-behaviour sanitizers'
@@ -62,6 +63,10 @@ wheel: setup
 
 test: setup-tests python build
 	@ctest --test-dir $(BUILD) --output-on-failure
+
+test-torch: python
+	@scripts/setup-python $(BUILD) torch
+	@ctest --test-dir $(BUILD) --output-on-failure -R '^torch_'
 
 test-models: setup-tests build
 	@scripts/test-models $(BUILD) $(MODELS)

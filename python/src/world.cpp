@@ -234,6 +234,60 @@ static std::shared_ptr<World> open_world(std::optional<int> rank, std::optional<
     return keep_world(handle);
 }
 
+static const char hex_digits[] = "0123456789abcdef";
+
+static std::string hex_of(const banyan_unique_id &id)
+{
+    std::string text;
+    for (unsigned char byte : id.bytes) {
+        text += hex_digits[byte >> 4];
+        text += hex_digits[byte & 15];
+    }
+    return text;
+}
+
+static bool id_from_hex(std::string_view text, banyan_unique_id *id)
+{
+    if (text.size() != 2 * sizeof id->bytes)
+        return false;
+    for (size_t i = 0; i < text.size(); i++) {
+        const char *digit = strchr(hex_digits, text[i]);
+        if (!text[i] || !digit)
+            return false;
+        unsigned char &byte = id->bytes[i / 2];
+        byte = (unsigned char)(byte << 4 | (digit - hex_digits));
+    }
+    return true;
+}
+
+/* Rank 0 creates the unique id and stores it; the others' get waits for it. */
+static std::shared_ptr<World> world_from_store(nb::object store, int rank, int size,
+                                               const std::string &prefix,
+                                               std::optional<std::string> node, nb::object timeout)
+{
+    if (size < 1 || rank < 0 || rank >= size)
+        throw nb::value_error(("rank " + std::to_string(rank) + " is not in a world of " +
+                               std::to_string(size) + " ranks")
+                                  .c_str());
+    /* The n-th world of a prefix has the n-th key: each rank counts the worlds that it opens. */
+    nb::object count =
+        store.attr("add")((prefix + "/worlds of rank " + std::to_string(rank)).c_str(), 1);
+    std::string key = prefix + "/world " + nb::cast<std::string>(nb::str(count));
+    UniqueId id;
+    if (rank == 0) {
+        work([&] { return banyan_unique_id_create(&id.id); });
+        store.attr("set")(key.c_str(), hex_of(id.id).c_str());
+    } else {
+        nb::object value = store.attr("get")(key.c_str());
+        std::string text = nb::isinstance<nb::bytes>(value)
+                               ? std::string(nb::cast<nb::bytes>(value).c_str())
+                               : nb::cast<std::string>(nb::str(value));
+        if (!id_from_hex(text, &id.id))
+            throw nb::value_error(("the store's value of \"" + key + "\" is not a unique id").c_str());
+    }
+    return open_world(rank, size, &id, node, std::nullopt, std::nullopt, 0, timeout);
+}
+
 static std::shared_ptr<World> split_world(std::shared_ptr<World> parent, std::vector<int> ranks)
 {
     banyan_world *handle;
@@ -396,6 +450,17 @@ void bind_world(nb::module_ &m)
             "node"_a = nb::none(), "secret"_a = nb::none(), "address"_a = nb::none(), "port"_a = 0,
             "timeout"_a = nb::none());
     world
+        .def_static(
+            "from_store", world_from_store, "store"_a, "rank"_a, "size"_a, nb::kw_only(),
+            "prefix"_a = "banyan", "node"_a = nb::none(), "timeout"_a = nb::none(),
+            nb::sig("def from_store(store: typing.Any, rank: int, size: int, *, prefix: str = "
+                    "'banyan', node: str | None = None, timeout: float | None = None) -> World"),
+            "Join a job whose ranks share a key-value store. Collective.\n\n"
+            "``store`` has ``set``, ``get`` (which waits for the key) and ``add``, as the stores of "
+            "``torch.distributed`` do. Through it rank 0 sends the other ranks a unique id, under "
+            "a key that begins with ``prefix``. Every reader of the store can join the job. "
+            "``node``, ``timeout``: as for ``World``. Raises ValueError if the rank is not in the "
+            "world, or the store holds another value under the key.")
         .def_prop_ro("rank", [](const World &w) { return banyan_world_rank(open_handle(w)); },
                      "Number of this process, from 0.")
         .def_prop_ro("size", [](const World &w) { return banyan_world_size(open_handle(w)); },

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -65,6 +66,56 @@ def raw_errors(rank: int, count: int, unique_id: banyan.UniqueId) -> str:
         except banyan.Aborted:
             return str(error)
     raise AssertionError("no error")
+
+
+class FileStore:
+    """A key-value store in a folder, with the methods that stores of PyTorch have."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self.folder, key.encode().hex())
+
+    def set(self, key: str, value: str) -> None:
+        with open(self._path(key) + ".new", "w") as file:
+            file.write(value)
+        os.rename(self._path(key) + ".new", self._path(key))
+
+    def get(self, key: str) -> bytes:
+        while not os.path.exists(self._path(key)):
+            time.sleep(0.001)
+        with open(self._path(key), "rb") as file:
+            return file.read()
+
+    def add(self, key: str, amount: int) -> int:
+        path = self._path(key)
+        value = amount + (int(self.get(key)) if os.path.exists(path) else 0)
+        self.set(key, str(value))
+        return value
+
+
+def raw_store(rank: int, count: int, unique_id: banyan.UniqueId, folder: str) -> None:
+    del unique_id
+    store = FileStore(folder)
+    for turn in range(2):  # a second world of the same store has another key
+        with banyan.World.from_store(store, rank, count, timeout=60) as world:
+            assert (world.rank, world.size, world.timeout) == (rank, count, 60)
+            assert world.gather(bytes([rank, turn])) == [bytes([r, turn]) for r in range(count)]
+    with banyan.World.from_store(store, rank, count, prefix="other") as world:
+        world.barrier()
+    try:
+        banyan.World.from_store(store, 3, 3)
+        raise AssertionError("no error")
+    except ValueError as error:
+        assert str(error) == "rank 3 is not in a world of 3 ranks", error
+    if rank == 1:
+        store.set("damaged/world 1", "ab" * 255 + "xy")
+        try:
+            banyan.World.from_store(store, rank, count, prefix="damaged")
+            raise AssertionError("no error")
+        except ValueError as error:
+            assert str(error) == 'the store\'s value of "damaged/world 1" is not a unique id', error
 
 
 def raw_exception(rank: int, count: int, unique_id: banyan.UniqueId) -> str:
@@ -239,6 +290,10 @@ class WorldTest(unittest.TestCase):
                 self.assertIn("rank 1 aborted: ValueError: on purpose", "".join(output[0]))
             else:
                 self.assertEqual((codes, output[1][1]), ([0, 0], ""), how)
+
+    def test_ranks_meet_through_a_store(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            run(3, raw_store, folder)
 
     def test_failure_of_a_rank_reaches_the_test(self) -> None:
         with self.assertRaisesRegex(Failed, "rank 0"):
