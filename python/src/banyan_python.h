@@ -247,6 +247,68 @@ template <typename Class> void def_close(nb::class_<Class> &cl, const char *doc)
              nb::sig("def __exit__(self, *args: object) -> None"));
 }
 
+/* ---- calls of Python by C ---- */
+
+/* An exception of a function of Python ends the calls, and is raised when the C call has ended. */
+struct Calls {
+    std::optional<nb::python_error> error;
+
+    /* `call` runs with the interpreter's lock. Return false if there was an exception. */
+    template <typename Call> bool python(Call &&call)
+    {
+        if (error)
+            return false;
+        nb::gil_scoped_acquire lock;
+        try {
+            call();
+        } catch (nb::python_error &raised) {
+            error.emplace(raised);
+        } catch (std::exception &raised) {
+            PyErr_SetString(PyExc_TypeError, raised.what());
+            error.emplace();
+        }
+        return !error;
+    }
+
+    /* Raise the exception. */
+    void end()
+    {
+        if (error)
+            throw nb::python_error(*error);
+    }
+};
+
+/* The argument `progress` of a call: True draws a bar where there is a terminal or a notebook,
+ * False or None does nothing, and a function is called. */
+class Progress {
+  public:
+    /* `what` stands before the bar; amounts are bytes or steps. */
+    Progress(nb::object argument, const char *what, bool bytes);
+    Progress(const Progress &) = delete;
+    /* Close the bar. With the interpreter's lock. */
+    ~Progress();
+
+    /* True if there is anything to call. */
+    bool is_wanted() const { return !function.is_none(); }
+    /* Called by C, without the interpreter's lock. */
+    template <typename Done, typename Total> void report(Done done, Total total)
+    {
+        calls.python([&] { function(done, total); });
+    }
+    /* Raise the exception of a call. */
+    void end() { calls.end(); }
+
+  private:
+    nb::object function;
+    bool is_bar = false;
+    Calls calls;
+};
+
+/* The argument in signatures. */
+#define PROGRESS_OF(amount)                                                                        \
+    "progress: bool | collections.abc.Callable[[" amount "], object] | None = True"
+#define PROGRESS PROGRESS_OF("int, int")
+
 /* ---- the parts of the module ---- */
 
 void bind_tensor(nb::module_ &m);

@@ -213,35 +213,4 @@ struct ReshardOptions {
     PLAN_OPTIONS ", max_staging_bytes: int = 0, checksums: bool = False, timeout: float | None = " \
                  "None"
 
-/* ---- calls of Python by C ---- */
-
-/* An exception of a function of Python ends the calls, and is raised when the C call has ended. */
-struct Calls {
-    std::optional<nb::python_error> error;
-
-    /* `call` runs with the interpreter's lock. Return false if there was an exception. */
-    template <typename Call> bool python(Call &&call)
-    {
-        if (error)
-            return false;
-        nb::gil_scoped_acquire lock;
-        try {
-            call();
-        } catch (nb::python_error &raised) {
-            error.emplace(raised);
-        } catch (std::exception &raised) {
-            PyErr_SetString(PyExc_TypeError, raised.what());
-            error.emplace();
-        }
-        return !error;
-    }
-
-    /* Raise the exception. */
-    void end()
-    {
-        if (error)
-            throw nb::python_error(*error);
-    }
-};
-
 #endif

@@ -6,26 +6,25 @@
 /* Options with a function of Python for the progress. */
 struct CheckpointOptions {
     banyan_checkpoint_options options = BANYAN_CHECKPOINT_OPTIONS_INIT;
-    Calls calls;
+    Progress progress;
 
-    explicit CheckpointOptions(nb::object progress, nb::object small_files_from = nb::none())
-        : progress(std::move(progress))
+    CheckpointOptions(nb::object progress, const char *what,
+                      nb::object small_files_from = nb::none())
+        : progress(progress, what, true)
     {
         if (!small_files_from.is_none()) {
             small_files = path_of(small_files_from);
             options.small_files_from = small_files.c_str();
         }
-        if (this->progress.is_none())
+        if (!this->progress.is_wanted())
             return;
         options.progress_context = this;
         options.progress = [](void *context, uint64_t done, uint64_t total) {
-            auto *o = (CheckpointOptions *)context;
-            o->calls.python([&] { o->progress(done, total); });
+            ((CheckpointOptions *)context)->progress.report(done, total);
         };
     }
 
   private:
-    nb::object progress;
     std::string small_files;
 };
 
@@ -69,17 +68,17 @@ static void load(std::shared_ptr<Checkpoint> c, const Layout &layout,
     if (!tensors->read_only.empty())
         throw nb::value_error(
             ("tensors: the tensor \"" + tensors->read_only + "\" is read-only").c_str());
-    CheckpointOptions options(progress);
+    CheckpointOptions options(progress, "reading");
     work([&] {
         return banyan_checkpoint_load(c->handle, layout.handle, tensors->handle, &options.options);
     });
-    options.calls.end();
+    options.progress.end();
 }
 
 static void write_file(nb::object path, nb::object tensors, nb::object progress)
 {
     std::string file = path_of(path);
-    CheckpointOptions options(progress);
+    CheckpointOptions options(progress, "writing");
     std::vector<std::string> names;
     std::deque<Tensor> kept;
     std::vector<DLTensor> views;
@@ -95,7 +94,7 @@ static void write_file(nb::object path, nb::object tensors, nb::object progress)
         return banyan_checkpoint_write(file.c_str(), pointers.data(), views.data(), views.size(),
                                        &options.options);
     });
-    options.calls.end();
+    options.progress.end();
 }
 
 static void save(nb::object folder, const Layout *layout, std::shared_ptr<Tensors> tensors,
@@ -103,7 +102,7 @@ static void save(nb::object folder, const Layout *layout, std::shared_ptr<Tensor
                  nb::object timeout)
 {
     std::string path = path_of(folder);
-    CheckpointOptions options(progress, small_files_from);
+    CheckpointOptions options(progress, "writing", small_files_from);
     options.options.timeout_ns = timeout_of(timeout);
     if (tensors)
         require_open(*tensors, "the set of tensors");
@@ -113,27 +112,26 @@ static void save(nb::object folder, const Layout *layout, std::shared_ptr<Tensor
                                       tensors ? tensors->handle : nullptr, world->handle,
                                       &options.options);
     });
-    options.calls.end();
+    options.progress.end();
 }
 
 static void join(nb::object saved, nb::object folder, uint64_t max_shard_bytes,
                  nb::object small_files_from, nb::object progress)
 {
     std::string from = path_of(saved), to = path_of(folder);
-    CheckpointOptions options(progress, small_files_from);
+    CheckpointOptions options(progress, "joining", small_files_from);
     options.options.max_shard_bytes = max_shard_bytes;
     work([&] { return banyan_checkpoint_join(from.c_str(), to.c_str(), &options.options); });
-    options.calls.end();
+    options.progress.end();
 }
-
-#define PROGRESS "progress: collections.abc.Callable[[int, int], object] | None = None"
 
 void bind_checkpoint(nb::module_ &m)
 {
     auto checkpoint = nb::class_<Checkpoint>(
         m, "Checkpoint",
         "The tensors of a model's files in the safetensors format, mapped into memory, read-only.\n\n"
-        "Functions for progress are called with the bytes that are done, and their total.");
+        "``progress``: True draws a bar on a terminal and in notebooks, if the work takes long; a "
+        "function is called with the bytes that are done, and their total.");
     def_new(checkpoint, open_checkpoint, "path: banyan.PathLike",
             "Open a Hugging Face folder, a safetensors file, or a folder that ranks saved.",
             "path"_a);
@@ -169,17 +167,17 @@ void bind_checkpoint(nb::module_ &m)
                  return layout;
              },
              "rank"_a, "Return the layout of what a rank of a saved folder saved.")
-        .def("load", load, "layout"_a, "tensors"_a, nb::kw_only(), "progress"_a = nb::none(),
+        .def("load", load, "layout"_a, "tensors"_a, nb::kw_only(), "progress"_a.none() = true,
              nb::sig("def load(self, layout: Layout, tensors: Tensors, *, " PROGRESS ") -> None"),
              "Fill every piece of a layout's tensors, which are in host memory, and their padding. "
              "Local.")
         .def_static("write", write_file, "path"_a, "tensors"_a, nb::kw_only(),
-                    "progress"_a = nb::none(),
+                    "progress"_a.none() = true,
                     nb::sig("def write(path: banyan.PathLike, tensors: "
                             "collections.abc.Mapping[str, banyan.TensorLike], *, " PROGRESS ") -> None"),
                     "Write one safetensors file, in one step. Local.")
         .def_static("save", save, "folder"_a, "layout"_a.none(), "tensors"_a.none(), "world"_a,
-                    nb::kw_only(), "small_files_from"_a = nb::none(), "progress"_a = nb::none(),
+                    nb::kw_only(), "small_files_from"_a = nb::none(), "progress"_a.none() = true,
                     "timeout"_a = nb::none(),
                     nb::sig("def save(folder: banyan.PathLike, layout: Layout | None, tensors: "
                             "Tensors | None, world: World, *, small_files_from: banyan.PathLike | "
@@ -188,7 +186,7 @@ void bind_checkpoint(nb::module_ &m)
                     "complete. None on a rank that holds nothing. ``small_files_from``: a folder "
                     "whose config.json, tokenizer and the like are copied. Collective.")
         .def_static("join", join, "saved"_a, "folder"_a, nb::kw_only(), "max_shard_bytes"_a = 0,
-                    "small_files_from"_a = nb::none(), "progress"_a = nb::none(),
+                    "small_files_from"_a = nb::none(), "progress"_a.none() = true,
                     nb::sig("def join(saved: banyan.PathLike, folder: banyan.PathLike, *, "
                             "max_shard_bytes: int = 0, small_files_from: banyan.PathLike | None = "
                             "None, " PROGRESS ") -> None"),

@@ -175,22 +175,9 @@ static std::string choice(Communicator &comm, const std::string &collective, uin
 /* ---- tuning ---- */
 
 struct Tuning {
-    nb::object progress, measured;
-    bool failed = false;
-
-    /* The callbacks of C: an exception of Python ends the calls, and is raised when tuning ends. */
-    template <typename Call> void python(const nb::object &function, Call &&call)
-    {
-        if (failed || function.is_none())
-            return;
-        nb::gil_scoped_acquire lock;
-        try {
-            call();
-        } catch (nb::python_error &error) {
-            error.restore();
-            failed = true;
-        }
-    }
+    Progress progress;
+    nb::object measured;
+    Calls calls;
 };
 
 static void tune(Communicator &comm, uint64_t min_bytes, uint64_t max_bytes, double seconds,
@@ -198,7 +185,7 @@ static void tune(Communicator &comm, uint64_t min_bytes, uint64_t max_bytes, dou
                  nb::object measured)
 {
     require_open(comm, "the communicator");
-    Tuning state{progress, measured};
+    Tuning state{{progress, "tuning", false}, measured, {}};
     banyan_tune_options options = BANYAN_TUNE_OPTIONS_INIT;
     options.min_bytes = min_bytes;
     options.max_bytes = max_bytes;
@@ -207,26 +194,27 @@ static void tune(Communicator &comm, uint64_t min_bytes, uint64_t max_bytes, dou
     if (!dtype.is_none())
         options.dtype = dtype_of(dtype);
     options.context = &state;
-    options.progress = [](void *context, const char *what, double share) {
-        auto *t = (Tuning *)context;
-        t->python(t->progress, [&] { t->progress(what, share); });
-    };
-    options.measured = [](void *context, const banyan_tune_time *time) {
-        auto *t = (Tuning *)context;
-        t->python(t->measured, [&] {
-            nb::dict row;
-            row["collective"] = banyan_collective_name(time->kind);
-            row["registered"] = time->registered;
-            row["bytes"] = time->message_bytes;
-            row["algorithm"] = time->algorithm;
-            row["instances"] = time->instances;
-            row["seconds"] = time->ns / 1e9;
-            t->measured(row);
-        });
-    };
+    if (state.progress.is_wanted())
+        options.progress = [](void *context, const char *what, double share) {
+            ((Tuning *)context)->progress.report(what, share);
+        };
+    if (!measured.is_none())
+        options.measured = [](void *context, const banyan_tune_time *time) {
+            auto *t = (Tuning *)context;
+            t->calls.python([&] {
+                nb::dict row;
+                row["collective"] = banyan_collective_name(time->kind);
+                row["registered"] = time->registered;
+                row["bytes"] = time->message_bytes;
+                row["algorithm"] = time->algorithm;
+                row["instances"] = time->instances;
+                row["seconds"] = time->ns / 1e9;
+                t->measured(row);
+            });
+        };
     drive(*comm.world, [&] { return banyan_comm_tune(comm.handle, &options); });
-    if (state.failed)
-        throw nb::python_error();
+    state.progress.end();
+    state.calls.end();
 }
 
 #define TENSORS "input: banyan.TensorLike, output: banyan.TensorLike | None = None"
@@ -332,15 +320,15 @@ void bind_collective(nb::module_ &m)
              "Local.")
         .def("tune", tune, nb::kw_only(), "min_bytes"_a = 8, "max_bytes"_a = 64 << 20,
              "seconds"_a = 60.0, "dtype"_a = nb::none(), "collective"_a = nb::none(),
-             "progress"_a = nb::none(), "measured"_a = nb::none(),
+             "progress"_a.none() = true, "measured"_a = nb::none(),
              nb::sig("def tune(self, *, min_bytes: int = 8, max_bytes: int = 67108864, seconds: "
                      "float = 60.0, dtype: banyan.DTypeLike | None = None, collective: str | None "
-                     "= None, progress: collections.abc.Callable[[str, float], object] | None = "
-                     "None, measured: collections.abc.Callable[[dict[str, typing.Any]], object] | "
-                     "None = None) -> None"),
-             "Measure the algorithms and use the fastest from now on. Rank 0 calls ``progress`` "
-             "with a text and the fraction of the time, and ``measured`` with each time. "
-             "Collective.")
+                     "= None, " PROGRESS_OF("str, float") ", measured: "
+                     "collections.abc.Callable[[dict[str, typing.Any]], object] | None = None) -> "
+                     "None"),
+             "Measure the algorithms and use the fastest from now on. Rank 0 draws a bar on a "
+             "terminal and in notebooks, or calls ``progress`` with a text and the fraction of the "
+             "time, and calls ``measured`` with each time. Collective.")
         .def("save_tuning",
              [](Communicator &c, nb::object path) {
                  require_open(c, "the communicator");

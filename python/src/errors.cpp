@@ -1,4 +1,4 @@
-/* Statuses become exceptions. */
+/* Statuses become exceptions; progress becomes calls of Python. */
 #include "banyan_python.h"
 
 /* Names of the exceptions in banyan._errors, in the order of banyan_status. */
@@ -34,4 +34,27 @@ void raise_named(const char *name)
     nb::object exception = nb::module_::import_("banyan._errors").attr(name);
     PyErr_SetObject(exception.ptr(), nb::str(message.c_str(), message.size()).ptr());
     throw nb::python_error();
+}
+
+Progress::Progress(nb::object argument, const char *what, bool bytes) : function(nb::none())
+{
+    is_bar = argument.is(nb::bool_(true));
+    if (is_bar)
+        function = nb::module_::import_("banyan._progress").attr("begin")(what, bytes);
+    else if (!argument.is_none() && !argument.is(nb::bool_(false)))
+        function = argument;
+    is_bar = is_bar && is_wanted();
+}
+
+Progress::~Progress()
+{
+    if (!is_bar)
+        return;
+    /* The call's own exception goes on; a terminal that is gone is no error. */
+    nb::error_scope scope;
+    try {
+        function.attr("close")();
+    } catch (nb::python_error &error) {
+        error.discard_as_unraisable(function);
+    }
 }

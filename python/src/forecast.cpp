@@ -101,7 +101,7 @@ class SampleWorld {
     Calls calls;
 
     SampleWorld(nb::object layouts, std::optional<int> world_size, nb::object progress)
-        : layouts(layouts), progress(progress)
+        : layouts(layouts), progress(progress, "planning", false)
     {
         world.context = this;
         if (nb::isinstance<Job>(layouts)) {
@@ -114,7 +114,7 @@ class SampleWorld {
             world.world_size = *world_size;
             world.layouts = from_python;
         }
-        if (!progress.is_none())
+        if (this->progress.is_wanted())
             world.progress = show;
     }
 
@@ -127,11 +127,13 @@ class SampleWorld {
             status = call();
         }
         calls.end();
+        progress.end();
         check(status);
     }
 
   private:
-    nb::object layouts, progress;
+    nb::object layouts;
+    Progress progress;
     std::shared_ptr<Job> job;
 
     static banyan_status from_job(void *context, int rank, banyan_layout *source,
@@ -169,8 +171,7 @@ class SampleWorld {
 
     static void show(void *context, uint64_t done, uint64_t total)
     {
-        auto *self = (SampleWorld *)context;
-        self->calls.python([&] { self->progress(done, total); });
+        ((SampleWorld *)context)->progress.report(done, total);
     }
 };
 
@@ -209,7 +210,7 @@ struct Traffic {
 };
 
 static std::shared_ptr<Traffic> make_traffic(nb::object layouts, std::optional<int> world_size,
-                                             nb::kwargs kwargs)
+                                             nb::object progress, nb::kwargs kwargs)
 {
     ReshardOptions options(kwargs);
     auto traffic = std::make_shared<Traffic>();
@@ -218,7 +219,7 @@ static std::shared_ptr<Traffic> make_traffic(nb::object layouts, std::optional<i
         work([&] { return banyan_traffic_plan_case(c.handle, &options.options, &traffic->handle); });
         return traffic;
     }
-    SampleWorld world(layouts, world_size, nb::none());
+    SampleWorld world(layouts, world_size, progress);
     world.plan(
         [&] { return banyan_traffic_plan(&world.world, &options.options, &traffic->handle); });
     return traffic;
@@ -290,25 +291,26 @@ void bind_forecast(nb::module_ &m)
         .def_ro("transfers", &Cost::transfers, "Transfers sent, received and copied.")
         .def_ro("transfer_nbytes", &Cost::transfer_bytes, "Bytes received and copied.");
     m.def("plan_scale", plan_scale, "layouts"_a, "world_size"_a = nb::none(), "ranks"_a = 16,
-          "progress"_a = nb::none(), "options"_a,
+          "progress"_a.none() = true, "options"_a,
           nb::sig("def plan_scale(layouts: " LAYOUTS ", world_size: int | None = None, ranks: int | "
-                  "collections.abc.Sequence[int] = 16, progress: "
-                  "collections.abc.Callable[[int, int], object] | None = None, *, " PLAN_OPTIONS
+                  "collections.abc.Sequence[int] = 16, " PROGRESS ", *, " PLAN_OPTIONS
                   ") -> list[PlanCost]"),
           "Plan a reshard of a world of any size in this process, and return what it costs some of "
           "the ranks.\n\n"
           "``layouts``: a Job, or a function that adds everything that a rank holds to two empty "
           "layouts, source and destination; it may be called several times for a rank. "
-          "``ranks``: their number, evenly over the world, or a list. No other thread may "
-          "allocate much memory meanwhile.");
+          "``ranks``: their number, evenly over the world, or a list. ``progress``: True draws a bar "
+          "on a terminal and in notebooks; a function is called with the steps that are done, and "
+          "their number. No other thread may allocate much memory meanwhile.");
 
     auto traffic = nb::class_<Traffic>(m, "Traffic",
                                        "All transfers of a reshard, of a world that need not "
                                        "exist.");
     def_new(traffic, make_traffic,
-            "layouts: MegatronCase | " LAYOUTS ", world_size: int | None = None, *, " PLAN_OPTIONS,
-            "Plan every rank. ``layouts`` is as for plan_scale, or a case.", "layouts"_a,
-            "world_size"_a = nb::none(), "options"_a);
+            "layouts: MegatronCase | " LAYOUTS ", world_size: int | None = None, " PROGRESS
+            ", *, " PLAN_OPTIONS,
+            "Plan every rank. ``layouts`` is as for plan_scale, or a case, and ``progress``, too.",
+            "layouts"_a, "world_size"_a = nb::none(), "progress"_a.none() = true, "options"_a);
 #define INFO(name, member, doc)                                                                    \
     .def_prop_ro(name, [](const Traffic &t) { return banyan_traffic_describe(t.handle).member; },  \
                  doc)

@@ -192,6 +192,15 @@ static void close_all(std::optional<std::string> failure)
     }
 }
 
+/* Return the rank of this process in the first world that is open. */
+static std::optional<int> first_rank()
+{
+    for (const auto &world : open_worlds())
+        if (world->handle)
+            return banyan_world_rank(world->handle);
+    return std::nullopt;
+}
+
 /* ---- opening ---- */
 
 struct UniqueId {
@@ -398,6 +407,7 @@ void bind_world(nb::module_ &m)
     banyan_interrupt_set(interrupt, nullptr);
     m.def("_close_all", close_all, "failure"_a.none());
     m.def("_set_log", set_log, "function"_a.none());
+    m.def("_first_rank", first_rank);
     m.def("version", banyan_version, "Return the version of libbanyan.");
 
     nb::class_<UniqueId>(m, "UniqueId",
