@@ -55,7 +55,7 @@ typedef struct side {
     char *own, *shared,
         *taken;     /* its own data, the buffer that the other writes, and the copy of that */
     double seconds; /* of a pass, in the fastest batch */
-    _Atomic unsigned met;
+    _Atomic unsigned arrived;
 } side;
 
 typedef struct passing {
@@ -70,10 +70,10 @@ typedef struct passer {
     int me;
 } passer;
 
-static void meet(passing *all, int me)
+static void wait_for_peer(passing *all, int me)
 {
-    unsigned mine = atomic_fetch_add(&all->sides[me].met, 1) + 1;
-    while (atomic_load(&all->sides[!me].met) < mine) {
+    unsigned mine = atomic_fetch_add(&all->sides[me].arrived, 1) + 1;
+    while (atomic_load(&all->sides[!me].arrived) < mine) {
     }
 }
 
@@ -88,13 +88,13 @@ static void *pass_on(void *context)
     pthread_setaffinity_np(pthread_self(), sizeof core, &core);
     mine->seconds = 1e9;
     for (int batch = 0; batch < BATCHES; batch++) {
-        meet(all, of->me);
+        wait_for_peer(all, of->me);
         uint64_t start = time_now_ns();
         for (int pass = 0; pass < PASSES; pass++) {
             all->copy(peer->shared, mine->own, all->bytes);
-            meet(all, of->me);
+            wait_for_peer(all, of->me);
             all->copy(mine->taken, mine->shared, all->bytes);
-            meet(all, of->me);
+            wait_for_peer(all, of->me);
         }
         double seconds = (double)(time_now_ns() - start) * 1e-9 / PASSES;
         mine->seconds = seconds < mine->seconds ? seconds : mine->seconds;

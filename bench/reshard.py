@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 MODEL = ROOT / "examples/models/qwen3-0.6b.json"
 ITERATIONS = 9
 
-# What is moved, and the share of memcpy's speed that it should reach.
+# Backend, memory and options of each run, and the share of memcpy's speed that it should reach.
 RUNS = [
     ("direct", "symmetric", [], 0.90),
     ("direct", "symmetric", ["--disjoint"], 0.90),

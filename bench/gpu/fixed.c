@@ -42,16 +42,16 @@ static void write_block(FILE *text, int id, int peers)
     fprintf(text, ", \"remote_buffer_refs\": []}");
 }
 
-static void write_rank(FILE *text, int rank, int ranks, int blocks, bool meets)
+static void write_rank(FILE *text, int rank, int ranks, int blocks, bool synchronizes)
 {
     fprintf(text,
             "%s{\"id\": %d, \"input_chunks\": 1, \"output_chunks\": 1, \"scratch_chunks\": 0, ",
             rank ? ", " : "", rank);
     fprintf(text, "\"threadblocks\": [");
     for (int i = 0; i < blocks; i++)
-        write_block(text, i, meets ? ranks - 1 : 0);
+        write_block(text, i, synchronizes ? ranks - 1 : 0);
     fprintf(text, "], \"channels\": [");
-    if (meets) {
+    if (synchronizes) {
         fprintf(text, "{\"channel_type\": \"memory\", ");
         write_ids(text, "connected_to", ranks, rank);
         fprintf(text, "}");
@@ -59,7 +59,7 @@ static void write_rank(FILE *text, int rank, int ranks, int blocks, bool meets)
     fprintf(text, "], \"remote_buffers\": [], \"semaphores\": []}");
 }
 
-static banyan_plan *make_plan(int ranks, int blocks, bool meets)
+static banyan_plan *make_plan(int ranks, int blocks, bool synchronizes)
 {
     char *written;
     size_t bytes;
@@ -72,7 +72,7 @@ static banyan_plan *make_plan(int ranks, int blocks, bool meets)
                   "\"use_double_scratch_buffer\": false, \"buffer_alignment\": 16, "
                   "\"min_message_size\": 0, \"max_message_size\": 1048576, \"gpus\": [");
     for (int rank = 0; rank < ranks; rank++)
-        write_rank(text, rank, ranks, blocks, meets);
+        write_rank(text, rank, ranks, blocks, synchronizes);
     fprintf(text, "]}");
     fclose(text);
     need(banyan_plan_parse(written, bytes, "fixed", &plan));
@@ -80,10 +80,10 @@ static banyan_plan *make_plan(int ranks, int blocks, bool meets)
     return plan;
 }
 
-static double measure(const gpu *on, banyan_executor *executor, int blocks, bool meets)
+static double measure(const gpu *on, banyan_executor *executor, int blocks, bool synchronizes)
 {
     fixed_run of;
-    banyan_plan *plan = make_plan(on->ranks, blocks, meets);
+    banyan_plan *plan = make_plan(on->ranks, blocks, synchronizes);
     banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     options.max_message_bytes = BYTES;
     need(banyan_loaded_plan_open(executor, plan, &options, &of.loaded));

@@ -166,7 +166,7 @@ static double run_ms(const many *of, banyan_copy_schedule *schedule)
 }
 
 /* Print the way first, so that a way that hangs is known. */
-static void tell(const many *of, const char *what, double ms)
+static void print_time(const many *of, const char *what, double ms)
 {
     if (of->on->rank == 0)
         fprintf(stderr, "  %s: %.1f ms\n", what, ms);
@@ -180,10 +180,10 @@ static result measure(const many *of, banyan_copy_service *service, double open_
     double begun = gpu_now_ms();
     banyan_copy_schedule *schedule = prepare(of, service);
     found.prepare_ms = gpu_slowest(of->on, gpu_now_ms() - begun);
-    tell(of, "prepared", found.prepare_ms);
+    print_time(of, "prepared", found.prepare_ms);
     poison(of);
     found.first_ms = gpu_slowest(of->on, run_ms(of, schedule));
-    tell(of, "first run", found.first_ms);
+    print_time(of, "first run", found.first_ms);
     need(banyan_copy_service_check(service));
     found.wrong = count_wrong(of);
     poison(of);
@@ -251,7 +251,7 @@ bool many_measure(const gpu *on, const limits *limit, const char *wanted, FILE *
             !copy_way_open(on, &copy_ways[i], &service))
             continue;
         double open_ms = gpu_slowest(on, gpu_now_ms() - begun);
-        tell(&all, copy_ways[i].name, open_ms);
+        print_time(&all, copy_ways[i].name, open_ms);
         result found = measure(&all, service, open_ms);
         print(&all, copy_ways[i].name, &found, limit->both_ways_gbs, json, follows);
         if (found.wrong > 0)

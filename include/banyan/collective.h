@@ -158,7 +158,7 @@ typedef struct banyan_algorithm_params {
 typedef struct banyan_algorithm_info {
     const char *name;                  /* for example "allreduce_ring" */
     banyan_collective_kind collective; /* that it implements */
-    const char *about;                 /* one sentence */
+    const char *about;                 /* description, one line */
     bool reaches_peers_buffers; /* accesses peers' buffers, so ordinary memory must be staged */
 } banyan_algorithm_info;
 

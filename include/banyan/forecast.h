@@ -51,15 +51,15 @@ typedef struct banyan_traffic_info {
 BANYAN_API banyan_traffic_info banyan_traffic_describe(const banyan_traffic *traffic);
 
 /* Service that carries the traffic, as in copy.h. */
-typedef enum banyan_service_kind {
-    BANYAN_SERVICE_DIRECT,  /* every transfer goes straight to its destination, all at once */
-    BANYAN_SERVICE_PIPELINE /* transfers are packed into slots, sent and unpacked, in rounds */
-} banyan_service_kind;
+typedef enum banyan_forecast_service {
+    BANYAN_FORECAST_DIRECT,  /* every transfer goes straight to its destination, all at once */
+    BANYAN_FORECAST_PIPELINE /* transfers are packed into slots, sent and unpacked, in rounds */
+} banyan_forecast_service;
 
 /* Options of banyan_traffic_simulate. */
 typedef struct banyan_forecast_options {
-    size_t size;                 /* of this struct; BANYAN_FORECAST_OPTIONS_INIT sets it */
-    banyan_service_kind service; /* that carries the traffic */
+    size_t size;                     /* of this struct; BANYAN_FORECAST_OPTIONS_INIT sets it */
+    banyan_forecast_service service; /* that carries the traffic */
     /* PIPELINE: bytes of a slot. 0: 16 MiB, which suits GPUs and their networks. The default of the
      * service for host memory is smaller and would only slow down the simulation of a large world.
      */

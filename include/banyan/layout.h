@@ -203,7 +203,7 @@ typedef struct banyan_mesh {
     int first_rank;
 } banyan_mesh;
 
-/* Placement of a tensor along one mesh axis. */
+/* Kind of a placement. */
 typedef enum banyan_placement_kind {
     BANYAN_REPLICATE = 0,
     BANYAN_SHARD,
@@ -213,7 +213,7 @@ typedef enum banyan_placement_kind {
     BANYAN_SHARD_STRIDED
 } banyan_placement_kind;
 
-/* How one mesh axis divides a tensor. */
+/* Placement of a tensor along one mesh axis: split or replicated. */
 typedef struct banyan_placement {
     banyan_placement_kind kind; /* split, or replicated */
     int dim;                    /* dimension of the tensor to split; not for BANYAN_REPLICATE */

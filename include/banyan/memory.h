@@ -27,7 +27,7 @@ typedef struct banyan_memory banyan_memory;
 typedef struct banyan_memory_handle {
     int32_t rank;     /* owner, in the world of the buffer or registration */
     uint32_t kind;    /* enum banyan_memory_kind */
-    uint64_t id;      /* of the symmetric buffer or registration */
+    uint64_t id;      /* number of the symmetric buffer or registration */
     uint64_t address; /* in the owner's address space */
     uint64_t bytes;   /* length of the memory */
 } banyan_memory_handle;
@@ -103,10 +103,10 @@ BANYAN_API banyan_status banyan_memory_peer(const banyan_memory *memory, int ran
                                             size_t *bytes);
 
 /* Register memory at [address, address + bytes): ordinary memory, or GPU memory of any origin.
- * Peers may then access it, until it is unregistered; keep it allocated until then. Peers map GPU
- * memory when a copy between GPUs is prepared (copy.h), and use staging for memory that CUDA does
- * not let them map. A rank has at most 1,048,576 registrations. Local. Errors: INVALID (not a valid
- * range), UNSUPPORTED (memory managed by CUDA), NO_MEMORY. */
+ * Peers may then access it until it is unregistered; do not free it earlier. Peers map GPU memory
+ * when a copy between GPUs is prepared (copy.h), and use staging for memory that CUDA does not let
+ * them map. A rank has at most 1,048,576 registrations. Local. Errors: INVALID (not a valid range),
+ * UNSUPPORTED (memory managed by CUDA), NO_MEMORY. */
 BANYAN_API banyan_status banyan_memory_register(banyan_world *world, void *address, size_t bytes,
                                                 banyan_memory_handle *handle);
 

@@ -130,10 +130,10 @@ typedef struct banyan_mixed_options {
 
 /* ---- opening ---- */
 
-/* Open a context, ready to run. This calls banyan_mixed_create, banyan_mixed_init_virtual_memory,
- * and banyan_mixed_init_nvshmem for several nodes on GPUs. It then reads the table from
- * options->autotune, or measures one if use_autotune is set. `options` NULL means the defaults.
- * Collective. Errors:
+/* Open a context, ready to run. This calls banyan_mixed_open_empty,
+ * banyan_mixed_init_virtual_memory, and banyan_mixed_init_nvshmem for several nodes on GPUs. It
+ * then reads the table from options->autotune, or measures one if use_autotune is set. `options`
+ * NULL means the defaults. Collective. Errors:
  * - INVALID: an option is out of range, or the grid does not fit the world; the message names it.
  * - MISMATCH: ranks have different options, or the table is for another grid.
  * - UNSUPPORTED: this machine or build lacks a feature, or the ranks on the host are of several
@@ -142,11 +142,12 @@ typedef struct banyan_mixed_options {
 BANYAN_API banyan_status banyan_mixed_open(banyan_world *world, const banyan_mixed_options *options,
                                            banyan_mixed **mixed);
 
-/* Step 1: check the grid and the options against the world. Allocate nothing on a device yet.
- * Collective. Errors: INVALID, MISMATCH, UNSUPPORTED, NO_MEMORY, as for banyan_mixed_open. */
-BANYAN_API banyan_status banyan_mixed_create(banyan_world *world,
-                                             const banyan_mixed_options *options,
-                                             banyan_mixed **mixed);
+/* Open a context step by step. Step 1: check the grid and the options against the world. Allocate
+ * nothing on a device yet. Collective. Errors: INVALID, MISMATCH, UNSUPPORTED, NO_MEMORY, as for
+ * banyan_mixed_open. */
+BANYAN_API banyan_status banyan_mixed_open_empty(banyan_world *world,
+                                                 const banyan_mixed_options *options,
+                                                 banyan_mixed **mixed);
 
 /* Step 2: allocate and map the memory that the modes use inside a node. Operations and modes that
  * need no other node can run afterwards. Collective, once. Errors: INVALID (called twice),
@@ -175,19 +176,18 @@ BANYAN_API banyan_status banyan_mixed_close(banyan_mixed *mixed);
 
 /* List the operations that the grid allows. If only tp > 1, or if there is one rank, this is
  * all-reduce. If only dp > 1, these are all-gather and reduce-scatter. If both are above 1, these
- * are the two mixed ones. Write at
- * most `room` operations to `ops`, which may be NULL if `room` is 0, and set `*count` to their full
- * number. Local. */
+ * are the two mixed ones. Write at most `capacity` operations to `ops`, which may be NULL if
+ * `capacity` is 0, and set `*count` to their full number. Local. */
 BANYAN_API banyan_status banyan_mixed_valid_ops(const banyan_mixed *mixed, banyan_mixed_op *ops,
-                                                size_t room, size_t *count);
+                                                size_t capacity, size_t *count);
 
-/* List the modes, without AUTO, that can run an operation now. Write at most `room` modes to
- * `modes`, which may be NULL if `room` is 0, and set `*count` to their full number. The modes
+/* List the modes, without AUTO, that can run an operation now. Write at most `capacity` modes to
+ * `modes`, which may be NULL if `capacity` is 0, and set `*count` to their full number. The modes
  * through NCCL are valid if all ranks found its library. NCCL itself starts during autotuning, or
  * in the first run of such a mode; if that fails, the modes are no longer valid. Local. Errors:
  * INVALID (the grid does not allow the operation). */
 BANYAN_API banyan_status banyan_mixed_valid_modes(const banyan_mixed *mixed, banyan_mixed_op op,
-                                                  banyan_mixed_mode *modes, size_t room,
+                                                  banyan_mixed_mode *modes, size_t capacity,
                                                   size_t *count);
 
 /* The resolved grid. */
@@ -245,8 +245,8 @@ BANYAN_API banyan_status banyan_mixed_measure(banyan_mixed *mixed, banyan_mixed_
 
 /* Set `*mode` to the mode that AUTO uses for `bytes` bytes of b rows. This is the fastest one at
  * the measured size nearest by ratio. If the operation was not tuned, it is the default that
- * docs/mixed.md describes. The call
- * takes no locks. Local. Errors: INVALID (the grid does not allow the operation). */
+ * docs/mixed.md describes. The call takes no locks. Local. Errors: INVALID (the grid does not allow
+ * the operation). */
 BANYAN_API banyan_status banyan_mixed_select_autotune_mode(const banyan_mixed *mixed,
                                                            banyan_mixed_op op, uint64_t bytes,
                                                            banyan_mixed_mode *mode);

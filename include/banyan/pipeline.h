@@ -47,7 +47,7 @@ typedef struct banyan_slot_batch {
     uint64_t bytes; /* used bytes of the slot */
 } banyan_slot_batch;
 
-/* One step of a rank: at most one batch in each direction. */
+/* One iteration of a rank: at most one batch in each direction. */
 typedef struct banyan_iteration {
     banyan_slot_batch send; /* batch to send */
     banyan_slot_batch recv; /* batch to receive */
@@ -109,8 +109,7 @@ typedef struct banyan_pipeline_buffers {
      * for all slots of a peer or for none. If it is not NULL, the sender packs straight into the
      * slot, and `send` only signals. The operation may be NULL. */
     void *(*peer_slot)(void *context, int peer, int slot);
-    /* As the receiver: tell `peer` that receive slot `slot` is empty, and grant it for one batch.
-     */
+    /* As the receiver: grant the empty receive slot `slot` to `peer`, for one batch. */
     banyan_status (*grant)(void *context, banyan_stream stream, int peer, int slot);
     /* As the sender: take the oldest grant of `peer` that is not yet taken. Set `*slot` to -1 if
      * there is none. */
@@ -124,8 +123,8 @@ typedef struct banyan_pipeline_buffers {
      * is not yet taken has arrived in `slot`. */
     banyan_status (*take_arrival)(void *context, int peer, int slot, bool *yes);
     /* Sleep until take_grant or take_arrival may have a new result, or a short time has passed.
-     * With stall->for_events, return as soon as it is worthwhile to poll the event again. Fail if
-     * the wait is hopeless: a peer is lost, or a deadline has passed. */
+     * With stall->for_events, return as soon as the event is worth polling again. Fail if the wait
+     * is hopeless: a peer is lost, or a deadline has passed. */
     banyan_status (*idle)(void *context, const banyan_pipeline_stall *stall);
 } banyan_pipeline_buffers;
 

@@ -108,10 +108,9 @@ typedef struct banyan_plan_result {
 /* Set `*parts` to the expected output of `rank` after a run with a message of `message_bytes` (see
  * banyan_plan_sizes). It follows from the definition of the collective; the author of a custom
  * collective may have given it. The parts are in ascending order. The plan does not define the
- * output bytes outside of them.
- * `*op` is the reduction. `*parts` is NULL if there are none; otherwise free it with one free(),
- * which includes the sources. Errors: INVALID (the plan cannot run at this size), NO_MEMORY. Any
- * thread. */
+ * output bytes outside of them. `*op` is the reduction. `*parts` is NULL if there are none;
+ * otherwise free it with one free(), which includes the sources. Errors: INVALID (the plan cannot
+ * run at this size), NO_MEMORY. Any thread. */
 BANYAN_API banyan_status banyan_plan_expected(const banyan_plan *plan, int rank,
                                               uint64_t message_bytes, banyan_plan_result **parts,
                                               size_t *count, banyan_reduce_op *op);

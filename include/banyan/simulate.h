@@ -139,10 +139,10 @@ BANYAN_API bool banyan_simulation_path(const banyan_simulation *simulation, size
 /* ---- moves: transfers without a plan ---- */
 
 /* Means by which a rank carries out a move. */
-typedef enum banyan_mover {
-    BANYAN_BY_BLOCKS, /* all thread blocks of the rank, in a kernel launched for this move */
-    BANYAN_BY_PROXY   /* the rank's proxy, as for a port channel */
-} banyan_mover;
+typedef enum banyan_move_method {
+    BANYAN_MOVE_BY_BLOCKS, /* all thread blocks of the rank, in a kernel launched for this move */
+    BANYAN_MOVE_BY_PROXY   /* the rank's proxy, as for a port channel */
+} banyan_move_method;
 
 /* In a move's `after`: no move. */
 #define BANYAN_NO_MOVE SIZE_MAX
@@ -154,9 +154,9 @@ typedef enum banyan_mover {
  * order. */
 typedef struct banyan_move {
     int rank, peer;
-    int lane;         /* of the rank, from 0 */
-    banyan_mover by;  /* means by which `rank` carries it out */
-    const char *what; /* name in steps and traces; must outlive the result */
+    int lane;              /* of the rank, from 0 */
+    banyan_move_method by; /* means by which `rank` carries it out */
+    const char *what;      /* name in steps and traces; must outlive the result */
     uint64_t bytes;
     size_t after[2]; /* indices of moves; BANYAN_NO_MOVE: none */
 } banyan_move;

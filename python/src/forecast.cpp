@@ -237,7 +237,7 @@ static Forecast simulate_traffic(const Traffic &traffic, nb::object topology,
     if (service != "direct" && service != "pipeline")
         throw nb::value_error("service is \"direct\" or \"pipeline\"");
     banyan_forecast_options options = BANYAN_FORECAST_OPTIONS_INIT;
-    options.service = service == "direct" ? BANYAN_SERVICE_DIRECT : BANYAN_SERVICE_PIPELINE;
+    options.service = service == "direct" ? BANYAN_FORECAST_DIRECT : BANYAN_FORECAST_PIPELINE;
     options.slot_bytes = slot_bytes;
     options.optimal_rounds = optimal_rounds;
     options.steps = steps;

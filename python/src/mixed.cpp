@@ -76,7 +76,7 @@ static std::shared_ptr<Mixed> open_mixed(std::shared_ptr<World> world, int local
     mixed->device = options.device;
     drive(*world, [&] {
         return init ? banyan_mixed_open(world->handle, &options, &mixed->handle)
-                    : banyan_mixed_create(world->handle, &options, &mixed->handle);
+                    : banyan_mixed_open_empty(world->handle, &options, &mixed->handle);
     });
     return adopt(mixed);
 }

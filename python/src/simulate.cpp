@@ -70,7 +70,7 @@ static banyan_move move_of(nb::handle given, std::vector<std::string> &names)
     std::string by = nb::cast<std::string>(get("by", nb::str("blocks")));
     if (by != "blocks" && by != "proxy")
         throw nb::value_error(("by: \"blocks\" or \"proxy\", not \"" + by + "\"").c_str());
-    move.by = by == "proxy" ? BANYAN_BY_PROXY : BANYAN_BY_BLOCKS;
+    move.by = by == "proxy" ? BANYAN_MOVE_BY_PROXY : BANYAN_MOVE_BY_BLOCKS;
     names.push_back(nb::cast<std::string>(get("what", nb::str("move"))));
     move.what = names.back().c_str();
     move.bytes = nb::cast<uint64_t>(get("nbytes", nb::int_(0)));

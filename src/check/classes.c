@@ -101,15 +101,15 @@ banyan_status size_classes_add(const banyan_plan *plan, uint64_t message_bytes, 
     return array_push(made, new) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-typedef struct maker {
+typedef struct class_maker {
     const banyan_plan *plan;
     uint64_t blocks, block_chunks;
     size_classes *made;
     size_t *skipped;
-} maker;
+} class_maker;
 
 /* Add a class with blocks of this many bytes, if the plan can be cut so. */
-static banyan_status classes_add_block(maker *to, uint64_t block_bytes)
+static banyan_status classes_add_block(class_maker *to, uint64_t block_bytes)
 {
     uint64_t message;
     if (block_bytes == 0 || __builtin_mul_overflow(block_bytes, to->blocks, &message))
@@ -120,7 +120,7 @@ static banyan_status classes_add_block(maker *to, uint64_t block_bytes)
 
 /* Add classes with chunks of this many bytes: all whole; the last one clipped; half of them empty.
  */
-static banyan_status add_stride(maker *to, uint64_t stride)
+static banyan_status add_stride(class_maker *to, uint64_t stride)
 {
     uint64_t alignment = to->plan->buffer_alignment, elem = class_elem_bytes(to->plan), whole;
     stride = (stride + alignment - 1) / alignment * alignment;
@@ -130,7 +130,7 @@ static banyan_status add_stride(maker *to, uint64_t stride)
     return classes_add_block(to, whole - elem);
 }
 
-static banyan_status classes_add_loop(maker *to, const plan_op *loop)
+static banyan_status classes_add_loop(class_maker *to, const plan_op *loop)
 {
     uint64_t alignment = to->plan->buffer_alignment;
     for (uint64_t iterations = 1; iterations <= 3; iterations++) {
@@ -145,7 +145,7 @@ static banyan_status classes_add_loop(maker *to, const plan_op *loop)
 }
 
 /* Add classes that go around reused scratch once, and a few units more. */
-static banyan_status add_rounds(maker *to, const survey *seen)
+static banyan_status add_rounds(class_maker *to, const survey *seen)
 {
     plan_geometry geometry;
     uint64_t unit = 0;
@@ -163,7 +163,7 @@ static banyan_status add_rounds(maker *to, const survey *seen)
     return add_stride(to, fits + 2 * unit);
 }
 
-static banyan_status classes_add_all(maker *to)
+static banyan_status classes_add_all(class_maker *to)
 {
     survey seen = survey_plan(to->plan);
     uint64_t alignment = to->plan->buffer_alignment, chunks = to->block_chunks;
@@ -207,7 +207,7 @@ static void keep_steps(const banyan_plan *plan, uint64_t max_steps, size_classes
 banyan_status size_classes_make(const banyan_plan *plan, uint64_t max_steps, size_classes *made,
                                 size_t *skipped)
 {
-    maker to = {.plan = plan, .made = made, .skipped = skipped};
+    class_maker to = {.plan = plan, .made = made, .skipped = skipped};
     *skipped = 0;
     plan_message_divide(plan, &to.blocks, &to.block_chunks);
     if (to.blocks == 0)

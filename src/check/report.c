@@ -69,10 +69,10 @@ const char *banyan_check_report_limits(const banyan_check_report *report)
 static const char *remark_of(const banyan_check_finding *one)
 {
     if (one->caller_only && one->relaxed_only)
-        return " (rests on what the caller does, and on a relaxed pair or packets)";
+        return " (depends on what the caller does, and on a relaxed pair or packets)";
     if (one->caller_only)
-        return " (rests on what the caller does after its rank's part)";
-    return one->relaxed_only ? " (rests on a relaxed pair or packets)" : "";
+        return " (depends on what the caller does after its rank's part)";
+    return one->relaxed_only ? " (depends on a relaxed pair or packets)" : "";
 }
 
 /* Consequences that are listed per cause. */

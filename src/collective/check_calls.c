@@ -9,12 +9,12 @@
 #include "world/control.h"
 
 /* A call in the form that ranks exchange. */
-typedef struct signature {
+typedef struct call_signature {
     uint64_t message_bytes;
     uint64_t input_offset, output_offset; /* offsets in registered buffers */
     uint32_t kind, op, root, shift, in_place, dtype;
     uint32_t input, output; /* 1 + the registered buffer's number; 0: ordinary memory */
-} signature;
+} call_signature;
 
 static uint32_t collective_check_calls_number_of(const banyan_comm *comm,
                                                  const banyan_memory *memory)
@@ -26,9 +26,9 @@ static uint32_t collective_check_calls_number_of(const banyan_comm *comm,
     return 0;
 }
 
-static signature signature_of(const banyan_comm *comm, const call *made)
+static call_signature signature_of(const banyan_comm *comm, const call *made)
 {
-    return (signature){
+    return (call_signature){
         .message_bytes = made->message_bytes,
         .input_offset = made->input_offset,
         .output_offset = made->output_offset,
@@ -44,7 +44,7 @@ static signature signature_of(const banyan_comm *comm, const call *made)
     };
 }
 
-static void collective_check_calls_describe(const signature *of, char *text, size_t bytes)
+static void collective_check_calls_describe(const call_signature *of, char *text, size_t bytes)
 {
     DLDataType dtype = {(uint8_t)(of->dtype >> 24), (uint8_t)(of->dtype >> 16),
                         (uint16_t)of->dtype};
@@ -59,12 +59,12 @@ static void collective_check_calls_describe(const signature *of, char *text, siz
 
 banyan_status comm_check_call(banyan_comm *comm, const call *mine, banyan_status status)
 {
-    signature own = signature_of(comm, mine);
+    call_signature own = signature_of(comm, mine);
     void *gathered;
     RETURN_IF_FAILED(control_enter(comm->world));
     status =
         control_gather(comm->world, status, &own, sizeof own, "a comparison of calls", &gathered);
-    const signature *all = gathered;
+    const call_signature *all = gathered;
     for (int rank = 1; rank < comm->ranks && status == BANYAN_OK; rank++) {
         if (memcmp(&all[rank], &all[0], sizeof own) == 0)
             continue;

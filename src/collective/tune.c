@@ -24,7 +24,7 @@
 #define FIELDS (2 * KINDS - 1) /* each collective on two kinds of memory, reduce on one */
 
 /* One field of tuning: a collective on one kind of memory. */
-struct field {
+struct tuning_field {
     banyan_comm *comm;
     const banyan_tune_options *options;
     uint64_t begin_ns; /* of the whole tuning */
@@ -36,7 +36,7 @@ struct field {
     ARRAY(tuning_row) rows;
 };
 
-static banyan_status run_many(const struct field *field, banyan_loaded_plan *loaded,
+static banyan_status run_many(const struct tuning_field *field, banyan_loaded_plan *loaded,
                               uint64_t message_bytes, uint64_t runs, uint64_t *ns)
 {
     return banyan_loaded_plan_time(loaded, field->input, field->output, message_bytes, field->dtype,
@@ -50,7 +50,7 @@ static int tune_by_value(const void *a, const void *b)
 }
 
 /* Return nanoseconds per run on the slowest rank, the median of several batches. */
-static banyan_status tune_measure(const struct field *field, banyan_loaded_plan *loaded,
+static banyan_status tune_measure(const struct tuning_field *field, banyan_loaded_plan *loaded,
                                   uint64_t message_bytes, double *run_ns)
 {
     uint64_t ns, slowest_ns;
@@ -70,7 +70,7 @@ static banyan_status tune_measure(const struct field *field, banyan_loaded_plan 
     return BANYAN_OK;
 }
 
-static banyan_status try_algorithm(const struct field *field, const tuning_row *row,
+static banyan_status try_algorithm(const struct tuning_field *field, const tuning_row *row,
                                    uint64_t message_bytes, double *run_ns)
 {
     call wanted = {.kind = field->kind,
@@ -100,7 +100,7 @@ static banyan_status try_algorithm(const struct field *field, const tuning_row *
 }
 
 /* Rank 0's clock decides for all ranks. */
-static banyan_status time_is_up(const struct field *field, bool *up)
+static banyan_status time_is_up(const struct tuning_field *field, bool *up)
 {
     uint32_t over = time_now_ns() >= field->end_ns;
     RETURN_IF_FAILED(banyan_world_broadcast(field->comm->world, &over, sizeof over, 0));
@@ -109,8 +109,8 @@ static banyan_status time_is_up(const struct field *field, bool *up)
 }
 
 /* Double or halve the number of instances while that is faster. */
-static banyan_status tune_climb(const struct field *field, tuning_row *row, uint64_t message_bytes,
-                                bool up, double *run_ns, bool *gained)
+static banyan_status tune_climb(const struct tuning_field *field, tuning_row *row,
+                                uint64_t message_bytes, bool up, double *run_ns, bool *gained)
 {
     for (tuning_row next = *row;;) {
         double next_ns;
@@ -130,7 +130,7 @@ static banyan_status tune_climb(const struct field *field, tuning_row *row, uint
 /* Thread blocks are free on a device where they fit, and more of them are faster up to some
  * number. Algorithms that begin much slower than the best so far are not tried further. On the
  * host, one thread of a rank runs all thread blocks. */
-static banyan_status try_instances(const struct field *field, tuning_row *row,
+static banyan_status try_instances(const struct tuning_field *field, tuning_row *row,
                                    uint64_t message_bytes, double best_ns, double *run_ns)
 {
     bool on_host = executor_is_host(field->comm->executor), gained = false;
@@ -148,8 +148,8 @@ static banyan_status try_instances(const struct field *field, tuning_row *row,
 }
 
 /* `*whole`: all algorithms were tried in time, and `best` is the fastest of all. */
-static banyan_status best_for(const struct field *field, uint64_t message_bytes, tuning_row *best,
-                              bool *whole)
+static banyan_status best_for(const struct tuning_field *field, uint64_t message_bytes,
+                              tuning_row *best, bool *whole)
 {
     double best_ns = 0;
     bool found = false, up = false;
@@ -184,7 +184,7 @@ static banyan_status best_for(const struct field *field, uint64_t message_bytes,
 
 /* Place the border between two measured sizes at their geometric mean. Messages above the last
  * measured size keep their rows, unless all sizes were measured. */
-static void place_borders(struct field *field, bool all_sizes)
+static void place_borders(struct tuning_field *field, bool all_sizes)
 {
     size_t kept = 0;
     for (size_t i = 0; i < field->rows.count; i++) {
@@ -201,7 +201,7 @@ static void place_borders(struct field *field, bool all_sizes)
     field->rows.count = kept;
 }
 
-static void tune_report(const struct field *field, uint64_t bytes)
+static void tune_report(const struct tuning_field *field, uint64_t bytes)
 {
     if (!field->options->progress || field->comm->rank != 0)
         return;
@@ -213,7 +213,7 @@ static void tune_report(const struct field *field, uint64_t bytes)
 }
 
 /* Return a rank's message size if the longer of its buffers has `bytes`; 0: too few. */
-static uint64_t tune_message_for(const struct field *field, uint64_t bytes)
+static uint64_t tune_message_for(const struct tuning_field *field, uint64_t bytes)
 {
     uint64_t ranks = (uint64_t)field->comm->ranks, elem = banyan_dtype_bytes(field->dtype);
     if (field->kind == BANYAN_ALLGATHER)
@@ -224,7 +224,7 @@ static uint64_t tune_message_for(const struct field *field, uint64_t bytes)
 }
 
 /* Rows of sizes that were not measured in time stay in the table. */
-static void report_lack_of_time(const struct field *field)
+static void report_lack_of_time(const struct tuning_field *field)
 {
     const char *kind = banyan_collective_name(field->kind);
     const char *memory = field->memory ? "registered" : "ordinary";
@@ -237,7 +237,7 @@ static void report_lack_of_time(const struct field *field)
                  field->rows.count, kind, memory, field->options->seconds);
 }
 
-static banyan_status tune_field(struct field *field)
+static banyan_status tune_field(struct tuning_field *field)
 {
     bool whole = true;
     for (uint64_t bytes = field->options->min_bytes; bytes <= field->options->max_bytes && whole;
@@ -303,7 +303,7 @@ static banyan_status tune_all(banyan_comm *comm, const banyan_tune_options *opti
         if (one && (int)options->kind != kind)
             continue;
         int number = one ? memory != NULL : (memory ? KINDS : 0) + kind - BANYAN_ALLREDUCE;
-        struct field field = {
+        struct tuning_field field = {
             .comm = comm,
             .options = options,
             .begin_ns = begin_ns,

@@ -11,7 +11,7 @@
 #define KIB(count) (UINT64_C(count) << 10)
 
 /* `ranks` 0: any number without rows of its own. */
-struct entry {
+struct tuning_entry {
     banyan_collective_kind kind;
     int ranks;
     bool registered;
@@ -19,7 +19,7 @@ struct entry {
     const char *algorithm;
 };
 
-static const struct entry entries[] = {
+static const struct tuning_entry entries[] = {
     {BANYAN_ALLREDUCE, 2, false, 256, "allreduce_packets"},
     {BANYAN_ALLREDUCE, 2, false, KIB(64), "allreduce_doubling"},
     {BANYAN_ALLREDUCE, 2, false, KIB(1024), "allreduce_twoshot"},
@@ -78,7 +78,7 @@ static const struct entry entries[] = {
  * used. */
 struct gpu_entry {
     banyan_collective_kind kind;
-    int ranks; /* as in struct entry */
+    int ranks; /* as in struct tuning_entry */
     bool registered;
     uint64_t up_to_bytes;
     const char *algorithm;

@@ -11,7 +11,7 @@
 static double grain_of(const banyan_traffic *traffic, const banyan_forecast_options *options)
 {
     double pairs = (double)traffic->info.pairs;
-    if (options->service != BANYAN_SERVICE_DIRECT || pairs <= EXACT_PAIRS)
+    if (options->service != BANYAN_FORECAST_DIRECT || pairs <= EXACT_PAIRS)
         return 0;
     return pairs < PAIRS_A_GRAIN ? pairs / PAIRS_A_GRAIN : 1;
 }
@@ -21,7 +21,7 @@ static banyan_status moves_direct_add_rank(const traffic_rank *of, int rank, mov
 {
     banyan_move next = {.rank = rank,
                         .peer = rank,
-                        .by = BANYAN_BY_BLOCKS,
+                        .by = BANYAN_MOVE_BY_BLOCKS,
                         .what = "copy",
                         .bytes = of->local_bytes,
                         .after = {BANYAN_NO_MOVE, BANYAN_NO_MOVE}};
@@ -43,7 +43,7 @@ static banyan_status make_moves(const banyan_traffic *traffic,
                                 const banyan_forecast_options *options, move_list *moves,
                                 banyan_forecast *found)
 {
-    bool direct = options->service == BANYAN_SERVICE_DIRECT;
+    bool direct = options->service == BANYAN_FORECAST_DIRECT;
     for (int r = 0; r < traffic->info.ranks && direct; r++)
         RETURN_IF_FAILED(moves_direct_add_rank(&traffic->ranks[r], r, moves));
     if (direct)
@@ -72,7 +72,7 @@ banyan_status banyan_traffic_simulate(const banyan_traffic *traffic,
     banyan_forecast_options options = BANYAN_FORECAST_OPTIONS_INIT;
     banyan_moves_options how = BANYAN_MOVES_OPTIONS_INIT;
     RETURN_IF_FAILED(options_take(given, "BANYAN_FORECAST_OPTIONS_INIT", &options, sizeof options));
-    if (options.service != BANYAN_SERVICE_DIRECT && options.service != BANYAN_SERVICE_PIPELINE)
+    if (options.service != BANYAN_FORECAST_DIRECT && options.service != BANYAN_FORECAST_PIPELINE)
         return error_set(BANYAN_ERR_INVALID, "there is no copy service %d", (int)options.service);
     if (options.slot_bytes == 0)
         options.slot_bytes = SLOT_BYTES;

@@ -29,7 +29,7 @@ static banyan_move moves_pipeline_move_of(int rank, const pipeline_step *step, i
     return (banyan_move){.rank = rank,
                          .peer = is_sent ? step->peer : rank,
                          .lane = lane,
-                         .by = is_sent ? BANYAN_BY_PROXY : BANYAN_BY_BLOCKS,
+                         .by = is_sent ? BANYAN_MOVE_BY_PROXY : BANYAN_MOVE_BY_BLOCKS,
                          .what = names[lane],
                          .bytes = step->bytes,
                          .after = {BANYAN_NO_MOVE, BANYAN_NO_MOVE}};
@@ -83,7 +83,7 @@ static banyan_status moves_pipeline_add_local(writer *to, int rank, size_t last_
     banyan_move next = {.rank = rank,
                         .peer = rank,
                         .lane = LANE_PACK,
-                        .by = BANYAN_BY_BLOCKS,
+                        .by = BANYAN_MOVE_BY_BLOCKS,
                         .what = "copy",
                         .bytes = to->traffic->ranks[rank].local_bytes,
                         .after = {last_sent, last_unpacked}};

@@ -13,7 +13,7 @@ static banyan_status traffic_take_rank(void *context, int rank, planner_result *
         if (received->source_rank == rank)
             of->local_bytes += received->bytes;
     }
-    banyan_status status = plan_tasks_sent(result, &of->tasks, &of->task_count);
+    banyan_status status = planner_tasks_sent(result, &of->tasks, &of->task_count);
     planner_result_free(result);
     return status;
 }
@@ -58,7 +58,7 @@ banyan_status banyan_traffic_plan(const banyan_reshard_sample_world *world,
         return error_no_memory(ranks * sizeof *made->ranks, "a world's traffic");
     }
     made->info.ranks = world->world_size;
-    banyan_status status = plan_imagine(world, options, traffic_take_rank, made);
+    banyan_status status = planner_imagine(world, options, traffic_take_rank, made);
     if (status == BANYAN_OK)
         status = traffic_count_up(made);
     if (status != BANYAN_OK) {

@@ -14,7 +14,7 @@
 /* A UUID identifies a device in every process, whatever its number there. */
 #define DEVICE_UUID_BYTES 16
 
-/* How peers access memory that the caller allocated. */
+/* Way in which peers access memory that the caller allocated. */
 typedef enum device_sharing {
     DEVICE_SHARED_BY_NOBODY, /* peers cannot map it: it is staged */
     DEVICE_SHARED_BY_NAME,   /* `name` is enough */
@@ -40,8 +40,8 @@ typedef struct device_part {
     unsigned char name[DEVICE_NAME_BYTES];
 } device_part;
 
-/* How peers access a rank's part of a symmetric buffer: by a descriptor, where descriptors can be
- * sent, or by a name. At least one of them is set. */
+/* Handles with which peers access a rank's part of a symmetric buffer: a descriptor, if descriptors
+ * can be sent, or a name. At least one of them is set. */
 typedef struct device_handles {
     int fd; /* -1: none; close it once peers have mapped it */
     bool has_name;

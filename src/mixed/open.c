@@ -211,8 +211,8 @@ static banyan_status create_alone(banyan_world *world, const banyan_mixed_option
     return BANYAN_OK;
 }
 
-banyan_status banyan_mixed_create(banyan_world *world, const banyan_mixed_options *options,
-                                  banyan_mixed **mixed)
+banyan_status banyan_mixed_open_empty(banyan_world *world, const banyan_mixed_options *options,
+                                      banyan_mixed **mixed)
 {
     RETURN_IF_NULL(world);
     CONTROL_ENTER_WITHIN(world, CONTROL_TIMEOUT(options, banyan_mixed_options));
@@ -305,7 +305,7 @@ banyan_status banyan_mixed_open(banyan_world *world, const banyan_mixed_options 
 {
     CONTROL_ENTER_WITHIN(world, CONTROL_TIMEOUT(options, banyan_mixed_options));
     banyan_mixed *made;
-    RETURN_IF_FAILED(banyan_mixed_create(world, options, mixed ? &made : NULL));
+    RETURN_IF_FAILED(banyan_mixed_open_empty(world, options, mixed ? &made : NULL));
     banyan_status status = open_steps(made, table_of(options));
     if (status != BANYAN_OK)
         return open_give_up(made, status);

@@ -241,11 +241,11 @@ banyan_status mixed_check_call(banyan_mixed *mixed, banyan_mixed_op op, const DL
 }
 
 /* A call in the form that ranks exchange. */
-typedef struct signature {
+typedef struct mixed_signature {
     uint64_t elems;
     uint32_t op, mode, in_place;
     uint32_t unused; /* explicit padding, so that all bytes are set */
-} signature;
+} mixed_signature;
 
 banyan_status mixed_check_calls_begin(banyan_mixed *mixed)
 {
@@ -256,7 +256,7 @@ banyan_status mixed_check_calls_begin(banyan_mixed *mixed)
     return BANYAN_OK;
 }
 
-static void check_calls_describe(const banyan_mixed *mixed, const signature *of, char *text,
+static void check_calls_describe(const banyan_mixed *mixed, const mixed_signature *of, char *text,
                                  size_t bytes)
 {
     snprintf(text, bytes, "%s (%s) of %" PRIu64 " elements of %s in b rows%s",
@@ -265,7 +265,7 @@ static void check_calls_describe(const banyan_mixed *mixed, const signature *of,
              banyan_dtype_name(mixed->setup.dtype), of->in_place ? ", in place" : "");
 }
 
-static banyan_status check_calls_compare(const banyan_mixed *mixed, const signature *all)
+static banyan_status check_calls_compare(const banyan_mixed *mixed, const mixed_signature *all)
 {
     char first[192], other[192];
     for (int rank = 1; rank < mixed->ranks; rank++) {
@@ -286,8 +286,8 @@ static banyan_status check_call_of_all(banyan_mixed *mixed, const mixed_call *mi
                                        banyan_status checked)
 {
     banyan_world *world = mixed->setup.worlds[MIXED_WORLD];
-    signature own = {mine->elems, (uint32_t)mine->op, (uint32_t)mine->mode,
-                     mine->elems > 0 && mine->input == mine->output, 0};
+    mixed_signature own = {mine->elems, (uint32_t)mine->op, (uint32_t)mine->mode,
+                           mine->elems > 0 && mine->input == mine->output, 0};
     void *all;
     RETURN_IF_FAILED(control_enter(world));
     banyan_status status =

@@ -109,9 +109,9 @@ typedef struct walk {
     uint64_t steps;
 } walk;
 
-typedef enum outcome { DONE, WAITS, FAILED } outcome;
+typedef enum walk_outcome { DONE, WAITS, FAILED } walk_outcome;
 
-static outcome walk_give(walk *all, const plan_position *by, const plan_op *op, uint64_t depth)
+static walk_outcome walk_give(walk *all, const plan_position *by, const plan_op *op, uint64_t depth)
 {
     plan_event at = {.when = depth + (op->kind != PLAN_SEM_RELEASE)};
     for (uint32_t k = 0; k < plan_op_gives(op); k++) {
@@ -124,7 +124,7 @@ static outcome walk_give(walk *all, const plan_position *by, const plan_op *op, 
     return DONE;
 }
 
-static outcome walk_barrier(walk *all, plan_position *by, const plan_op *op, plan_event *depth)
+static walk_outcome walk_barrier(walk *all, plan_position *by, const plan_op *op, plan_event *depth)
 {
     uint32_t number = plan_stepper_barrier(&all->stepper, by, op);
     plan_barrier *at = &all->stepper.barriers.data[number];
@@ -137,7 +137,7 @@ static outcome walk_barrier(walk *all, plan_position *by, const plan_op *op, pla
 }
 
 /* Perform an operation; it waits for tokens, and for the packets that it reads. */
-static outcome walk_step(walk *all, plan_position *by, plan_event *depth)
+static walk_outcome walk_step(walk *all, plan_position *by, plan_event *depth)
 {
     const plan_op *op = plan_position_op(by);
     if (op->kind == PLAN_BARRIER)
@@ -165,10 +165,10 @@ static bool walk_is_too_long(const walk *all)
 }
 
 /* Run the thread block as far as possible; `moved` is set if it made progress. */
-static outcome walk_block(walk *all, uint32_t number, bool *moved)
+static walk_outcome walk_block(walk *all, uint32_t number, bool *moved)
 {
     plan_position *by = &all->stepper.blocks[number];
-    outcome result = DONE;
+    walk_outcome result = DONE;
     while (result == DONE && !walk_is_too_long(all) && plan_position_settle(&all->stepper, by)) {
         all->steps++;
         result = walk_step(all, by, &all->depths[number]);

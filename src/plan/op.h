@@ -16,7 +16,7 @@ typedef struct plan_operands_form {
     uint8_t packets_from; /* the operands from this one on are packets; PLAN_MANY: none */
 } plan_operands_form;
 
-/* How an operation uses channels. */
+/* Use of channels by an operation. */
 typedef enum plan_channel_use {
     PLAN_CHANNELS_UNUSED,
     PLAN_CHANNELS_SIGNALLED, /* one or more; the peer's end must exist */

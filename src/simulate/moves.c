@@ -70,7 +70,7 @@ static banyan_status check_move(const moves_run *run, uint32_t number)
         return error_set(BANYAN_ERR_INVALID,
                          "move %" PRIu32 " is in lane %d, and there are %" PRIu32 " moves", number,
                          move->lane, run->count);
-    if (move->by != BANYAN_BY_BLOCKS && move->by != BANYAN_BY_PROXY)
+    if (move->by != BANYAN_MOVE_BY_BLOCKS && move->by != BANYAN_MOVE_BY_PROXY)
         return error_set(BANYAN_ERR_INVALID, "move %" PRIu32 " is carried by %d, which is nobody",
                          number, (int)move->by);
     for (int i = 0; i < 2; i++) {
@@ -197,7 +197,7 @@ static uint64_t fixed_ps(const moves_run *run, const banyan_move *move)
     const processor_kind *kind = simulate_moves_kind_of(run, move->rank);
     if (move->bytes == 0)
         return 0;
-    return move->by == BANYAN_BY_PROXY ? kind->request_ps : kind->launch_ps;
+    return move->by == BANYAN_MOVE_BY_PROXY ? kind->request_ps : kind->launch_ps;
 }
 
 /* Return the seconds of one thread block, at the rates of data too large for caches. Its many
@@ -216,7 +216,7 @@ static double block_seconds(const moves_run *run, const banyan_move *move)
 static bool add_uses(moves_run *run, uint32_t lane, const banyan_move *move)
 {
     double bytes = (double)move->bytes;
-    bool blocks = move->by == BANYAN_BY_BLOCKS, added = true;
+    bool blocks = move->by == BANYAN_MOVE_BY_BLOCKS, added = true;
     double overhead = blocks ? simulate_moves_kind_of(run, move->rank)->store_overhead : 1;
     for (size_t i = 0; i < run->way.links.count; i++)
         added &= flow_add_framed(&run->sharing, lane, run->way.links.data[i], bytes, overhead);
@@ -236,7 +236,7 @@ static bool add_uses(moves_run *run, uint32_t lane, const banyan_move *move)
 static double rate_alone(const moves_run *run, uint32_t lane, const banyan_move *move)
 {
     const flow *made = &run->sharing.flows[lane];
-    double rate = move->by == BANYAN_BY_PROXY
+    double rate = move->by == BANYAN_MOVE_BY_PROXY
                       ? simulate_moves_kind_of(run, move->rank)->port_bytes_per_s
                       : INFINITY;
     for (size_t u = 0; u < made->uses.count; u++) {
@@ -309,7 +309,7 @@ static bool simulate_moves_note_step(moves_run *run, const move_lane *lane, uint
                          .inner = STEP_NOT_IN_LOOP,
                          .rank = move->rank,
                          .thread_block = (uint32_t)move->lane,
-                         .proxy = move->by == BANYAN_BY_PROXY};
+                         .proxy = move->by == BANYAN_MOVE_BY_PROXY};
     return record_add(&run->record, &doing, step);
 }
 

@@ -86,15 +86,15 @@ banyan_status banyan_plan_simulate(const banyan_plan *plan, const banyan_topolog
                                    banyan_simulation **simulation)
 {
     banyan_simulate_options options = BANYAN_SIMULATE_OPTIONS_INIT;
-    engine at;
+    sim_engine at;
     RETURN_IF_FAILED(options_take(given, "BANYAN_SIMULATE_OPTIONS_INIT", &options, sizeof options));
-    banyan_status status = engine_make(plan, topology, &options, &at);
+    banyan_status status = sim_make(plan, topology, &options, &at);
     if (status == BANYAN_OK)
-        status = engine_run(&at);
+        status = sim_run(&at);
     if (status == BANYAN_OK)
         status = simulation_make(topology, plan->rank_count, &at.sharing, at.ends_ps, &at.record,
                                  simulation);
-    engine_free(&at);
+    sim_free(&at);
     return status;
 }
 

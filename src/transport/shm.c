@@ -23,11 +23,11 @@
 #define SIGNALS_MAX (UINT32_C(1) << 22)
 
 /* One cache line each: different peers often add to neighbouring counters. */
-typedef struct counter {
+typedef struct shm_counter {
     _Alignas(64) _Atomic uint64_t value;
-} counter;
+} shm_counter;
 
-struct range {
+struct signal_range {
     uint32_t first, count;
 };
 
@@ -35,17 +35,17 @@ struct shm {
     banyan_world *world;
     memory_space *space;
     user_memory *user;
-    banyan_memory *wake_ups;         /* one per rank; every signal to the rank rings it */
-    ARRAY(banyan_memory *) segments; /* SEGMENT_SIGNALS counters each */
-    ARRAY(struct range) unused;      /* below `end`, ascending, apart from each other */
-    uint32_t end;                    /* one more than the highest number ever allocated */
+    banyan_memory *wake_ups;           /* one per rank; every signal to the rank rings it */
+    ARRAY(banyan_memory *) segments;   /* SEGMENT_SIGNALS counters each */
+    ARRAY(struct signal_range) unused; /* below `end`, ascending, apart from each other */
+    uint32_t end;                      /* one more than the highest number ever allocated */
     uint32_t spins;
 };
 
-static counter *counter_of(const struct shm *set, uint32_t signal, int local)
+static shm_counter *counter_of(const struct shm *set, uint32_t signal, int local)
 {
     char *segment = memory_part_of(set->segments.data[signal >> SEGMENT_BITS], local);
-    return &((counter *)segment)[signal & (SEGMENT_SIGNALS - 1)];
+    return &((shm_counter *)segment)[signal & (SEGMENT_SIGNALS - 1)];
 }
 
 static wake_up *wake_up_of(const struct shm *set, int local)
@@ -80,7 +80,7 @@ static banyan_status agree_on_first(struct shm *set, uint32_t count, uint32_t *f
     return BANYAN_OK;
 }
 
-static banyan_status unused_insert(struct shm *set, size_t at, struct range range)
+static banyan_status unused_insert(struct shm *set, size_t at, struct signal_range range)
 {
     if (range.count == 0)
         return BANYAN_OK;
@@ -97,15 +97,15 @@ static void unused_remove(struct shm *set, size_t at)
 {
     set->unused.count--;
     memmove(&set->unused.data[at], &set->unused.data[at + 1],
-            (set->unused.count - at) * sizeof(struct range));
+            (set->unused.count - at) * sizeof(struct signal_range));
 }
 
 /* Take [first, first + count), which lies in one unused range or begins at or above the end. */
 static banyan_status take_numbers(struct shm *set, uint32_t first, uint32_t count)
 {
     if (first >= set->end) {
-        RETURN_IF_FAILED(
-            unused_insert(set, set->unused.count, (struct range){set->end, first - set->end}));
+        RETURN_IF_FAILED(unused_insert(set, set->unused.count,
+                                       (struct signal_range){set->end, first - set->end}));
         set->end = first + count;
         return BANYAN_OK;
     }
@@ -128,7 +128,7 @@ static banyan_status signals_grow(struct shm *set, uint32_t end)
         RETURN_IF_FAILED(control_agree(set->world, status));
         banyan_memory *segment;
         RETURN_IF_FAILED(
-            memory_alloc(set->world, SEGMENT_SIGNALS * sizeof(counter), true, &segment));
+            memory_alloc(set->world, SEGMENT_SIGNALS * sizeof(shm_counter), true, &segment));
         set->segments.data[set->segments.count++] = segment;
     }
     return BANYAN_OK;
@@ -154,7 +154,7 @@ static void merge_with_next(struct shm *set, size_t at)
 {
     if (at + 1 >= set->unused.count)
         return;
-    struct range *low = &set->unused.data[at], *high = low + 1;
+    struct signal_range *low = &set->unused.data[at], *high = low + 1;
     if (low->first + low->count == high->first) {
         low->count += high->count;
         unused_remove(set, at + 1);
@@ -168,7 +168,7 @@ static void signals_free(void *state, uint32_t first, uint32_t count)
     size_t at = 0;
     while (at < set->unused.count && set->unused.data[at].first < first)
         at++;
-    if (unused_insert(set, at, (struct range){first, count}) != BANYAN_OK)
+    if (unused_insert(set, at, (struct signal_range){first, count}) != BANYAN_OK)
         return;
     merge_with_next(set, at);
     if (at > 0)

@@ -16,7 +16,7 @@
 
 #define DEFAULT_TIMEOUT_NS (600 * NS_PER_S)
 #define JOB_CONTEXT 1
-/* How long late ranks are still informed that there will be no world. */
+/* Time for which late ranks are still informed that the world does not open. */
 #define TURN_AWAY_NS NS_PER_S
 /* Descriptors to report a failure: for a connection, or for a rendezvous without its ranks. */
 #define REPORT_DESCRIPTORS 16

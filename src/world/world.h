@@ -12,7 +12,7 @@ struct attachment {
     void (*destroy)(void *attachment);
 };
 
-/* How often a list of ranks was split off. */
+/* Number of sub-worlds that a list of ranks has opened. */
 struct split_count {
     uint64_t list_hash, count;
 };

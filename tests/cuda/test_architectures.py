@@ -7,7 +7,7 @@ import sys
 import tempfile
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-# What needs the newest instructions: 8-bit floats, multicast, launches that begin early.
+# The kernel with the newest instructions: 8-bit floats, multicast, launches that begin early.
 KERNEL = SOURCE / "src/cuda/execute/kernel/e4m3.cu"
 ARCHITECTURES = ["sm_80", "sm_100"]
 

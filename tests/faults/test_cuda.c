@@ -157,7 +157,7 @@ static void have_mixed_memory(job_rank *r)
 {
     banyan_mixed_options options = options_for(r, 2);
     have_device(r);
-    CHECK_OK(banyan_mixed_create(r->world, &options, (banyan_mixed **)&r->things));
+    CHECK_OK(banyan_mixed_open_empty(r->world, &options, (banyan_mixed **)&r->things));
     CHECK_OK(banyan_mixed_init_virtual_memory(r->things));
 }
 

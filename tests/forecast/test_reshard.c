@@ -40,7 +40,7 @@ static banyan_traffic *plan_matrix(matrix of, int ranks)
 }
 
 static banyan_forecast forecast(const banyan_traffic *traffic, const star *on,
-                                banyan_service_kind service, uint64_t slot_bytes, bool optimal)
+                                banyan_forecast_service service, uint64_t slot_bytes, bool optimal)
 {
     banyan_topology *topology = star_make(on);
     banyan_forecast_options options = BANYAN_FORECAST_OPTIONS_INIT;
@@ -70,10 +70,10 @@ static void rows_to_columns_take_what_one_rank_sends(void **state)
         CHECK(info.pairs == (uint64_t)(ranks * (ranks - 1)));
         CHECK(info.bytes == (uint64_t)ranks * sent && info.most_sent == sent);
         CHECK(info.most_received == sent && info.local_bytes == (uint64_t)ranks * part);
-        banyan_forecast direct = forecast(traffic, &plain, BANYAN_SERVICE_DIRECT, 0, false);
+        banyan_forecast direct = forecast(traffic, &plain, BANYAN_FORECAST_DIRECT, 0, false);
         check_near("direct", direct.seconds, (double)sent / RATE + LATENCY);
         /* One batch for each partner: all ranks proceed to the next at once. */
-        banyan_forecast rounds = forecast(traffic, &plain, BANYAN_SERVICE_PIPELINE, part, false);
+        banyan_forecast rounds = forecast(traffic, &plain, BANYAN_FORECAST_PIPELINE, part, false);
         check_near("pipeline", rounds.seconds, (double)sent / RATE + LATENCY);
         CHECK(rounds.batches == info.pairs && rounds.rounds == (uint64_t)ranks - 1);
         banyan_traffic_destroy(traffic);
@@ -85,7 +85,7 @@ static void direct_reads_take_what_one_rank_receives(void **state)
     (void)state;
     /* Seven ranks send to one, whose link down is seven times as busy as their links up. */
     banyan_traffic *traffic = plan_matrix((matrix){7, 1, 7, 0, 0}, 8);
-    banyan_forecast direct = forecast(traffic, &plain, BANYAN_SERVICE_DIRECT, 0, false);
+    banyan_forecast direct = forecast(traffic, &plain, BANYAN_FORECAST_DIRECT, 0, false);
     check_near("direct", direct.seconds, (double)BYTES / RATE + LATENCY);
     CHECK(banyan_traffic_describe(traffic).most_received == BYTES);
     banyan_traffic_destroy(traffic);
@@ -101,7 +101,7 @@ static void a_pipeline_shows_its_slowest_stage(void **state)
     banyan_traffic *traffic = plan_matrix((matrix){1, 1, 1, 0, 0}, 2);
     for (uint64_t batches = 4; batches <= 64; batches *= 4) {
         uint64_t slot = BYTES / batches;
-        banyan_forecast found = forecast(traffic, &slow, BANYAN_SERVICE_PIPELINE, slot, false);
+        banyan_forecast found = forecast(traffic, &slow, BANYAN_FORECAST_PIPELINE, slot, false);
         double one = (double)slot / RATE;
         check_near("sends", found.seconds, (double)batches * one + one + LATENCY);
         CHECK(found.batches == batches && found.rounds == batches && found.slot_bytes == slot);
@@ -111,7 +111,7 @@ static void a_pipeline_shows_its_slowest_stage(void **state)
     for (uint64_t batches = 4; batches <= 64; batches *= 4) {
         double one = (double)(BYTES / batches) / RATE;
         banyan_forecast found =
-            forecast(traffic, &slow, BANYAN_SERVICE_PIPELINE, BYTES / batches, false);
+            forecast(traffic, &slow, BANYAN_FORECAST_PIPELINE, BYTES / batches, false);
         check_near("packs", found.seconds, 4 * (double)batches * one + one + 4 * one + LATENCY);
     }
     banyan_traffic_destroy(traffic);
@@ -128,7 +128,7 @@ static void a_long_way_is_waited_for_every_second_batch(void **state)
     for (uint64_t batches = 64; batches <= 1024; batches *= 4) {
         double one = (double)(BYTES / batches) / RATE, half = (double)(batches / 2);
         banyan_forecast found =
-            forecast(traffic, &far, BANYAN_SERVICE_PIPELINE, BYTES / batches, false);
+            forecast(traffic, &far, BANYAN_FORECAST_PIPELINE, BYTES / batches, false);
         check_near("grants", found.seconds, (half - 1) * (one + 2 * way) + 2 * one + way);
     }
     banyan_traffic_destroy(traffic);
@@ -157,7 +157,7 @@ static void check_forecast(const banyan_traffic *traffic, const banyan_topology 
     uint64_t most = info.most_sent > info.most_received ? info.most_sent : info.most_received;
     uint64_t carried = link_bytes(simulation);
     /* Slots have gaps: segments begin at multiples of 16 bytes. */
-    uint64_t slack = options.service == BANYAN_SERVICE_PIPELINE ? 16 * info.transfers * 4 : RANKS;
+    uint64_t slack = options.service == BANYAN_FORECAST_PIPELINE ? 16 * info.transfers * 4 : RANKS;
     CHECK(once.seconds == again.seconds && once.seconds == banyan_simulation_seconds(simulation));
     CHECK(once.critical_rank >= 0 && once.critical_rank < info.ranks);
     CHECK(banyan_simulation_rank_seconds(simulation, once.critical_rank) == once.seconds);
@@ -185,7 +185,7 @@ static void bytes_are_conserved_and_links_are_no_faster_than_they_are(void **sta
         CHECK(info.bytes + info.local_bytes == BYTES);
         banyan_forecast_options options = BANYAN_FORECAST_OPTIONS_INIT;
         check_forecast(traffic, topology, options);
-        options.service = BANYAN_SERVICE_PIPELINE;
+        options.service = BANYAN_FORECAST_PIPELINE;
         options.slot_bytes = (uint64_t)random_between(&random, 1 << 12, 1 << 22);
         check_forecast(traffic, topology, options);
         options.optimal_rounds = true;
@@ -202,8 +202,8 @@ static void optimal_rounds_are_as_many_as_the_busiest_rank_has_batches(void **st
     const uint64_t slot = 1 << 16;
     banyan_traffic *traffic = plan_matrix((matrix){8, 5, 0, 0, 0}, 8);
     banyan_traffic_info info = banyan_traffic_describe(traffic);
-    banyan_forecast rotated = forecast(traffic, &plain, BANYAN_SERVICE_PIPELINE, slot, false);
-    banyan_forecast coloured = forecast(traffic, &plain, BANYAN_SERVICE_PIPELINE, slot, true);
+    banyan_forecast rotated = forecast(traffic, &plain, BANYAN_FORECAST_PIPELINE, slot, false);
+    banyan_forecast coloured = forecast(traffic, &plain, BANYAN_FORECAST_PIPELINE, slot, true);
     /* The last batch of each partner may be less than full. */
     uint64_t least = (info.most_received + slot - 1) / slot, most = least + RANKS;
     CHECK(coloured.batches == rotated.batches);
@@ -227,11 +227,11 @@ static void what_cannot_be_is_refused(void **state)
     CHECK_FAILS(banyan_traffic_plan(&nobody, NULL, &none), BANYAN_ERR_INVALID, "0 ranks");
     CHECK_FAILS(banyan_traffic_simulate(traffic, topology, NULL, &found, NULL), BANYAN_ERR_INVALID,
                 "4 ranks, and topology star has 3 processors");
-    options.service = BANYAN_SERVICE_PIPELINE;
+    options.service = BANYAN_FORECAST_PIPELINE;
     options.slot_bytes = 1;
     CHECK_FAILS(banyan_traffic_simulate(traffic, topology, &options, &found, NULL),
                 BANYAN_ERR_INVALID, "does not fit a slot of 1 bytes");
-    options.service = (banyan_service_kind)7;
+    options.service = (banyan_forecast_service)7;
     CHECK_FAILS(banyan_traffic_simulate(traffic, topology, &options, &found, NULL),
                 BANYAN_ERR_INVALID, "no copy service 7");
     banyan_topology_destroy(topology);

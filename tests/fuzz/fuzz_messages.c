@@ -54,13 +54,13 @@ static void seed_members(void)
 static void seed_records(void)
 {
     bytes_writer message = {0};
-    plan_record record = {.dtype = BANYAN_BF16, .ndim = 2, .shape = {64, 32}, .wanted = "w"};
+    planner_record record = {.dtype = BANYAN_BF16, .ndim = 2, .shape = {64, 32}, .wanted = "w"};
     record.box = (banyan_box){2, {8, 0}, {8, 32}};
-    plan_record_write(&message, &record);
+    planner_record_write(&message, &record);
     seed_of(RECORD, &message);
-    record =
-        (plan_record){.dtype = BANYAN_F32, .ndim = 1, .shape = {99}, .is_note = true, .level = 3};
-    plan_record_write(&message, &record);
+    record = (planner_record){
+        .dtype = BANYAN_F32, .ndim = 1, .shape = {99}, .is_note = true, .level = 3};
+    planner_record_write(&message, &record);
     seed_of(RECORD, &message);
 }
 
@@ -128,14 +128,14 @@ static void try_id(const uint8_t *data, size_t size)
 
 static void try_record(const uint8_t *data, size_t size)
 {
-    plan_record record;
-    if (!fuzz_took(plan_record_read("key", data, size, &record)))
+    planner_record record;
+    if (!fuzz_took(planner_record_read("key", data, size, &record)))
         return;
     FUZZ_REQUIRE(record.ndim >= 0 && record.ndim <= BANYAN_MAX_DIMS);
     if (!record.is_note)
         FUZZ_REQUIRE(box_fits(&record.box, record.ndim, record.shape));
     bytes_writer again = {0};
-    plan_record_write(&again, &record);
+    planner_record_write(&again, &record);
     FUZZ_REQUIRE(!again.failed && again.count <= size);
     bytes_writer_free(&again);
 }

@@ -98,7 +98,7 @@ static void choose_by_steps(banyan_world *world, void *context)
 {
     banyan_mixed_options options = in_one_node();
     banyan_mixed *mixed;
-    CHECK_OK(banyan_mixed_create(world, &options, &mixed));
+    CHECK_OK(banyan_mixed_open_empty(world, &options, &mixed));
     CHECK_OK(banyan_mixed_load_autotune(mixed, context));
     check_choice(mixed, 1024, BANYAN_MIXED_SINGLE);
     CHECK_OK(banyan_mixed_init_virtual_memory(mixed));

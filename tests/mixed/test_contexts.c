@@ -113,10 +113,11 @@ static void open_again(banyan_world *world, void *context)
         options.local_tp = odd ? 1 : 2;
         CHECK_FAILS(banyan_mixed_open(world, &options, &mixed), BANYAN_ERR_MISMATCH, "local_tp");
         options.local_tp = 3;
-        CHECK_FAILS(banyan_mixed_create(world, &options, &mixed), BANYAN_ERR_INVALID, "local_tp 3");
+        CHECK_FAILS(banyan_mixed_open_empty(world, &options, &mixed), BANYAN_ERR_INVALID,
+                    "local_tp 3");
         options.local_tp = 2;
         options.min_num_steps = odd ? -1 : 4;
-        CHECK_FAILS(banyan_mixed_create(world, &options, &mixed), BANYAN_ERR_INVALID,
+        CHECK_FAILS(banyan_mixed_open_empty(world, &options, &mixed), BANYAN_ERR_INVALID,
                     "rank 1: mixed collectives with a min_num_steps of -1");
         options.min_num_steps = 4;
         CHECK(!mixed);

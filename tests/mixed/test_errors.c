@@ -119,7 +119,7 @@ static void take_steps(banyan_world *world, void *context)
     mixed_one call = {BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_ONE_SHOT, DATA_WHOLE, 2, 3, false};
     case_open(&c, &options, 100);
     CHECK_OK(banyan_mixed_close(c.mixed));
-    CHECK_OK(banyan_mixed_create(world, &options, &c.mixed));
+    CHECK_OK(banyan_mixed_open_empty(world, &options, &c.mixed));
     case_fill(&c, &call);
     CHECK_FAILS(case_call(&c, &call), BANYAN_ERR_INVALID, "banyan_mixed_init_virtual_memory");
     CHECK_OK(banyan_mixed_valid_modes(c.mixed, call.op, modes, 0, &count));
@@ -177,7 +177,7 @@ static void calls_without_a_context_are_refused(void **state)
     size_t count;
     (void)state;
     CHECK_NULL(banyan_mixed_open(NULL, NULL, &mixed), world);
-    CHECK_NULL(banyan_mixed_create(NULL, NULL, &mixed), world);
+    CHECK_NULL(banyan_mixed_open_empty(NULL, NULL, &mixed), world);
     CHECK_NULL(banyan_mixed_init_virtual_memory(NULL), mixed);
     CHECK_NULL(banyan_mixed_init_nvshmem(NULL), mixed);
     CHECK_NULL(banyan_mixed_run_autotune(NULL), mixed);
@@ -211,7 +211,7 @@ static void pass_no_outputs(banyan_world *world, void *context)
     size_t count;
     bool odd = banyan_world_rank(world) == 1;
     CHECK_NULL(banyan_mixed_open(world, &options, odd ? NULL : &mixed), mixed);
-    CHECK_NULL(banyan_mixed_create(world, &options, odd ? NULL : &mixed), mixed);
+    CHECK_NULL(banyan_mixed_open_empty(world, &options, odd ? NULL : &mixed), mixed);
     CHECK_OK(banyan_mixed_open(world, &options, &mixed));
     CHECK_NULL(banyan_mixed_valid_ops(mixed, NULL, 0, NULL), count);
     CHECK_NULL(banyan_mixed_valid_ops(mixed, NULL, 1, &count), ops);
@@ -332,7 +332,8 @@ static void refuse_memory(banyan_mixed *mixed)
                 "not dense: dimension 0 has stride 7 instead of 6");
     make_right(&t, GATHER);
     t.out.byte_offset = 2;
-    refuse_call(mixed, &t, GATHER, BANYAN_MIXED_AUTO, "not a multiple of the 4 bytes of an element");
+    refuse_call(mixed, &t, GATHER, BANYAN_MIXED_AUTO,
+                "not a multiple of the 4 bytes of an element");
     make_right(&t, GATHER);
     t.out.data = t.in_data;
     refuse_call(mixed, &t, GATHER, BANYAN_MIXED_AUTO, "overlaps the input");

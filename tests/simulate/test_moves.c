@@ -15,7 +15,7 @@ static banyan_move move(int rank, int peer, int lane, uint64_t bytes)
     return (banyan_move){.rank = rank,
                          .peer = peer,
                          .lane = lane,
-                         .by = BANYAN_BY_PROXY,
+                         .by = BANYAN_MOVE_BY_PROXY,
                          .what = "move",
                          .bytes = bytes,
                          .after = {BANYAN_NO_MOVE, BANYAN_NO_MOVE}};
@@ -78,7 +78,7 @@ static void a_kernel_takes_its_launch_and_what_its_blocks_can_do(void **state)
     slow.local = 8e9;
     slow.store = 1e9;
     banyan_move copy = move(3, 3, 0, 1 << 20), put = move(3, 4, 0, 1 << 20);
-    copy.by = put.by = BANYAN_BY_BLOCKS;
+    copy.by = put.by = BANYAN_MOVE_BY_BLOCKS;
     check_near(seconds(&slow, &copy, 1), 5e-6 + 2 * (1 << 20) / (4 * 8e9));
     check_near(seconds(&slow, &put, 1), 5e-6 + (1 << 20) / (4 * 1e9) + LATENCY);
 }

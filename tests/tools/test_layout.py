@@ -111,7 +111,7 @@ class Layout(unittest.TestCase):
                       "--to", self.retyped(destination, "F32"))
         self.succeeds("reshard", "--model", self.model, "--iters", "2",
                       "--from", self.retyped(source, "F32"), "--to", destination)
-        # Of bf16, f32 has the bytes as its upper half.
+        # The upper half of an f32 has the bytes of a bf16.
         values = {"w": ("BF16", [4, 3], random.Random(3).randbytes(24))}
         folder, out = self.folder / "in", self.folder / "out"
         safetensors.write_folder(folder, values, 1)

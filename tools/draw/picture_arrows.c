@@ -76,7 +76,7 @@ static bool *find_actors(const picture *of)
 }
 
 /* One signal or wait. The k-th signal matches the k-th wait on the same counter. */
-struct message {
+struct arrow_signal {
     int rank, type, number; /* of the signaller's channel or semaphore */
     bool waits;
     double at_s;
@@ -84,13 +84,13 @@ struct message {
 };
 
 struct messages {
-    struct message *data;
+    struct arrow_signal *data;
     size_t count, room;
 };
 
 enum { MEMORY, PORT, SEMAPHORE };
 
-static banyan_status add_message(struct messages *all, const struct message *added)
+static banyan_status add_message(struct messages *all, const struct arrow_signal *added)
 {
     RETURN_IF_FAILED(picture_grow((void **)&all->data, &all->room, all->count, sizeof *all->data));
     all->data[all->count++] = *added;
@@ -118,12 +118,12 @@ static banyan_status picture_arrows_add_channels(const picture *of, size_t i, bo
     const char *type = picture_arrows_text_of(op, "channel_type");
     size_t count = json_array_size(json_object_get(op, "channel_ids"));
     for (size_t k = 0; k < count; k++) {
-        struct message signal = {.rank = step->rank,
-                                 .type = strcmp(type, "port") == 0 ? PORT : MEMORY,
-                                 .number = picture_channel_of(of, step, k),
-                                 .waits = waits,
-                                 .at_s = waits ? step->ended_s : step->began_s,
-                                 .step = i};
+        struct arrow_signal signal = {.rank = step->rank,
+                                      .type = strcmp(type, "port") == 0 ? PORT : MEMORY,
+                                      .number = picture_channel_of(of, step, k),
+                                      .waits = waits,
+                                      .at_s = waits ? step->ended_s : step->began_s,
+                                      .step = i};
         if (waits) {
             int peer = picture_channel_peer(of, step->rank, type, signal.number);
             signal.number = other_end(of, step->rank, type, signal.number, peer);
@@ -141,12 +141,12 @@ static banyan_status add_semaphores(const picture *of, size_t i, bool waits, str
     json_t *id;
     json_array_foreach(json_object_get(picture_op_of(of, step), "semaphore_ids"), k, id)
     {
-        struct message signal = {.rank = step->rank,
-                                 .type = SEMAPHORE,
-                                 .number = (int)picture_number(id),
-                                 .waits = waits,
-                                 .at_s = waits ? step->ended_s : step->began_s,
-                                 .step = i};
+        struct arrow_signal signal = {.rank = step->rank,
+                                      .type = SEMAPHORE,
+                                      .number = (int)picture_number(id),
+                                      .waits = waits,
+                                      .at_s = waits ? step->ended_s : step->began_s,
+                                      .step = i};
         RETURN_IF_FAILED(add_message(all, &signal));
     }
     return BANYAN_OK;
@@ -164,7 +164,7 @@ static banyan_status collect_step(const picture *of, size_t i, struct messages *
     return BANYAN_OK;
 }
 
-static int compare_whom(const struct message *a, const struct message *b)
+static int compare_whom(const struct arrow_signal *a, const struct arrow_signal *b)
 {
     if (a->rank != b->rank)
         return a->rank < b->rank ? -1 : 1;
@@ -175,7 +175,7 @@ static int compare_whom(const struct message *a, const struct message *b)
 
 static int compare_messages(const void *a, const void *b)
 {
-    const struct message *first = a, *second = b;
+    const struct arrow_signal *first = a, *second = b;
     int whom = compare_whom(first, second);
     if (whom != 0)
         return whom;
@@ -187,7 +187,7 @@ static int compare_messages(const void *a, const void *b)
 }
 
 /* Acquires that a semaphore's initial value serves wait for no release. */
-static size_t picture_arrows_initially(const picture *of, const struct message *signal)
+static size_t picture_arrows_initially(const picture *of, const struct arrow_signal *signal)
 {
     if (signal->type != SEMAPHORE)
         return 0;
@@ -198,13 +198,13 @@ static size_t picture_arrows_initially(const picture *of, const struct message *
 }
 
 /* Join signals, from `first` on, with the waits behind them, up to `end`. */
-static banyan_status join_messages(picture *of, const struct message *first,
-                                   const struct message *end)
+static banyan_status join_messages(picture *of, const struct arrow_signal *first,
+                                   const struct arrow_signal *end)
 {
-    const struct message *wait = first, *signal = first;
+    const struct arrow_signal *wait = first, *signal = first;
     while (wait < end && !wait->waits)
         wait++;
-    const struct message *signals_end = wait;
+    const struct arrow_signal *signals_end = wait;
     size_t skipped = picture_arrows_initially(of, first);
     if ((size_t)(end - wait) <= skipped)
         return BANYAN_OK;

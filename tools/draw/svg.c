@@ -25,7 +25,7 @@ struct node {
     double top, height, taken;
 };
 
-struct picture {
+struct svg_picture {
     FILE *file;
     const svg_flows *flows;
     struct node *senders, *receivers;
@@ -33,7 +33,7 @@ struct picture {
     double height, scale; /* scale: pixels a byte */
 };
 
-static uint64_t draw_svg_flow(const struct picture *picture, int sender, int receiver)
+static uint64_t draw_svg_flow(const struct svg_picture *picture, int sender, int receiver)
 {
     return picture->flows->bytes[(size_t)sender * (size_t)picture->flows->ranks + (size_t)receiver];
 }
@@ -53,7 +53,7 @@ static int count_active(const struct node *nodes, int ranks)
     return active;
 }
 
-static void sum_up(struct picture *picture)
+static void sum_up(struct svg_picture *picture)
 {
     int ranks = picture->flows->ranks;
     for (int sender = 0; sender < ranks; sender++) {
@@ -68,7 +68,7 @@ static void sum_up(struct picture *picture)
 }
 
 /* Stack one side's ranks in the middle of the height. */
-static void draw_svg_stack(const struct picture *picture, struct node *nodes)
+static void draw_svg_stack(const struct svg_picture *picture, struct node *nodes)
 {
     int ranks = picture->flows->ranks, active = count_active(nodes, ranks);
     double used = (double)picture->total * picture->scale + (active > 1 ? GAP * (active - 1) : 0);
@@ -82,7 +82,7 @@ static void draw_svg_stack(const struct picture *picture, struct node *nodes)
     }
 }
 
-static void draw_svg_arrange(struct picture *picture)
+static void draw_svg_arrange(struct svg_picture *picture)
 {
     int ranks = picture->flows->ranks;
     sum_up(picture);
@@ -96,7 +96,7 @@ static void draw_svg_arrange(struct picture *picture)
     draw_svg_stack(picture, picture->receivers);
 }
 
-static void draw_band(const struct picture *picture, int sender, int receiver)
+static void draw_band(const struct svg_picture *picture, int sender, int receiver)
 {
     uint64_t bytes = draw_svg_flow(picture, sender, receiver);
     if (bytes == 0)
@@ -117,7 +117,7 @@ static void draw_band(const struct picture *picture, int sender, int receiver)
             x0 + bend, y0 + thick, x0, y0 + thick, sender, receiver, text_bytes(bytes, amount));
 }
 
-static void draw_node(const struct picture *picture, const struct node *node, int rank,
+static void draw_node(const struct svg_picture *picture, const struct node *node, int rank,
                       bool is_sender)
 {
     if (node->bytes == 0)
@@ -135,7 +135,7 @@ static void draw_node(const struct picture *picture, const struct node *node, in
              is_sender ? "text-anchor=\"end\"" : "", label);
 }
 
-static void draw_svg_draw_legend(const struct picture *picture)
+static void draw_svg_draw_legend(const struct svg_picture *picture)
 {
     double y = TOP + picture->height + 40;
     char label[128], amount[TEXT_NUMBER_BYTES], colour[32];
@@ -156,7 +156,7 @@ static void draw_svg_draw_legend(const struct picture *picture)
     svg_text(picture->file, LEFT, y + 26, "fill=\"#5b6472\"", picture->flows->caption);
 }
 
-static void draw_svg_draw(const struct picture *picture)
+static void draw_svg_draw(const struct svg_picture *picture)
 {
     const svg_flows *flows = picture->flows;
     double height = TOP + picture->height + BOTTOM;
@@ -184,7 +184,7 @@ static void draw_svg_draw(const struct picture *picture)
 
 bool svg_write(const char *path, const svg_flows *flows)
 {
-    struct picture picture = {.flows = flows};
+    struct svg_picture picture = {.flows = flows};
     struct node *nodes = calloc(2 * (size_t)flows->ranks, sizeof *nodes);
     out_file file;
     bool written = false;

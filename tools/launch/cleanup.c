@@ -118,7 +118,7 @@ void guard_remove(const helper *guard, pid_t group)
     helper_send(guard, &word, sizeof word);
 }
 
-/* How long the processes of a killed run may take to end. */
+/* Time that the processes of a killed run may take to end. */
 #define TAKE_OVER_SECONDS 2.0
 
 static bool set_path(work_folder *folder, const char *result)

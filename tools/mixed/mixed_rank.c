@@ -11,7 +11,7 @@
 /* Contents of an output before a checked run. */
 #define POISON 0xa5
 
-struct rank_run {
+struct mixed_rank_run {
     const mixed_job *job;
     int rank;
     banyan_world *world;
@@ -19,11 +19,11 @@ struct rank_run {
     banyan_mixed_grid grid;
     banyan_memory *input, *output;  /* on GPUs */
     char *host_input, *host_output; /* on the host, the tensors themselves */
-    struct found *all_found;        /* of every rank */
+    struct mixed_found *all_found;  /* of every rank */
     progress bar;                   /* of rank 0 */
 };
 
-struct found {
+struct mixed_found {
     uint64_t checked, wrong, index;
     double expected, found;
 };
@@ -94,8 +94,8 @@ struct tensors {
     uint64_t input_elems, output_elems;
 };
 
-static void mixed_rank_make_tensors(const struct rank_run *run, banyan_mixed_op op, uint64_t rows,
-                                    struct tensors *made)
+static void mixed_rank_make_tensors(const struct mixed_rank_run *run, banyan_mixed_op op,
+                                    uint64_t rows, struct tensors *made)
 {
     const mixed_job *job = run->job;
     uint64_t dp = (uint64_t)run->grid.dp;
@@ -116,7 +116,7 @@ static void mixed_rank_make_tensors(const struct rank_run *run, banyan_mixed_op 
     made->output.shape = made->output_shape;
 }
 
-static banyan_status mixed_rank_fill(const struct rank_run *run, const struct tensors *with)
+static banyan_status mixed_rank_fill(const struct mixed_rank_run *run, const struct tensors *with)
 {
     DLDataType dtype = run->job->options.dtype;
     size_t elem = banyan_dtype_bytes(dtype);
@@ -130,12 +130,12 @@ static banyan_status mixed_rank_fill(const struct rank_run *run, const struct te
     return banyan_memory_copy(with->output.data, run->host_output, with->output_elems * elem);
 }
 
-static banyan_status mixed_rank_compare(const struct rank_run *run, banyan_mixed_op op,
+static banyan_status mixed_rank_compare(const struct mixed_rank_run *run, banyan_mixed_op op,
                                         uint64_t elems, const struct tensors *with,
-                                        struct found *found)
+                                        struct mixed_found *found)
 {
     DLDataType dtype = run->job->options.dtype;
-    *found = (struct found){.checked = with->output_elems};
+    *found = (struct mixed_found){.checked = with->output_elems};
     if (run->job->on_gpus)
         RETURN_IF_FAILED(banyan_memory_copy(run->host_output, with->output.data,
                                             with->output_elems * banyan_dtype_bytes(dtype)));
@@ -154,12 +154,12 @@ static banyan_status mixed_rank_compare(const struct rank_run *run, banyan_mixed
 }
 
 /* Combine all ranks' results into the cell. */
-static banyan_status mixed_rank_gather(const struct rank_run *run, const struct found *mine,
-                                       mixed_cell *cell)
+static banyan_status mixed_rank_gather(const struct mixed_rank_run *run,
+                                       const struct mixed_found *mine, mixed_cell *cell)
 {
     RETURN_IF_FAILED(banyan_world_allgather(run->world, mine, sizeof *mine, run->all_found));
     for (int r = 0; r < run->job->ranks && run->rank == 0; r++) {
-        const struct found *one = &run->all_found[r];
+        const struct mixed_found *one = &run->all_found[r];
         if (cell->wrong == 0 && one->wrong > 0) {
             cell->wrong_rank = r;
             cell->wrong_index = one->index;
@@ -172,12 +172,12 @@ static banyan_status mixed_rank_gather(const struct rank_run *run, const struct 
     return BANYAN_OK;
 }
 
-static banyan_status run_cell(const struct rank_run *run, mixed_size *size, banyan_mixed_op op,
-                              banyan_mixed_mode mode)
+static banyan_status run_cell(const struct mixed_rank_run *run, mixed_size *size,
+                              banyan_mixed_op op, banyan_mixed_mode mode)
 {
     mixed_cell *cell = &size->cells[op][mode];
     struct tensors with;
-    struct found found;
+    struct mixed_found found;
     uint64_t ns;
     mixed_rank_make_tensors(run, op, size->rows, &with);
     RETURN_IF_FAILED(mixed_rank_fill(run, &with));
@@ -193,7 +193,7 @@ static banyan_status run_cell(const struct rank_run *run, mixed_size *size, bany
     return BANYAN_OK;
 }
 
-static bool is_valid(const struct rank_run *run, banyan_mixed_op op, banyan_mixed_mode mode)
+static bool is_valid(const struct mixed_rank_run *run, banyan_mixed_op op, banyan_mixed_mode mode)
 {
     banyan_mixed_mode modes[BANYAN_MIXED_MODES];
     size_t count = 0, i = 0;
@@ -204,15 +204,16 @@ static bool is_valid(const struct rank_run *run, banyan_mixed_op op, banyan_mixe
 }
 
 /* NCCL's modes are valid until NCCL fails to start: then they are left out. */
-static banyan_status try_cell(const struct rank_run *run, mixed_size *size, banyan_mixed_op op,
-                              banyan_mixed_mode mode)
+static banyan_status try_cell(const struct mixed_rank_run *run, mixed_size *size,
+                              banyan_mixed_op op, banyan_mixed_mode mode)
 {
     bool was_valid = is_valid(run, op, mode);
     banyan_status status = run_cell(run, size, op, mode);
     return status != BANYAN_OK && was_valid && !is_valid(run, op, mode) ? BANYAN_OK : status;
 }
 
-static banyan_status run_chosen(const struct rank_run *run, mixed_size *size, banyan_mixed_op op)
+static banyan_status run_chosen(const struct mixed_rank_run *run, mixed_size *size,
+                                banyan_mixed_op op)
 {
     banyan_mixed_mode chosen;
     uint64_t bytes = mixed_job_bytes(run->job, size);
@@ -223,7 +224,8 @@ static banyan_status run_chosen(const struct rank_run *run, mixed_size *size, ba
     return BANYAN_OK;
 }
 
-static banyan_status run_modes(const struct rank_run *run, mixed_size *size, banyan_mixed_op op)
+static banyan_status run_modes(const struct mixed_rank_run *run, mixed_size *size,
+                               banyan_mixed_op op)
 {
     const mixed_job *job = run->job;
     if (job->mode_name)
@@ -236,7 +238,7 @@ static banyan_status run_modes(const struct rank_run *run, mixed_size *size, ban
     return BANYAN_OK;
 }
 
-static banyan_status run_op(const struct rank_run *run, mixed_size *size, banyan_mixed_op op)
+static banyan_status run_op(const struct mixed_rank_run *run, mixed_size *size, banyan_mixed_op op)
 {
     banyan_mixed_mode chosen;
     banyan_mixed_timing any;
@@ -250,7 +252,7 @@ static banyan_status run_op(const struct rank_run *run, mixed_size *size, banyan
     return BANYAN_OK;
 }
 
-static void show_rows(const struct rank_run *run, size_t s)
+static void show_rows(const struct mixed_rank_run *run, size_t s)
 {
     char rows[TEXT_NUMBER_BYTES], what[TEXT_NUMBER_BYTES + 8];
     uint64_t count = run->job->sizes[s].rows;
@@ -258,7 +260,7 @@ static void show_rows(const struct rank_run *run, size_t s)
     progress_show(&run->bar, what, (double)s / (double)run->job->size_count);
 }
 
-static banyan_status mixed_rank_run_all(const struct rank_run *run)
+static banyan_status mixed_rank_run_all(const struct mixed_rank_run *run)
 {
     const mixed_job *job = run->job;
     banyan_mixed_op ops[BANYAN_MIXED_OPS];
@@ -276,7 +278,7 @@ static banyan_status mixed_rank_run_all(const struct rank_run *run)
     return job->save_path ? banyan_mixed_save_autotune(run->mixed, job->save_path) : BANYAN_OK;
 }
 
-static banyan_status mixed_rank_take_buffers(struct rank_run *run)
+static banyan_status mixed_rank_take_buffers(struct mixed_rank_run *run)
 {
     const mixed_job *job = run->job;
     uint64_t bytes =
@@ -293,7 +295,7 @@ static banyan_status mixed_rank_take_buffers(struct rank_run *run)
     return banyan_memory_alloc_on(run->world, job->options.device, bytes, &run->output);
 }
 
-static banyan_status give_buffers_back(struct rank_run *run)
+static banyan_status give_buffers_back(struct mixed_rank_run *run)
 {
     RETURN_IF_FAILED(banyan_world_barrier(run->world));
     banyan_memory_free(run->output);
@@ -304,7 +306,7 @@ static banyan_status give_buffers_back(struct rank_run *run)
     return BANYAN_OK;
 }
 
-static banyan_status mixed_rank_run_job(struct rank_run *run)
+static banyan_status mixed_rank_run_job(struct mixed_rank_run *run)
 {
     RETURN_IF_FAILED(banyan_world_open(NULL, &run->world));
     progress_show(&run->bar, "opening", 0);
@@ -323,7 +325,7 @@ int mixed_rank(int rank, void *context)
     mixed_job job = *(const mixed_job *)context;
     if (job.on_gpus)
         job.options.device = BANYAN_CUDA(rank);
-    struct rank_run run = {.job = &job, .rank = rank};
+    struct mixed_rank_run run = {.job = &job, .rank = rank};
     progress_begin(&run.bar, rank == 0, "measuring", 1, false);
     banyan_status status = mixed_rank_run_job(&run);
     progress_end(&run.bar);

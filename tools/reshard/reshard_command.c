@@ -13,13 +13,13 @@
 #define WHO "banyan reshard"
 #define DEFAULT_ITERS 5
 
-struct arguments {
+struct reshard_arguments {
     reshard_job job; /* iters 0: not given */
     const char *in, *memory, *transform;
     char **argv;
 };
 
-static bool speaks_mpi(const struct arguments *given)
+static bool speaks_mpi(const struct reshard_arguments *given)
 {
     return given->job.how.backend && strcmp(given->job.how.backend, "mpi") == 0;
 }
@@ -36,7 +36,7 @@ static int run_under_mpi(reshard_job *job, int rank)
     return code;
 }
 
-static int reshard_command_run_ranks(reshard_job *job, const struct arguments *given)
+static int reshard_command_run_ranks(reshard_job *job, const struct reshard_arguments *given)
 {
     int rank = under_mpi_rank();
     if (rank >= 0)
@@ -46,7 +46,7 @@ static int reshard_command_run_ranks(reshard_job *job, const struct arguments *g
     return forked_run(WHO, job->spec.ranks, reshard_rank, job, job->failed);
 }
 
-static int run_pattern(struct arguments *given)
+static int run_pattern(struct reshard_arguments *given)
 {
     reshard_job *job = &given->job;
     int code = 1;
@@ -70,7 +70,7 @@ static int run_pattern(struct arguments *given)
 }
 
 /* Return the first contradiction, or NULL. */
-static const char *reshard_command_contradiction(const struct arguments *given)
+static const char *reshard_command_contradiction(const struct reshard_arguments *given)
 {
     if (!given->in)
         return given->job.out    ? "--out DIR needs --in DIR"
@@ -87,7 +87,7 @@ static const char *reshard_command_contradiction(const struct arguments *given)
     return NULL;
 }
 
-static int reshard_command_run(const option_table *table, struct arguments *given)
+static int reshard_command_run(const option_table *table, struct reshard_arguments *given)
 {
     const char *wrong = reshard_command_contradiction(given);
     if (wrong)
@@ -110,7 +110,7 @@ static int reshard_command_run(const option_table *table, struct arguments *give
 
 static int reshard(int argc, char **argv)
 {
-    struct arguments given = {.argv = argv};
+    struct reshard_arguments given = {.argv = argv};
     const option_entry entries[] = {
         {"model", 'm', OPTION_TEXT, &given.job.spec.model_path, "FILE",
          "tensor list (JSON), Hugging Face folder or safetensors file", 0, 0},

@@ -33,12 +33,12 @@ static bool find_part(const char *name, char *path, size_t bytes)
 }
 
 /* The output file of the benchmark, or a temporary one. */
-typedef struct figures {
+typedef struct bench_figures {
     const char *path;
     char own[32];
-} figures;
+} bench_figures;
 
-static bool figures_open(figures *made, char **rest, int count)
+static bool figures_open(bench_figures *made, char **rest, int count)
 {
     for (int i = 0; i + 1 < count; i++)
         if (strcmp(rest[i], "--json") == 0)
@@ -77,7 +77,7 @@ static void run_torch(int ranks, const char *path)
 static int run_on_gpus(const option_table *table, int ranks, char **rest, int count)
 {
     char path[PATH_MAX];
-    figures file = {0};
+    bench_figures file = {0};
     if (!find_part("gpu_bench", path, sizeof path))
         return options_refuse(
             table,

@@ -12,15 +12,15 @@
 
 #define WHO "banyan check"
 
-typedef struct arguments {
+typedef struct check_arguments {
     uint64_t size;
     bool json, no_warnings, reshard;
     int max_findings, max_steps; /* max_steps 0: not given */
-} arguments;
+} check_arguments;
 
 /* Check a plan and set `*text` to the report, to be freed. Returns the exit code; `*text` is NULL,
  * with the error set, if the file is not a plan or cannot be checked. */
-static int check_plan(const char *path, const arguments *given, char **text)
+static int check_plan(const char *path, const check_arguments *given, char **text)
 {
     banyan_plan *plan;
     banyan_check_report *report;
@@ -65,14 +65,14 @@ static int check_command_case(const char *path, bool json, char **text)
 }
 
 /* Return the entry of a file that cannot be checked, for a list of reports. */
-static json_t *error_json(const arguments *given, const char *path)
+static json_t *error_json(const check_arguments *given, const char *path)
 {
     return json_pack("{s:s, s:s}", given->reshard ? "case" : "plan", path, "error",
                      banyan_last_error());
 }
 
 /* Returns the worst exit code. A single file gives an object in JSON, several give a list. */
-static int check_command_check_all(const arguments *given, char **paths, int count)
+static int check_command_check_all(const check_arguments *given, char **paths, int count)
 {
     json_t *list = given->json ? json_array() : NULL;
     int worst = 0;
@@ -102,7 +102,7 @@ static int check_command_check_all(const arguments *given, char **paths, int cou
 
 int check_command(int argc, char **argv)
 {
-    arguments given = {.max_findings = 100};
+    check_arguments given = {.max_findings = 100};
     const option_entry entries[] = {
         {"size", 's', OPTION_BYTES, &given.size, "BYTES",
          "check this message size, such as 64K (one size of every class)", 0, 0},

@@ -17,7 +17,7 @@
 #define WHO "banyan run"
 #define DTYPE_DEFAULT "f32"
 
-struct arguments {
+struct run_arguments {
     run_job job;
     const char *memory;
     bool apart, no_check;
@@ -62,7 +62,7 @@ static bool run_command_check(const banyan_plan *plan, const char *path)
     return sound;
 }
 
-static banyan_status run_command_make_sizes(const struct arguments *given, run_job *job)
+static banyan_status run_command_make_sizes(const struct run_arguments *given, run_job *job)
 {
     message fitting[MESSAGES_MOST];
     RETURN_IF_FAILED(message_fit_range(job->plan, job->data.elem_bytes, given->range[0],
@@ -100,7 +100,7 @@ static int run_command_run_ranks(run_job *job)
     return run_command_print_wrong(job) ? 1 : code;
 }
 
-static int run_with_failure(const struct arguments *given, run_job *job)
+static int run_with_failure(const struct run_arguments *given, run_job *job)
 {
     size_t bytes = MESSAGES_MOST * sizeof *job->sizes;
     void *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -131,7 +131,7 @@ static banyan_status read_plan(run_job *job, banyan_plan **plan)
     return BANYAN_OK;
 }
 
-static int run_command_run(struct arguments *given)
+static int run_command_run(struct run_arguments *given)
 {
     run_job *job = &given->job;
     banyan_plan *plan = NULL;
@@ -154,9 +154,9 @@ static int run_command_run(struct arguments *given)
 
 int run_command(int argc, char **argv)
 {
-    struct arguments given = {.job = {.dtype_name = DTYPE_DEFAULT, .workers = 1, .rounds = 1},
-                              .range = {UINT64_C(1) << 10, UINT64_C(64) << 20},
-                              .step_factor = 2};
+    struct run_arguments given = {.job = {.dtype_name = DTYPE_DEFAULT, .workers = 1, .rounds = 1},
+                                  .range = {UINT64_C(1) << 10, UINT64_C(64) << 20},
+                                  .step_factor = 2};
     run_job *job = &given.job;
     const option_entry entries[] = {
         {"size", 's', OPTION_BYTES_RANGE, given.range, "LOW:HIGH",

@@ -21,7 +21,7 @@
 static const int poisons[RUN_TURNS] = {0xa5, 0x5a};
 
 /* A rank's result for its output. */
-struct found {
+struct run_found {
     run_wrong wrong;
     uint64_t checked;
 };
@@ -36,7 +36,7 @@ struct rank_run {
     char *ordinary[2];          /* on the host; on GPUs, images of device memory */
     char *input, *output;       /* where the longest message's begin */
     banyan_loaded_plan *loaded;
-    struct found *all_found; /* of every rank */
+    struct run_found *all_found; /* of every rank */
     double *all_seconds;
 };
 
@@ -171,7 +171,7 @@ static banyan_status run_rank_fill(const struct rank_run *run, const struct buff
 
 static banyan_status run_rank_compare(const struct rank_run *run, const run_size *size,
                                       const struct buffers *with, unsigned turn,
-                                      struct found *found)
+                                      struct run_found *found)
 {
     banyan_plan_result *parts;
     size_t count;
@@ -188,11 +188,11 @@ static banyan_status run_rank_compare(const struct rank_run *run, const run_size
 
 /* Gather results; rank 0 notes them for all. */
 static banyan_status gather_found(const struct rank_run *run, run_size *size, unsigned turn,
-                                  const struct found *mine)
+                                  const struct run_found *mine)
 {
     RETURN_IF_FAILED(banyan_world_allgather(run->world, mine, sizeof *mine, run->all_found));
     for (int r = 0; r < run->ranks && run->rank == 0; r++) {
-        const struct found *its = &run->all_found[r];
+        const struct run_found *its = &run->all_found[r];
         if (size->wrong == 0 && its->wrong.count > 0) {
             size->wrong_rank = r;
             size->wrong_turn = turn;
@@ -214,7 +214,7 @@ static banyan_status check_turn(const struct rank_run *run, run_size *size,
     RETURN_IF_FAILED(run_once(run, size, with));
     if (!run->job->data.said)
         return BANYAN_OK;
-    struct found found = {0};
+    struct run_found found = {0};
     RETURN_IF_FAILED(run_rank_compare(run, size, with, turn, &found));
     return gather_found(run, size, turn, &found);
 }

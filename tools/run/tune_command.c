@@ -28,14 +28,14 @@ typedef struct tune_job {
     failure *failed;
 } tune_job;
 
-typedef struct measurement {
+typedef struct tune_measurement {
     banyan_tune_time time;
     char algorithm[64]; /* time.algorithm is NULL */
-} measurement;
+} tune_measurement;
 
 typedef struct measurements {
     progress bar;
-    measurement *all;
+    tune_measurement *all;
     size_t count, room;
 } measurements;
 
@@ -44,13 +44,13 @@ static void keep_time(void *context, const banyan_tune_time *time)
     measurements *kept = context;
     if (kept->count == kept->room) {
         size_t room = kept->room ? 2 * kept->room : 256;
-        measurement *all = realloc(kept->all, room * sizeof *all);
+        tune_measurement *all = realloc(kept->all, room * sizeof *all);
         if (!all)
             return; /* its row is in the table all the same */
         kept->all = all;
         kept->room = room;
     }
-    measurement *one = &kept->all[kept->count++];
+    tune_measurement *one = &kept->all[kept->count++];
     one->time = *time;
     snprintf(one->algorithm, sizeof one->algorithm, "%s", time->algorithm);
     one->time.algorithm = NULL;
@@ -71,9 +71,9 @@ static void print_algorithm(const char *name, int instances)
 }
 
 /* A line for the `count` measurements of one message: the fastest, and the next algorithm. */
-static void print_message(const measurement *of, size_t count)
+static void print_message(const tune_measurement *of, size_t count)
 {
-    const measurement *best = of, *next = NULL;
+    const tune_measurement *best = of, *next = NULL;
     for (size_t i = 1; i < count; i++)
         best = of[i].time.ns < best->time.ns ? &of[i] : best;
     for (size_t i = 0; i < count; i++) {

@@ -20,7 +20,7 @@
 
 #define WHO "banyan simulate"
 
-struct arguments {
+struct simulate_arguments {
     const char *path, *algorithm, *topology_name, *trace_path, *dtype_name, *tuning_path;
     int instances; /* of the algorithm; 0: as tuned */
     simulate_reshard_arguments reshard;
@@ -38,9 +38,9 @@ typedef struct sized_plan {
 } sized_plan;
 
 /* The algorithm's parameters for messages whose longer buffer has `bytes`. */
-static banyan_status choose_params(const struct arguments *given, const banyan_topology *topology,
-                                   DLDataType dtype, uint64_t bytes,
-                                   banyan_algorithm_params *params)
+static banyan_status choose_params(const struct simulate_arguments *given,
+                                   const banyan_topology *topology, DLDataType dtype,
+                                   uint64_t bytes, banyan_algorithm_params *params)
 {
     banyan_topology_info machine = banyan_topology_describe(topology);
     banyan_algorithm_info info;
@@ -64,7 +64,7 @@ static banyan_status choose_params(const struct arguments *given, const banyan_t
 
 /* Make `*made` the plan for this size. Algorithms are compiled here, since a plan of a thousand
  * ranks is a gigabyte of JSON, which takes longer to read than to simulate. */
-static banyan_status simulate_command_make_plan(const struct arguments *given,
+static banyan_status simulate_command_make_plan(const struct simulate_arguments *given,
                                                 const banyan_topology *topology, DLDataType dtype,
                                                 uint64_t bytes, sized_plan *made)
 {
@@ -80,7 +80,7 @@ static banyan_status simulate_command_make_plan(const struct arguments *given,
 }
 
 typedef struct simulated {
-    const struct arguments *given;
+    const struct simulate_arguments *given;
     const banyan_topology *topology;
     DLDataType dtype;
     const progress *bar;
@@ -103,7 +103,7 @@ static banyan_status simulate_size(const simulated *of, const banyan_plan *plan,
 }
 
 /* The sizes that are asked for, ascending; the plan rounds them. */
-static size_t wanted_sizes(const struct arguments *given, uint64_t wanted[MESSAGES_MOST])
+static size_t wanted_sizes(const struct simulate_arguments *given, uint64_t wanted[MESSAGES_MOST])
 {
     uint64_t high = given->range[1], factor = (uint64_t)given->step_factor;
     size_t count = 0;
@@ -154,7 +154,7 @@ static banyan_status simulate_command_simulate(const simulated *of, sized_plan *
     return BANYAN_OK;
 }
 
-static int simulate_command_run(const struct arguments *given)
+static int simulate_command_run(const struct simulate_arguments *given)
 {
     banyan_topology *topology = NULL;
     sized_plan longest = {0};
@@ -187,7 +187,7 @@ static int simulate_command_run(const struct arguments *given)
 
 int simulate_command(int argc, char **argv)
 {
-    struct arguments given = {
+    struct simulate_arguments given = {
         .dtype_name = "f32", .range = {UINT64_C(1) << 10, UINT64_C(64) << 20}, .step_factor = 2};
     job_spec *spec = &given.reshard.spec;
     const option_entry entries[] = {

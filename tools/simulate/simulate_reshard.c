@@ -16,7 +16,7 @@
 #define WHO "banyan simulate"
 
 static const char *const services[] = {
-    [BANYAN_SERVICE_DIRECT] = "direct", [BANYAN_SERVICE_PIPELINE] = "pipeline"};
+    [BANYAN_FORECAST_DIRECT] = "direct", [BANYAN_FORECAST_PIPELINE] = "pipeline"};
 #define SERVICES (sizeof services / sizeof services[0])
 
 /* A service's results before anything is printed. */
@@ -114,7 +114,7 @@ static void print_forecast(const job *of, size_t service)
     printf("\n%-10s%s, %.1f GB/s of all ranks; rank %d is the last", services[service],
            text_seconds(forecast->seconds, text),
            forecast->seconds > 0 ? gb / forecast->seconds : 0, forecast->critical_rank);
-    if (service == BANYAN_SERVICE_PIPELINE)
+    if (service == BANYAN_FORECAST_PIPELINE)
         printf("\n%-10s%s batches in %zu rounds, slots of %s", "",
                text_count(forecast->batches, text), (size_t)forecast->rounds,
                text_bytes(forecast->slot_bytes, slots));
@@ -167,7 +167,7 @@ static banyan_status simulate_reshard_print_json(const job *of)
     return json_print(object);
 }
 
-static banyan_status forecast_one(job *of, banyan_service_kind service)
+static banyan_status forecast_one(job *of, banyan_forecast_service service)
 {
     const simulate_reshard_arguments *given = of->given;
     banyan_forecast_options options = BANYAN_FORECAST_OPTIONS_INIT;
@@ -191,7 +191,7 @@ static banyan_status forecast_all(job *of)
         if (only && strcmp(only, services[service]) != 0)
             continue;
         progress_show(&of->bar, services[service], only ? 0 : (double)service / SERVICES);
-        status = forecast_one(of, (banyan_service_kind)service);
+        status = forecast_one(of, (banyan_forecast_service)service);
     }
     progress_end(&of->bar);
     return status;

@@ -79,7 +79,7 @@ static void topo_probe_reduce(const pair *of)
                           BANYAN_TB(0));
 }
 
-/* The lower rank of a pair calls, the other answers. */
+/* The lower rank of a pair signals, and the other answers. */
 static void topo_probe_call(const pair *of)
 {
     banyan_program_memory_channel *to = topo_probe_channel(of);
@@ -92,15 +92,15 @@ static void topo_probe_call(const pair *of)
     }
 }
 
-static void topo_probe_meet(banyan_program_memory_channel *to)
+static void topo_probe_barrier(banyan_program_memory_channel *to)
 {
     banyan_program_memory_signal(to, 0, BANYAN_SYNC_BOTH);
     banyan_program_memory_wait(to, 0, BANYAN_SYNC_BOTH);
 }
 
-static void meet_once(const pair *of)
+static void barrier_once(const pair *of)
 {
-    topo_probe_meet(topo_probe_channel(of));
+    topo_probe_barrier(topo_probe_channel(of));
 }
 
 /* Each rank reads what the other writes, repeatedly: every line moves from cache to cache. */
@@ -108,9 +108,9 @@ static void topo_probe_pass_on(const pair *of)
 {
     banyan_program_memory_channel *to = topo_probe_channel(of), *end = topo_probe_channel(of);
     banyan_program_memory_put(to, of->partner_scratch, of->input, BANYAN_TB(0));
-    topo_probe_meet(to);
+    topo_probe_barrier(to);
     banyan_program_copy(of->program, of->rank, of->output, of->scratch, BANYAN_TB(0));
-    topo_probe_meet(end);
+    topo_probe_barrier(end);
 }
 
 /* As pass_on, with sums, which are stored as they are computed. */
@@ -119,9 +119,9 @@ static void pass_sums_on(const pair *of)
     banyan_program_memory_channel *to = topo_probe_channel(of), *end = topo_probe_channel(of);
     banyan_program_reduce(of->program, of->rank, of->input, &of->output, 1, of->scratch, BANYAN_SUM,
                           BANYAN_TB(0));
-    topo_probe_meet(to);
+    topo_probe_barrier(to);
     banyan_program_memory_get(to, of->output, of->partner_scratch, BANYAN_TB(0));
-    topo_probe_meet(end);
+    topo_probe_barrier(end);
 }
 
 static void send_packets(const pair *of)
@@ -162,15 +162,15 @@ static void build_ranks(banyan_program *program, int ranks, probe_build build)
 
 /* A measured plan, with a message of SMALL_BYTES, and with a message for each working set or one
  * long message. */
-typedef struct measurement {
+typedef struct probe_measurement {
     const char *name;
     probe_build build;
     int touched; /* bytes touched per message byte; 0: not by working set */
     uint64_t long_bytes;
     double seconds[SETS + 1]; /* of a run, the fastest so far */
-} measurement;
+} probe_measurement;
 
-enum { COPY, COPIES, REDUCE, CALL, MEET, PASS_ON, PASS_SUMS, PACKETS, PORT, MEASUREMENTS };
+enum { COPY, COPIES, REDUCE, CALL, BARRIER, PASS_ON, PASS_SUMS, PACKETS, PORT, MEASUREMENTS };
 
 static banyan_status build_plan(int ranks, probe_build build, banyan_plan **plan)
 {
@@ -234,7 +234,7 @@ static uint64_t topo_probe_message_for(double working_set, int touched)
     return SMALL_BYTES * (lines < 2 ? 2 : lines);
 }
 
-static banyan_status take_measurement(int ranks, double rounds_s, measurement *of)
+static banyan_status take_measurement(int ranks, double rounds_s, probe_measurement *of)
 {
     uint64_t messages[SETS + 1] = {SMALL_BYTES};
     double seconds[SETS + 1];
@@ -256,16 +256,16 @@ typedef struct rates {
     double local, others, packet, reduce, sums; /* bytes a second */
 } rates;
 
-typedef struct figures {
+typedef struct probe_figures {
     double launch, operation, signal, latency, request; /* seconds */
     double port;
     bool port_takes_block;
     int sets;
     rates of[SETS];
-} figures;
+} probe_figures;
 
 /* Return the seconds per byte, from the extra time beyond the small message. */
-static double byte_seconds(const measurement *of, int set)
+static double byte_seconds(const probe_measurement *of, int set)
 {
     uint64_t message = topo_probe_message_for(working_sets[set], of->touched);
     return (of->seconds[1 + set] - of->seconds[0]) / (double)(message - SMALL_BYTES);
@@ -285,7 +285,7 @@ static double rate_beyond(double seconds, double own)
 
 /* A copy reads and writes. So do passed-on bytes, once at each rank, and packets, with flags. A
  * reduction has two sources. */
-static rates rates_of(const measurement *all, int set)
+static rates rates_of(const probe_measurement *all, int set)
 {
     double own = byte_seconds(&all[COPY], set) / 2;
     double others = fmax((byte_seconds(&all[PASS_ON], set) - 2 * own) / 2, own);
@@ -298,16 +298,16 @@ static rates rates_of(const measurement *all, int set)
     };
 }
 
-static figures figures_of(const measurement *all, int ranks)
+static probe_figures figures_of(const probe_measurement *all, int ranks)
 {
-    figures of = {.sets = sets_for(ranks)};
+    probe_figures of = {.sets = sets_for(ranks)};
     double once = all[COPY].seconds[0];
     const double *ports = all[PORT].seconds;
     of.operation = fmax(0, (all[COPIES].seconds[0] - once) / (MANY - 1));
     double alone = once - of.operation;
     of.latency = fmax(0, (all[CALL].seconds[0] - alone) / (2 * ROUND_TRIPS) - 2 * of.operation);
     /* Runs without waits overlap. */
-    of.launch = fmax(0, all[MEET].seconds[0] - 2 * of.operation - of.latency);
+    of.launch = fmax(0, all[BARRIER].seconds[0] - 2 * of.operation - of.latency);
     /* Six operations and two signals in transit. */
     of.signal = fmax(0, all[PASS_ON].seconds[0] - of.launch - 6 * of.operation - 2 * of.latency);
     of.request = fmax(0, ports[0] - of.launch - 2 * of.operation - 2 * of.latency);
@@ -325,7 +325,7 @@ typedef struct signal_range {
 
 static banyan_status watch_signals(int ranks, double rounds_s, signal_range *seen)
 {
-    measurement now = {.build = topo_probe_call, .seconds = {INFINITY}};
+    probe_measurement now = {.build = topo_probe_call, .seconds = {INFINITY}};
     RETURN_IF_FAILED(take_measurement(ranks, rounds_s, &now));
     double seconds = now.seconds[0] / (2 * ROUND_TRIPS);
     seen->fastest = fmin(seen->fastest, seconds);
@@ -335,15 +335,15 @@ static banyan_status watch_signals(int ranks, double rounds_s, signal_range *see
 
 /* Measure all plans in turn, repeatedly: a temporary disturbance then does not hit every
  * measurement of one plan. */
-static banyan_status topo_probe_measure(int ranks, const progress *bar, figures *found,
+static banyan_status topo_probe_measure(int ranks, const progress *bar, probe_figures *found,
                                         signal_range *signals)
 {
-    measurement all[] = {
+    probe_measurement all[] = {
         [COPY] = {"copies", .build = copy_once, .touched = 2},
         [COPIES] = {"copies in a row", .build = copy_often},
         [REDUCE] = {"reductions", .build = topo_probe_reduce, .touched = 2},
         [CALL] = {"signals", .build = topo_probe_call},
-        [MEET] = {"two ranks that meet", .build = meet_once},
+        [BARRIER] = {"a barrier of two ranks", .build = barrier_once},
         [PASS_ON] = {"data", .build = topo_probe_pass_on, .touched = 4},
         [PASS_SUMS] = {"sums", .build = pass_sums_on, .touched = 4},
         [PACKETS] = {"packets", .build = send_packets, .touched = 10},
@@ -382,7 +382,7 @@ static void warn_if_unsteady(int ranks, long cores, const signal_range *signals)
                 signals->fastest * 1e9, signals->slowest * 1e9);
 }
 
-static void print_rates(FILE *file, const figures *of)
+static void print_rates(FILE *file, const probe_figures *of)
 {
     for (int i = 0; i < of->sets; i++) {
         const rates *one = &of->of[i];
@@ -398,7 +398,7 @@ static void print_rates(FILE *file, const figures *of)
 
 /* Ranks share caches and memory. The rates include that cost, since all ranks were measured at
  * once. Links and memories are never full. */
-static void print_topology(FILE *file, const char *host, int ranks, const figures *of)
+static void print_topology(FILE *file, const char *host, int ranks, const probe_figures *of)
 {
     const double plenty = 1e15;
     fprintf(file,
@@ -434,7 +434,7 @@ static void name_host(char name[64])
     }
 }
 
-static int write_topology(const char *path, int ranks, const figures *of)
+static int write_topology(const char *path, int ranks, const probe_figures *of)
 {
     char host[64];
     out_file out;
@@ -465,7 +465,7 @@ int topo_probe_command(int argc, char **argv)
         "Measure this machine with small plans between all of the processes at once, and write\n"
         "a topology that predicts the time of plans on it. Run nothing else meanwhile.\n",
         entries, sizeof entries / sizeof entries[0]};
-    figures found;
+    probe_figures found;
     signal_range signals = {.fastest = INFINITY};
     options_result result = options_parse_only(&table, argc, argv);
     if (result != OPTIONS_OK)

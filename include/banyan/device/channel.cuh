@@ -93,7 +93,7 @@ BANYAN_DEVICE bool banyan_device_wait_signal_relaxed(banyan_device_channel *chan
 BANYAN_DEVICE void banyan_device_post_at(banyan_port_queue *queue, uint64_t number,
                                          const banyan_port_request *request)
 {
-    banyan_port_request *at = &queue->requests[number & (queue->room - 1)];
+    banyan_port_request *at = &queue->requests[number & (queue->capacity - 1)];
     at->source = request->source;
     at->destination = request->destination;
     at->bytes = request->bytes;
@@ -110,7 +110,7 @@ BANYAN_DEVICE bool banyan_device_post(banyan_port_queue *queue, const banyan_por
 {
     uint64_t number = banyan_device_take(&queue->posted, 1);
     banyan_device_wait wait = {};
-    while (number >= banyan_device_load_acquire(queue->done) + queue->room) {
+    while (number >= banyan_device_load_acquire(queue->done) + queue->capacity) {
         if (!banyan_device_wait_on(limits, &wait))
             return false;
     }
@@ -118,6 +118,7 @@ BANYAN_DEVICE bool banyan_device_post(banyan_port_queue *queue, const banyan_por
     return true;
 }
 
+/* Post a put: copy `bytes` bytes from `from` to `to`. False: the wait gave up. */
 BANYAN_DEVICE bool banyan_device_post_put(banyan_port_queue *queue, void *to, const void *from,
                                           uint64_t bytes, const banyan_device_limits *limits)
 {
@@ -129,7 +130,8 @@ BANYAN_DEVICE bool banyan_device_post_put(banyan_port_queue *queue, void *to, co
     return banyan_device_post(queue, &request, limits);
 }
 
-/* Add 1 to the peer's counter after all earlier puts are done. */
+/* Post a signal: add 1 to the peer's counter after all earlier puts are done. False: the wait gave
+ * up. */
 BANYAN_DEVICE bool banyan_device_post_signal(banyan_port_queue *queue, uint64_t *signal,
                                              const banyan_device_limits *limits)
 {

@@ -1,6 +1,6 @@
 /* Banyan in kernels: switch channels in software. A group is one buffer in the memory of several
- * ranks, all mapped here; each access goes to every member, point to point. Threads share the work
- * as in move.cuh.
+ * ranks, all of it mapped here. Each access goes to every member, point to point. Threads share the
+ * work as in move.cuh.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BANYAN_DEVICE_GROUP_CUH

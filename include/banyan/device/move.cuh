@@ -1,14 +1,15 @@
 /* Banyan in kernels: threads that move and reduce bytes together.
  *
- * Each of `threads` threads does a share of a move; the caller is number `thread`. The threads may
- * belong to one thread block or to many. No function here waits, and moved data is visible to
- * others only after a barrier and a signal. Any alignment and size is allowed; moves take 16 bytes
- * at a time if all addresses agree in their last four bits.
+ * A function moves bytes by `threads` threads together. Each thread calls it with its number
+ * `thread` and does its share. The threads may belong to one thread block or to many. No function
+ * here waits, and moved data is visible to others only after a barrier and a signal. Any alignment
+ * and size is allowed; moves take 16 bytes at a time if all addresses agree in their last four
+ * bits.
  *
- * A variable that is loaded under a condition is first set to zero: otherwise it would occupy its
- * registers from loop to loop.
+ * `Places` and `Sources` are arrays of addresses, or any objects with an operator[].
  *
- * Several places are an array of addresses, or any object with an operator[].
+ * In the code below, a variable that is loaded under a condition is first set to zero. Otherwise it
+ * would occupy its registers from one loop to the next.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BANYAN_DEVICE_MOVE_CUH
@@ -61,7 +62,7 @@ BANYAN_DEVICE void banyan_device_copy_words(Places to, uint32_t places, const ch
     }
 }
 
-/* A small number of words is spread over all threads. */
+/* Words that a thread copies at a time. A small number of words is distributed over all threads. */
 #define BANYAN_DEVICE_COPY_UNROLL 8
 
 template <typename T, typename Places>

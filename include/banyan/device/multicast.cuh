@@ -20,9 +20,9 @@
 
 #include <banyan/device/reduce.cuh>
 
-/* Whether multicast memory adds an element type (ADDS), and the operations: `load` returns the sum
- * of all members' values at the address; `add` adds atomically to each member's value, element by
- * element. */
+/* Operations of multicast memory on an element type. ADDS is 1 if the hardware adds the type.
+ * `load` returns the sum of all members' values at the address; `add` adds atomically to each
+ * member's value, element by element. */
 template <typename Element> struct banyan_device_multicast {
     enum { ADDS = 0 };
 };

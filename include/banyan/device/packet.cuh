@@ -13,12 +13,13 @@
 #include <banyan/device/wait.cuh>
 
 /* Return the size of packets for this many bytes of data. */
-BANYAN_DEVICE uint64_t banyan_device_packets_room(uint64_t data_bytes)
+BANYAN_DEVICE uint64_t banyan_device_packets_bytes(uint64_t data_bytes)
 {
     return (data_bytes + 3) / 4 * 8;
 }
 
-/* One packet: `at` is aligned to 8 bytes, or to 16 for 16-byte packets. */
+/* The next functions write or read one packet. `at` is aligned to 8 bytes, or to 16 for 16-byte
+ * packets. */
 
 BANYAN_DEVICE void banyan_device_packet8_write(void *at, uint32_t data, uint32_t flag)
 {
@@ -30,7 +31,7 @@ BANYAN_DEVICE void banyan_device_packet16_write(void *at, uint2 data, uint32_t f
     banyan_device_store_packets(at, make_uint4(data.x, flag, data.y, flag));
 }
 
-/* True, with its data, if it has arrived. */
+/* Set `*data` to the data of the packet, and return true if the packet has arrived. */
 BANYAN_DEVICE bool banyan_device_packet8_read(const void *at, uint32_t flag, uint32_t *data)
 {
     uint2 packet = banyan_device_load_packet(at);
@@ -68,8 +69,8 @@ BANYAN_DEVICE bool banyan_device_packet16_wait(const void *at, uint32_t flag, ui
     return true;
 }
 
-/* Several packets, by `threads` threads; the caller is number `thread`. `packets` is aligned to 16
- * bytes, `data` and `bytes` to 8. */
+/* The next functions write or read several packets, by `threads` threads; the caller is number
+ * `thread`. `packets` is aligned to 16 bytes; `data` and `bytes` are multiples of 8. */
 
 BANYAN_DEVICE void banyan_device_packets_write(void *packets, const void *data, uint64_t bytes,
                                                uint32_t flag, uint32_t thread, uint32_t threads)
@@ -80,7 +81,7 @@ BANYAN_DEVICE void banyan_device_packets_write(void *packets, const void *data, 
                                      banyan_device_load<uint2>((const char *)data + at), flag);
 }
 
-/* False: this thread's wait gave up. */
+/* Wait for the packets and copy their data. False: this thread's wait gave up. */
 BANYAN_DEVICE bool banyan_device_packets_read(void *data, const void *packets, uint64_t bytes,
                                               uint32_t flag, const banyan_device_limits *limits,
                                               uint32_t thread, uint32_t threads)

@@ -9,14 +9,14 @@
 
 #include <stdint.h>
 
-/* The kind of a request. */
+/* Kind of a request. */
 typedef enum banyan_port_kind {
     BANYAN_PORT_PUT,   /* copy `bytes` from `source` to `destination` */
     BANYAN_PORT_SIGNAL /* add 1 to `signal` after the earlier puts are done */
 } banyan_port_kind;
 
-/* `number` is written last, with release: request n, counted from 0, is complete once it is n +
- * 1. */
+/* A request. `number` is written last, with release: request n, counted from 0, is complete once
+ * its `number` is n + 1. */
 typedef struct banyan_port_request {
     const void *source; /* put: first byte to read */
     void *destination;  /* put: first byte to write */
@@ -29,11 +29,11 @@ typedef struct banyan_port_request {
     uint64_t number;
 } banyan_port_request;
 
-/* Lies in the GPU's memory. A kernel takes a number from `posted`, waits until fewer than `room`
- * earlier requests are pending, and writes requests[number % room]. */
+/* A queue of requests, in the GPU's memory. A kernel takes a number from `posted`, waits until
+ * fewer than `capacity` earlier requests are pending, and writes requests[number % capacity]. */
 typedef struct banyan_port_queue {
     uint64_t posted;               /* initially 0 */
-    uint64_t room;                 /* a power of two */
+    uint64_t capacity;             /* a power of two */
     banyan_port_request *requests; /* pinned host memory, zeroed */
     const uint64_t *done; /* number of completed requests, readable by the GPU; initially 0 */
 } banyan_port_queue;

@@ -20,13 +20,14 @@ typedef struct banyan_device_limits {
     const uint32_t *stops[2];
 } banyan_device_limits;
 
+/* Reason why a wait ended. */
 typedef enum banyan_device_end {
-    BANYAN_DEVICE_WAITING,
-    BANYAN_DEVICE_LATE,
-    BANYAN_DEVICE_STOPPED
+    BANYAN_DEVICE_WAITING, /* it has not ended */
+    BANYAN_DEVICE_LATE,    /* the timeout passed */
+    BANYAN_DEVICE_STOPPED  /* a word of `stops` is not 0 */
 } banyan_device_end;
 
-/* One wait of one thread. Zeroed, it is ready. */
+/* State of one wait of one thread. A zeroed struct is ready for use. */
 typedef struct banyan_device_wait {
     uint64_t since; /* nanoseconds, a multiple of 4, plus the reason for the end */
     uint32_t looks;
@@ -66,6 +67,7 @@ BANYAN_DEVICE uint64_t banyan_device_wait_look(uint64_t since, uint64_t timeout_
     return since | (now - since > timeout_ns ? BANYAN_DEVICE_LATE : BANYAN_DEVICE_WAITING);
 }
 
+/* Return the reason why the wait ended (banyan_device_end). */
 BANYAN_DEVICE uint32_t banyan_device_wait_end(const banyan_device_wait *wait)
 {
     return (uint32_t)wait->since & 3;

@@ -34,7 +34,7 @@ bool cells_add_reader(cell_list *all, cell *of, touch one)
     return added;
 }
 
-bool cells_add_trace(cell_list *all, cell *of, trace one)
+bool cells_add_trace(cell_list *all, cell *of, space_trace one)
 {
     size_t before = of->traces.capacity;
     bool added = array_push(&of->traces, one);
@@ -58,7 +58,7 @@ static bool copy_lists(cell_list *all, cell *to, const cell *from, uint64_t ahea
         copied = cells_add_reader(all, to, one);
     }
     for (size_t i = 0; i < from->traces.count && copied; i++) {
-        trace one = from->traces.data[i];
+        space_trace one = from->traces.data[i];
         one.position += ahead;
         copied = cells_add_trace(all, to, one);
     }

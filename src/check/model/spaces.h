@@ -19,12 +19,12 @@ typedef struct touch {
 
 /* Bytes of a part that are known to have been read, since a packet with their result has arrived.
  */
-typedef struct trace {
+typedef struct space_trace {
     uint32_t part;
     uint64_t position;
-} trace;
+} space_trace;
 
-typedef ARRAY(trace) trace_list;
+typedef ARRAY(space_trace) trace_list;
 
 typedef struct cell {
     touch writer;
@@ -48,7 +48,7 @@ void cells_free(cell_list *all);
 /* Return the bytes of memory in use, without the clocks of packets. */
 uint64_t cells_memory(const cell_list *all);
 bool cells_add_reader(cell_list *all, cell *of, touch one);
-bool cells_add_trace(cell_list *all, cell *of, trace one);
+bool cells_add_trace(cell_list *all, cell *of, space_trace one);
 
 typedef struct space_edge {
     uint64_t begin;

@@ -104,7 +104,7 @@ typedef struct state {
     const uint64_t *counts; /* tokens given to each counter, then tokens taken from it */
 } state;
 
-typedef struct trial {
+typedef struct order_trial {
     const order_net *net;
     order_need limit; /* stop the lane there; lane ORDER_NONE: no lane is stopped */
     uint64_t *looks;  /* remaining */
@@ -117,16 +117,16 @@ typedef struct trial {
     uint32_t *reach; /* furthest position of each lane in any state; or NULL */
     uint32_t stuck;  /* a deadlocked state: no lane can continue, and events are left; ORDER_NONE */
     bool gave_up;
-} trial;
+} order_trial;
 
-static const order_event *event_of(const trial *by, uint32_t lane)
+static const order_event *event_of(const order_trial *by, uint32_t lane)
 {
     const order_lane *of = &by->net->lanes[lane];
     bool held = by->limit.lane == lane && by->at[lane] >= by->limit.at;
     return held || by->at[lane] >= of->events.count ? NULL : &of->events.data[by->at[lane]];
 }
 
-static bool has_needs(const trial *by, uint32_t lane, const order_event *event)
+static bool has_needs(const order_trial *by, uint32_t lane, const order_event *event)
 {
     const order_need *needs = &by->net->lanes[lane].needs.data[event->first_need];
     for (uint32_t i = 0; i < event->need_count; i++) {
@@ -136,36 +136,36 @@ static bool has_needs(const trial *by, uint32_t lane, const order_event *event)
     return true;
 }
 
-static uint64_t *taken_from(const trial *by, uint32_t counter)
+static uint64_t *taken_from(const order_trial *by, uint32_t counter)
 {
     return &by->counts[by->net->counter_count + counter];
 }
 
-static uint64_t tokens_of(const trial *by, uint32_t counter)
+static uint64_t tokens_of(const order_trial *by, uint32_t counter)
 {
     return by->net->initial[counter] + by->counts[counter] - *taken_from(by, counter);
 }
 
-static bool is_able(const trial *by, uint32_t lane, const order_event *event)
+static bool is_able(const order_trial *by, uint32_t lane, const order_event *event)
 {
     return event && has_needs(by, lane, event) &&
            (event->takes == ORDER_NONE || tokens_of(by, event->takes) > 0);
 }
 
 /* Count takes that are still to come, of all lanes. */
-static uint64_t takes_left(const trial *by, uint32_t counter)
+static uint64_t takes_left(const order_trial *by, uint32_t counter)
 {
     return by->net->takes[counter] - *taken_from(by, counter);
 }
 
 /* True if the tokens suffice for all future takes: then their order does not matter. */
-static bool leaves_enough(const trial *by, const order_event *event)
+static bool leaves_enough(const order_trial *by, const order_event *event)
 {
     return event->takes == ORDER_NONE ||
            tokens_of(by, event->takes) > takes_left(by, event->takes) - event->left;
 }
 
-static bool orders_step(trial *by, uint32_t lane, const order_event *event, bool chosen,
+static bool orders_step(order_trial *by, uint32_t lane, const order_event *event, bool chosen,
                         order_take_list *log)
 {
     order_take take = {lane, by->at[lane], event->takes, chosen};
@@ -178,7 +178,7 @@ static bool orders_step(trial *by, uint32_t lane, const order_event *event, bool
 }
 
 /* Execute every event that has no influence on other lanes. */
-static bool orders_go_on(trial *by, order_take_list *log)
+static bool orders_go_on(order_trial *by, order_take_list *log)
 {
     for (bool moved = true; moved && !by->gave_up;) {
         moved = false;
@@ -197,13 +197,13 @@ static bool orders_go_on(trial *by, order_take_list *log)
 }
 
 /* Return false if the state is known. */
-static bool is_new(const trial *by)
+static bool is_new(const order_trial *by)
 {
     uint64_t place;
     return !map_get(&by->seen, by->at, by->net->lane_count * sizeof *by->at, &place);
 }
 
-static bool keep_state(trial *by, branch from)
+static bool keep_state(order_trial *by, branch from)
 {
     size_t at_bytes = by->net->lane_count * sizeof *by->at;
     size_t count_bytes = 2 * by->net->counter_count * sizeof *by->counts;
@@ -218,14 +218,14 @@ static bool keep_state(trial *by, branch from)
            map_put(&by->seen, at, at_bytes, by->states.count - 1);
 }
 
-static void orders_restore(trial *by, const state *old)
+static void orders_restore(order_trial *by, const state *old)
 {
     memcpy(by->at, old->at, by->net->lane_count * sizeof *by->at);
     memcpy(by->counts, old->counts, 2 * by->net->counter_count * sizeof *by->counts);
 }
 
 /* Find a counter at which every lane that will take from it stands: it suffices to branch there. */
-static uint32_t orders_find_gathered(const trial *by)
+static uint32_t orders_find_gathered(const order_trial *by)
 {
     for (uint32_t lane = 0; lane < by->net->lane_count; lane++) {
         const order_event *event = event_of(by, lane);
@@ -243,7 +243,7 @@ static uint32_t orders_find_gathered(const trial *by)
     return ORDER_NONE;
 }
 
-static bool add_branches(trial *by)
+static bool add_branches(order_trial *by)
 {
     uint32_t only = orders_find_gathered(by), number = (uint32_t)by->states.count - 1;
     size_t before = by->branches.count;
@@ -261,7 +261,7 @@ static bool add_branches(trial *by)
     return true;
 }
 
-static bool enter_branch(trial *by, branch from, order_take_list *log)
+static bool enter_branch(order_trial *by, branch from, order_take_list *log)
 {
     if (from.parent == ORDER_NONE) {
         memset(by->at, 0, by->net->lane_count * sizeof *by->at);
@@ -275,7 +275,7 @@ static bool enter_branch(trial *by, branch from, order_take_list *log)
 }
 
 /* Try counters with the fewest choices first, so that a path to a deadlock is short. */
-static bool try_all(trial *by)
+static bool try_all(order_trial *by)
 {
     bool free = by->limit.lane == ORDER_NONE;
     if (!array_push(&by->branches, (branch){ORDER_NONE, ORDER_NONE}))
@@ -292,15 +292,15 @@ static bool try_all(trial *by)
     return true;
 }
 
-static bool trial_make(const order_net *net, uint64_t *looks, trial *by)
+static bool trial_make(const order_net *net, uint64_t *looks, order_trial *by)
 {
-    *by = (trial){.net = net, .limit = {ORDER_NONE, 0}, .looks = looks, .stuck = ORDER_NONE};
+    *by = (order_trial){.net = net, .limit = {ORDER_NONE, 0}, .looks = looks, .stuck = ORDER_NONE};
     by->at = arena_take(&by->memory, net->lane_count * sizeof *by->at + 1);
     by->counts = arena_take(&by->memory, 2 * net->counter_count * sizeof *by->counts + 1);
     return by->at && by->counts;
 }
 
-static void trial_free(trial *by)
+static void trial_free(order_trial *by)
 {
     map_free(&by->seen);
     array_free(&by->states);
@@ -309,7 +309,7 @@ static void trial_free(trial *by)
 }
 
 /* List the takes on the way to a state, including those between its parents. */
-static bool log_path(trial *by, uint32_t number, order_take_list *path)
+static bool log_path(order_trial *by, uint32_t number, order_take_list *path)
 {
     ARRAY(uint32_t) back = {0};
     bool logged = true;
@@ -323,7 +323,7 @@ static bool log_path(trial *by, uint32_t number, order_take_list *path)
 
 static bool try_freely(order_net *net, uint64_t *looks, orders *made)
 {
-    trial by;
+    order_trial by;
     bool tried = trial_make(net, looks, &by) && try_all(&by);
     if (tried && by.stuck != ORDER_NONE)
         tried = log_path(&by, by.stuck, &made->path);
@@ -336,7 +336,7 @@ static bool try_freely(order_net *net, uint64_t *looks, orders *made)
 /* Find out which events happen without this give. */
 static bool try_without(order_net *net, order_need give, uint64_t *looks, orders *made)
 {
-    trial by;
+    order_trial by;
     size_t row = made->reach.count;
     if (!array_reserve(&made->reach, net->lane_count))
         return false;

@@ -62,7 +62,7 @@ typedef struct orders {
     bool decided;         /* all orders were tried */
     bool stuck;           /* in one order not all events happen */
     order_take_list path; /* leads to that order */
-    /* How far each lane can get without a give to a shared counter. */
+    /* Last event that each lane reaches without a give to a shared counter. */
     hash_map give_rows; /* from lane and event to the start of its row */
     ARRAY(uint32_t) reach;
     arena memory; /* of the keys */

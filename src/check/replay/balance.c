@@ -3,7 +3,7 @@
 
 #include "check/replay/replay.h"
 
-static uint64_t given_of(const counter *at)
+static uint64_t given_of(const replay_counter *at)
 {
     uint64_t sum = 0;
     for (size_t i = 0; i < at->givers.count; i++)
@@ -11,7 +11,7 @@ static uint64_t given_of(const counter *at)
     return sum;
 }
 
-static uint64_t taken_of(const counter *at)
+static uint64_t taken_of(const replay_counter *at)
 {
     uint64_t sum = 0;
     for (size_t i = 0; i < at->takers.count; i++)
@@ -49,7 +49,7 @@ bool replay_report_dry(replay *all)
 {
     bool added = true;
     for (uint32_t i = 0; i < all->stepper.counter_count && added; i++) {
-        const counter *at = &all->counters[i];
+        const replay_counter *at = &all->counters[i];
         const plan_counter *own = at->own;
         uint64_t given = given_of(at), taken = taken_of(at);
         if (given >= taken)
@@ -69,7 +69,7 @@ bool replay_warn_of_drifts(replay *all)
 {
     bool added = true;
     for (uint32_t i = 0; i < all->stepper.counter_count && added; i++) {
-        const counter *at = &all->counters[i];
+        const replay_counter *at = &all->counters[i];
         const plan_counter *own = at->own;
         if (!at->drifts)
             continue;

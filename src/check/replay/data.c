@@ -140,7 +140,7 @@ static bool data_combine(data_move *m, value_ref *value)
 static bool add_traces(data_move *m, const cell *from)
 {
     for (size_t i = 0; i < from->traces.count && m->traces.count < TRACES_MOST; i++) {
-        trace one = from->traces.data[i];
+        space_trace one = from->traces.data[i];
         bool there = false;
         for (size_t k = 0; k < m->traces.count && !there; k++)
             there =
@@ -274,9 +274,9 @@ static bool data_begin_part(data_move *m, const plan_op *op, uint32_t number)
     uint64_t before = chain_packet_parts(by->pos->block->ops, by->pos->at) + number;
     if (m->loop)
         before += chain_packet_parts(m->loop->ops, by->pos->inner);
-    part new = {.chain = all->chains.parts[by->pos->rank][by->pos->number] + (uint32_t)before,
-                .time =
-                    block_time(all->ranks[by->pos->rank].run, (uint32_t)by->pos->iteration + 1)};
+    packet_part new = {
+        .chain = all->chains.parts[by->pos->rank][by->pos->number] + (uint32_t)before,
+        .time = block_time(all->ranks[by->pos->rank].run, (uint32_t)by->pos->iteration + 1)};
     m->motion.part = (uint32_t)all->parts.count;
     return array_push(&all->parts, new);
 }

@@ -25,11 +25,11 @@ static bool is_traced(const motion *by, const touch *other)
     if (other->part == NOBODY)
         return false;
     for (size_t i = 0; by->traces && i < by->traces->count; i++) {
-        const trace *one = &by->traces->data[i];
+        const space_trace *one = &by->traces->data[i];
         if (one->part == other->part && one->position == other->position)
             return true;
     }
-    const part *of = &by->all->parts.data[other->part];
+    const packet_part *of = &by->all->parts.data[other->part];
     return vector_clock_orders(by->known, &by->all->chains, of->chain, of->time, false);
 }
 
@@ -182,7 +182,7 @@ static bool motion_acquire_packets(motion *by, const cell *of)
     if (i == reader->counts.count && !array_push(&reader->counts, (part_count){of->writer.part, 0}))
         return false;
     part_count *count = &reader->counts.data[i];
-    const part *whole = &all->parts.data[of->writer.part];
+    const packet_part *whole = &all->parts.data[of->writer.part];
     count->bytes += by->bytes;
     if (count->bytes < whole->bytes)
         return true;
@@ -202,8 +202,7 @@ bool motion_read(motion *by, const buffer_view *from, value_ref *value)
     if (from->packets && by->by && ordered && !motion_acquire_packets(by, of))
         return false;
     *value = of->lost ? (value_ref){VALUE_ANYTHING, 0} : of->value;
-    /* Where chunks are clipped, bytes behind their data may be moved, but must not become a result.
-     */
+    /* Bytes behind the data of a clipped chunk may be moved, but must not become a result. */
     if (value->id == VALUE_NOTHING && by->by && by->all->whole) {
         *value = (value_ref){VALUE_ANYTHING, 0};
         if (!report_nothing_read(by, from))
@@ -258,7 +257,7 @@ static bool leave_traces(const motion *by, cell *of)
         if (!cells_add_trace(cells, of, by->traces->data[i]))
             return false;
     }
-    return by->part == NOBODY || cells_add_trace(cells, of, (trace){by->part, by->position});
+    return by->part == NOBODY || cells_add_trace(cells, of, (space_trace){by->part, by->position});
 }
 
 bool motion_write(motion *by, const buffer_view *to, value_ref value, uint32_t origin)

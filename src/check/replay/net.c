@@ -45,7 +45,7 @@ bool replay_note_run(replay *all, int rank)
     return true;
 }
 
-bool replay_note_give(replay *all, walker *by, const counter *to, order_need *at)
+bool replay_note_give(replay *all, walker *by, const replay_counter *to, order_need *at)
 {
     if (!replay_keeps_net(all))
         return true;
@@ -53,7 +53,7 @@ bool replay_note_give(replay *all, walker *by, const counter *to, order_need *at
     return add_event(all, by, to->shared, ORDER_NONE);
 }
 
-bool replay_note_take(replay *all, walker *by, const counter *from, const token *one)
+bool replay_note_take(replay *all, walker *by, const replay_counter *from, const token *one)
 {
     if (!replay_keeps_net(all))
         return true;

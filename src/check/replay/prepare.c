@@ -1,6 +1,6 @@
 #include "check/replay/replay.h"
 
-static bool note_user(counter *at, bool gives, uint32_t chain, uint64_t times)
+static bool note_user(replay_counter *at, bool gives, uint32_t chain, uint64_t times)
 {
     size_t count = gives ? at->givers.count : at->takers.count;
     counter_user *users = gives ? at->givers.data : at->takers.data;
@@ -15,7 +15,7 @@ static bool note_user(counter *at, bool gives, uint32_t chain, uint64_t times)
 }
 
 /* True if several blocks give to the counter, or take from it. */
-static bool prepare_note_shared(replay *all, counter *at)
+static bool prepare_note_shared(replay *all, replay_counter *at)
 {
     if (at->shared != NOBODY || (at->givers.count <= 1 && at->takers.count <= 1))
         return true;
@@ -29,7 +29,7 @@ static bool note_op(replay *all, const walker *by, const plan_op *op, uint64_t t
     for (uint32_t k = 0; k < gives + takes; k++) {
         uint32_t number = gives > 0 ? plan_stepper_given(&all->stepper, by->pos, op, k)
                                     : plan_stepper_taken(&all->stepper, by->pos, op, k);
-        counter *at = number == PLAN_NONE ? NULL : &all->counters[number];
+        replay_counter *at = number == PLAN_NONE ? NULL : &all->counters[number];
         if (at && (!note_user(at, gives > 0, by->chain, times) || !prepare_note_shared(all, at)))
             return false;
     }
@@ -106,7 +106,7 @@ banyan_status replay_prepare(replay *all)
             return BANYAN_ERR_NO_MEMORY;
     }
     for (uint32_t i = 0; i < counters; i++)
-        all->counters[i] = (counter){.own = &all->stepper.counters[i], .shared = NOBODY};
+        all->counters[i] = (replay_counter){.own = &all->stepper.counters[i], .shared = NOBODY};
     RETURN_IF_FAILED(prepare_note_ops(all));
     replay_mark_drifts(all);
     if (all->shared.count > 0 &&
@@ -126,7 +126,7 @@ void replay_free(replay *all)
         array_free(&by->counts);
     }
     for (uint32_t i = 0; all->counters && i < all->stepper.counter_count; i++) {
-        counter *at = &all->counters[i];
+        replay_counter *at = &all->counters[i];
         for (size_t k = 0; k < at->tokens.count; k++)
             vector_clock_drop(&all->store, at->tokens.data[k].known);
         array_free(&at->tokens);

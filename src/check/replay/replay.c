@@ -138,12 +138,13 @@ static bool report_undecided(const replay *all, findings *into)
     if (!event)
         return true;
     draft.places[0] = replay_place(all, event->instance);
-    return findings_add(into, &draft,
-                        "thread blocks share %zu channels or semaphores, as %s does, and can take "
-                        "from them in more orders than could be tried: that there is no deadlock "
-                        "is known of some orders only, and what they order is known as long as no "
-                        "rank is a run ahead",
-                        all->shared.count, replay_place_text(all, event->instance, place));
+    return findings_add(
+        into, &draft,
+        "thread blocks share %zu channels or semaphores, as %s does, and can take "
+        "from them in more orders than could be tried: deadlock is excluded for some "
+        "of these orders only, and the order of accesses is known only while no rank "
+        "is a run ahead",
+        all->shared.count, replay_place_text(all, event->instance, place));
 }
 
 /* Replay in one order, without reports, to record the net. */

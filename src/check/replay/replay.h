@@ -29,10 +29,10 @@ typedef struct origin_link {
 
 /* One execution of a part of an operation that writes packets: a chain that has read all packets
  * knows that the part's sources have been read. */
-typedef struct part {
+typedef struct packet_part {
     uint32_t chain, time;
     uint64_t bytes;
-} part;
+} packet_part;
 
 /* Packets of a part that a chain has read so far. */
 typedef struct part_count {
@@ -53,14 +53,14 @@ typedef struct counter_user {
 } counter_user;
 
 /* A channel end's signals, or a semaphore. */
-typedef struct counter {
+typedef struct replay_counter {
     plan_counter *own;
     ARRAY(token) tokens; /* all that were ever given */
     ARRAY(counter_user) givers, takers;
     /* A run gives more tokens than it takes: after many runs no wait there blocks any more. */
     bool drifts;
     uint32_t shared; /* its number among counters with several givers or takers, otherwise NOBODY */
-} counter;
+} replay_counter;
 
 /* A thread block during the replay. */
 typedef struct walker {
@@ -110,11 +110,11 @@ typedef struct replay {
     cell_list cells;
     rank_state *ranks;
     walker *walkers;          /* of the stepper's thread blocks */
-    counter *counters;        /* of its counters */
+    replay_counter *counters; /* of its counters */
     barrier_clocks *barriers; /* of its barriers */
     ARRAY(instance) instances;
     ARRAY(origin_link) origins;
-    ARRAY(part) parts;
+    ARRAY(packet_part) parts;
     uint64_t steps; /* operations and cells visited: the cost */
     bool stuck;
     bool raced; /* results of later runs are meaningless */
@@ -159,9 +159,9 @@ bool walker_join(replay *all, walker *by);
 /* net.c: record the net of waits and gives, when there are shared counters. */
 bool replay_keeps_net(const replay *all);
 bool replay_note_run(replay *all, int rank);
-bool replay_note_give(replay *all, walker *by, const counter *to, order_need *at);
+bool replay_note_give(replay *all, walker *by, const replay_counter *to, order_need *at);
 /* Record a take from the shared counter, or of the token `one`; NULL: an initial token. */
-bool replay_note_take(replay *all, walker *by, const counter *from, const token *one);
+bool replay_note_take(replay *all, walker *by, const replay_counter *from, const token *one);
 bool replay_note_arrival(replay *all, walker *by, barrier_clocks *at);
 void replay_note_round(barrier_clocks *at);
 bool replay_note_barrier(replay *all, walker *by, const barrier_clocks *at);

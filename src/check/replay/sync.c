@@ -11,7 +11,7 @@ static counter_user *sync_user_of(counter_user *users, size_t count, uint32_t ch
 }
 
 /* Give a token, which takes over `released`. */
-static outcome sync_give(replay *all, walker *by, counter *to, vector_clock *released)
+static outcome sync_give(replay *all, walker *by, replay_counter *to, vector_clock *released)
 {
     counter_user *giver = sync_user_of(to->givers.data, to->givers.count, by->chain);
     token new = {.known = released, .chain = by->chain, .ordinal = ++giver->so_far};
@@ -23,7 +23,7 @@ static outcome sync_give(replay *all, walker *by, counter *to, vector_clock *rel
 
 /* When not all orders could be searched: at least `least` other tokens are taken before this one,
  * so a token without which there are fewer must have been given before. */
-static bool is_needed(const counter *at, const token *one, uint32_t run, uint64_t least)
+static bool is_needed(const replay_counter *at, const token *one, uint32_t run, uint64_t least)
 {
     uint64_t without = one->ordinal - 1 + at->own->initial;
     for (size_t i = 0; i < at->givers.count; i++) {
@@ -45,7 +45,8 @@ static outcome sync_acquire(replay *all, walker *by, const token *one, bool rela
 }
 
 /* One giver and one taker: the k-th take matches the k-th give. */
-static outcome acquire_in_order(replay *all, walker *by, counter *at, token *one, bool relaxed)
+static outcome acquire_in_order(replay *all, walker *by, replay_counter *at, token *one,
+                                bool relaxed)
 {
     if (!one || at->drifts)
         return DONE;
@@ -55,7 +56,7 @@ static outcome acquire_in_order(replay *all, walker *by, counter *at, token *one
     return result;
 }
 
-static outcome acquire_certain(replay *all, walker *by, counter *at, bool relaxed)
+static outcome acquire_certain(replay *all, walker *by, replay_counter *at, bool relaxed)
 {
     if (at->drifts)
         return DONE;
@@ -76,7 +77,7 @@ static outcome acquire_certain(replay *all, walker *by, counter *at, bool relaxe
 }
 
 /* True if the block may take next in the given order. */
-static bool is_next(const replay *all, const walker *by, const counter *at)
+static bool is_next(const replay *all, const walker *by, const replay_counter *at)
 {
     uint64_t before = 0;
     for (size_t i = 0; all->forced && i < all->forced->count; i++) {
@@ -87,7 +88,7 @@ static bool is_next(const replay *all, const walker *by, const counter *at)
     return !all->forced;
 }
 
-static outcome sync_take(replay *all, walker *by, counter *at, bool relaxed)
+static outcome sync_take(replay *all, walker *by, replay_counter *at, bool relaxed)
 {
     bool shared = at->shared != NOBODY;
     if (at->own->taken >= at->own->initial && at->own->taken - at->own->initial >= at->tokens.count)

@@ -4,21 +4,21 @@
 
 enum { MESH_ARRIVED, MESH_WHOLE };
 
-typedef struct place {
+typedef struct node_place {
     int rank, node, local; /* the rank, its node, and its local rank */
     int nodes, locals;     /* number of nodes, and of ranks on each node */
-} place;
+} node_place;
 
-static place hierarchical_place_of(const algorithm *a, int rank)
+static node_place hierarchical_place_of(const algorithm *a, int rank)
 {
-    return (place){.rank = rank,
-                   .node = rank / a->ranks_per_node,
-                   .local = rank % a->ranks_per_node,
-                   .nodes = a->ranks / a->ranks_per_node,
-                   .locals = a->ranks_per_node};
+    return (node_place){.rank = rank,
+                        .node = rank / a->ranks_per_node,
+                        .local = rank % a->ranks_per_node,
+                        .nodes = a->ranks / a->ranks_per_node,
+                        .locals = a->ranks_per_node};
 }
 
-static int hierarchical_rank_at(const place *p, int node, int local)
+static int hierarchical_rank_at(const node_place *p, int node, int local)
 {
     return node * p->locals + local;
 }
@@ -32,7 +32,7 @@ static int hierarchical_rank_at(const place *p, int node, int local)
     for (int node_##_step = 1, node_ = ((p)->node + 1) % (p)->nodes; node_##_step < (p)->nodes;    \
          node_ = ((p)->node + ++node_##_step) % (p)->nodes)
 
-static void barrier_in_node(algorithm *a, const place *p, int mesh)
+static void barrier_in_node(algorithm *a, const node_place *p, int mesh)
 {
     EACH_LOCAL(p, local)
     mesh_signal(a, mesh, p->rank, hierarchical_rank_at(p, p->node, local), 0);
@@ -40,21 +40,21 @@ static void barrier_in_node(algorithm *a, const place *p, int mesh)
     mesh_wait(a, mesh, p->rank, hierarchical_rank_at(p, p->node, local), 0);
 }
 
-static void send_to_node(algorithm *a, const place *p, int node, uint64_t to, uint64_t from)
+static void send_to_node(algorithm *a, const node_place *p, int node, uint64_t to, uint64_t from)
 {
     int peer = hierarchical_rank_at(p, node, p->local);
     banyan_program_port_put_with_signal(port_between(a, p->rank, peer), slot_at(a, peer, to),
                                         slot_at(a, p->rank, from), 0);
 }
 
-static void wait_nodes(algorithm *a, const place *p)
+static void wait_nodes(algorithm *a, const node_place *p)
 {
     EACH_NODE(p, node)
     banyan_program_port_wait(port_between(a, p->rank, hierarchical_rank_at(p, node, p->local)), 0,
                              BANYAN_SYNC_BOTH);
 }
 
-static void flush_nodes(algorithm *a, const place *p)
+static void flush_nodes(algorithm *a, const node_place *p)
 {
     EACH_NODE(p, node)
     banyan_program_port_flush(port_between(a, p->rank, hierarchical_rank_at(p, node, p->local)), 0,
@@ -62,7 +62,8 @@ static void flush_nodes(algorithm *a, const place *p)
 }
 
 /* Reduce the block of the local rank over the node. The block has one chunk for each node. */
-static void reduce_in_node(algorithm *a, const place *p, uint64_t arrived, banyan_chunk destination)
+static void reduce_in_node(algorithm *a, const node_place *p, uint64_t arrived,
+                           banyan_chunk destination)
 {
     int size = p->nodes;
     uint64_t mine = arrived + (uint64_t)(p->local * size);
@@ -78,7 +79,7 @@ static void reduce_in_node(algorithm *a, const place *p, uint64_t arrived, banya
 
 /* Each node reduces its own chunk of the block, and all nodes receive all chunks. `sums` holds the
  * node's sums, `arrived` receives the other nodes', `whole` receives the result. */
-static void allreduce_nodes(algorithm *a, const place *p, uint64_t sums, uint64_t arrived,
+static void allreduce_nodes(algorithm *a, const node_place *p, uint64_t sums, uint64_t arrived,
                             uint64_t whole)
 {
     uint64_t own = (uint64_t)p->node;
@@ -102,7 +103,7 @@ void allreduce_hierarchical(algorithm *a)
     uint64_t in_node = slots_take(a, a->ranks), sums = slots_take(a, size);
     uint64_t between = slots_take(a, size), whole = slots_take(a, size);
     for (int rank = 0; rank < a->ranks; rank++) {
-        place p = hierarchical_place_of(a, rank);
+        node_place p = hierarchical_place_of(a, rank);
         reduce_in_node(a, &p, in_node, slot_range(a, rank, sums, size));
         allreduce_nodes(a, &p, sums, between, whole);
         barrier_in_node(a, &p, MESH_WHOLE);
@@ -120,7 +121,7 @@ void allgather_hierarchical(algorithm *a)
     int nodes = a->ranks / a->ranks_per_node;
     uint64_t slots = slots_take(a, nodes);
     for (int rank = 0; rank < a->ranks; rank++) {
-        place p = hierarchical_place_of(a, rank);
+        node_place p = hierarchical_place_of(a, rank);
         uint64_t own = slots + (uint64_t)p.node;
         local_copy(a, slot_at(a, rank, own), input_at(a, rank, 0), 0);
         EACH_NODE(&p, node)

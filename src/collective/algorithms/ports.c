@@ -16,23 +16,23 @@ enum { MESH_BEGUN, MESH_REDUCED };
  * block is put in parts: arrived parts are reduced, or copied into place, while the rest is on its
  * way. Little work should remain when the last part arrives. So the last part of a copied block is
  * small; a reduction takes longer and must not build up a backlog before it. */
-typedef struct part {
+typedef struct part_range {
     int begin, end;
-} part;
+} part_range;
 
 #define PARTS 3
-#define EACH_PART(of, parts) for (const part *of = (parts); of < (parts) + PARTS; of++)
+#define EACH_PART(of, parts) for (const part_range *of = (parts); of < (parts) + PARTS; of++)
 
-static const part to_reduce[PARTS] = {{0, 4}, {4, 6}, {6, 8}};
-static const part to_copy[PARTS] = {{0, 4}, {4, 7}, {7, 8}};
-static const part whole = {0, CHUNKS};
+static const part_range to_reduce[PARTS] = {{0, 4}, {4, 6}, {6, 8}};
+static const part_range to_copy[PARTS] = {{0, 4}, {4, 7}, {7, 8}};
+static const part_range whole = {0, CHUNKS};
 
-static bool algorithms_ports_is_first(const part *of)
+static bool algorithms_ports_is_first(const part_range *of)
 {
     return of->begin == 0;
 }
 
-static bool is_last(const part *of)
+static bool is_last(const part_range *of)
 {
     return of->end == CHUNKS;
 }
@@ -122,7 +122,8 @@ static banyan_chunk algorithms_ports_arrived(const algorithm *a, int owner, uint
 }
 
 /* Put a part, and signal after its last chunk. */
-static void algorithms_ports_put(algorithm *a, banyan_chunk to, banyan_chunk from, const part *of)
+static void algorithms_ports_put(algorithm *a, banyan_chunk to, banyan_chunk from,
+                                 const part_range *of)
 {
     banyan_program_port_channel *channel = port_between(a, from.rank, to.rank);
     for (int chunk = of->begin; chunk < of->end; chunk++) {
@@ -135,7 +136,8 @@ static void algorithms_ports_put(algorithm *a, banyan_chunk to, banyan_chunk fro
     }
 }
 
-static void algorithms_ports_copy(algorithm *a, banyan_chunk to, banyan_chunk from, const part *of)
+static void algorithms_ports_copy(algorithm *a, banyan_chunk to, banyan_chunk from,
+                                  const part_range *of)
 {
     for (int chunk = of->begin; chunk < of->end; chunk++)
         local_copy(a, algorithms_ports_further(to, chunk), algorithms_ports_further(from, chunk),
@@ -144,7 +146,7 @@ static void algorithms_ports_copy(algorithm *a, banyan_chunk to, banyan_chunk fr
 
 /* Wait for the peer's next put, into `slot`, and process it. */
 static void algorithms_ports_take(algorithm *a, int rank, int peer, banyan_chunk slot,
-                                  const part *of)
+                                  const part_range *of)
 {
     algorithms_ports_wait(a, rank, peer);
     algorithms_ports_copy(a, output_block(a, rank, peer), slot, of);
@@ -152,7 +154,7 @@ static void algorithms_ports_take(algorithm *a, int rank, int peer, banyan_chunk
 
 /* Process the last block. After it the rank's own puts have left, so that no kernel remains only
  * to wait for them. */
-static void take_last(algorithm *a, int rank, int peer, banyan_chunk slot, const part *parts)
+static void take_last(algorithm *a, int rank, int peer, banyan_chunk slot, const part_range *parts)
 {
     EACH_PART(of, parts)
     {
@@ -174,7 +176,7 @@ static int last_source(const algorithm *a, int rank)
     return algorithm_rank(a, rank + 1);
 }
 
-static void put_inputs(algorithm *a, int rank, uint64_t slots, const part *parts)
+static void put_inputs(algorithm *a, int rank, uint64_t slots, const part_range *parts)
 {
     int last = last_peer(a, rank);
     EACH_PEER(a, rank, peer)
@@ -189,7 +191,7 @@ static void put_inputs(algorithm *a, int rank, uint64_t slots, const part *parts
 }
 
 /* Wait for the first part of the last source's block, and for the blocks of all others. */
-static void wait_for_inputs(algorithm *a, int rank, const part *of)
+static void wait_for_inputs(algorithm *a, int rank, const part_range *of)
 {
     if (algorithms_ports_is_first(of))
         wait_for_all(a, rank);
@@ -230,7 +232,8 @@ void alltoall_ports_scratch(algorithm *a)
     put_into_scratch(a);
 }
 
-static void reduce_part(algorithm *a, int rank, uint64_t slots, const part *of, banyan_chunk output)
+static void reduce_part(algorithm *a, int rank, uint64_t slots, const part_range *of,
+                        banyan_chunk output)
 {
     for (int chunk = of->begin; chunk < of->end; chunk++) {
         EACH_PEER(a, rank, peer)
@@ -294,7 +297,7 @@ static banyan_chunk sums_arrived(const algorithm *a, int owner, uint64_t slots, 
     return algorithms_ports_arrived(a, owner, slots, peer);
 }
 
-static void put_sums(algorithm *a, int rank, int peer, uint64_t slots, const part *of)
+static void put_sums(algorithm *a, int rank, int peer, uint64_t slots, const part_range *of)
 {
     algorithms_ports_put(a, sums_arrived(a, peer, slots, rank), output_block(a, rank, rank), of);
 }

@@ -21,14 +21,14 @@ typedef struct device_counters {
     char finished_padding[LINE_BYTES - sizeof(uint64_t)];
 } device_counters;
 
-typedef struct device_state {
+typedef struct direct_device_state {
     banyan_world *world;
     control_timeout timeout;
     const copy_gpu_copy_ops *ops;
     void *gpu_copy;
     DLDevice device;
     banyan_memory *counters; /* one per local rank, on the device */
-} device_state;
+} direct_device_state;
 
 typedef struct device_schedule {
     direct_plan *plan;
@@ -39,7 +39,7 @@ typedef struct device_schedule {
 
 static void direct_device_state_close(void *argument)
 {
-    device_state *state = argument;
+    direct_device_state *state = argument;
     if (state->gpu_copy)
         state->ops->close(state->gpu_copy);
     banyan_memory_free(state->counters);
@@ -80,7 +80,7 @@ static banyan_status count_sharers(banyan_world *world, const memory_device_ops 
     return status;
 }
 
-static banyan_status direct_device_open_shared(device_state *state, DLDevice device)
+static banyan_status direct_device_open_shared(direct_device_state *state, DLDevice device)
 {
     const memory_device_ops *memory = NULL;
     int sharers;
@@ -97,8 +97,9 @@ static banyan_status direct_device_state_open(banyan_world *world,
                                               const banyan_copy_options *options, void **opened)
 {
     void *memory;
-    RETURN_IF_FAILED(copy_alloc_on_all(world, sizeof(device_state), "a copy backend", &memory));
-    device_state *state = memory;
+    RETURN_IF_FAILED(
+        copy_alloc_on_all(world, sizeof(direct_device_state), "a copy backend", &memory));
+    direct_device_state *state = memory;
     state->world = world;
     state->timeout = control_timeout_now(world);
     state->device = options->device;
@@ -110,7 +111,7 @@ static banyan_status direct_device_state_open(banyan_world *world,
     return status;
 }
 
-static banyan_status partner_lane(const device_state *state, const direct_partner *partner,
+static banyan_status partner_lane(const direct_device_state *state, const direct_partner *partner,
                                   gpu_copy_lane *lane)
 {
     void *far;
@@ -131,7 +132,7 @@ static banyan_status partner_lane(const device_state *state, const direct_partne
     return BANYAN_OK;
 }
 
-static banyan_status direct_device_fill_schedule(const device_state *state,
+static banyan_status direct_device_fill_schedule(const direct_device_state *state,
                                                  device_schedule *schedule)
 {
     const direct_plan *plan = schedule->plan;
@@ -153,7 +154,7 @@ static banyan_status direct_device_fill_schedule(const device_state *state,
 
 static void direct_device_release(void *argument, void *planned)
 {
-    const device_state *state = argument;
+    const direct_device_state *state = argument;
     device_schedule *schedule = planned;
     if (schedule->work)
         state->ops->release(schedule->work);
@@ -167,7 +168,7 @@ static void direct_device_release(void *argument, void *planned)
 static banyan_status direct_device_prepare(void *argument, const banyan_copy_batch *batch,
                                            void **planned)
 {
-    const device_state *state = argument;
+    const direct_device_state *state = argument;
     direct_plan *plan;
     RETURN_IF_FAILED(direct_plan_create_on_device(state->world, state->device, batch, &plan));
     device_schedule *schedule = calloc(1, sizeof *schedule);
@@ -185,7 +186,7 @@ static banyan_status direct_device_prepare(void *argument, const banyan_copy_bat
 
 static banyan_status direct_device_check(void *argument)
 {
-    const device_state *state = argument;
+    const direct_device_state *state = argument;
     device_report report;
     char lacks[80];
     state->ops->check(state->gpu_copy, &report);
@@ -196,7 +197,7 @@ static banyan_status direct_device_check(void *argument)
 
 static banyan_status direct_device_execute(void *argument, void *planned, void *stream)
 {
-    const device_state *state = argument;
+    const direct_device_state *state = argument;
     const device_schedule *schedule = planned;
     RETURN_IF_FAILED(direct_device_check(argument));
     RETURN_IF_FAILED(state->ops->run(schedule->work, stream));

@@ -112,18 +112,18 @@ const banyan_copy_backend copy_backend_pipeline = {
     .release = backend_release,
 };
 
-typedef struct device_state {
+typedef struct pipeline_device_state {
     banyan_world *world;
     control_timeout timeout;
     const copy_gpu_pipeline_ops *ops;
     void *gpu_pipeline;
     gpu_pipeline_slots slots;
     bool optimal_rounds;
-} device_state;
+} pipeline_device_state;
 
 static void pipeline_device_state_close(void *argument)
 {
-    device_state *state = argument;
+    pipeline_device_state *state = argument;
     if (state->gpu_pipeline)
         state->ops->close(state->gpu_pipeline);
     free(state);
@@ -146,8 +146,9 @@ static banyan_status pipeline_device_state_open(banyan_world *world,
                                                 const banyan_copy_options *options, void **opened)
 {
     void *memory;
-    RETURN_IF_FAILED(copy_alloc_on_all(world, sizeof(device_state), "a copy backend", &memory));
-    device_state *state = memory;
+    RETURN_IF_FAILED(
+        copy_alloc_on_all(world, sizeof(pipeline_device_state), "a copy backend", &memory));
+    pipeline_device_state *state = memory;
     state->world = world;
     state->timeout = control_timeout_now(world);
     state->optimal_rounds = options->optimal_rounds;
@@ -165,14 +166,14 @@ static banyan_status pipeline_device_state_open(banyan_world *world,
 
 static void pipeline_device_release(void *argument, void *work)
 {
-    const device_state *state = argument;
+    const pipeline_device_state *state = argument;
     state->ops->release(work);
 }
 
 static banyan_status pipeline_device_prepare(void *argument, const banyan_copy_batch *batch,
                                              void **work)
 {
-    const device_state *state = argument;
+    const pipeline_device_state *state = argument;
     pipeline_schedule schedule;
     gpu_pipeline_steps steps;
     void *made = NULL;
@@ -189,7 +190,7 @@ static banyan_status pipeline_device_prepare(void *argument, const banyan_copy_b
 
 static banyan_status pipeline_device_check(void *argument)
 {
-    const device_state *state = argument;
+    const pipeline_device_state *state = argument;
     device_report report;
     char lacks[80];
     state->ops->check(state->gpu_pipeline, &report);
@@ -200,7 +201,7 @@ static banyan_status pipeline_device_check(void *argument)
 
 static banyan_status pipeline_device_execute(void *argument, void *work, void *stream)
 {
-    const device_state *state = argument;
+    const pipeline_device_state *state = argument;
     RETURN_IF_FAILED(pipeline_device_check(argument));
     return state->ops->run(work, stream);
 }

@@ -23,7 +23,7 @@ typedef struct outgoing {
     int granted; /* the peer's slot, -1: not yet */
 } outgoing;
 
-typedef struct execution {
+typedef struct pipeline_execution {
     const banyan_pipeline *pipeline;
     const banyan_iteration *iterations;
     size_t count;
@@ -39,23 +39,23 @@ typedef struct execution {
 
     bool moved;
     banyan_pipeline_stall stall;
-} execution;
+} pipeline_execution;
 
-static size_t next_send(const execution *run, size_t from)
+static size_t next_send(const pipeline_execution *run, size_t from)
 {
     while (from < run->count && run->iterations[from].send.peer < 0)
         from++;
     return from;
 }
 
-static size_t next_recv(const execution *run, size_t from)
+static size_t next_recv(const pipeline_execution *run, size_t from)
 {
     while (from < run->count && run->iterations[from].recv.peer < 0)
         from++;
     return from;
 }
 
-static banyan_status event_reached(execution *run, banyan_event event, bool *yes)
+static banyan_status event_reached(pipeline_execution *run, banyan_event event, bool *yes)
 {
     const banyan_pipeline_launcher *launcher = run->pipeline->launcher;
     *yes = true;
@@ -66,7 +66,7 @@ static banyan_status event_reached(execution *run, banyan_event event, bool *yes
     return BANYAN_OK;
 }
 
-static banyan_status take_grant(execution *run, int peer, int *slot)
+static banyan_status take_grant(pipeline_execution *run, int peer, int *slot)
 {
     const banyan_pipeline_buffers *buffers = run->pipeline->buffers;
     RETURN_IF_FAILED(buffers->take_grant(buffers->context, peer, slot));
@@ -75,7 +75,7 @@ static banyan_status take_grant(execution *run, int peer, int *slot)
     return BANYAN_OK;
 }
 
-static banyan_status pack_into(execution *run, int slot, void *memory,
+static banyan_status pack_into(pipeline_execution *run, int slot, void *memory,
                                const banyan_slot_batch *batch)
 {
     const banyan_pipeline *p = run->pipeline;
@@ -91,7 +91,7 @@ static banyan_status pack_into(execution *run, int slot, void *memory,
     return BANYAN_OK;
 }
 
-static banyan_status pack_next(execution *run)
+static banyan_status pack_next(pipeline_execution *run)
 {
     const banyan_pipeline_buffers *buffers = run->pipeline->buffers;
     if (run->next_pack == run->count || run->packed - run->sent == SLOTS)
@@ -114,7 +114,7 @@ static banyan_status pack_next(execution *run)
     return BANYAN_OK;
 }
 
-static banyan_status send_batch(execution *run, int slot)
+static banyan_status send_batch(pipeline_execution *run, int slot)
 {
     const banyan_pipeline *p = run->pipeline;
     const banyan_pipeline_launcher *launcher = p->launcher;
@@ -130,7 +130,7 @@ static banyan_status send_batch(execution *run, int slot)
     return BANYAN_OK;
 }
 
-static banyan_status send_next(execution *run)
+static banyan_status send_next(pipeline_execution *run)
 {
     if (run->sent == run->packed)
         return BANYAN_OK;
@@ -152,7 +152,7 @@ static banyan_status send_next(execution *run)
 
 /* Grant a slot again as soon as its batch is unpacked, or the grant can be queued behind the
  * unpacking. */
-static banyan_status pipeline_executor_grant_slots(execution *run)
+static banyan_status pipeline_executor_grant_slots(pipeline_execution *run)
 {
     const banyan_pipeline *p = run->pipeline;
     const banyan_pipeline_buffers *buffers = p->buffers;
@@ -175,7 +175,7 @@ static banyan_status pipeline_executor_grant_slots(execution *run)
     return BANYAN_OK;
 }
 
-static banyan_status unpack_next(execution *run)
+static banyan_status unpack_next(pipeline_execution *run)
 {
     const banyan_pipeline *p = run->pipeline;
     const banyan_pipeline_launcher *launcher = p->launcher;
@@ -205,7 +205,7 @@ static banyan_status unpack_next(execution *run)
 }
 
 /* Make one turn: steps that a partner waits for come first. */
-static banyan_status pipeline_executor_turn(execution *run)
+static banyan_status pipeline_executor_turn(pipeline_execution *run)
 {
     run->moved = false;
     run->stall = (banyan_pipeline_stall){.grant_from = -1, .arrival_from = -1};
@@ -216,13 +216,13 @@ static banyan_status pipeline_executor_turn(execution *run)
     return send_next(run);
 }
 
-static bool pipeline_executor_is_done(const execution *run)
+static bool pipeline_executor_is_done(const pipeline_execution *run)
 {
     return run->next_pack == run->count && run->sent == run->packed &&
            run->next_unpack == run->count;
 }
 
-static banyan_status run_until_done(execution *run)
+static banyan_status run_until_done(pipeline_execution *run)
 {
     uint64_t last_move_ns = 0;
     while (!pipeline_executor_is_done(run)) {
@@ -257,7 +257,7 @@ banyan_status pipeline_run(const banyan_pipeline *pipeline, const banyan_iterati
                            size_t count)
 {
     const banyan_pipeline_buffers *buffers = pipeline->buffers;
-    execution run = {.pipeline = pipeline, .iterations = iterations, .count = count};
+    pipeline_execution run = {.pipeline = pipeline, .iterations = iterations, .count = count};
     run.queues_signals = pipeline->pack_stream && buffers->stream_ordered;
     run.polls_events = pipeline->pack_stream && !buffers->stream_ordered;
     run.next_pack = next_send(&run, 0);

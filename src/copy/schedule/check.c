@@ -69,12 +69,12 @@ typedef struct check_pair {
     size_t grants_taken, arrivals_taken;
 } check_pair;
 
-typedef struct check_rank {
+typedef struct schedule_rank {
     size_t sent, received; /* steps that are done */
     int send_slot[SLOTS];  /* peer that it is packed for; -1: empty */
     int recv_slot[SLOTS];  /* peer that it is granted to; -1: empty */
     bool waits_in_line;
-} check_rank;
+} schedule_rank;
 
 typedef struct check_run {
     const pipeline_steps *steps;
@@ -82,7 +82,7 @@ typedef struct check_run {
     uint64_t slot_bytes;
     pipeline_fault_fn report;
     void *context;
-    check_rank *states;
+    schedule_rank *states;
     ARRAY(check_pair) pairs; /* sorted */
     int *line;               /* ring of ranks that may be able to continue */
     int line_first, line_count;
@@ -224,7 +224,7 @@ static banyan_status play_all(check_run *run)
         stand_in_line(run, r);
     while (run->line_count > 0) {
         int rank = run->line[run->line_first];
-        check_rank *state = &run->states[rank];
+        schedule_rank *state = &run->states[rank];
         run->line_first = (run->line_first + 1) % run->ranks;
         run->line_count--;
         state->waits_in_line = false;
@@ -271,7 +271,7 @@ static banyan_status list_pairs(check_run *run)
 static banyan_status report_stuck(const check_run *run)
 {
     for (int r = 0; r < run->ranks; r++) {
-        const check_rank *state = &run->states[r];
+        const schedule_rank *state = &run->states[r];
         const pipeline_step_list *sending = &run->steps[r].sending;
         const pipeline_step_list *receiving = &run->steps[r].receiving;
         if (state->sent < sending->count)

@@ -49,7 +49,7 @@ static banyan_status read_segment(flow_parser *parser, pipeline_batch *batch)
     uint64_t first = parser->next_elem[task];
     if (elems == 0 || elems > known->elems - first)
         return error_set(BANYAN_ERR_FORMAT,
-                         "brings %" PRIu64 " elements of task %" PRIu64 ", of which %" PRIu64
+                         "has %" PRIu64 " elements of task %" PRIu64 ", of which %" PRIu64
                          " are missing",
                          elems, task, known->elems - first);
     uint64_t offset = pipeline_batch_next_offset(batch);
@@ -84,7 +84,7 @@ static banyan_status exchange_check_complete(const flow_parser *parser)
     for (size_t i = 0; i < parser->flow->task_count; i++) {
         if (parser->next_elem[i] != parser->flow->tasks[i].elems)
             return error_set(BANYAN_ERR_FORMAT,
-                             "brings %" PRIu64 " of %" PRIu64 " elements of task %zu",
+                             "has %" PRIu64 " of %" PRIu64 " elements of task %zu",
                              parser->next_elem[i], parser->flow->tasks[i].elems, i);
     }
     if (parser->message.left > 0)

@@ -8,25 +8,25 @@
 #include "copy/strided/strided.h"
 
 /* One direction: the tasks by peer, as matched, and their flows. */
-typedef struct plan_side {
+typedef struct schedule_direction {
     const banyan_copy_op *ops;
     const copy_match *matches;
     size_t match_count;
     pipeline_task *tasks; /* one per match */
     pipeline_flow *flows;
     size_t flow_count;
-} plan_side;
+} schedule_direction;
 
-typedef struct planner {
+typedef struct schedule_planner {
     banyan_world *world;
     banyan_transport *transport;
     uint64_t slot_bytes;
     copy_matches matches;
-    plan_side sends, recvs;
+    schedule_direction sends, recvs;
     pipeline_rounds rounds;
-} planner;
+} schedule_planner;
 
-static banyan_status check_reachable(const planner *plan, int peer)
+static banyan_status check_reachable(const schedule_planner *plan, int peer)
 {
     int rank = banyan_world_rank(plan->world);
     if (!plan->transport || banyan_transport_capabilities(plan->transport, peer) != 0)
@@ -39,7 +39,7 @@ static banyan_status check_reachable(const planner *plan, int peer)
                      banyan_transport_name(plan->transport));
 }
 
-static banyan_status side_tasks(plan_side *side)
+static banyan_status side_tasks(schedule_direction *side)
 {
     size_t count = side->match_count;
     side->tasks = calloc(count + 1, sizeof *side->tasks);
@@ -55,7 +55,7 @@ static banyan_status side_tasks(plan_side *side)
     return BANYAN_OK;
 }
 
-static banyan_status side_flows(const planner *plan, plan_side *side)
+static banyan_status side_flows(const schedule_planner *plan, schedule_direction *side)
 {
     RETURN_IF_FAILED(side_tasks(side));
     for (size_t i = 0; i < side->match_count; i++) {
@@ -70,7 +70,7 @@ static banyan_status side_flows(const planner *plan, plan_side *side)
     return BANYAN_OK;
 }
 
-static banyan_status plan_flows(planner *plan)
+static banyan_status plan_flows(schedule_planner *plan)
 {
     RETURN_IF_FAILED(side_flows(plan, &plan->sends));
     RETURN_IF_FAILED(side_flows(plan, &plan->recvs));
@@ -82,9 +82,9 @@ static banyan_status plan_flows(planner *plan)
     return BANYAN_OK;
 }
 
-static banyan_status plan_rounds(planner *plan, bool optimal)
+static banyan_status plan_rounds(schedule_planner *plan, bool optimal)
 {
-    const plan_side *sends = &plan->sends, *recvs = &plan->recvs;
+    const schedule_direction *sends = &plan->sends, *recvs = &plan->recvs;
     if (optimal)
         return pipeline_rounds_colour(plan->world, sends->flows, sends->flow_count, recvs->flows,
                                       recvs->flow_count, &plan->rounds);
@@ -110,7 +110,7 @@ static banyan_status copy_tensor(arena *memory, const DLTensor *tensor, DLTensor
 }
 
 /* Copy the matched tensors, in the matches' order. */
-static banyan_status side_tensors(arena *memory, const plan_side *side, DLTensor **tensors)
+static banyan_status side_tensors(arena *memory, const schedule_direction *side, DLTensor **tensors)
 {
     DLTensor *kept = arena_take(memory, (side->match_count + 1) * sizeof *kept);
     RETURN_IF_NO_MEMORY(kept);
@@ -121,7 +121,8 @@ static banyan_status side_tensors(arena *memory, const plan_side *side, DLTensor
 }
 
 /* List every flow's segments, in the order of its batches: one array per flow. */
-static banyan_status side_segments(arena *memory, const plan_side *side, banyan_segment **segments)
+static banyan_status side_segments(arena *memory, const schedule_direction *side,
+                                   banyan_segment **segments)
 {
     DLTensor *tensors;
     RETURN_IF_FAILED(side_tensors(memory, side, &tensors));
@@ -140,7 +141,7 @@ static banyan_status side_segments(arena *memory, const plan_side *side, banyan_
     return BANYAN_OK;
 }
 
-static banyan_slot_batch slot_batch(const plan_side *side, banyan_segment *const *segments,
+static banyan_slot_batch slot_batch(const schedule_direction *side, banyan_segment *const *segments,
                                     size_t flow, size_t index)
 {
     if (flow == PIPELINE_NO_FLOW)
@@ -150,7 +151,7 @@ static banyan_slot_batch slot_batch(const plan_side *side, banyan_segment *const
                                batch->segment_count, batch->bytes};
 }
 
-static banyan_status fill_iterations(const planner *plan, pipeline_schedule *schedule)
+static banyan_status fill_iterations(const schedule_planner *plan, pipeline_schedule *schedule)
 {
     arena *memory = &schedule->memory;
     size_t flows = plan->sends.flow_count + plan->recvs.flow_count, count = plan->rounds.count;
@@ -202,8 +203,8 @@ static banyan_status schedule_plan_fill_local(const banyan_copy_batch *batch,
 }
 
 /* Plan the batch after matching. */
-static banyan_status plan_matched(planner *plan, bool optimal, const banyan_copy_batch *batch,
-                                  pipeline_schedule *schedule)
+static banyan_status plan_matched(schedule_planner *plan, bool optimal,
+                                  const banyan_copy_batch *batch, pipeline_schedule *schedule)
 {
     banyan_status status = copy_agree(plan->world, plan_flows(plan));
     if (status != BANYAN_OK)
@@ -225,7 +226,7 @@ static banyan_status plan_matched(planner *plan, bool optimal, const banyan_copy
     return copy_agree(plan->world, status);
 }
 
-static void side_free(plan_side *side)
+static void side_free(schedule_direction *side)
 {
     for (size_t i = 0; i < side->flow_count; i++)
         pipeline_flow_free(&side->flows[i]);
@@ -237,11 +238,11 @@ banyan_status pipeline_plan(banyan_world *world, banyan_transport *transport, ui
                             bool optimal_rounds, const banyan_copy_batch *batch,
                             pipeline_schedule *schedule)
 {
-    planner plan = {.world = world, .transport = transport, .slot_bytes = slot_bytes};
+    schedule_planner plan = {.world = world, .transport = transport, .slot_bytes = slot_bytes};
     RETURN_IF_FAILED(copy_match_batch(world, "pipeline", batch, NULL, NULL, &plan.matches));
-    plan.sends = (plan_side){
+    plan.sends = (schedule_direction){
         .ops = batch->sends, .matches = plan.matches.sends, .match_count = plan.matches.send_count};
-    plan.recvs = (plan_side){
+    plan.recvs = (schedule_direction){
         .ops = batch->recvs, .matches = plan.matches.recvs, .match_count = plan.matches.recv_count};
     pipeline_schedule made = {0};
     banyan_status status = plan_matched(&plan, optimal_rounds, batch, &made);

@@ -40,7 +40,7 @@ typedef struct gpu_copy {
     int peer_count;
 } gpu_copy;
 
-typedef struct work {
+typedef struct copy_launch {
     gpu_copy *gpu_copy;
     char *memory; /* all arrays of args */
     copy_args args;
@@ -51,7 +51,7 @@ typedef struct work {
     uint32_t streams_a_lane;
     CUevent ended; /* after the last run outside of graphs */
     bool has_run;
-} work;
+} copy_launch;
 
 static banyan_status gpu_copy_open_streams(gpu_copy *made)
 {
@@ -233,7 +233,7 @@ static banyan_status gpu_copy_runs_of(gpu_copy *of, int peer, uint64_t **runs)
     return BANYAN_OK;
 }
 
-static banyan_status fill_lanes(work *of, const gpu_copy_lane *lanes, size_t count,
+static banyan_status fill_lanes(copy_launch *of, const gpu_copy_lane *lanes, size_t count,
                                 copy_lane *filled)
 {
     for (size_t i = 0; i < count; i++) {
@@ -257,7 +257,7 @@ static banyan_status fill_lanes(work *of, const gpu_copy_lane *lanes, size_t cou
     return BANYAN_OK;
 }
 
-static banyan_status gpu_copy_alloc_on_device(work *of, size_t bytes)
+static banyan_status gpu_copy_alloc_on_device(copy_launch *of, size_t bytes)
 {
     int device = of->gpu_copy->device;
     void *memory;
@@ -267,7 +267,7 @@ static banyan_status gpu_copy_alloc_on_device(work *of, size_t bytes)
                          DRIVER(device, cuEventCreate, &of->ended, CU_EVENT_DISABLE_TIMING));
 }
 
-static banyan_status gpu_copy_upload(work *of, const gpu_copy_lane *lanes,
+static banyan_status gpu_copy_upload(copy_launch *of, const gpu_copy_lane *lanes,
                                      const copy_layout *layout)
 {
     copy_image image;
@@ -292,7 +292,7 @@ static banyan_status gpu_copy_upload(work *of, const gpu_copy_lane *lanes,
 
 static void work_release(void *argument)
 {
-    work *of = argument;
+    copy_launch *of = argument;
     if (driver_enter(of->gpu_copy->device) == BANYAN_OK) {
         driver_capture before = driver_capture_relax();
         driver_end_runs(of->ended, of->has_run);
@@ -316,7 +316,7 @@ static banyan_status gpu_copy_lay_out(const gpu_copy *of, const gpu_copy_lane *l
     return copy_layout_make(lanes, count, 0, layout);
 }
 
-static banyan_status prepare_work(work *made, const gpu_copy_lane *lanes, size_t count)
+static banyan_status prepare_work(copy_launch *made, const gpu_copy_lane *lanes, size_t count)
 {
     copy_layout layout;
     RETURN_IF_FAILED(gpu_copy_lay_out(made->gpu_copy, lanes, count, &layout));
@@ -341,7 +341,7 @@ static banyan_status gpu_copy_prepare(void *argument, const gpu_copy_lane *lanes
                                 "cuda: a schedule moves tensors to %zu ranks, itself included; "
                                 "%d are possible",
                                 count, GPU_COPY_LANES_MAX);
-    work *made = calloc(1, sizeof *made);
+    copy_launch *made = calloc(1, sizeof *made);
     if (!made)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY,
                                 "cuda: out of memory: %zu bytes for a schedule", sizeof *made);
@@ -354,7 +354,7 @@ static banyan_status gpu_copy_prepare(void *argument, const gpu_copy_lane *lanes
     return status;
 }
 
-static banyan_status gpu_copy_launch(const work *of, uint32_t blocks, uint32_t phases,
+static banyan_status gpu_copy_launch(const copy_launch *of, uint32_t blocks, uint32_t phases,
                                      CUstream stream)
 {
     copy_args args = of->args;
@@ -365,12 +365,12 @@ static banyan_status gpu_copy_launch(const work *of, uint32_t blocks, uint32_t p
 }
 
 /* Each partner has its own streams, as far as there are enough. */
-static size_t gpu_copy_side_of(const work *of, size_t i)
+static size_t gpu_copy_side_of(const copy_launch *of, size_t i)
 {
     return (of->engine_moves[i].lane * of->streams_a_lane + i % of->streams_a_lane) % SIDE_STREAMS;
 }
 
-static banyan_status copy_by_engine(const work *of)
+static banyan_status copy_by_engine(const copy_launch *of)
 {
     for (size_t i = 0; i < of->engine_count; i++) {
         const copy_engine_move *move = &of->engine_moves[i];
@@ -384,7 +384,7 @@ static banyan_status copy_by_engine(const work *of)
 
 /* Engines write to a partner only after it has entered, and the end is signalled only after their
  * copies. */
-static banyan_status run_with_engines(const work *of, CUstream stream)
+static banyan_status run_with_engines(const copy_launch *of, CUstream stream)
 {
     RETURN_IF_FAILED(gpu_copy_launch(of, 1, COPY_ENTER | COPY_WAIT, stream));
     RETURN_IF_FAILED(driver_fork(of->gpu_copy->device, of->gpu_copy->fork, stream,
@@ -397,7 +397,7 @@ static banyan_status run_with_engines(const work *of, CUstream stream)
     return gpu_copy_launch(of, 1, COPY_FINISH, stream);
 }
 
-static banyan_status gpu_copy_run_here(work *of, CUstream stream)
+static banyan_status gpu_copy_run_here(copy_launch *of, CUstream stream)
 {
     if (of->engine_count > 0)
         RETURN_IF_FAILED(run_with_engines(of, stream));
@@ -413,7 +413,7 @@ static banyan_status gpu_copy_run_here(work *of, CUstream stream)
 
 static banyan_status gpu_copy_run(void *argument, void *stream)
 {
-    work *of = argument;
+    copy_launch *of = argument;
     return DRIVER_WITHIN(of->gpu_copy->device, gpu_copy_run_here(of, stream));
 }
 

@@ -9,7 +9,7 @@
 /* Most parts of one step. */
 #define TOGETHER_MOST 64
 
-struct fuser {
+struct cuda_fuser {
     const engine_program *from;
     fused_program *to;
     const engine_step *steps; /* of the current block */
@@ -30,7 +30,8 @@ static bool has_operands(const engine_step *step)
            step->kind == ENGINE_MULTICAST;
 }
 
-static uint32_t operand_of(const struct fuser *fuser, const engine_step *step, uint32_t operand)
+static uint32_t operand_of(const struct cuda_fuser *fuser, const engine_step *step,
+                           uint32_t operand)
 {
     return fuser->from->operands[step->operands + operand];
 }
@@ -38,7 +39,7 @@ static uint32_t operand_of(const struct fuser *fuser, const engine_step *step, u
 /* True if a part must wait for earlier ones. Parts of an operation are consecutive and have its
  * number. Threads divide the bytes of each part in a different way, so another thread may write
  * the bytes that a later part reads. */
-static bool part_has_barrier(const struct fuser *fuser, uint32_t at)
+static bool part_has_barrier(const struct cuda_fuser *fuser, uint32_t at)
 {
     const engine_step *later = &fuser->steps[at];
     for (uint32_t i = at; i-- > 0 && fuser->steps[i].number == later->number;) {
@@ -50,7 +51,7 @@ static bool part_has_barrier(const struct fuser *fuser, uint32_t at)
     return false;
 }
 
-static void mark_parts(struct fuser *fuser)
+static void mark_parts(struct cuda_fuser *fuser)
 {
     for (uint32_t i = 0; i < fuser->step_count; i++) {
         if (fuser->steps[i].kind == STEP_LOOP)
@@ -62,7 +63,7 @@ static void mark_parts(struct fuser *fuser)
 
 /* True for another part of the operation that need not wait for those before it. Consecutive
  * unpack operations are fused as well: without a barrier between them, they have no order. */
-static bool is_next_part(const struct fuser *fuser, const engine_step *first, uint32_t at)
+static bool is_next_part(const struct cuda_fuser *fuser, const engine_step *first, uint32_t at)
 {
     const engine_step *next = &fuser->steps[at];
     return at < fuser->step_count && next->kind == first->kind &&
@@ -72,7 +73,7 @@ static bool is_next_part(const struct fuser *fuser, const engine_step *first, ui
 }
 
 /* Count the steps from `at` on that read one source. */
-static uint32_t count_of_one_source(const struct fuser *fuser, uint32_t at)
+static uint32_t count_of_one_source(const struct cuda_fuser *fuser, uint32_t at)
 {
     const engine_step *first = &fuser->steps[at];
     uint32_t destinations = first->destination_count, count = 1;
@@ -88,7 +89,7 @@ static uint32_t count_of_one_source(const struct fuser *fuser, uint32_t at)
     return count;
 }
 
-static bool has_shape_of(const struct fuser *fuser, const engine_step *a, const engine_step *b)
+static bool has_shape_of(const struct cuda_fuser *fuser, const engine_step *a, const engine_step *b)
 {
     bool same = a->source_count == b->source_count && a->destination_count == b->destination_count;
     for (uint32_t i = 0; same && i < (uint32_t)a->source_count + a->destination_count; i++)
@@ -98,7 +99,7 @@ static bool has_shape_of(const struct fuser *fuser, const engine_step *a, const 
 }
 
 /* Count the steps that differ only in places. */
-static uint32_t count_of_one_shape(const struct fuser *fuser, uint32_t at)
+static uint32_t count_of_one_shape(const struct cuda_fuser *fuser, uint32_t at)
 {
     const engine_step *first = &fuser->steps[at];
     uint32_t count = 1;
@@ -117,12 +118,12 @@ struct parts {
     bool one_source;
 };
 
-static void write_word(struct fuser *fuser, uint64_t word)
+static void write_word(struct cuda_fuser *fuser, uint64_t word)
 {
     fuser->to->words[fuser->word_count++] = word;
 }
 
-static void write_places(struct fuser *fuser, const engine_step *step, const uint64_t *piece,
+static void write_places(struct cuda_fuser *fuser, const engine_step *step, const uint64_t *piece,
                          uint32_t first)
 {
     for (uint32_t i = first; i < (uint32_t)step->source_count + step->destination_count; i++)
@@ -130,7 +131,7 @@ static void write_places(struct fuser *fuser, const engine_step *step, const uin
 }
 
 /* The pieces of these steps are equal except for places. */
-static void write_one_source(struct fuser *fuser, const struct parts *of, uint32_t iteration)
+static void write_one_source(struct cuda_fuser *fuser, const struct parts *of, uint32_t iteration)
 {
     const uint64_t *at[TOGETHER_MOST], *end, *unused;
     part_find_pieces(fuser->from, of->first, iteration, &at[0], &end);
@@ -145,7 +146,7 @@ static void write_one_source(struct fuser *fuser, const struct parts *of, uint32
     }
 }
 
-static void write_in_turn(struct fuser *fuser, const struct parts *of, uint32_t iteration)
+static void write_in_turn(struct cuda_fuser *fuser, const struct parts *of, uint32_t iteration)
 {
     for (uint32_t k = 0; k < of->count; k++) {
         const uint64_t *at, *end;
@@ -157,12 +158,12 @@ static void write_in_turn(struct fuser *fuser, const struct parts *of, uint32_t 
     }
 }
 
-static void write_iteration(struct fuser *fuser, const struct parts *of, uint32_t iteration)
+static void write_iteration(struct cuda_fuser *fuser, const struct parts *of, uint32_t iteration)
 {
     (of->one_source ? write_one_source : write_in_turn)(fuser, of, iteration);
 }
 
-static uint32_t count_units(const struct fuser *fuser, const engine_step *made)
+static uint32_t count_units(const struct cuda_fuser *fuser, const engine_step *made)
 {
     uint64_t units = 0;
     for (uint64_t at = made->words; at < fuser->word_count; at += part_stride(made))
@@ -170,7 +171,8 @@ static uint32_t count_units(const struct fuser *fuser, const engine_step *made)
     return units < UINT32_MAX ? (uint32_t)units : UINT32_MAX;
 }
 
-static void execute_fuse_write_parts(struct fuser *fuser, const struct parts *of, engine_step *made)
+static void execute_fuse_write_parts(struct cuda_fuser *fuser, const struct parts *of,
+                                     engine_step *made)
 {
     for (uint32_t k = 1; of->one_source && k < of->count; k++)
         made->destination_count += of->first[k].destination_count;
@@ -191,7 +193,7 @@ static void execute_fuse_write_parts(struct fuser *fuser, const struct parts *of
     table[fuser->iterations] = fuser->word_count;
 }
 
-static uint32_t execute_fuse_write_step(struct fuser *fuser, uint32_t at)
+static uint32_t execute_fuse_write_step(struct cuda_fuser *fuser, uint32_t at)
 {
     const engine_step *step = &fuser->steps[at];
     engine_step *made = &fuser->made[at];
@@ -204,7 +206,7 @@ static uint32_t execute_fuse_write_step(struct fuser *fuser, uint32_t at)
     return at + of.count;
 }
 
-static void write_block(struct fuser *fuser, uint32_t index)
+static void write_block(struct cuda_fuser *fuser, uint32_t index)
 {
     const engine_block *block = &fuser->from->blocks[index];
     engine_block *to = &fuser->to->blocks[index];
@@ -243,7 +245,7 @@ banyan_status fuse_program(const engine_program *from, fused_program *fused)
         fuse_free(fused);
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for a program");
     }
-    struct fuser fuser = {.from = from, .to = fused};
+    struct cuda_fuser fuser = {.from = from, .to = fused};
     for (uint32_t i = 0; i < from->block_count; i++)
         write_block(&fuser, i);
     fused->program.blocks = fused->blocks;

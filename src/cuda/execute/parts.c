@@ -20,16 +20,16 @@ void part_find_pieces(const engine_program *program, const engine_step *step, ui
 }
 
 /* The bytes of a step's operand, over all its pieces. */
-typedef struct extent {
+typedef struct operand_extent {
     uint32_t base; /* without the bit for packets */
     uint64_t begin, end;
-} extent;
+} operand_extent;
 
-static extent extent_of(const engine_program *program, const engine_step *step, uint32_t operand,
-                        uint32_t iterations)
+static operand_extent extent_of(const engine_program *program, const engine_step *step,
+                                uint32_t operand, uint32_t iterations)
 {
     uint32_t word = program->operands[step->operands + operand];
-    extent of = {.base = word & ~ENGINE_PACKETS, .begin = UINT64_MAX};
+    operand_extent of = {.base = word & ~ENGINE_PACKETS, .begin = UINT64_MAX};
     for (uint32_t i = 0; i < (step->in_loop ? iterations : 1); i++) {
         const uint64_t *at, *end;
         part_find_pieces(program, step, i, &at, &end);
@@ -48,9 +48,9 @@ static bool writes_into(const engine_program *program, const engine_step *writer
 {
     uint32_t operands = (uint32_t)other->source_count + other->destination_count;
     for (uint32_t i = 0; i < writer->destination_count; i++) {
-        extent to = extent_of(program, writer, writer->source_count + i, iterations);
+        operand_extent to = extent_of(program, writer, writer->source_count + i, iterations);
         for (uint32_t k = 0; k < operands; k++) {
-            extent from = extent_of(program, other, k, iterations);
+            operand_extent from = extent_of(program, other, k, iterations);
             if (to.base == from.base && to.begin < from.end && from.begin < to.end)
                 return true;
         }

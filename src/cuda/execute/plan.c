@@ -51,7 +51,7 @@ static void write_queues(cuda_plan *plan)
         kernel_queue *queue =
             (kernel_queue *)(plan->start + plan->layout.queues + i * KERNEL_COUNTER_BYTES);
         *queue = (kernel_queue){
-            .room = plan->ports[i].room,
+            .capacity = plan->ports[i].room,
             .requests = plan->ports[i].requests,
             .done = (const uint64_t *)plan->ports[i].done,
         };

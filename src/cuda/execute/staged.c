@@ -125,7 +125,7 @@ void staged_end(cuda_engine *engine)
  * idles meanwhile. One stream serves all peers: a device copies to its peers with one engine, and
  * when two devices write to a third at once, all lose bandwidth. Ranks that share a device share
  * its few queues, too; they use only the caller's stream, so that no stream blocks another. */
-typedef struct queued {
+typedef struct queued_stages {
     const cuda_program *program;
     const cuda_engine *engine;
     const cuda_staged *of;
@@ -134,9 +134,9 @@ typedef struct queued {
     bool is_forked;     /* three streams are in use */
     bool is_behind;     /* the copier has waited for all kernels so far */
     uint32_t signalled; /* the latest stage that the caller's stream has waited for */
-} queued;
+} queued_stages;
 
-static banyan_status wait_for_copies(queued *q, uint32_t after)
+static banyan_status wait_for_copies(queued_stages *q, uint32_t after)
 {
     if (!q->is_forked || after == STAGE_NONE ||
         (q->signalled != STAGE_NONE && after <= q->signalled))
@@ -145,7 +145,7 @@ static banyan_status wait_for_copies(queued *q, uint32_t after)
     return DRIVER(q->engine->device, cuStreamWaitEvent, q->stream, q->of->signalled[after], 0);
 }
 
-static banyan_status queue_kernel(queued *q, uint32_t index)
+static banyan_status queue_kernel(queued_stages *q, uint32_t index)
 {
     const stage *s = &q->of->all->list[index];
     program_part part = {.first_step = s->first_step,
@@ -158,7 +158,7 @@ static banyan_status queue_kernel(queued *q, uint32_t index)
     return BANYAN_OK;
 }
 
-static banyan_status follow_kernels(queued *q)
+static banyan_status follow_kernels(queued_stages *q)
 {
     int device = q->engine->device;
     if (!q->is_forked || q->is_behind)
@@ -168,7 +168,7 @@ static banyan_status follow_kernels(queued *q)
     return DRIVER(device, cuStreamWaitEvent, q->copier, q->engine->kernel_done, 0);
 }
 
-static banyan_status follow_copies(const queued *q)
+static banyan_status follow_copies(const queued_stages *q)
 {
     int device = q->engine->device;
     if (!q->is_forked)
@@ -177,7 +177,7 @@ static banyan_status follow_copies(const queued *q)
     return DRIVER(device, cuStreamWaitEvent, q->signaller, q->engine->copies_done, 0);
 }
 
-static banyan_status staged_signal(const queued *q, const stage *s)
+static banyan_status staged_signal(const queued_stages *q, const stage *s)
 {
     if (s->signal_count == 0 || s->is_signalled)
         return BANYAN_OK;
@@ -193,7 +193,7 @@ static banyan_status staged_signal(const queued *q, const stage *s)
                   NULL);
 }
 
-static banyan_status staged_queue_copy(const queued *q, const stage_copy *copy)
+static banyan_status staged_queue_copy(const queued_stages *q, const stage_copy *copy)
 {
     CUdeviceptr to = (CUdeviceptr)(q->run->bases[copy->to_base] + copy->to);
     CUdeviceptr from = (CUdeviceptr)(q->run->bases[copy->from_base] + copy->from);
@@ -212,7 +212,7 @@ static banyan_status staged_queue_copy(const queued *q, const stage_copy *copy)
     return DRIVER(q->engine->device, cuMemcpy2DAsync, &rows, q->copier);
 }
 
-static banyan_status queue_copies(queued *q, uint32_t index)
+static banyan_status queue_copies(queued_stages *q, uint32_t index)
 {
     const stage *s = &q->of->all->list[index];
     int device = q->engine->device;
@@ -229,15 +229,15 @@ banyan_status staged_queue(const cuda_program *program, const engine_run *run, C
 {
     const cuda_engine *engine = program->plan->engine;
     bool forks = engine_has_device(engine);
-    queued q = {.program = program,
-                .engine = engine,
-                .of = program->staged,
-                .run = run,
-                .stream = stream,
-                .copier = forks ? engine->copier : stream,
-                .signaller = forks ? engine->signaller : stream,
-                .is_forked = forks,
-                .signalled = STAGE_NONE};
+    queued_stages q = {.program = program,
+                       .engine = engine,
+                       .of = program->staged,
+                       .run = run,
+                       .stream = stream,
+                       .copier = forks ? engine->copier : stream,
+                       .signaller = forks ? engine->signaller : stream,
+                       .is_forked = forks,
+                       .signalled = STAGE_NONE};
     for (uint32_t i = 0; i < q.of->all->count; i++)
         RETURN_IF_FAILED((q.of->all->list[i].is_kernel ? queue_kernel : queue_copies)(&q, i));
     return BANYAN_OK;

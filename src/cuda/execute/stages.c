@@ -11,7 +11,7 @@ struct wait_count {
     uint32_t waits, signals, next;
 };
 
-struct maker {
+struct stage_maker {
     const engine_program *program;
     const engine_plan *plan;
     const engine_step *steps; /* of the first thread block, which represents all */
@@ -30,18 +30,18 @@ static bool stages_is_nothing(const engine_step *step)
     return step->kind == STEP_NOP || step->kind == KERNEL_PASS;
 }
 
-static const engine_step *step_of(const struct maker *maker, uint32_t block, uint32_t at)
+static const engine_step *step_of(const struct stage_maker *maker, uint32_t block, uint32_t at)
 {
     return &maker->program->steps[maker->program->blocks[block].first_step + at];
 }
 
-static uint32_t stages_end_of(const struct maker *maker, const engine_step *step, uint32_t i)
+static uint32_t stages_end_of(const struct stage_maker *maker, const engine_step *step, uint32_t i)
 {
     return maker->program->ends[step->ends + i];
 }
 
 /* True if the step waits for puts, or for signals after puts. */
-static bool waits_for_copies(const struct maker *maker, const engine_step *step)
+static bool waits_for_copies(const struct stage_maker *maker, const engine_step *step)
 {
     bool waits = step->kind == STEP_FLUSH;
     for (uint32_t i = 0; i < step->end_count && step->kind == STEP_WAIT; i++)
@@ -83,7 +83,7 @@ static bool are_possible(const engine_program *program, const engine_plan *plan)
     return posts;
 }
 
-static stage *add_stage(struct maker *maker, bool is_kernel)
+static stage *add_stage(struct stage_maker *maker, bool is_kernel)
 {
     stage *added = &maker->to->list[maker->to->count++];
     *added = (stage){.is_kernel = is_kernel,
@@ -93,7 +93,7 @@ static stage *add_stage(struct maker *maker, bool is_kernel)
     return added;
 }
 
-static uint32_t last_copies(const struct maker *maker)
+static uint32_t last_copies(const struct stage_maker *maker)
 {
     uint32_t i = maker->to->count;
     while (i > 0 && maker->to->list[i - 1].is_kernel)
@@ -101,7 +101,7 @@ static uint32_t last_copies(const struct maker *maker)
     return i > 0 ? i - 1 : STAGE_NONE;
 }
 
-static uint32_t count_signals(const struct maker *maker, const stage *s, uint32_t end)
+static uint32_t count_signals(const struct stage_maker *maker, const stage *s, uint32_t end)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < s->signal_count && !s->is_kernel; i++)
@@ -111,7 +111,7 @@ static uint32_t count_signals(const struct maker *maker, const stage *s, uint32_
 
 /* Return the stage in which this rank gives the signal that corresponds to its next wait on `end`.
  * If that is not known, return the last stage of copies so far. */
-static uint32_t stage_of_wait(struct maker *maker, uint32_t end)
+static uint32_t stage_of_wait(struct stage_maker *maker, uint32_t end)
 {
     struct wait_count *of = &maker->wait_count[end];
     uint32_t mirror = maker->plan->ends[end].mirror;
@@ -126,7 +126,7 @@ static uint32_t stages_later(uint32_t a, uint32_t b)
     return a == STAGE_NONE || (b != STAGE_NONE && b > a) ? b : a;
 }
 
-static uint32_t after_wait(struct maker *maker, const engine_step *step, uint32_t after)
+static uint32_t after_wait(struct stage_maker *maker, const engine_step *step, uint32_t after)
 {
     for (uint32_t i = 0; i < step->end_count && step->kind == STEP_WAIT; i++) {
         uint32_t end = stages_end_of(maker, step, i);
@@ -138,7 +138,7 @@ static uint32_t after_wait(struct maker *maker, const engine_step *step, uint32_
 
 /* Return the latest stage that must precede the step at this position in any thread block: at one
  * position, thread blocks may wait for signals of different positions. */
-static uint32_t after_step(struct maker *maker, uint32_t at, uint32_t after)
+static uint32_t after_step(struct stage_maker *maker, uint32_t at, uint32_t after)
 {
     if (maker->steps[at].kind == STEP_FLUSH)
         return stages_later(after, last_copies(maker));
@@ -149,7 +149,7 @@ static uint32_t after_step(struct maker *maker, uint32_t at, uint32_t after)
 
 /* Add a kernel that ends before the next put, or before a wait for copies that follows other work:
  * that work then runs before the copies have arrived. Returns the position of its end. */
-static uint32_t add_kernel(struct maker *maker, uint32_t at)
+static uint32_t add_kernel(struct stage_maker *maker, uint32_t at)
 {
     stage *s = add_stage(maker, true);
     uint32_t after = STAGE_NONE;
@@ -236,7 +236,7 @@ static void join_rows(stages *to, uint32_t first)
     to->copy_count = kept;
 }
 
-static void stages_add_pieces(struct maker *maker, const engine_step *step)
+static void stages_add_pieces(struct stage_maker *maker, const engine_step *step)
 {
     const uint64_t *at, *end;
     part_find_pieces(maker->program, step, 0, &at, &end);
@@ -255,7 +255,7 @@ static void stages_add_pieces(struct maker *maker, const engine_step *step)
 }
 
 /* Add all thread blocks' puts at this position in the plan. */
-static void add_copies(struct maker *maker, const stage *s, uint32_t at)
+static void add_copies(struct stage_maker *maker, const stage *s, uint32_t at)
 {
     uint32_t from = maker->to->copy_count;
     for (uint32_t b = 0; b < maker->program->block_count; b++)
@@ -263,7 +263,7 @@ static void add_copies(struct maker *maker, const stage *s, uint32_t at)
     stages_join(maker->to, s->first_copy, from);
 }
 
-static void stages_add_signals(struct maker *maker, uint32_t at)
+static void stages_add_signals(struct stage_maker *maker, uint32_t at)
 {
     for (uint32_t b = 0; b < maker->program->block_count; b++) {
         const engine_step *step = step_of(maker, b, at);
@@ -275,7 +275,7 @@ static void stages_add_signals(struct maker *maker, uint32_t at)
 
 /* Add a stage of puts and their signals. It ends before a put that follows a signal, so that the
  * signal is given while that put is in progress. Returns the position of its end. */
-static uint32_t add_posts(struct maker *maker, uint32_t at)
+static uint32_t add_posts(struct stage_maker *maker, uint32_t at)
 {
     stage *s = add_stage(maker, false);
     s->first_step = at;
@@ -299,7 +299,7 @@ static uint32_t add_posts(struct maker *maker, uint32_t at)
 
 /* A run begins with a kernel, which signals the begin of the run, and ends with a kernel, which
  * counts the run. */
-static void stages_add_all(struct maker *maker)
+static void stages_add_all(struct stage_maker *maker)
 {
     uint32_t at = add_kernel(maker, 0);
     while (at < maker->step_count)
@@ -323,7 +323,7 @@ static uint64_t count_pieces(const engine_program *program)
     return pieces;
 }
 
-static banyan_status stages_take_room(struct maker *maker)
+static banyan_status stages_take_room(struct stage_maker *maker)
 {
     const engine_program *program = maker->program;
     stages *to = maker->to = calloc(1, sizeof *to);
@@ -343,10 +343,10 @@ banyan_status stages_make(const engine_program *program, const engine_plan *plan
     *made = NULL;
     if (!are_possible(program, plan))
         return BANYAN_OK;
-    struct maker maker = {.program = program,
-                          .plan = plan,
-                          .steps = program->steps + program->blocks[0].first_step,
-                          .step_count = program->blocks[0].step_count};
+    struct stage_maker maker = {.program = program,
+                                .plan = plan,
+                                .steps = program->steps + program->blocks[0].first_step,
+                                .step_count = program->blocks[0].step_count};
     banyan_status status = stages_take_room(&maker);
     if (status == BANYAN_OK) {
         stages_add_all(&maker);

@@ -78,21 +78,21 @@ static banyan_status memory_bytes_run(int device, const char *call, bytes_queue 
     return DRIVER_WITHIN_UNCAPTURED(device, memory_bytes_run_here(device, call, queue, job));
 }
 
-struct allocation {
+struct allocation_job {
     CUdeviceptr *address;
     size_t bytes;
 };
 
 static CUresult queue_alloc(const void *job, CUstream stream)
 {
-    const struct allocation *wanted = job;
+    const struct allocation_job *wanted = job;
     return driver.cuMemAllocAsync(wanted->address, wanted->bytes, stream);
 }
 
 banyan_status bytes_alloc(int device, size_t bytes, void **address)
 {
     CUdeviceptr made = 0;
-    struct allocation wanted = {&made, bytes};
+    struct allocation_job wanted = {&made, bytes};
     RETURN_IF_FAILED(memory_bytes_run(device, "cuMemAllocAsync", queue_alloc, &wanted));
     *address = (void *)(uintptr_t)made;
     return BANYAN_OK;

@@ -8,7 +8,7 @@
 #define UNITS_MOST (UINT64_C(1) << 31)
 
 /* A part of a call, for one launch. */
-typedef struct part {
+typedef struct launch_part {
     const cuda_mixed *engine;
     const mixed_call *call;
     const char *input;
@@ -20,7 +20,7 @@ typedef struct part {
     bool any;      /* addresses or lengths are not multiples of units */
     bool multicast;
     int ranks, rank, tp, t, d;
-} part;
+} launch_part;
 
 static uint64_t mixed_run_up(uint64_t value, uint64_t multiple)
 {
@@ -119,7 +119,7 @@ static mixed_shape mixed_run_choose_shape(const cuda_mixed *engine, mixed_kernel
     return mixed_shape_of(engine, kernel, (uint32_t)blocks, threads);
 }
 
-static mixed_base base_of(const part *p, uint64_t used)
+static mixed_base base_of(const launch_part *p, uint64_t used)
 {
     const cuda_mixed *engine = p->engine;
     return (mixed_base){
@@ -145,13 +145,13 @@ static uint64_t mixed_run_slot(int from, int at)
 }
 
 /* Return one of four consecutive kernels. */
-static mixed_kernel mixed_run_variant(const part *p, mixed_kernel first)
+static mixed_kernel mixed_run_variant(const launch_part *p, mixed_kernel first)
 {
     return (mixed_kernel)((int)first + (p->any ? 1 : 0) + (p->multicast ? 2 : 0));
 }
 
 /* The threads go through `units` in rounds. */
-static banyan_status launch_rounds(const part *p, mixed_kernel kernel, mixed_shape by,
+static banyan_status launch_rounds(const launch_part *p, mixed_kernel kernel, mixed_shape by,
                                    uint64_t units, mixed_base *args, CUstream stream)
 {
     uint64_t threads = (uint64_t)by.blocks * by.threads, rounds = (units + threads - 1) / threads;
@@ -161,7 +161,7 @@ static banyan_status launch_rounds(const part *p, mixed_kernel kernel, mixed_sha
 }
 
 /* Launch kernel `once` if there are enough threads. */
-static banyan_status launch_units(const part *p, mixed_kernel once, mixed_kernel more,
+static banyan_status launch_units(const launch_part *p, mixed_kernel once, mixed_kernel more,
                                   uint64_t units, uint64_t steps, mixed_base *args, CUstream stream)
 {
     mixed_kernel kernel = mixed_run_variant(p, once);
@@ -174,7 +174,7 @@ static banyan_status launch_units(const part *p, mixed_kernel once, mixed_kernel
 }
 
 /* Return the part of this rank's input for data-parallel rank d. */
-static const char *taken_by(const part *p, int d)
+static const char *taken_by(const launch_part *p, int d)
 {
     return p->input + (p->scatters ? (uint64_t)d * p->whole_bytes : 0);
 }
@@ -182,12 +182,12 @@ static const char *taken_by(const part *p, int d)
 /* True if a multicast reaches the peer. When scattering, only a tensor-parallel group gets equal
  * data, and only its members may use its address: ranks of other groups receive theirs one by one.
  * A multicast to the whole node would give each rank dp times the data that it needs. */
-static bool mixed_run_is_cast_to(const part *p, int peer)
+static bool mixed_run_is_cast_to(const launch_part *p, int peer)
 {
     return p->multicast && (!p->scatters || peer / p->tp == p->d);
 }
 
-static void fill_waits_sends(const part *p, mixed_waits_args *args)
+static void fill_waits_sends(const launch_part *p, mixed_waits_args *args)
 {
     const mixed_multicast *all = &p->engine->setup->multicast;
     uint64_t slot_bytes = p->units * MIXED_UNIT;
@@ -210,7 +210,7 @@ static void fill_waits_sends(const part *p, mixed_waits_args *args)
     }
 }
 
-static banyan_status run_waits(const part *p, CUstream stream)
+static banyan_status run_waits(const launch_part *p, CUstream stream)
 {
     uint64_t slots = mixed_run_slots_of(p->engine, p->multicast);
     mixed_waits_args args = {
@@ -249,7 +249,7 @@ static uint64_t mixed_run_piece_bytes(const pieces *of, int t)
     return piece_at(of, t + 1) - piece_at(of, t);
 }
 
-static void fill_sends(const part *p, const pieces *of, mixed_bytes_args *args)
+static void fill_sends(const launch_part *p, const pieces *of, mixed_bytes_args *args)
 {
     int count = p->scatters ? p->ranks : p->tp, me = p->scatters ? p->rank : p->t;
     for (int k = 1; k < count; k++) {
@@ -269,7 +269,7 @@ static void fill_sends(const part *p, const pieces *of, mixed_bytes_args *args)
 }
 
 /* Sums go to the ranks with that output, into slots after those of the pieces. */
-static void fill_shares(const part *p, const pieces *of, mixed_bytes_args *args)
+static void fill_shares(const launch_part *p, const pieces *of, mixed_bytes_args *args)
 {
     int count = p->scatters ? p->tp : p->ranks, me = p->scatters ? p->t : p->rank;
     uint64_t behind = (uint64_t)(args->source_count - 1) * of->bytes;
@@ -297,7 +297,7 @@ static void fill_shares(const part *p, const pieces *of, mixed_bytes_args *args)
     }
 }
 
-static banyan_status run_bytes(const part *p, CUstream stream)
+static banyan_status run_bytes(const launch_part *p, CUstream stream)
 {
     uint64_t tp = (uint64_t)p->tp, d = (uint64_t)p->d;
     pieces of = {.bytes = mixed_run_up(p->units, tp) / tp * MIXED_UNIT, .part_bytes = p->bytes};
@@ -319,7 +319,7 @@ static banyan_status run_bytes(const part *p, CUstream stream)
 }
 
 /* With multicast, every rank receives at this rank's own slot. */
-static void fill_gather_sends(const part *p, mixed_gather_args *args)
+static void fill_gather_sends(const launch_part *p, mixed_gather_args *args)
 {
     if (p->multicast)
         args->all = p->engine->setup->multicast.node + (uint64_t)p->rank * args->slot_bytes;
@@ -330,7 +330,7 @@ static void fill_gather_sends(const part *p, mixed_gather_args *args)
     }
 }
 
-static banyan_status run_gather(const part *p, CUstream stream)
+static banyan_status run_gather(const launch_part *p, CUstream stream)
 {
     bool short_one = p->bytes <= PACKETS_MOST;
     uint64_t slot_bytes =
@@ -360,7 +360,7 @@ static banyan_status run_gather(const part *p, CUstream stream)
     return launch_rounds(p, kernel, by, packets, &args.base, stream);
 }
 
-static bool mixed_run_is_any(const part *p)
+static bool mixed_run_is_any(const launch_part *p)
 {
     uint64_t together = (uintptr_t)p->input | (uintptr_t)p->output | p->bytes;
     if (p->engine->setup->grid.local_dp > 1)
@@ -368,7 +368,7 @@ static bool mixed_run_is_any(const part *p)
     return together % MIXED_UNIT != 0;
 }
 
-static banyan_status mixed_run_part(part *p, CUstream stream)
+static banyan_status mixed_run_part(launch_part *p, CUstream stream)
 {
     p->units = mixed_run_units_of(p->bytes);
     p->any = mixed_run_is_any(p);
@@ -381,7 +381,7 @@ banyan_status mixed_run_on_node(const cuda_mixed *engine, const mixed_call *call
 {
     const banyan_mixed_grid *grid = &engine->setup->grid;
     uint64_t bytes = call->elems * engine->elem_bytes, most = launch_bytes(engine, call);
-    part p = {
+    launch_part p = {
         .engine = engine,
         .call = call,
         .whole_bytes = bytes,

@@ -131,7 +131,7 @@ typedef struct work_step {
     work_batch send, recv;
 } work_step;
 
-typedef struct work {
+typedef struct pipeline_work {
     gpu_pipeline *gpu_pipeline;
     work_step *steps;
     size_t step_count;
@@ -139,7 +139,7 @@ typedef struct work {
     bool has_local;
     CUevent ended; /* after the last run outside of graphs */
     bool has_run;
-} work;
+} pipeline_work;
 
 static work_batch take_batch(const gpu_pipeline_batch *batch, const direct_moves **lists,
                              size_t *count)
@@ -152,7 +152,7 @@ static work_batch take_batch(const gpu_pipeline_batch *batch, const direct_moves
     return taken;
 }
 
-static banyan_status work_fill_batches(work *of, const gpu_pipeline_step *steps)
+static banyan_status work_fill_batches(pipeline_work *of, const gpu_pipeline_step *steps)
 {
     const direct_moves **lists = calloc(2 * of->step_count + 1, sizeof *lists);
     size_t count = 0;
@@ -168,14 +168,15 @@ static banyan_status work_fill_batches(work *of, const gpu_pipeline_step *steps)
     return status;
 }
 
-static banyan_status work_make_event(work *of)
+static banyan_status work_make_event(pipeline_work *of)
 {
     int device = of->gpu_pipeline->device;
     return DRIVER_WITHIN(device,
                          DRIVER(device, cuEventCreate, &of->ended, CU_EVENT_DISABLE_TIMING));
 }
 
-static banyan_status work_fill(work *of, const gpu_pipeline_step *steps, const direct_moves *local)
+static banyan_status work_fill(pipeline_work *of, const gpu_pipeline_step *steps,
+                               const direct_moves *local)
 {
     banyan_status status = work_make_event(of);
     if (status == BANYAN_OK)
@@ -188,7 +189,7 @@ static banyan_status work_fill(work *of, const gpu_pipeline_step *steps, const d
 
 void gpu_pipeline_release(void *argument)
 {
-    work *of = argument;
+    pipeline_work *of = argument;
     if (driver_enter(of->gpu_pipeline->device) == BANYAN_OK) {
         driver_capture before = driver_capture_relax();
         driver_end_runs(of->ended, of->has_run);
@@ -204,7 +205,7 @@ void gpu_pipeline_release(void *argument)
 banyan_status gpu_pipeline_prepare(void *argument, const gpu_pipeline_step *steps, size_t count,
                                    const direct_moves *local, void **prepared)
 {
-    work *made = calloc(1, sizeof *made);
+    pipeline_work *made = calloc(1, sizeof *made);
     work_step *taken = calloc(count + 1, sizeof *taken);
     if (!made || !taken) {
         free(made);
@@ -222,14 +223,14 @@ banyan_status gpu_pipeline_prepare(void *argument, const gpu_pipeline_step *step
     return status;
 }
 
-typedef struct queued {
-    const work *of;
+typedef struct queued_work {
+    const pipeline_work *of;
     const gpu_pipeline *gpu_pipeline;
     size_t sent, received, granted; /* batches so far */
     size_t next_grant;              /* step */
     uint64_t sent_in;               /* round of the latest send */
     uint64_t received_in[SLOTS];    /* round of the latest batch in each slot */
-} queued;
+} queued_work;
 
 static banyan_status launch_wait(const gpu_pipeline *of, gpu_pipeline_task task, int peer,
                                  size_t slot, uint64_t bytes, CUstream stream)
@@ -253,7 +254,7 @@ static banyan_status launch_wait(const gpu_pipeline *of, gpu_pipeline_task task,
 }
 
 /* Let `stream` wait for all puts and signals. */
-static banyan_status after_sends(const queued *run, CUstream stream)
+static banyan_status after_sends(const queued_work *run, CUstream stream)
 {
     const gpu_pipeline *of = run->gpu_pipeline;
     if (run->sent == 0)
@@ -263,7 +264,7 @@ static banyan_status after_sends(const queued *run, CUstream stream)
 
 /* The second rule: wait for the grants after the last receive of a round before `round` - 1, which
  * is one of the last two, or for the initial grants. */
-static banyan_status after_grants(const queued *run, uint64_t round, CUstream stream)
+static banyan_status after_grants(const queued_work *run, uint64_t round, CUstream stream)
 {
     const gpu_pipeline *of = run->gpu_pipeline;
     for (size_t back = 1; back <= SLOTS && back <= run->received; back++) {
@@ -275,7 +276,7 @@ static banyan_status after_grants(const queued *run, uint64_t round, CUstream st
 }
 
 /* After all unpacking so far, grant as many slots as are empty then. */
-static banyan_status work_grant_slots(queued *run)
+static banyan_status work_grant_slots(queued_work *run)
 {
     const gpu_pipeline *of = run->gpu_pipeline;
     while (run->next_grant < run->of->step_count && run->granted - run->received < SLOTS) {
@@ -292,7 +293,7 @@ static banyan_status work_grant_slots(queued *run)
     return BANYAN_OK;
 }
 
-static banyan_status queue_pack(const queued *run, const work_batch *batch, size_t slot)
+static banyan_status queue_pack(const queued_work *run, const work_batch *batch, size_t slot)
 {
     const gpu_pipeline *of = run->gpu_pipeline;
     CUstream stream = of->streams[STREAM_PACK];
@@ -306,7 +307,7 @@ static banyan_status queue_pack(const queued *run, const work_batch *batch, size
 }
 
 /* Wait for the packed slot and for the peer's grant, then write the sequence check. */
-static banyan_status queue_stamp(const queued *run, uint64_t round, const work_batch *batch,
+static banyan_status queue_stamp(const queued_work *run, uint64_t round, const work_batch *batch,
                                  size_t slot)
 {
     const gpu_pipeline *of = run->gpu_pipeline;
@@ -322,7 +323,7 @@ static banyan_status queue_stamp(const queued *run, uint64_t round, const work_b
 
 /* Two batches may travel at once, so that the link is busy while one begins and the other ends,
  * but their signals are in order. */
-static banyan_status queue_put(const queued *run, const work_batch *batch, size_t slot)
+static banyan_status queue_put(const queued_work *run, const work_batch *batch, size_t slot)
 {
     const gpu_pipeline *of = run->gpu_pipeline;
     const gpu_pipeline_transport_ops *wire = of->wire_ops;
@@ -341,7 +342,7 @@ static banyan_status queue_put(const queued *run, const work_batch *batch, size_
     return DRIVER(of->device, cuEventRecord, of->sent[slot], stream);
 }
 
-static banyan_status queue_send(queued *run, uint64_t round, const work_batch *batch)
+static banyan_status queue_send(queued_work *run, uint64_t round, const work_batch *batch)
 {
     size_t slot = run->sent % SLOTS;
     banyan_status status = queue_pack(run, batch, slot);
@@ -354,7 +355,7 @@ static banyan_status queue_send(queued *run, uint64_t round, const work_batch *b
     return status;
 }
 
-static banyan_status queue_receive(queued *run, uint64_t round, const work_batch *batch)
+static banyan_status queue_receive(queued_work *run, uint64_t round, const work_batch *batch)
 {
     const gpu_pipeline *of = run->gpu_pipeline;
     size_t slot = run->received % SLOTS;
@@ -373,9 +374,9 @@ static banyan_status queue_receive(queued *run, uint64_t round, const work_batch
                                : status;
 }
 
-static banyan_status queue_steps(const work *of)
+static banyan_status queue_steps(const pipeline_work *of)
 {
-    queued run = {.of = of, .gpu_pipeline = of->gpu_pipeline};
+    queued_work run = {.of = of, .gpu_pipeline = of->gpu_pipeline};
     RETURN_IF_FAILED(work_grant_slots(&run));
     RETURN_IF_FAILED(DRIVER(of->gpu_pipeline->device, cuEventRecord, of->gpu_pipeline->begun,
                             of->gpu_pipeline->streams[STREAM_UNPACK]));
@@ -389,7 +390,7 @@ static banyan_status queue_steps(const work *of)
     return BANYAN_OK;
 }
 
-static banyan_status work_run_here(work *of, CUstream stream)
+static banyan_status work_run_here(pipeline_work *of, CUstream stream)
 {
     const gpu_pipeline *owner = of->gpu_pipeline;
     RETURN_IF_FAILED(driver_fork(owner->device, owner->fork, stream, owner->streams, STREAMS));
@@ -402,6 +403,6 @@ static banyan_status work_run_here(work *of, CUstream stream)
 
 banyan_status gpu_pipeline_run(void *argument, void *stream)
 {
-    work *of = argument;
+    pipeline_work *of = argument;
     return DRIVER_WITHIN(of->gpu_pipeline->device, work_run_here(of, stream));
 }

@@ -5,7 +5,7 @@
 /* Largest number of listed iterations of a loop. */
 #define ITERATIONS_MOST (UINT64_C(1) << 20)
 
-struct maker {
+struct program_maker {
     const banyan_loaded_plan *loaded;
     const specialized_plan *specialized;
     const plan_thread_block *block;
@@ -22,7 +22,7 @@ static uint32_t engine_end_number(const banyan_loaded_plan *loaded, plan_channel
     return before + (uint32_t)(end - loaded->ends[type]);
 }
 
-static banyan_status add_words(struct maker *maker, const uint64_t *words, uint64_t count)
+static banyan_status add_words(struct program_maker *maker, const uint64_t *words, uint64_t count)
 {
     if (!array_reserve(&maker->to->words, count))
         return BANYAN_ERR_NO_MEMORY;
@@ -31,7 +31,7 @@ static banyan_status add_words(struct maker *maker, const uint64_t *words, uint6
     return BANYAN_OK;
 }
 
-static banyan_status add_iteration(struct maker *maker, const step *s, uint64_t iteration)
+static banyan_status add_iteration(struct program_maker *maker, const step *s, uint64_t iteration)
 {
     const uint64_t *words = maker->specialized->words.data;
     if (s->iteration_at)
@@ -44,7 +44,8 @@ static banyan_status add_iteration(struct maker *maker, const step *s, uint64_t 
     return add_words(maker, maker->iteration.data, maker->iteration.count);
 }
 
-static banyan_status refuse_loop(const struct maker *maker, const step *s, uint64_t iterations)
+static banyan_status refuse_loop(const struct program_maker *maker, const step *s,
+                                 uint64_t iterations)
 {
     return error_set(BANYAN_ERR_INVALID,
                      "rank %d, thread block %" PRIu32 ", operation %" PRIu32
@@ -54,7 +55,7 @@ static banyan_status refuse_loop(const struct maker *maker, const step *s, uint6
                      maker->specialized->message_bytes, iterations, ITERATIONS_MOST);
 }
 
-static banyan_status device_program_add_pieces(struct maker *maker, const step *s,
+static banyan_status device_program_add_pieces(struct program_maker *maker, const step *s,
                                                engine_step *made)
 {
     made->words = maker->to->words.count;
@@ -77,7 +78,7 @@ static banyan_status device_program_add_pieces(struct maker *maker, const step *
     return BANYAN_OK;
 }
 
-static banyan_status device_program_add_operands(struct maker *maker, const step *s,
+static banyan_status device_program_add_operands(struct program_maker *maker, const step *s,
                                                  engine_step *made)
 {
     if (s->source_count > UINT16_MAX || s->destination_count > UINT16_MAX)
@@ -97,7 +98,8 @@ static banyan_status device_program_add_operands(struct maker *maker, const step
     return s->operands ? device_program_add_pieces(maker, s, made) : BANYAN_OK;
 }
 
-static banyan_status device_program_add_ends(struct maker *maker, const step *s, engine_step *made)
+static banyan_status device_program_add_ends(struct program_maker *maker, const step *s,
+                                             engine_step *made)
 {
     made->ends = (uint32_t)maker->to->ends.count;
     bool semaphores = s->kind == STEP_ACQUIRE || s->kind == STEP_RELEASE;
@@ -112,7 +114,7 @@ static banyan_status device_program_add_ends(struct maker *maker, const step *s,
     return BANYAN_OK;
 }
 
-static banyan_status device_program_add_step(struct maker *maker, const step *s)
+static banyan_status device_program_add_step(struct program_maker *maker, const step *s)
 {
     engine_step made = {
         .kind = (uint8_t)s->kind,
@@ -137,7 +139,8 @@ static banyan_status device_program_add_step(struct maker *maker, const step *s)
     return array_push(&maker->to->steps, made) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-static banyan_status device_program_add_block(struct maker *maker, const specialized_block *block)
+static banyan_status device_program_add_block(struct program_maker *maker,
+                                              const specialized_block *block)
 {
     engine_arrays *to = maker->to;
     engine_block made = {
@@ -156,7 +159,7 @@ static banyan_status device_program_add_block(struct maker *maker, const special
     return array_push(&to->blocks, made) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-static banyan_status device_program_add_all(struct maker *maker)
+static banyan_status device_program_add_all(struct program_maker *maker)
 {
     const plan_rank *rank = &maker->loaded->plan->ranks[maker->loaded->executor->rank];
     for (uint32_t i = 0; i < rank->block_count; i++) {
@@ -176,7 +179,7 @@ banyan_status engine_program_make(const banyan_loaded_plan *loaded,
                                   engine_arrays *arrays, engine_program *program)
 {
     *arrays = (engine_arrays){0};
-    struct maker maker = {.loaded = loaded, .specialized = specialized, .to = arrays};
+    struct program_maker maker = {.loaded = loaded, .specialized = specialized, .to = arrays};
     banyan_status status = device_program_add_all(&maker);
     array_free(&maker.iteration);
     RETURN_IF_FAILED(status);

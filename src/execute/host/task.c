@@ -78,7 +78,7 @@ static bool step_flush(task *t, const step *s)
 static bool step_acquire(const plan_run *of, task *t, const step *s)
 {
     for (; t->index < s->op->semaphore_count; t->index++) {
-        rendezvous *semaphore = &of->loaded->semaphores[s->op->semaphores[t->index]];
+        block_counter *semaphore = &of->loaded->semaphores[s->op->semaphores[t->index]];
         uint64_t value = atomic_load_explicit(&semaphore->value, memory_order_relaxed);
         do {
             if (value == 0)

@@ -8,7 +8,7 @@
 
 struct worker_pool;
 
-struct member {
+struct pool_worker {
     struct worker_pool *all;
     int index;
     pthread_t thread;
@@ -17,7 +17,7 @@ struct member {
 struct worker_pool {
     int count, started;
     uint32_t spins;
-    struct member *members; /* from index 1 on */
+    struct pool_worker *members; /* from index 1 on */
     void (*work)(void *context, int worker);
     void *context;
     wake_up begin, end;
@@ -44,7 +44,7 @@ static void wait_while_equal(_Atomic uint32_t *word, uint32_t value, wake_up *ru
 
 static void *member_main(void *argument)
 {
-    struct member *self = argument;
+    struct pool_worker *self = argument;
     struct worker_pool *all = self->all;
     for (uint32_t generation = 0;; generation++) {
         wait_while_equal(&all->generation, generation, &all->begin, all->spins);
@@ -72,7 +72,7 @@ banyan_status workers_create(int count, bool crowded, worker_pool **made)
     banyan_status status =
         all->members ? BANYAN_OK : error_no_memory((size_t)count * sizeof *all->members, "workers");
     for (int i = 1; i < count && status == BANYAN_OK; i++) {
-        all->members[i] = (struct member){.all = all, .index = i};
+        all->members[i] = (struct pool_worker){.all = all, .index = i};
         status = thread_start(&all->members[i].thread, member_main, &all->members[i], false);
         all->started += status == BANYAN_OK;
     }

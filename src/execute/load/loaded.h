@@ -29,9 +29,9 @@ typedef struct block_layout {
 } block_layout;
 
 /* A semaphore or barrier of this rank's thread blocks. */
-typedef struct rendezvous {
+typedef struct block_counter {
     _Alignas(64) _Atomic uint64_t value;
-} rendezvous;
+} block_counter;
 
 /* Buffer bindings of runs with these arguments; kept from one run to the next. */
 typedef struct binding {
@@ -82,7 +82,7 @@ struct banyan_loaded_plan {
     banyan_memory *block;
     block_layout *layouts; /* one for each rank */
     channel_end *ends[PLAN_CHANNEL_TYPES];
-    rendezvous *semaphores, *barriers;
+    block_counter *semaphores, *barriers;
     hash_map barrier_places; /* from the plan's barrier number to its index */
     uint32_t barrier_count;
     char *private_buffers[2]; /* NULL until the first use */

@@ -9,20 +9,20 @@ static bool spmd_is_put(const plan_op *op)
 }
 
 /* The position of a thread block's first put or signal through a port channel. */
-typedef struct place {
+typedef struct port_use {
     uint32_t op, channel;
-} place;
+} port_use;
 
-static place first_use(const plan_thread_block *block, uint32_t number)
+static port_use first_use(const plan_thread_block *block, uint32_t number)
 {
     for (uint32_t i = 0; i < block->op_count; i++) {
         const plan_op *op = &block->ops[i];
         for (uint32_t k = 0; k < op->channel_count && spmd_is_put(op); k++) {
             if (op->channels[k] == number)
-                return (place){i, k};
+                return (port_use){i, k};
         }
     }
-    return (place){block->op_count, 0};
+    return (port_use){block->op_count, 0};
 }
 
 /* True if both thread blocks use their channels in the same order. */
@@ -30,8 +30,8 @@ static bool spmd_same_channels(const plan_thread_block *a, const plan_thread_blo
 {
     for (uint32_t i = 0; i < a->op_count; i++) {
         for (uint32_t k = 0; k < a->ops[i].channel_count && spmd_is_put(&a->ops[i]); k++) {
-            place one = first_use(a, a->ops[i].channels[k]);
-            place other = first_use(b, b->ops[i].channels[k]);
+            port_use one = first_use(a, a->ops[i].channels[k]);
+            port_use other = first_use(b, b->ops[i].channels[k]);
             if (one.op != other.op || one.channel != other.channel)
                 return false;
         }
@@ -94,7 +94,7 @@ static uint32_t spmd_count_blocks(const plan_rank *rank, uint32_t channel)
 static uint32_t spmd_counterpart(const plan_thread_block *block, const plan_thread_block *of,
                                  uint32_t number)
 {
-    place first = first_use(of, number);
+    port_use first = first_use(of, number);
     const plan_op *op = &block->ops[first.op];
     return plan_channel_of(block, op, op->channels[first.channel]);
 }

@@ -36,7 +36,7 @@ void memory_suspend_all(banyan_world *world)
 }
 
 /* A rank's description of its part, for its peers. */
-struct part_record {
+struct suspended_record {
     uint64_t bytes, mapped_bytes, address;
     uint32_t has_name, unused;
     unsigned char name[DEVICE_NAME_BYTES]; /* as device_handles has it */
@@ -47,8 +47,8 @@ struct resumption {
     banyan_memory **memories;
     device_handles *own;
     size_t count;
-    struct part_record *records; /* of all ranks */
-    int *fds;                    /* of this node's */
+    struct suspended_record *records; /* of all ranks */
+    int *fds;                         /* of this node's */
 };
 
 static banyan_status find_suspended(struct resumption *work, banyan_world *world)
@@ -92,7 +92,7 @@ static banyan_status remap_peer(struct resumption *work, const banyan_memory *me
 {
     memory_part *part = &memory->parts[local];
     int peer = work->space->local_ranks[local];
-    const struct part_record *record = &work->records[peer];
+    const struct suspended_record *record = &work->records[peer];
     if (record->bytes != part->bytes || record->mapped_bytes != part->mapped.mapped_bytes)
         return error_set(BANYAN_ERR_MISMATCH,
                          "rank %d reserved %zu bytes for rank %d's part, which resumes %" PRIu64,
@@ -127,10 +127,10 @@ static banyan_status symmetric_suspend_exchange(struct resumption *work, size_t 
     banyan_world *world = work->space->world;
     const banyan_memory *memory = work->memories[i];
     const memory_part *own = &memory->parts[memory->own_part];
-    struct part_record mine = {.bytes = own->bytes,
-                               .mapped_bytes = own->mapped.mapped_bytes,
-                               .address = own->owner_address,
-                               .has_name = work->own[i].has_name};
+    struct suspended_record mine = {.bytes = own->bytes,
+                                    .mapped_bytes = own->mapped.mapped_bytes,
+                                    .address = own->owner_address,
+                                    .has_name = work->own[i].has_name};
     memcpy(mine.name, work->own[i].name, sizeof mine.name);
     RETURN_IF_FAILED(banyan_world_allgather(world, &mine, sizeof mine, work->records));
     banyan_status status = control_share_fd(world, work->own[i].fd, work->fds);

@@ -21,15 +21,15 @@ enum { APART, IN_PLACE, PLACES };
 #define FUSED_MODES (BANYAN_MIXED_TWO_SHOT_NODES - BANYAN_MIXED_ONE_SHOT + 1)
 
 /* A program that is loaded at its first use, and again for a longer message than before. */
-typedef struct ready {
+typedef struct fused_ready {
     banyan_loaded_plan *loaded;
     uint64_t most_bytes; /* of b rows */
-} ready;
+} fused_ready;
 
 typedef struct host_engine {
     const mixed_engine_setup *setup;
     banyan_executor *executor; /* NULL: the ranks are on several machines */
-    ready ready[BANYAN_MIXED_OPS][FUSED_MODES][FORMS][PLACES];
+    fused_ready ready[BANYAN_MIXED_OPS][FUSED_MODES][FORMS][PLACES];
 } host_engine;
 
 static banyan_status host_open(const mixed_engine_setup *setup, void **engine)
@@ -47,9 +47,9 @@ static void unload_all(host_engine *engine)
     for (int op = 0; op < BANYAN_MIXED_OPS; op++) {
         for (int mode = 0; mode < FUSED_MODES; mode++) {
             for (int i = 0; i < FORMS * PLACES; i++) {
-                ready *of = &engine->ready[op][mode][i / PLACES][i % PLACES];
+                fused_ready *of = &engine->ready[op][mode][i / PLACES][i % PLACES];
                 (void)banyan_loaded_plan_close(of->loaded);
-                *of = (ready){NULL, 0};
+                *of = (fused_ready){NULL, 0};
             }
         }
     }
@@ -131,14 +131,14 @@ static banyan_status fused_host_load(host_engine *engine, const fused_kind *kind
 }
 
 static banyan_status fused_host_prepare(host_engine *engine, const fused_kind *kind, uint64_t bytes,
-                                        ready *of)
+                                        fused_ready *of)
 {
     if (bytes <= of->most_bytes)
         return BANYAN_OK;
     uint64_t most = kind->packets ? PACKETS_MOST : power_of_two(UNITS_LEAST, bytes);
     banyan_loaded_plan *loaded, *before = of->loaded;
     RETURN_IF_FAILED(fused_host_load(engine, kind, most, &loaded));
-    *of = (ready){loaded, most};
+    *of = (fused_ready){loaded, most};
     return banyan_loaded_plan_close(before);
 }
 
@@ -159,7 +159,7 @@ static banyan_status host_run(void *given, const mixed_call *call, void *stream)
                        .mode = call->mode,
                        .packets = bytes <= PACKETS_MOST,
                        .in_place = call->input == call->output};
-    ready *of =
+    fused_ready *of =
         &engine->ready[call->op][call->mode - BANYAN_MIXED_ONE_SHOT][kind.packets][kind.in_place];
     banyan_status status = fused_host_prepare(engine, &kind, bytes, of);
     if (status == BANYAN_OK)

@@ -76,7 +76,7 @@ typedef struct fused_sum {
 /* Groups of ranks that synchronize. */
 typedef enum fused_circle { IN_ALL, IN_TP, IN_NODE, AMONG_NODES, AMONG_TP_NODES } fused_circle;
 
-/* How data reaches a peer's slot and is summed, and how results reach their receivers. Rows are
+/* Functions that put data into a peer's slot, sum it, and send results to their receivers. Rows are
  * numbered by data-parallel node and share; a scattering rank has one node's rows. */
 typedef struct fused_form {
     void (*put)(fused *f, banyan_chunk slot, banyan_chunk data);

@@ -32,13 +32,13 @@ static void add_own(fused *f, fused_sum *sum, banyan_chunk own, uint64_t region,
 }
 
 /* `count` places of a region, at a distance of `step`. */
-typedef struct places {
+typedef struct slot_places {
     uint64_t region;
     int first, step, count;
-} places;
+} slot_places;
 
 /* Sum the places. The own_at-th is the rank's own; -1: none is. */
-static void fused_walk_add_up(fused *f, places of, int own_at, banyan_chunk own,
+static void fused_walk_add_up(fused *f, slot_places of, int own_at, banyan_chunk own,
                               banyan_chunk destination)
 {
     fused_sum sum = FUSED_SUM_INIT;
@@ -76,7 +76,7 @@ static void scatter_at_once(fused *f)
     fused_walk_put(f, peer, f->at.first, f->rank,
                    fused_input(f, grid_of_rank(&f->grid, peer).dp_index, 0, 0));
     fused_walk_barrier(f, MESH_LOCAL_FIRST, IN_ALL);
-    fused_walk_add_up(f, (places){f->at.first, 0, 1, fused_ranks(f)}, f->rank,
+    fused_walk_add_up(f, (slot_places){f->at.first, 0, 1, fused_ranks(f)}, f->rank,
                       fused_input(f, f->grid.dp_index, 0, 0), fused_output(f, 0, 0, 0));
 }
 
@@ -98,7 +98,7 @@ static banyan_chunk fused_walk_sum_part(fused *f, int share, banyan_chunk destin
     banyan_chunk own = fused_input(f, 0, grid->local_tp_rank, share);
     if (grid->local_tp == 1)
         return own;
-    places parts = {f->at.first, share, f->shares, grid->local_tp};
+    slot_places parts = {f->at.first, share, f->shares, grid->local_tp};
     fused_walk_add_up(f, parts, grid->local_tp_rank, own, destination);
     return destination;
 }
@@ -126,7 +126,7 @@ static banyan_chunk sum_row(fused *f, int row, banyan_chunk destination)
                                    grid->local_tp_rank, row % f->shares);
     if (grid->local_size == 1)
         return own;
-    places rows = {f->at.first, row, fused_rows(f), grid->local_size};
+    slot_places rows = {f->at.first, row, fused_rows(f), grid->local_size};
     fused_walk_add_up(f, rows, grid->local_rank, own, destination);
     return destination;
 }
@@ -136,7 +136,7 @@ static void sum_group(fused *f, int inter_dp, banyan_chunk own, banyan_chunk des
 {
     const banyan_mixed_grid *grid = &f->grid;
     int own_at = inter_dp == grid->inter_dp_rank ? grid->inter_tp_rank : -1;
-    places sums = {f->at.inter, fused_node_number(f, 0, inter_dp), 1, grid->inter_tp};
+    slot_places sums = {f->at.inter, fused_node_number(f, 0, inter_dp), 1, grid->inter_tp};
     fused_walk_add_up(f, sums, own_at, own, destination);
 }
 
@@ -213,7 +213,7 @@ static void scatter_between_nodes(fused *f)
     (void)send_row(f, row);
     banyan_chunk own = send_row(f, own_row);
     fused_walk_barrier(f, MESH_NODES_FIRST, AMONG_NODES);
-    fused_walk_add_up(f, (places){f->at.inter, 0, 1, grid->nodes}, grid->node, own,
+    fused_walk_add_up(f, (slot_places){f->at.inter, 0, 1, grid->nodes}, grid->node, own,
                       f->form->result(f, own_share));
 }
 

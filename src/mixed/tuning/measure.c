@@ -143,7 +143,7 @@ banyan_status banyan_mixed_measure(banyan_mixed *mixed, banyan_mixed_op op, cons
 #define FILLING 0x3c
 
 /* The current measurement. */
-struct trial {
+struct tuning_trial {
     banyan_mixed *mixed;
     banyan_mixed_op op;
     void *input, *output;
@@ -160,7 +160,8 @@ struct size_trial {
 };
 
 /* Make tensors of b rows with `bytes` in total. */
-static void tuning_make_tensors(const struct trial *trial, uint64_t bytes, struct size_trial *size)
+static void tuning_make_tensors(const struct tuning_trial *trial, uint64_t bytes,
+                                struct size_trial *size)
 {
     const mixed_engine_setup *setup = &trial->mixed->setup;
     int64_t elems = (int64_t)(bytes / banyan_dtype_bytes(setup->dtype));
@@ -177,7 +178,7 @@ static void tuning_make_tensors(const struct trial *trial, uint64_t bytes, struc
     size->output.shape = size->out;
 }
 
-static banyan_status begin_modes(const struct trial *trial, struct size_trial *size)
+static banyan_status begin_modes(const struct tuning_trial *trial, struct size_trial *size)
 {
     char reason[MODE_REASON_BYTES];
     size->count = 0;
@@ -214,7 +215,7 @@ static int most_batches(const struct size_trial *size)
 }
 
 /* Measure one size in all modes, in turn. */
-static banyan_status measure_size(const struct trial *trial, uint64_t bytes, timings *made)
+static banyan_status measure_size(const struct tuning_trial *trial, uint64_t bytes, timings *made)
 {
     struct size_trial size;
     tuning_make_tensors(trial, bytes, &size);
@@ -235,7 +236,7 @@ static uint64_t most_bytes(const banyan_mixed *mixed)
     return mixed_is_host(mixed) && most > HOST_MOST_BYTES ? HOST_MOST_BYTES : most;
 }
 
-static banyan_status measure_op(const struct trial *trial, timings *made)
+static banyan_status measure_op(const struct tuning_trial *trial, timings *made)
 {
     uint64_t most = most_bytes(trial->mixed);
     for (uint64_t bytes = LEAST_BYTES; bytes <= most; bytes *= 2)
@@ -256,7 +257,7 @@ static banyan_status try_nccl(banyan_mixed *mixed)
     return status == BANYAN_OK ? BANYAN_OK : control_check(mixed->setup.worlds[MIXED_WORLD]);
 }
 
-static banyan_status tuning_measure_all(struct trial *trial)
+static banyan_status tuning_measure_all(struct tuning_trial *trial)
 {
     timings made = {0};
     banyan_status status = try_nccl(trial->mixed);
@@ -284,7 +285,7 @@ banyan_status banyan_mixed_run_autotune(banyan_mixed *mixed)
     CONTROL_CALL_WITHIN(mixed->world, __func__, mixed->timeout);
     DLDevice device = mixed->setup.device;
     size_t bytes = most_bytes(mixed) * (uint64_t)mixed->setup.grid.dp;
-    struct trial trial = {.mixed = mixed};
+    struct tuning_trial trial = {.mixed = mixed};
     banyan_status status = control_enter(mixed->world);
     if (status != BANYAN_OK)
         return mixed_stop_groups(mixed, status);

@@ -13,7 +13,7 @@ typedef struct barrier_uses {
     ARRAY(barrier_use) list;
 } barrier_uses;
 
-static void push_use(checker *check, const barrier_use *use)
+static void push_use(plan_checker *check, const barrier_use *use)
 {
     json_path_key(&check->path, "threadblocks");
     json_path_index(&check->path, use->block);
@@ -26,7 +26,7 @@ static void push_use(checker *check, const barrier_use *use)
     json_path_key(&check->path, "num_threadblocks");
 }
 
-static banyan_status note_use(checker *check, barrier_uses *uses, const barrier_use *use)
+static banyan_status note_use(plan_checker *check, barrier_uses *uses, const barrier_use *use)
 {
     const plan_op *op = use->op;
     uint64_t place = uses->list.count;
@@ -47,7 +47,7 @@ static banyan_status note_use(checker *check, barrier_uses *uses, const barrier_
     return BANYAN_OK;
 }
 
-static banyan_status barriers_note_ops(checker *check, barrier_uses *uses, uint32_t number)
+static banyan_status barriers_note_ops(plan_checker *check, barrier_uses *uses, uint32_t number)
 {
     const plan_thread_block *block = &check->plan->ranks[check->rank].blocks[number];
     for (uint32_t i = 0; i < block->op_count; i++) {
@@ -65,7 +65,7 @@ static banyan_status barriers_note_ops(checker *check, barrier_uses *uses, uint3
     return BANYAN_OK;
 }
 
-static banyan_status barriers_count_blocks(checker *check, const barrier_uses *uses)
+static banyan_status barriers_count_blocks(plan_checker *check, const barrier_uses *uses)
 {
     for (size_t i = 0; i < uses->list.count; i++) {
         const barrier_use *use = &uses->list.data[i];
@@ -78,7 +78,7 @@ static banyan_status barriers_count_blocks(checker *check, const barrier_uses *u
     return BANYAN_OK;
 }
 
-banyan_status check_barriers(checker *check)
+banyan_status check_barriers(plan_checker *check)
 {
     barrier_uses uses = {0};
     banyan_status status = BANYAN_OK;

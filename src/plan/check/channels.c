@@ -4,7 +4,7 @@
 #include "plan/check/check.h"
 #include "plan/op.h"
 
-static banyan_status check_peers(checker *check, int r, plan_channel_type type)
+static banyan_status check_peers(plan_checker *check, int r, plan_channel_type type)
 {
     const plan_rank *rank = &check->plan->ranks[r];
     size_t key = json_path_key(&check->path, plan_channel_name(type));
@@ -24,8 +24,8 @@ static banyan_status check_peers(checker *check, int r, plan_channel_type type)
 
 /* `number` is the group's number among those of all ranks, from 1; `seen[rank]` is the number of
  * the last group that contained the rank. */
-static banyan_status check_members(checker *check, int r, const plan_switch *group, uint64_t number,
-                                   uint64_t *seen, check_region *region)
+static banyan_status check_members(plan_checker *check, int r, const plan_switch *group,
+                                   uint64_t number, uint64_t *seen, check_region *region)
 {
     const banyan_plan *plan = check->plan;
     bool member = false;
@@ -50,7 +50,7 @@ static banyan_status check_members(checker *check, int r, const plan_switch *gro
 }
 
 /* `*number` counts the groups of all ranks, so `seen` is cleared only once. */
-static banyan_status check_switches(checker *check, int r, uint64_t *seen, uint64_t *number)
+static banyan_status check_switches(plan_checker *check, int r, uint64_t *seen, uint64_t *number)
 {
     const plan_rank *rank = &check->plan->ranks[r];
     uint32_t count = rank->channel_count[PLAN_SWITCH];
@@ -81,7 +81,7 @@ typedef struct groups {
     uint64_t **number; /* one per switch channel of each rank */
 } groups;
 
-static bool add_to_group(checker *check, groups *all, int r, uint32_t i)
+static bool add_to_group(plan_checker *check, groups *all, int r, uint32_t i)
 {
     const plan_switch *channel = &check->plan->ranks[r].switches[i];
     size_t count = (size_t)channel->rank_count, bytes = (count + 1) * sizeof(int);
@@ -107,7 +107,7 @@ static uint64_t count_in_group(const groups *all, uint64_t group, int rank)
     return count;
 }
 
-static banyan_status compare_members(checker *check, const groups *all, int r, uint32_t i)
+static banyan_status compare_members(plan_checker *check, const groups *all, int r, uint32_t i)
 {
     const plan_switch *channel = &check->plan->ranks[r].switches[i];
     uint64_t own = count_in_group(all, all->number[r][i], r);
@@ -128,7 +128,7 @@ static banyan_status compare_members(checker *check, const groups *all, int r, u
 }
 
 /* Push the path of a rank's channels of one type. */
-static size_t push_channels(checker *check, int r)
+static size_t push_channels(plan_checker *check, int r)
 {
     size_t mark = json_path_key(&check->path, "gpus");
     json_path_index(&check->path, (size_t)r);
@@ -136,7 +136,7 @@ static size_t push_channels(checker *check, int r)
     return mark;
 }
 
-static banyan_status compare_groups(checker *check, groups *all)
+static banyan_status compare_groups(plan_checker *check, groups *all)
 {
     const banyan_plan *plan = check->plan;
     all->number = arena_take(&check->memory, (size_t)plan->rank_count * sizeof *all->number);
@@ -161,7 +161,7 @@ static banyan_status compare_groups(checker *check, groups *all)
     return BANYAN_OK;
 }
 
-static banyan_status check_each(checker *check, uint64_t *seen)
+static banyan_status check_each(plan_checker *check, uint64_t *seen)
 {
     uint64_t number = 0;
     for (int r = 0; r < check->plan->rank_count; r++) {
@@ -174,7 +174,7 @@ static banyan_status check_each(checker *check, uint64_t *seen)
     return BANYAN_OK;
 }
 
-banyan_status check_channels(checker *check)
+banyan_status check_channels(plan_checker *check)
 {
     size_t ranks = (size_t)check->plan->rank_count;
     check->regions = arena_take(&check->memory, ranks * sizeof *check->regions);
@@ -190,7 +190,7 @@ banyan_status check_channels(checker *check)
     return status;
 }
 
-void check_channels_free(checker *check)
+void check_channels_free(plan_checker *check)
 {
     plan_pairs_free(&check->pairs);
     arena_free(&check->memory);

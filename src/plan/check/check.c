@@ -23,7 +23,7 @@ static bool chunks_fit(const banyan_plan *plan, uint64_t input, uint64_t output)
     }
 }
 
-static banyan_status plan_check_blocks(checker *check, const uint64_t *chunks)
+static banyan_status plan_check_blocks(plan_checker *check, const uint64_t *chunks)
 {
     uint64_t block = check->plan->block_chunks;
     if (chunks[PLAN_INPUT] % block == 0 && chunks[PLAN_OUTPUT] % block == 0)
@@ -34,7 +34,7 @@ static banyan_status plan_check_blocks(checker *check, const uint64_t *chunks)
                           ULL(chunks[PLAN_INPUT]), ULL(chunks[PLAN_OUTPUT]), ULL(block));
 }
 
-static banyan_status plan_check_collective(checker *check, int r)
+static banyan_status plan_check_collective(plan_checker *check, int r)
 {
     const banyan_plan *plan = check->plan;
     const uint64_t *first = plan->ranks[0].chunks, *chunks = plan->ranks[r].chunks;
@@ -59,7 +59,7 @@ static banyan_status plan_check_collective(checker *check, int r)
 
 /* Check that whole blocks come from whole blocks, chunk by chunk, so that dividing a block into
  * chunks does not change its result. */
-static banyan_status check_block_expected(checker *check, int rank, uint64_t chunk)
+static banyan_status check_block_expected(plan_checker *check, int rank, uint64_t chunk)
 {
     const plan_expected *of = check->plan->expected[rank];
     uint64_t within = chunk % check->plan->block_chunks;
@@ -78,7 +78,7 @@ static banyan_status check_block_expected(checker *check, int rank, uint64_t chu
                           ULL(chunk), rank, ULL(check->plan->block_chunks));
 }
 
-static banyan_status check_expected(checker *check)
+static banyan_status check_expected(plan_checker *check)
 {
     const banyan_plan *plan = check->plan;
     if (plan->expected && plan->collective != BANYAN_CUSTOM)
@@ -103,7 +103,7 @@ static banyan_status check_expected(checker *check)
     return BANYAN_OK;
 }
 
-static banyan_status plan_check_head(checker *check)
+static banyan_status plan_check_head(plan_checker *check)
 {
     const banyan_plan *plan = check->plan;
     json_path *path = &check->path;
@@ -129,7 +129,7 @@ static banyan_status plan_check_head(checker *check)
 
 /* Check that the name matches the collective: a reader selects the collective by its name, so a
  * written plan is read back as it was. */
-static banyan_status plan_check_name(checker *check)
+static banyan_status plan_check_name(plan_checker *check)
 {
     const banyan_plan *plan = check->plan;
     banyan_collective_kind kind;
@@ -142,7 +142,7 @@ static banyan_status plan_check_name(checker *check)
     return BANYAN_OK;
 }
 
-static banyan_status check_remote_buffers(checker *check)
+static banyan_status check_remote_buffers(plan_checker *check)
 {
     const plan_rank *rank = &check->plan->ranks[check->rank];
     size_t key = json_path_key(&check->path, "remote_buffers");
@@ -161,7 +161,7 @@ static banyan_status check_remote_buffers(checker *check)
 }
 
 /* After the key "channels": the numbers by type, as operations count them. */
-static banyan_status check_block_channels(checker *check, const plan_thread_block *block)
+static banyan_status check_block_channels(plan_checker *check, const plan_thread_block *block)
 {
     const plan_rank *rank = &check->plan->ranks[check->rank];
     size_t key = json_path_key(&check->path, "channels");
@@ -182,7 +182,7 @@ static banyan_status check_block_channels(checker *check, const plan_thread_bloc
     return BANYAN_OK;
 }
 
-static banyan_status check_block_buffers(checker *check, const plan_thread_block *block)
+static banyan_status check_block_buffers(plan_checker *check, const plan_thread_block *block)
 {
     const plan_rank *rank = &check->plan->ranks[check->rank];
     size_t key = json_path_key(&check->path, "remote_buffer_refs");
@@ -206,7 +206,7 @@ static banyan_status check_block_buffers(checker *check, const plan_thread_block
     return BANYAN_OK;
 }
 
-static banyan_status check_block(checker *check)
+static banyan_status check_block(plan_checker *check)
 {
     const plan_thread_block *block = check->block;
     RETURN_IF_FAILED(check_block_channels(check, block));
@@ -221,7 +221,7 @@ static banyan_status check_block(checker *check)
     return BANYAN_OK;
 }
 
-static banyan_status plan_check_rank(checker *check)
+static banyan_status plan_check_rank(plan_checker *check)
 {
     const plan_rank *rank = &check->plan->ranks[check->rank];
     RETURN_IF_FAILED(plan_check_collective(check, check->rank));
@@ -237,7 +237,7 @@ static banyan_status plan_check_rank(checker *check)
     return check_barriers(check);
 }
 
-static banyan_status plan_check_ranks(checker *check)
+static banyan_status plan_check_ranks(plan_checker *check)
 {
     size_t key = json_path_key(&check->path, "gpus");
     for (int r = 0; r < check->plan->rank_count; r++) {
@@ -252,7 +252,7 @@ static banyan_status plan_check_ranks(checker *check)
 
 banyan_status plan_check_indices(const banyan_plan *plan, const char *name)
 {
-    checker check = {.plan = plan, .path = {.file = name}};
+    plan_checker check = {.plan = plan, .path = {.file = name}};
     RETURN_IF_FAILED(plan_check_name(&check));
     RETURN_IF_FAILED(plan_check_head(&check));
     banyan_status status = check_channels(&check);

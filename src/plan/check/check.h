@@ -11,7 +11,7 @@ typedef struct check_region {
     uint64_t chunks;
 } check_region;
 
-typedef struct checker {
+typedef struct plan_checker {
     const banyan_plan *plan;
     json_path path;
     plan_pairs pairs;
@@ -19,16 +19,16 @@ typedef struct checker {
     arena memory;           /* of the lists */
     int rank;               /* the rank whose operations are checked */
     const plan_thread_block *block;
-} checker;
+} plan_checker;
 
 /* Check all channels, and prepare the data for the operations' checks. */
-banyan_status check_channels(checker *check);
-void check_channels_free(checker *check);
+banyan_status check_channels(plan_checker *check);
+void check_channels_free(plan_checker *check);
 
 /* Check one operation of `check->block`; `path` leads to it. `loop` NULL: outside any loop. */
-banyan_status check_op(checker *check, const plan_op *op, const plan_op *loop);
+banyan_status check_op(plan_checker *check, const plan_op *op, const plan_op *loop);
 
 /* Check the barriers of `check->rank`, after all its operations have passed. */
-banyan_status check_barriers(checker *check);
+banyan_status check_barriers(plan_checker *check);
 
 #endif

@@ -3,7 +3,7 @@
 
 #define ULL(number) ((unsigned long long)(number))
 
-static banyan_status check_chunks(checker *check, const plan_operand *operand, int rank,
+static banyan_status check_chunks(plan_checker *check, const plan_operand *operand, int rank,
                                   plan_buffer buffer, uint64_t chunks)
 {
     const char *word = plan_buffer_word(buffer);
@@ -23,7 +23,7 @@ static banyan_status check_chunks(checker *check, const plan_operand *operand, i
     return BANYAN_OK;
 }
 
-static banyan_status check_op_check_remote(checker *check, const plan_op *op,
+static banyan_status check_op_check_remote(plan_checker *check, const plan_op *op,
                                            const plan_operand *operand)
 {
     uint32_t count = check->block->remote_buffer_count[op->channel_type];
@@ -40,7 +40,7 @@ static banyan_status check_op_check_remote(checker *check, const plan_op *op,
                         check->plan->ranks[where.rank].chunks[where.buffer]);
 }
 
-static banyan_status check_op_check_group(checker *check, const plan_operand *operand)
+static banyan_status check_op_check_group(plan_checker *check, const plan_operand *operand)
 {
     uint32_t count = check->block->channel_count[PLAN_SWITCH];
     if (operand->reference >= count) {
@@ -55,8 +55,8 @@ static banyan_status check_op_check_group(checker *check, const plan_operand *op
     return check_chunks(check, operand, region->rank, buffer, region->chunks);
 }
 
-static banyan_status check_operand(checker *check, const plan_op *op, const plan_operand *operand,
-                                   bool is_packets)
+static banyan_status check_operand(plan_checker *check, const plan_op *op,
+                                   const plan_operand *operand, bool is_packets)
 {
     if (operand->place == PLAN_REMOTE)
         RETURN_IF_FAILED(check_op_check_remote(check, op, operand));
@@ -123,7 +123,7 @@ static void describe_form(const plan_operands_form *form, char *text, size_t roo
         snprintf(text, room, "%s%s%s", local, local[0] && remote[0] ? ", then " : "", remote);
 }
 
-static banyan_status check_operands(checker *check, const plan_op *op, const char *key,
+static banyan_status check_operands(plan_checker *check, const plan_op *op, const char *key,
                                     const plan_operands_form *form, const plan_operand *operands,
                                     uint32_t count)
 {
@@ -144,7 +144,7 @@ static banyan_status check_operands(checker *check, const plan_op *op, const cha
     return BANYAN_OK;
 }
 
-static banyan_status check_op_check_sizes(checker *check, const plan_op *op)
+static banyan_status check_op_check_sizes(plan_checker *check, const plan_op *op)
 {
     if (plan_op_is_pairs(op->kind) && op->source_count != op->destination_count)
         return json_path_fail(&check->path, "has %u sources and %u destinations", op->source_count,
@@ -159,7 +159,7 @@ static banyan_status check_op_check_sizes(checker *check, const plan_op *op)
     return BANYAN_OK;
 }
 
-static banyan_status check_channel(checker *check, const plan_op *op, uint32_t i)
+static banyan_status check_channel(plan_checker *check, const plan_op *op, uint32_t i)
 {
     uint32_t count = check->block->channel_count[op->channel_type];
     if (op->channels[i] >= count)
@@ -188,7 +188,7 @@ static banyan_status check_channel(checker *check, const plan_op *op, uint32_t i
     return BANYAN_OK;
 }
 
-static banyan_status check_op_channels(checker *check, const plan_op *op)
+static banyan_status check_op_channels(plan_checker *check, const plan_op *op)
 {
     const plan_op_form *form = plan_op_form_of(op->kind);
     if (form->channels == PLAN_CHANNELS_UNUSED)
@@ -209,7 +209,7 @@ static banyan_status check_op_channels(checker *check, const plan_op *op)
     return BANYAN_OK;
 }
 
-static banyan_status check_channel_type(checker *check, const plan_op *op)
+static banyan_status check_channel_type(plan_checker *check, const plan_op *op)
 {
     const plan_op_form *form = plan_op_form_of(op->kind);
     unsigned possible = form->channel_types ? form->channel_types : PLAN_BIT(PLAN_NO_CHANNEL);
@@ -220,7 +220,7 @@ static banyan_status check_channel_type(checker *check, const plan_op *op)
                           plan_channel_name(op->channel_type), plan_op_name(op->kind));
 }
 
-static banyan_status check_semaphores(checker *check, const plan_op *op)
+static banyan_status check_semaphores(plan_checker *check, const plan_op *op)
 {
     bool uses = op->kind == PLAN_SEM_ACQUIRE || op->kind == PLAN_SEM_RELEASE;
     uint32_t count = check->plan->ranks[check->rank].semaphore_count;
@@ -238,7 +238,7 @@ static banyan_status check_semaphores(checker *check, const plan_op *op)
     return BANYAN_OK;
 }
 
-static banyan_status check_share(checker *check, const plan_op *op)
+static banyan_status check_share(plan_checker *check, const plan_op *op)
 {
     if (op->group_size > 0 && op->group_index >= op->group_size)
         return json_path_fail(&check->path, "is thread block %u of a group of %u", op->group_index,
@@ -249,7 +249,7 @@ static banyan_status check_share(checker *check, const plan_op *op)
     return BANYAN_OK;
 }
 
-static banyan_status check_loop(checker *check, const plan_op *loop)
+static banyan_status check_loop(plan_checker *check, const plan_op *loop)
 {
     if (loop->unit_bytes == 0 || loop->loop_chunks == 0)
         return json_path_fail(&check->path, "is a loop over %llu chunks in units of %llu bytes",
@@ -266,7 +266,7 @@ static banyan_status check_loop(checker *check, const plan_op *loop)
 
 /* Packets are consecutive from the first byte of the buffer on, so none may begin inside another.
  */
-static banyan_status check_packets(checker *check, const plan_op *op, const plan_op *loop)
+static banyan_status check_packets(plan_checker *check, const plan_op *op, const plan_op *loop)
 {
     uint64_t alignment = check->plan->buffer_alignment;
     if (!plan_op_reads_packets(op->kind) && !plan_op_writes_packets(op->kind))
@@ -285,7 +285,7 @@ static banyan_status check_packets(checker *check, const plan_op *op, const plan
     return BANYAN_OK;
 }
 
-banyan_status check_op(checker *check, const plan_op *op, const plan_op *loop)
+banyan_status check_op(plan_checker *check, const plan_op *op, const plan_op *loop)
 {
     if (op->kind == PLAN_PIPELINE && loop)
         return json_path_fail(&check->path, "is a pipeline in a pipeline: they do not nest");

@@ -6,7 +6,7 @@
 
 /* A rank's output, block by block. A chunk that begins a block comes from chunks that begin one, so
  * the division of blocks into chunks does not matter. */
-struct outcome {
+struct expected_output {
     const banyan_plan *plan;
     int rank;
     uint64_t block_bytes, block_chunks, blocks;
@@ -14,13 +14,13 @@ struct outcome {
     banyan_reduce_op op;
 };
 
-static bool expected_of_block(struct outcome *of, uint64_t block, plan_expected *expected)
+static bool expected_of_block(struct expected_output *of, uint64_t block, plan_expected *expected)
 {
     return plan_expected_of(of->plan, of->rank, block * of->block_chunks, of->room, expected,
                             &of->op);
 }
 
-static void count_parts(struct outcome *of, size_t *parts, size_t *sources)
+static void count_parts(struct expected_output *of, size_t *parts, size_t *sources)
 {
     plan_expected expected;
     for (uint64_t block = 0; block < of->blocks; block++) {
@@ -31,7 +31,7 @@ static void count_parts(struct outcome *of, size_t *parts, size_t *sources)
     }
 }
 
-static void expected_bytes_write_parts(struct outcome *of, banyan_plan_result *part,
+static void expected_bytes_write_parts(struct expected_output *of, banyan_plan_result *part,
                                        banyan_plan_source *source)
 {
     plan_expected expected;
@@ -48,8 +48,8 @@ static void expected_bytes_write_parts(struct outcome *of, banyan_plan_result *p
     }
 }
 
-static banyan_status expected_bytes_make_parts(struct outcome *of, banyan_plan_result **parts,
-                                               size_t *count)
+static banyan_status expected_bytes_make_parts(struct expected_output *of,
+                                               banyan_plan_result **parts, size_t *count)
 {
     size_t part_count = 0, sources = 0;
     count_parts(of, &part_count, &sources);
@@ -74,10 +74,10 @@ banyan_status banyan_plan_expected(const banyan_plan *plan, int rank, uint64_t m
     plan_geometry geometry;
     RETURN_IF_FAILED(banyan_plan_sizes(plan, rank, message_bytes, &input_bytes, &output_bytes));
     RETURN_IF_FAILED(plan_geometry_make(plan, message_bytes, 1, &geometry));
-    struct outcome of = {.plan = plan,
-                         .rank = rank,
-                         .block_bytes = geometry.buffers[PLAN_OUTPUT].block_bytes,
-                         .block_chunks = geometry.buffers[PLAN_OUTPUT].block_chunks};
+    struct expected_output of = {.plan = plan,
+                                 .rank = rank,
+                                 .block_bytes = geometry.buffers[PLAN_OUTPUT].block_bytes,
+                                 .block_chunks = geometry.buffers[PLAN_OUTPUT].block_chunks};
     of.blocks = of.block_bytes > 0 ? output_bytes / of.block_bytes : 0;
     of.room = calloc((size_t)plan->rank_count, sizeof *of.room);
     if (!of.room)

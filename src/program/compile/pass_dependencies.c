@@ -1,4 +1,4 @@
-/* Where a thread block's threads synchronize, by request or because data depends.
+/* Passes that insert nops: for requested synchronization, and for data dependencies.
  *
  * Threads of a block run ahead of each other from one operation to the next, until a nop, a barrier
  * or an operation that synchronizes them. So a nop must precede an operation that reads or writes

@@ -19,7 +19,7 @@
 #define DEFAULT_SHARD_BYTES UINT64_C(5000000000)
 
 /* One file of the result: tensors first … first + count - 1 of the index. */
-struct shard {
+struct join_shard {
     size_t first, count;
     char name[64];
     new_file file;
@@ -29,7 +29,7 @@ struct join {
     const char *saved, *folder;
     banyan_checkpoint_options options;
     saved_model model;
-    ARRAY(struct shard) shards;
+    ARRAY(struct join_shard) shards;
     progress_state progress;
     char *buffer;
 };
@@ -58,7 +58,7 @@ static banyan_status fill_buffer(const struct join *join, size_t t, const banyan
     return saved_model_copy(&join->model, t, &piece, &buffer);
 }
 
-static banyan_status write_slab(struct join *join, const struct shard *shard, size_t t,
+static banyan_status write_slab(struct join *join, const struct join_shard *shard, size_t t,
                                 const banyan_box *slab, uint64_t offset)
 {
     RETURN_IF_FAILED(fill_buffer(join, t, slab));
@@ -70,7 +70,7 @@ static banyan_status write_slab(struct join *join, const struct shard *shard, si
 }
 
 /* Write the tensor in slabs that fit the buffer; each is contiguous in the file. */
-static banyan_status checkpoint_join_write_tensor(struct join *join, const struct shard *shard,
+static banyan_status checkpoint_join_write_tensor(struct join *join, const struct join_shard *shard,
                                                   const safetensors_entry *entry, size_t t)
 {
     const banyan_local_tensor *tensor = &join->model.index.tensors.data[t];
@@ -98,7 +98,7 @@ static banyan_status cut_shards(struct join *join)
         uint64_t bytes = tensor_bytes(&join->model.index.tensors.data[t]);
         join->progress.total += bytes;
         if (join->shards.count == 0 || bytes > most - used) {
-            struct shard shard = {.first = t, .file.fd = -1};
+            struct join_shard shard = {.first = t, .file.fd = -1};
             RETURN_IF_NO_MEMORY(array_push(&join->shards, shard));
             used = 0;
         }
@@ -106,7 +106,7 @@ static banyan_status cut_shards(struct join *join)
         used = bytes > most ? most : used + bytes;
     }
     for (size_t i = 0; i < join->shards.count; i++) {
-        struct shard *shard = &join->shards.data[i];
+        struct join_shard *shard = &join->shards.data[i];
         if (join->shards.count == 1)
             snprintf(shard->name, sizeof shard->name, "model.safetensors");
         else
@@ -117,7 +117,7 @@ static banyan_status cut_shards(struct join *join)
 }
 
 /* Order tensors by element size, larger first, so that all data is aligned. */
-static void order_tensors(const struct join *join, const struct shard *shard, size_t *order,
+static void order_tensors(const struct join *join, const struct join_shard *shard, size_t *order,
                           safetensors_entry *entries)
 {
     size_t count = 0;
@@ -132,7 +132,7 @@ static void order_tensors(const struct join *join, const struct shard *shard, si
     }
 }
 
-static banyan_status write_entries(struct join *join, struct shard *shard, const char *parent,
+static banyan_status write_entries(struct join *join, struct join_shard *shard, const char *parent,
                                    safetensors_entry *entries, const size_t *order)
 {
     void *head;
@@ -149,7 +149,7 @@ static banyan_status write_entries(struct join *join, struct shard *shard, const
     return status == BANYAN_OK ? new_file_sync(&shard->file, shard->name) : status;
 }
 
-static banyan_status write_shard(struct join *join, struct shard *shard, const char *parent)
+static banyan_status write_shard(struct join *join, struct join_shard *shard, const char *parent)
 {
     safetensors_entry *entries = calloc(shard->count, sizeof *entries);
     size_t *order = calloc(shard->count, sizeof *order);
@@ -183,7 +183,7 @@ static json_t *weight_map(const struct join *join)
 {
     json_t *shards = json_object();
     for (size_t i = 0; i < join->shards.count; i++) {
-        const struct shard *shard = &join->shards.data[i];
+        const struct join_shard *shard = &join->shards.data[i];
         for (size_t t = shard->first; t < shard->first + shard->count; t++)
             json_object_set_new(shards, join->model.index.tensors.data[t].name,
                                 json_string(shard->name));

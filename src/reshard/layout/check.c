@@ -9,13 +9,13 @@
 
 /* Pieces, padding and boxes left alone of all local tensors, in local coordinates, sorted by local
  * tensor. */
-struct places {
+struct tensor_places {
     banyan_box *boxes;
     size_t *items; /* index of a piece; then of a padding; then of a box left alone */
     size_t *first; /* of each local tensor, and the end of the last one's */
 };
 
-static void places_free(struct places *places)
+static void places_free(struct tensor_places *places)
 {
     free(places->boxes);
     free(places->items);
@@ -36,12 +36,12 @@ static banyan_box item_box(const banyan_layout *layout, size_t item, int *tensor
     return piece_local_box(piece, local_ndim, &piece->box);
 }
 
-static banyan_status places_sort(const banyan_layout *layout, struct places *places)
+static banyan_status places_sort(const banyan_layout *layout, struct tensor_places *places)
 {
     size_t tensors = banyan_layout_tensor_count(layout);
     size_t items = banyan_layout_piece_count(layout) + banyan_layout_padding_count(layout) +
                    banyan_layout_left_alone_count(layout);
-    *places = (struct places){
+    *places = (struct tensor_places){
         .boxes = calloc(items + 1, sizeof(banyan_box)),
         .items = calloc(items + 1, sizeof(size_t)),
         .first = calloc(tensors + 3, sizeof(size_t)),
@@ -76,7 +76,7 @@ static const char *item_name(const banyan_layout *layout, size_t item)
 }
 
 static banyan_status report_overlap(const banyan_layout *layout, size_t tensor,
-                                    const struct places *places, size_t a, size_t b)
+                                    const struct tensor_places *places, size_t a, size_t b)
 {
     char a_text[BOX_TEXT_BYTES], b_text[BOX_TEXT_BYTES];
     return error_set(BANYAN_ERR_INVALID,
@@ -89,7 +89,7 @@ static banyan_status report_overlap(const banyan_layout *layout, size_t tensor,
 }
 
 static banyan_status layout_check_overlap(const banyan_layout *layout, size_t t,
-                                          const struct places *places)
+                                          const struct tensor_places *places)
 {
     size_t first = places->first[t], a, b;
     bool found;
@@ -115,7 +115,7 @@ static banyan_status report_hole(const banyan_local_tensor *tensor, size_t place
 
 /* The boxes do not overlap, so they cover the tensor if they have as many elements as it has. */
 static banyan_status layout_check_covered(const banyan_layout *layout, size_t t,
-                                          const struct places *places)
+                                          const struct tensor_places *places)
 {
     const banyan_local_tensor *tensor = banyan_layout_tensor(layout, t);
     banyan_box whole = box_whole(tensor->ndim, tensor->shape), hole;
@@ -132,7 +132,7 @@ static banyan_status layout_check_covered(const banyan_layout *layout, size_t t,
 
 static banyan_status layout_check_places(const banyan_layout *layout, banyan_side side)
 {
-    struct places places;
+    struct tensor_places places;
     RETURN_IF_FAILED(places_sort(layout, &places));
     size_t tensors = banyan_layout_tensor_count(layout);
     banyan_status status = BANYAN_OK;
@@ -183,7 +183,7 @@ static banyan_status pad_around(banyan_layout *layout, int tensor, const banyan_
 
 void layout_pad_rest(banyan_layout *layout, int first)
 {
-    struct places places;
+    struct tensor_places places;
     if (layout_failed(layout))
         return;
     banyan_status status = places_sort(layout, &places);

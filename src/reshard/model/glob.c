@@ -137,15 +137,20 @@ bool glob_match(const glob *compiled, const char *name, size_t bytes, glob_captu
     return match_from(compiled, 0, name, bytes, captures);
 }
 
-typedef enum field { FIELD_LAYER, FIELD_EXPERT, FIELD_LOCAL_LAYER, FIELD_LOCAL_EXPERT } field;
+typedef enum glob_field {
+    FIELD_LAYER,
+    FIELD_EXPERT,
+    FIELD_LOCAL_LAYER,
+    FIELD_LOCAL_EXPERT
+} glob_field;
 
 static const char *const field_names[] = {"{layer}", "{expert}", "{local_layer}", "{local_expert}"};
 
-static bool read_field(const char *text, field *found)
+static bool read_field(const char *text, glob_field *found)
 {
     for (size_t i = 0; i < sizeof field_names / sizeof *field_names; i++) {
         if (starts_with(text, field_names[i])) {
-            *found = (field)i;
+            *found = (glob_field)i;
             return true;
         }
     }
@@ -162,7 +167,7 @@ const char *glob_check_template(const char *text, const glob *pattern, bool expe
         stars += pattern->tokens[i].kind >= GLOB_STAR;
     }
     for (const char *at = text; *at; at++) {
-        field found;
+        glob_field found;
         if (*at == '*' && stars-- == 0)
             return "has more stars than the pattern";
         if (*at != '{')
@@ -183,7 +188,7 @@ bool glob_expand(const char *text, const glob_captures *captures, const glob_loc
     size_t used = 0;
     int star = 0;
     for (const char *at = text; *at && used < bytes;) {
-        field found;
+        glob_field found;
         int written;
         if (*at == '*') {
             written = snprintf(name + used, bytes - used, "%.*s", (int)captures->star_bytes[star],

@@ -21,7 +21,7 @@ struct block {
 };
 
 /* Elements along the rule's dimension. */
-struct range {
+struct element_range {
     int64_t start, extent;
     int64_t padding;
     int64_t heads, head_rows;
@@ -60,7 +60,7 @@ static bool pad_vocab(model_build *build, const model_tensor *tensor, int64_t si
 }
 
 static bool cut_vocab(model_build *build, const model_tensor *tensor, int64_t size,
-                      const spec_axis *ranks, struct range *range)
+                      const spec_axis *ranks, struct element_range *range)
 {
     int64_t padded;
     if (!pad_vocab(build, tensor, size, ranks->count, &padded))
@@ -125,7 +125,7 @@ static bool find_head_rows(model_build *build, const model_tensor *tensor,
 }
 
 static bool cut_heads(model_build *build, const model_tensor *tensor, const struct block *block,
-                      const spec_axis *ranks, struct range *range)
+                      const spec_axis *ranks, struct element_range *range)
 {
     int64_t rows;
     if (!find_head_rows(build, tensor, block, &rows))
@@ -158,7 +158,7 @@ static bool cut_heads(model_build *build, const model_tensor *tensor, const stru
 }
 
 static bool cut_evenly(model_build *build, const model_tensor *tensor, int64_t size,
-                       const spec_axis *ranks, struct range *range)
+                       const spec_axis *ranks, struct element_range *range)
 {
     if (size % ranks->count != 0)
         return fail(build, tensor,
@@ -171,9 +171,9 @@ static bool cut_evenly(model_build *build, const model_tensor *tensor, int64_t s
 }
 
 static bool cut_block(model_build *build, const model_tensor *tensor, const struct block *block,
-                      const spec_axis *ranks, struct range *range)
+                      const spec_axis *ranks, struct element_range *range)
 {
-    *range = (struct range){.extent = block->size, .sharers = 1};
+    *range = (struct element_range){.extent = block->size, .sharers = 1};
     bool cut = true;
     if (block->whole)
         range->sharers = ranks->count;
@@ -216,7 +216,7 @@ static int64_t layout_part_blocks_of(int64_t size, int64_t block)
 
 /* Convert a range of the weight's elements to its blocks. */
 static bool range_to_blocks(model_build *build, const model_tensor *tensor, int64_t size,
-                            struct range *range)
+                            struct element_range *range)
 {
     int64_t block = tensor->match.rule->scale_block, end = range->start + range->extent;
     int dim = tensor->match.rule->shard_dim;
@@ -309,7 +309,7 @@ static bool layout_part_add_block(const struct cutting *cutting, const struct bl
 {
     model_build *build = cutting->build;
     const model_tensor *tensor = cutting->tensor;
-    struct range range;
+    struct element_range range;
     int dim = tensor->match.rule->shard_dim;
     if (!cut_block(build, tensor, block, &cutting->axes->shard, &range))
         return false;

@@ -11,7 +11,7 @@
 #define EMBEDDING "embedding.word_embeddings.weight"
 
 /* A local tensor's position in its tensor-parallel group. */
-struct shard {
+struct group_position {
     int index, count;
 };
 
@@ -91,9 +91,9 @@ static bool megatron_check_ranks(banyan_layout *layout, const banyan_megatron_te
 }
 
 static bool find_shard(banyan_layout *layout, const banyan_megatron_tensor *tensor, int rank,
-                       struct shard *shard)
+                       struct group_position *shard)
 {
-    *shard = (struct shard){0, 1};
+    *shard = (struct group_position){0, 1};
     if (!tensor->is_tp)
         return true;
     shard->count = tensor->tp_rank_count;
@@ -148,7 +148,7 @@ static bool check_partition(banyan_layout *layout, const banyan_megatron_tensor 
  * block that starts at local_start × T. */
 static void megatron_add_block(banyan_layout *layout, banyan_piece *piece, int dim,
                                int64_t local_start, int64_t extent, int64_t segments,
-                               struct shard shard)
+                               struct group_position shard)
 {
     if (shard.count == 1)
         segments = 1;
@@ -163,7 +163,7 @@ static void megatron_add_block(banyan_layout *layout, banyan_piece *piece, int d
 }
 
 static void megatron_add_pieces(banyan_layout *layout, const banyan_megatron_tensor *tensor,
-                                banyan_piece *piece, struct shard shard)
+                                banyan_piece *piece, struct group_position shard)
 {
     int dim = tensor->partition_dim;
     if (shard.count == 1) {
@@ -200,7 +200,7 @@ static bool tied_name(const char *name, char *tied, size_t bytes)
 void banyan_layout_add_megatron(banyan_layout *layout, const banyan_megatron_tensor *tensor,
                                 int rank, int rank_offset)
 {
-    struct shard shard;
+    struct group_position shard;
     uint64_t bytes;
     if (layout_failed(layout) || !megatron_check_ranks(layout, tensor, rank, rank_offset) ||
         !layout_check_shape(layout, tensor->name, tensor->dtype, tensor->ndim, tensor->shape,

@@ -34,12 +34,13 @@ struct banyan_model {
 };
 
 /* One entry of a model's file; its line is computed only for an error. */
-struct entry {
+struct model_entry {
     const char *file, *text;
     const char *name;
 };
 
-static banyan_status model_fail(const struct entry *entry, const char *problem, const char *detail)
+static banyan_status model_fail(const struct model_entry *entry, const char *problem,
+                                const char *detail)
 {
     size_t line = json_line_of_key(entry->text, entry->name);
     if (line == 0)
@@ -49,7 +50,7 @@ static banyan_status model_fail(const struct entry *entry, const char *problem, 
                      entry->name, problem, detail);
 }
 
-static banyan_status model_read_shape(const struct entry *entry, const json_t *shape,
+static banyan_status model_read_shape(const struct model_entry *entry, const json_t *shape,
                                       banyan_local_tensor *tensor)
 {
     if (!json_is_array(shape))
@@ -77,7 +78,7 @@ static banyan_status model_read_shape(const struct entry *entry, const json_t *s
     return BANYAN_OK;
 }
 
-static banyan_status model_read_tensor(const struct entry *entry, const json_t *description,
+static banyan_status model_read_tensor(const struct model_entry *entry, const json_t *description,
                                        banyan_local_tensor *tensor)
 {
     if (!json_is_object(description))
@@ -119,7 +120,7 @@ static banyan_status read_model(const char *path, const char *text, const json_t
     json_t *description;
     json_object_foreach((json_t *)root, name, description)
     {
-        struct entry entry = {path, text, name};
+        struct model_entry entry = {path, text, name};
         banyan_local_tensor tensor = {0};
         if (strcmp(name, CONFIG_NAME) == 0) {
             if (!json_is_object(description))

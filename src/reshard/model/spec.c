@@ -9,7 +9,7 @@
 #include "reshard/model/spec.h"
 
 /* Values that the text gives; 0 (the vocabulary: -1) if it does not. */
-struct given {
+struct spec_values {
     int64_t tp, pp, dp, fsdp, ep, etp, world;
     int64_t vocab_multiple, head;
     const char *packing;
@@ -21,15 +21,15 @@ static const struct number_key {
     size_t offset;
     int64_t low, high;
 } number_keys[] = {
-    {"tp", offsetof(struct given, tp), 1, INT_MAX},
-    {"pp", offsetof(struct given, pp), 1, INT_MAX},
-    {"dp", offsetof(struct given, dp), 1, INT_MAX},
-    {"fsdp", offsetof(struct given, fsdp), 1, INT_MAX},
-    {"ep", offsetof(struct given, ep), 1, INT_MAX},
-    {"etp", offsetof(struct given, etp), 1, INT_MAX},
-    {"world", offsetof(struct given, world), 1, INT_MAX},
-    {"vocab_multiple", offsetof(struct given, vocab_multiple), 0, INT_MAX},
-    {"head", offsetof(struct given, head), 1, INT_MAX},
+    {"tp", offsetof(struct spec_values, tp), 1, INT_MAX},
+    {"pp", offsetof(struct spec_values, pp), 1, INT_MAX},
+    {"dp", offsetof(struct spec_values, dp), 1, INT_MAX},
+    {"fsdp", offsetof(struct spec_values, fsdp), 1, INT_MAX},
+    {"ep", offsetof(struct spec_values, ep), 1, INT_MAX},
+    {"etp", offsetof(struct spec_values, etp), 1, INT_MAX},
+    {"world", offsetof(struct spec_values, world), 1, INT_MAX},
+    {"vocab_multiple", offsetof(struct spec_values, vocab_multiple), 0, INT_MAX},
+    {"head", offsetof(struct spec_values, head), 1, INT_MAX},
 };
 
 /* One "key=value" of the text. */
@@ -64,7 +64,7 @@ static banyan_status spec_read_number(const struct item *item, const struct numb
     return BANYAN_OK;
 }
 
-static banyan_status spec_read_packing(const struct item *item, struct given *given)
+static banyan_status spec_read_packing(const struct item *item, struct spec_values *given)
 {
     bool word = item->value_bytes > 0;
     for (size_t i = 0; i < item->value_bytes; i++)
@@ -81,7 +81,7 @@ static bool key_is(const struct item *item, const char *name)
     return strlen(name) == item->key_bytes && memcmp(item->key, name, item->key_bytes) == 0;
 }
 
-static banyan_status read_item(const struct item *item, struct given *given, uint32_t *seen)
+static banyan_status read_item(const struct item *item, struct spec_values *given, uint32_t *seen)
 {
     const size_t keys = sizeof number_keys / sizeof *number_keys;
     size_t k = 0;
@@ -100,7 +100,7 @@ static banyan_status read_item(const struct item *item, struct given *given, uin
                             (int64_t *)((char *)given + number_keys[k].offset));
 }
 
-static banyan_status spec_read_all(const char *text, struct given *given)
+static banyan_status spec_read_all(const char *text, struct spec_values *given)
 {
     uint32_t seen = 0;
     for (const char *at = text; *at;) {
@@ -126,7 +126,7 @@ static int64_t or_one(int64_t value)
 }
 
 /* Derive dp from the world's size, if that is given. */
-static banyan_status derive_dp(const char *text, struct given *given)
+static banyan_status derive_dp(const char *text, struct spec_values *given)
 {
     int64_t others;
     if (__builtin_mul_overflow(given->tp, given->pp, &others) ||
@@ -176,7 +176,7 @@ banyan_status spec_check(const banyan_spec *spec, const char *text)
 
 banyan_status banyan_spec_parse(const char *text, banyan_spec *spec)
 {
-    struct given given = {.vocab_multiple = -1, .packing = "hf", .packing_bytes = 2};
+    struct spec_values given = {.vocab_multiple = -1, .packing = "hf", .packing_bytes = 2};
     RETURN_IF_FAILED(spec_read_all(text, &given));
     given.tp = or_one(given.tp);
     given.pp = or_one(given.pp);

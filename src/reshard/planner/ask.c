@@ -7,7 +7,7 @@
 #include "reshard/planner/state.h"
 
 /* Remember the first source record, and any that contradicts it or this rank's own pieces. */
-static void receive_source(planner_name *name, const plan_record *record, int rank)
+static void receive_source(planner_name *name, const planner_record *record, int rank)
 {
     if (!name->has_source) {
         name->has_source = true;
@@ -60,7 +60,7 @@ static banyan_status check_holders(const planner *planning, const char *name,
                      name, planning->world_size);
 }
 
-static bool keep_note(planner *planning, uint32_t name, const plan_record *record)
+static bool keep_note(planner *planning, uint32_t name, const planner_record *record)
 {
     for (size_t i = planning->notes.count; i-- > 0 && planning->notes.data[i].name == name;) {
         const planner_note *known = &planning->notes.data[i];
@@ -72,7 +72,7 @@ static bool keep_note(planner *planning, uint32_t name, const plan_record *recor
                                                        record->level, record->wanted});
 }
 
-static bool keep_claim(planner *planning, uint32_t name, const plan_record *record,
+static bool keep_claim(planner *planning, uint32_t name, const planner_record *record,
                        const banyan_directory_value *value)
 {
     planner_claim claim = {
@@ -102,9 +102,9 @@ banyan_status planner_receive(void *planner_pointer, size_t key_index,
         planning->round == 1 ? (uint32_t)key_index : planning->asks.data[key_index].name;
     planner_name *name = &planning->names.data[index];
     for (size_t i = 0; i < value_count; i++) {
-        plan_record record;
-        RETURN_IF_FAILED(
-            plan_record_read(planning->keys[key_index], values[i].data, values[i].bytes, &record));
+        planner_record record;
+        RETURN_IF_FAILED(planner_record_read(planning->keys[key_index], values[i].data,
+                                             values[i].bytes, &record));
         RETURN_IF_FAILED(check_holders(planning, name->text, &values[i]));
         if (record.is_skip) {
             name->is_skipped = true;
@@ -149,9 +149,9 @@ static banyan_status write_keys(planner *planning)
             ask = planning->asks.data[i];
         const char *name = planning->names.data[ask.name].text;
         if (ask.level == 0)
-            plan_key_write_root(&planning->key_text, name);
+            planner_key_write_root(&planning->key_text, name);
         else
-            plan_key_write_cell(&planning->key_text, name, ask.dim, ask.level, ask.cell);
+            planner_key_write_cell(&planning->key_text, name, ask.dim, ask.level, ask.cell);
     }
     for (size_t i = 0; i < count; i++)
         keys[i] = (const char *)planning->key_text.data + offsets[i];
@@ -160,7 +160,7 @@ static banyan_status write_keys(planner *planning)
     return planning->key_text.failed ? BANYAN_ERR_NO_MEMORY : BANYAN_OK;
 }
 
-static bool ask_cells(planner *planning, uint32_t name, const plan_cells *cells)
+static bool ask_cells(planner *planning, uint32_t name, const planner_cells *cells)
 {
     for (int64_t cell = cells->first; cell <= cells->last; cell++)
         if (!array_push(&planning->asks, (planner_ask_for){name, cells->dim, cells->level, cell}))
@@ -176,10 +176,10 @@ static bool ask_where_noted(planner *planning, uint32_t name, int side, const ba
     for (size_t i = BISECT(n, 0, count, notes[n].name < name); i < count && notes[i].name == name;
          i++) {
         planner_note note = notes[i];
-        if (side >= 0 && note.side != (plan_side)side)
+        if (side >= 0 && note.side != (planner_side)side)
             continue;
-        plan_cells cells =
-            plan_cells_intersecting(box, planning->names.data[name].shape, note.dim, note.level);
+        planner_cells cells =
+            planner_cells_intersecting(box, planning->names.data[name].shape, note.dim, note.level);
         if (!ask_cells(planning, name, &cells))
             return false;
     }
@@ -188,7 +188,7 @@ static bool ask_where_noted(planner *planning, uint32_t name, int side, const ba
 
 static bool ask_for_destination(planner *planning, const planner_piece *own)
 {
-    plan_cells cells = plan_cells_of(&own->piece->box, own->piece->shape);
+    planner_cells cells = planner_cells_of(&own->piece->box, own->piece->shape);
     cells.last = cells.first;
     uint32_t from = planner_from(planning, own);
     if (cells.level > 0 && !ask_cells(planning, from, &cells))

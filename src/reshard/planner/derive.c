@@ -10,7 +10,7 @@
 #include "reshard/planner/state.h"
 #include "reshard/run/convert.h"
 
-/* Where the claims of a name lie: sources first, then destinations. */
+/* The range of a name's claims: sources first, then destinations. */
 typedef struct name_claims {
     size_t first_source, first_destination, end;
 } name_claims;
@@ -19,12 +19,12 @@ typedef struct deriving {
     planner *planning;
     name_claims *claims; /* of each name */
     uint32_t viewed;     /* the name that `tensor` is of; NO_NAME: none yet */
-    plan_tensor tensor;
-    ARRAY(plan_claim) sources;
+    planner_tensor tensor;
+    ARRAY(planner_held) sources;
     ARRAY(banyan_box) bounds;
-    plan_shares shares;
-    ARRAY(plan_move) sends;
-    ARRAY(plan_move) recvs;
+    planner_shares shares;
+    ARRAY(planner_move) sends;
+    ARRAY(planner_move) recvs;
     DLDataType *piece_dtypes; /* of the source, for each destination piece by number */
 } deriving;
 
@@ -33,7 +33,7 @@ static int compare_claims(const void *left, const void *right)
     const planner_claim *a = left, *b = right;
     RETURN_IF_UNEQUAL(a->name, b->name);
     RETURN_IF_UNEQUAL(a->side, b->side);
-    int order = plan_box_compare(&a->claim.box, &b->claim.box);
+    int order = planner_box_compare(&a->claim.box, &b->claim.box);
     if (order == 0)
         order = COMPARE(a->claim.ordinal, b->claim.ordinal);
     if (order == 0 && a->wanted != b->wanted)
@@ -92,11 +92,11 @@ static banyan_status view_tensor(deriving *work, uint32_t index)
     size_t count = range->first_destination - range->first_source;
     work->sources.count = work->bounds.count = 0;
     RETURN_IF_NO_MEMORY(array_reserve(&work->sources, count) &&
-                        array_reserve(&work->bounds, plan_bounds_count(count)));
+                        array_reserve(&work->bounds, planner_bounds_count(count)));
     for (size_t i = 0; i < count; i++)
         work->sources.data[i] = planning->claims.data[range->first_source + i].claim;
-    plan_bounds_of(work->sources.data, count, work->bounds.data);
-    work->tensor = (plan_tensor){
+    planner_bounds_of(work->sources.data, count, work->bounds.data);
+    work->tensor = (planner_tensor){
         .name = name->text,
         .ndim = name->ndim,
         .shape = name->shape,
@@ -124,14 +124,14 @@ static banyan_status derive_find_own(const deriving *work, const planner_piece *
     size_t end = is_source ? range->first_destination : range->end;
     int times = 0;
     const planner_claim *claims = planning->claims.data;
-    first = BISECT(i, first, end, plan_box_compare(&claims[i].claim.box, &own->piece->box) < 0);
+    first = BISECT(i, first, end, planner_box_compare(&claims[i].claim.box, &own->piece->box) < 0);
     for (size_t i = first; i < end; i++) {
         const planner_claim *claim = &claims[i];
         if (!banyan_box_equal(&claim->claim.box, &own->piece->box))
             break;
         if (claim->wanted != wanted || claim->claim.ordinal != own->ordinal)
             continue;
-        int64_t place = plan_holders_find(&claim->claim.holders, planning->rank);
+        int64_t place = planner_holders_find(&claim->claim.holders, planning->rank);
         if (place < 0 || claim->flags != own->piece->flags ||
             !banyan_dtype_equal(claim->dtype, own->dtype))
             continue;
@@ -157,7 +157,7 @@ static const planner_piece *own_source(const planner *planning, uint32_t name,
     size_t low = BISECT(i, 0, planning->pieces.count,
                         own[i].name != name ? own[i].name < name
                                             : own[i].side == PLAN_SOURCE &&
-                                                  plan_box_compare(&own[i].piece->box, box) < 0);
+                                                  planner_box_compare(&own[i].piece->box, box) < 0);
     return &own[low];
 }
 
@@ -166,11 +166,11 @@ static DLDataType landing_dtype(uint32_t flags, DLDataType declared, DLDataType 
     return flags & BANYAN_PIECE_PERSISTENT_BUFFER ? source : declared;
 }
 
-static plan_move derive_move_of(const deriving *work, const plan_share *share, const char *name,
-                                const plan_claim *destination)
+static planner_move derive_move_of(const deriving *work, const planner_share *share,
+                                   const char *name, const planner_held *destination)
 {
     const planner *planning = work->planning;
-    plan_move move = {
+    planner_move move = {
         .transfer =
             {
                 .name = name,
@@ -187,11 +187,11 @@ static plan_move derive_move_of(const deriving *work, const plan_share *share, c
 }
 
 static bool push_send(deriving *work, const planner_piece *own, const planner_claim *destination,
-                      const plan_share *share)
+                      const planner_share *share)
 {
     const planner *planning = work->planning;
     const char *name = destination->wanted ? destination->wanted : work->tensor.name;
-    plan_move move = derive_move_of(work, share, name, &destination->claim);
+    planner_move move = derive_move_of(work, share, name, &destination->claim);
     banyan_transfer *transfer = &move.transfer;
     transfer->source_rank = planning->rank;
     transfer->destination_rank = share->rank;
@@ -200,7 +200,7 @@ static bool push_send(deriving *work, const planner_piece *own, const planner_cl
         landing_dtype(destination->flags, destination->dtype, transfer->source_dtype);
     value_map_between(planning->names.data[own->name].source_flags, destination->flags,
                       &transfer->value_map);
-    transfer->task_id = plan_id_of(&move);
+    transfer->task_id = planner_id_of(&move);
     return array_push(&work->sends, move);
 }
 
@@ -220,8 +220,8 @@ static banyan_status derive_sends(deriving *work, const planner_piece *own)
         if (!planner_serves(planning, destination))
             continue;
         work->shares.count = 0;
-        RETURN_IF_FAILED(plan_shares_sent(&work->tensor, source, index, planning->rank,
-                                          &destination->claim, &work->shares));
+        RETURN_IF_FAILED(planner_shares_sent(&work->tensor, source, index, planning->rank,
+                                             &destination->claim, &work->shares));
         for (size_t s = 0; s < work->shares.count; s++)
             RETURN_IF_NO_MEMORY(push_send(work, own, destination, &work->shares.data[s]));
     }
@@ -301,7 +301,7 @@ static banyan_status fail_uncovered(const deriving *work, const planner_piece *o
 {
     banyan_box hole = own->piece->box;
     char text[BOX_TEXT_BYTES], what[2 * BOX_TEXT_BYTES];
-    plan_hole_of(&work->tensor, &own->piece->box, &hole);
+    planner_hole_of(&work->tensor, &own->piece->box, &hole);
     snprintf(what, sizeof what, "no rank holds %s of it in the source",
              banyan_box_format(&hole, text, sizeof text));
     return fail_piece(work, own, BANYAN_ERR_INVALID, what);
@@ -334,12 +334,12 @@ static banyan_status check_change(const deriving *work, const planner_piece *own
 }
 
 static banyan_status push_recv(deriving *work, const planner_piece *own, uint32_t from,
-                               const plan_share *share)
+                               const planner_share *share)
 {
     const planner *planning = work->planning;
-    plan_claim destination = {.box = own->piece->box, .ordinal = own->ordinal};
+    planner_held destination = {.box = own->piece->box, .ordinal = own->ordinal};
     /* The text of the layout does not live as long as the plan. */
-    plan_move move =
+    planner_move move =
         derive_move_of(work, share, planning->names.data[own->name].text, &destination);
     banyan_transfer *transfer = &move.transfer;
     transfer->source_rank = share->rank;
@@ -352,7 +352,7 @@ static banyan_status push_recv(deriving *work, const planner_piece *own, uint32_
             own_source(planning, from, &work->tensor.sources[share->source].box)->number;
     value_map_between(planning->names.data[from].source_flags, own->piece->flags,
                       &transfer->value_map);
-    transfer->task_id = plan_id_of(&move);
+    transfer->task_id = planner_id_of(&move);
     RETURN_IF_FAILED(check_change(work, own, transfer));
     return array_push(&work->recvs, move) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
@@ -368,8 +368,8 @@ static banyan_status derive_recvs(deriving *work, const planner_piece *own)
     RETURN_IF_FAILED(view_tensor(work, from));
     uint64_t covered;
     work->shares.count = 0;
-    RETURN_IF_FAILED(plan_shares_received(&work->tensor, &claim->claim, index, planning->rank,
-                                          &work->shares, &covered));
+    RETURN_IF_FAILED(planner_shares_received(&work->tensor, &claim->claim, index, planning->rank,
+                                             &work->shares, &covered));
     if (covered < banyan_box_elems(&own->piece->box))
         return fail_uncovered(work, own);
     for (size_t s = 0; s < work->shares.count; s++)
@@ -396,14 +396,14 @@ static int derive_compare_places(const void *left, const void *right)
     RETURN_IF_UNEQUAL(a->destination_rank, b->destination_rank);
     RETURN_IF_UNEQUAL(a->destination_piece, b->destination_piece);
     RETURN_IF_UNEQUAL(a->source_piece, b->source_piece);
-    int order = plan_box_compare(&a->box, &b->box);
+    int order = planner_box_compare(&a->box, &b->box);
     return order != 0 ? order : COMPARE(a->task_id, b->task_id);
 }
 
 /* By partner and, for one partner, in the order of memory. */
-static banyan_status take_moves(plan_move *moves, size_t count, banyan_transfer **transfers)
+static banyan_status take_moves(planner_move *moves, size_t count, banyan_transfer **transfers)
 {
-    plan_ids_settle(moves, count);
+    planner_ids_settle(moves, count);
     banyan_transfer *taken = alloc_zeroed(count + 1, sizeof *taken, "a plan's transfers");
     RETURN_IF_NO_MEMORY(taken);
     for (size_t i = 0; i < count; i++)

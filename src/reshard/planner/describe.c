@@ -40,7 +40,7 @@ static bool name_piece(planner *planning, const char *text, const banyan_piece *
 }
 
 static banyan_status describe_add_pieces(planner *planning, const banyan_layout *layout,
-                                         plan_side side)
+                                         planner_side side)
 {
     size_t count = layout ? banyan_layout_piece_count(layout) : 0;
     RETURN_IF_NO_MEMORY(array_reserve(&planning->pieces, count));
@@ -78,7 +78,7 @@ static int compare_pieces(const void *left, const void *right)
     const planner_piece *a = left, *b = right;
     RETURN_IF_UNEQUAL(a->name, b->name);
     RETURN_IF_UNEQUAL(a->side, b->side);
-    int order = plan_box_compare(&a->piece->box, &b->piece->box);
+    int order = planner_box_compare(&a->piece->box, &b->piece->box);
     return order != 0 ? order : COMPARE(a->number, b->number);
 }
 
@@ -180,32 +180,32 @@ typedef struct record_publisher {
     bytes_writer key, value;
 } record_publisher;
 
-static banyan_status describe_publish(record_publisher *publisher, const plan_record *record,
+static banyan_status describe_publish(record_publisher *publisher, const planner_record *record,
                                       const banyan_rank_set *holders)
 {
     publisher->value.count = 0;
-    plan_record_write(&publisher->value, record);
+    planner_record_write(&publisher->value, record);
     RETURN_IF_NO_MEMORY(!publisher->key.failed && !publisher->value.failed);
     return publisher->put(publisher->context, (const char *)publisher->key.data,
                           publisher->value.data, publisher->value.count, holders);
 }
 
 static banyan_status publish_under(record_publisher *publisher, const char *name,
-                                   plan_record *record, const banyan_rank_set *holders)
+                                   planner_record *record, const banyan_rank_set *holders)
 {
-    plan_cells cells = plan_cells_of(&record->box, record->shape);
+    planner_cells cells = planner_cells_of(&record->box, record->shape);
     publisher->key.count = 0;
-    plan_key_write_root(&publisher->key, name);
+    planner_key_write_root(&publisher->key, name);
     if (cells.level == 0)
         return describe_publish(publisher, record, holders);
-    plan_record note = *record;
+    planner_record note = *record;
     note.is_note = true;
     note.dim = cells.dim;
     note.level = cells.level;
     RETURN_IF_FAILED(describe_publish(publisher, &note, holders));
     for (int64_t cell = cells.first; cell <= cells.last; cell++) {
         publisher->key.count = 0;
-        plan_key_write_cell(&publisher->key, name, cells.dim, cells.level, cell);
+        planner_key_write_cell(&publisher->key, name, cells.dim, cells.level, cell);
         RETURN_IF_FAILED(describe_publish(publisher, record, holders));
     }
     return BANYAN_OK;
@@ -221,7 +221,7 @@ static banyan_status publish_piece(const planner *planning, record_publisher *pu
         if (banyan_rank_set_at(holders, 0) != planning->rank)
             return BANYAN_OK;
     }
-    plan_record record = {
+    planner_record record = {
         .side = own->side,
         .dtype = own->dtype,
         .flags = piece->flags,
@@ -240,13 +240,13 @@ static banyan_status publish_piece(const planner *planning, record_publisher *pu
 /* Publish the tensors that the destination leaves out, for the ranks whose source has them. */
 static banyan_status publish_skipped(const planner *planning, record_publisher *publisher)
 {
-    const plan_record record = {.side = PLAN_DESTINATION, .dtype = BANYAN_U8, .is_skip = true};
+    const planner_record record = {.side = PLAN_DESTINATION, .dtype = BANYAN_U8, .is_skip = true};
     const banyan_layout *layout = planning->destination;
     if (!layout || !planning->whole_source)
         return BANYAN_OK;
     for (size_t i = 0; i < layout_skipped_count(layout); i++) {
         publisher->key.count = 0;
-        plan_key_write_root(&publisher->key, layout_skipped(layout, i));
+        planner_key_write_root(&publisher->key, layout_skipped(layout, i));
         RETURN_IF_FAILED(describe_publish(publisher, &record, NULL));
     }
     return BANYAN_OK;

@@ -237,8 +237,8 @@ static banyan_status planner_names_message(banyan_world *world, banyan_status fa
                      more);
 }
 
-banyan_status plan_report_unmatched(banyan_world *world, const planner *planning, banyan_side side,
-                                    banyan_status failed)
+banyan_status planner_report_unmatched(banyan_world *world, const planner *planning,
+                                       banyan_side side, banyan_status failed)
 {
     char *cause = strdup(banyan_last_error()), *texts[2] = {NULL, NULL};
     name_list chosen = {0}, nearest = {0};

@@ -157,8 +157,8 @@ static banyan_status directory_put(void *directory, const char *key, const void 
 
 /* Every rank takes part in every step, even after its own part has failed: the ranks agree after
  * each step, so none waits for another that has given up. */
-static banyan_status planner_plan_consult(banyan_world *world, banyan_directory *directory,
-                                          planner *planning)
+static banyan_status planner_consult(banyan_world *world, banyan_directory *directory,
+                                     planner *planning)
 {
     RETURN_IF_FAILED(control_agree(world, planner_describe(planning, directory_put, directory)));
     RETURN_IF_FAILED(banyan_directory_commit(directory));
@@ -172,10 +172,9 @@ static banyan_status planner_plan_consult(banyan_world *world, banyan_directory 
     return BANYAN_OK;
 }
 
-static banyan_status planner_plan_assemble(const banyan_layout *source,
-                                           const banyan_layout *destination, banyan_world *world,
-                                           const banyan_reshard_options *options,
-                                           planner_result *transfers, banyan_reshard_plan **plan)
+static banyan_status planner_assemble(const banyan_layout *source, const banyan_layout *destination,
+                                      banyan_world *world, const banyan_reshard_options *options,
+                                      planner_result *transfers, banyan_reshard_plan **plan)
 {
     banyan_reshard_plan *made = calloc(1, sizeof *made);
     if (!made) {
@@ -230,23 +229,23 @@ banyan_status banyan_reshard_plan_create(const banyan_layout *source,
     status = banyan_directory_open(world, &directory);
     if (status != BANYAN_OK)
         goto destroy_planner;
-    status = planner_plan_consult(world, directory, planning);
+    status = planner_consult(world, directory, planning);
     banyan_directory_close(directory);
     if (status != BANYAN_OK)
         goto destroy_planner;
     status = control_agree(world, planner_derive(planning, &transfers));
     if (status == BANYAN_ERR_NOT_FOUND)
-        status = plan_report_unmatched(world, planning, BANYAN_DESTINATION, status);
+        status = planner_report_unmatched(world, planning, BANYAN_DESTINATION, status);
     if (status == BANYAN_OK && chosen.require_whole_source) {
         status = control_agree(world, planner_check_whole_source(planning));
         if (status == BANYAN_ERR_INVALID)
-            status = plan_report_unmatched(world, planning, BANYAN_SOURCE, status);
+            status = planner_report_unmatched(world, planning, BANYAN_SOURCE, status);
     }
     if (status == BANYAN_OK)
         status = agree_on_pairs(world, &transfers);
     if (status == BANYAN_OK)
         status = control_agree(
-            world, planner_plan_assemble(source, destination, world, &chosen, &transfers, &made));
+            world, planner_assemble(source, destination, world, &chosen, &transfers, &made));
     else
         planner_result_free(&transfers);
     if (status == BANYAN_OK)

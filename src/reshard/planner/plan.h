@@ -22,7 +22,7 @@ struct banyan_reshard_plan {
  * that have nothing on the other, each with the nearest name there. Returns `failed`, or another
  * error when a rank fails meanwhile. Collective; costs a few small messages beyond the listed
  * names. */
-banyan_status plan_report_unmatched(banyan_world *world, const planner *planning, banyan_side side,
-                                    banyan_status failed);
+banyan_status planner_report_unmatched(banyan_world *world, const planner *planning,
+                                       banyan_side side, banyan_status failed);
 
 #endif

@@ -8,7 +8,7 @@
 /* Finer slabs do not pay: reading one record more costs less than asking for one key more. */
 #define MAX_LEVEL 40
 
-void plan_record_write(bytes_writer *writer, const plan_record *record)
+void planner_record_write(bytes_writer *writer, const planner_record *record)
 {
     bytes_write_u32(writer, (uint32_t)record->side | (uint32_t)record->is_note << 1 |
                                 (uint32_t)record->is_skip << 2 | (uint32_t)record->ndim << 8);
@@ -29,7 +29,7 @@ void plan_record_write(bytes_writer *writer, const plan_record *record)
     bytes_write_blob(writer, record->wanted, wanted_bytes);
 }
 
-static void read_place(bytes_reader *reader, plan_record *record)
+static void read_place(bytes_reader *reader, planner_record *record)
 {
     size_t dims = (size_t)record->ndim;
     if (record->is_note) {
@@ -43,7 +43,7 @@ static void read_place(bytes_reader *reader, plan_record *record)
     bytes_read(reader, record->box.extent, dims * sizeof record->box.extent[0]);
 }
 
-static bool record_is_sane(const plan_record *record)
+static bool record_is_sane(const planner_record *record)
 {
     uint64_t bytes;
     size_t elem_bytes = banyan_dtype_bytes(record->dtype);
@@ -58,11 +58,12 @@ static bool record_is_sane(const plan_record *record)
            banyan_box_elems(&record->box) > 0;
 }
 
-banyan_status plan_record_read(const char *key, const void *data, size_t bytes, plan_record *record)
+banyan_status planner_record_read(const char *key, const void *data, size_t bytes,
+                                  planner_record *record)
 {
     bytes_reader reader = bytes_reader_of(data, bytes);
     uint32_t kind = bytes_read_u32(&reader), dtype = bytes_read_u32(&reader);
-    plan_record read = {
+    planner_record read = {
         .side = kind & 1 ? PLAN_DESTINATION : PLAN_SOURCE,
         .is_note = kind >> 1 & 1,
         .is_skip = kind >> 2 & 1,
@@ -89,11 +90,12 @@ banyan_status plan_record_read(const char *key, const void *data, size_t bytes, 
     return BANYAN_OK;
 }
 
-plan_cells plan_cells_intersecting(const banyan_box *box, const int64_t *shape, int dim, int level)
+planner_cells planner_cells_intersecting(const banyan_box *box, const int64_t *shape, int dim,
+                                         int level)
 {
     int64_t slabs = INT64_C(1) << level;
     int64_t thickness = shape[dim] / slabs + (shape[dim] % slabs != 0);
-    return (plan_cells){
+    return (planner_cells){
         .dim = dim,
         .level = level,
         .first = box->start[dim] / thickness,
@@ -103,7 +105,7 @@ plan_cells plan_cells_intersecting(const banyan_box *box, const int64_t *shape, 
 
 /* Cut the dimension in which the tensor has the most boxes of this size; a slab is at least as
  * thick as the box. */
-plan_cells plan_cells_of(const banyan_box *box, const int64_t *shape)
+planner_cells planner_cells_of(const banyan_box *box, const int64_t *shape)
 {
     int dim = 0;
     int64_t most = 1;
@@ -115,18 +117,19 @@ plan_cells plan_cells_of(const banyan_box *box, const int64_t *shape)
     }
     int level = 63 - __builtin_clzll((unsigned long long)most);
     if (level == 0)
-        return (plan_cells){.level = 0};
-    return plan_cells_intersecting(box, shape, dim, level < MAX_LEVEL ? level : MAX_LEVEL);
+        return (planner_cells){.level = 0};
+    return planner_cells_intersecting(box, shape, dim, level < MAX_LEVEL ? level : MAX_LEVEL);
 }
 
 /* The final line feed ends the name, so that no name can be mistaken for another's key. */
-void plan_key_write_root(bytes_writer *writer, const char *name)
+void planner_key_write_root(bytes_writer *writer, const char *name)
 {
     bytes_write(writer, name, strlen(name));
     bytes_write(writer, "\n", 2);
 }
 
-void plan_key_write_cell(bytes_writer *writer, const char *name, int dim, int level, int64_t cell)
+void planner_key_write_cell(bytes_writer *writer, const char *name, int dim, int level,
+                            int64_t cell)
 {
     char suffix[64];
     int length = snprintf(suffix, sizeof suffix, "\n%d.%d.%" PRId64, dim, level, cell);

@@ -12,10 +12,10 @@
 
 #include "core/containers.h"
 
-typedef enum plan_side { PLAN_SOURCE = 0, PLAN_DESTINATION = 1 } plan_side;
+typedef enum planner_side { PLAN_SOURCE = 0, PLAN_DESTINATION = 1 } planner_side;
 
-typedef struct plan_record {
-    plan_side side;
+typedef struct planner_record {
+    planner_side side;
     DLDataType dtype;
     uint32_t flags; /* of the piece */
     int ndim;
@@ -30,28 +30,30 @@ typedef struct plan_record {
     /* In a record: the box, and its number among the rank's pieces with this very box. */
     banyan_box box;
     uint32_t ordinal;
-} plan_record;
+} planner_record;
 
 /* Write a record; equal records make equal bytes. */
-void plan_record_write(bytes_writer *writer, const plan_record *record);
+void planner_record_write(bytes_writer *writer, const planner_record *record);
 /* Read a record. FORMAT, naming `key`, when any part of it is malformed. `wanted` points into the
  * data. */
-banyan_status plan_record_read(const char *key, const void *data, size_t bytes,
-                               plan_record *record);
+banyan_status planner_record_read(const char *key, const void *data, size_t bytes,
+                                  planner_record *record);
 
 /* Consecutive slabs of a tensor. */
-typedef struct plan_cells {
+typedef struct planner_cells {
     int dim, level;
     int64_t first, last;
-} plan_cells;
+} planner_cells;
 
 /* Return the slab of the box's record, or both slabs when the box lies across two. */
-plan_cells plan_cells_of(const banyan_box *box, const int64_t *shape);
+planner_cells planner_cells_of(const banyan_box *box, const int64_t *shape);
 /* Return the slabs of a dimension and level that a box intersects. */
-plan_cells plan_cells_intersecting(const banyan_box *box, const int64_t *shape, int dim, int level);
+planner_cells planner_cells_intersecting(const banyan_box *box, const int64_t *shape, int dim,
+                                         int level);
 
 /* Write keys, with their final 0. */
-void plan_key_write_root(bytes_writer *writer, const char *name);
-void plan_key_write_cell(bytes_writer *writer, const char *name, int dim, int level, int64_t cell);
+void planner_key_write_root(bytes_writer *writer, const char *name);
+void planner_key_write_cell(bytes_writer *writer, const char *name, int dim, int level,
+                            int64_t cell);
 
 #endif

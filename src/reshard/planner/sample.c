@@ -23,10 +23,10 @@ struct imagined {
     const banyan_reshard_options *options;
     directory_part **parts;
     banyan_reshard_plan_cost **costs; /* of each rank, NULL for most */
-    plan_replay *replays;             /* for each rank; empty except for measured ranks */
+    planner_replay *replays;          /* for each rank; empty except for measured ranks */
     uint64_t replay_bytes;
     uint64_t steps_done;
-    plan_take_fn take; /* receives every rank's transfers; NULL: discard them */
+    planner_take_fn take; /* receives every rank's transfers; NULL: discard them */
     void *take_context;
 };
 
@@ -51,24 +51,24 @@ static void note_memory(const struct imagined *imagined, const struct actor *act
 /* Read the clock only for measured ranks: a reading takes longer than many steps. */
 static double sample_begin_step(const banyan_reshard_plan_cost *cost)
 {
-    return cost ? plan_processor_s() : 0;
+    return cost ? planner_processor_s() : 0;
 }
 
 static void end_step(banyan_reshard_plan_cost *cost, double began)
 {
     if (cost)
-        cost->seconds += plan_processor_s() - began;
+        cost->seconds += planner_processor_s() - began;
 }
 
 /* Keep the message of a measured owner, whose work is timed later, in one go. */
-static banyan_status keep_message(struct imagined *imagined, int owner, plan_messages *to, int from,
-                                  const control_message *message)
+static banyan_status keep_message(struct imagined *imagined, int owner, planner_messages *to,
+                                  int from, const control_message *message)
 {
     if (!imagined->costs[owner])
         return BANYAN_OK;
-    plan_replay *replay = &imagined->replays[owner];
+    planner_replay *replay = &imagined->replays[owner];
     uint64_t before = replay->bytes;
-    bool kept = plan_replay_keep(replay, to, from, message->data, message->bytes);
+    bool kept = planner_replay_keep(replay, to, from, message->data, message->bytes);
     imagined->replay_bytes += replay->bytes - before;
     return kept ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
@@ -208,9 +208,9 @@ static banyan_status ask_round(struct imagined *imagined, struct actor *actor, i
 static banyan_status sample_prove(const struct actor *actor, const planner_result *result)
 {
     const check_rank part = {actor->rank, actor->source, actor->destination, result};
-    double began = plan_processor_s();
+    double began = planner_processor_s();
     banyan_status status = check_rank_sound(&part);
-    actor->cost->prove_seconds = plan_processor_s() - began;
+    actor->cost->prove_seconds = planner_processor_s() - began;
     return status;
 }
 
@@ -255,7 +255,7 @@ static banyan_status replay_owners(const struct imagined *imagined)
     for (int rank = 0; rank < size; rank++)
         if (imagined->costs[rank])
             RETURN_IF_FAILED(
-                plan_replay_run(&imagined->replays[rank], rank, size, imagined->costs[rank]));
+                planner_replay_run(&imagined->replays[rank], rank, size, imagined->costs[rank]));
     return BANYAN_OK;
 }
 
@@ -293,8 +293,8 @@ static banyan_status sample_choose_ranks(struct imagined *imagined, const int *r
 /* With `take` NULL the costs of `ranks` are measured; otherwise `ranks` is empty. */
 static banyan_status sample_imagine(const banyan_reshard_sample_world *world,
                                     const banyan_reshard_options *options, const int *ranks,
-                                    int count, banyan_reshard_plan_cost *costs, plan_take_fn take,
-                                    void *take_context)
+                                    int count, banyan_reshard_plan_cost *costs,
+                                    planner_take_fn take, void *take_context)
 {
     if (world->world_size < 1 || count < 0)
         return error_set(BANYAN_ERR_INVALID, "%d sampled ranks of a world of %d", count,
@@ -322,7 +322,7 @@ static banyan_status sample_imagine(const banyan_reshard_sample_world *world,
     if (status == BANYAN_OK && count > 0)
         memcpy(costs, found, (size_t)count * sizeof *costs);
     for (size_t rank = 0; rank < size; rank++) {
-        plan_replay_free(&imagined.replays[rank]);
+        planner_replay_free(&imagined.replays[rank]);
         directory_part_destroy(imagined.parts[rank]);
     }
 free_imagined:
@@ -340,21 +340,22 @@ banyan_status banyan_reshard_plan_sample(const banyan_reshard_sample_world *worl
     return sample_imagine(world, options, ranks, count, costs, NULL, NULL);
 }
 
-banyan_status plan_imagine(const banyan_reshard_sample_world *world,
-                           const banyan_reshard_options *options, plan_take_fn take, void *context)
+banyan_status planner_imagine(const banyan_reshard_sample_world *world,
+                              const banyan_reshard_options *options, planner_take_fn take,
+                              void *context)
 {
     return sample_imagine(world, options, NULL, 0, NULL, take, context);
 }
 
-double plan_processor_s(void)
+double planner_processor_s(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-bool plan_replay_keep(plan_replay *replay, plan_messages *to, int from, const void *data,
-                      size_t bytes)
+bool planner_replay_keep(planner_replay *replay, planner_messages *to, int from, const void *data,
+                         size_t bytes)
 {
     size_t before = to->capacity;
     void *copy = malloc(bytes > 0 ? bytes : 1);
@@ -372,21 +373,21 @@ bool plan_replay_keep(plan_replay *replay, plan_messages *to, int from, const vo
     return true;
 }
 
-static void free_messages(plan_messages *messages)
+static void free_messages(planner_messages *messages)
 {
     for (size_t i = 0; i < messages->count; i++)
         free(messages->data[i].data);
     array_free(messages);
 }
 
-void plan_replay_free(plan_replay *replay)
+void planner_replay_free(planner_replay *replay)
 {
     free_messages(&replay->puts);
     for (int round = 0; round < PLANNER_ROUNDS; round++)
         free_messages(&replay->questions[round]);
 }
 
-static banyan_status planner_replay_absorb(const plan_messages *puts, directory_part *part,
+static banyan_status planner_replay_absorb(const planner_messages *puts, directory_part *part,
                                            uint64_t *in_flight)
 {
     for (size_t i = 0; i < puts->count; i++) {
@@ -398,7 +399,7 @@ static banyan_status planner_replay_absorb(const plan_messages *puts, directory_
 }
 
 /* Compute all answers before the first one leaves, as a real owner does. */
-static banyan_status planner_replay_answer(const plan_messages *questions, directory_part *part,
+static banyan_status planner_replay_answer(const planner_messages *questions, directory_part *part,
                                            uint64_t *in_flight)
 {
     size_t count = questions->count;
@@ -414,17 +415,17 @@ static banyan_status planner_replay_answer(const plan_messages *questions, direc
     return status;
 }
 
-banyan_status plan_replay_run(const plan_replay *replay, int rank, int world_size,
-                              banyan_reshard_plan_cost *cost)
+banyan_status planner_replay_run(const planner_replay *replay, int rank, int world_size,
+                                 banyan_reshard_plan_cost *cost)
 {
     directory_part *part;
     RETURN_IF_FAILED(directory_part_create(rank, world_size, &part));
     uint64_t in_flight[1 + PLANNER_ROUNDS] = {0}, most = 0;
-    double began = plan_processor_s();
+    double began = planner_processor_s();
     banyan_status status = planner_replay_absorb(&replay->puts, part, &in_flight[0]);
     for (int round = 0; round < PLANNER_ROUNDS && status == BANYAN_OK; round++)
         status = planner_replay_answer(&replay->questions[round], part, &in_flight[1 + round]);
-    cost->owner_seconds = plan_processor_s() - began;
+    cost->owner_seconds = planner_processor_s() - began;
     cost->seconds += cost->owner_seconds;
     for (int i = 0; i <= PLANNER_ROUNDS; i++)
         most = in_flight[i] > most ? in_flight[i] : most;
@@ -435,8 +436,8 @@ banyan_status plan_replay_run(const plan_replay *replay, int rank, int world_siz
     return status;
 }
 
-banyan_status plan_tasks_sent(const planner_result *transfers, pipeline_world_task **tasks,
-                              size_t *count)
+banyan_status planner_tasks_sent(const planner_result *transfers, pipeline_world_task **tasks,
+                                 size_t *count)
 {
     size_t kept = 0;
     pipeline_world_task *made =

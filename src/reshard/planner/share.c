@@ -18,7 +18,7 @@
 typedef ARRAY(banyan_box) box_list;
 typedef ARRAY(size_t) index_list;
 
-int plan_holders_at(const plan_holders *holders, int64_t index)
+int planner_holders_at(const planner_holders *holders, int64_t index)
 {
     for (size_t i = 0; i < holders->set_count; i++) {
         int64_t size = banyan_rank_set_size(&holders->sets[i]);
@@ -29,7 +29,7 @@ int plan_holders_at(const plan_holders *holders, int64_t index)
     return -1;
 }
 
-int64_t plan_holders_find(const plan_holders *holders, int rank)
+int64_t planner_holders_find(const planner_holders *holders, int rank)
 {
     int64_t before = 0;
     for (size_t i = 0; i < holders->set_count; i++) {
@@ -41,7 +41,7 @@ int64_t plan_holders_find(const plan_holders *holders, int rank)
     return -1;
 }
 
-int plan_box_compare(const banyan_box *a, const banyan_box *b)
+int planner_box_compare(const banyan_box *a, const banyan_box *b)
 {
     RETURN_IF_UNEQUAL(a->ndim, b->ndim);
     for (int d = 0; d < a->ndim; d++)
@@ -55,7 +55,7 @@ int plan_box_compare(const banyan_box *a, const banyan_box *b)
 #define LEAF_SOURCES 8
 #define ROOT 1
 
-size_t plan_bounds_count(size_t source_count)
+size_t planner_bounds_count(size_t source_count)
 {
     size_t nodes = 2;
     for (; source_count > LEAF_SOURCES; source_count -= source_count / 2)
@@ -74,7 +74,7 @@ static void bound_add(banyan_box *bound, const banyan_box *box)
     }
 }
 
-static void build_bounds(const plan_claim *sources, size_t first, size_t last, banyan_box *bounds,
+static void build_bounds(const planner_held *sources, size_t first, size_t last, banyan_box *bounds,
                          size_t node)
 {
     bounds[node] = sources[first].box;
@@ -90,13 +90,13 @@ static void build_bounds(const plan_claim *sources, size_t first, size_t last, b
     bound_add(&bounds[node], &bounds[2 * node + 1]);
 }
 
-void plan_bounds_of(const plan_claim *sources, size_t source_count, banyan_box *bounds)
+void planner_bounds_of(const planner_held *sources, size_t source_count, banyan_box *bounds)
 {
     if (source_count > 0)
         build_bounds(sources, 0, source_count, bounds, ROOT);
 }
 
-static bool find_intersecting(const plan_tensor *tensor, size_t node, size_t first, size_t last,
+static bool find_intersecting(const planner_tensor *tensor, size_t node, size_t first, size_t last,
                               const banyan_box *box, size_t end, index_list *found)
 {
     banyan_box common;
@@ -114,7 +114,7 @@ static bool find_intersecting(const plan_tensor *tensor, size_t node, size_t fir
 }
 
 /* The sources before `end` that intersect the box, in ascending order. */
-static bool sources_intersecting(const plan_tensor *tensor, const banyan_box *box, size_t end,
+static bool sources_intersecting(const planner_tensor *tensor, const banyan_box *box, size_t end,
                                  index_list *found)
 {
     found->count = 0;
@@ -153,14 +153,14 @@ static int64_t block_elems(const banyan_box *box, int d, int64_t parts)
     return box->extent[d] / parts >= EVEN_BLOCKS * BLOCK_ELEMS ? BLOCK_ELEMS : 1;
 }
 
-/* How many blocks, the first and the last of them perhaps in part, the box has along d. */
+/* Return the number of blocks that the box touches along dimension d. */
 static int64_t planner_share_units_of(const banyan_box *box, int d, int64_t parts)
 {
     int64_t block = block_elems(box, d, parts);
     return (box->start[d] + box->extent[d] - 1) / block - box->start[d] / block + 1;
 }
 
-/* Where, along dimension d, part `part` of `parts` starts. */
+/* Return the start of part `part` of `parts` along dimension d. */
 static int64_t part_start(const banyan_box *box, int d, int64_t parts, int64_t part)
 {
     int64_t units = planner_share_units_of(box, d, parts), whole = units / parts,
@@ -185,9 +185,9 @@ static int single_dimension(const banyan_box *box, int64_t wanted)
     return most;
 }
 
-static plan_grid grid_of_parts(const banyan_box *box, int64_t wanted)
+static planner_grid grid_of_parts(const banyan_box *box, int64_t wanted)
 {
-    plan_grid grid = {.count = 1};
+    planner_grid grid = {.count = 1};
     int single = single_dimension(box, wanted);
     for (int d = 0; d < box->ndim; d++) {
         int64_t units = planner_share_units_of(box, d, wanted), left = wanted / grid.count;
@@ -198,7 +198,7 @@ static plan_grid grid_of_parts(const banyan_box *box, int64_t wanted)
 }
 
 /* Only the outer parts of a dimension can be smaller than the share of the others. */
-static uint64_t smallest_part(const plan_grid *grid, const banyan_box *box)
+static uint64_t smallest_part(const planner_grid *grid, const banyan_box *box)
 {
     uint64_t elems = 1;
     for (int d = 0; d < box->ndim; d++) {
@@ -214,19 +214,19 @@ static uint64_t smallest_part(const plan_grid *grid, const banyan_box *box)
     return elems;
 }
 
-plan_grid plan_grid_of(const banyan_box *box, int64_t wanted, uint64_t min_elems)
+planner_grid planner_grid_of(const banyan_box *box, int64_t wanted, uint64_t min_elems)
 {
     uint64_t most = min_elems > 0 ? banyan_box_elems(box) / min_elems : banyan_box_elems(box);
     if ((uint64_t)wanted > most)
         wanted = (int64_t)most;
     for (;; wanted -= wanted / 8 > 1 ? wanted / 8 : 1) {
-        plan_grid grid = grid_of_parts(box, wanted > 1 ? wanted : 1);
+        planner_grid grid = grid_of_parts(box, wanted > 1 ? wanted : 1);
         if (wanted <= 1 || smallest_part(&grid, box) >= min_elems)
             return grid;
     }
 }
 
-banyan_box plan_grid_part(const plan_grid *grid, const banyan_box *box, int64_t part)
+banyan_box planner_grid_part(const planner_grid *grid, const banyan_box *box, int64_t part)
 {
     banyan_box cut = *box;
     for (int d = box->ndim - 1; d >= 0; d--) {
@@ -238,19 +238,19 @@ banyan_box plan_grid_part(const plan_grid *grid, const banyan_box *box, int64_t 
     return cut;
 }
 
-/* How one box, which the holders of a source share, is dealt to the holders of a destination:
- * part p for the t-th destination is number t · parts + p, and is sent by the source's holder
- * (base + number) mod holders. Each holder so sends ⌊n ÷ holders⌋ or one more of n parts. */
+/* Division of one box between the holders of a source, for the holders of a destination. Part p
+ * for the t-th destination has number t · parts + p. The source's holder (base + number) mod
+ * holders sends it. So each holder sends ⌊n ÷ holders⌋ or one more of n parts. */
 typedef struct deal {
     banyan_box box;
-    plan_grid grid;
+    planner_grid grid;
     int64_t base;
     int64_t holders;
 } deal;
 
-/* Where the box stands when boxes of its size tile the tensor: tiles of a regular layout so take
- * their turns one after another. */
-static uint64_t tile_number(const plan_tensor *tensor, const banyan_box *box)
+/* Return the number of the box among boxes of its size that tile the tensor. With it, the boxes of
+ * a regular layout begin at consecutive holders. */
+static uint64_t tile_number(const planner_tensor *tensor, const banyan_box *box)
 {
     uint64_t number = 0;
     for (int d = 0; d < box->ndim; d++) {
@@ -281,15 +281,15 @@ static int64_t parts_wanted(int64_t senders, int64_t receivers)
     return parts < senders ? parts : senders;
 }
 
-static deal deal_of(const plan_tensor *tensor, const plan_claim *source,
-                    const plan_claim *destination, const banyan_box *box)
+static deal deal_of(const planner_tensor *tensor, const planner_held *source,
+                    const planner_held *destination, const banyan_box *box)
 {
     uint64_t min_elems = tensor->min_split_bytes / tensor->elem_bytes +
                          (tensor->min_split_bytes % tensor->elem_bytes != 0);
     deal made = {
         .box = *box,
-        .grid = plan_grid_of(box, parts_wanted(source->holders.count, destination->holders.count),
-                             min_elems),
+        .grid = planner_grid_of(
+            box, parts_wanted(source->holders.count, destination->holders.count), min_elems),
         .holders = source->holders.count,
     };
     uint64_t seed = hash_bytes(source->box.start, (size_t)box->ndim * sizeof source->box.start[0],
@@ -301,15 +301,15 @@ static deal deal_of(const plan_tensor *tensor, const plan_claim *source,
 }
 
 /* Memory for one call, used again for each box. */
-typedef struct sharing {
-    const plan_tensor *tensor;
-    plan_shares *shares;
+typedef struct share_work {
+    const planner_tensor *tensor;
+    planner_shares *shares;
     box_list given, rest;
     index_list own;         /* sources that the receiver holds */
     index_list overlapping; /* sources that intersect the box at hand */
-} sharing;
+} share_work;
 
-static void sharing_free(sharing *work)
+static void sharing_free(share_work *work)
 {
     array_free(&work->given);
     array_free(&work->rest);
@@ -317,10 +317,11 @@ static void sharing_free(sharing *work)
     array_free(&work->overlapping);
 }
 
-/* What of `needed` source `source` gives: all that it holds and no source before it does. */
-static bool find_given(sharing *work, size_t source, const banyan_box *needed)
+/* Find the parts of `needed` that `source` gives: all that it holds and no source before it holds.
+ */
+static bool find_given(share_work *work, size_t source, const banyan_box *needed)
 {
-    const plan_claim *sources = work->tensor->sources;
+    const planner_held *sources = work->tensor->sources;
     banyan_box common;
     work->given.count = 0;
     if (!banyan_box_intersect(needed, &sources[source].box, &common))
@@ -334,14 +335,15 @@ static bool find_given(sharing *work, size_t source, const banyan_box *needed)
     return true;
 }
 
-static bool share_is_own(const sharing *work, size_t source)
+static bool share_is_own(const share_work *work, size_t source)
 {
     size_t low = BISECT(i, 0, work->own.count, work->own.data[i] < source);
     return low < work->own.count && work->own.data[low] == source;
 }
 
 /* Append `box` without what the receiver holds itself in sources before `end`. */
-static bool append_share(sharing *work, const banyan_box *box, size_t end, int rank, size_t source)
+static bool append_share(share_work *work, const banyan_box *box, size_t end, int rank,
+                         size_t source)
 {
     box_list *rest = &work->rest;
     rest->count = 0;
@@ -353,26 +355,26 @@ static bool append_share(sharing *work, const banyan_box *box, size_t end, int r
             !boxes_subtract(rest, &work->tensor->sources[work->overlapping.data[i]].box))
             return false;
     for (size_t i = 0; i < rest->count; i++)
-        if (!array_push(work->shares, (plan_share){rest->data[i], rank, source}))
+        if (!array_push(work->shares, (planner_share){rest->data[i], rank, source}))
             return false;
     return true;
 }
 
 /* The sources that intersect the box and are held by the rank. */
-static bool share_find_own(sharing *work, const banyan_box *box, int rank)
+static bool share_find_own(share_work *work, const banyan_box *box, int rank)
 {
     index_list *own = &work->own;
     size_t kept = 0;
     if (!sources_intersecting(work->tensor, box, SIZE_MAX, own))
         return false;
     for (size_t i = 0; i < own->count; i++)
-        if (plan_holders_find(&work->tensor->sources[own->data[i]].holders, rank) >= 0)
+        if (planner_holders_find(&work->tensor->sources[own->data[i]].holders, rank) >= 0)
             own->data[kept++] = own->data[i];
     own->count = kept;
     return true;
 }
 
-static bool append_own(sharing *work, const banyan_box *needed, int rank)
+static bool append_own(share_work *work, const banyan_box *needed, int rank)
 {
     for (size_t o = 0; o < work->own.count; o++) {
         size_t source = work->own.data[o];
@@ -384,16 +386,16 @@ static bool append_own(sharing *work, const banyan_box *needed, int rank)
     return true;
 }
 
-static bool append_received(sharing *work, const plan_claim *destination, int64_t index,
+static bool append_received(share_work *work, const planner_held *destination, int64_t index,
                             size_t source)
 {
-    const plan_claim *from = &work->tensor->sources[source];
+    const planner_held *from = &work->tensor->sources[source];
     for (size_t g = 0; g < work->given.count; g++) {
         deal dealt = deal_of(work->tensor, from, destination, &work->given.data[g]);
         for (int64_t p = 0; p < dealt.grid.count; p++) {
             int64_t number = index * dealt.grid.count + p;
-            int sender = plan_holders_at(&from->holders, (dealt.base + number) % dealt.holders);
-            banyan_box part = plan_grid_part(&dealt.grid, &dealt.box, p);
+            int sender = planner_holders_at(&from->holders, (dealt.base + number) % dealt.holders);
+            banyan_box part = planner_grid_part(&dealt.grid, &dealt.box, p);
             if (!append_share(work, &part, SIZE_MAX, sender, source))
                 return false;
         }
@@ -401,11 +403,11 @@ static bool append_received(sharing *work, const plan_claim *destination, int64_
     return true;
 }
 
-banyan_status plan_shares_received(const plan_tensor *tensor, const plan_claim *destination,
-                                   int64_t index, int rank, plan_shares *shares,
-                                   uint64_t *covered_elems)
+banyan_status planner_shares_received(const planner_tensor *tensor, const planner_held *destination,
+                                      int64_t index, int rank, planner_shares *shares,
+                                      uint64_t *covered_elems)
 {
-    sharing work = {.tensor = tensor, .shares = shares};
+    share_work work = {.tensor = tensor, .shares = shares};
     index_list sources = {0};
     uint64_t covered = 0;
     bool ok = share_find_own(&work, &destination->box, rank) &&
@@ -424,16 +426,16 @@ banyan_status plan_shares_received(const plan_tensor *tensor, const plan_claim *
     return BANYAN_OK;
 }
 
-static bool append_sent(sharing *work, size_t source, int64_t index, int rank,
-                        const plan_claim *destination, const deal *dealt)
+static bool append_sent(share_work *work, size_t source, int64_t index, int rank,
+                        const planner_held *destination, const deal *dealt)
 {
     int64_t numbers = destination->holders.count * dealt->grid.count;
     int64_t number = (index - dealt->base + dealt->holders) % dealt->holders;
     for (; number < numbers; number += dealt->holders) {
-        int receiver = plan_holders_at(&destination->holders, number / dealt->grid.count);
+        int receiver = planner_holders_at(&destination->holders, number / dealt->grid.count);
         if (receiver == rank)
             continue;
-        banyan_box part = plan_grid_part(&dealt->grid, &dealt->box, number % dealt->grid.count);
+        banyan_box part = planner_grid_part(&dealt->grid, &dealt->box, number % dealt->grid.count);
         if (!share_find_own(work, &part, receiver) ||
             !append_share(work, &part, SIZE_MAX, receiver, source))
             return false;
@@ -441,10 +443,10 @@ static bool append_sent(sharing *work, size_t source, int64_t index, int rank,
     return true;
 }
 
-banyan_status plan_shares_sent(const plan_tensor *tensor, size_t source, int64_t index, int rank,
-                               const plan_claim *destination, plan_shares *shares)
+banyan_status planner_shares_sent(const planner_tensor *tensor, size_t source, int64_t index,
+                                  int rank, const planner_held *destination, planner_shares *shares)
 {
-    sharing work = {.tensor = tensor, .shares = shares};
+    share_work work = {.tensor = tensor, .shares = shares};
     bool ok = find_given(&work, source, &destination->box);
     for (size_t g = 0; g < work.given.count && ok; g++) {
         deal dealt = deal_of(tensor, &tensor->sources[source], destination, &work.given.data[g]);
@@ -454,7 +456,7 @@ banyan_status plan_shares_sent(const plan_tensor *tensor, size_t source, int64_t
     return ok ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-bool plan_hole_of(const plan_tensor *tensor, const banyan_box *box, banyan_box *hole)
+bool planner_hole_of(const planner_tensor *tensor, const banyan_box *box, banyan_box *hole)
 {
     box_list holes = {0};
     bool ok = array_push(&holes, *box);
@@ -467,7 +469,7 @@ bool plan_hole_of(const plan_tensor *tensor, const banyan_box *box, banyan_box *
     return found;
 }
 
-uint64_t plan_id_of(const plan_move *move)
+uint64_t planner_id_of(const planner_move *move)
 {
     int ndim = move->transfer.box.ndim;
     int64_t place[2 + 4 * BANYAN_MAX_DIMS] = {move->transfer.destination_rank, move->ordinal};
@@ -487,7 +489,7 @@ static int compare_ints(int a, int b)
 /* Break ties between equal ids by everything that the id is derived from. */
 static int compare_moves(const void *left, const void *right)
 {
-    const plan_move *a = left, *b = right;
+    const planner_move *a = left, *b = right;
     int order = compare_ints(a->transfer.source_rank, b->transfer.source_rank);
     if (order == 0)
         order = compare_ints(a->transfer.destination_rank, b->transfer.destination_rank);
@@ -496,15 +498,15 @@ static int compare_moves(const void *left, const void *right)
     if (order == 0)
         order = strcmp(a->transfer.name, b->transfer.name);
     if (order == 0)
-        order = plan_box_compare(&a->destination, &b->destination);
+        order = planner_box_compare(&a->destination, &b->destination);
     if (order == 0)
-        order = plan_box_compare(&a->transfer.box, &b->transfer.box);
+        order = planner_box_compare(&a->transfer.box, &b->transfer.box);
     if (order == 0)
         order = COMPARE(a->ordinal, b->ordinal);
     return order;
 }
 
-static bool same_pair(const plan_move *a, const plan_move *b)
+static bool same_pair(const planner_move *a, const planner_move *b)
 {
     return a->transfer.source_rank == b->transfer.source_rank &&
            a->transfer.destination_rank == b->transfer.destination_rank;
@@ -512,7 +514,7 @@ static bool same_pair(const plan_move *a, const plan_move *b)
 
 /* In sorted order, an id that is not above the one before it takes the next free one. The few ids
  * at the top of the range move to the bottom first, so that counting up never overflows. */
-void plan_ids_settle(plan_move *moves, size_t count)
+void planner_ids_settle(planner_move *moves, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         if (moves[i].transfer.task_id >= BANYAN_TASK_ID_NONE - UINT32_MAX)

@@ -32,7 +32,7 @@ typedef struct planner_name {
 
 /* A piece of this rank. */
 typedef struct planner_piece {
-    plan_side side;
+    planner_side side;
     const banyan_piece *piece;
     size_t number; /* in its layout */
     DLDataType dtype;
@@ -43,7 +43,7 @@ typedef struct planner_piece {
 /* Slabs in use somewhere. */
 typedef struct planner_note {
     uint32_t name;
-    plan_side side;
+    planner_side side;
     int dim, level;
     const char *wanted;
 } planner_note;
@@ -51,11 +51,11 @@ typedef struct planner_note {
 /* A piece that some ranks hold, as the directory reports it. */
 typedef struct planner_claim {
     uint32_t name;
-    plan_side side;
+    planner_side side;
     uint32_t flags;
     DLDataType dtype;
     const char *wanted;
-    plan_claim claim; /* `sets` is valid after the last record: until then the sets move */
+    planner_held claim; /* `sets` is valid after the last record: until then the sets move */
     size_t first_set;
 } planner_claim;
 

@@ -119,7 +119,7 @@ banyan_status planner_list_unmatched(const planner *planning, banyan_side side, 
                                      size_t *count)
 {
     ARRAY(const char *) found = {0};
-    plan_side wanted = side == BANYAN_SOURCE ? PLAN_SOURCE : PLAN_DESTINATION;
+    planner_side wanted = side == BANYAN_SOURCE ? PLAN_SOURCE : PLAN_DESTINATION;
     for (size_t i = 0; i < planning->pieces.count; i++) {
         const planner_piece *own = &planning->pieces.data[i];
         if (own->side != wanted || !is_first_of_name(planning, i) || !is_unmatched(planning, own))
@@ -139,7 +139,7 @@ const char *planner_nearest(const planner *planning, banyan_side side, const cha
 {
     const char *best = NULL;
     bool best_is_unmatched = false;
-    plan_side wanted = side == BANYAN_SOURCE ? PLAN_SOURCE : PLAN_DESTINATION;
+    planner_side wanted = side == BANYAN_SOURCE ? PLAN_SOURCE : PLAN_DESTINATION;
     for (size_t i = 0; i < planning->pieces.count; i++) {
         const planner_piece *own = &planning->pieces.data[i];
         if (own->side != wanted || !is_first_of_name(planning, i))

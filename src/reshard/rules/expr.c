@@ -9,7 +9,7 @@
 #define MAX_VALUE ((int64_t)1 << 62)
 
 /* State of the expression parser. Without `find` it only checks. */
-struct reader {
+struct expr_reader {
     const char *at;
     int depth;
     expr_find find;
@@ -19,12 +19,12 @@ struct reader {
     const char *mistake; /* of the text */
 };
 
-static bool expr_failed(const struct reader *reader)
+static bool expr_failed(const struct expr_reader *reader)
 {
     return reader->mistake || reader->result != EXPR_OK;
 }
 
-static int64_t expr_wrong(struct reader *reader, int64_t left, char op, int64_t right,
+static int64_t expr_wrong(struct expr_reader *reader, int64_t left, char op, int64_t right,
                           const char *why)
 {
     if (!expr_failed(reader)) {
@@ -35,7 +35,7 @@ static int64_t expr_wrong(struct reader *reader, int64_t left, char op, int64_t 
     return 0;
 }
 
-static int64_t expr_combine(struct reader *reader, int64_t left, char op, int64_t right)
+static int64_t expr_combine(struct expr_reader *reader, int64_t left, char op, int64_t right)
 {
     int64_t value = 0;
     bool overflows = false;
@@ -62,7 +62,7 @@ static int64_t expr_combine(struct reader *reader, int64_t left, char op, int64_
                                           : value;
 }
 
-static int64_t expr_read_number(struct reader *reader)
+static int64_t expr_read_number(struct expr_reader *reader)
 {
     int64_t value = 0;
     for (; isdigit((unsigned char)*reader->at); reader->at++) {
@@ -80,7 +80,7 @@ static bool in_name(char letter)
     return isalnum((unsigned char)letter) || letter == '_';
 }
 
-static int64_t expr_read_name(struct reader *reader)
+static int64_t expr_read_name(struct expr_reader *reader)
 {
     char name[EXPR_NAME_BYTES];
     size_t bytes = 0;
@@ -98,9 +98,9 @@ static int64_t expr_read_name(struct reader *reader)
     return expr_failed(reader) ? 0 : value;
 }
 
-static int64_t read_sum(struct reader *reader);
+static int64_t read_sum(struct expr_reader *reader);
 
-static int64_t read_term(struct reader *reader)
+static int64_t read_term(struct expr_reader *reader)
 {
     if (isdigit((unsigned char)*reader->at))
         return expr_read_number(reader);
@@ -121,7 +121,7 @@ static int64_t read_term(struct reader *reader)
     return value;
 }
 
-static int64_t read_product(struct reader *reader)
+static int64_t read_product(struct expr_reader *reader)
 {
     int64_t value = read_term(reader);
     while (!reader->mistake && (*reader->at == '*' || *reader->at == '/')) {
@@ -131,7 +131,7 @@ static int64_t read_product(struct reader *reader)
     return value;
 }
 
-static int64_t read_sum(struct reader *reader)
+static int64_t read_sum(struct expr_reader *reader)
 {
     int64_t value = read_product(reader);
     while (!reader->mistake && (*reader->at == '+' || *reader->at == '-')) {
@@ -144,7 +144,7 @@ static int64_t read_sum(struct reader *reader)
 const char *expr_check(const char *text)
 {
     char problem[EXPR_PROBLEM_BYTES];
-    struct reader reader = {.at = text, .problem = problem};
+    struct expr_reader reader = {.at = text, .problem = problem};
     read_sum(&reader);
     if (!reader.mistake && *reader.at)
         return "is not an expression of numbers, names and + - * / ( )";
@@ -154,7 +154,7 @@ const char *expr_check(const char *text)
 expr_result expr_evaluate(const char *text, expr_find find, void *context, int64_t *value,
                           char problem[EXPR_PROBLEM_BYTES])
 {
-    struct reader reader = {.at = text, .find = find, .context = context, .problem = problem};
+    struct expr_reader reader = {.at = text, .find = find, .context = context, .problem = problem};
     problem[0] = '\0';
     int64_t read = read_sum(&reader);
     if (reader.result == EXPR_OK)

@@ -33,7 +33,7 @@ typedef struct rule_need {
     int line;
 } rule_need;
 
-/* Where a tensor lies in one packing. */
+/* Place of a tensor in one packing. */
 typedef struct rule_packed {
     const char *packing;
     const char *name; /* template of the local tensor's */

@@ -16,12 +16,12 @@ struct mxfp8_pending {
 };
 
 /* Dimensions of a whole tensor. */
-struct extent {
+struct tensor_extent {
     uint64_t rows, row_blocks, values_bytes;
 };
 
 static bool mxfp8_pending_measure(DLDataType dtype, int ndim, const int64_t *shape,
-                                  struct extent *extent)
+                                  struct tensor_extent *extent)
 {
     uint64_t bytes = banyan_dtype_bytes(dtype), rows = 1, total;
     bool overflows = false;
@@ -30,14 +30,15 @@ static bool mxfp8_pending_measure(DLDataType dtype, int ndim, const int64_t *sha
         overflows =
             overflows || (d < ndim - 1 && __builtin_mul_overflow(rows, (uint64_t)shape[d], &rows));
     }
-    *extent = (struct extent){rows, (uint64_t)mxfp8_blocks(ndim > 0 ? shape[ndim - 1] : 1), bytes};
+    *extent =
+        (struct tensor_extent){rows, (uint64_t)mxfp8_blocks(ndim > 0 ? shape[ndim - 1] : 1), bytes};
     return !overflows && !__builtin_mul_overflow(rows, extent->row_blocks, &total) &&
            !__builtin_add_overflow(total, bytes, &total) && total < INT64_MAX;
 }
 
 bool mxfp8_pending_bytes(DLDataType dtype, int ndim, const int64_t *shape, uint64_t *bytes)
 {
-    struct extent extent;
+    struct tensor_extent extent;
     if (!mxfp8_pending_measure(dtype, ndim, shape, &extent))
         return false;
     *bytes = extent.values_bytes + extent.rows * extent.row_blocks;
@@ -52,7 +53,7 @@ static int64_t counted_bytes(const mxfp8_pending *pending)
 banyan_status mxfp8_pending_create(const char *name, DLDataType dtype, int ndim,
                                    const int64_t *shape, mxfp8_pending **pending)
 {
-    struct extent extent;
+    struct tensor_extent extent;
     mxfp8_pending *made = calloc(1, sizeof *made);
     if (!made)
         return error_no_memory(sizeof *made, name);

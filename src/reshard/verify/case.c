@@ -42,7 +42,7 @@ static banyan_status case_plan_case(case_check *check, const banyan_reshard_opti
 {
     const banyan_reshard_sample_world world = {
         .world_size = check->rank_count, .layouts = layouts_of, .context = check};
-    banyan_status status = plan_imagine(&world, options, case_take_rank, check);
+    banyan_status status = planner_imagine(&world, options, case_take_rank, check);
     if (status == BANYAN_OK || status == BANYAN_ERR_NO_MEMORY)
         return status;
     return check_report_add(check->report, BANYAN_RESHARD_UNPLANNED, 0, "%s", banyan_last_error());
@@ -146,7 +146,7 @@ static banyan_status check_given_source(const case_check *check,
         return BANYAN_OK;
     char sent[BOX_TEXT_BYTES], received[BOX_TEXT_BYTES];
     return check_report_add(check->report, BANYAN_RESHARD_SOURCE, transfer->destination_rank,
-                            "task %llu brings %s of \"%s\" from rank %d, whose slice does not hold "
+                            "task %llu moves %s of \"%s\" from rank %d, whose slice does not hold "
                             "the elements of %s of \"%s\"",
                             (unsigned long long)transfer->task_id,
                             banyan_box_format(from, sent, sizeof sent), transfer->source_name,
@@ -162,14 +162,15 @@ static int by_destination(const void *left, const void *right)
     return strcmp(a->destination_name, b->destination_name);
 }
 
-typedef struct given {
+typedef struct given_transfers {
     const banyan_megatron_transfer **sorted; /* by destination */
     size_t count;
     banyan_box *boxes; /* scratch space for as many boxes */
-} given;
+} given_transfers;
 
 static banyan_status check_given_tensor(const case_check *check, int rank,
-                                        const banyan_local_tensor *tensor, const given *all)
+                                        const banyan_local_tensor *tensor,
+                                        const given_transfers *all)
 {
     const banyan_megatron_transfer key = {.destination_rank = rank,
                                           .destination_name = tensor->name};
@@ -181,7 +182,7 @@ static banyan_status check_given_tensor(const case_check *check, int rank,
     return check_cover(rank, tensor->name, &whole, all->boxes, count, check->report);
 }
 
-static banyan_status check_given_transfers(const case_check *check, given *all)
+static banyan_status check_given_transfers(const case_check *check, given_transfers *all)
 {
     for (size_t i = 0; i < all->count; i++) {
         all->sorted[i] = banyan_megatron_case_transfer(check->loaded, i);
@@ -198,7 +199,7 @@ static banyan_status check_given_transfers(const case_check *check, given *all)
 
 static banyan_status check_given(case_check *check)
 {
-    given all = {.count = banyan_megatron_case_transfer_count(check->loaded)};
+    given_transfers all = {.count = banyan_megatron_case_transfer_count(check->loaded)};
     all.sorted = calloc(all.count + 1, sizeof *all.sorted);
     all.boxes = calloc(all.count + 1, sizeof *all.boxes);
     check->report->subject = "as listed in the case";

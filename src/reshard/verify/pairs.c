@@ -165,7 +165,7 @@ static banyan_status add_sends(pipeline_world *world, const check_rank *checked)
 {
     pipeline_world_task *tasks;
     size_t count;
-    RETURN_IF_FAILED(plan_tasks_sent(checked->transfers, &tasks, &count));
+    RETURN_IF_FAILED(planner_tasks_sent(checked->transfers, &tasks, &count));
     banyan_status status = pipeline_world_send(world, checked->rank, tasks, count);
     free(tasks);
     return status;

@@ -209,14 +209,14 @@ banyan_status check_run_staging(const execution *run)
  * to runs of bytes. Adjacent blocks in memory need few comparisons. */
 
 /* A view, and per level the bounds of a block around its first element. */
-typedef struct reach {
+typedef struct view_bounds {
     const strided_view *view;
     int64_t low[BANYAN_MAX_DIMS + 1], high[BANYAN_MAX_DIMS + 1];
-} reach;
+} view_bounds;
 
-static reach views_reach_of(const strided_view *view)
+static view_bounds views_reach_of(const strided_view *view)
 {
-    reach made = {.view = view};
+    view_bounds made = {.view = view};
     made.high[view->ndim] = (int64_t)view->elem_bytes;
     for (int level = view->ndim - 1; level >= 0; level--) {
         int64_t last = (view->extent[level] - 1) * view->stride[level];
@@ -227,7 +227,7 @@ static reach views_reach_of(const strided_view *view)
 }
 
 /* True if the block owns all bytes of its reach. */
-static bool views_is_run(const reach *of, int level)
+static bool views_is_run(const view_bounds *of, int level)
 {
     const strided_view *view = of->view;
     return level == view->ndim ||
@@ -235,7 +235,7 @@ static bool views_is_run(const reach *of, int level)
 }
 
 /* Find the blocks of one level, inside a block at address 0, whose reach intersects [low, high). */
-static void blocks_in(const reach *of, int level, int64_t low, int64_t high, int64_t *first,
+static void blocks_in(const view_bounds *of, int level, int64_t low, int64_t high, int64_t *first,
                       int64_t *last)
 {
     int64_t stride = of->view->stride[level], count = of->view->extent[level];
@@ -259,7 +259,7 @@ static void blocks_in(const reach *of, int level, int64_t low, int64_t high, int
 }
 
 /* True if a block touches [low, high). Addresses count from its first element. */
-static bool views_touches(const reach *of, int level, int64_t low, int64_t high)
+static bool views_touches(const view_bounds *of, int level, int64_t low, int64_t high)
 {
     if (of->high[level] <= low || high <= of->low[level])
         return false;
@@ -276,7 +276,7 @@ static bool views_touches(const reach *of, int level, int64_t low, int64_t high)
 }
 
 /* True if a block of `a`, `at` bytes behind the first element of `b`, overlaps it. */
-static bool block_overlaps(const reach *a, int level, int64_t at, const reach *b)
+static bool block_overlaps(const view_bounds *a, int level, int64_t at, const view_bounds *b)
 {
     if (!views_touches(b, 0, at + a->low[level], at + a->high[level]))
         return false;
@@ -294,6 +294,6 @@ bool check_views_overlap(const strided_view *a, const strided_view *b)
 {
     if (a->elems == 0 || b->elems == 0)
         return false;
-    reach first = views_reach_of(a), second = views_reach_of(b);
+    view_bounds first = views_reach_of(a), second = views_reach_of(b);
     return block_overlaps(&first, 0, (int64_t)((uintptr_t)a->data - (uintptr_t)b->data), &second);
 }

@@ -2,7 +2,7 @@
 #include "simulate/engine/engine.h"
 
 /* Record the step that ends now. */
-static banyan_status sim_block_note_step(engine *all, sim_block *block)
+static banyan_status sim_block_note_step(sim_engine *all, sim_block *block)
 {
     uint32_t number;
     block->doing.end_ps = all->now_ps;
@@ -12,7 +12,7 @@ static banyan_status sim_block_note_step(engine *all, sim_block *block)
     return BANYAN_OK;
 }
 
-static void sim_block_begin_step(const engine *all, sim_block *block)
+static void sim_block_begin_step(const sim_engine *all, sim_block *block)
 {
     block->doing.began_ps = all->now_ps;
     block->doing.waited_ps = 0;
@@ -21,7 +21,7 @@ static void sim_block_begin_step(const engine *all, sim_block *block)
 }
 
 /* End a wait, and record the step that it waited for. */
-static void sim_block_end_wait(const engine *all, sim_block *block)
+static void sim_block_end_wait(const sim_engine *all, sim_block *block)
 {
     block->doing.waited_ps = all->now_ps - block->doing.began_ps;
     if (block->doing.waited_ps > 0 && block->waited_for.step != NO_STEP)
@@ -30,7 +30,7 @@ static void sim_block_end_wait(const engine *all, sim_block *block)
 }
 
 /* Return the list in which the thread block waits for others; NULL: it does not have to wait. */
-static waiters *sim_block_wait(engine *all, sim_block *block)
+static waiters *sim_block_wait(sim_engine *all, sim_block *block)
 {
     plan_stepper *stepper = &all->stepper;
     plan_position *pos = block->pos;
@@ -56,7 +56,7 @@ static waiters *sim_block_wait(engine *all, sim_block *block)
 }
 
 /* Wait for the transfers of port channels that were requested so far. */
-static bool sim_block_drained(engine *all, uint32_t lane, const plan_op *op)
+static bool sim_block_drained(sim_engine *all, uint32_t lane, const plan_op *op)
 {
     sim_block *block = &all->blocks[lane];
     for (; block->done < op->channel_count; block->done++) {
@@ -86,7 +86,7 @@ static bool moves_itself(const plan_op *op)
     return op->source_count > 0 && op->channel_type != PLAN_PORT;
 }
 
-static banyan_status cost_of(engine *all, sim_block *block, uint64_t *cost_ps)
+static banyan_status cost_of(sim_engine *all, sim_block *block, uint64_t *cost_ps)
 {
     const plan_op *op = plan_position_op(block->pos);
     const processor_kind *kind = all->ranks[block->pos->rank].kind;
@@ -109,7 +109,7 @@ static banyan_status cost_of(engine *all, sim_block *block, uint64_t *cost_ps)
 }
 
 /* Begin the next part of the operation that has bytes: one of its pairs, or all of it. */
-static banyan_status sim_block_begin_part(engine *all, uint32_t lane, bool *flows)
+static banyan_status sim_block_begin_part(sim_engine *all, uint32_t lane, bool *flows)
 {
     sim_block *block = &all->blocks[lane];
     const plan_op *op = plan_position_op(block->pos);
@@ -126,7 +126,7 @@ static banyan_status sim_block_begin_part(engine *all, uint32_t lane, bool *flow
     return BANYAN_OK;
 }
 
-static banyan_status sim_block_give(engine *all, sim_block *block)
+static banyan_status sim_block_give(sim_engine *all, sim_block *block)
 {
     const plan_op *op = plan_position_op(block->pos);
     RETURN_IF_FAILED(sim_block_note_step(all, block));
@@ -136,7 +136,7 @@ static banyan_status sim_block_give(engine *all, sim_block *block)
     for (uint32_t k = 0; k < plan_op_gives(op); k++) {
         if (op->kind == PLAN_SEM_RELEASE)
             RETURN_IF_FAILED(
-                engine_give(all, plan_stepper_given(&all->stepper, block->pos, op, k), now));
+                sim_give(all, plan_stepper_given(&all->stepper, block->pos, op, k), now));
         else
             RETURN_IF_FAILED(signal_peer(all, block->pos->rank, op->channel_type,
                                          plan_channel_of(block->pos->block, op, op->channels[k]),
@@ -155,7 +155,7 @@ static banyan_status sim_block_give(engine *all, sim_block *block)
 }
 
 /* Advance to the current operation; false behind the last. */
-static bool begin_op(engine *all, sim_block *block)
+static bool begin_op(sim_engine *all, sim_block *block)
 {
     if (!plan_position_settle(&all->stepper, block->pos))
         return false;
@@ -170,7 +170,7 @@ static bool begin_op(engine *all, sim_block *block)
 }
 
 /* Stay in the agenda until `time_ps`, unless that is now. */
-static bool sim_block_stay(engine *all, uint32_t lane, uint64_t time_ps)
+static bool sim_block_stay(sim_engine *all, uint32_t lane, uint64_t time_ps)
 {
     if (time_ps <= all->now_ps)
         return false;
@@ -178,7 +178,7 @@ static bool sim_block_stay(engine *all, uint32_t lane, uint64_t time_ps)
     return true;
 }
 
-static void end_block(engine *all, const sim_block *block)
+static void end_block(sim_engine *all, const sim_block *block)
 {
     uint64_t end = all->now_ps + block->land_ps;
     uint64_t *last = &all->ends_ps[block->pos->rank];
@@ -186,7 +186,7 @@ static void end_block(engine *all, const sim_block *block)
 }
 
 /* Execute one stage; `*waits` is whether the lane stops there. */
-static banyan_status pass_stage(engine *all, uint32_t lane, bool *waits)
+static banyan_status pass_stage(sim_engine *all, uint32_t lane, bool *waits)
 {
     sim_block *block = &all->blocks[lane];
     const plan_op *op = block->stage == STAGE_LAUNCH || block->stage == STAGE_BEGIN
@@ -249,7 +249,7 @@ static banyan_status pass_stage(engine *all, uint32_t lane, bool *waits)
     return BANYAN_OK;
 }
 
-banyan_status block_advance(engine *all, uint32_t lane)
+banyan_status block_advance(sim_engine *all, uint32_t lane)
 {
     bool waits = false;
     while (!waits)

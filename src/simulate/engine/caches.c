@@ -5,10 +5,10 @@
 /* Packets lie in a part of scratch of their own. */
 #define PACKETS PLAN_BUFFERS
 
-typedef struct chunk_key {
+typedef struct cached_chunk {
     uint64_t chunk;
     int rank, buffer;
-} chunk_key;
+} cached_chunk;
 
 typedef struct touch_key {
     uint64_t place;
@@ -16,10 +16,10 @@ typedef struct touch_key {
 } touch_key;
 
 /* In place, one buffer stands for both. */
-static chunk_key caches_key_of(const banyan_plan *plan, int rank, plan_buffer buffer, bool packets,
-                               uint64_t chunk)
+static cached_chunk caches_key_of(const banyan_plan *plan, int rank, plan_buffer buffer,
+                                  bool packets, uint64_t chunk)
 {
-    chunk_key key = {chunk, rank, packets ? (int)PACKETS : (int)buffer};
+    cached_chunk key = {chunk, rank, packets ? (int)PACKETS : (int)buffer};
     uint64_t own = (uint64_t)rank * plan->ranks[rank].chunks[buffer];
     if (!plan->in_place || buffer == PLAN_SCRATCH)
         return key;
@@ -36,13 +36,13 @@ static void add_user(int *users, int rank)
     *users = *users == CACHES_NOBODY || *users == rank ? rank : CACHES_SEVERAL;
 }
 
-typedef struct maker {
+typedef struct cache_maker {
     caches *made;
     const plan_geometry *geometry;
     int rank; /* the using rank */
-} maker;
+} cache_maker;
 
-static uint64_t chunk_bytes(const maker *of, plan_buffer buffer, bool packets)
+static uint64_t chunk_bytes(const cache_maker *of, plan_buffer buffer, bool packets)
 {
     if (buffer != PLAN_SCRATCH)
         return of->geometry->chunk_bytes;
@@ -50,7 +50,7 @@ static uint64_t chunk_bytes(const maker *of, plan_buffer buffer, bool packets)
     return of->geometry->scratch_stride * halves * (packets ? 2 : 1);
 }
 
-static banyan_status keep_place(caches *made, const chunk_key *key, uint64_t *place)
+static banyan_status keep_place(caches *made, const cached_chunk *key, uint64_t *place)
 {
     if (map_get(&made->chunks, key, sizeof *key, place))
         return BANYAN_OK;
@@ -65,7 +65,7 @@ bool caches_go_round(const plan_geometry *geometry, plan_buffer buffer)
     return buffer == PLAN_SCRATCH && geometry->scratch_stride < geometry->chunk_bytes;
 }
 
-static banyan_status caches_touch(const maker *of, uint64_t place, plan_buffer buffer,
+static banyan_status caches_touch(const cache_maker *of, uint64_t place, plan_buffer buffer,
                                   uint64_t bytes)
 {
     caches *made = of->made;
@@ -84,12 +84,12 @@ static banyan_status caches_touch(const maker *of, uint64_t place, plan_buffer b
                                                                             : BANYAN_ERR_NO_MEMORY;
 }
 
-static banyan_status use_chunks(const maker *of, int rank, plan_buffer buffer,
+static banyan_status use_chunks(const cache_maker *of, int rank, plan_buffer buffer,
                                 const plan_operand *operand, bool packets, bool written)
 {
     uint64_t bytes = chunk_bytes(of, buffer, packets), place;
     for (uint64_t c = operand->index; c < operand->index + operand->size; c++) {
-        chunk_key key = caches_key_of(of->made->plan, rank, buffer, packets, c);
+        cached_chunk key = caches_key_of(of->made->plan, rank, buffer, packets, c);
         RETURN_IF_FAILED(keep_place(of->made, &key, &place));
         chunk_users *users = &of->made->users.data[place];
         add_user(&users->users, of->rank);
@@ -100,7 +100,7 @@ static banyan_status use_chunks(const maker *of, int rank, plan_buffer buffer,
     return BANYAN_OK;
 }
 
-static banyan_status use_operand(const maker *of, const plan_cursor *at, uint32_t i)
+static banyan_status use_operand(const cache_maker *of, const plan_cursor *at, uint32_t i)
 {
     int room;
     const int *ranks;
@@ -122,7 +122,7 @@ banyan_status caches_make(const banyan_plan *plan, const plan_geometry *geometry
         return BANYAN_ERR_NO_MEMORY;
     made->rings = made->working_sets + ranks;
     for (plan_cursor at = {.plan = plan}; plan_cursor_next(&at);) {
-        maker of = {.made = made, .geometry = geometry, .rank = at.rank};
+        cache_maker of = {.made = made, .geometry = geometry, .rank = at.rank};
         for (uint32_t i = 0; i < plan_operand_count(at.op); i++)
             RETURN_IF_FAILED(use_operand(&of, &at, i));
     }
@@ -161,7 +161,7 @@ double caches_fraction_of_others(const caches *all, int rank, const plan_thread_
     uint64_t others = 0;
     for (int i = 0; i < count; i++) {
         for (uint64_t c = operand->index; c < operand->index + operand->size; c++) {
-            chunk_key key = caches_key_of(all->plan, ranks[i], buffer, packets, c);
+            cached_chunk key = caches_key_of(all->plan, ranks[i], buffer, packets, c);
             uint64_t place;
             if (written && has_read(op, operand, c))
                 continue;

@@ -12,7 +12,7 @@
 /* Limit of writers of packets, counted for every chunk. */
 #define WRITERS_MOST (UINT64_C(1) << 24)
 
-static waiters *take_waiters(engine *all, size_t count)
+static waiters *take_waiters(sim_engine *all, size_t count)
 {
     waiters *lists = arena_take(&all->memory, count * sizeof *lists);
     for (size_t i = 0; lists && i < count; i++)
@@ -20,7 +20,7 @@ static waiters *take_waiters(engine *all, size_t count)
     return lists;
 }
 
-static bool make_rank(engine *all, int r)
+static bool make_rank(sim_engine *all, int r)
 {
     const plan_rank *rank = &all->plan->ranks[r];
     sim_rank *made = &all->ranks[r];
@@ -34,7 +34,7 @@ static bool make_rank(engine *all, int r)
     return true;
 }
 
-static void simulate_engine_make_lanes(engine *all, int r)
+static void simulate_engine_make_lanes(sim_engine *all, int r)
 {
     const plan_rank *rank = &all->plan->ranks[r];
     sim_rank *made = &all->ranks[r];
@@ -60,7 +60,7 @@ static void simulate_engine_make_lanes(engine *all, int r)
 }
 
 /* Lanes of thread blocks come first, then those of port channels. */
-static banyan_status simulate_engine_count_lanes(engine *all)
+static banyan_status simulate_engine_count_lanes(sim_engine *all)
 {
     uint64_t lanes = all->stepper.block_count;
     for (int r = 0; r < all->plan->rank_count && lanes < NO_LANE; r++) {
@@ -78,7 +78,7 @@ static banyan_status simulate_engine_count_lanes(engine *all)
 #define RING_SHARE 2
 
 /* Set the memory rates, which may depend on how much memory a rank touches. */
-static banyan_status find_rates(engine *all)
+static banyan_status find_rates(sim_engine *all)
 {
     bool cached = false;
     for (int r = 0; r < all->plan->rank_count; r++)
@@ -95,7 +95,7 @@ static banyan_status find_rates(engine *all)
     return BANYAN_OK;
 }
 
-static banyan_status simulate_engine_make_parts(engine *all)
+static banyan_status simulate_engine_make_parts(sim_engine *all)
 {
     const banyan_plan *plan = all->plan;
     RETURN_IF_FAILED(plan_stepper_make(plan, &all->geometry, &all->stepper));
@@ -142,7 +142,8 @@ static uint64_t smallest_unit(const banyan_plan *plan)
 }
 
 /* Refuse plans whose loops would take days: a small file can ask for any number of iterations. */
-static banyan_status refuse_too_many_steps(const engine *of, const banyan_simulate_options *options)
+static banyan_status refuse_too_many_steps(const sim_engine *of,
+                                           const banyan_simulate_options *options)
 {
     uint64_t steps = plan_geometry_loop_steps(&of->geometry, of->plan);
     if (steps <= options->max_steps)
@@ -155,10 +156,10 @@ static banyan_status refuse_too_many_steps(const engine *of, const banyan_simula
                      options->max_steps);
 }
 
-banyan_status engine_make(const banyan_plan *plan, const banyan_topology *topology,
-                          const banyan_simulate_options *options, engine *made)
+banyan_status sim_make(const banyan_plan *plan, const banyan_topology *topology,
+                       const banyan_simulate_options *options, sim_engine *made)
 {
-    *made = (engine){.plan = plan, .topology = topology, .record.wanted = options->steps};
+    *made = (sim_engine){.plan = plan, .topology = topology, .record.wanted = options->steps};
     if ((uint32_t)plan->rank_count > topology->processor_count)
         return error_set(BANYAN_ERR_INVALID,
                          "plan %s has %d ranks, and topology %s has %u processors", plan->name,
@@ -172,7 +173,7 @@ banyan_status engine_make(const banyan_plan *plan, const banyan_topology *topolo
 /* Thread blocks of a chain that the message lists. */
 #define LINKS_MOST 6
 
-static size_t describe_wait(const engine *all, uint32_t lane, char *text, size_t room)
+static size_t describe_wait(const sim_engine *all, uint32_t lane, char *text, size_t room)
 {
     const plan_position *pos = &all->stepper.blocks[lane];
     char where[48] = "", what[PLAN_WANT_BYTES];
@@ -187,7 +188,7 @@ static size_t describe_wait(const engine *all, uint32_t lane, char *text, size_t
 }
 
 /* Format the message for a plan that hangs. */
-static banyan_status engine_hangs(const engine *all)
+static banyan_status sim_hangs(const sim_engine *all)
 {
     char text[1024];
     size_t used = 0;
@@ -210,7 +211,7 @@ static banyan_status engine_hangs(const engine *all)
     return error_set(BANYAN_ERR_MISMATCH, "plan %s hangs: %s", all->plan->name, text);
 }
 
-banyan_status engine_run(engine *all)
+banyan_status sim_run(sim_engine *all)
 {
     while (agenda_next(&all->agenda) != AGENDA_NEVER) {
         all->now_ps = agenda_next(&all->agenda);
@@ -226,12 +227,12 @@ banyan_status engine_run(engine *all)
     }
     for (uint32_t lane = 0; lane < all->stepper.block_count; lane++) {
         if (!plan_position_ended(&all->stepper.blocks[lane]))
-            return engine_hangs(all);
+            return sim_hangs(all);
     }
     return BANYAN_OK;
 }
 
-void engine_free(engine *old)
+void sim_free(sim_engine *old)
 {
     for (uint32_t i = 0; old->ports && i < old->port_count; i++)
         array_free(&old->ports[i].requests);

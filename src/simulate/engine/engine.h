@@ -45,7 +45,7 @@ typedef struct sim_block {
 } sim_block;
 
 /* A thread block's request to a port channel. */
-typedef struct port_request {
+typedef struct sim_port_request {
     const plan_thread_block *block;
     const plan_op *op, *loop;
     uint64_t iteration;
@@ -54,13 +54,13 @@ typedef struct port_request {
     bool is_last;      /* of the operation's puts */
     uint64_t ready_ps; /* time when the proxy issues it */
     step_record doing;
-} port_request;
+} sim_port_request;
 
 /* The sending end of a port channel: one transfer at a time, in the order of the requests. */
 typedef struct port_lane {
     int rank;
     uint32_t channel;
-    ARRAY(port_request) requests;
+    ARRAY(sim_port_request) requests;
     size_t begun, ended; /* counts of requests; after the last ends the list is cleared */
     uint64_t posted, done;
     plan_event acked; /* time when the last completed one was acknowledged */
@@ -81,7 +81,7 @@ typedef struct sim_rank {
     waiters for_packets;
 } sim_rank;
 
-typedef struct engine {
+typedef struct sim_engine {
     const banyan_plan *plan;
     const banyan_topology *topology;
     plan_geometry geometry;
@@ -101,23 +101,23 @@ typedef struct engine {
     uint32_t port_count;
     uint64_t now_ps;
     uint64_t *ends_ps; /* of each rank's last lane */
-} engine;
+} sim_engine;
 
-banyan_status engine_make(const banyan_plan *plan, const banyan_topology *topology,
-                          const banyan_simulate_options *options, engine *made);
-banyan_status engine_run(engine *all);
-void engine_free(engine *old);
+banyan_status sim_make(const banyan_plan *plan, const banyan_topology *topology,
+                       const banyan_simulate_options *options, sim_engine *made);
+banyan_status sim_run(sim_engine *all);
+void sim_free(sim_engine *old);
 
 /* Waiting: waiting.c. */
 
-void waiters_add(engine *all, waiters *list, uint32_t lane);
+void waiters_add(sim_engine *all, waiters *list, uint32_t lane);
 /* Make all of them check again, now. */
-void waiters_wake(engine *all, waiters *list);
+void waiters_wake(sim_engine *all, waiters *list);
 /* Give a token to the counter; the first thread block that waits for one checks again. NO_MEMORY.
  */
-banyan_status engine_give(engine *all, uint32_t counter, plan_event when);
+banyan_status sim_give(sim_engine *all, uint32_t counter, plan_event when);
 /* The rank's signal arrives at the other end. */
-banyan_status signal_peer(engine *all, int rank, plan_channel_type type, uint32_t channel,
+banyan_status signal_peer(sim_engine *all, int rank, plan_channel_type type, uint32_t channel,
                           plan_event when);
 /* Deliver packets for the rank: a packets_reached callback. */
 void readers_wake(void *context, int rank);
@@ -135,22 +135,22 @@ typedef struct sim_move {
 
 /* Return the time until the first byte of a peer's memory arrives; 0 for own memory and for shared
  * memory, whose signals take longer instead. */
-banyan_status move_reach(engine *all, const sim_move *move, uint64_t *latency_ps);
+banyan_status move_reach(sim_engine *all, const sim_move *move, uint64_t *latency_ps);
 /* True if it writes, in shared memory, data that others touch. */
-bool move_publishes(const engine *all, const sim_move *move);
+bool move_publishes(const sim_engine *all, const sim_move *move);
 /* Start the lane's flow. `*flows` is false when there are no bytes; `*land_ps` is the delay from
  * the flow's end until the written data has arrived. */
-banyan_status move_begin(engine *all, uint32_t lane, const sim_move *move, bool *flows,
+banyan_status move_begin(sim_engine *all, uint32_t lane, const sim_move *move, bool *flows,
                          uint64_t *land_ps);
-banyan_status engine_latency(engine *all, int from, int to, uint64_t *latency_ps);
+banyan_status sim_latency(sim_engine *all, int from, int to, uint64_t *latency_ps);
 
 /* Advance the lane until it waits (block.c, port.c). */
-banyan_status block_advance(engine *all, uint32_t lane);
-banyan_status port_advance(engine *all, uint32_t lane);
+banyan_status block_advance(sim_engine *all, uint32_t lane);
+banyan_status port_advance(sim_engine *all, uint32_t lane);
 /* Post the requests of the block's operation; `by` is its step. */
-banyan_status requests_post(engine *all, const sim_block *block, const plan_op *op,
+banyan_status requests_post(sim_engine *all, const sim_block *block, const plan_op *op,
                             const plan_op *loop, uint32_t step);
-static inline uint32_t port_of(const engine *all, int rank, uint32_t channel)
+static inline uint32_t port_of(const sim_engine *all, int rank, uint32_t channel)
 {
     return all->ranks[rank].first_port + channel;
 }

@@ -5,23 +5,23 @@
 #include "simulate/simulation.h"
 
 /* Bytes that a thread block moves, per kind of rate. */
-typedef struct work {
+typedef struct block_work {
     double local, loaded, stored, packed;
     double summed; /* stored bytes that the arithmetic itself stores */
-} work;
+} block_work;
 
 /* The components of a flow. */
 typedef struct load {
-    engine *all;
+    sim_engine *all;
     uint32_t lane;
     const sim_move *move;
-    double data, packets; /* bytes of an operand, as plain data or as packets */
-    work work, in_ring;   /* the latter in scratch that is used in rounds */
+    double data, packets;     /* bytes of an operand, as plain data or as packets */
+    block_work work, in_ring; /* the latter in scratch that is used in rounds */
     double reduced;
     uint64_t land_ps;
 } load;
 
-static banyan_status engine_move_sum_piece(void *context, const plan_piece *piece)
+static banyan_status sim_move_sum_piece(void *context, const plan_piece *piece)
 {
     *(uint64_t *)context += piece->bytes;
     return BANYAN_OK;
@@ -30,20 +30,20 @@ static banyan_status engine_move_sum_piece(void *context, const plan_piece *piec
 static banyan_status count_bytes(load *to)
 {
     const sim_move *move = to->move;
-    const engine *all = to->all;
+    const sim_engine *all = to->all;
     uint64_t bytes = 0, padding = 0;
     RETURN_IF_FAILED(plan_geometry_cut(&all->geometry, all->plan, move->rank, move->block, move->op,
-                                       move->loop, move->iteration, engine_move_sum_piece, &bytes));
+                                       move->loop, move->iteration, sim_move_sum_piece, &bytes));
     if (plan_op_writes_packets(move->op->kind))
         RETURN_IF_FAILED(plan_geometry_pad(&all->geometry, all->plan, move->rank, move->block,
                                            move->op, move->loop, move->iteration,
-                                           engine_move_sum_piece, &padding));
+                                           sim_move_sum_piece, &padding));
     to->data = (double)bytes;
     to->packets = 2 * (double)(bytes + padding);
     return BANYAN_OK;
 }
 
-banyan_status engine_latency(engine *all, int from, int to, uint64_t *latency_ps)
+banyan_status sim_latency(sim_engine *all, int from, int to, uint64_t *latency_ps)
 {
     RETURN_IF_FAILED(routes_require(&all->routes, (uint32_t)from, (uint32_t)to, &all->way));
     *latency_ps = all->way.latency_ps;
@@ -53,7 +53,7 @@ banyan_status engine_latency(engine *all, int from, int to, uint64_t *latency_ps
 static banyan_status add_way(load *to, uint32_t source, uint32_t destination, double bytes,
                              bool written)
 {
-    engine *all = to->all;
+    sim_engine *all = to->all;
     const processor_kind *kind = all->ranks[to->move->rank].kind;
     double overhead = written ? kind->store_overhead : kind->load_overhead;
     RETURN_IF_FAILED(routes_require(&all->routes, source, destination, &all->way));
@@ -73,8 +73,8 @@ static banyan_status add_memory(load *to, int rank, double bytes)
 
 /* Test whether the members reach each other through this switch, and how far it is from the first.
  */
-static banyan_status try_switch(engine *all, int rank, const plan_switch *group, uint32_t vertex,
-                                bool *there, uint64_t *latency_ps)
+static banyan_status try_switch(sim_engine *all, int rank, const plan_switch *group,
+                                uint32_t vertex, bool *there, uint64_t *latency_ps)
 {
     *there = true;
     for (int m = 0; m < group->rank_count && *there; m++) {
@@ -89,7 +89,8 @@ static banyan_status try_switch(engine *all, int rank, const plan_switch *group,
     return BANYAN_OK;
 }
 
-static banyan_status find_switch(engine *all, int rank, const plan_switch *group, uint32_t *found)
+static banyan_status find_switch(sim_engine *all, int rank, const plan_switch *group,
+                                 uint32_t *found)
 {
     uint64_t nearest = UINT64_MAX;
     for (uint32_t v = 0; v < all->topology->vertices.count; v++) {
@@ -113,8 +114,8 @@ static banyan_status find_switch(engine *all, int rank, const plan_switch *group
 }
 
 /* Find the switch of a switch channel of the rank. UNSUPPORTED. */
-static banyan_status engine_switch(engine *all, int rank, const plan_switch *group,
-                                   uint32_t *vertex)
+static banyan_status sim_switch(sim_engine *all, int rank, const plan_switch *group,
+                                uint32_t *vertex)
 {
     uint32_t *known = &all->ranks[rank].switches[group - all->plan->ranks[rank].switches];
     if (*known == UINT32_MAX)
@@ -123,13 +124,13 @@ static banyan_status engine_switch(engine *all, int rank, const plan_switch *gro
     return BANYAN_OK;
 }
 
-static banyan_status engine_move_add_group(load *to, const plan_operand *operand, bool written,
-                                           double bytes)
+static banyan_status sim_move_add_group(load *to, const plan_operand *operand, bool written,
+                                        double bytes)
 {
     int rank = to->move->rank;
     uint32_t middle;
     const plan_switch *group = plan_operand_group(to->all->plan, rank, to->move->block, operand);
-    RETURN_IF_FAILED(engine_switch(to->all, rank, group, &middle));
+    RETURN_IF_FAILED(sim_switch(to->all, rank, group, &middle));
     for (int m = 0; m < group->rank_count; m++) {
         uint32_t member = (uint32_t)group->ranks[m];
         RETURN_IF_FAILED(
@@ -144,17 +145,17 @@ static banyan_status engine_move_add_group(load *to, const plan_operand *operand
     return BANYAN_OK;
 }
 
-static bool engine_move_is_shared(const engine *all, const sim_move *move)
+static bool sim_move_is_shared(const sim_engine *all, const sim_move *move)
 {
     return all->ranks[move->rank].kind->shared_memory;
 }
 
 /* Return the share of the operand that is not the rank's own: peers' memory, or data in others'
  * caches where memory is shared. */
-static double fraction_of_others(const engine *all, const sim_move *move,
+static double fraction_of_others(const sim_engine *all, const sim_move *move,
                                  const plan_operand *operand, bool in_packets, bool written)
 {
-    if (engine_move_is_shared(all, move))
+    if (sim_move_is_shared(all, move))
         return caches_fraction_of_others(&all->caches, move->rank, move->block, move->op, operand,
                                          in_packets, written);
     return operand->place != PLAN_LOCAL;
@@ -168,15 +169,15 @@ static bool gets_sum(const plan_op *op, const plan_operand *operand)
            (op->destination_count == 1 || operand->place == PLAN_LOCAL);
 }
 
-static banyan_status engine_move_add_operand(load *to, const plan_operand *operand, bool in_packets,
-                                             bool written)
+static banyan_status sim_move_add_operand(load *to, const plan_operand *operand, bool in_packets,
+                                          bool written)
 {
     const sim_move *move = to->move;
-    const engine *all = to->all;
+    const sim_engine *all = to->all;
     double bytes = in_packets ? to->packets : to->data;
     double others = fraction_of_others(all, move, operand, in_packets, written);
     plan_where where = plan_operand_where(all->plan, move->rank, move->block, move->op, operand);
-    work *sort = caches_go_round(&all->geometry, where.buffer) ? &to->in_ring : &to->work;
+    block_work *sort = caches_go_round(&all->geometry, where.buffer) ? &to->in_ring : &to->work;
     if (in_packets)
         sort->packed += bytes;
     *(written ? &sort->stored : &sort->loaded) += in_packets ? 0 : bytes * others;
@@ -184,7 +185,7 @@ static banyan_status engine_move_add_operand(load *to, const plan_operand *opera
     if (written && !in_packets && gets_sum(move->op, operand))
         sort->summed += bytes * others;
     if (operand->place == PLAN_GROUP)
-        return engine_move_add_group(to, operand, written, bytes);
+        return sim_move_add_group(to, operand, written, bytes);
     RETURN_IF_FAILED(add_memory(to, where.rank, bytes));
     if (where.rank == move->rank)
         return BANYAN_OK;
@@ -195,18 +196,18 @@ static banyan_status engine_move_add_operand(load *to, const plan_operand *opera
     return BANYAN_OK;
 }
 
-static banyan_status engine_move_add_operands(load *to)
+static banyan_status sim_move_add_operands(load *to)
 {
     const plan_op *op = to->move->op;
     if (plan_op_reduces(op->kind))
         to->reduced = to->data * op->source_count;
     for (uint32_t i = 0; i < plan_operand_count(op); i++)
-        RETURN_IF_FAILED(engine_move_add_operand(
+        RETURN_IF_FAILED(sim_move_add_operand(
             to, plan_operand_at(op, i), plan_operand_is_packets(op, i), i >= op->source_count));
     return BANYAN_OK;
 }
 
-static double moved_on_core(const work *of, const block_rates *rates)
+static double moved_on_core(const block_work *of, const block_rates *rates)
 {
     return of->local / rates->local + of->loaded / rates->load +
            (of->stored - of->summed) / rates->store + of->summed / rates->reduce_store +
@@ -237,8 +238,8 @@ static double alone_in_block(const load *of, const block_rates *rates)
     return fmax(moved, own / rates->reduce + loaded / rates->reduce_load + stored / rates->store);
 }
 
-/* Return the seconds at the mover's rates, without contention on links. */
-static double engine_move_alone(const load *of, double wire)
+/* Return the seconds at the rates of the move's method, without contention on links. */
+static double sim_move_alone(const load *of, double wire)
 {
     const sim_rank *rank = &of->all->ranks[of->move->rank];
     if (of->move->by_port)
@@ -247,7 +248,7 @@ static double engine_move_alone(const load *of, double wire)
 }
 
 /* Return the bytes on the link that carries most or, without links, in memory. */
-static double engine_move_heaviest(const load *of)
+static double sim_move_heaviest(const load *of)
 {
     const flow *made = &of->all->sharing.flows[of->lane];
     double on_links = 0, in_memory = 0;
@@ -259,7 +260,7 @@ static double engine_move_heaviest(const load *of)
     return on_links > 0 ? on_links : in_memory;
 }
 
-banyan_status move_begin(engine *all, uint32_t lane, const sim_move *move, bool *flows,
+banyan_status move_begin(sim_engine *all, uint32_t lane, const sim_move *move, bool *flows,
                          uint64_t *land_ps)
 {
     load of = {.all = all, .lane = lane, .move = move};
@@ -269,8 +270,8 @@ banyan_status move_begin(engine *all, uint32_t lane, const sim_move *move, bool 
     if (!*flows)
         return BANYAN_OK;
     flow_begin(&all->sharing, lane);
-    RETURN_IF_FAILED(engine_move_add_operands(&of));
-    double amount = engine_move_heaviest(&of), seconds = engine_move_alone(&of, amount);
+    RETURN_IF_FAILED(sim_move_add_operands(&of));
+    double amount = sim_move_heaviest(&of), seconds = sim_move_alone(&of, amount);
     uint32_t workers = resource_workers(all->topology, all->plan->rank_count, move->rank);
     bool elsewhere = move->by_port && !all->ranks[move->rank].kind->port_takes_block;
     bool added = elsewhere || flow_add(&all->sharing, lane, workers, seconds * BLOCK_SECOND);
@@ -280,14 +281,14 @@ banyan_status move_begin(engine *all, uint32_t lane, const sim_move *move, bool 
     return BANYAN_OK;
 }
 
-static banyan_status reach_operand(engine *all, const sim_move *move, const plan_operand *operand,
-                                   uint64_t *latency_ps)
+static banyan_status reach_operand(sim_engine *all, const sim_move *move,
+                                   const plan_operand *operand, uint64_t *latency_ps)
 {
     uint64_t there = 0, back;
     if (operand->place == PLAN_GROUP) {
         const plan_switch *group = plan_operand_group(all->plan, move->rank, move->block, operand);
         uint32_t middle;
-        RETURN_IF_FAILED(engine_switch(all, move->rank, group, &middle));
+        RETURN_IF_FAILED(sim_switch(all, move->rank, group, &middle));
         for (int m = 0; m < group->rank_count; m++) {
             RETURN_IF_FAILED(
                 routes_require(&all->routes, (uint32_t)group->ranks[m], middle, &all->way));
@@ -298,16 +299,16 @@ static banyan_status reach_operand(engine *all, const sim_move *move, const plan
         return BANYAN_OK;
     }
     int peer = plan_operand_where(all->plan, move->rank, move->block, move->op, operand).rank;
-    RETURN_IF_FAILED(engine_latency(all, move->rank, peer, &there));
-    RETURN_IF_FAILED(engine_latency(all, peer, move->rank, &back));
+    RETURN_IF_FAILED(sim_latency(all, move->rank, peer, &there));
+    RETURN_IF_FAILED(sim_latency(all, peer, move->rank, &back));
     *latency_ps = there + back;
     return BANYAN_OK;
 }
 
-banyan_status move_reach(engine *all, const sim_move *move, uint64_t *latency_ps)
+banyan_status move_reach(sim_engine *all, const sim_move *move, uint64_t *latency_ps)
 {
     uint64_t longest = 0;
-    for (uint32_t i = 0; i < move->op->source_count && !engine_move_is_shared(all, move); i++) {
+    for (uint32_t i = 0; i < move->op->source_count && !sim_move_is_shared(all, move); i++) {
         uint64_t one = 0;
         if (move->op->sources[i].place == PLAN_LOCAL)
             continue;
@@ -318,10 +319,10 @@ banyan_status move_reach(engine *all, const sim_move *move, uint64_t *latency_ps
     return BANYAN_OK;
 }
 
-bool move_publishes(const engine *all, const sim_move *move)
+bool move_publishes(const sim_engine *all, const sim_move *move)
 {
     bool others = false;
-    for (uint32_t i = 0; i < move->op->destination_count && engine_move_is_shared(all, move); i++)
+    for (uint32_t i = 0; i < move->op->destination_count && sim_move_is_shared(all, move); i++)
         others |= fraction_of_others(all, move, &move->op->destinations[i],
                                      plan_destination_is_packets(move->op, i), true) > 0;
     return others;

@@ -5,7 +5,7 @@ static bool is_busy(const port_lane *port)
     return port->begun < port->requests.count || port->moves;
 }
 
-static bool engine_port_push(engine *all, uint32_t lane, port_request *request)
+static bool sim_port_push(sim_engine *all, uint32_t lane, sim_port_request *request)
 {
     port_lane *port = &all->ports[lane - all->stepper.block_count];
     bool idle = !is_busy(port);
@@ -22,7 +22,7 @@ static bool engine_port_push(engine *all, uint32_t lane, port_request *request)
 
 /* Return when the proxy has issued the request. It takes requests in order, one after another. A
  * proxy that shares its processor must wake first, then takes requests until none is left. */
-static uint64_t pass_proxy(engine *all, int rank)
+static uint64_t pass_proxy(sim_engine *all, int rank)
 {
     sim_rank *of = &all->ranks[rank];
     uint64_t begin = of->proxy_free_ps > all->now_ps ? of->proxy_free_ps : all->now_ps;
@@ -32,7 +32,7 @@ static uint64_t pass_proxy(engine *all, int rank)
     return of->proxy_free_ps;
 }
 
-banyan_status requests_post(engine *all, const sim_block *block, const plan_op *op,
+banyan_status requests_post(sim_engine *all, const sim_block *block, const plan_op *op,
                             const plan_op *loop, uint32_t step)
 {
     bool puts = op->destination_count > 0;
@@ -40,27 +40,27 @@ banyan_status requests_post(engine *all, const sim_block *block, const plan_op *
                    op->kind == PLAN_PUT_WITH_SIGNAL_AND_FLUSH;
     for (uint32_t i = 0; (puts || signals) && i < op->channel_count; i++) {
         uint32_t channel = plan_channel_of(block->pos->block, op, op->channels[i]);
-        port_request request = {.block = block->pos->block,
-                                .op = op,
-                                .loop = loop,
-                                .iteration = block->pos->iteration,
-                                .pair = i,
-                                .ready_ps = pass_proxy(all, block->pos->rank),
-                                .doing = block->doing};
+        sim_port_request request = {.block = block->pos->block,
+                                    .op = op,
+                                    .loop = loop,
+                                    .iteration = block->pos->iteration,
+                                    .pair = i,
+                                    .ready_ps = pass_proxy(all, block->pos->rank),
+                                    .doing = block->doing};
         request.doing.after = step;
         request.doing.proxy = true;
         uint32_t lane = port_of(all, block->pos->rank, channel);
-        if (puts && !engine_port_push(all, lane, &request))
+        if (puts && !sim_port_push(all, lane, &request))
             return BANYAN_ERR_NO_MEMORY;
         request.signals = true;
-        if (signals && !engine_port_push(all, lane, &request))
+        if (signals && !sim_port_push(all, lane, &request))
             return BANYAN_ERR_NO_MEMORY;
     }
     return BANYAN_OK;
 }
 
-static banyan_status begin_put(engine *all, uint32_t lane, const port_request *request, bool *flows,
-                               uint64_t *land_ps)
+static banyan_status begin_put(sim_engine *all, uint32_t lane, const sim_port_request *request,
+                               bool *flows, uint64_t *land_ps)
 {
     const port_lane *port = &all->ports[lane - all->stepper.block_count];
     plan_op part = plan_op_part(request->op, request->pair);
@@ -75,7 +75,7 @@ static banyan_status begin_put(engine *all, uint32_t lane, const port_request *r
 
 /* End a request whose bytes, or whose signal, have left: the arrival is known a round trip later.
  */
-static banyan_status end_request(engine *all, port_lane *port, const port_request *request)
+static banyan_status end_request(sim_engine *all, port_lane *port, const sim_port_request *request)
 {
     step_record doing = request->doing;
     uint32_t step;
@@ -84,8 +84,8 @@ static banyan_status end_request(engine *all, port_lane *port, const port_reques
     doing.end_ps = all->now_ps;
     if (!record_add(&all->record, &doing, &step))
         return BANYAN_ERR_NO_MEMORY;
-    RETURN_IF_FAILED(engine_latency(all, port->rank, peer, &there));
-    RETURN_IF_FAILED(engine_latency(all, peer, port->rank, &back));
+    RETURN_IF_FAILED(sim_latency(all, port->rank, peer, &there));
+    RETURN_IF_FAILED(sim_latency(all, peer, port->rank, &back));
     port->last_step = step;
     port->acked = (plan_event){all->now_ps + there + back, step};
     port->done++;
@@ -107,7 +107,7 @@ static banyan_status end_request(engine *all, port_lane *port, const port_reques
     return BANYAN_OK;
 }
 
-static void begin_request(const engine *all, const port_lane *port, port_request *request)
+static void begin_request(const sim_engine *all, const port_lane *port, sim_port_request *request)
 {
     /* True if it waited for the transfer before it. */
     if (request->ready_ps < all->now_ps && port->last_step != NO_STEP)
@@ -116,11 +116,11 @@ static void begin_request(const engine *all, const port_lane *port, port_request
     request->doing.waited_ps = 0;
 }
 
-banyan_status port_advance(engine *all, uint32_t lane)
+banyan_status port_advance(sim_engine *all, uint32_t lane)
 {
     port_lane *port = &all->ports[lane - all->stepper.block_count];
     while (is_busy(port)) {
-        port_request *request = &port->requests.data[port->begun];
+        sim_port_request *request = &port->requests.data[port->begun];
         bool flows = false;
         uint64_t land_ps;
         if (port->moves) {

@@ -50,7 +50,7 @@ banyan_status record_path(const record *of, uint32_t **path, size_t *count)
 /* Proxies have lanes behind those of the thread blocks. */
 #define PROXY_LANE 100000
 
-static void engine_record_write_step(FILE *file, const step_record *step)
+static void sim_record_write_step(FILE *file, const step_record *step)
 {
     fprintf(file,
             ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%" PRIu32 ",\"ts\":%.6f,\"dur\":%.6f,"
@@ -68,7 +68,7 @@ static void engine_record_write_step(FILE *file, const step_record *step)
     fprintf(file, "}");
 }
 
-static void engine_record_write_all(const record *of, FILE *file)
+static void sim_record_write_all(const record *of, FILE *file)
 {
     int ranks = 0;
     fprintf(file, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
@@ -84,18 +84,17 @@ static void engine_record_write_all(const record *of, FILE *file)
     for (size_t i = 0; i < of->steps.count; i++) {
         const step_record *step = &of->steps.data[i];
         if (step->proxy || step->end_ps > step->began_ps)
-            engine_record_write_step(file, step);
+            sim_record_write_step(file, step);
     }
     fprintf(file, "\n]}\n");
 }
 
-static banyan_status engine_record_write_stream(const record *of, const new_file *to,
-                                                const char *path)
+static banyan_status sim_record_write_stream(const record *of, const new_file *to, const char *path)
 {
     FILE *file = new_file_stream(to);
     if (!file)
         return error_set_errno("cannot write the trace %s", path);
-    engine_record_write_all(of, file);
+    sim_record_write_all(of, file);
     bool written = ferror(file) == 0;
     written &= fclose(file) == 0;
     return written ? BANYAN_OK : error_set_errno("cannot write the trace %s", path);
@@ -105,7 +104,7 @@ banyan_status record_write(const record *of, const char *path)
 {
     new_file file;
     RETURN_IF_FAILED(new_file_open_for(path, &file));
-    banyan_status status = engine_record_write_stream(of, &file, path);
+    banyan_status status = sim_record_write_stream(of, &file, path);
     if (status == BANYAN_OK)
         status = new_file_publish(&file, path);
     new_file_close(&file);

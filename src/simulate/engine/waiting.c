@@ -1,7 +1,7 @@
 /* Thread blocks that wait for tokens, barriers and packets. */
 #include "simulate/engine/engine.h"
 
-void waiters_add(engine *all, waiters *list, uint32_t lane)
+void waiters_add(sim_engine *all, waiters *list, uint32_t lane)
 {
     all->blocks[lane].next_waiter = NO_LANE;
     if (list->first == NO_LANE)
@@ -11,7 +11,7 @@ void waiters_add(engine *all, waiters *list, uint32_t lane)
     list->last = lane;
 }
 
-void waiters_wake(engine *all, waiters *list)
+void waiters_wake(sim_engine *all, waiters *list)
 {
     for (uint32_t lane = list->first; lane != NO_LANE; lane = all->blocks[lane].next_waiter)
         agenda_set(&all->agenda, lane, all->now_ps);
@@ -20,11 +20,11 @@ void waiters_wake(engine *all, waiters *list)
 
 void readers_wake(void *context, int rank)
 {
-    engine *all = context;
+    sim_engine *all = context;
     waiters_wake(all, &all->ranks[rank].for_packets);
 }
 
-banyan_status engine_give(engine *all, uint32_t counter, plan_event when)
+banyan_status sim_give(sim_engine *all, uint32_t counter, plan_event when)
 {
     waiters *list = &all->token_waiters[counter];
     if (!plan_counter_give(&all->stepper.counters[counter], when))
@@ -36,7 +36,7 @@ banyan_status engine_give(engine *all, uint32_t counter, plan_event when)
     return BANYAN_OK;
 }
 
-banyan_status signal_peer(engine *all, int rank, plan_channel_type type, uint32_t channel,
+banyan_status signal_peer(sim_engine *all, int rank, plan_channel_type type, uint32_t channel,
                           plan_event when)
 {
     uint64_t latency_ps;
@@ -45,7 +45,7 @@ banyan_status signal_peer(engine *all, int rank, plan_channel_type type, uint32_
         return error_set(BANYAN_ERR_INVALID, "rank %d's %s channel %u has no other end", rank,
                          plan_channel_name(type), channel);
     int peer = all->plan->ranks[rank].peers[type][channel];
-    RETURN_IF_FAILED(engine_latency(all, rank, peer, &latency_ps));
+    RETURN_IF_FAILED(sim_latency(all, rank, peer, &latency_ps));
     when.when += latency_ps;
-    return engine_give(all, to, when);
+    return sim_give(all, to, when);
 }

@@ -14,16 +14,16 @@
 #define OVERHEAD_MOST 1e3
 #define FILE_BYTES_MOST (size_t)(64 << 20)
 
-typedef struct reader {
+typedef struct topology_reader {
     banyan_topology *topology;
     json_path path;
     hash_map names; /* of vertices */
-} reader;
+} topology_reader;
 
 typedef const char *const *key_list; /* ends with NULL */
 
 /* Refuse unknown keys, which are probably misspelt. */
-static banyan_status topology_read_check_keys(reader *from, json_t *object, key_list known)
+static banyan_status topology_read_check_keys(topology_reader *from, json_t *object, key_list known)
 {
     const char *key;
     json_t *value;
@@ -41,8 +41,9 @@ static banyan_status topology_read_check_keys(reader *from, json_t *object, key_
 }
 
 /* Read a number from 0 to `most`; with `above_zero` from 1. */
-static banyan_status topology_read_number(reader *from, const json_t *object, const char *key,
-                                          bool above_zero, double most, double *value)
+static banyan_status topology_read_number(topology_reader *from, const json_t *object,
+                                          const char *key, bool above_zero, double most,
+                                          double *value)
 {
     json_t *found = json_object_get(object, key);
     if (!found)
@@ -59,12 +60,14 @@ static banyan_status topology_read_number(reader *from, const json_t *object, co
     return BANYAN_OK;
 }
 
-static banyan_status read_rate(reader *from, const json_t *object, const char *key, double *rate)
+static banyan_status read_rate(topology_reader *from, const json_t *object, const char *key,
+                               double *rate)
 {
     return topology_read_number(from, object, key, true, RATE_MOST, rate);
 }
 
-static banyan_status read_ns(reader *from, const json_t *object, const char *key, uint64_t *ps)
+static banyan_status read_ns(topology_reader *from, const json_t *object, const char *key,
+                             uint64_t *ps)
 {
     double ns = 0;
     RETURN_IF_FAILED(topology_read_number(from, object, key, false, NS_MOST, &ns));
@@ -72,7 +75,7 @@ static banyan_status read_ns(reader *from, const json_t *object, const char *key
     return BANYAN_OK;
 }
 
-static banyan_status topology_read_flag(reader *from, const json_t *entry, const char *key,
+static banyan_status topology_read_flag(topology_reader *from, const json_t *entry, const char *key,
                                         bool *flag)
 {
     return json_object_get(entry, key) ? json_member_bool(&from->path, entry, key, flag)
@@ -80,7 +83,7 @@ static banyan_status topology_read_flag(reader *from, const json_t *entry, const
 }
 
 /* Read an optional rate; `otherwise` is the default. */
-static banyan_status read_rate_or(reader *from, const json_t *object, const char *key,
+static banyan_status read_rate_or(topology_reader *from, const json_t *object, const char *key,
                                   double otherwise, double *rate)
 {
     *rate = otherwise;
@@ -88,7 +91,8 @@ static banyan_status read_rate_or(reader *from, const json_t *object, const char
 }
 
 /* Read rates; in a list each has a working set. */
-static banyan_status read_rates(reader *from, json_t *block, bool listed, block_rates *rates)
+static banyan_status read_rates(topology_reader *from, json_t *block, bool listed,
+                                block_rates *rates)
 {
     static const char *const of_list[] = {
         "working_set_bytes",       "local_bytes_per_s",        "load_bytes_per_s",
@@ -105,7 +109,8 @@ static banyan_status read_rates(reader *from, json_t *block, bool listed, block_
     return read_rate_or(from, block, keys[6], rates->store, &rates->reduce_store);
 }
 
-static banyan_status topology_read_level(reader *from, json_t *block, size_t i, cached_rates *made)
+static banyan_status topology_read_level(topology_reader *from, json_t *block, size_t i,
+                                         cached_rates *made)
 {
     RETURN_IF_FAILED(read_rates(from, block, true, &made[i].rates));
     RETURN_IF_FAILED(read_rate(from, block, "working_set_bytes", &made[i].working_set_bytes));
@@ -117,7 +122,8 @@ static banyan_status topology_read_level(reader *from, json_t *block, size_t i, 
                           made[i].working_set_bytes, made[i - 1].working_set_bytes);
 }
 
-static banyan_status topology_read_block(reader *from, const json_t *object, processor_kind *kind)
+static banyan_status topology_read_block(topology_reader *from, const json_t *object,
+                                         processor_kind *kind)
 {
     json_t *block = json_object_get(object, "block");
     bool listed = json_is_array(block);
@@ -139,7 +145,7 @@ static banyan_status topology_read_block(reader *from, const json_t *object, pro
     return BANYAN_OK;
 }
 
-static banyan_status read_proxy(reader *from, const json_t *object, processor_kind *kind)
+static banyan_status read_proxy(topology_reader *from, const json_t *object, processor_kind *kind)
 {
     static const char *const keys[] = {"request_ns", "bytes_per_s", "takes_block", NULL};
     json_t *proxy;
@@ -154,7 +160,7 @@ static banyan_status read_proxy(reader *from, const json_t *object, processor_ki
 }
 
 /* Read an overhead; the default 1 means that data takes its own size on links. */
-static banyan_status read_overhead(reader *from, const json_t *object, const char *key,
+static banyan_status read_overhead(topology_reader *from, const json_t *object, const char *key,
                                    double *overhead)
 {
     *overhead = 1;
@@ -163,7 +169,7 @@ static banyan_status read_overhead(reader *from, const json_t *object, const cha
                : BANYAN_OK;
 }
 
-static banyan_status topology_read_kind(reader *from, json_t *object, processor_kind *kind)
+static banyan_status topology_read_kind(topology_reader *from, json_t *object, processor_kind *kind)
 {
     static const char *const keys[] = {"memory_bytes_per_s",
                                        "blocks_at_once",
@@ -192,7 +198,7 @@ static banyan_status topology_read_kind(reader *from, json_t *object, processor_
     return read_proxy(from, object, kind);
 }
 
-static banyan_status read_kinds(reader *from, const json_t *root)
+static banyan_status read_kinds(topology_reader *from, const json_t *root)
 {
     banyan_topology *topology = from->topology;
     json_t *kinds, *object;
@@ -216,7 +222,7 @@ static banyan_status read_kinds(reader *from, const json_t *root)
     return BANYAN_OK;
 }
 
-static banyan_status topology_read_find_kind(reader *from, const json_t *entry,
+static banyan_status topology_read_find_kind(topology_reader *from, const json_t *entry,
                                              const processor_kind **kind)
 {
     const char *name;
@@ -229,7 +235,7 @@ static banyan_status topology_read_find_kind(reader *from, const json_t *entry,
     return json_path_fail(&from->path, "is of a kind \"%s\" that \"kinds\" does not have", name);
 }
 
-static banyan_status add_vertex(reader *from, const json_t *entry, const repeat *turns,
+static banyan_status add_vertex(topology_reader *from, const json_t *entry, const repeat *turns,
                                 topology_vertex vertex)
 {
     banyan_topology *topology = from->topology;
@@ -248,7 +254,7 @@ static banyan_status add_vertex(reader *from, const json_t *entry, const repeat 
     return BANYAN_OK;
 }
 
-static banyan_status read_processor(reader *from, json_t *entry)
+static banyan_status read_processor(topology_reader *from, json_t *entry)
 {
     static const char *const keys[] = {"for", "name", "kind", NULL};
     topology_vertex vertex = {0};
@@ -263,7 +269,7 @@ static banyan_status read_processor(reader *from, json_t *entry)
     return BANYAN_OK;
 }
 
-static banyan_status read_switch(reader *from, json_t *entry)
+static banyan_status read_switch(topology_reader *from, json_t *entry)
 {
     static const char *const keys[] = {"for", "name", "multicast", NULL};
     topology_vertex vertex = {0};
@@ -277,8 +283,8 @@ static banyan_status read_switch(reader *from, json_t *entry)
     return BANYAN_OK;
 }
 
-static banyan_status topology_read_find_end(reader *from, const json_t *entry, const char *key,
-                                            const repeat *turns, uint32_t *vertex)
+static banyan_status topology_read_find_end(topology_reader *from, const json_t *entry,
+                                            const char *key, const repeat *turns, uint32_t *vertex)
 {
     const char *name;
     uint64_t place;
@@ -289,14 +295,14 @@ static banyan_status topology_read_find_end(reader *from, const json_t *entry, c
     return BANYAN_OK;
 }
 
-static banyan_status add_link(reader *from, topology_link link)
+static banyan_status add_link(topology_reader *from, topology_link link)
 {
     if (from->topology->links.count == LINKS_MOST)
         return json_path_fail(&from->path, "makes more than %d links", LINKS_MOST);
     return array_push(&from->topology->links, link) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-static banyan_status add_links(reader *from, const json_t *entry, const repeat *turns,
+static banyan_status add_links(topology_reader *from, const json_t *entry, const repeat *turns,
                                topology_link link, bool both_ways)
 {
     RETURN_IF_FAILED(topology_read_find_end(from, entry, "from", turns, &link.from));
@@ -313,7 +319,7 @@ static banyan_status add_links(reader *from, const json_t *entry, const repeat *
     return add_link(from, link);
 }
 
-static banyan_status read_link(reader *from, json_t *entry)
+static banyan_status read_link(topology_reader *from, json_t *entry)
 {
     static const char *const keys[] = {"for",         "from",      "to", "latency_ns",
                                        "bytes_per_s", "both_ways", NULL};
@@ -331,8 +337,9 @@ static banyan_status read_link(reader *from, json_t *entry)
     return BANYAN_OK;
 }
 
-static banyan_status topology_read_entries(reader *from, const json_t *root, const char *key,
-                                           banyan_status (*read)(reader *from, json_t *entry))
+static banyan_status
+topology_read_entries(topology_reader *from, const json_t *root, const char *key,
+                      banyan_status (*read)(topology_reader *from, json_t *entry))
 {
     json_list list;
     RETURN_IF_FAILED(json_list_begin(&from->path, root, key, &list));
@@ -365,7 +372,7 @@ static banyan_status index_links(banyan_topology *topology)
     return BANYAN_OK;
 }
 
-static banyan_status read_about(reader *from, const json_t *root)
+static banyan_status read_about(topology_reader *from, const json_t *root)
 {
     const char *about;
     if (!json_object_get(root, "about"))
@@ -374,7 +381,7 @@ static banyan_status read_about(reader *from, const json_t *root)
     return json_path_check_text(&from->path, "text about it", about);
 }
 
-static banyan_status topology_read_topology(reader *from, json_t *root)
+static banyan_status topology_read_topology(topology_reader *from, json_t *root)
 {
     static const char *const keys[] = {"name",     "about", "kinds", "processors",
                                        "switches", "links", NULL};
@@ -396,7 +403,7 @@ static banyan_status topology_read_topology(reader *from, json_t *root)
 banyan_status banyan_topology_parse(const char *text, size_t bytes, const char *name,
                                     banyan_topology **topology)
 {
-    reader from = {.topology = calloc(1, sizeof **topology), .path.file = name};
+    topology_reader from = {.topology = calloc(1, sizeof **topology), .path.file = name};
     if (!from.topology)
         return error_no_memory(sizeof **topology, name);
     banyan_status status = json_parse_as(JSON_TOPOLOGY, name, text, bytes, &from.topology->source);

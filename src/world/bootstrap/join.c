@@ -17,7 +17,7 @@
  * little longer. */
 #define GRACE_NS (NS_PER_S)
 #define NEWS_BYTES 1000
-/* How long a rank that cannot open the world tries to report it. */
+/* Time for which a rank that cannot open the world tries to report this. */
 #define REPORT_NS NS_PER_S
 
 static banyan_status admit_nobody(void *owner, struct link *link)

@@ -231,11 +231,12 @@ banyan_status rendezvous_place_of_job(const struct identity *identity,
                          "id, or set MASTER_ADDR and BANYAN_PORT (a free port of rank 0's machine)",
                          identity->rank, identity->world_size);
     if (!identity->has_secret)
-        return error_set(BANYAN_ERR_REFUSED,
-                         "rank %d of %d would meet ranks of other machines over TCP, and they must "
-                         "prove that they belong to the job: set BANYAN_SECRET to the same 32 "
-                         "hexadecimal digits (128 random bits) on every rank",
-                         identity->rank, identity->world_size);
+        return error_set(
+            BANYAN_ERR_REFUSED,
+            "rank %d of %d would connect to ranks of other machines over TCP, and they must "
+            "prove that they belong to the job: set BANYAN_SECRET to the same 32 "
+            "hexadecimal digits (128 random bits) on every rank",
+            identity->rank, identity->world_size);
     RETURN_IF_FAILED(bootstrap_place_resolve(identity->address, identity->port, &found));
     *place = found;
     return BANYAN_OK;

@@ -22,7 +22,7 @@
 #define HANDED_AT_ONCE 64
 /* Time for a rank to report a failure on a second connection, after the first one ended. */
 #define REPORT_NS (200 * NS_PER_MS)
-/* How long late ranks are still informed that there will be no world. */
+/* Time for which late ranks are still informed that the world does not open. */
 #define TURN_AWAY_NS NS_PER_S
 #define MISSING_NAMED 10
 #define MISSING_BYTES 256

@@ -28,7 +28,7 @@ struct identity {
     char job[256];
     bool has_secret;
     unsigned char secret[IDENTITY_SECRET_BYTES];
-    /* Where rank 0 listens, when there are several nodes. Empty and 0 when unknown. */
+    /* Address at which rank 0 listens for other nodes. Empty and 0 if unknown. */
     char address[256];
     int port;
 };

@@ -10,14 +10,15 @@
 /* Dissemination: in log2(ranks) steps every rank receives a value from every other, directly or
  * through others. A value may arrive twice, so combining it must be idempotent. */
 
-struct value {
+struct gathered_value {
     const void *data;
     size_t bytes;
     void *owned; /* memory of the value to free; NULL: none */
 };
 
 /* True if the received value replaces the current one. */
-typedef bool (*value_wins)(const struct value *received, const struct value *held);
+typedef bool (*value_wins)(const struct gathered_value *received,
+                           const struct gathered_value *held);
 
 /* Return the tag of the first step of the collective that begins. Between enter and leave this rank
  * is inside. */
@@ -50,14 +51,15 @@ uint64_t world_next_collective(banyan_world *world)
 }
 
 static banyan_status collectives_take_step(banyan_world *world, uint64_t tag, int reach,
-                                           const char *what, value_wins wins, struct value *value)
+                                           const char *what, value_wins wins,
+                                           struct gathered_value *value)
 {
     int to = (int)(((int64_t)world->rank + reach) % world->size);
     int from = (int)(((int64_t)world->rank - reach + world->size) % world->size);
     RETURN_IF_FAILED(world_send(world, WIRE_COLLECTIVE, to, tag, value->data, value->bytes, -1));
     struct message *message;
     RETURN_IF_FAILED(world_receive(world, WIRE_COLLECTIVE, from, tag, what, &message));
-    struct value received = {message->data, message->bytes, message->data};
+    struct gathered_value received = {message->data, message->bytes, message->data};
     if (wins && wins(&received, value)) {
         free(value->owned);
         *value = received;
@@ -69,7 +71,7 @@ static banyan_status collectives_take_step(banyan_world *world, uint64_t tag, in
 
 /* Exchange values; a received value that wins replaces `value`. */
 static banyan_status collectives_disseminate(banyan_world *world, const char *what, value_wins wins,
-                                             struct value *value)
+                                             struct gathered_value *value)
 {
     uint64_t tag = world_enter_collective(world);
     banyan_status status = BANYAN_OK;
@@ -82,7 +84,7 @@ static banyan_status collectives_disseminate(banyan_world *world, const char *wh
 banyan_status world_barrier(banyan_world *world, const char *what)
 {
     RETURN_IF_FAILED(control_check(world));
-    struct value nothing = {0};
+    struct gathered_value nothing = {0};
     return collectives_disseminate(world, what, NULL, &nothing);
 }
 
@@ -125,7 +127,7 @@ banyan_status banyan_world_barrier(banyan_world *world)
 }
 
 /* Keep the larger of each two values; this rank's value is its own array of them. */
-static bool keep_larger(const struct value *received, const struct value *held)
+static bool keep_larger(const struct gathered_value *received, const struct gathered_value *held)
 {
     uint64_t *mine = (uint64_t *)held->data, theirs;
     for (size_t at = 0; received->bytes == held->bytes && at < held->bytes; at += sizeof theirs) {
@@ -139,7 +141,7 @@ static bool keep_larger(const struct value *received, const struct value *held)
 banyan_status control_max_each(banyan_world *world, uint64_t *values, size_t count)
 {
     RETURN_IF_FAILED(control_check(world));
-    struct value value = {.data = values, .bytes = count * sizeof *values};
+    struct gathered_value value = {.data = values, .bytes = count * sizeof *values};
     return collectives_disseminate(world, "largest value of all ranks", keep_larger, &value);
 }
 
@@ -171,7 +173,8 @@ banyan_status control_enter_max(banyan_world *world, uint64_t mine, uint64_t *ma
 }
 
 /* A rank's failure: its number, its status, its message; empty when it has none. */
-static bool lower_rank_wins(const struct value *received, const struct value *held)
+static bool lower_rank_wins(const struct gathered_value *received,
+                            const struct gathered_value *held)
 {
     if (received->bytes < 2 * sizeof(uint32_t) || held->bytes == 0)
         return received->bytes >= 2 * sizeof(uint32_t);
@@ -227,7 +230,8 @@ void world_note_name(const char *text)
 }
 
 /* Set the agreed failure as this rank's error. */
-static banyan_status collectives_take_failure(const banyan_world *world, const struct value *value)
+static banyan_status collectives_take_failure(const banyan_world *world,
+                                              const struct gathered_value *value)
 {
     bytes_reader reader = bytes_reader_of(value->data, value->bytes);
     int rank = (int)bytes_read_u32(&reader);
@@ -255,7 +259,7 @@ static banyan_status collectives_take_failure(const banyan_world *world, const s
 banyan_status control_agree(banyan_world *world, banyan_status mine)
 {
     unsigned char text[4096];
-    struct value value = {.data = text};
+    struct gathered_value value = {.data = text};
     if (mine == BANYAN_OK)
         agreed_name[0] = '\0';
     if (mine == BANYAN_OK)

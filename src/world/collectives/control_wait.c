@@ -12,14 +12,14 @@
 /* Shorter waits are not reported to peers. */
 #define KNOWN_AFTER_NS (20 * NS_PER_MS)
 #define NAP_NS (100 * NS_PER_MS)
-/* How long a rank whose wait failed waits for the other ranks' reports. */
+/* Time that a rank whose wait failed waits for the other ranks' reports. */
 #define IN_VAIN_NS NS_PER_S
 /* A device's wait that began this much later than the previous one is a new wait. */
 #define KNOWN_ANEW_NS (NS_PER_S / 2)
 /* A device's threads may wait for several ranks. The wait reported first counts until it has not
  * been reported for this long. */
 #define KEPT_NS NS_PER_S
-/* How long to wait for an answer after a device's wait has failed. */
+/* Time to wait for an answer after a device's wait has failed. */
 #define ANSWER_NS (100 * NS_PER_MS)
 
 static uint64_t next_log(uint64_t now)

@@ -14,7 +14,7 @@
 #define LIVENESS_TEXT_BYTES 2048
 /* Reads of a lost rank's pending data: more than a socket holds. */
 #define LAST_WORDS_TURNS 64
-/* How long the news of another cause may take, once a connection has ended. */
+/* Time to wait for a report of another cause after a connection has ended. */
 #define NEWS_NS (200 * NS_PER_MS)
 
 /* Send to all connected ranks but `except` (-1: none), whichever side connected. With the lock

@@ -19,7 +19,7 @@ struct put {
 
 #define RECORD_HEAD (2 * sizeof(uint64_t))
 
-struct value {
+struct directory_entry {
     const unsigned char *data;
     uint64_t bytes;
     uint32_t next; /* next under the key */
@@ -33,7 +33,7 @@ struct key {
     bool sorted;
 };
 
-struct pending {
+struct pending_message {
     int owner;
     size_t start, bytes; /* of the encoded put or question */
     size_t index;        /* order of arrival */
@@ -50,12 +50,12 @@ struct directory_part {
     uint64_t *seen; /* scratch for sets of ranks */
 
     bytes_writer put_bytes;
-    ARRAY(struct pending) puts;
+    ARRAY(struct pending_message) puts;
 
     arena memory; /* holds records and lists of holders */
     hash_map key_index, value_index;
     ARRAY(struct key) keys;
-    ARRAY(struct value) values;
+    ARRAY(struct directory_entry) values;
     bytes_writer kept_answers; /* of keys that were asked for since the last put */
 
     ARRAY(struct asked) asked;
@@ -139,8 +139,8 @@ banyan_status directory_part_put(directory_part *part, const char *key, const vo
     bytes_write(writer, key, key_bytes);
     bytes_write(writer, value, bytes);
     ranks_write(writer, &packed);
-    struct pending put = {owner_of(key, key_bytes, part->world_size), start, writer->count - start,
-                          part->puts.count};
+    struct pending_message put = {owner_of(key, key_bytes, part->world_size), start,
+                                  writer->count - start, part->puts.count};
     if (writer->failed || !array_push(&part->puts, put)) {
         writer->count = start;
         writer->failed = false;
@@ -151,15 +151,16 @@ banyan_status directory_part_put(directory_part *part, const char *key, const vo
 
 static int by_owner(const void *a, const void *b)
 {
-    const struct pending *put_a = a, *put_b = b;
+    const struct pending_message *put_a = a, *put_b = b;
     if (put_a->owner != put_b->owner)
         return put_a->owner < put_b->owner ? -1 : 1;
     return (put_a->index > put_b->index) - (put_a->index < put_b->index);
 }
 
 /* Make one message per owner, with its items in order of arrival. Sorts the items. */
-static banyan_status group_by_owner(struct pending *items, size_t count, const unsigned char *bytes,
-                                    control_message **messages, size_t *message_count)
+static banyan_status group_by_owner(struct pending_message *items, size_t count,
+                                    const unsigned char *bytes, control_message **messages,
+                                    size_t *message_count)
 {
     if (count > 0)
         qsort(items, count, sizeof *items, by_owner);
@@ -268,9 +269,9 @@ static bool value_of(directory_part *part, const struct put *put, uint64_t *inde
     if (!part_key_of(part, (const char *)record + RECORD_HEAD, put->key_bytes, &key_number))
         return false;
     struct key *key = &part->keys.data[key_number];
-    struct value value = {.data = record + RECORD_HEAD + put->key_bytes,
-                          .bytes = put->record_bytes - RECORD_HEAD - put->key_bytes,
-                          .next = key->first_value};
+    struct directory_entry value = {.data = record + RECORD_HEAD + put->key_bytes,
+                                    .bytes = put->record_bytes - RECORD_HEAD - put->key_bytes,
+                                    .next = key->first_value};
     *index = part->values.count;
     if (*index >= NO_VALUE) {
         error_set(BANYAN_ERR_NO_MEMORY, "rank %d: its part of the directory has %zu values",
@@ -318,7 +319,7 @@ banyan_status directory_part_ask(directory_part *part, size_t count, const char 
                                  control_message **messages, size_t *message_count)
 {
     bytes_writer writer = {0};
-    ARRAY(struct pending) questions = {0};
+    ARRAY(struct pending_message) questions = {0};
     banyan_status status = BANYAN_ERR_NO_MEMORY;
     part->asked.count = part->asked_order.count = 0;
     if (!array_reserve(&questions, count) || !array_reserve(&part->asked, count) ||
@@ -332,8 +333,8 @@ banyan_status directory_part_ask(directory_part *part, size_t count, const char 
         }
         size_t start = writer.count, key_bytes = strlen(keys[i]);
         bytes_write_blob(&writer, keys[i], key_bytes);
-        questions.data[i] = (struct pending){owner_of(keys[i], key_bytes, part->world_size), start,
-                                             writer.count - start, i};
+        questions.data[i] = (struct pending_message){owner_of(keys[i], key_bytes, part->world_size),
+                                                     start, writer.count - start, i};
     }
     status = writer.failed
                  ? BANYAN_ERR_NO_MEMORY
@@ -354,9 +355,9 @@ free_questions:
 
 static int by_bytes(const void *a, const void *b, void *context)
 {
-    const struct value *values = context;
-    const struct value *value_a = &values[*(const uint32_t *)a];
-    const struct value *value_b = &values[*(const uint32_t *)b];
+    const struct directory_entry *values = context;
+    const struct directory_entry *value_a = &values[*(const uint32_t *)a];
+    const struct directory_entry *value_b = &values[*(const uint32_t *)b];
     uint64_t common = value_a->bytes < value_b->bytes ? value_a->bytes : value_b->bytes;
     int order = common > 0 ? memcmp(value_a->data, value_b->data, (size_t)common) : 0;
     return order ? order : (value_a->bytes > value_b->bytes) - (value_a->bytes < value_b->bytes);
@@ -368,7 +369,7 @@ static bool sort_values(directory_part *part, struct key *key)
 {
     if (key->sorted)
         return true;
-    struct value *values = part->values.data;
+    struct directory_entry *values = part->values.data;
     uint32_t *order = malloc(key->value_count * sizeof *order), at = 0;
     if (!order) {
         error_no_memory(key->value_count * sizeof *order, "sorting values");
@@ -413,7 +414,7 @@ static bool encode_answer(directory_part *part, struct key *key, bytes_writer *w
         return false;
     bytes_write_u64(writer, key->value_count);
     for (uint32_t i = key->first_value; i != NO_VALUE; i = part->values.data[i].next) {
-        struct value *value = &part->values.data[i];
+        struct directory_entry *value = &part->values.data[i];
         if (!rank_list_fold(&value->holders, part->world_size, part->seen, &part->memory))
             return false;
         bytes_write_blob(writer, value->data, (size_t)value->bytes);

@@ -231,11 +231,12 @@ bool address_is_taken(const struct address *address, char who[ADDRESS_TEXT_BYTES
 banyan_status address_say_taken(const struct address *address, const char *who)
 {
     char text[ADDRESS_TEXT_BYTES];
-    return error_set(BANYAN_ERR_REFUSED,
-                     "%s has taken the name %.60s, where the ranks of this job meet: set "
-                     "BANYAN_SECRET to the same 32 hexadecimal digits (128 random bits) on every "
-                     "rank, and nobody else can work out the name",
-                     who, address_text(address, text));
+    return error_set(
+        BANYAN_ERR_REFUSED,
+        "%s has taken the name %.60s of this job's rendezvous: set BANYAN_SECRET to the "
+        "same 32 hexadecimal digits (128 random bits) on every rank, so that nobody "
+        "else can derive the name",
+        who, address_text(address, text));
 }
 
 void address_random_name(char name[ADDRESS_NAME_BYTES])

@@ -103,7 +103,7 @@ static banyan_status check_host(int taken, int world_size, const char *doing)
     if (mine.free >= taken)
         return BANYAN_OK;
     return error_set(BANYAN_ERR_SYSTEM,
-                     "the process where the ranks meet has a limit of %d open files and %d of them "
+                     "the process of the rendezvous has a limit of %d open files and %d of them "
                      "open, and %s takes %d more: raise the limit, for example by \"ulimit -n %d\"",
                      mine.limit, open, doing, taken, sufficient_limit(&mine, taken));
 }

@@ -8,14 +8,14 @@
 #include "core/error.h"
 #include "world/net/endpoint.h"
 
-/* How long a machine may be unreachable before its rank counts as lost. */
-#define CONNECT_PATIENCE_NS (3 * NS_PER_S)
+/* Time that a machine may be unreachable before its rank counts as lost. */
+#define CONNECT_TIMEOUT_NS (3 * NS_PER_S)
 #define CONNECT_RETRY_NS (20 * NS_PER_MS)
-/* How long to wait, when a rank refuses connections, for news of the loss that may have made it
+/* Time to wait, after a rank refuses a connection, for a report of the loss that may have made it
  * leave. */
-#define REFUSED_PATIENCE_NS (200 * NS_PER_MS)
-/* How long this rank tries to connect while it lacks descriptors or memory. */
-#define OWN_PATIENCE_NS (200 * NS_PER_MS)
+#define REFUSED_TIMEOUT_NS (200 * NS_PER_MS)
+/* Time for which this rank tries to connect while it lacks descriptors or memory. */
+#define OWN_TIMEOUT_NS (200 * NS_PER_MS)
 #define IDLE_NS (60 * NS_PER_S)
 
 static bool is_message(uint32_t kind)
@@ -162,12 +162,12 @@ static void give_up_or_retry(struct endpoint *endpoint, int rank, int error, con
     struct peer *peer = &endpoint->peers[rank];
     uint64_t now = time_now_ns();
     bool own = is_own_error(error);
-    uint64_t patience_ns = own                     ? OWN_PATIENCE_NS
-                           : error == ECONNREFUSED ? REFUSED_PATIENCE_NS
-                                                   : CONNECT_PATIENCE_NS;
+    uint64_t timeout_ns = own                     ? OWN_TIMEOUT_NS
+                          : error == ECONNREFUSED ? REFUSED_TIMEOUT_NS
+                                                  : CONNECT_TIMEOUT_NS;
     pthread_mutex_lock(&endpoint->reactor.lock);
     if (peer->gives_up_ns == 0)
-        peer->gives_up_ns = now + patience_ns;
+        peer->gives_up_ns = now + timeout_ns;
     bool over = now >= peer->gives_up_ns;
     if (!over)
         endpoint_loop_retry(endpoint, peer, rank);

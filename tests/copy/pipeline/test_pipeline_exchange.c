@@ -100,11 +100,11 @@ static void messages_that_lie_are_refused_with_the_place(void **state)
     const uint64_t more[][2] = {{1, 5}, {0, 5}}, huge[][2] = {{1, UINT64_MAX}, {0, 4}};
     const uint64_t fewer[][2] = {{1, 5}, {0, 3}}, twice[][2] = {{1, 5}, {1, 1}};
     EXPECT_LIE("batch 0: it names task 3 of 3", 1, 2, unknown, 2, 0);
-    EXPECT_LIE("brings 0 elements of task 2", 1, 2, empty, 2, 0);
-    EXPECT_LIE("brings 5 elements of task 0, of which 4", 1, 2, more, 2, 0);
-    EXPECT_LIE("brings 18446744073709551615 elements of task 1", 1, 2, huge, 2, 0);
-    EXPECT_LIE("batch 1: it brings 3 of 4 elements of task 0", 1, 2, fewer, 2, 0);
-    EXPECT_LIE("brings 1 elements of task 1, of which 0", 1, 2, twice, 2, 0);
+    EXPECT_LIE("has 0 elements of task 2", 1, 2, empty, 2, 0);
+    EXPECT_LIE("has 5 elements of task 0, of which 4", 1, 2, more, 2, 0);
+    EXPECT_LIE("has 18446744073709551615 elements of task 1", 1, 2, huge, 2, 0);
+    EXPECT_LIE("batch 1: it has 3 of 4 elements of task 0", 1, 2, fewer, 2, 0);
+    EXPECT_LIE("has 1 elements of task 1, of which 0", 1, 2, twice, 2, 0);
     EXPECT_LIE("has 3 segments in 32 bytes", 1, 3, whole, 2, 0);
     EXPECT_LIE("has 0 segments", 1, 0, whole, 2, 0);
     EXPECT_LIE("has 10001 segments", 1, 10001, whole, 2, 0);

@@ -58,7 +58,7 @@ static void take_nvshmem(banyan_world *world, void *context)
     mixed_case c;
     bool lacked = true;
     (void)context;
-    CHECK_OK(banyan_mixed_create(world, &options, &mixed));
+    CHECK_OK(banyan_mixed_open_empty(world, &options, &mixed));
     CHECK_OK(banyan_mixed_init_virtual_memory(mixed));
     for (int n = 0; lacked; n++) {
         lack_begin(world, 4, n);

@@ -308,7 +308,7 @@ static void open_without_library(banyan_world *world, void *context)
     banyan_mixed *mixed;
     (void)context;
     CHECK_FAILS(banyan_mixed_open(world, &options, &mixed), BANYAN_ERR_NVSHMEM, "no NVSHMEM 3");
-    CHECK_OK(banyan_mixed_create(world, &options, &mixed));
+    CHECK_OK(banyan_mixed_open_empty(world, &options, &mixed));
     CHECK_OK(banyan_mixed_init_virtual_memory(mixed));
     CHECK_FAILS(banyan_mixed_init_nvshmem(mixed), BANYAN_ERR_NVSHMEM, "no NVSHMEM 3");
     check_no_fused_mode(mixed);
@@ -340,7 +340,7 @@ static void shut_thread_out(banyan_world *world, void *context)
         setenv("BANYAN_EMULATED_ENTRY", "main", 1);
     CHECK_FAILS(banyan_mixed_open(world, &options, &mixed), BANYAN_ERR_NVSHMEM,
                 "a thread for NVSHMEM's puts: cuda: cuCtxPushCurrent");
-    CHECK_OK(banyan_mixed_create(world, &options, &mixed));
+    CHECK_OK(banyan_mixed_open_empty(world, &options, &mixed));
     CHECK_OK(banyan_mixed_init_virtual_memory(mixed));
     CHECK_FAILS(banyan_mixed_init_nvshmem(mixed), BANYAN_ERR_NVSHMEM,
                 "rank 1: a thread for NVSHMEM's puts");

@@ -134,7 +134,7 @@ static void start_without_thread(banyan_world *world, void *context)
     setenv("BANYAN_MIXED_NVSHMEM", "proxy", 1);
     run_once(world, options);
     setenv("BANYAN_MIXED_NVSHMEM", "device", 1);
-    CHECK_OK(banyan_mixed_create(world, &options, &mixed));
+    CHECK_OK(banyan_mixed_open_empty(world, &options, &mixed));
     CHECK_OK(banyan_mixed_init_virtual_memory(mixed));
     lacks_threads = banyan_world_rank(world) == 1;
     CHECK_FAILS(banyan_mixed_init_nvshmem(mixed), BANYAN_ERR_NVSHMEM,

@@ -226,7 +226,7 @@ static void refuse_calls(banyan_world *world, void *context)
     options.device = gpu_device_for(banyan_world_rank(world));
     options.nodes = 2;
     options.local_tp = options.local_dp = options.inter_tp = options.inter_dp = 0;
-    CHECK_OK(banyan_mixed_create(world, &options, &c.mixed));
+    CHECK_OK(banyan_mixed_open_empty(world, &options, &c.mixed));
     CHECK_FAILS(banyan_mixed_suspend(c.mixed), BANYAN_ERR_UNSUPPORTED, "of 2 nodes");
     CHECK_OK(banyan_mixed_close(c.mixed));
 }

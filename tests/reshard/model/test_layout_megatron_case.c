@@ -235,7 +235,7 @@ static void a_case_is_checked_as_given_and_as_planned(void **state)
     const banyan_reshard_finding *finding = banyan_reshard_report_finding(report, 0);
     assert_int_equal(finding->rule, BANYAN_RESHARD_SOURCE);
     assert_int_equal(finding->rank, 1);
-    CHECK(strstr(finding->message, "task 2 brings [3:5, 0:2] of \"fc1\" from rank 0"), "%s",
+    CHECK(strstr(finding->message, "task 2 moves [3:5, 0:2] of \"fc1\" from rank 0"), "%s",
           finding->message);
     banyan_reshard_report_destroy(report);
     banyan_megatron_case_destroy(loaded);

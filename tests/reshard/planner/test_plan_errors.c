@@ -313,9 +313,9 @@ static void the_records_of_a_rank_do_not_grow_with_the_world(void **state)
     assert_in_range(many_ranks, 2, 24);
 }
 
-static plan_record random_record(random_state *random)
+static planner_record random_record(random_state *random)
 {
-    plan_record record = {
+    planner_record record = {
         .side = random_next(random) % 2 ? PLAN_SOURCE : PLAN_DESTINATION,
         .dtype = BANYAN_BF16,
         .flags = (uint32_t)random_between(random, 0, 1),
@@ -345,10 +345,10 @@ static void a_record_reads_back_and_a_changed_one_is_sane_or_refused(void **stat
     (void)state;
     random_state random = random_from(random_seed());
     for (int round = 0; round < 5000; round++) {
-        plan_record record = random_record(&random), read;
+        planner_record record = random_record(&random), read;
         bytes_writer writer = {0};
-        plan_record_write(&writer, &record);
-        CHECK_OK(plan_record_read("w\n", writer.data, writer.count, &read));
+        planner_record_write(&writer, &record);
+        CHECK_OK(planner_record_read("w\n", writer.data, writer.count, &read));
         assert_true(record.wanted ? strcmp(read.wanted, record.wanted) == 0 : !read.wanted);
         read.wanted = record.wanted;
         assert_memory_equal(&read, &record, sizeof read);
@@ -359,7 +359,7 @@ static void a_record_reads_back_and_a_changed_one_is_sane_or_refused(void **stat
         }
         unsigned char *exact = malloc(bytes + !bytes);
         memcpy(exact, writer.data, bytes);
-        if (plan_record_read("w\n", exact, bytes, &read) == BANYAN_OK) {
+        if (planner_record_read("w\n", exact, bytes, &read) == BANYAN_OK) {
             assert_in_range(read.ndim, 0, BANYAN_MAX_DIMS);
             assert_true(read.is_note || box_fits(&read.box, read.ndim, read.shape));
             assert_true(!read.is_note || read.dim < read.ndim);
@@ -385,11 +385,11 @@ static void boxes_that_intersect_share_a_slab(void **state)
                 boxes[b].start[d] = random_between(&random, 0, shape[d] - boxes[b].extent[d]);
             }
         }
-        plan_cells put = plan_cells_of(&boxes[0], shape);
+        planner_cells put = planner_cells_of(&boxes[0], shape);
         assert_in_range(put.last - put.first, 0, 1);
         if (put.level == 0 || !banyan_box_intersect(&boxes[0], &boxes[1], &common))
             continue;
-        plan_cells asked = plan_cells_intersecting(&boxes[1], shape, put.dim, put.level);
+        planner_cells asked = planner_cells_intersecting(&boxes[1], shape, put.dim, put.level);
         assert_true(asked.first <= put.last && put.first <= asked.last);
     }
 }

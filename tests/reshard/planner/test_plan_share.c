@@ -24,11 +24,11 @@ static void the_parts_of_a_box_are_the_box(void **state)
         banyan_box box = random_box(&random, (int)random_between(&random, 0, 4));
         int64_t wanted = random_between(&random, 1, 40);
         uint64_t min_elems = (uint64_t)random_between(&random, 1, 2000), elems = 0;
-        plan_grid grid = plan_grid_of(&box, wanted, min_elems);
+        planner_grid grid = planner_grid_of(&box, wanted, min_elems);
         assert_in_range(grid.count, 1, wanted);
         banyan_box parts[40];
         for (int64_t p = 0; p < grid.count; p++) {
-            parts[p] = plan_grid_part(&grid, &box, p);
+            parts[p] = planner_grid_part(&grid, &box, p);
             banyan_box common;
             assert_true(banyan_box_intersect(&parts[p], &box, &common));
             assert_true(banyan_box_equal(&parts[p], &common));
@@ -60,13 +60,13 @@ static void a_box_with_room_is_cut_into_as_many_equal_parts_as_wanted(void **sta
         {{3, {0, 0, 0}, {1, 1, 100}}, 4, {1, 1, 1}}, /* not at all */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        plan_grid grid = plan_grid_of(&cases[i].box, cases[i].wanted, 1);
+        planner_grid grid = planner_grid_of(&cases[i].box, cases[i].wanted, 1);
         for (int d = 0; d < cases[i].box.ndim; d++)
             assert_int_equal(grid.parts[d], cases[i].parts[d]);
     }
     banyan_box rows = {2, {0, 0}, {100, 10}};
-    assert_int_equal(plan_grid_of(&rows, 8, 250).count, 4);
-    assert_int_equal(plan_grid_of(&rows, 8, 1001).count, 1);
+    assert_int_equal(planner_grid_of(&rows, 8, 250).count, 4);
+    assert_int_equal(planner_grid_of(&rows, 8, 1001).count, 1);
 }
 
 /* A tensor that `senders` ranks hold whole, cut along its rows into tiles; `receivers` ranks need
@@ -91,23 +91,23 @@ static void count_sent(const struct dealt *deal, const char *name, int64_t tile,
     banyan_rank_set senders = consecutive(0, deal->senders);
     banyan_rank_set receivers =
         consecutive(deal->senders + tile * deal->receivers, deal->receivers);
-    plan_claim source = {.box = box_whole(2, shape), .holders = {&senders, 1, deal->senders}};
-    assert_int_equal(plan_bounds_count(1), 2);
-    plan_bounds_of(&source, 1, bounds);
-    plan_tensor tensor = {.name = name,
-                          .ndim = 2,
-                          .shape = shape,
-                          .elem_bytes = 2,
-                          .min_split_bytes = deal->min_split_bytes,
-                          .sources = &source,
-                          .bounds = bounds,
-                          .source_count = 1};
-    plan_claim destination = {.box = source.box, .holders = {&receivers, 1, deal->receivers}};
+    planner_held source = {.box = box_whole(2, shape), .holders = {&senders, 1, deal->senders}};
+    assert_int_equal(planner_bounds_count(1), 2);
+    planner_bounds_of(&source, 1, bounds);
+    planner_tensor tensor = {.name = name,
+                             .ndim = 2,
+                             .shape = shape,
+                             .elem_bytes = 2,
+                             .min_split_bytes = deal->min_split_bytes,
+                             .sources = &source,
+                             .bounds = bounds,
+                             .source_count = 1};
+    planner_held destination = {.box = source.box, .holders = {&receivers, 1, deal->receivers}};
     destination.box.extent[0] = deal->rows / deal->tiles;
     destination.box.start[0] = tile * destination.box.extent[0];
     for (int64_t s = 0; s < deal->senders; s++) {
-        plan_shares shares = {0};
-        CHECK_OK(plan_shares_sent(&tensor, 0, s, (int)s, &destination, &shares));
+        planner_shares shares = {0};
+        CHECK_OK(planner_shares_sent(&tensor, 0, s, (int)s, &destination, &shares));
         counts[s] += (int64_t)shares.count;
         array_free(&shares);
     }
@@ -183,23 +183,24 @@ static void receivers_enough_keep_every_replica_busy_with_fewer_shares(void **st
 
 #define SIDE 24
 
-static plan_tensor tensor_of(const int64_t *shape, plan_claim *sources, size_t count,
-                             banyan_box *bounds)
+static planner_tensor tensor_of(const int64_t *shape, planner_held *sources, size_t count,
+                                banyan_box *bounds)
 {
-    plan_bounds_of(sources, count, bounds);
-    return (plan_tensor){.name = "w",
-                         .ndim = 2,
-                         .shape = shape,
-                         .elem_bytes = 2,
-                         .min_split_bytes = 1,
-                         .sources = sources,
-                         .bounds = bounds,
-                         .source_count = count};
+    planner_bounds_of(sources, count, bounds);
+    return (planner_tensor){.name = "w",
+                            .ndim = 2,
+                            .shape = shape,
+                            .elem_bytes = 2,
+                            .min_split_bytes = 1,
+                            .sources = sources,
+                            .bounds = bounds,
+                            .source_count = count};
 }
 
 static int by_box(const void *left, const void *right)
 {
-    return plan_box_compare(&((const plan_claim *)left)->box, &((const plan_claim *)right)->box);
+    return planner_box_compare(&((const planner_held *)left)->box,
+                               &((const planner_held *)right)->box);
 }
 
 static bool covers(const banyan_box *box, int64_t row, int64_t column)
@@ -216,12 +217,12 @@ static void overlapping_sources_give_every_element_once(void **state)
     random_state random = random_from(random_seed());
     const int64_t shape[2] = {SIDE, SIDE};
     for (int round = 0; round < 300; round++) {
-        plan_claim sources[60];
+        planner_held sources[60];
         banyan_rank_set sets[60];
         banyan_box bounds[64];
         size_t count = (size_t)random_between(&random, 1, 60);
         for (size_t i = 0; i < count; i++) {
-            sources[i] = (plan_claim){.box = {.ndim = 2}};
+            sources[i] = (planner_held){.box = {.ndim = 2}};
             for (int d = 0; d < 2; d++) {
                 sources[i].box.start[d] = random_between(&random, 0, SIDE - 1);
                 sources[i].box.extent[d] =
@@ -231,15 +232,15 @@ static void overlapping_sources_give_every_element_once(void **state)
         qsort(sources, count, sizeof sources[0], by_box);
         for (size_t i = 0; i < count; i++) {
             sets[i] = banyan_rank_set_one((int)random_between(&random, 0, 3));
-            sources[i].holders = (plan_holders){&sets[i], 1, 1};
+            sources[i].holders = (planner_holders){&sets[i], 1, 1};
         }
-        assert_in_range(plan_bounds_count(count), 2, 64);
-        plan_tensor tensor = tensor_of(shape, sources, count, bounds);
+        assert_in_range(planner_bounds_count(count), 2, 64);
+        planner_tensor tensor = tensor_of(shape, sources, count, bounds);
         banyan_rank_set receiver = banyan_rank_set_one(3);
-        plan_claim destination = {.box = box_whole(2, shape), .holders = {&receiver, 1, 1}};
-        plan_shares received = {0}, sent = {0};
+        planner_held destination = {.box = box_whole(2, shape), .holders = {&receiver, 1, 1}};
+        planner_shares received = {0}, sent = {0};
         uint64_t covered, elems = 0;
-        CHECK_OK(plan_shares_received(&tensor, &destination, 0, 3, &received, &covered));
+        CHECK_OK(planner_shares_received(&tensor, &destination, 0, 3, &received, &covered));
         for (int64_t row = 0; row < SIDE; row++) {
             for (int64_t column = 0; column < SIDE; column++) {
                 size_t first = count, times = 0;
@@ -261,7 +262,8 @@ static void overlapping_sources_give_every_element_once(void **state)
         assert_int_equal(covered, elems);
         for (size_t i = 0; i < count; i++)
             if (sets[i].first != 3)
-                CHECK_OK(plan_shares_sent(&tensor, i, 0, (int)sets[i].first, &destination, &sent));
+                CHECK_OK(
+                    planner_shares_sent(&tensor, i, 0, (int)sets[i].first, &destination, &sent));
         size_t found = 0;
         for (size_t r = 0; r < received.count; r++)
             for (size_t s = 0; s < sent.count && received.data[r].rank != 3; s++)
@@ -282,22 +284,22 @@ static void planning_takes_little_time_for_sources_that_are_columns(void **state
     (void)state;
     enum { COLUMNS = 60000 };
     const int64_t shape[2] = {64, COLUMNS};
-    plan_claim *sources = calloc(COLUMNS, sizeof *sources);
-    banyan_box *bounds = calloc(plan_bounds_count(COLUMNS), sizeof *bounds);
+    planner_held *sources = calloc(COLUMNS, sizeof *sources);
+    banyan_box *bounds = calloc(planner_bounds_count(COLUMNS), sizeof *bounds);
     assert_non_null(sources);
     assert_non_null(bounds);
     banyan_rank_set sets[2] = {banyan_rank_set_one(0), banyan_rank_set_one(1)};
     for (int64_t i = 0; i < COLUMNS; i++)
-        sources[i] = (plan_claim){.box = {2, {0, i}, {64, 1}}, .holders = {&sets[i % 2], 1, 1}};
+        sources[i] = (planner_held){.box = {2, {0, i}, {64, 1}}, .holders = {&sets[i % 2], 1, 1}};
     uint64_t start = time_now_ns(), covered;
-    plan_tensor tensor = tensor_of(shape, sources, COLUMNS, bounds);
-    plan_claim destination = {.box = box_whole(2, shape), .holders = {&sets[1], 1, 1}};
-    plan_shares shares = {0};
-    CHECK_OK(plan_shares_received(&tensor, &destination, 0, 1, &shares, &covered));
+    planner_tensor tensor = tensor_of(shape, sources, COLUMNS, bounds);
+    planner_held destination = {.box = box_whole(2, shape), .holders = {&sets[1], 1, 1}};
+    planner_shares shares = {0};
+    CHECK_OK(planner_shares_received(&tensor, &destination, 0, 1, &shares, &covered));
     assert_int_equal(shares.count, COLUMNS);
     assert_int_equal(covered, 64 * COLUMNS);
     for (size_t i = 0; i < COLUMNS; i += 2)
-        CHECK_OK(plan_shares_sent(&tensor, i, 0, 0, &destination, &shares));
+        CHECK_OK(planner_shares_sent(&tensor, i, 0, 0, &destination, &shares));
     assert_int_equal(shares.count, COLUMNS + COLUMNS / 2);
     uint64_t took = time_now_ns() - start;
     printf("%d columns: %.1f ms\n", COLUMNS, (double)took * 1e-6);
@@ -308,9 +310,9 @@ static void planning_takes_little_time_for_sources_that_are_columns(void **state
     free(bounds);
 }
 
-static plan_move some_move(random_state *random)
+static planner_move some_move(random_state *random)
 {
-    plan_move move = {
+    planner_move move = {
         .transfer = {.name = random_next(random) % 2 ? "a" : "b",
                      .box = {2, {random_between(random, 0, 3), 0}, {1, 4}},
                      .source_rank = (int)random_between(random, 0, 1),
@@ -321,7 +323,7 @@ static plan_move some_move(random_state *random)
     return move;
 }
 
-static bool same_move(const plan_move *a, const plan_move *b)
+static bool same_move(const planner_move *a, const planner_move *b)
 {
     return strcmp(a->transfer.name, b->transfer.name) == 0 && a->ordinal == b->ordinal &&
            a->transfer.source_rank == b->transfer.source_rank &&
@@ -333,10 +335,10 @@ static void both_ends_make_colliding_ids_distinct_in_the_same_way(void **state)
     (void)state;
     random_state random = random_from(random_seed());
     for (int round = 0; round < 500; round++) {
-        plan_move sent[24], received[24];
+        planner_move sent[24], received[24];
         size_t count = 0;
         for (int i = 0; i < 24; i++) {
-            plan_move move = some_move(&random);
+            planner_move move = some_move(&random);
             bool known = false;
             for (size_t j = 0; j < count; j++)
                 known |= same_move(&sent[j], &move);
@@ -348,8 +350,8 @@ static void both_ends_make_colliding_ids_distinct_in_the_same_way(void **state)
         }
         for (size_t i = 0; i < count; i++)
             received[i] = sent[count - 1 - i];
-        plan_ids_settle(sent, count);
-        plan_ids_settle(received, count);
+        planner_ids_settle(sent, count);
+        planner_ids_settle(received, count);
         for (size_t i = 0; i < count; i++) {
             assert_true(same_move(&sent[i], &received[i]));
             assert_true(sent[i].transfer.task_id == received[i].transfer.task_id);
@@ -364,9 +366,9 @@ static void both_ends_make_colliding_ids_distinct_in_the_same_way(void **state)
 static void every_part_of_a_transfer_is_in_its_id(void **state)
 {
     (void)state;
-    plan_move moves[7];
+    planner_move moves[7];
     for (int i = 0; i < 7; i++)
-        moves[i] = (plan_move){
+        moves[i] = (planner_move){
             .transfer = {.name = "w", .box = {1, {2}, {3}}, .destination_rank = 4},
             .destination = {1, {0}, {8}},
         };
@@ -378,10 +380,10 @@ static void every_part_of_a_transfer_is_in_its_id(void **state)
     moves[6].ordinal = 1;
     for (int i = 0; i < 7; i++)
         for (int j = 0; j < i; j++)
-            assert_true(plan_id_of(&moves[i]) != plan_id_of(&moves[j]));
+            assert_true(planner_id_of(&moves[i]) != planner_id_of(&moves[j]));
     moves[1] = moves[0];
     moves[1].transfer.source_rank = 3; /* the sender is not in it */
-    assert_true(plan_id_of(&moves[0]) == plan_id_of(&moves[1]));
+    assert_true(planner_id_of(&moves[0]) == planner_id_of(&moves[1]));
 }
 
 int main(void)

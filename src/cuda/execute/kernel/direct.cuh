@@ -60,7 +60,7 @@ BANYAN_DEVICE void short_copy(block_pieces pieces, uint32_t places)
 }
 
 /* A copy's destinations, starting with one and wrapping around. */
-struct direct_places {
+struct wrapped_places {
     block_places of;
     uint32_t count, first;
 
@@ -81,7 +81,7 @@ BANYAN_DEVICE void direct_copy(block_places to, uint32_t places, const char *fro
     uint32_t together = once ? places : 1;
     BANYAN_DEVICE_LOOP
     for (uint32_t i = 0; i < places; i += together) {
-        direct_places some = {to, places, once ? blockIdx.x % places : i};
+        wrapped_places some = {to, places, once ? blockIdx.x % places : i};
         banyan_device_copy_words<uint4, BANYAN_DEVICE_COPY_UNROLL>(some, together, from, 0, words,
                                                                    block_thread(), block_threads());
     }

@@ -39,8 +39,8 @@ BANYAN_DEVICE void sync_post(block_run *run, const kernel_end *end, kernel_reque
     kernel_queue *queue = end->queue;
     request->run = block_share()->run;
     uint64_t number = banyan_device_take(&queue->posted, 1);
-    if (number >= queue->room)
-        sync_wait(run, queue->done, number - queue->room + 1, index);
+    if (number >= queue->capacity)
+        sync_wait(run, queue->done, number - queue->capacity + 1, index);
     if (!run->ended)
         banyan_device_post_at(queue, number, request);
 }

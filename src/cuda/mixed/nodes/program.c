@@ -6,7 +6,7 @@
  * The sums return the same way. Phases have their own slots, of sizes that follow from the grid. */
 #include "cuda/mixed/nodes/nodes.h"
 
-typedef struct builder {
+typedef struct nodes_builder {
     const nodes_places *places;
     const nodes_layout *layout;
     const nodes_call *call;
@@ -16,7 +16,7 @@ typedef struct builder {
         cast; /* multicast address of all ranks of the node that get equal data; NULL: one by one */
     int staged, source_count, target_count;
     bool is_full;
-} builder;
+} nodes_builder;
 
 static bool is_waits(banyan_mixed_mode mode)
 {
@@ -58,23 +58,23 @@ int nodes_slots(const banyan_mixed_grid *grid, banyan_mixed_mode mode)
     return 2 * local_slots(grid, mode) + 2 * grid->nodes;
 }
 
-static int slot_gathered(const builder *b, int local, int e, int part)
+static int slot_gathered(const nodes_builder *b, int local, int e, int part)
 {
     return (local * b->places->grid->inter_dp + e) * b->parts + part;
 }
 
 /* Return the slot for sums of a node, or for complete sums. */
-static int slot_of_node(const builder *b, bool complete, int node)
+static int slot_of_node(const nodes_builder *b, bool complete, int node)
 {
     return local_slots(b->places->grid, b->call->mode) + (complete ? b->nodes : 0) + node;
 }
 
-static int slot_handed(const builder *b, int local, int e, int part)
+static int slot_handed(const nodes_builder *b, int local, int e, int part)
 {
     return slot_of_node(b, true, b->nodes) + slot_gathered(b, local, e, part);
 }
 
-static uint64_t slot_at(const builder *b, int slot)
+static uint64_t slot_at(const nodes_builder *b, int slot)
 {
     return b->layout->slots_at + (uint64_t)slot * b->layout->slot_bytes;
 }
@@ -84,47 +84,47 @@ static uint64_t flags_at(int slot)
     return (uint64_t)slot * NODES_TILES * sizeof(uint64_t);
 }
 
-static int nodes_program_rank_at(const builder *b, int node, int local)
+static int nodes_program_rank_at(const nodes_builder *b, int node, int local)
 {
     return node * b->local_size + local;
 }
 
-static int local_at(const builder *b, int t, int d)
+static int local_at(const nodes_builder *b, int t, int d)
 {
     return d * b->places->grid->local_tp + t;
 }
 
-static int node_at(const builder *b, int i, int e)
+static int node_at(const nodes_builder *b, int i, int e)
 {
     return e * b->places->grid->inter_tp + i;
 }
 
 /* Return the offset of the rows of the data-parallel rank with local number d and node number e. */
-static uint64_t rows_at(const builder *b, int d, int e)
+static uint64_t rows_at(const nodes_builder *b, int d, int e)
 {
     return (uint64_t)(d + e * b->places->grid->local_dp) * b->call->whole_bytes;
 }
 
-static uint64_t cell_at(const builder *b, int t, int part)
+static uint64_t cell_at(const nodes_builder *b, int t, int part)
 {
     uint64_t cell = nodes_cell_bytes(b->places->grid, b->call->mode, b->call->bytes);
     uint64_t at = (uint64_t)(t * b->parts + part) * cell;
     return at < b->call->bytes ? at : b->call->bytes;
 }
 
-static uint64_t cell_bytes(const builder *b, int t, int part)
+static uint64_t cell_bytes(const nodes_builder *b, int t, int part)
 {
     return part + 1 < b->parts ? cell_at(b, t, part + 1) - cell_at(b, t, part)
                                : cell_at(b, t + 1, 0) - cell_at(b, t, part);
 }
 
-static bool nodes_program_scatters(const builder *b)
+static bool nodes_program_scatters(const nodes_builder *b)
 {
     return b->call->op == BANYAN_MIXED_REDUCESCATTER ||
            b->call->op == BANYAN_MIXED_REDUCESCATTER_ALLREDUCE;
 }
 
-static void phase_begin(builder *b)
+static void phase_begin(nodes_builder *b)
 {
     if (b->args->phase_count == NODES_PHASES) {
         b->is_full = true;
@@ -137,12 +137,12 @@ static void phase_begin(builder *b)
     };
 }
 
-static nodes_phase *phase_of(const builder *b)
+static nodes_phase *phase_of(const nodes_builder *b)
 {
     return &b->args->phases[b->args->phase_count - 1];
 }
 
-static void step_begin(builder *b, uint64_t bytes)
+static void step_begin(nodes_builder *b, uint64_t bytes)
 {
     if (b->args->step_count == NODES_STEPS || b->is_full) {
         b->is_full = true;
@@ -158,7 +158,7 @@ static void step_begin(builder *b, uint64_t bytes)
     };
 }
 
-static void nodes_program_add_source(builder *b, nodes_source source)
+static void nodes_program_add_source(nodes_builder *b, nodes_source source)
 {
     if (b->source_count == NODES_SOURCES || b->is_full) {
         b->is_full = true;
@@ -172,7 +172,7 @@ static void nodes_program_add_source(builder *b, nodes_source source)
     phase->flagged = (uint16_t)(phase->flagged + (source.flags ? 1 : 0));
 }
 
-static void add_target(builder *b, nodes_target target)
+static void add_target(nodes_builder *b, nodes_target target)
 {
     if (b->target_count == NODES_TARGETS || b->is_full) {
         b->is_full = true;
@@ -186,17 +186,17 @@ static void add_target(builder *b, nodes_target target)
     phase->put = (uint16_t)(phase->put + (target.way == NODES_PUT ? 1 : 0));
 }
 
-static void from_input(builder *b, uint64_t at)
+static void from_input(nodes_builder *b, uint64_t at)
 {
     nodes_program_add_source(b, (nodes_source){.at = b->call->input + at});
 }
 
-static void to_output(builder *b, uint64_t at)
+static void to_output(nodes_builder *b, uint64_t at)
 {
     add_target(b, (nodes_target){.to = b->call->output + at, .way = NODES_OUTPUT});
 }
 
-static void from_slot(builder *b, int slot, int rank)
+static void from_slot(nodes_builder *b, int slot, int rank)
 {
     const nodes_places *places = b->places;
     bool near = rank / b->local_size == places->rank / b->local_size;
@@ -208,7 +208,7 @@ static void from_slot(builder *b, int slot, int rank)
 }
 
 /* Stage one copy for all ranks that a step puts to. */
-static void nodes_program_stage(builder *b)
+static void nodes_program_stage(nodes_builder *b)
 {
     nodes_step *step = &b->args->steps[b->args->step_count - 1];
     if (step->staged)
@@ -218,7 +218,7 @@ static void nodes_program_stage(builder *b)
     add_target(b, (nodes_target){.to = at, .way = NODES_STAGED});
 }
 
-static void to_slot(builder *b, int slot, int rank)
+static void to_slot(nodes_builder *b, int slot, int rank)
 {
     char *base = b->places->mapped[rank];
     if (!base && !b->is_full)
@@ -236,7 +236,7 @@ static void to_slot(builder *b, int slot, int rank)
 
 /* When scattering, the tensor-parallel ranks of a node get equal data, and only they may use their
  * address. */
-static char *find_cast(const builder *b)
+static char *find_cast(const nodes_builder *b)
 {
     const nodes_places *places = b->places;
     if (!mode_is_multicast(b->call->mode))
@@ -246,7 +246,7 @@ static char *find_cast(const builder *b)
     return places->cast_node;
 }
 
-static bool nodes_program_is_cast_to(const builder *b, int rank)
+static bool nodes_program_is_cast_to(const nodes_builder *b, int rank)
 {
     const banyan_mixed_grid *grid = b->places->grid;
     return b->cast && rank / b->local_size == grid->node &&
@@ -256,7 +256,7 @@ static bool nodes_program_is_cast_to(const builder *b, int rank)
 
 /* Store into the slot of all ranks that the multicast address reaches; this rank reads its own
  * from there. */
-static void nodes_program_cast(builder *b, int slot)
+static void nodes_program_cast(nodes_builder *b, int slot)
 {
     add_target(b, (nodes_target){.to = b->cast + slot_at(b, slot),
                                  .flags = (uint64_t *)(void *)(b->cast + flags_at(slot)),
@@ -264,13 +264,13 @@ static void nodes_program_cast(builder *b, int slot)
 }
 
 /* Return the offset of the rows that this rank takes from its own input. */
-static uint64_t own_rows(const builder *b)
+static uint64_t own_rows(const nodes_builder *b)
 {
     const banyan_mixed_grid *grid = b->places->grid;
     return nodes_program_scatters(b) ? rows_at(b, grid->local_dp_rank, grid->inter_dp_rank) : 0;
 }
 
-static void waits_send(builder *b)
+static void waits_send(nodes_builder *b)
 {
     const banyan_mixed_grid *grid = b->places->grid;
     int me = b->places->rank, ranks = b->places->ranks;
@@ -295,7 +295,7 @@ static void waits_send(builder *b)
 }
 
 /* Sum over some ranks, or copy the data of a single one. */
-static void waits_add_up(builder *b, int first_tp, int tp_count, int dp_from, int dp_to,
+static void waits_add_up(nodes_builder *b, int first_tp, int tp_count, int dp_from, int dp_to,
                          uint64_t output)
 {
     const banyan_mixed_grid *grid = b->places->grid;
@@ -312,7 +312,7 @@ static void waits_add_up(builder *b, int first_tp, int tp_count, int dp_from, in
     to_output(b, output);
 }
 
-static void build_waits(builder *b)
+static void build_waits(nodes_builder *b)
 {
     const banyan_mixed_grid *grid = b->places->grid;
     phase_begin(b);
@@ -327,7 +327,7 @@ static void build_waits(builder *b)
 }
 
 /* Send every local rank the cells that it adds. */
-static void local_send(builder *b)
+static void local_send(nodes_builder *b)
 {
     const banyan_mixed_grid *grid = b->places->grid;
     int me = grid->local_rank;
@@ -347,7 +347,7 @@ static void local_send(builder *b)
 }
 
 /* Add the cells of the local ranks that have it as sources, in their order. */
-static void from_local(builder *b, int e, int part)
+static void from_local(nodes_builder *b, int e, int part)
 {
     const banyan_mixed_grid *grid = b->places->grid;
     int first = nodes_program_scatters(b) ? 0 : local_at(b, 0, grid->local_dp_rank);
@@ -363,7 +363,7 @@ static void from_local(builder *b, int e, int part)
 }
 
 /* Send the sum to this local rank's counterparts on the nodes that add it further. */
-static void local_add_up(builder *b, int e, int part)
+static void local_add_up(nodes_builder *b, int e, int part)
 {
     const banyan_mixed_grid *grid = b->places->grid;
     int slot = slot_of_node(b, false, grid->node);
@@ -382,7 +382,7 @@ static void local_add_up(builder *b, int e, int part)
 }
 
 /* Store a complete sum to this rank's output, and send it to the local ranks that need it. */
-static void nodes_program_hand_out(builder *b, int e, int part)
+static void nodes_program_hand_out(nodes_builder *b, int e, int part)
 {
     const banyan_mixed_grid *grid = b->places->grid;
     int me = grid->local_rank;
@@ -398,7 +398,7 @@ static void nodes_program_hand_out(builder *b, int e, int part)
 }
 
 /* Read this rank's own sums last; with multicast they arrive here as well. */
-static void take_handed(builder *b)
+static void take_handed(nodes_builder *b)
 {
     const banyan_mixed_grid *grid = b->places->grid;
     for (int k = 1; k < b->local_size + (b->cast ? 1 : 0); k++) {
@@ -418,7 +418,7 @@ static void take_handed(builder *b)
     }
 }
 
-static void from_nodes(builder *b, bool complete, int first, int count)
+static void from_nodes(nodes_builder *b, bool complete, int first, int count)
 {
     for (int node = first; node < first + count; node++)
         from_slot(b, slot_of_node(b, complete, node),
@@ -426,7 +426,7 @@ static void from_nodes(builder *b, bool complete, int first, int count)
 }
 
 /* All ranks that hand out sums of nodes add them. */
-static void nodes_add_up_everywhere(builder *b)
+static void nodes_add_up_everywhere(nodes_builder *b)
 {
     const banyan_mixed_grid *grid = b->places->grid;
     for (int e = 0; e < (nodes_program_scatters(b) ? 1 : grid->inter_dp); e++) {
@@ -440,7 +440,7 @@ static void nodes_add_up_everywhere(builder *b)
 }
 
 /* One of the ranks adds each sum, and sends it to the others. */
-static void nodes_add_up_once(builder *b)
+static void nodes_add_up_once(nodes_builder *b)
 {
     const banyan_mixed_grid *grid = b->places->grid;
     int own = grid->inter_tp_rank, e = grid->inter_dp_rank;
@@ -467,7 +467,7 @@ static void nodes_add_up_once(builder *b)
     }
 }
 
-static void build_bytes(builder *b)
+static void build_bytes(nodes_builder *b)
 {
     const banyan_mixed_grid *grid = b->places->grid;
     phase_begin(b);
@@ -489,7 +489,7 @@ static void build_bytes(builder *b)
 banyan_status nodes_build(const nodes_places *places, const nodes_layout *layout,
                           const nodes_call *call, nodes_args *args)
 {
-    builder b = {
+    nodes_builder b = {
         .places = places,
         .layout = layout,
         .call = call,

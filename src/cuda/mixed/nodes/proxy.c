@@ -107,7 +107,7 @@ static banyan_status proxy_take_memory(nodes_proxy *proxy)
     if (!made)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: no memory for %zu queues", ranks);
     for (int rank = 0; rank < proxy->ranks; rank++)
-        made[rank] = (banyan_port_queue){.room = ROOM,
+        made[rank] = (banyan_port_queue){.capacity = ROOM,
                                          .requests = requests_of(proxy, rank),
                                          .done = &proxy->done[(size_t)rank * DONE_APART]};
     banyan_status status = cuda_memory_ops.copy(proxy->queues, made, queue_bytes);
