@@ -9,9 +9,29 @@ Importing it registers the backend "banyan" of ``torch.distributed``::
 
 from __future__ import annotations
 
+from ._ops import (
+    all_gather,
+    all_reduce,
+    all_reduce_,
+    all_to_all,
+    broadcast,
+    reduce_scatter,
+    send_recv,
+)
 from ._process_group import ProcessGroupBanyan, register_backend
 from ._world import world
 
-__all__ = ["ProcessGroupBanyan", "register_backend", "world"]
+__all__ = [
+    "ProcessGroupBanyan",
+    "all_gather",
+    "all_reduce",
+    "all_reduce_",
+    "all_to_all",
+    "broadcast",
+    "reduce_scatter",
+    "register_backend",
+    "send_recv",
+    "world",
+]
 
 register_backend()
