@@ -10,7 +10,6 @@
 
 #include "core/error.h"
 #include "core/files/file.h"
-#include "core/log.h"
 #include "core/text/json.h"
 #include "reshard/checkpoint/safetensors.h"
 
@@ -35,6 +34,7 @@ struct banyan_checkpoint {
     hash_map by_name;
     names names;
     saved_model saved; /* without files: each tensor is contiguous */
+    char *extra;       /* message about a tensor that the index does not place; NULL: none */
 };
 
 static banyan_status map_open(int fd, const char *path, uint64_t bytes, struct mapped_file *file)
@@ -79,7 +79,26 @@ static banyan_status checkpoint_read_add_tensor(banyan_checkpoint *checkpoint,
     return BANYAN_OK;
 }
 
-/* Add the tensors of a file; of a shard, those that the index places there. */
+/* Keep the message about a shard's tensor that the index does not place there. Other readers take
+ * every tensor of every shard, and of two with one name the last. */
+static banyan_status keep_extra(banyan_checkpoint *checkpoint, const char *path, const char *tensor,
+                                const char *listed)
+{
+    int written = listed ? asprintf(&checkpoint->extra,
+                                    "%s: tensor %s is in %s too, where " INDEX_NAME
+                                    " places it: remove one of the two",
+                                    path, tensor, listed)
+                         : asprintf(&checkpoint->extra,
+                                    "%s: tensor %s is not in the weight_map of " INDEX_NAME
+                                    ": list it there, or remove it from the file",
+                                    path, tensor);
+    if (written >= 0)
+        return BANYAN_OK;
+    checkpoint->extra = NULL;
+    return error_no_memory(strlen(path) + strlen(tensor), "a message");
+}
+
+/* Add the tensors of a file. `weight_map`: the index that names it as a shard; or NULL. */
 static banyan_status checkpoint_read_add_file(banyan_checkpoint *checkpoint, const char *path,
                                               const json_t *weight_map, const char *shard)
 {
@@ -93,8 +112,8 @@ static banyan_status checkpoint_read_add_file(banyan_checkpoint *checkpoint, con
         const char *listed = json_string_value(json_object_get(weight_map, entry->tensor.name));
         if (!weight_map || (listed && strcmp(listed, shard) == 0))
             status = checkpoint_read_add_tensor(checkpoint, entry, &file);
-        else
-            log_info("%s: tensor %s is not in the index and left out", path, entry->tensor.name);
+        else if (!checkpoint->extra)
+            status = keep_extra(checkpoint, path, entry->tensor.name, listed);
     }
     safetensors_header_free(&header);
     return status;
@@ -170,10 +189,29 @@ static banyan_status add_shards(banyan_checkpoint *checkpoint, const char *index
                              "%s: tensor %s is listed in %s, which does not have it", index, tensor,
                              json_string_value(value));
     }
-    return BANYAN_OK;
+    return checkpoint->extra ? error_set(BANYAN_ERR_FORMAT, "%s", checkpoint->extra) : BANYAN_OK;
 }
 
-static banyan_status open_index(banyan_checkpoint *checkpoint, const char *index)
+static bool names_single(json_t *weight_map)
+{
+    const char *tensor;
+    json_t *shard;
+    json_object_foreach(weight_map, tensor, shard)
+    {
+        if (strcmp(json_string_value(shard), SINGLE_NAME) == 0)
+            return true;
+    }
+    return false;
+}
+
+static banyan_status fail_two_models(const banyan_checkpoint *checkpoint, const char *one,
+                                     const char *other)
+{
+    return error_set(BANYAN_ERR_FORMAT, "%s holds two models, in %s and in %s: remove one of them",
+                     checkpoint->path, one, other);
+}
+
+static banyan_status open_index(banyan_checkpoint *checkpoint, const char *index, bool has_single)
 {
     char *text;
     size_t bytes;
@@ -188,6 +226,8 @@ static banyan_status open_index(banyan_checkpoint *checkpoint, const char *index
     json_path_key(&place, "weight_map");
     if (status == BANYAN_OK)
         status = add_shards(checkpoint, index, &place, weight_map);
+    if (status == BANYAN_OK && has_single && !names_single(weight_map))
+        status = fail_two_models(checkpoint, INDEX_NAME, SINGLE_NAME);
     json_decref(root);
     return status;
 }
@@ -229,11 +269,16 @@ static banyan_status open_folder(banyan_checkpoint *checkpoint)
     banyan_status status = BANYAN_ERR_NO_MEMORY;
     if (!index || !single || !saved)
         goto free_paths;
-    if (access(index, F_OK) == 0)
-        status = open_index(checkpoint, index);
-    else if (access(single, F_OK) == 0)
+    bool has_index = access(index, F_OK) == 0, has_single = access(single, F_OK) == 0;
+    bool has_saved = access(saved, F_OK) == 0;
+    if (has_saved && (has_index || has_single))
+        status = fail_two_models(checkpoint, has_index ? INDEX_NAME : SINGLE_NAME,
+                                 CHECKPOINT_INDEX_NAME);
+    else if (has_index)
+        status = open_index(checkpoint, index, has_single);
+    else if (has_single)
         status = checkpoint_read_add_file(checkpoint, single, NULL, NULL);
-    else if (access(saved, F_OK) == 0)
+    else if (has_saved)
         status = open_saved(checkpoint);
     else
         status = error_set(BANYAN_ERR_NOT_FOUND, "%s has no %s, %s or %s", checkpoint->path,
@@ -303,6 +348,7 @@ void banyan_checkpoint_close(banyan_checkpoint *checkpoint)
     array_free(&checkpoint->tensors);
     map_free(&checkpoint->by_name);
     names_free(&checkpoint->names);
+    free(checkpoint->extra);
     free(checkpoint->path);
     free(checkpoint);
 }

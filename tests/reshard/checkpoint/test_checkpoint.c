@@ -196,10 +196,6 @@ static void an_index_leads_to_its_shards(void **state)
     CHECK_OK(banyan_checkpoint_open(*state, &checkpoint));
     check_model(checkpoint, &model);
     banyan_checkpoint_close(checkpoint);
-    write_text(*state, INDEX, "{\"weight_map\":{\"c\":\"x-2.safetensors\"}}");
-    CHECK_OK(banyan_checkpoint_open(*state, &checkpoint));
-    assert_int_equal(banyan_checkpoint_tensor_count(checkpoint), 1);
-    banyan_checkpoint_close(checkpoint);
     free_model(&model);
 }
 
@@ -220,6 +216,12 @@ static void an_index_that_lies_is_refused(void **state)
         {"{\"weight_map\":{\"c\":\"x-9.safetensors\"}}", BANYAN_ERR_NOT_FOUND, "x-9.safetensors"},
         {"{\"weight_map\":{\"c\":\"x-1.safetensors\"}}", BANYAN_ERR_FORMAT,
          "tensor c is listed in x-1.safetensors, which does not have it"},
+        {"{\"weight_map\":{\"c\":\"x-2.safetensors\"}}", BANYAN_ERR_FORMAT,
+         "x-2.safetensors: tensor \xc3\xa9.empty is not in the weight_map of " INDEX
+         ": list it there, or remove it from the file"},
+        {"{\"weight_map\":{\"model.a\":\"x-1.safetensors\",\"c\":\"x-2.safetensors\","
+         "\"\xc3\xa9.empty\":\"x-2.safetensors\"}}",
+         BANYAN_ERR_FORMAT, "x-1.safetensors: tensor model.b.weight is not in the weight_map"},
         {"{\"weight_map\":{\"c\":\"" INDEX "\"}}", BANYAN_ERR_FORMAT, INDEX},
         {"{\"weight_map\":{\"c\":\"a\",\"c\":\"b\"}}", BANYAN_ERR_FORMAT, "duplicate"},
     };
@@ -232,6 +234,59 @@ static void an_index_that_lies_is_refused(void **state)
         write_text(*state, INDEX, cases[i].index);
         CHECK_FAILS(banyan_checkpoint_open(*state, &checkpoint), cases[i].status, cases[i].part);
     }
+    free_model(&model);
+}
+
+static void a_tensor_in_two_shards_is_refused(void **state)
+{
+    random_state random = random_from(random_seed());
+    struct model model;
+    banyan_checkpoint *checkpoint;
+    make_model(&random, &model);
+    char *one = folder_path(*state, "x-1.safetensors"),
+         *two = folder_path(*state, "x-2.safetensors");
+    CHECK_OK(banyan_checkpoint_write(one, model.names, model.tensors, 3, NULL));
+    CHECK_OK(banyan_checkpoint_write(two, model.names + 2, model.tensors + 2, 2, NULL));
+    write_text(*state, INDEX,
+               "{\"weight_map\":{"
+               "\"model.a\":\"x-1.safetensors\",\"model.b.weight\":\"x-1.safetensors\","
+               "\"c\":\"x-1.safetensors\",\"\xc3\xa9.empty\":\"x-2.safetensors\"}}");
+    CHECK_FAILS(banyan_checkpoint_open(*state, &checkpoint), BANYAN_ERR_FORMAT,
+                "x-2.safetensors: tensor c is in x-1.safetensors too, where " INDEX " places it");
+    free(one);
+    free(two);
+    free_model(&model);
+}
+
+static void open_one_tensor(const char *folder, banyan_checkpoint **checkpoint)
+{
+    CHECK_OK(banyan_checkpoint_open(folder, checkpoint));
+    assert_int_equal(banyan_checkpoint_tensor_count(*checkpoint), 1);
+    banyan_checkpoint_close(*checkpoint);
+}
+
+/* One folder, two models: engines differ in which one they read. */
+static void a_folder_of_two_models_is_refused(void **state)
+{
+    random_state random = random_from(random_seed());
+    struct model model;
+    banyan_checkpoint *checkpoint;
+    make_model(&random, &model);
+    char *one = folder_path(*state, "x.safetensors");
+    char *single = folder_path(*state, "model.safetensors");
+    CHECK_OK(banyan_checkpoint_write(one, model.names, model.tensors, 1, NULL));
+    CHECK_OK(banyan_checkpoint_write(single, model.names, model.tensors, 1, NULL));
+    write_text(*state, INDEX, "{\"weight_map\":{\"model.a\":\"x.safetensors\"}}");
+    CHECK_FAILS(banyan_checkpoint_open(*state, &checkpoint), BANYAN_ERR_FORMAT,
+                "holds two models, in " INDEX " and in model.safetensors: remove one of them");
+    open_one_tensor(single, &checkpoint);
+    write_text(*state, INDEX, "{\"weight_map\":{\"model.a\":\"model.safetensors\"}}");
+    open_one_tensor(*state, &checkpoint);
+    write_text(*state, "banyan.index.json", "{}");
+    CHECK_FAILS(banyan_checkpoint_open(*state, &checkpoint), BANYAN_ERR_FORMAT,
+                "holds two models, in " INDEX " and in banyan.index.json");
+    free(one);
+    free(single);
     free_model(&model);
 }
 
@@ -412,6 +467,8 @@ int main(void)
         IN_FOLDER(progress_goes_up_to_the_end),
         IN_FOLDER(an_index_leads_to_its_shards),
         IN_FOLDER(an_index_that_lies_is_refused),
+        IN_FOLDER(a_tensor_in_two_shards_is_refused),
+        IN_FOLDER(a_folder_of_two_models_is_refused),
         IN_FOLDER(what_is_not_there_is_named),
         IN_FOLDER(a_truncated_file_is_refused),
         IN_FOLDER(tensors_that_cannot_be_written_leave_nothing),
