@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import random
 import re
 import subprocess
 import sys
@@ -16,6 +17,9 @@ BANYAN = pathlib.Path(os.environ["BANYAN_BUILD"]) / "bin/banyan"
 # Engines compute the first, and take the others from the model's embedding and output layer.
 OPTIONAL = re.compile(
     r"rotary_emb\.inv_freq$|layers\.\d+\.(embed_tokens|shared_head\.head)\.weight$")
+# The draft layers, which vLLM's main model leaves out.
+DRAFT = {family: re.compile(r"model\.layers\.2\." if family != "qwen3-next" else r"mtp\.")
+         for family in ("deepseek-v3", "deepseek-v3-fp8", "glm4-moe", "qwen3-next")}
 PACKINGS = "vllm vllm_mtp megatron megatron_local megatron_grouped".split()
 
 
@@ -84,6 +88,60 @@ class Dropped(unittest.TestCase):
                     with self.subTest(dropped=name, packing=packing, config=config):
                         self.assertRegex(self.refuse(dense, name, packing, config),
                                          f'needs a tensor "[^"]*{re.escape(missing)}')
+
+    def test_every_packing_needs_its_tensors(self):
+        """Each tensor is dropped in one packing, which changes from tensor to tensor."""
+        draw, refused = random.Random(15), dict.fromkeys(PACKINGS, 0)
+        for path in sorted(data.DATA.glob("*.json")):
+            kept = self.read(path.stem)
+            has_place = [packing for packing in PACKINGS
+                         if self.save(kept, None, packing).returncode == 0]
+            self.assertIn("vllm", has_place)
+            for name in kept["tensors"]:
+                packing = draw.choice(has_place)
+                is_draft = bool(DRAFT[path.stem].match(name)) if path.stem in DRAFT else False
+                skips = {"vllm": is_draft, "vllm_mtp": not is_draft}.get(packing, False)
+                if skips or OPTIONAL.search(name):
+                    continue
+                with self.subTest(model=path.stem, dropped=name, packing=packing):
+                    self.assertRegex(self.refuse(kept, name, packing),
+                                     "needs a tensor|has none of the model's")
+                    refused[packing] += 1
+        self.assertGreater(min(refused.values()), 20, refused)
+
+    def test_a_model_that_lacks_a_layer_is_refused(self):
+        for family, layers in {"llama3": 2, "llama4": 4, "gemma3": 2}.items():
+            kept = self.read(family)
+            for layer in range(layers):
+                lacking = {**kept, "tensors": {
+                    name: tensor for name, tensor in kept["tensors"].items()
+                    if not re.search(rf"\blayers\.{layer}\.", name)}}
+                self.assertLess(len(lacking["tensors"]), len(kept["tensors"]))
+                known = f" is {layers} in config.json"
+                with self.subTest(model=family, layer=layer):
+                    for packing in ("hf", "vllm"):
+                        self.assertIn(f"the model has no tensor of layer {layer}, and "
+                                      f"num_hidden_layers{known}",
+                                      self.refuse(lacking, None, packing))
+                    # Nothing but config.json tells that the last layer is missing.
+                    if layer < layers - 1:
+                        self.assertIn(f"the model has no tensor of layer {layer}, and has layer "
+                                      f"{layers - 1}", self.refuse(lacking, None, config=False))
+
+    def test_a_layer_that_is_left_out_on_purpose_is_not_missing(self):
+        kept = self.read("llama3")
+        self.model.write_text(json.dumps({"config.json": kept["config"], **kept["tensors"]}))
+        saved = self.model.with_name("saved.json")
+        subprocess.run([BANYAN, "layout", "save", "--model", self.model, "--spec", "tp=1", "--skip",
+                        "model.layers.0.**", "-o", saved], timeout=60, check=True)
+        self.assertNotIn("layers.0.", saved.read_text())
+        subprocess.run([BANYAN, "layout", "save", "--model", saved, "--spec", "tp=1", "-o",
+                        "/dev/null"], timeout=60, check=True)
+
+    def test_a_packing_without_any_tensor_of_the_model_is_refused(self):
+        kept = self.read("llama3")
+        self.assertIn(f'the packing "vllm_mtp" has none of the model\'s {len(kept["tensors"])} '
+                      "tensors", self.refuse(kept, None, "vllm_mtp"))
 
     def test_the_check_of_rules_says_what_a_model_lacks(self):
         kept = self.read("qwen3-moe")

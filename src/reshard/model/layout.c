@@ -149,6 +149,25 @@ static bool fail_missing(model_build *build, size_t index, const char *missing, 
                        match->rule->file, line, original_name(match, missing, text, sizeof text));
 }
 
+/* Check that the model has all layers: as many as config.json gives, and those below its highest
+ * one. */
+static bool check_layers(model_build *build)
+{
+    const char *key = build->rules->layer_fact;
+    int64_t missing = build->matched->no_layer, count = 0;
+    if (!key || model_is_saved(build->model))
+        return true;
+    if (model_fact_int(build->model, key, &count) && missing < count)
+        return layout_fail(build->layout, BANYAN_ERR_INVALID,
+                           "the model has no tensor of layer %" PRId64 ", and %s is %" PRId64
+                           " in config.json",
+                           missing, key, count);
+    return missing == build->matched->layers ||
+           layout_fail(build->layout, BANYAN_ERR_INVALID,
+                       "the model has no tensor of layer %" PRId64 ", and has layer %" PRId64,
+                       missing, build->matched->layers - 1);
+}
+
 /* Check that every layer with experts has all of them: as many as config.json gives, if it gives a
  * number. */
 static bool check_experts(model_build *build)
@@ -208,9 +227,22 @@ static bool set_behind(model_build *build, int64_t first, int64_t count)
     return true;
 }
 
+/* Check that the packing has some of the tensors that are not left out. */
+static bool check_any(model_build *build, size_t here)
+{
+    size_t count = banyan_model_tensor_count(build->model), left_out = 0;
+    for (size_t i = 0; i < count; i++)
+        left_out += model_skips(build->model, i);
+    return here > 0 || left_out == count ||
+           layout_fail(build->layout, BANYAN_ERR_INVALID,
+                       "the packing \"%s\" has none of the model's %zu tensors",
+                       build->packing.name, count - left_out);
+}
+
 /* Count layers and experts. */
 static bool look_at_names(model_build *build)
 {
+    size_t here = 0;
     int64_t stacked = 0, first_behind = INT64_MAX, behind = 0;
     glob_captures captures;
     build->behind = rules_find_behind(build->rules, build->packing.name);
@@ -220,6 +252,7 @@ static bool look_at_names(model_build *build)
             layout_keep_skipped(build->layout, banyan_model_tensor(build->model, i)->name);
             continue;
         }
+        here++;
         if (model_skips(build->model, i))
             layout_keep_skipped(build->layout, banyan_model_tensor(build->model, i)->name);
         if (!match->rule)
@@ -239,7 +272,7 @@ static bool look_at_names(model_build *build)
         first_behind = captures.layer < first_behind ? captures.layer : first_behind;
         behind++;
     }
-    if (!set_behind(build, first_behind, behind))
+    if (!check_any(build, here) || !check_layers(build) || !set_behind(build, first_behind, behind))
         return false;
     if (stacked > 0 && build->experts > 0 && stacked != build->experts)
         return layout_fail(build->layout, BANYAN_ERR_INVALID,

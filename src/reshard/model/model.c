@@ -29,6 +29,7 @@ struct banyan_model {
     uint64_t bytes;
     facts known;   /* from the folder's config.json, and saved with the tensors */
     facts saved;   /* saved ones alone */
+    bool is_saved; /* by ranks, or in a layout file */
     bool *skipped; /* tensors left out by banyan_model_skip; NULL: none */
     _Atomic(model_matched *) *matched; /* NULL there: not matched yet */
 };
@@ -159,6 +160,8 @@ static banyan_status read_config(const char *path, facts *read)
     size_t bytes;
     RETURN_IF_FAILED(file_read(path, MAX_FILE_BYTES, &text, &bytes));
     banyan_status status = config_parse(path, text, bytes, &root);
+    if (status == BANYAN_OK && !json_is_object(root))
+        status = error_set(BANYAN_ERR_FORMAT, "%s is not an object", path);
     if (status == BANYAN_OK)
         status = facts_add_config(read, root);
     json_decref(root);
@@ -229,6 +232,7 @@ static banyan_status load_layouts(const char *path, const char *text, size_t byt
                                   banyan_model *model)
 {
     banyan_layout_file *file;
+    model->is_saved = true;
     RETURN_IF_FAILED(banyan_layout_file_create(&file));
     banyan_status status = layout_file_parse(path, text, bytes, file);
     for (size_t g = 0; g < banyan_layout_file_group_count(file) && status == BANYAN_OK; g++)
@@ -269,6 +273,7 @@ static banyan_status load_checkpoint(const char *path, banyan_model *model)
         status = load_config(path, model);
     if (status == BANYAN_OK && checkpoint_saved(checkpoint))
         status = add_saved(path, &checkpoint_saved(checkpoint)->index.facts, model);
+    model->is_saved = checkpoint_saved(checkpoint) != NULL;
     banyan_checkpoint_close(checkpoint);
     return status;
 }
@@ -370,6 +375,11 @@ bool model_fact_int(const banyan_model *model, const char *key, int64_t *value)
     return facts_find_int(&model->known, key, value);
 }
 
+bool model_is_saved(const banyan_model *model)
+{
+    return model->is_saved;
+}
+
 void model_pass_facts(const banyan_model *model, banyan_layout *layout)
 {
     for (size_t i = 0; i < model->saved.list.count; i++)
@@ -456,6 +466,25 @@ static bool ends_experts(const rule_subject *subject, const rule_match *match)
            rules_expert_name(match, 1, name, sizeof name) && !subject_find(subject, name);
 }
 
+/* Count layers, with those that are left out. */
+static banyan_status match_layers(size_t tensors, model_matched *made)
+{
+    bool *has;
+    RETURN_IF_NO_MEMORY(has = alloc_zeroed(tensors + 1, sizeof *has, "the layers of a model"));
+    for (size_t i = 0; i < tensors; i++) {
+        int64_t layer = made->matches[i].captures.layer;
+        if (!made->matches[i].rule || layer < 0)
+            continue;
+        made->layers = layer >= made->layers ? layer + 1 : made->layers;
+        if ((uint64_t)layer < tensors)
+            has[layer] = true;
+    }
+    while (has[made->no_layer])
+        made->no_layer++;
+    free(has);
+    return BANYAN_OK;
+}
+
 static banyan_status match_all(const banyan_model *model, const banyan_rules *rules,
                                model_matched **matched)
 {
@@ -482,6 +511,8 @@ static banyan_status match_all(const banyan_model *model, const banyan_rules *ru
         made->matches[i].ends_experts = ends_experts(&subject, &made->matches[i]);
         made->matches[i].prefix = prefix;
     }
+    if (status == BANYAN_OK)
+        status = match_layers(count, made);
     if (status != BANYAN_OK) {
         model_matched_free(made);
         return status;

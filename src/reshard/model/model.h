@@ -19,6 +19,8 @@ const banyan_local_tensor *subject_find(const rule_subject *subject, const char 
 typedef struct model_matched {
     uint64_t serial;     /* of the rules */
     rule_match *matches; /* in the tensors' order; `rule` is NULL if no rule fits */
+    int64_t layers;      /* one more than the highest layer that has a tensor */
+    int64_t no_layer;    /* the lowest number of a layer without a tensor */
     bool has_prefixes;   /* some name has a prefix; then: */
     hash_map by_name;    /* tensors by their names after prefixes */
     names names;
@@ -38,6 +40,10 @@ banyan_status model_match(const banyan_model *model, const banyan_rules *rules,
 const char *model_fact(const banyan_model *model, const char *key);
 /* True, setting the value, if the key is known and an integer. */
 bool model_fact_int(const banyan_model *model, const char *key, int64_t *value);
+
+/* True if the tensors are those of saved ranks or of a layout file. Such a set may be a part of a
+ * model: a draft model, or one without tensors that were left out. */
+bool model_is_saved(const banyan_model *model);
 
 /* Keep in the layout all facts that were saved with the model's tensors, so that saving that layout
  * in turn does not lose them. */

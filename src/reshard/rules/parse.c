@@ -235,6 +235,13 @@ static banyan_status parse_read_experts(rules_parser *parser, const rules_line *
     return BANYAN_OK;
 }
 
+/* layers KEY */
+static banyan_status parse_read_layers(rules_parser *parser, const rules_line *line)
+{
+    RETURN_IF_FAILED(rules_line_end(line, 2));
+    return rules_keep_word(parser, line, 1, &parser->rules->layer_fact);
+}
+
 static banyan_status read_pattern(rules_parser *parser, const rules_line *line)
 {
     RETURN_IF_FAILED(rules_line_end(line, 1));
@@ -329,6 +336,7 @@ static const struct top_line {
     {"behind", read_behind},
     {"include", read_include},
     {"experts", parse_read_experts},
+    {"layers", parse_read_layers},
 };
 
 static banyan_status read_line(rules_parser *parser, const rules_line *line)

@@ -149,6 +149,7 @@ struct banyan_rules {
     uint64_t serial; /* unique among the rules of this process */
     names names;
     ARRAY(const char *) expert_facts; /* the first known fact is the number of experts */
+    const char *layer_fact;           /* the number of layers; NULL: layers are not counted */
     ARRAY(model_rule) rules;
     ARRAY(rule_packing) packings;
     ARRAY(rule_default) defaults;

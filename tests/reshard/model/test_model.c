@@ -190,7 +190,7 @@ static void a_folders_configuration_gives_the_size_of_heads(void **state)
          "\"c\": 100000000000000000000000, \"d\": \"\\\"Infinity\"}",
          80},
         {"{\"head_dim\": Infinit}", -1},
-        {"[]", 0},
+        {"[]", -1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         CHECK(head_of(*state, cases[i].config) == cases[i].head, "%s", cases[i].config);
