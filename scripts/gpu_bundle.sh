@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: scripts/gpu_bundle.sh OUT [BUILD]
-# What a machine with GPUs, but without Banyan's packages, needs to run the tests and benchmarks that
-# BUILD (default: build) holds: programs in OUT/bin, libraries in OUT/lib, and OUT/run_tests.sh.
+# Copy everything that a machine with GPUs, but without Banyan's packages, needs to run the tests and
+# benchmarks of BUILD (default: build): programs in OUT/bin, libraries in OUT/lib, and OUT/run_tests.sh.
 set -euo pipefail
 shopt -s nullglob
 [[ $# -ge 1 ]] || { sed -n '2,4s/^# //p' "$0"; exit 2; }

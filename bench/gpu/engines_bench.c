@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu.h"
-#include "nothing.h"
+#include "common/gpu.h"
+#include "common/nothing.h"
 
 #define STREAMS 16
 #define WORD 8

@@ -5,16 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "casts.h"
-#include "collectives.h"
-#include "copies.h"
-#include "fixed.h"
-#include "gpu.h"
-#include "hardware.h"
-#include "many.h"
-#include "memory.h"
-#include "mixed.h"
-#include "reshards.h"
+#include "copies/casts.h"
+#include "collectives/collectives.h"
+#include "copies/copies.h"
+#include "collectives/fixed.h"
+#include "common/gpu.h"
+#include "common/hardware.h"
+#include "copies/many.h"
+#include "copies/memory.h"
+#include "collectives/mixed.h"
+#include "copies/reshards.h"
 
 enum what { FIXED = COLLECTIVES, COPIES, CASTS, MANY, MEMORY, RESHARD, MIXED, WHATS };
 

@@ -8,7 +8,7 @@
 #include "execute/shuffled.h"
 #include "support/plans.h"
 #include "support/proof.h"
-#include "support/symbolic.h"
+#include "support/symbolic/symbolic.h"
 #include "support/test.h"
 
 #define ROUNDS_MOST 4000

@@ -1,7 +1,7 @@
 /* The built-in algorithms, executed with symbols: results are correct for every rank, whichever
  * rank is slow. */
 #include "collective/algorithms/algorithms.h"
-#include "support/symbolic.h"
+#include "support/symbolic/symbolic.h"
 #include "support/test.h"
 
 static bool compile(const char *name, const banyan_algorithm_params *params, banyan_plan **plan)

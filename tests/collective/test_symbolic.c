@@ -1,5 +1,5 @@
 /* Faults that the symbolic executor must find, in plans that are correct except for one detail. */
-#include "support/symbolic.h"
+#include "support/symbolic/symbolic.h"
 #include "support/test.h"
 
 static banyan_plan *plan_of(const char *name, int ranks)

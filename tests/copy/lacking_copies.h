@@ -3,7 +3,7 @@
 #ifndef TESTS_COPY_LACKING_COPIES_H
 #define TESTS_COPY_LACKING_COPIES_H
 
-#include "support/gpu_stream.h"
+#include "support/gpu/gpu_stream.h"
 #include "support/lacking.h"
 
 #define BYTES 50000

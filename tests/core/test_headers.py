@@ -70,7 +70,7 @@ def used(values):
 
 
 def compare(values):
-    """What C and C++ make of each value, byte for byte but for padding."""
+    """Compare each value in C and C++, byte for byte except padding."""
     functions = [(f"value_{number}", value, struct) for number, (value, struct) in enumerate(values.items())]
     of_c = "#include <banyan/banyan.h>\n" + "".join(
         f"{struct} {name}(void);\n{struct} {name}(void)\n{{\n    {struct} value = {value};\n    return value;\n}}\n"

@@ -2,7 +2,7 @@
 #ifndef TESTS_CUDA_GPU_MULTICAST_H
 #define TESTS_CUDA_GPU_MULTICAST_H
 
-#include "support/gpu.h"
+#include "support/gpu/gpu.h"
 #include "support/test.h"
 
 /* Call it first in main: skips the program unless there are two emulated GPUs. */

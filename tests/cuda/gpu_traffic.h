@@ -4,7 +4,7 @@
 #define TESTS_CUDA_GPU_TRAFFIC_H
 
 #include "copy/traffic.h"
-#include "support/gpu_stream.h"
+#include "support/gpu/gpu_stream.h"
 
 #define GPU_SCRATCH_BYTES ((size_t)4 << 20)
 

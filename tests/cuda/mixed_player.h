@@ -9,7 +9,7 @@
 #include "mixed/engine.h"
 #include "mixed/grid.h"
 #include "support/float_reference.h"
-#include "support/gpu_stream.h"
+#include "support/gpu/gpu_stream.h"
 #include "support/test.h"
 
 #define GUARD 64 /* bytes before and after every output */

@@ -11,7 +11,7 @@ import sys
 BUILD = pathlib.Path(os.environ.get("BANYAN_BUILD", "build")).resolve()
 SKIPPED = 77
 CUDA, POISON, ROUNDS = 2, 77, 3
-# How PyTorch takes memory, and whether peers can map it.
+# Ways in which PyTorch allocates memory, and whether peers can map it.
 ALLOCATORS = [
     ("", True),
     ("expandable_segments:True", True),
@@ -85,7 +85,7 @@ def make(rank):
 
 
 def values(like, rank, round_, number):
-    """The same at sender and receiver: whole numbers that every type holds."""
+    """Whole numbers that every type holds, equal at sender and receiver."""
     import torch
     index = torch.arange(like.numel(), device="cuda", dtype=torch.int64)
     return ((index * 31 + rank * 57 + round_ * 13 + number * 7) % 251).to(like.dtype).reshape(like.shape)

@@ -2,7 +2,7 @@
 #ifndef TESTS_EXECUTE_COLLECTIVE_CHECK_H
 #define TESTS_EXECUTE_COLLECTIVE_CHECK_H
 
-#include "support/gpu_stream.h"
+#include "support/gpu/gpu_stream.h"
 #include "support/test.h"
 
 #include <banyan/execute.h>

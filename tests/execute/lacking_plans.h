@@ -6,7 +6,7 @@
 #include <banyan/collective.h>
 #include <banyan/execute.h>
 
-#include "support/gpu_stream.h"
+#include "support/gpu/gpu_stream.h"
 #include "support/lacking.h"
 
 #define ELEMS 5000

@@ -2,8 +2,8 @@
 #include "cuda/gpu_mixed.h"
 #include "faults/job.h"
 
-#include "support/gpu_stream.h"
-#include "support/gpu_suspend.h"
+#include "support/gpu/gpu_stream.h"
+#include "support/gpu/gpu_suspend.h"
 
 #define BYTES ((size_t)100000)
 

@@ -4,7 +4,7 @@
 #define TESTS_MIXED_MIXED_CHECK_H
 
 #include "mixed/grids.h"
-#include "support/gpu_stream.h"
+#include "support/gpu/gpu_stream.h"
 
 #define GUARD 256
 #define POISON 0xa5

@@ -82,7 +82,7 @@ class Family:
 
     @property
     def packings(self) -> list[str]:
-        """Of vLLM's model and of its draft model, which is the multi-token-prediction layer."""
+        """Parts of vLLM's model and of its draft model, which is the multi-token-prediction layer."""
         return ["vllm", "vllm_mtp"] if self.mtp else ["vllm"]
 
 

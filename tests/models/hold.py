@@ -101,7 +101,7 @@ def unfilled(shapes: Shapes, ranks: list[dict[str, Parameter]]) -> list[str]:
 
 
 class Report:
-    """What was found, a line for each case."""
+    """Print the result, a line for each case."""
 
     def __init__(self) -> None:
         self.right = self.wrong = 0

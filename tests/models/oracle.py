@@ -144,7 +144,7 @@ def is_exponential(family: Family, name: str) -> bool:
 
 
 def expect(tensors: Tensors, places: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What the places predict for the checkpoint's values."""
+    """Values that the places predict for the checkpoint."""
     values = torch.cat([t.float().flatten() for _, t in sorted(tensors.items())])
     if (places < UNTOUCHED).any():
         return -values[UNTOUCHED - places.long() - 1].exp().to(dtype)

@@ -1,4 +1,4 @@
-"""What a runtime parameter holds, as numbers of checkpoint elements, and its digest.
+"""Contents of a runtime parameter, as numbers of checkpoint elements, and its digest.
 
 The elements of all checkpoint tensors are numbered from 1 on, tensor by tensor in the order of
 their names, each in row-major order. A parameter's places are one number for each of its elements:

@@ -1,7 +1,7 @@
 /* The examples' plans implement their collectives for any number of ranks, without races. */
 #include <inttypes.h>
 
-#include "support/symbolic.h"
+#include "support/symbolic/symbolic.h"
 #include "support/test.h"
 
 /* Return the plan that the example prints for this number of ranks. */

@@ -62,7 +62,7 @@ CHANNELS = {
 
 
 def snippets(text):
-    """Of every run program: its code, options, and the listings that follow it, by pass."""
+    """For every program that is run: its code, options, and the listings that follow it, by pass."""
     found = []
     for language, info, body in BLOCK.findall(text):
         words = info.split()

@@ -1,4 +1,4 @@
-"""What the tests of run, algo and tune share: a folder, the commands, and plans to change."""
+"""Base of the tests of run, algo and tune: a folder, the commands, and plans to change."""
 
 import json
 import os

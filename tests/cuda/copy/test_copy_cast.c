@@ -1,7 +1,7 @@
 /* Casts during copies between GPUs: bit for bit the host's results, with any strides. */
 #include "reshard/run/convert.h"
 #include "reshard/transform/mxfp8.h"
-#include "support/gpu_stream.h"
+#include "support/gpu/gpu_stream.h"
 #include "support/test.h"
 
 #define CASES 40

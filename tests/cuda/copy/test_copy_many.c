@@ -1,8 +1,8 @@
 /* Thousands of transfers of very different sizes between GPUs in one run, as in the benchmark: all
  * arrive, and nothing between them changes. */
-#include "many_layout.h"
+#include "common/many_layout.h"
 
-#include "support/gpu_stream.h"
+#include "support/gpu/gpu_stream.h"
 #include "support/random.h"
 #include "support/ranks.h"
 #include "support/test.h"

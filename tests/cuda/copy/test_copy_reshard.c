@@ -2,7 +2,7 @@
  * padding is zero, and nothing else is touched. */
 #include "reshard/filled.h"
 #include "reshard/random_case.h"
-#include "support/gpu_stream.h"
+#include "support/gpu/gpu_stream.h"
 
 #define PASSES 3
 #define DELAY_BYTES ((size_t)1 << 20)

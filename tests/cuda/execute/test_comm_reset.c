@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "core/deadline.h"
-#include "support/gpu_stream.h"
+#include "support/gpu/gpu_stream.h"
 #include "support/test.h"
 
 #define COUNT 900

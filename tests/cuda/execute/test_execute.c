@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "core/deadline.h"
-#include "support/gpu_stream.h"
+#include "support/gpu/gpu_stream.h"
 #include "support/proof.h"
 #include "support/test.h"
 

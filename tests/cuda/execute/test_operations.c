@@ -1,7 +1,7 @@
 /* Every kind of operation has its host result on GPUs (tests/execute/test_operations.c checks that
  * none is missing). */
 #include "execute/operation_programs.h"
-#include "support/gpu_stream.h"
+#include "support/gpu/gpu_stream.h"
 
 /* Run all programs for this number of ranks in one process, since a GPU takes long to start. */
 static void run_all(banyan_world *world, void *context)

@@ -5,7 +5,7 @@
 
 #include "execute/compared.h"
 #include "program/random_program.h"
-#include "support/gpu_stream.h"
+#include "support/gpu/gpu_stream.h"
 
 #define PROGRAMS 12
 #define SEEDS_MOST 400

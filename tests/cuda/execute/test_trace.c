@@ -4,7 +4,7 @@
 
 #include "core/deadline.h"
 #include "support/folder.h"
-#include "support/gpu_stream.h"
+#include "support/gpu/gpu_stream.h"
 #include "support/test.h"
 
 #define RANKS 2

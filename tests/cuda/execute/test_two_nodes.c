@@ -1,6 +1,6 @@
 /* GPUs of two nodes: features that do not work between nodes fail on every rank, at creation or
  * before anything moves. */
-#include "support/gpu.h"
+#include "support/gpu/gpu.h"
 #include "support/test.h"
 
 #include "core/deadline.h"

@@ -2,7 +2,7 @@
  * it, and memory that cannot be mapped is refused on all ranks. */
 #include "support/test.h"
 
-#include "support/gpu_stream.h"
+#include "support/gpu/gpu_stream.h"
 
 #define BYTES ((size_t)100000)
 

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "support/descriptors.h"
-#include "support/gpu_stream.h"
+#include "support/gpu/gpu_stream.h"
 
 /* A size that all ranks can compute; some are 0, some large. */
 static size_t part_bytes(uint64_t seed, int round, int rank)

@@ -1,7 +1,7 @@
 /* Symmetric buffers that peers map by fabric handles instead of descriptors, and the behaviour
  * without such handles. */
-#include "support/gpu_stream.h"
-#include "support/gpu_suspend.h"
+#include "support/gpu/gpu_stream.h"
+#include "support/gpu/gpu_suspend.h"
 #include "support/test.h"
 
 #define BYTES ((size_t)5 << 20)

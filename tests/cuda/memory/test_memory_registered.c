@@ -5,7 +5,7 @@
 #include "emulation/cuda.h"
 #include "memory/symmetric/symmetric.h"
 #include "support/descriptors.h"
-#include "support/gpu.h"
+#include "support/gpu/gpu.h"
 
 #define GRANULE ((size_t)2 << 20)
 

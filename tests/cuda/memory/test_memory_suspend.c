@@ -1,7 +1,7 @@
 /* Suspended buffers on GPUs: their memory is free and their addresses stay. Resumed memory is
  * zeroed, and all ranks access it as before. */
-#include "support/gpu_stream.h"
-#include "support/gpu_suspend.h"
+#include "support/gpu/gpu_stream.h"
+#include "support/gpu/gpu_suspend.h"
 #include "support/test.h"
 
 #define BUFFERS 3

@@ -1,7 +1,7 @@
 /* Multicast addresses of symmetric buffers, between emulated GPUs. */
 #include "cuda/gpu_multicast.h"
 #include "memory/symmetric/symmetric.h"
-#include "support/gpu_suspend.h"
+#include "support/gpu/gpu_suspend.h"
 
 /* Return the memory of the i-th device of the address's group. */
 static char *member_of(const char *address, unsigned i)

@@ -2,7 +2,7 @@
  * place, before its signal. */
 #include "support/test.h"
 
-#include "support/gpu.h"
+#include "support/gpu/gpu.h"
 
 #define BYTES ((size_t)300000)
 #define PIECES 7
