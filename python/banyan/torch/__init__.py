@@ -9,6 +9,7 @@ Importing it registers the backend "banyan" of ``torch.distributed``::
 
 from __future__ import annotations
 
+from ._layout import layout, local_tensors
 from ._ops import (
     all_gather,
     all_reduce,
@@ -19,17 +20,22 @@ from ._ops import (
     send_recv,
 )
 from ._process_group import ProcessGroupBanyan, register_backend
+from ._reshard import Reshard, reshard
 from ._world import world
 
 __all__ = [
     "ProcessGroupBanyan",
+    "Reshard",
     "all_gather",
     "all_reduce",
     "all_reduce_",
     "all_to_all",
     "broadcast",
+    "layout",
+    "local_tensors",
     "reduce_scatter",
     "register_backend",
+    "reshard",
     "send_recv",
     "world",
 ]

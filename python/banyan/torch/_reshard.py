@@ -1,0 +1,463 @@
+"""Reshards of state dicts: tensors and DTensors by name, planned once and kept."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import hashlib
+import itertools
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from .. import Layout, Mismatch, NotFound, Request, ReshardPlan, Tensors, Transform, World
+from .. import Reshard as LayoutReshard
+from .._reshard import agree, kept
+from ._layout import Entry, Rename, State, StateLike, build, describe, world_and_ranks
+from ._world import world as world_of
+
+#: Names of one side that an error lists, and those of them to which it adds the nearest name.
+_MAX_LISTED, _MAX_NEAREST = 200, 10
+
+
+def _matcher(patterns: Iterable[str]) -> Callable[[str], object]:
+    """Return a function that finds the names that match a pattern, as the skip of a plan does."""
+    wild = {"*": "[^.]*", "**": ".*"}
+    texts = [
+        "".join(wild.get(part, re.escape(part)) for part in re.split(r"(\*\*|\*)", pattern))
+        for pattern in patterns
+    ]
+    return re.compile("|".join(texts), re.DOTALL).fullmatch if texts else lambda _: False
+
+
+def _ties(entries: Iterable[Entry], state: State) -> list[list[Entry]]:
+    """Divide the entries into sets of equal tensors in the same memory, such as tied weights."""
+    found: dict[object, list[Entry]] = {}
+    for one in entries:
+        key: object = one.number
+        if one.local.numel() > 0:
+            key = (one.local.data_ptr(), one.local.shape, one.local.stride(), one.local.dtype)
+        tied = found.setdefault(key, [])
+        if tied and state.specs[tied[0].number] != state.specs[one.number]:
+            found[one.number] = [one]
+        else:
+            tied.append(one)
+    return list(found.values())
+
+
+def _require_apart(ties: Iterable[Sequence[Entry]], state: State) -> None:
+    """Raise if tensors of a destination overlap. Those that are not dense are not compared."""
+    spans = []
+    for one, *_ in ties:
+        local = one.local
+        if any(local.stride(d) == 0 and local.size(d) > 1 for d in range(local.dim())):
+            raise ValueError(
+                f"{state.where(one.number)} is expanded: some of its elements share memory"
+            )
+        if local.numel() > 0 and local.is_contiguous():
+            spans.append((local.data_ptr(), local.data_ptr() + local.nbytes, one.number))
+    spans.sort()
+    for (_, end, before), (start, _, index) in itertools.pairwise(spans):
+        if start < end:
+            raise ValueError(
+                f"{state.where(before)} and {state.where(index)} overlap in memory, but are not "
+                "the same tensor"
+            )
+
+
+class _Names:
+    """The names of one side on all ranks, and which of them are one tensor."""
+
+    def __init__(self, side: str, lists: Sequence[Sequence[Sequence[str]]]) -> None:
+        self.all: set[str] = set()
+        self._leaders: dict[str, str] = {}
+        for ties in lists:
+            for tied in ties:
+                self.all.update(tied)
+                for name in tied[1:]:
+                    first, second = sorted((self.leader(tied[0]), self.leader(name)))
+                    if first != second:
+                        self._leaders[second] = first
+        self._followers: dict[str, list[str]] = {}
+        for name in self._leaders:
+            self._followers.setdefault(self.leader(name), []).append(name)
+        for ties in lists if self._leaders else ():
+            seen: dict[str, str] = {}
+            for name, *_ in ties:
+                other = seen.setdefault(self.leader(name), name)
+                if other != name:
+                    raise Mismatch(
+                        f'"{other}" and "{name}" of the {side} share memory on some ranks only'
+                    )
+
+    def leader(self, name: str) -> str:
+        """Return the name that stands for all names of a tensor."""
+        while name in self._leaders:
+            name = self._leaders[name]
+        return name
+
+    def tied(self, name: str) -> list[str]:
+        """Return all names of a tensor."""
+        leader = self.leader(name)
+        return [leader, *self._followers.get(leader, ())]
+
+
+def _unmatched(what: str, names: Sequence[str], others: Sequence[str]) -> Iterator[str]:
+    """List the names that one side only has, with the nearest ones of the other side."""
+    if names:
+        yield f"{len(names)} {what}:"
+    for i, name in enumerate(names[:_MAX_LISTED]):
+        near = difflib.get_close_matches(name, others, 1) if i < _MAX_NEAREST else []
+        yield f'  "{name}"' + (f' (nearest: "{near[0]}")' if near else "")
+    if len(names) > _MAX_LISTED:
+        yield f"  and {len(names) - _MAX_LISTED} more"
+
+
+class _Match:
+    """The names of both sides on all ranks, matched. Raises on all ranks, or on none."""
+
+    def __init__(self, lists: Iterable[bytes], strict: bool) -> None:
+        read = [json.loads(zlib.decompress(one)) for one in lists]
+        self.source = _Names("source", [one[0] for one in read])
+        self.destination = _Names("destination", [one[1] for one in read])
+        self.places: dict[str, str] = {}  # the kinds of devices, and a tensor on each
+        for _, _, places in read:
+            self.places |= places
+        if len(self.places) > 1:
+            raise ValueError(
+                f"the tensors of all ranks are on one kind of device, but {_listed(self.places)}"
+            )
+        sent, missing = set[str](), []
+        for name in sorted(self.destination.all):
+            leaders = {self.source.leader(one) for one in self._fillers(name)}
+            if len(leaders) > 1:
+                tied = ", ".join(f'"{one}"' for one in sorted(self.destination.tied(name)))
+                raise Mismatch(
+                    f"{tied} of the destination are one tensor, but the source has several tensors "
+                    "for it: skip all of these names but one"
+                )
+            sent |= leaders
+            if not leaders:
+                missing.append(name)
+        unsent = sorted(name for name in self.source.all if self.source.leader(name) not in sent)
+        if strict and (missing or unsent):
+            raise NotFound(
+                "\n".join(
+                    [
+                        *_unmatched("destination tensors are in no source", missing, unsent),
+                        *_unmatched("source tensors are in no destination", unsent, missing),
+                        "give rename= or skip=, or strict=False to leave them out",
+                    ]
+                )
+            )
+        if not sent and (missing or unsent):
+            raise NotFound("no name is on both sides")
+
+    def _fillers(self, name: str) -> list[str]:
+        return [one for one in self.destination.tied(name) if one in self.source.all]
+
+    def filler(self, tied: Sequence[Entry]) -> str | None:
+        """Return the name of the source tensor that fills a destination tensor, if there is one."""
+        names = {one.name for one in tied} & self.source.all or self._fillers(tied[0].name)
+        return min(names, default=None)
+
+    def is_sent(self, tied: Sequence[Entry]) -> bool:
+        """True if a destination has a source tensor, by any of its names."""
+        return not self.destination.all.isdisjoint(self.source.tied(tied[0].name))
+
+
+def _listed(places: Mapping[str, str]) -> str:
+    return ", and ".join(f"{where} is on {place}" for place, where in places.items())
+
+
+class _Side:
+    """One side of a plan at this rank."""
+
+    layout: Layout
+    order: list[int]  # numbers of the layout's tensors in the state dict
+    set: Tensors  # of the last run
+
+    def __init__(
+        self, state: State, ranks: Mapping[int, int], rank: int, skip: Callable[[str], object]
+    ) -> None:
+        self.names, self.specs = state.names, state.specs
+        self._is_source = state.side == "source"
+        self._ties = _ties(describe(state, ranks, rank, skip), state)
+        # Empty shards tell nothing about names in the same memory.
+        self.tied_names = [
+            [one.name for one in tied] for tied in self._ties if tied[0].local.numel() > 0
+        ]
+        self.places: dict[str, str] = {}  # the devices, and a tensor on each
+        for one, *_ in self._ties:
+            self.places.setdefault(str(one.local.device), state.where(one.number))
+        if not self._is_source:
+            _require_apart(self._ties, state)
+
+    def build(self, rank: int, match: _Match) -> None:
+        """Make the layout, and the set of the tensors."""
+        entries, unused = [], []
+        for tied in self._ties:
+            if self._is_source:
+                if match.is_sent(tied):
+                    entries += [one for one in tied if one.name in match.destination.all]
+                    unused += [one for one in tied if one.name not in match.destination.all]
+                continue
+            name = match.filler(tied)
+            if name is not None:  # one of the tied tensors is filled, and so are the others
+                first = next((one for one in tied if one.name == name), tied[0])
+                entries.append(first._replace(name=name))
+                unused += [one for one in tied if one is not first]
+        self.layout, self.order = build(rank, entries, unused)
+        memory = {one.number: one.local for one in [*entries, *unused]}
+        self.set = Tensors(self.layout, [memory[i] for i in self.order])
+        self._ties = []
+
+    def is_placed_as(self, other: _Side) -> bool:
+        """True if the same tensors share memory, on the same device."""
+        return self.tied_names == other.tied_names and self.places.keys() == other.places.keys()
+
+
+class Reshard:
+    """A reshard between two state dicts: planned once, and run as often as you like.
+
+    The arguments are those of ``reshard``. State dicts of later runs have the names, shapes, types,
+    meshes and placements of those that were planned; their memory may be other memory. The plan
+    keeps the tensors of its last run allocated until ``close``.
+    """
+
+    def __init__(
+        self,
+        source: StateLike,
+        destination: StateLike,
+        *,
+        group: dist.ProcessGroup | None = None,
+        world: World | None = None,
+        ranks: Sequence[int] | None = None,
+        rename: Rename = None,
+        skip: Iterable[str] = (),
+        strict: bool = True,
+        transform: Transform | None = None,
+        backend: str | None = None,
+        min_split_bytes: int = 0,
+        max_staging_bytes: int = 0,
+        checksums: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Plan. Collective; moves nothing."""
+        self.world, self._ranks = world_and_ranks(group, world, ranks)
+        self._rename, self._skip = rename, _matcher(skip)
+        self.options: object = None  # by which `reshard` finds it
+        self._sides: list[_Side] = []
+        device, listed = None, b""
+
+        def read() -> bytes:
+            nonlocal device, listed
+            self._sides = [self._side(state) for state in self._states(source, destination)]
+            places = self._sides[1].places | self._sides[0].places
+            if len(places) > 1:
+                raise ValueError(f"the tensors of a rank are on one device, but {_listed(places)}")
+            for device, where in places.items():
+                places = {torch.device(device).type: where}
+            listed = json.dumps([*(side.tied_names for side in self._sides), places]).encode()
+            listed = zlib.compress(listed, 1)
+            return hashlib.blake2b(listed, digest_size=16).digest()
+
+        # Ranks have few different lists. The first rank that has a list sends it.
+        digests = agree(self.world, read)
+        is_first = digests.index(digests[self.world.rank]) == self.world.rank
+        lists = self.world.gather(listed if is_first else b"")
+        match = _Match([one for one in lists if one], strict)
+        if device is None and "cuda" in match.places:
+            device = f"cuda:{torch.cuda.current_device()}"
+
+        def make() -> bytes:
+            for side in self._sides:
+                side.build(self.world.rank, match)
+            return b""
+
+        agree(self.world, make)
+        self._reshard = LayoutReshard(
+            self._sides[0].layout,
+            self._sides[1].layout,
+            self.world,
+            backend=backend,
+            device=device,
+            min_split_bytes=min_split_bytes,
+            transform=transform,
+            max_staging_bytes=max_staging_bytes,
+            checksums=checksums,
+            timeout=timeout,
+        )
+
+    def _side(self, state: State) -> _Side:
+        return _Side(state, self._ranks, self.world.rank, self._skip)
+
+    def _states(self, source: StateLike, destination: StateLike) -> tuple[State, State]:
+        return State("source", source, self._rename), State("destination", destination)
+
+    @property
+    def plan(self) -> ReshardPlan:
+        """The transfers of this rank."""
+        return self._reshard.plan
+
+    @property
+    def destination(self) -> Tensors:
+        """The tensors that the last run filled, with their state and version."""
+        return self._sides[1].set
+
+    def fits(self, states: Sequence[State]) -> bool:
+        """Return True if the plan is for these state dicts. Then the next run takes their tensors.
+
+        Local. Raises if a tensor cannot be moved.
+        """
+        for side, state in zip(self._sides, states, strict=True):
+            if state.names != side.names or state.specs != side.specs:
+                return False
+            side.specs = state.specs  # next time the same objects, whose comparison is fast
+            memory = state.memory(side.order)
+            if side.set.holds(memory):
+                continue
+            if not side.is_placed_as(self._side(state)):
+                return False
+            side.set = Tensors(side.layout, memory)
+        return True
+
+    def _take(self, source: StateLike, destination: StateLike) -> tuple[State, State]:
+        states: tuple[State, State] | None = None
+
+        def take() -> bytes:
+            nonlocal states
+            states = self._states(source, destination)
+            if not self.fits(states):
+                raise Mismatch(
+                    "the state dicts are not those of the plan: names, shapes, types, meshes, "
+                    "placements, tied tensors or the device differ"
+                )
+            return b""
+
+        agree(self.world, take)
+        assert states is not None
+        return states
+
+    def _count(self, state: State) -> None:
+        """Count a change in the versions by which autograd finds tensors that were changed."""
+        changed = [state.tensors[i] for i in self._sides[1].order]
+        changed += [one._local_tensor for one in changed if isinstance(one, DTensor)]
+        try:
+            torch.autograd.graph.increment_version(changed)
+        except RuntimeError:  # inference tensors have no versions
+            torch.autograd.graph.increment_version([t for t in changed if not t.is_inference()])
+
+    def run(self, states: Sequence[State], stream: Any = None) -> Tensors:
+        """Run with state dicts that fit. Collective."""
+        try:
+            self._reshard(self._sides[0].set, self._sides[1].set, stream=stream)
+        finally:
+            self._count(states[1])
+        return self._sides[1].set
+
+    def __call__(self, source: StateLike, destination: StateLike, *, stream: Any = None) -> Tensors:
+        """Fill the destination's tensors from the source's, and return them, with their version.
+
+        Collective. On a GPU the transfers are queued in ``stream``; None: the current one.
+        """
+        return self.run(self._take(source, destination), stream)
+
+    def start(self, source: StateLike, destination: StateLike) -> Request:
+        """Start a run on the host, and return its request. Collective.
+
+        Until its ``wait`` has returned, no other call of the world is possible.
+        """
+        states = self._take(source, destination)
+        request = self._reshard.start(self._sides[0].set, self._sides[1].set)
+        self._count(states[1])
+        return request
+
+    def close(self) -> None:
+        """Free the plan. All ranks close it, at the same place among the calls of the world."""
+        self._reshard.close()
+
+    def __enter__(self) -> Reshard:
+        """Return self."""
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        """Close."""
+        self.close()
+
+
+def reshard(
+    source: StateLike,
+    destination: StateLike,
+    *,
+    group: dist.ProcessGroup | None = None,
+    world: World | None = None,
+    ranks: Sequence[int] | None = None,
+    rename: Rename = None,
+    skip: Iterable[str] = (),
+    strict: bool = True,
+    transform: Transform | None = None,
+    backend: str | None = None,
+    min_split_bytes: int = 0,
+    max_staging_bytes: int = 0,
+    checksums: bool = False,
+    timeout: float | None = None,
+    keep: bool = True,
+    stream: Any = None,
+) -> Tensors:
+    """Fill the tensors of one state dict from another one, in place. Collective.
+
+    ``source`` and ``destination`` are mappings from names to tensors, or modules; None on ranks
+    that have nothing on a side. A DTensor is the shard that its mesh and its placements say. A
+    plain tensor is the whole tensor: in a source each rank that has it may send it, in a
+    destination each rank that has it receives it. All tensors of a rank are on one device.
+
+    ``group``: the ranks that take part; None: the default group. ``world``: a world of theirs
+    instead, and ``ranks``: its rank for each rank of ``torch.distributed``, needed if the world has
+    ranks of several jobs. ``rename``: the destination's names of source tensors, a mapping or a
+    function. ``skip``: patterns of names that are left out (``*``: any characters but a dot;
+    ``**``: any). ``strict``: raise NotFound if names are on one side only; False: leave them out.
+    ``transform``: allows types to differ, such as ``banyan.Cast()``. The other options are those of
+    ``banyan.Reshard``.
+
+    The first call plans. Later calls with equal names, shapes, types, meshes, placements and
+    options run the plan again, and with the same memory cost little more than the transfers. The
+    world keeps the last 16 plans, and with each the tensors of its last run; ``keep=False`` keeps
+    nothing. Returns the destination's tensors of this rank, with ``state`` and ``version``.
+    """
+    options: dict[str, Any] = {
+        "skip": tuple(skip),
+        "strict": strict,
+        "transform": transform,
+        "backend": backend,
+        "min_split_bytes": min_split_bytes,
+        "max_staging_bytes": max_staging_bytes,
+        "checksums": checksums,
+        "timeout": timeout,
+    }
+
+    def plan() -> Reshard:
+        made = Reshard(
+            source, destination, group=group, world=world, ranks=ranks, rename=rename, **options
+        )
+        made.options = options
+        return made
+
+    @functools.cache
+    def states() -> tuple[State, State]:
+        return State("source", source, rename), State("destination", destination)
+
+    def fits(one: object) -> bool:
+        return isinstance(one, Reshard) and one.options == options and one.fits(states())
+
+    if not keep:
+        with plan() as once:
+            return once.run(states(), stream)
+    found: Reshard = kept(world if world is not None else world_of(group), fits, plan)
+    return found.run(states(), stream)
