@@ -66,7 +66,7 @@ static banyan_status take(void *owner, struct link *link, const struct wire_fram
 
 static const struct link_ops ops = {.admit = admit, .ready = ready, .frame = take};
 
-static void make_end(struct end *end, bool connects, bool sealed, uint64_t seed)
+static void make_end(struct end *end, bool connects, bool authenticated, uint64_t seed)
 {
     int sockets[2], room = 1 << 20;
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, sockets) == 0);
@@ -75,7 +75,7 @@ static void make_end(struct end *end, bool connects, bool sealed, uint64_t seed)
     pthread_mutex_init(&end->lock, NULL);
     memset(end->key, 0x42, sizeof end->key);
     link_init(end->link, sockets[0], connects, true, WIRE_PURPOSE_PEER, connects ? 1 : -1, 2);
-    end->link->sealed = sealed;
+    end->link->authenticated = authenticated;
     end->link->key = end->key;
     end->link->ops = &ops;
     end->link->owner = end;
@@ -134,11 +134,11 @@ static banyan_status carry(struct end *from, struct end *to, random_state *rando
     return feed(to, data, bytes, random);
 }
 
-static void shake_hands(struct end *left, struct end *right, bool sealed, uint64_t seed,
+static void shake_hands(struct end *left, struct end *right, bool authenticated, uint64_t seed,
                         random_state *random)
 {
-    make_end(left, true, sealed, seed);
-    make_end(right, false, sealed, seed);
+    make_end(left, true, authenticated, seed);
+    make_end(right, false, authenticated, seed);
     link_greet(left->link);
     CHECK_OK(carry(left, right, random));
     CHECK_OK(carry(right, left, random));

@@ -4,17 +4,17 @@
 
 #include "check/replay/motion.h"
 
-typedef struct chase {
+typedef struct wait_path {
     walker *path[PLACES_MOST];
     size_t count, first; /* the cycle begins at `first` */
     bool circle;
-} chase;
+} wait_path;
 
 /* Follow the waits from one block to the next until a block repeats or none is left. False for a
  * chain that joins one already reported. */
-static bool deadlock_follow(replay *all, walker *from, chase *made)
+static bool deadlock_follow(replay *all, walker *from, wait_path *made)
 {
-    *made = (chase){0};
+    *made = (wait_path){0};
     for (walker *at = from; at && made->count < PLACES_MOST;) {
         for (size_t i = 0; i < made->count; i++) {
             if (made->path[i] == at) {
@@ -51,7 +51,7 @@ static void deadlock_describe_wait(replay *all, walker *by, char *text, size_t b
              all->ranks[by->pos->rank].run, what);
 }
 
-static bool report_chase(replay *all, const chase *what)
+static bool report_wait_path(replay *all, const wait_path *what)
 {
     char text[2048] = "";
     const char *how = all->how ? all->how : "";
@@ -75,7 +75,7 @@ static bool report_chase(replay *all, const chase *what)
 }
 
 /* Rotate the cycle so that its smallest member comes first, from wherever it was found. */
-static void deadlock_turn(chase *what)
+static void deadlock_turn(wait_path *what)
 {
     size_t least = what->first, count = what->count - what->first;
     walker *kept[PLACES_MOST];
@@ -90,12 +90,12 @@ bool replay_explain_stuck(replay *all)
 {
     for (size_t i = 0; i < all->stepper.block_count; i++) {
         walker *by = &all->walkers[i];
-        chase what;
+        wait_path what;
         if (plan_position_ended(by->pos) || !all->ranks[by->pos->rank].running ||
             !deadlock_follow(all, by, &what))
             continue;
         deadlock_turn(&what);
-        if (!report_chase(all, &what))
+        if (!report_wait_path(all, &what))
             return false;
     }
     return true;

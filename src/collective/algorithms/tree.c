@@ -37,13 +37,13 @@ static void signal_children(algorithm *a, const node *at, int mesh, int thread_b
 }
 
 /* The places of a vector in a rank: slots from its children, its way up, and its way down. */
-typedef struct stations {
+typedef struct tree_slots {
     int size;
     uint64_t from_child[2], sum, down;
-} stations;
+} tree_slots;
 
 /* Reduce the rank's input with its children's data into `destination`. */
-static void reduce_children(algorithm *a, const node *at, const stations *s,
+static void reduce_children(algorithm *a, const node *at, const tree_slots *s,
                             banyan_chunk destination)
 {
     banyan_chunk sent[2];
@@ -54,7 +54,7 @@ static void reduce_children(algorithm *a, const node *at, const stations *s,
 }
 
 /* A leaf sends its input unchanged. */
-static void send_up(algorithm *a, const node *at, const stations *s)
+static void send_up(algorithm *a, const node *at, const tree_slots *s)
 {
     banyan_chunk sum =
         at->child_count ? slot_range(a, at->rank, s->sum, s->size) : input_all(a, at->rank);
@@ -62,7 +62,7 @@ static void send_up(algorithm *a, const node *at, const stations *s)
     mesh_signal(a, MESH_UP, at->rank, at->parent, UP);
 }
 
-static void pass_down(algorithm *a, const node *at, const stations *s, int thread_block)
+static void pass_down(algorithm *a, const node *at, const tree_slots *s, int thread_block)
 {
     if (!at->child_count)
         return;
@@ -71,7 +71,7 @@ static void pass_down(algorithm *a, const node *at, const stations *s, int threa
     signal_children(a, at, MESH_DOWN, thread_block);
 }
 
-static void take_from_parent(algorithm *a, const node *at, const stations *s, int thread_block)
+static void take_from_parent(algorithm *a, const node *at, const tree_slots *s, int thread_block)
 {
     mesh_wait(a, MESH_DOWN, at->rank, at->parent, thread_block);
     remote_get(a, output_range(a, at->rank, 0, s->size),
@@ -83,7 +83,7 @@ static void take_from_parent(algorithm *a, const node *at, const stations *s, in
  * read unit i - PIPELINE_UNITS. */
 void allreduce_tree(algorithm *a)
 {
-    stations s = {.size = (int)a->input_chunks};
+    tree_slots s = {.size = (int)a->input_chunks};
     s.from_child[0] = slots_take(a, s.size);
     s.from_child[1] = slots_take(a, s.size);
     s.sum = slots_take(a, s.size);
@@ -115,7 +115,7 @@ void allreduce_tree(algorithm *a)
 /* Children signal that they have read a unit, which frees its space. */
 void broadcast_tree(algorithm *a)
 {
-    stations s = {.size = 1, .down = slots_take(a, 1)};
+    tree_slots s = {.size = 1, .down = slots_take(a, 1)};
     banyan_program_loop_begin(a->program, a->unit_bytes, 1);
     for (int rank = 0; rank < a->ranks; rank++) {
         node at = tree_node_of(a, rank);
@@ -142,7 +142,7 @@ void broadcast_tree(algorithm *a)
 /* Parents signal that they have read a unit. */
 void reduce_tree(algorithm *a)
 {
-    stations s = {.size = 1};
+    tree_slots s = {.size = 1};
     s.from_child[0] = slots_take(a, 1);
     s.from_child[1] = slots_take(a, 1);
     s.sum = slots_take(a, 1);

@@ -14,26 +14,26 @@
 #define SLOT_BYTES_MAX ((size_t)1 << 40)
 
 /* A rank's parameters, exchanged before anything is created. */
-typedef struct introduction {
+typedef struct pipeline_parameters {
     unsigned char uuid[DEVICE_UUID_BYTES];
     uint64_t slot_bytes;
-    char wire[16];
-} introduction;
+    char transport[16];
+} pipeline_parameters;
 
-static const gpu_pipeline_transport_ops *const wires[] = {&gpu_pipeline_wire_peer,
-                                                          &gpu_pipeline_wire_nvshmem};
+static const gpu_pipeline_transport_ops *const transports[] = {&gpu_pipeline_peer_ops,
+                                                               &gpu_pipeline_nvshmem_ops};
 
 /* Between machines only NVSHMEM is possible. */
-static banyan_status choose_wire(const banyan_world *world, const char *name,
-                                 const gpu_pipeline_transport_ops **wire)
+static banyan_status choose_transport(const banyan_world *world, const char *name,
+                                      const gpu_pipeline_transport_ops **transport)
 {
     if (!name || !*name)
         name = getenv("BANYAN_GPU_TRANSPORT");
     if (!name || !*name)
         name = banyan_world_node_count(world) > 1 ? "nvshmem" : "peer";
-    for (size_t i = 0; i < sizeof(wires) / sizeof(wires[0]); i++)
-        if (strcmp(wires[i]->name, name) == 0) {
-            *wire = wires[i];
+    for (size_t i = 0; i < sizeof(transports) / sizeof(transports[0]); i++)
+        if (strcmp(transports[i]->name, name) == 0) {
+            *transport = transports[i];
             return BANYAN_OK;
         }
     return banyan_error_set(BANYAN_ERR_NOT_FOUND,
@@ -42,26 +42,26 @@ static banyan_status choose_wire(const banyan_world *world, const char *name,
                             name);
 }
 
-static banyan_status cuda_pipeline_introduce(const gpu_pipeline *made, introduction *said)
+static banyan_status cuda_pipeline_parameters_of(const gpu_pipeline *made, pipeline_parameters *own)
 {
-    memset(said, 0, sizeof *said);
-    said->slot_bytes = made->slot_bytes;
-    snprintf(said->wire, sizeof said->wire, "%s", made->wire_ops->name);
-    return device_identify(made->device, said->uuid);
+    memset(own, 0, sizeof *own);
+    own->slot_bytes = made->slot_bytes;
+    snprintf(own->transport, sizeof own->transport, "%s", made->transport_ops->name);
+    return device_identify(made->device, own->uuid);
 }
 
-static banyan_status cuda_pipeline_compare(gpu_pipeline *made, const introduction *all)
+static banyan_status cuda_pipeline_compare(gpu_pipeline *made, const pipeline_parameters *all)
 {
     for (int rank = 0; rank < made->ranks; rank++) {
-        const introduction *other = &all[rank];
+        const pipeline_parameters *other = &all[rank];
         if (other->slot_bytes != all[0].slot_bytes)
             return banyan_error_set(BANYAN_ERR_MISMATCH,
                                     "pipeline: rank %d opens slots of %zu bytes, rank 0 of %zu",
                                     rank, (size_t)other->slot_bytes, (size_t)all[0].slot_bytes);
-        if (strcmp(other->wire, all[0].wire) != 0)
+        if (strcmp(other->transport, all[0].transport) != 0)
             return banyan_error_set(BANYAN_ERR_MISMATCH,
                                     "pipeline: rank %d opens transport %s, rank 0 %s", rank,
-                                    other->wire, all[0].wire);
+                                    other->transport, all[0].transport);
         made->sharers += memcmp(other->uuid, all[made->rank].uuid, sizeof other->uuid) == 0;
     }
     return BANYAN_OK;
@@ -71,14 +71,14 @@ static banyan_status cuda_pipeline_compare(gpu_pipeline *made, const introductio
 static banyan_status cuda_pipeline_barrier(gpu_pipeline *made, banyan_world *world,
                                            banyan_status mine)
 {
-    introduction said, *all = calloc((size_t)made->ranks, sizeof *all);
+    pipeline_parameters own, *all = calloc((size_t)made->ranks, sizeof *all);
     if (mine == BANYAN_OK && !all)
-        mine = gpu_pipeline_no_memory((size_t)made->ranks * sizeof *all, "what ranks say");
+        mine = gpu_pipeline_no_memory((size_t)made->ranks * sizeof *all, "all ranks' parameters");
     if (mine == BANYAN_OK)
-        mine = cuda_pipeline_introduce(made, &said);
+        mine = cuda_pipeline_parameters_of(made, &own);
     banyan_status status = banyan_module_agree(world, mine);
     if (status == BANYAN_OK)
-        status = banyan_world_allgather(world, &said, sizeof said, all);
+        status = banyan_world_allgather(world, &own, sizeof own, all);
     if (status == BANYAN_OK)
         status = cuda_pipeline_compare(made, all);
     free(all);
@@ -201,8 +201,8 @@ static void gpu_pipeline_close(void *argument)
         pinned_free(closed->report);
         driver_leave();
     }
-    if (closed->wire)
-        closed->wire_ops->close(closed->wire);
+    if (closed->transport)
+        closed->transport_ops->close(closed->transport);
     free(closed);
 }
 
@@ -223,15 +223,16 @@ static banyan_status cuda_pipeline_watch_waits(gpu_pipeline *made, banyan_world 
 
 static banyan_status open_all(gpu_pipeline *made, banyan_world *world, const char *transport)
 {
-    banyan_status status = choose_wire(world, transport, &made->wire_ops);
+    banyan_status status = choose_transport(world, transport, &made->transport_ops);
     if (status == BANYAN_OK && made->slot_bytes > SLOT_BYTES_MAX)
         status =
             banyan_error_set(BANYAN_ERR_INVALID, "pipeline: slots of %zu bytes", made->slot_bytes);
     status = cuda_pipeline_barrier(made, world, status);
     if (status != BANYAN_OK)
         return status;
-    status = made->wire_ops->open(world, made->device, gpu_pipeline_recv_slot(made, SLOTS),
-                                  gpu_pipeline_words_bytes(made), &made->wire, &made->symmetric);
+    status = made->transport_ops->open(world, made->device, gpu_pipeline_recv_slot(made, SLOTS),
+                                       gpu_pipeline_words_bytes(made), &made->transport,
+                                       &made->symmetric);
     if (status == BANYAN_OK)
         status = cuda_pipeline_open_device(made);
     return status == BANYAN_OK ? cuda_pipeline_watch_waits(made, world) : status;

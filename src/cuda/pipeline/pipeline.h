@@ -20,24 +20,24 @@ typedef struct gpu_pipeline_transport_ops {
      * are zero on every rank when all ranks have returned. Collective; ranks agree on the status
      * afterwards. The device's context is not entered. */
     banyan_status (*open)(banyan_world *world, int device, size_t bytes, size_t zero_bytes,
-                          void **wire, char **local);
+                          void **transport, char **local);
     /* Local; no operation of this rank is in progress. */
-    void (*close)(void *wire);
+    void (*close)(void *transport);
 
     /* The device's context is entered; both functions queue their work. signal: add one to the
      * peer's word at `word`, after all earlier work in the stream. `signalled` counts how often
      * this rank has done so. */
-    banyan_status (*signal)(void *wire, CUstream stream, int peer, size_t word,
+    banyan_status (*signal)(void *transport, CUstream stream, int peer, size_t word,
                             uint64_t *signalled);
     /* Move bytes; after it in the stream, the source may change. If `put_signals`, it then adds one
      * to the peer's word; otherwise the caller uses `signal`. */
-    banyan_status (*put)(void *wire, CUstream stream, int peer, size_t to, size_t from,
+    banyan_status (*put)(void *transport, CUstream stream, int peer, size_t to, size_t from,
                          size_t bytes, size_t word);
     bool put_signals;
 } gpu_pipeline_transport_ops;
 
-extern const gpu_pipeline_transport_ops gpu_pipeline_wire_peer;
-extern const gpu_pipeline_transport_ops gpu_pipeline_wire_nvshmem;
+extern const gpu_pipeline_transport_ops gpu_pipeline_peer_ops;
+extern const gpu_pipeline_transport_ops gpu_pipeline_nvshmem_ops;
 
 #define SLOTS BANYAN_PIPELINE_SLOTS
 
@@ -58,8 +58,8 @@ typedef struct gpu_pipeline {
     int device, rank, ranks;
     int sharers; /* number of ranks that use the device */
     uint64_t timeout_ns;
-    const gpu_pipeline_transport_ops *wire_ops;
-    void *wire;
+    const gpu_pipeline_transport_ops *transport_ops;
+    void *transport;
     char *symmetric; /* this rank's part: words, send slots, receive slots */
     size_t slot_bytes;
     CUfunction kernel, copy_kernel;

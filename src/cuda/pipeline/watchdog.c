@@ -11,7 +11,7 @@
 #define PERIOD_NS 10000000
 
 /* Freed by the last thread that needs it. */
-typedef struct patient_call {
+typedef struct foreign_call {
     int device;
     void (*call)(void *argument);
     void *argument;
@@ -21,9 +21,9 @@ typedef struct patient_call {
     bool done, abandoned;
     banyan_status status; /* of entering the device */
     char reason[256];
-} patient_call;
+} foreign_call;
 
-static void call_free(patient_call *old)
+static void call_free(foreign_call *old)
 {
     pthread_cond_destroy(&old->changed);
     pthread_mutex_destroy(&old->lock);
@@ -32,7 +32,7 @@ static void call_free(patient_call *old)
 
 static void *call_main(void *given)
 {
-    patient_call *made = given;
+    foreign_call *made = given;
     pthread_mutex_lock(&made->lock);
     while (made->gate == HELD)
         pthread_cond_wait(&made->changed, &made->lock);
@@ -57,7 +57,7 @@ static void *call_main(void *given)
 }
 
 /* Called with the lock, which is released while the world is checked. */
-static banyan_status wait_until_done(patient_call *made, banyan_world *world, const char *name)
+static banyan_status wait_until_done(foreign_call *made, banyan_world *world, const char *name)
 {
     module_wait wait = banyan_module_wait_begin(world);
     banyan_status status = BANYAN_OK;
@@ -81,9 +81,9 @@ static banyan_status wait_until_done(patient_call *made, banyan_world *world, co
 
 /* The call's thread waits at the gate. */
 static banyan_status watchdog_begin(int device, const char *name, void (*call)(void *argument),
-                                    void *argument, patient_call **begun)
+                                    void *argument, foreign_call **begun)
 {
-    patient_call *made = calloc(1, sizeof *made);
+    foreign_call *made = calloc(1, sizeof *made);
     if (!made)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory for a thread");
     made->device = device;
@@ -103,13 +103,13 @@ static banyan_status watchdog_begin(int device, const char *name, void (*call)(v
 }
 
 /* Called with the lock. */
-static void open_gate(patient_call *made, bool sent)
+static void open_gate(foreign_call *made, bool sent)
 {
     made->gate = sent ? SENT : DROPPED;
     pthread_cond_broadcast(&made->changed);
 }
 
-static void watchdog_drop(patient_call *made)
+static void watchdog_drop(foreign_call *made)
 {
     pthread_mutex_lock(&made->lock);
     open_gate(made, false);
@@ -119,7 +119,7 @@ static void watchdog_drop(patient_call *made)
     call_free(made);
 }
 
-static banyan_status watchdog_send(patient_call *made, banyan_world *world, const char *name,
+static banyan_status watchdog_send(foreign_call *made, banyan_world *world, const char *name,
                                    watchdog_end *end)
 {
     pthread_mutex_lock(&made->lock);
@@ -137,7 +137,7 @@ static banyan_status watchdog_send(patient_call *made, banyan_world *world, cons
 banyan_status watchdog_call(banyan_world *world, int device, const char *name,
                             void (*call)(void *argument), void *argument, watchdog_end *end)
 {
-    patient_call *made;
+    foreign_call *made;
     *end = WATCHDOG_NOT_CALLED;
     RETURN_IF_FAILED(watchdog_begin(device, name, call, argument, &made));
     return watchdog_send(made, world, name, end);
@@ -147,7 +147,7 @@ banyan_status watchdog_call_together(banyan_world *world, int device, const char
                                      void (*call)(void *argument), void *argument,
                                      watchdog_end *end)
 {
-    patient_call *made = NULL;
+    foreign_call *made = NULL;
     *end = WATCHDOG_NOT_CALLED;
     banyan_status status =
         banyan_module_agree(world, watchdog_begin(device, name, call, argument, &made));

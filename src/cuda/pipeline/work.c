@@ -283,8 +283,8 @@ static banyan_status work_grant_slots(queued_work *run)
         int peer = run->of->steps[run->next_grant++].recv.peer;
         if (peer < 0)
             continue;
-        banyan_status status = of->wire_ops->signal(
-            of->wire, of->streams[STREAM_UNPACK], peer, gpu_pipeline_slot_word(of, of->rank),
+        banyan_status status = of->transport_ops->signal(
+            of->transport, of->streams[STREAM_UNPACK], peer, gpu_pipeline_slot_word(of, of->rank),
             gpu_pipeline_count(of, COUNT_SIGNALLED_SLOTS, peer));
         if (status != BANYAN_OK)
             return status;
@@ -326,19 +326,19 @@ static banyan_status queue_stamp(const queued_work *run, uint64_t round, const w
 static banyan_status queue_put(const queued_work *run, const work_batch *batch, size_t slot)
 {
     const gpu_pipeline *of = run->gpu_pipeline;
-    const gpu_pipeline_transport_ops *wire = of->wire_ops;
-    CUstream stream = of->streams[wire->put_signals ? STREAM_SEND : STREAM_SEND + (int)slot];
+    const gpu_pipeline_transport_ops *transport = of->transport_ops;
+    CUstream stream = of->streams[transport->put_signals ? STREAM_SEND : STREAM_SEND + (int)slot];
     size_t word = gpu_pipeline_batch_word(of, of->rank);
     RETURN_IF_FAILED(DRIVER(of->device, cuStreamWaitEvent, stream, of->stamped[slot], 0));
-    RETURN_IF_FAILED(wire->put(
-        of->wire, stream, batch->peer, gpu_pipeline_recv_slot(of, batch->slot),
+    RETURN_IF_FAILED(transport->put(
+        of->transport, stream, batch->peer, gpu_pipeline_recv_slot(of, batch->slot),
         gpu_pipeline_send_slot(of, (int)slot), PIPELINE_HEADER_BYTES + batch->bytes, word));
-    if (!wire->put_signals)
+    if (!transport->put_signals)
         RETURN_IF_FAILED(after_sends(run, stream));
-    if (!wire->put_signals)
+    if (!transport->put_signals)
         RETURN_IF_FAILED(
-            wire->signal(of->wire, stream, batch->peer, word,
-                         gpu_pipeline_count(of, COUNT_SIGNALLED_BATCHES, batch->peer)));
+            transport->signal(of->transport, stream, batch->peer, word,
+                              gpu_pipeline_count(of, COUNT_SIGNALLED_BATCHES, batch->peer)));
     return DRIVER(of->device, cuEventRecord, of->sent[slot], stream);
 }
 

@@ -63,7 +63,7 @@ bool binding_copies_output(const banyan_loaded_plan *loaded)
     return binding_is_staged(loaded, loaded->executor->rank, PLAN_OUTPUT) || may_work_apart(loaded);
 }
 
-struct brought {
+struct given_buffers {
     banyan_loaded_plan *loaded;
     const specialized_plan *specialized;
     int rank;
@@ -71,7 +71,7 @@ struct brought {
     bool apart;       /* in place, but the caller's buffers are not */
 };
 
-static banyan_status check_present(const struct brought *with, plan_buffer buffer)
+static banyan_status check_present(const struct given_buffers *with, plan_buffer buffer)
 {
     const banyan_plan *plan = with->loaded->plan;
     bool others = with->rank != plan->root;
@@ -106,7 +106,7 @@ banyan_status binding_check_device(const banyan_executor *executor, DLDevice dev
         executor->rank, what, address, lies_on, runs_on);
 }
 
-static banyan_status binding_check_own_device(const struct brought *with, plan_buffer buffer)
+static banyan_status binding_check_own_device(const struct given_buffers *with, plan_buffer buffer)
 {
     DLDevice device;
     const char *address = with->buffers[buffer];
@@ -121,7 +121,7 @@ static bool binding_overlap(const char *a, uint64_t a_bytes, const char *b, uint
     return a && b && a_bytes > 0 && b_bytes > 0 && a < b + b_bytes && b < a + a_bytes;
 }
 
-static banyan_status binding_check_overlap(struct brought *with)
+static banyan_status binding_check_overlap(struct given_buffers *with)
 {
     const specialized_plan *specialized = with->specialized;
     const banyan_plan *plan = with->loaded->plan;
@@ -145,7 +145,7 @@ static banyan_status binding_check_overlap(struct brought *with)
 }
 
 /* Find the offset of the caller's buffer in the symmetric memory that was given for it. */
-static banyan_status find_in_memory(const struct brought *with, plan_buffer buffer,
+static banyan_status find_in_memory(const struct given_buffers *with, plan_buffer buffer,
                                     uint64_t *offset)
 {
     const banyan_memory *memory = with->loaded->memories[buffer];
@@ -201,7 +201,8 @@ static char *staging_of(const banyan_loaded_plan *loaded, int rank, plan_buffer 
 }
 
 /* Find every rank's buffer, if all lie in symmetric memory at this rank's offset. */
-static banyan_status place_in_memory(const struct brought *with, plan_buffer buffer, char **bases)
+static banyan_status place_in_memory(const struct given_buffers *with, plan_buffer buffer,
+                                     char **bases)
 {
     const banyan_loaded_plan *loaded = with->loaded;
     const banyan_memory *memory = loaded->memories[buffer];
@@ -220,7 +221,7 @@ static banyan_status place_in_memory(const struct brought *with, plan_buffer buf
     return BANYAN_OK;
 }
 
-static void place_in_staging(const struct brought *with, plan_buffer buffer, char **bases)
+static void place_in_staging(const struct given_buffers *with, plan_buffer buffer, char **bases)
 {
     const banyan_loaded_plan *loaded = with->loaded;
     for (int r = 0; r < loaded->executor->ranks; r++) {
@@ -229,7 +230,7 @@ static void place_in_staging(const struct brought *with, plan_buffer buffer, cha
     }
 }
 
-static void plan_copy_out(const struct brought *with, binding *made, const char *from)
+static void plan_copy_out(const struct given_buffers *with, binding *made, const char *from)
 {
     char *to = with->buffers[PLAN_OUTPUT];
     if (to && to != from) {
@@ -238,7 +239,7 @@ static void plan_copy_out(const struct brought *with, binding *made, const char 
     }
 }
 
-static void plan_copy_in(const struct brought *with, binding *made, char *to)
+static void plan_copy_in(const struct given_buffers *with, binding *made, char *to)
 {
     const char *from = with->buffers[PLAN_INPUT];
     if (from && from != to && with->specialized->bytes[PLAN_INPUT] > 0) {
@@ -249,7 +250,8 @@ static void plan_copy_in(const struct brought *with, binding *made, char *to)
 }
 
 /* Bind a buffer of a plan that is not in place. */
-static banyan_status place_buffer(const struct brought *with, plan_buffer buffer, binding *made)
+static banyan_status place_buffer(const struct given_buffers *with, plan_buffer buffer,
+                                  binding *made)
 {
     banyan_loaded_plan *loaded = with->loaded;
     const reach *of = binding_reach_of(loaded, with->rank, buffer);
@@ -271,7 +273,7 @@ static banyan_status place_buffer(const struct brought *with, plan_buffer buffer
 }
 
 /* Set both bases of every rank from the base of the buffer that stands for both. */
-static void binding_fill_bases(const struct brought *with, char **bases)
+static void binding_fill_bases(const struct given_buffers *with, char **bases)
 {
     const banyan_plan *plan = with->loaded->plan;
     plan_buffer longer = with->loaded->longer;
@@ -284,7 +286,7 @@ static void binding_fill_bases(const struct brought *with, char **bases)
     }
 }
 
-static banyan_status place_both(const struct brought *with, binding *made)
+static banyan_status place_both(const struct given_buffers *with, binding *made)
 {
     banyan_loaded_plan *loaded = with->loaded;
     const banyan_plan *plan = loaded->plan;
@@ -314,10 +316,10 @@ static banyan_status place_both(const struct brought *with, binding *made)
 banyan_status binding_make(banyan_loaded_plan *loaded, const specialized_plan *specialized,
                            const void *input, void *output, binding *made)
 {
-    struct brought with = {.loaded = loaded,
-                           .specialized = specialized,
-                           .rank = loaded->executor->rank,
-                           .buffers = {(char *)input, output}};
+    struct given_buffers with = {.loaded = loaded,
+                                 .specialized = specialized,
+                                 .rank = loaded->executor->rank,
+                                 .buffers = {(char *)input, output}};
     made->specialized = NULL;
     RETURN_IF_FAILED(check_present(&with, PLAN_INPUT));
     RETURN_IF_FAILED(check_present(&with, PLAN_OUTPUT));

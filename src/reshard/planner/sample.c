@@ -10,7 +10,7 @@
 
 /* One rank's layouts and planner, made on demand and freed at once: thousands would not fit in
  * memory. */
-struct actor {
+struct sample_rank {
     int rank;
     banyan_layout *source, *destination;
     planner *planner;
@@ -18,7 +18,7 @@ struct actor {
     uint64_t allocated_before;
 };
 
-struct imagined {
+struct sample_job {
     const banyan_reshard_sample_world *world;
     const banyan_reshard_options *options;
     directory_part **parts;
@@ -30,22 +30,21 @@ struct imagined {
     void *take_context;
 };
 
-static uint64_t allocated_bytes(const struct imagined *imagined)
+static uint64_t allocated_bytes(const struct sample_job *job)
 {
     struct mallinfo2 info = mallinfo2();
-    return info.uordblks + info.hblkhd - imagined->replay_bytes;
+    return info.uordblks + info.hblkhd - job->replay_bytes;
 }
 
 /* Record the rank's peak memory: its part of the directory, plus allocations since it was made. */
-static void note_memory(const struct imagined *imagined, const struct actor *actor)
+static void note_memory(const struct sample_job *job, const struct sample_rank *of)
 {
-    if (!actor->cost)
+    if (!of->cost)
         return;
-    uint64_t now = allocated_bytes(imagined),
-             owned = directory_part_memory(imagined->parts[actor->rank]);
-    uint64_t held = owned + (now > actor->allocated_before ? now - actor->allocated_before : 0);
-    if (held > actor->cost->bytes)
-        actor->cost->bytes = held;
+    uint64_t now = allocated_bytes(job), owned = directory_part_memory(job->parts[of->rank]);
+    uint64_t held = owned + (now > of->allocated_before ? now - of->allocated_before : 0);
+    if (held > of->cost->bytes)
+        of->cost->bytes = held;
 }
 
 /* Read the clock only for measured ranks: a reading takes longer than many steps. */
@@ -61,31 +60,31 @@ static void end_step(banyan_reshard_plan_cost *cost, double began)
 }
 
 /* Keep the message of a measured owner, whose work is timed later, in one go. */
-static banyan_status keep_message(struct imagined *imagined, int owner, planner_messages *to,
-                                  int from, const control_message *message)
+static banyan_status keep_message(struct sample_job *job, int owner, planner_messages *to, int from,
+                                  const control_message *message)
 {
-    if (!imagined->costs[owner])
+    if (!job->costs[owner])
         return BANYAN_OK;
-    planner_replay *replay = &imagined->replays[owner];
+    planner_replay *replay = &job->replays[owner];
     uint64_t before = replay->bytes;
     bool kept = planner_replay_keep(replay, to, from, message->data, message->bytes);
-    imagined->replay_bytes += replay->bytes - before;
+    job->replay_bytes += replay->bytes - before;
     return kept ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-static void step_done(struct imagined *imagined)
+static void step_done(struct sample_job *job)
 {
-    imagined->steps_done++;
-    if (imagined->world->progress)
-        imagined->world->progress(imagined->world->context, imagined->steps_done,
-                                  2 * (uint64_t)imagined->world->world_size);
+    job->steps_done++;
+    if (job->world->progress)
+        job->world->progress(job->world->context, job->steps_done,
+                             2 * (uint64_t)job->world->world_size);
 }
 
-static void actor_free(struct actor *actor)
+static void sample_rank_free(struct sample_rank *of)
 {
-    planner_destroy(actor->planner);
-    banyan_layout_destroy(actor->destination);
-    banyan_layout_destroy(actor->source);
+    planner_destroy(of->planner);
+    banyan_layout_destroy(of->destination);
+    banyan_layout_destroy(of->source);
 }
 
 static banyan_status put_in_part(void *part, const char *key, const void *value, size_t bytes,
@@ -105,187 +104,185 @@ static banyan_status put_nowhere(void *part, const char *key, const void *value,
     return BANYAN_OK;
 }
 
-static banyan_status actor_make(struct imagined *imagined, int rank, struct actor *actor)
+static banyan_status sample_rank_make(struct sample_job *job, int rank, struct sample_rank *of)
 {
-    *actor = (struct actor){.rank = rank, .cost = imagined->costs[rank]};
-    actor->allocated_before = actor->cost ? allocated_bytes(imagined) : 0;
-    const banyan_reshard_sample_world *world = imagined->world;
-    RETURN_IF_FAILED(banyan_layout_create(&actor->source));
-    RETURN_IF_FAILED(banyan_layout_create(&actor->destination));
-    RETURN_IF_FAILED(world->layouts(world->context, rank, actor->source, actor->destination));
-    RETURN_IF_FAILED(banyan_layout_check_as(actor->source, BANYAN_SOURCE));
-    return banyan_layout_check_as(actor->destination, BANYAN_DESTINATION);
+    *of = (struct sample_rank){.rank = rank, .cost = job->costs[rank]};
+    of->allocated_before = of->cost ? allocated_bytes(job) : 0;
+    const banyan_reshard_sample_world *world = job->world;
+    RETURN_IF_FAILED(banyan_layout_create(&of->source));
+    RETURN_IF_FAILED(banyan_layout_create(&of->destination));
+    RETURN_IF_FAILED(world->layouts(world->context, rank, of->source, of->destination));
+    RETURN_IF_FAILED(banyan_layout_check_as(of->source, BANYAN_SOURCE));
+    return banyan_layout_check_as(of->destination, BANYAN_DESTINATION);
 }
 
-static banyan_status actor_describe(struct imagined *imagined, struct actor *actor,
-                                    planner_put_fn put)
+static banyan_status sample_rank_describe(struct sample_job *job, struct sample_rank *of,
+                                          planner_put_fn put)
 {
-    RETURN_IF_FAILED(planner_create(actor->rank, imagined->world->world_size, actor->source,
-                                    actor->destination, imagined->options, &actor->planner));
-    return planner_describe(actor->planner, put, imagined->parts[actor->rank]);
+    RETURN_IF_FAILED(planner_create(of->rank, job->world->world_size, of->source, of->destination,
+                                    job->options, &of->planner));
+    return planner_describe(of->planner, put, job->parts[of->rank]);
 }
 
 /* First half: every rank publishes its records. */
 
-static banyan_status absorb_all(struct imagined *imagined, int from,
-                                const control_message *messages, size_t count)
+static banyan_status absorb_all(struct sample_job *job, int from, const control_message *messages,
+                                size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         int owner = messages[i].rank;
+        RETURN_IF_FAILED(keep_message(job, owner, &job->replays[owner].puts, from, &messages[i]));
         RETURN_IF_FAILED(
-            keep_message(imagined, owner, &imagined->replays[owner].puts, from, &messages[i]));
-        RETURN_IF_FAILED(directory_part_absorb(imagined->parts[owner], from, messages[i].data,
-                                               messages[i].bytes));
+            directory_part_absorb(job->parts[owner], from, messages[i].data, messages[i].bytes));
     }
     return BANYAN_OK;
 }
 
-static banyan_status sample_describe(struct imagined *imagined, int rank)
+static banyan_status sample_describe(struct sample_job *job, int rank)
 {
-    struct actor actor;
+    struct sample_rank of;
     control_message *messages = NULL;
     size_t count = 0;
-    banyan_status status = actor_make(imagined, rank, &actor);
-    double began = sample_begin_step(actor.cost);
+    banyan_status status = sample_rank_make(job, rank, &of);
+    double began = sample_begin_step(of.cost);
     if (status == BANYAN_OK)
-        status = actor_describe(imagined, &actor, put_in_part);
+        status = sample_rank_describe(job, &of, put_in_part);
     if (status == BANYAN_OK)
-        status = directory_part_take_puts(imagined->parts[rank], &messages, &count);
-    end_step(actor.cost, began);
-    note_memory(imagined, &actor);
+        status = directory_part_take_puts(job->parts[rank], &messages, &count);
+    end_step(of.cost, began);
+    note_memory(job, &of);
     if (status == BANYAN_OK)
-        status = absorb_all(imagined, rank, messages, count);
+        status = absorb_all(job, rank, messages, count);
     control_messages_free(messages, count);
-    actor_free(&actor);
+    sample_rank_free(&of);
     return status;
 }
 
 /* Second half: every rank asks, and the measured ranks plan. */
 
-static banyan_status sample_answer_all(struct imagined *imagined, int from, int round,
+static banyan_status sample_answer_all(struct sample_job *job, int from, int round,
                                        const control_message *questions, size_t count,
                                        control_message *answers)
 {
     for (size_t i = 0; i < count; i++) {
         int owner = questions[i].rank;
         answers[i].rank = owner;
-        RETURN_IF_FAILED(keep_message(imagined, owner, &imagined->replays[owner].questions[round],
-                                      from, &questions[i]));
-        RETURN_IF_FAILED(directory_part_answer(imagined->parts[owner], questions[i].data,
+        RETURN_IF_FAILED(
+            keep_message(job, owner, &job->replays[owner].questions[round], from, &questions[i]));
+        RETURN_IF_FAILED(directory_part_answer(job->parts[owner], questions[i].data,
                                                questions[i].bytes, &answers[i].data,
                                                &answers[i].bytes));
     }
     return BANYAN_OK;
 }
 
-static banyan_status ask_round(struct imagined *imagined, struct actor *actor, int round)
+static banyan_status ask_round(struct sample_job *job, struct sample_rank *of, int round)
 {
-    directory_part *part = imagined->parts[actor->rank];
+    directory_part *part = job->parts[of->rank];
     control_message *questions = NULL, *answers = NULL;
     size_t key_count, count = 0;
     const char *const *keys;
-    double began = sample_begin_step(actor->cost);
-    banyan_status status = planner_ask(actor->planner, &key_count, &keys);
+    double began = sample_begin_step(of->cost);
+    banyan_status status = planner_ask(of->planner, &key_count, &keys);
     if (status == BANYAN_OK)
         status = directory_part_ask(part, key_count, keys, &questions, &count);
-    end_step(actor->cost, began);
+    end_step(of->cost, began);
     if (status != BANYAN_OK)
         return status;
     answers = calloc(count ? count : 1, sizeof *answers);
-    status = answers ? sample_answer_all(imagined, actor->rank, round, questions, count, answers)
+    status = answers ? sample_answer_all(job, of->rank, round, questions, count, answers)
                      : error_no_memory(count * sizeof *answers, "the directory's answers");
-    began = sample_begin_step(actor->cost);
+    began = sample_begin_step(of->cost);
     if (status == BANYAN_OK)
-        status = directory_part_visit(part, answers, count, planner_receive, actor->planner);
-    end_step(actor->cost, began);
-    note_memory(imagined, actor);
+        status = directory_part_visit(part, answers, count, planner_receive, of->planner);
+    end_step(of->cost, began);
+    note_memory(job, of);
     control_messages_free(answers, answers ? count : 0);
     control_messages_free(questions, count);
     return status;
 }
 
 /* Run the checks of a first run. */
-static banyan_status sample_prove(const struct actor *actor, const planner_result *result)
+static banyan_status sample_prove(const struct sample_rank *of, const planner_result *result)
 {
-    const check_rank part = {actor->rank, actor->source, actor->destination, result};
+    const check_rank part = {of->rank, of->source, of->destination, result};
     double began = planner_processor_s();
     banyan_status status = check_rank_sound(&part);
-    actor->cost->prove_seconds = planner_processor_s() - began;
+    of->cost->prove_seconds = planner_processor_s() - began;
     return status;
 }
 
-static banyan_status sample_derive(const struct imagined *imagined, const struct actor *actor)
+static banyan_status sample_derive(const struct sample_job *job, const struct sample_rank *of)
 {
     planner_result result = {0};
-    double began = sample_begin_step(actor->cost);
-    banyan_status status = planner_derive(actor->planner, &result);
+    double began = sample_begin_step(of->cost);
+    banyan_status status = planner_derive(of->planner, &result);
     if (status == BANYAN_OK)
-        status = planner_check_whole_source(actor->planner);
-    end_step(actor->cost, began);
-    note_memory(imagined, actor);
-    if (status == BANYAN_OK && imagined->take)
-        return imagined->take(imagined->take_context, actor->rank, &result);
+        status = planner_check_whole_source(of->planner);
+    end_step(of->cost, began);
+    note_memory(job, of);
+    if (status == BANYAN_OK && job->take)
+        return job->take(job->take_context, of->rank, &result);
     if (status == BANYAN_OK) {
-        actor->cost->transfers = result.send_count + result.recv_count;
+        of->cost->transfers = result.send_count + result.recv_count;
         for (size_t i = 0; i < result.recv_count; i++)
-            actor->cost->transfer_bytes += result.recvs[i].bytes;
-        status = sample_prove(actor, &result);
+            of->cost->transfer_bytes += result.recvs[i].bytes;
+        status = sample_prove(of, &result);
     }
     planner_result_free(&result);
     return status;
 }
 
-static banyan_status sample_ask(struct imagined *imagined, int rank)
+static banyan_status sample_ask(struct sample_job *job, int rank)
 {
-    struct actor actor;
-    banyan_status status = actor_make(imagined, rank, &actor);
+    struct sample_rank of;
+    banyan_status status = sample_rank_make(job, rank, &of);
     if (status == BANYAN_OK)
-        status = actor_describe(imagined, &actor, put_nowhere);
+        status = sample_rank_describe(job, &of, put_nowhere);
     for (int round = 0; round < PLANNER_ROUNDS && status == BANYAN_OK; round++)
-        status = ask_round(imagined, &actor, round);
-    if (status == BANYAN_OK && (actor.cost || imagined->take))
-        status = sample_derive(imagined, &actor);
-    actor_free(&actor);
+        status = ask_round(job, &of, round);
+    if (status == BANYAN_OK && (of.cost || job->take))
+        status = sample_derive(job, &of);
+    sample_rank_free(&of);
     return status;
 }
 
-static banyan_status replay_owners(const struct imagined *imagined)
+static banyan_status replay_owners(const struct sample_job *job)
 {
-    int size = imagined->world->world_size;
+    int size = job->world->world_size;
     for (int rank = 0; rank < size; rank++)
-        if (imagined->costs[rank])
-            RETURN_IF_FAILED(
-                planner_replay_run(&imagined->replays[rank], rank, size, imagined->costs[rank]));
+        if (job->costs[rank])
+            RETURN_IF_FAILED(planner_replay_run(&job->replays[rank], rank, size, job->costs[rank]));
     return BANYAN_OK;
 }
 
-static banyan_status sample_play(struct imagined *imagined)
+static banyan_status sample_play(struct sample_job *job)
 {
-    int size = imagined->world->world_size;
+    int size = job->world->world_size;
     for (int rank = 0; rank < size; rank++)
-        RETURN_IF_FAILED(directory_part_create(rank, size, &imagined->parts[rank]));
+        RETURN_IF_FAILED(directory_part_create(rank, size, &job->parts[rank]));
     for (int rank = 0; rank < size; rank++) {
-        RETURN_IF_FAILED(sample_describe(imagined, rank));
-        step_done(imagined);
+        RETURN_IF_FAILED(sample_describe(job, rank));
+        step_done(job);
     }
     for (int rank = 0; rank < size; rank++) {
-        RETURN_IF_FAILED(sample_ask(imagined, rank));
-        step_done(imagined);
+        RETURN_IF_FAILED(sample_ask(job, rank));
+        step_done(job);
     }
-    return replay_owners(imagined);
+    return replay_owners(job);
 }
 
 /* Set where each rank's cost is kept. */
-static banyan_status sample_choose_ranks(struct imagined *imagined, const int *ranks, int count,
+static banyan_status sample_choose_ranks(struct sample_job *job, const int *ranks, int count,
                                          banyan_reshard_plan_cost *costs)
 {
-    int size = imagined->world->world_size;
+    int size = job->world->world_size;
     for (int i = 0; i < count; i++) {
-        if (ranks[i] < 0 || ranks[i] >= size || imagined->costs[ranks[i]])
+        if (ranks[i] < 0 || ranks[i] >= size || job->costs[ranks[i]])
             return error_set(BANYAN_ERR_INVALID,
                              "rank %d cannot be sampled (once) from a world of %d", ranks[i], size);
         costs[i] = (banyan_reshard_plan_cost){.rank = ranks[i]};
-        imagined->costs[ranks[i]] = &costs[i];
+        job->costs[ranks[i]] = &costs[i];
     }
     return BANYAN_OK;
 }
@@ -305,30 +302,30 @@ static banyan_status sample_imagine(const banyan_reshard_sample_world *world,
     banyan_reshard_options chosen = BANYAN_RESHARD_OPTIONS_INIT;
     RETURN_IF_FAILED(options_take(options, "BANYAN_RESHARD_OPTIONS_INIT", &chosen, sizeof chosen));
     size_t size = (size_t)world->world_size;
-    struct imagined imagined = {
+    struct sample_job job = {
         .world = world, .options = &chosen, .take = take, .take_context = take_context};
     banyan_reshard_plan_cost *found = calloc((size_t)count + 1, sizeof *found);
     banyan_status status = BANYAN_ERR_NO_MEMORY;
-    imagined.parts = calloc(size, sizeof *imagined.parts);
-    imagined.costs = calloc(size, sizeof *imagined.costs);
-    imagined.replays = calloc(size, sizeof *imagined.replays);
-    if (!imagined.parts || !imagined.costs || !imagined.replays || !found) {
-        error_no_memory(size * sizeof *imagined.parts, "an imagined world");
+    job.parts = calloc(size, sizeof *job.parts);
+    job.costs = calloc(size, sizeof *job.costs);
+    job.replays = calloc(size, sizeof *job.replays);
+    if (!job.parts || !job.costs || !job.replays || !found) {
+        error_no_memory(size * sizeof *job.parts, "an job world");
         goto free_imagined;
     }
-    status = sample_choose_ranks(&imagined, ranks, count, found);
+    status = sample_choose_ranks(&job, ranks, count, found);
     if (status == BANYAN_OK)
-        status = sample_play(&imagined);
+        status = sample_play(&job);
     if (status == BANYAN_OK && count > 0)
         memcpy(costs, found, (size_t)count * sizeof *costs);
     for (size_t rank = 0; rank < size; rank++) {
-        planner_replay_free(&imagined.replays[rank]);
-        directory_part_destroy(imagined.parts[rank]);
+        planner_replay_free(&job.replays[rank]);
+        directory_part_destroy(job.parts[rank]);
     }
 free_imagined:
-    free(imagined.replays);
-    free(imagined.costs);
-    free(imagined.parts);
+    free(job.replays);
+    free(job.costs);
+    free(job.parts);
     free(found);
     return status;
 }

@@ -241,12 +241,12 @@ banyan_box planner_grid_part(const planner_grid *grid, const banyan_box *box, in
 /* Division of one box between the holders of a source, for the holders of a destination. Part p
  * for the t-th destination has number t · parts + p. The source's holder (base + number) mod
  * holders sends it. So each holder sends ⌊n ÷ holders⌋ or one more of n parts. */
-typedef struct deal {
+typedef struct box_division {
     banyan_box box;
     planner_grid grid;
     int64_t base;
     int64_t holders;
-} deal;
+} box_division;
 
 /* Return the number of the box among boxes of its size that tile the tensor. With it, the boxes of
  * a regular layout begin at consecutive holders. */
@@ -281,12 +281,12 @@ static int64_t parts_wanted(int64_t senders, int64_t receivers)
     return parts < senders ? parts : senders;
 }
 
-static deal deal_of(const planner_tensor *tensor, const planner_held *source,
-                    const planner_held *destination, const banyan_box *box)
+static box_division division_of(const planner_tensor *tensor, const planner_held *source,
+                                const planner_held *destination, const banyan_box *box)
 {
     uint64_t min_elems = tensor->min_split_bytes / tensor->elem_bytes +
                          (tensor->min_split_bytes % tensor->elem_bytes != 0);
-    deal made = {
+    box_division made = {
         .box = *box,
         .grid = planner_grid_of(
             box, parts_wanted(source->holders.count, destination->holders.count), min_elems),
@@ -391,11 +391,12 @@ static bool append_received(share_work *work, const planner_held *destination, i
 {
     const planner_held *from = &work->tensor->sources[source];
     for (size_t g = 0; g < work->given.count; g++) {
-        deal dealt = deal_of(work->tensor, from, destination, &work->given.data[g]);
-        for (int64_t p = 0; p < dealt.grid.count; p++) {
-            int64_t number = index * dealt.grid.count + p;
-            int sender = planner_holders_at(&from->holders, (dealt.base + number) % dealt.holders);
-            banyan_box part = planner_grid_part(&dealt.grid, &dealt.box, p);
+        box_division division = division_of(work->tensor, from, destination, &work->given.data[g]);
+        for (int64_t p = 0; p < division.grid.count; p++) {
+            int64_t number = index * division.grid.count + p;
+            int sender =
+                planner_holders_at(&from->holders, (division.base + number) % division.holders);
+            banyan_box part = planner_grid_part(&division.grid, &division.box, p);
             if (!append_share(work, &part, SIZE_MAX, sender, source))
                 return false;
         }
@@ -427,15 +428,16 @@ banyan_status planner_shares_received(const planner_tensor *tensor, const planne
 }
 
 static bool append_sent(share_work *work, size_t source, int64_t index, int rank,
-                        const planner_held *destination, const deal *dealt)
+                        const planner_held *destination, const box_division *division)
 {
-    int64_t numbers = destination->holders.count * dealt->grid.count;
-    int64_t number = (index - dealt->base + dealt->holders) % dealt->holders;
-    for (; number < numbers; number += dealt->holders) {
-        int receiver = planner_holders_at(&destination->holders, number / dealt->grid.count);
+    int64_t numbers = destination->holders.count * division->grid.count;
+    int64_t number = (index - division->base + division->holders) % division->holders;
+    for (; number < numbers; number += division->holders) {
+        int receiver = planner_holders_at(&destination->holders, number / division->grid.count);
         if (receiver == rank)
             continue;
-        banyan_box part = planner_grid_part(&dealt->grid, &dealt->box, number % dealt->grid.count);
+        banyan_box part =
+            planner_grid_part(&division->grid, &division->box, number % division->grid.count);
         if (!share_find_own(work, &part, receiver) ||
             !append_share(work, &part, SIZE_MAX, receiver, source))
             return false;
@@ -449,8 +451,9 @@ banyan_status planner_shares_sent(const planner_tensor *tensor, size_t source, i
     share_work work = {.tensor = tensor, .shares = shares};
     bool ok = find_given(&work, source, &destination->box);
     for (size_t g = 0; g < work.given.count && ok; g++) {
-        deal dealt = deal_of(tensor, &tensor->sources[source], destination, &work.given.data[g]);
-        ok = append_sent(&work, source, index, rank, destination, &dealt);
+        box_division division =
+            division_of(tensor, &tensor->sources[source], destination, &work.given.data[g]);
+        ok = append_sent(&work, source, index, rank, destination, &division);
     }
     sharing_free(&work);
     return ok ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;

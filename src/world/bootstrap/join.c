@@ -261,19 +261,20 @@ banyan_status joiner_join(struct joiner *joiner, const struct rendezvous_place *
     for (;;) {
         joiner->request.timeout_ns = deadline_left_ns(deadline_ns);
         status = ask_everywhere(joiner, place, joiner->ends_ns);
-        if (!place->patient || !may_try_again(joiner, status) || deadline_left_ns(deadline_ns) == 0)
+        if (!place->may_start_late || !may_try_again(joiner, status) ||
+            deadline_left_ns(deadline_ns) == 0)
             break;
         if (interrupt_requested())
             return join_interrupted(joiner);
         log_search(joiner, place, status, began_ns, &log_ns);
         pause_a_little();
     }
-    if (place->patient && may_try_again(joiner, status))
+    if (place->may_start_late && may_try_again(joiner, status))
         status = error_set(BANYAN_ERR_TIMEOUT,
                            "rank %d of %d waited %.1f s for rank 0: %s%s; " TIMEOUT_HINT, rank,
                            world_size, (double)request->timeout_ns / 1e9, banyan_last_error(),
                            other_text(place, other));
-    if (!place->patient)
+    if (!place->may_start_late)
         joiner->host[0] = '\0';
     if (status == BANYAN_OK)
         complete_addresses(joiner);
@@ -324,7 +325,7 @@ bool join_report(const struct rendezvous_place *place, const struct join_request
         return false;
     do {
         (void)ask_everywhere(&joiner, place, deadline_ns);
-        if (joiner.has_reason || !place->patient)
+        if (joiner.has_reason || !place->may_start_late)
             break;
         pause_a_little();
     } while (deadline_left_ns(deadline_ns) > 0);

@@ -198,7 +198,7 @@ bool rendezvous_has_other_secret(const struct rendezvous_place *place, char who[
 {
     char line[256], name[ADDRESS_NAME_BYTES];
     bool found = false;
-    FILE *sockets = place->local && place->patient ? fopen("/proc/net/unix", "re") : NULL;
+    FILE *sockets = place->local && place->may_start_late ? fopen("/proc/net/unix", "re") : NULL;
     while (sockets && !found && fgets(line, sizeof line, sockets)) {
         const char *at = strchr(line, '@');
         if (!at || strncmp(at + 1, place->name, PREFIX_CHARACTERS) != 0)
@@ -216,7 +216,7 @@ banyan_status rendezvous_place_of_job(const struct identity *identity,
 {
     if (sodium_init() < 0)
         return error_set(BANYAN_ERR_SYSTEM, "libsodium finds no source of random numbers");
-    struct rendezvous_place found = {.patient = true};
+    struct rendezvous_place found = {.may_start_late = true};
     found.local = identity->job[0] && identity->local_size == identity->world_size;
     if (identity->has_secret)
         key_of_secret(identity->secret, found.key);

@@ -29,11 +29,11 @@
 #define NEWS_BYTES 512
 
 /* A rank's state at the rendezvous. */
-struct seat {
+struct rank_entry {
     struct link *link; /* NULL: not connected */
     struct join_request request;
     uint64_t gives_up_ns;
-    bool gave_up, died; /* the last process in this seat */
+    bool gave_up, died; /* the last process of this rank */
     bool came;          /* a process was here, or none will be */
     bool ready;         /* has the table, and accepts connections */
 };
@@ -56,7 +56,7 @@ struct rendezvous {
     const error_kept *refuses; /* refuses every rank; NULL: only invalid requests */
     uint64_t refuses_until_ns;
     int refused;
-    struct seat *seats;
+    struct rank_entry *entries;
     /* when the first rank joined, and when the next status line is due */
     uint64_t came_ns, news_ns;
     error_kept failure;     /* of a rank: sent to ranks that join later */
@@ -98,9 +98,9 @@ static banyan_status fix_world_size(struct rendezvous *rendezvous, int rank, int
         rendezvous->lacks = error_keep(
             descriptors_check_hosting(world_size, world_size - count_connections(rendezvous)));
     RETURN_IF_FAILED(error_again(&rendezvous->lacks));
-    rendezvous->seats = calloc((size_t)world_size, sizeof *rendezvous->seats);
-    if (!rendezvous->seats)
-        return error_no_memory((size_t)world_size * sizeof *rendezvous->seats,
+    rendezvous->entries = calloc((size_t)world_size, sizeof *rendezvous->entries);
+    if (!rendezvous->entries)
+        return error_no_memory((size_t)world_size * sizeof *rendezvous->entries,
                                "the ranks that join");
     rendezvous->world_size = world_size;
     rendezvous->sized_by = rank;
@@ -113,7 +113,7 @@ static banyan_status check_size(struct rendezvous *rendezvous, const struct join
     if (world_size < 1 || world_size > BANYAN_MAX_RANKS || rank < 0 || rank >= world_size)
         return error_set(BANYAN_ERR_MISMATCH, "rank %d does not exist in a world of %d", rank,
                          world_size);
-    if (!rendezvous->seats)
+    if (!rendezvous->entries)
         RETURN_IF_FAILED(fix_world_size(rendezvous, rank, world_size));
     if (world_size != rendezvous->world_size)
         return error_set(BANYAN_ERR_MISMATCH,
@@ -127,32 +127,32 @@ static banyan_status check_request(struct rendezvous *rendezvous,
 {
     int rank = request->rank, world_size = request->world_size;
     RETURN_IF_FAILED(check_size(rendezvous, request));
-    const struct seat *seat = &rendezvous->seats[rank];
+    const struct rank_entry *entry = &rendezvous->entries[rank];
     if (rendezvous->phase == ALL_READY)
         return error_set(BANYAN_ERR_MISMATCH,
                          "rank %d comes again, and the world of %d ranks is open already", rank,
                          world_size);
-    if (seat->link)
+    if (entry->link)
         return error_set(BANYAN_ERR_MISMATCH,
                          "two processes say that they are rank %d of %d: pid %d on node %s came "
                          "first, then pid %d on node %s",
-                         rank, world_size, seat->request.self.pid, seat->request.self.host,
+                         rank, world_size, entry->request.self.pid, entry->request.self.host,
                          request->self.pid, request->self.host);
     return BANYAN_OK;
 }
 
 /* Send a rank the reason, and disconnect it. A rank that cannot be reached connects again and gets
  * the reason then. */
-static void rendezvous_dismiss(struct rendezvous *rendezvous, struct seat *seat,
+static void rendezvous_dismiss(struct rendezvous *rendezvous, struct rank_entry *entry,
                                const error_kept *why)
 {
-    struct link *link = seat->link;
+    struct link *link = entry->link;
     pthread_mutex_lock(&rendezvous->reactor.lock);
     bool informed = link_refuse(link, why->status, why->message) == BANYAN_OK;
     if (!informed)
         shutdown(link->fd, SHUT_RDWR);
     pthread_mutex_unlock(&rendezvous->reactor.lock);
-    *seat = (struct seat){.request = seat->request, .came = informed};
+    *entry = (struct rank_entry){.request = entry->request, .came = informed};
     reactor_drop(&rendezvous->reactor, link, why->status);
 }
 
@@ -161,8 +161,8 @@ static void call_off(struct rendezvous *rendezvous, const error_kept *why)
 {
     log_info("the rendezvous: the world is not opened: %s", why->message);
     for (int rank = 0; rank < rendezvous->world_size; rank++) {
-        if (rendezvous->seats[rank].link)
-            rendezvous_dismiss(rendezvous, &rendezvous->seats[rank], why);
+        if (rendezvous->entries[rank].link)
+            rendezvous_dismiss(rendezvous, &rendezvous->entries[rank], why);
     }
     bytes_writer_free(&rendezvous->table);
     rendezvous->table = (bytes_writer){0};
@@ -187,7 +187,7 @@ static error_kept name_failure(int rank, const error_kept *why)
 static void call_off_for(struct rendezvous *rendezvous, int rank, const error_kept *why)
 {
     rendezvous->failure = name_failure(rank, why);
-    rendezvous->seats[rank].came = true;
+    rendezvous->entries[rank].came = true;
     call_off(rendezvous, &rendezvous->failure);
 }
 
@@ -203,7 +203,7 @@ static void call_off_here(struct rendezvous *rendezvous, banyan_status status)
 /* Give up because a rank is lost while others may have the table. */
 static void call_off_for_loss(struct rendezvous *rendezvous)
 {
-    const struct member *lost = &rendezvous->seats[rendezvous->lost].request.self;
+    const struct member *lost = &rendezvous->entries[rendezvous->lost].request.self;
     error_kept why = error_keep(error_set(BANYAN_ERR_PEER_LOST,
                                           "rank %d (pid %d on node %s) died while the world was "
                                           "opened",
@@ -216,7 +216,7 @@ static void rendezvous_write_table(struct rendezvous *rendezvous)
 {
     table_write(&rendezvous->table, rendezvous->world_size);
     for (int rank = 0; rank < rendezvous->world_size; rank++)
-        member_write(&rendezvous->table, &rendezvous->seats[rank].request.self);
+        member_write(&rendezvous->table, &rendezvous->entries[rank].request.self);
     rendezvous->phase = PREPARING;
 }
 
@@ -229,7 +229,7 @@ static void hand_out_table(struct rendezvous *rendezvous)
     pthread_mutex_lock(&rendezvous->reactor.lock);
     while (status == BANYAN_OK && rendezvous->handed < rendezvous->world_size &&
            rendezvous->handed - rendezvous->ready < HANDED_AT_ONCE) {
-        struct link *link = rendezvous->seats[rendezvous->handed++].link;
+        struct link *link = rendezvous->entries[rendezvous->handed++].link;
         if (link) {
             status = link_send(link, &frame, table->data, -1);
             reactor_update(&rendezvous->reactor, link);
@@ -250,7 +250,7 @@ static void let_go(struct rendezvous *rendezvous)
     rendezvous->ends_ns = deadline_after(FAREWELL_NS);
     pthread_mutex_lock(&rendezvous->reactor.lock);
     for (int rank = 0; rank < rendezvous->world_size; rank++) {
-        struct link *link = rendezvous->seats[rank].link;
+        struct link *link = rendezvous->entries[rank].link;
         if (link) {
             if (link_send(link, &frame, NULL, -1) != BANYAN_OK)
                 shutdown(link->fd, SHUT_RDWR);
@@ -267,7 +267,7 @@ static void rendezvous_send_news(struct rendezvous *rendezvous, const char *text
     log_info("the rendezvous: %s", text);
     pthread_mutex_lock(&rendezvous->reactor.lock);
     for (int rank = 0; rank < rendezvous->world_size && most > 0; rank++) {
-        struct link *link = rendezvous->seats[rank].link;
+        struct link *link = rendezvous->entries[rank].link;
         if (!link || link->closed)
             continue;
         link_send(link, &frame, text, -1);
@@ -289,11 +289,11 @@ static banyan_status rendezvous_refuse_newcomer(struct rendezvous *rendezvous, s
 }
 
 /* A rank that was informed of a failure and connects again starts over. */
-static banyan_status check_failure(struct rendezvous *rendezvous, struct seat *seat)
+static banyan_status check_failure(struct rendezvous *rendezvous, struct rank_entry *entry)
 {
-    if (seat->came)
+    if (entry->came)
         rendezvous->failure.status = BANYAN_OK;
-    seat->came = true;
+    entry->came = true;
     return error_again(&rendezvous->failure);
 }
 
@@ -313,24 +313,24 @@ static banyan_status take_join(struct rendezvous *rendezvous, struct link *link,
     if (status == BANYAN_OK && rendezvous->phase == PREPARING)
         call_off_for_loss(rendezvous);
     if (status == BANYAN_OK)
-        status = check_failure(rendezvous, &rendezvous->seats[request.rank]);
+        status = check_failure(rendezvous, &rendezvous->entries[request.rank]);
     if (status != BANYAN_OK)
         return rendezvous_refuse_newcomer(rendezvous, link, status);
     struct address remote = {.bytes = sizeof remote.socket};
-    if (link->sealed &&
+    if (link->authenticated &&
         getpeername(link->fd, (struct sockaddr *)&remote.socket, &remote.bytes) == 0)
         request.self.tcp = address_with_port(&remote, request.self.port);
-    struct seat *seat = &rendezvous->seats[request.rank];
+    struct rank_entry *entry = &rendezvous->entries[request.rank];
     char text[NEWS_BYTES];
-    if (seat->died) {
+    if (entry->died) {
         snprintf(text, sizeof text, "rank %d (pid %d on node %s) has taken its place", request.rank,
                  request.self.pid, request.self.host);
         rendezvous_send_news(rendezvous, text, rendezvous->world_size);
     }
-    *seat = (struct seat){.link = link,
-                          .request = request,
-                          .gives_up_ns = deadline_after(request.timeout_ns),
-                          .came = true};
+    *entry = (struct rank_entry){.link = link,
+                                 .request = request,
+                                 .gives_up_ns = deadline_after(request.timeout_ns),
+                                 .came = true};
     if (rendezvous->joined++ == 0)
         rendezvous->news_ns = (rendezvous->came_ns = time_now_ns()) + log_wait_period_ns();
     log_debug("rank %d of %d (pid %d) joins", request.rank, request.world_size, request.self.pid);
@@ -339,20 +339,21 @@ static banyan_status take_join(struct rendezvous *rendezvous, struct link *link,
 
 static banyan_status take_ready(struct rendezvous *rendezvous, const struct link *link)
 {
-    struct seat *seat = rendezvous->phase == PREPARING ? &rendezvous->seats[link->rank] : NULL;
-    if (!seat || seat->link != link || seat->ready)
+    struct rank_entry *entry =
+        rendezvous->phase == PREPARING ? &rendezvous->entries[link->rank] : NULL;
+    if (!entry || entry->link != link || entry->ready)
         return error_set(BANYAN_ERR_FORMAT, "%s is ready for a world that is not opened",
                          link->who);
-    seat->ready = true;
+    entry->ready = true;
     rendezvous->ready++;
     return BANYAN_OK;
 }
 
 /* True if another process claims a connected rank; the claim is refused. */
-static bool is_of_another(const struct seat *seat, const struct member *self)
+static bool is_of_another(const struct rank_entry *entry, const struct member *self)
 {
-    const struct member *here = &seat->request.self;
-    return seat->link && (here->pid != self->pid || strcmp(here->node, self->node) != 0);
+    const struct member *here = &entry->request.self;
+    return entry->link && (here->pid != self->pid || strcmp(here->node, self->node) != 0);
 }
 
 /* Take a failure report; the answer acknowledges it. */
@@ -368,7 +369,7 @@ static banyan_status rendezvous_take_failure(struct rendezvous *rendezvous, stru
     if (status == BANYAN_OK)
         status = check_size(rendezvous, &request);
     if (status == BANYAN_OK && rendezvous->phase != ALL_READY &&
-        !is_of_another(&rendezvous->seats[request.rank], &request.self)) {
+        !is_of_another(&rendezvous->entries[request.rank], &request.self)) {
         call_off_for(rendezvous, request.rank, &why);
         status = error_again(&rendezvous->failure);
     }
@@ -397,26 +398,26 @@ static banyan_status rendezvous_take_frame(void *owner, struct link *link,
     return status;
 }
 
-/* A waiting rank whose link ends leaves its seat. */
+/* A waiting rank whose link ends leaves its entry. */
 static void leave_seat(void *owner, struct link *link, banyan_status status)
 {
     struct rendezvous *rendezvous = owner;
     int rank = link->rank;
-    if (!rendezvous->seats || rank < 0 || rank >= rendezvous->world_size ||
-        rendezvous->seats[rank].link != link)
+    if (!rendezvous->entries || rank < 0 || rank >= rendezvous->world_size ||
+        rendezvous->entries[rank].link != link)
         return;
-    struct seat *seat = &rendezvous->seats[rank];
+    struct rank_entry *entry = &rendezvous->entries[rank];
     if ((link->own_error != 0 || status == BANYAN_ERR_NO_MEMORY) &&
         rendezvous->phase != ALL_READY) {
         call_off_here(rendezvous, status);
         return;
     }
-    seat->link = NULL;
+    entry->link = NULL;
     rendezvous->joined--;
-    if (rendezvous->phase == ALL_READY || seat->gave_up)
+    if (rendezvous->phase == ALL_READY || entry->gave_up)
         return;
     char text[NEWS_BYTES];
-    seat->died = true;
+    entry->died = true;
     if (rendezvous->phase == PREPARING) {
         if (rendezvous->lost < 0) {
             rendezvous->lost = rank;
@@ -427,7 +428,7 @@ static void leave_seat(void *owner, struct link *link, banyan_status status)
     snprintf(text, sizeof text,
              "rank %d (pid %d on node %s) died before all %d ranks had joined; until the deadline "
              "another process may take its place",
-             rank, seat->request.self.pid, seat->request.self.host, rendezvous->world_size);
+             rank, entry->request.self.pid, entry->request.self.host, rendezvous->world_size);
     rendezvous_send_news(rendezvous, text, rendezvous->world_size);
 }
 
@@ -442,16 +443,16 @@ static void name_missing(const struct rendezvous *rendezvous, char *text, size_t
     int named = 0, missing = 0, gone = 0;
     size_t used = 0;
     for (int rank = 0; rank < rendezvous->world_size; rank++) {
-        const struct seat *seat = &rendezvous->seats[rank];
-        missing += !seat->link && !seat->gave_up;
-        gone += !seat->link;
+        const struct rank_entry *entry = &rendezvous->entries[rank];
+        missing += !entry->link && !entry->gave_up;
+        gone += !entry->link;
     }
     bool came = missing == 0;
     for (int rank = 0; rank < rendezvous->world_size && named < MISSING_NAMED; rank++) {
-        const struct seat *seat = &rendezvous->seats[rank];
-        if (!seat->link && seat->gave_up == came)
+        const struct rank_entry *entry = &rendezvous->entries[rank];
+        if (!entry->link && entry->gave_up == came)
             used += (size_t)snprintf(text + used, bytes - used, "%s%d%s", named++ ? ", " : "", rank,
-                                     seat->died ? " (died)" : "");
+                                     entry->died ? " (died)" : "");
     }
     int unnamed = (came ? gone : missing) - named;
     if (unnamed > 0)
@@ -464,21 +465,21 @@ static void name_missing(const struct rendezvous *rendezvous, char *text, size_t
 static void send_home(struct rendezvous *rendezvous)
 {
     uint64_t now = time_now_ns();
-    for (int rank = 0; rendezvous->seats && rank < rendezvous->world_size; rank++) {
-        struct seat *seat = &rendezvous->seats[rank];
-        if (!seat->link || now < seat->gives_up_ns)
+    for (int rank = 0; rendezvous->entries && rank < rendezvous->world_size; rank++) {
+        struct rank_entry *entry = &rendezvous->entries[rank];
+        if (!entry->link || now < entry->gives_up_ns)
             continue;
         char missing[MISSING_BYTES];
         name_missing(rendezvous, missing, sizeof missing);
         banyan_status status = error_set(
             BANYAN_ERR_TIMEOUT,
             "rank %d waited %.1f s for all %d ranks to join: not there yet: rank %s; " TIMEOUT_HINT,
-            rank, (double)seat->request.timeout_ns / 1e9, rendezvous->world_size, missing);
-        seat->gave_up = true;
+            rank, (double)entry->request.timeout_ns / 1e9, rendezvous->world_size, missing);
+        entry->gave_up = true;
         pthread_mutex_lock(&rendezvous->reactor.lock);
-        link_refuse(seat->link, status, banyan_last_error());
+        link_refuse(entry->link, status, banyan_last_error());
         pthread_mutex_unlock(&rendezvous->reactor.lock);
-        reactor_drop(&rendezvous->reactor, seat->link, status);
+        reactor_drop(&rendezvous->reactor, entry->link, status);
     }
 }
 
@@ -492,18 +493,19 @@ static void check_preparing(struct rendezvous *rendezvous)
         call_off_for_loss(rendezvous);
         return;
     }
-    while (rank < rendezvous->world_size && now < rendezvous->seats[rank].gives_up_ns)
+    while (rank < rendezvous->world_size && now < rendezvous->entries[rank].gives_up_ns)
         rank++;
     if (rank == rendezvous->world_size)
         return;
-    while (rendezvous->seats[late].ready)
+    while (rendezvous->entries[late].ready)
         late++;
-    const struct member *who = &rendezvous->seats[late].request.self;
+    const struct member *who = &rendezvous->entries[late].request.self;
     error_kept why = error_keep(error_set(
         BANYAN_ERR_TIMEOUT,
         "rank %d waited %.1f s for rank %d (pid %d on node %s), which has joined and has not "
         "become ready; " TIMEOUT_HINT,
-        rank, (double)rendezvous->seats[rank].request.timeout_ns / 1e9, late, who->pid, who->host));
+        rank, (double)rendezvous->entries[rank].request.timeout_ns / 1e9, late, who->pid,
+        who->host));
     call_off(rendezvous, &why);
 }
 
@@ -527,7 +529,7 @@ static void rendezvous_free(struct rendezvous *rendezvous)
     reactor_close(&rendezvous->reactor);
     sodium_memzero(rendezvous->key, sizeof rendezvous->key);
     bytes_writer_free(&rendezvous->table);
-    free(rendezvous->seats);
+    free(rendezvous->entries);
     free(rendezvous);
 }
 
@@ -581,7 +583,7 @@ static void rendezvous_turn_away(struct rendezvous *rendezvous)
     if (rendezvous->failure.status == BANYAN_OK)
         call_off_for(rendezvous, 0, &rendezvous->own_failure);
     while ((left_ns = deadline_left_ns(ends_ns)) > 0) {
-        while (rank < rendezvous->world_size && rendezvous->seats[rank].came)
+        while (rank < rendezvous->world_size && rendezvous->entries[rank].came)
             rank++;
         if (rank == rendezvous->world_size)
             break;

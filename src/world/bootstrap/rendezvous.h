@@ -47,7 +47,7 @@ struct rendezvous_place {
     bool local;                    /* ranks connect to the name; otherwise to the addresses */
     struct address addresses[RENDEZVOUS_ADDRESSES];
     int address_count;
-    bool patient; /* it may start after the ranks that look for it */
+    bool may_start_late; /* it may start after the ranks that look for it */
     unsigned char key[WIRE_KEY_BYTES];
 };
 

@@ -195,29 +195,29 @@ void liveness_lose(struct endpoint *endpoint, int rank, banyan_status status, co
 
 void liveness_doubt(struct endpoint *endpoint, int rank, const char *how)
 {
-    struct doubt doubt = {rank, deadline_after(NEWS_NS), NULL};
+    struct suspected_loss loss = {rank, deadline_after(NEWS_NS), NULL};
     pthread_mutex_lock(&endpoint->reactor.lock);
     bool matters = has_living_world(endpoint);
     pthread_mutex_unlock(&endpoint->reactor.lock);
-    if (matters && (doubt.how = strdup(how)) && array_push(&endpoint->doubts, doubt))
+    if (matters && (loss.how = strdup(how)) && array_push(&endpoint->suspected, loss))
         return;
-    free(doubt.how);
+    free(loss.how);
     liveness_lose(endpoint, rank, BANYAN_ERR_PEER_LOST, how);
 }
 
 void liveness_settle_doubts(struct endpoint *endpoint, uint64_t *wait_ns)
 {
     uint64_t now = time_now_ns();
-    while (endpoint->doubts.count > 0) {
-        struct doubt first = endpoint->doubts.data[0];
+    while (endpoint->suspected.count > 0) {
+        struct suspected_loss first = endpoint->suspected.data[0];
         if (first.until_ns > now) {
             if (first.until_ns - now < *wait_ns)
                 *wait_ns = first.until_ns - now;
             return;
         }
-        endpoint->doubts.count--;
-        memmove(endpoint->doubts.data, endpoint->doubts.data + 1,
-                endpoint->doubts.count * sizeof first);
+        endpoint->suspected.count--;
+        memmove(endpoint->suspected.data, endpoint->suspected.data + 1,
+                endpoint->suspected.count * sizeof first);
         liveness_lose(endpoint, first.rank, BANYAN_ERR_PEER_LOST, first.how);
         free(first.how);
     }
@@ -397,7 +397,7 @@ void liveness_watch(struct endpoint *endpoint, const struct link *link)
     struct peer *peer = &endpoint->peers[link->rank];
     struct ucred process = {0};
     socklen_t bytes = sizeof process;
-    if (link->sealed || peer->process.fd >= 0 ||
+    if (link->authenticated || peer->process.fd >= 0 ||
         getsockopt(link->fd, SOL_SOCKET, SO_PEERCRED, &process, &bytes) != 0 || process.pid <= 0 ||
         process.pid == getpid())
         return;

@@ -217,9 +217,9 @@ static void free_endpoint(struct endpoint *endpoint)
     for (size_t i = 0; i < endpoint->losses.count; i++)
         free(endpoint->losses.data[i].how);
     array_free(&endpoint->losses);
-    for (size_t i = 0; i < endpoint->doubts.count; i++)
-        free(endpoint->doubts.data[i].how);
-    array_free(&endpoint->doubts);
+    for (size_t i = 0; i < endpoint->suspected.count; i++)
+        free(endpoint->suspected.data[i].how);
+    array_free(&endpoint->suspected);
     for (int rank = 0; endpoint->peers && rank < endpoint->size; rank++) {
         endpoint_drop_pending(&endpoint->peers[rank]);
         free(endpoint->peers[rank].lost_how);
@@ -349,7 +349,7 @@ void endpoint_connect(struct endpoint *endpoint)
 static bool is_drained(const struct endpoint *endpoint, bool clean)
 {
     for (const struct link *link = endpoint->reactor.links; link; link = link->next) {
-        if (link_has_output(link) || (clean && link->sealed && link->stage == LINK_READY &&
+        if (link_has_output(link) || (clean && link->authenticated && link->stage == LINK_READY &&
                                       !link->peer_said_goodbye && !link->broken))
             return false;
     }

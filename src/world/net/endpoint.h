@@ -46,7 +46,7 @@ struct loss {
 };
 
 /* A rank whose connection has ended, and which is lost if no other cause is reported in time. */
-struct doubt {
+struct suspected_loss {
     int rank;
     uint64_t until_ns;
     char *how;
@@ -56,9 +56,9 @@ struct endpoint {
     struct reactor reactor; /* its lock guards everything below, except data of the thread alone */
     pthread_t thread;
     bool has_thread, forked;
-    const struct peer *draining; /* whose last messages are being read; NULL: none */
-    ARRAY(struct loss) losses;   /* reported meanwhile */
-    ARRAY(struct doubt) doubts;  /* ended connections */
+    const struct peer *draining;            /* whose last messages are being read; NULL: none */
+    ARRAY(struct loss) losses;              /* reported meanwhile */
+    ARRAY(struct suspected_loss) suspected; /* ended connections */
     atomic_bool stop;
     unsigned char key[WIRE_KEY_BYTES];
     char name[32]; /* "rank 3" */

@@ -193,19 +193,19 @@ static banyan_status write_bytes(struct link *link, const void *data, size_t byt
     return write_pieces(link, &piece, 1, -1);
 }
 
-static void seal_start(crypto_generichash_state *state, const unsigned char *key, uint64_t count,
-                       char part)
+static void link_mac_start(crypto_generichash_state *state, const unsigned char *key,
+                           uint64_t count, char part)
 {
     crypto_generichash_init(state, key, WIRE_KEY_BYTES, WIRE_MAC_BYTES);
     crypto_generichash_update(state, (const unsigned char *)&count, sizeof count);
     crypto_generichash_update(state, (const unsigned char *)&part, 1);
 }
 
-static void link_seal(const unsigned char *key, uint64_t count, char part, const void *data,
-                      size_t bytes, unsigned char mac[WIRE_MAC_BYTES])
+static void link_mac(const unsigned char *key, uint64_t count, char part, const void *data,
+                     size_t bytes, unsigned char mac[WIRE_MAC_BYTES])
 {
     crypto_generichash_state state;
-    seal_start(&state, key, count, part);
+    link_mac_start(&state, key, count, part);
     crypto_generichash_update(&state, data, bytes);
     crypto_generichash_final(&state, mac, WIRE_MAC_BYTES);
 }
@@ -217,14 +217,14 @@ banyan_status link_send(struct link *link, const struct wire_frame *frame, const
     unsigned char macs[2][WIRE_MAC_BYTES];
     size_t bytes = (size_t)frame->bytes;
     pieces[count++] = (struct iovec){(void *)frame, sizeof *frame};
-    if (link->sealed) {
-        link_seal(link->out_key, link->out_count, 'h', frame, sizeof *frame, macs[0]);
+    if (link->authenticated) {
+        link_mac(link->out_key, link->out_count, 'h', frame, sizeof *frame, macs[0]);
         pieces[count++] = (struct iovec){macs[0], WIRE_MAC_BYTES};
     }
     if (bytes > 0)
         pieces[count++] = (struct iovec){(void *)data, bytes};
-    if (bytes > 0 && link->sealed) {
-        link_seal(link->out_key, link->out_count, 'p', data, bytes, macs[1]);
+    if (bytes > 0 && link->authenticated) {
+        link_mac(link->out_key, link->out_count, 'p', data, bytes, macs[1]);
         pieces[count++] = (struct iovec){macs[1], WIRE_MAC_BYTES};
     }
     link->out_count++;
@@ -340,7 +340,7 @@ static size_t head_wanted(const struct link *link)
     case LINK_PROOF:
         return WIRE_PROOF_BYTES;
     default:
-        return sizeof(struct wire_frame) + (link->sealed ? WIRE_MAC_BYTES : 0);
+        return sizeof(struct wire_frame) + (link->authenticated ? WIRE_MAC_BYTES : 0);
     }
 }
 
@@ -424,9 +424,9 @@ static banyan_status grow_payload(struct link *link)
 static banyan_status start_frame(struct link *link)
 {
     memcpy(&link->frame, link->head, sizeof link->frame);
-    if (link->sealed) {
+    if (link->authenticated) {
         unsigned char mac[WIRE_MAC_BYTES];
-        link_seal(link->in_key, link->in_count, 'h', &link->frame, sizeof link->frame, mac);
+        link_mac(link->in_key, link->in_count, 'h', &link->frame, sizeof link->frame, mac);
         if (sodium_memcmp(mac, link->head + sizeof link->frame, WIRE_MAC_BYTES) != 0)
             return error_set(BANYAN_ERR_FORMAT, "a frame header from %s was changed on the way",
                              link->who);
@@ -439,13 +439,13 @@ static banyan_status start_frame(struct link *link)
     if (bytes == 0)
         return complete_frame(link);
     RETURN_IF_FAILED(grow_payload(link));
-    if (link->sealed)
-        seal_start(&link->in_mac, link->in_key, link->in_count, 'p');
+    if (link->authenticated)
+        link_mac_start(&link->in_mac, link->in_key, link->in_count, 'p');
     link->part = LINK_PART_PAYLOAD;
     return BANYAN_OK;
 }
 
-static banyan_status check_seal(struct link *link)
+static banyan_status link_check_mac(struct link *link)
 {
     unsigned char mac[WIRE_MAC_BYTES];
     crypto_generichash_final(&link->in_mac, mac, sizeof mac);
@@ -459,7 +459,7 @@ static size_t part_wanted(const struct link *link)
     switch (link->part) {
     case LINK_PART_PAYLOAD:
         return (size_t)link->frame.bytes;
-    case LINK_PART_SEAL:
+    case LINK_PART_MAC:
         return WIRE_MAC_BYTES;
     default:
         return head_wanted(link);
@@ -469,12 +469,12 @@ static size_t part_wanted(const struct link *link)
 static banyan_status complete_part(struct link *link)
 {
     link->have = 0;
-    if (link->part == LINK_PART_SEAL)
-        return check_seal(link);
+    if (link->part == LINK_PART_MAC)
+        return link_check_mac(link);
     if (link->part == LINK_PART_PAYLOAD) {
-        if (!link->sealed)
+        if (!link->authenticated)
             return complete_frame(link);
-        link->part = LINK_PART_SEAL;
+        link->part = LINK_PART_MAC;
         return BANYAN_OK;
     }
     switch (link->stage) {
@@ -491,7 +491,7 @@ static banyan_status complete_part(struct link *link)
 
 banyan_status link_filled(struct link *link, size_t bytes)
 {
-    if (link->part == LINK_PART_PAYLOAD && link->sealed)
+    if (link->part == LINK_PART_PAYLOAD && link->authenticated)
         crypto_generichash_update(&link->in_mac, link->payload + link->have, bytes);
     link->have += bytes;
     if (link->have == part_wanted(link))

@@ -45,16 +45,16 @@ struct link_ops {
                            void *payload, int fd);
 };
 
-enum link_part { LINK_PART_HEAD, LINK_PART_PAYLOAD, LINK_PART_SEAL };
+enum link_part { LINK_PART_HEAD, LINK_PART_PAYLOAD, LINK_PART_MAC };
 
 #define LINK_HEAD_BYTES 96
 #define LINK_DESCRIPTORS 64
 
 struct link {
     int fd;
-    bool connects; /* this side sent the hello */
-    bool sealed;   /* frames carry MACs */
-    int rank;      /* of the other end; -1 while unknown */
+    bool connects;      /* this side sent the hello */
+    bool authenticated; /* frames carry MACs */
+    int rank;           /* of the other end; -1 while unknown */
     char who[ADDRESS_TEXT_BYTES];
     const unsigned char *key;
     const struct link_ops *ops;

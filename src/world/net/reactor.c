@@ -184,10 +184,10 @@ void reactor_close(struct reactor *reactor)
     pthread_mutex_destroy(&reactor->lock);
 }
 
-banyan_status reactor_listen(struct reactor *reactor, int fd, bool sealed)
+banyan_status reactor_listen(struct reactor *reactor, int fd, bool authenticated)
 {
     struct reactor_listener *listener = &reactor->listeners[reactor->listener_count];
-    *listener = (struct reactor_listener){{EVENT_LISTENER, fd, listener}, sealed};
+    *listener = (struct reactor_listener){{EVENT_LISTENER, fd, listener}, authenticated};
     reactor->listener_count++;
     return reactor_watch_fd(reactor, &listener->source, EPOLLIN);
 }
@@ -201,7 +201,7 @@ static void stop_listener(struct reactor *reactor, struct reactor_listener *list
 void reactor_stop_tcp(struct reactor *reactor)
 {
     int last = reactor->listener_count - 1;
-    if (last < 0 || !reactor->listeners[last].sealed)
+    if (last < 0 || !reactor->listeners[last].authenticated)
         return;
     stop_listener(reactor, &reactor->listeners[last]);
     reactor->listener_count = last;
@@ -250,8 +250,8 @@ static void take_from_list(struct link *link)
     link->among = NULL;
 }
 
-struct link *reactor_add(struct reactor *reactor, int fd, bool connected, bool sealed, int from,
-                         int to, struct newcomers *among)
+struct link *reactor_add(struct reactor *reactor, int fd, bool connected, bool authenticated,
+                         int from, int to, struct newcomers *among)
 {
     bool connects = !among;
     struct link *link = calloc(1, sizeof *link);
@@ -261,7 +261,7 @@ struct link *reactor_add(struct reactor *reactor, int fd, bool connected, bool s
         return NULL;
     }
     link_init(link, fd, connects, connected, reactor->purpose, from, to);
-    link->sealed = sealed;
+    link->authenticated = authenticated;
     link->key = reactor->key;
     link->ops = &reactor->ops->link;
     link->owner = reactor->owner;
@@ -290,7 +290,7 @@ static void log_stranger(struct reactor *reactor, const struct link *link, banya
     banyan_log_level level = reactor->quiet ? BANYAN_LOG_DEBUG : BANYAN_LOG_WARN;
     if (kind == STRANGER_LEFT)
         stranger_log_line(&reactor->strangers, kind,
-                          link->sealed ? BANYAN_LOG_INFO : BANYAN_LOG_DEBUG,
+                          link->authenticated ? BANYAN_LOG_INFO : BANYAN_LOG_DEBUG,
                           "%s: %s left before it had proved that it belongs to the job",
                           reactor->name, link->who);
     else
@@ -302,7 +302,7 @@ static void log_stranger(struct reactor *reactor, const struct link *link, banya
 static void forget_at_once(const struct link *link)
 {
     struct linger none = {.l_onoff = 1};
-    if (link->sealed && link->stage == LINK_HELLO)
+    if (link->authenticated && link->stage == LINK_HELLO)
         setsockopt(link->fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
 }
 
@@ -387,7 +387,7 @@ static void keep_descriptor(struct link *link, int fd)
 /* Receive as recv does, and keep the descriptors that arrive. */
 static ssize_t receive_some(struct link *link, unsigned char *data, size_t bytes)
 {
-    if (link->sealed || link->stage != LINK_READY)
+    if (link->authenticated || link->stage != LINK_READY)
         return recv(link->fd, data, bytes, MSG_DONTWAIT);
     union {
         struct cmsghdr align;

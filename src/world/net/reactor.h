@@ -56,7 +56,7 @@ struct fork_guard {
 
 struct reactor_listener {
     struct event_source source;
-    bool sealed; /* TCP */
+    bool authenticated; /* TCP: frames carry MACs */
 };
 
 struct reactor_ops {
@@ -107,7 +107,7 @@ banyan_status reactor_open(struct reactor *reactor, uint32_t purpose, int rank,
 void reactor_close(struct reactor *reactor);
 
 /* Accept at a listener. Takes ownership of the descriptor, even on failure. */
-banyan_status reactor_listen(struct reactor *reactor, int fd, bool sealed);
+banyan_status reactor_listen(struct reactor *reactor, int fd, bool authenticated);
 /* Stop TCP; its listener must be the last one. */
 void reactor_stop_tcp(struct reactor *reactor);
 void reactor_stop_listening(struct reactor *reactor);
@@ -147,8 +147,8 @@ static inline bool reactor_is_proving(const struct link *link)
 /* Add a link. Takes ownership of the descriptor. `among`: it was accepted; NULL: it connects. NULL
  * with errno set on failure. Hold the lock since the descriptor was created, so that no fork
  * happens in between. */
-struct link *reactor_add(struct reactor *reactor, int fd, bool connected, bool sealed, int from,
-                         int to, struct newcomers *among);
+struct link *reactor_add(struct reactor *reactor, int fd, bool connected, bool authenticated,
+                         int from, int to, struct newcomers *among);
 
 /* Accept waiting connections at a listener, up to a bound. */
 void reactor_accept(struct reactor *reactor, struct reactor_listener *listener);

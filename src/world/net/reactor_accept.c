@@ -162,7 +162,7 @@ static struct link *oldest_proving(const struct reactor *reactor)
 static void keep_few(struct reactor *reactor, const struct link *latest)
 {
     struct newcomers *among = latest->among;
-    if (among && (among->count > newcomers_most(latest->sealed) ||
+    if (among && (among->count > newcomers_most(latest->authenticated) ||
                   (among->count > 1 && newcomers_use_up(latest->fd))))
         drop_newcomer(reactor, newcomers_oldest(among));
     if (reactor->proving > newcomers_most_proving())
@@ -196,7 +196,7 @@ static void reactor_accept_note_starved(struct reactor *reactor,
                                         const struct reactor_listener *listener, int error)
 {
     uint64_t now = time_now_ns();
-    if (listener->sealed)
+    if (listener->authenticated)
         return;
     if (reactor->starved_ns == 0)
         reactor->starved_ns = now;
@@ -215,11 +215,11 @@ static struct link *accept_one(struct reactor *reactor, struct reactor_listener 
     int fd = accept4(listener->source.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     int error = fd < 0 ? errno : 0;
     if (fd >= 0 && (allowed = address_peer_allowed(fd, who))) {
-        link = reactor_add(reactor, fd, true, listener->sealed, -1, reactor->rank,
-                           listener->sealed ? &reactor->far : &reactor->near);
+        link = reactor_add(reactor, fd, true, listener->authenticated, -1, reactor->rank,
+                           listener->authenticated ? &reactor->far : &reactor->near);
         if (link)
             memcpy(link->who, who, sizeof link->who);
-        reactor->starved_ns = listener->sealed ? reactor->starved_ns : 0;
+        reactor->starved_ns = listener->authenticated ? reactor->starved_ns : 0;
     }
     pthread_mutex_unlock(&reactor->lock);
     if (!allowed) {

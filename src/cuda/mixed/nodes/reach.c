@@ -11,22 +11,27 @@
 static const char variable[] = "BANYAN_MIXED_NVSHMEM";
 
 /* The value of the environment variable. */
-typedef enum wish { WISH_NONE, WISH_DEVICE, WISH_PROXY, WISH_UNKNOWN } wish;
+typedef enum put_setting {
+    SETTING_NONE,
+    SETTING_DEVICE,
+    SETTING_PROXY,
+    SETTING_UNKNOWN
+} put_setting;
 
-static const char *const wish_names[] = {"nothing", "device", "proxy", "something else"};
+static const char *const setting_names[] = {"nothing", "device", "proxy", "something else"};
 
-static wish own_wish(void)
+static put_setting own_setting(void)
 {
     const char *value = getenv(variable);
     if (!value || !*value)
-        return WISH_NONE;
-    return strcmp(value, "device") == 0  ? WISH_DEVICE
-           : strcmp(value, "proxy") == 0 ? WISH_PROXY
-                                         : WISH_UNKNOWN;
+        return SETTING_NONE;
+    return strcmp(value, "device") == 0  ? SETTING_DEVICE
+           : strcmp(value, "proxy") == 0 ? SETTING_PROXY
+                                         : SETTING_UNKNOWN;
 }
 
 /* Kernels write to mapped memory, unless everything is to be put. */
-static void find_places(cuda_mixed *engine, wish wanted)
+static void find_places(cuda_mixed *engine, put_setting wanted)
 {
     nodes_places *places = &engine->nodes.places;
     const nvshmem_part *part = &engine->nodes.part;
@@ -37,7 +42,7 @@ static void find_places(cuda_mixed *engine, wish wanted)
     for (int rank = 0; rank < places->ranks; rank++) {
         if (rank / engine->ranks == places->rank / engine->ranks)
             places->mapped[rank] = engine->parts[rank % engine->ranks];
-        else if (wanted == WISH_NONE)
+        else if (wanted == SETTING_NONE)
             places->mapped[rank] = part->functions->nvshmem_ptr(part->local, part->pes[rank]);
         else
             places->mapped[rank] = NULL;
@@ -45,7 +50,7 @@ static void find_places(cuda_mixed *engine, wish wanted)
 }
 
 /* True if any rank puts. Collective. */
-static banyan_status agree_on_wish(cuda_mixed *engine, wish wanted, bool *any_puts)
+static banyan_status agree_on_setting(cuda_mixed *engine, put_setting wanted, bool *any_puts)
 {
     const nodes_places *places = &engine->nodes.places;
     struct {
@@ -57,14 +62,14 @@ static banyan_status agree_on_wish(cuda_mixed *engine, wish wanted, bool *any_pu
         banyan_world_allgather(engine->setup->worlds[MIXED_WORLD], &mine, sizeof mine, all));
     *any_puts = false;
     for (int rank = 0; rank < places->ranks; rank++) {
-        if (all[rank].wanted == WISH_UNKNOWN)
+        if (all[rank].wanted == SETTING_UNKNOWN)
             return banyan_error_set(BANYAN_ERR_INVALID,
                                     "cuda: rank %d: %s is neither device nor proxy", rank,
                                     variable);
         if (all[rank].wanted != all[0].wanted)
-            return banyan_error_set(BANYAN_ERR_INVALID,
-                                    "cuda: %s is %s on rank 0, and %s on rank %d", variable,
-                                    wish_names[all[0].wanted], wish_names[all[rank].wanted], rank);
+            return banyan_error_set(
+                BANYAN_ERR_INVALID, "cuda: %s is %s on rank 0, and %s on rank %d", variable,
+                setting_names[all[0].wanted], setting_names[all[rank].wanted], rank);
         *any_puts |= all[rank].puts != 0;
     }
     return BANYAN_OK;
@@ -96,11 +101,11 @@ static banyan_status load_everywhere(cuda_mixed *engine)
 }
 
 /* Use the device library if all ranks can, else the host. Collective. */
-static banyan_status choose_puts(cuda_mixed *engine, wish wanted)
+static banyan_status choose_puts(cuda_mixed *engine, put_setting wanted)
 {
     cuda_nodes *nodes = &engine->nodes;
     nodes->by = NODES_BY_PROXY;
-    if (wanted == WISH_PROXY)
+    if (wanted == SETTING_PROXY)
         return BANYAN_OK;
     banyan_status status = load_everywhere(engine);
     if (status == BANYAN_OK) {
@@ -108,7 +113,7 @@ static banyan_status choose_puts(cuda_mixed *engine, wish wanted)
         nodes->places.pes = nodes->part.pes;
         return BANYAN_OK;
     }
-    if (wanted == WISH_DEVICE)
+    if (wanted == SETTING_DEVICE)
         return status;
     banyan_module_log(BANYAN_LOG_INFO, banyan_last_error());
     return banyan_world_check(engine->setup->worlds[MIXED_WORLD]);
@@ -122,10 +127,10 @@ banyan_status nodes_reach(cuda_mixed *engine)
         [NODES_BY_PROXY] = "cuda: a thread of the host puts to ranks of other nodes",
     };
     cuda_nodes *nodes = &engine->nodes;
-    wish wanted = own_wish();
+    put_setting wanted = own_setting();
     bool any_puts;
     find_places(engine, wanted);
-    RETURN_IF_FAILED(agree_on_wish(engine, wanted, &any_puts));
+    RETURN_IF_FAILED(agree_on_setting(engine, wanted, &any_puts));
     nodes->by = NODES_BY_STORES;
     nodes->places.pes = NULL;
     if (any_puts)

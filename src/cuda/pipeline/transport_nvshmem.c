@@ -7,8 +7,8 @@
 #include "core/module.h"
 #include "cuda/pipeline/nvshmem.h"
 
-static banyan_status wire_open(banyan_world *world, int device, size_t bytes, size_t zero_bytes,
-                               void **opened, char **local)
+static banyan_status transport_nvshmem_open(banyan_world *world, int device, size_t bytes,
+                                            size_t zero_bytes, void **opened, char **local)
 {
     nvshmem_part *part = calloc(1, sizeof *part);
     if (!part) /* nvshmem_take reports this to the others */
@@ -26,42 +26,42 @@ static banyan_status wire_open(banyan_world *world, int device, size_t bytes, si
     return BANYAN_OK;
 }
 
-static void wire_close(void *argument)
+static void transport_nvshmem_close(void *argument)
 {
     nvshmem_give_back(argument);
     free(argument);
 }
 
-static uint64_t *wire_nvshmem_word_at(const nvshmem_part *part, size_t word)
+static uint64_t *transport_nvshmem_word_at(const nvshmem_part *part, size_t word)
 {
     return (uint64_t *)(void *)(part->local + word);
 }
 
-static banyan_status wire_put(void *argument, CUstream stream, int peer, size_t to, size_t from,
-                              size_t bytes, size_t word)
+static banyan_status transport_nvshmem_put(void *argument, CUstream stream, int peer, size_t to,
+                                           size_t from, size_t bytes, size_t word)
 {
     const nvshmem_part *part = argument;
     part->functions->nvshmemx_putmem_signal_on_stream(part->local + to, part->local + from, bytes,
-                                                      wire_nvshmem_word_at(part, word), 1,
+                                                      transport_nvshmem_word_at(part, word), 1,
                                                       NVSHMEM_ADD, part->pes[peer], stream);
     return BANYAN_OK;
 }
 
-static banyan_status wire_signal(void *argument, CUstream stream, int peer, size_t word,
-                                 uint64_t *signalled)
+static banyan_status transport_nvshmem_signal(void *argument, CUstream stream, int peer,
+                                              size_t word, uint64_t *signalled)
 {
     (void)signalled;
     const nvshmem_part *part = argument;
-    part->functions->nvshmemx_signal_op_on_stream(wire_nvshmem_word_at(part, word), 1, NVSHMEM_ADD,
-                                                  part->pes[peer], stream);
+    part->functions->nvshmemx_signal_op_on_stream(transport_nvshmem_word_at(part, word), 1,
+                                                  NVSHMEM_ADD, part->pes[peer], stream);
     return BANYAN_OK;
 }
 
-const gpu_pipeline_transport_ops gpu_pipeline_wire_nvshmem = {
+const gpu_pipeline_transport_ops gpu_pipeline_nvshmem_ops = {
     .name = "nvshmem",
-    .open = wire_open,
-    .close = wire_close,
-    .signal = wire_signal,
-    .put = wire_put,
+    .open = transport_nvshmem_open,
+    .close = transport_nvshmem_close,
+    .signal = transport_nvshmem_signal,
+    .put = transport_nvshmem_put,
     .put_signals = true,
 };
