@@ -76,7 +76,7 @@ demo: setup
 	@cmake --build $(BUILD) --target banyan_cli example_reshard
 	@scripts/demo $(BUILD)
 
-bench: build
+bench: build python
 	@scripts/bench $(BUILD)
 
 clang: setup

@@ -13,6 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(os.environ["BANYAN_BUILD"]).resolve() / "python"
 TESTS = ROOT / "python/tests"
+BENCH = str(ROOT / "bench/python.py")
+FILES = [str(PACKAGE / "banyan"), str(TESTS), BENCH]
 #: What PyTorch's users need is checked by `make test-torch`, where PyTorch is installed.
 WITHOUT_TORCH = r"/banyan/torch/"
 
@@ -33,12 +35,12 @@ def tool(name: str, *arguments: str) -> None:
 
 class TypesTest(unittest.TestCase):
     def test_mypy(self) -> None:
-        tool("mypy", "--exclude", WITHOUT_TORCH, str(PACKAGE / "banyan"), str(TESTS))
+        tool("mypy", "--exclude", WITHOUT_TORCH, *FILES)
 
     def test_pyright(self) -> None:
         # basedpyright is pyright with Node.js in its package; "standard" are the rules of pyright.
         config = {
-            "include": [str(PACKAGE / "banyan"), str(TESTS)],
+            "include": FILES,
             "exclude": ["**" + WITHOUT_TORCH],
             "extraPaths": [str(PACKAGE), str(TESTS)],
             "pythonVersion": "3.10",
@@ -50,8 +52,8 @@ class TypesTest(unittest.TestCase):
             tool("basedpyright", "--project", file.name, "--pythonpath", sys.executable)
 
     def test_ruff(self) -> None:
-        tool("ruff", "check", "python")
-        tool("ruff", "format", "--check", "python")
+        tool("ruff", "check", "python", BENCH)
+        tool("ruff", "format", "--check", "python", BENCH)
 
 
 if __name__ == "__main__":
