@@ -136,7 +136,9 @@ static bool any_failed(const struct job *job, bool *all)
 static banyan_status world_state(const struct job *job, const job_rank *r)
 {
     bool all, any = any_failed(job, &all);
-    uint64_t deadline = deadline_after(any ? NS_PER_S / 20 : 0);
+    /* A read of the reactor may fail when the call has already ended well. */
+    bool is_late = job->one && job->one->site.kind == INJECT_RECV;
+    uint64_t deadline = deadline_after(any || is_late ? NS_PER_S / 20 : 0);
     if (!r->world)
         return BANYAN_OK;
     while (banyan_world_check(r->world) == BANYAN_OK && deadline_left_ns(deadline) > 0)
@@ -153,7 +155,7 @@ static void call_again(const struct job *job, job_rank *r, struct outcome *mine)
     bool any = any_failed(job, &all_failed);
     for (int i = 0; i < job->ranks; i++)
         usable &= job->shared->of_rank[i].world == BANYAN_OK;
-    if (mine->status == BANYAN_OK && job->of->undo && (!any || usable))
+    if (mine->status == BANYAN_OK && job->of->undo && usable)
         job->of->undo(r);
     bool may_call = any ? all_failed : !job->of->opens_world;
     if (usable && !job->of->only_once && may_call) {
@@ -288,6 +290,7 @@ static bool names_cause(const struct job *job, const char *message)
             (strstr(message, "oo many open files") || strstr(message, "raise the limit"))) ||
            /* A driver has its own error for a lack of descriptors. */
            (job->one->site.kind == INJECT_RUN_OUT && strstr(message, "CUDA_ERROR")) ||
+           (job->of->foreign && strstr(message, job->of->foreign)) ||
            (job->one->error == ENOSPC && strstr(message, "disk is full")) ||
            (job->one->error == EFAULT && strstr(message, "memory is missing"));
 }
@@ -568,8 +571,7 @@ static void list_sites(struct job *job, inject_sites *sites)
         for (int i = 0; i < job->shared->sites.count; i++)
             add_site(sites, &job->shared->sites.at[i]);
     }
-    if (!job->of->is_foreign)
-        add_site(sites, &descriptors);
+    add_site(sites, &descriptors);
 }
 
 static void run_all(struct job *job, const job_case *of, struct totals *totals)

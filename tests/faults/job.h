@@ -36,7 +36,7 @@ typedef struct job_case {
     bool only_once;           /* the call cannot be made again */
     bool keeps_threads;       /* threads of a driver remain after the call */
     size_t keeps_descriptors; /* a foreign library may keep this many open */
-    bool is_foreign;          /* uses a library that waits for its own ranks: no INJECT_RUN_OUT */
+    const char *foreign;      /* message of a library that does not say why it fails; or NULL */
     bool may_differ; /* a rank that fails in the end of the call does not inform the others */
     /* The folder is empty after a call that is undone, or that fails and leaves the world usable.
      */

@@ -181,7 +181,8 @@ static const job_case cases[] = {
     {"mixed_suspend", open_mixed, suspend_mixed, resume_again, close_mixed, REST},
     {"mixed_resume", have_suspended_mixed, resume_mixed, suspend_again, close_mixed, REST},
     {"mixed_init_nvshmem", have_mixed_memory, init_nvshmem, .finish = close_mixed,
-     .only_once = true, .keeps_descriptors = 1, .is_foreign = true, REST},
+     .only_once = true, .keeps_descriptors = 1, .foreign = "nvshmemx_hostlib_init_attr gave ",
+     REST},
 };
 
 int main(void)

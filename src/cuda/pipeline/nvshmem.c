@@ -108,30 +108,19 @@ static banyan_status check_processes(banyan_world *world, process_token *all)
 }
 
 typedef struct session_word {
-    int32_t failed; /* banyan_status */
     int32_t state, ranks, pe;
     uint64_t free_blocks; /* blocks that are large enough */
-    char reason[200];
 } session_word;
 
-/* Exchange a word with all ranks. If any rank has an error, all return that error. Collective. */
+/* Agree on success, and exchange a word with all ranks. Collective. */
 static banyan_status exchange_words(banyan_world *world, banyan_status mine, session_word *all)
 {
-    session_word said = {.failed = (int32_t)mine,
-                         .state = (int32_t)session.state,
+    session_word said = {.state = (int32_t)session.state,
                          .ranks = session.ranks,
                          .pe = session.pe,
                          .free_blocks = all[0].free_blocks};
-    if (mine != BANYAN_OK)
-        snprintf(said.reason, sizeof said.reason, "%s", banyan_last_error());
-    RETURN_IF_FAILED(banyan_world_allgather(world, &said, sizeof said, all));
-    if (mine != BANYAN_OK)
-        return banyan_error_set(mine, "%s", said.reason);
-    for (int rank = 0; rank < banyan_world_size(world); rank++)
-        if (all[rank].failed)
-            return banyan_error_set((banyan_status)all[rank].failed, "rank %d: %.*s", rank,
-                                    (int)sizeof all[rank].reason, all[rank].reason);
-    return BANYAN_OK;
+    RETURN_IF_FAILED(banyan_module_agree(world, mine));
+    return banyan_world_allgather(world, &said, sizeof said, all);
 }
 
 /* Adopt an NVSHMEM that other code has initialized, if it has exactly these ranks. */
@@ -193,10 +182,10 @@ static banyan_status nvshmem_check_all(const session_word *all, int ranks)
 static struct session_init {
     nvshmem_id id;
     nvshmem_attributes attributes;
-    int rank, ranks, result;
+    int rank, ranks;
 } init;
 
-static void nvshmem_call_init(void *argument)
+static banyan_status nvshmem_call_init(void *argument)
 {
     struct session_init *made = argument;
     const nvshmem_functions *all = &session.functions;
@@ -204,10 +193,13 @@ static void nvshmem_call_init(void *argument)
     attributes->version = NVSHMEM_VERSION_OF(nvshmem_attributes);
     attributes->args.version = NVSHMEM_VERSION_OF(attributes->args);
     attributes->args.id_args.version = NVSHMEM_VERSION_OF(nvshmem_id_args);
-    made->result =
+    int result =
         all->nvshmemx_set_attr_uniqueid_args(made->rank, made->ranks, &made->id, attributes);
-    if (made->result == 0)
-        made->result = all->nvshmemx_hostlib_init_attr(NVSHMEM_WITH_ID, attributes);
+    if (result == 0)
+        result = all->nvshmemx_hostlib_init_attr(NVSHMEM_WITH_ID, attributes);
+    if (result == 0)
+        return BANYAN_OK;
+    return banyan_error_set(BANYAN_ERR_SYSTEM, "nvshmemx_hostlib_init_attr gave %d", result);
 }
 
 /* On one machine no network is needed. */
@@ -240,7 +232,7 @@ static banyan_status nvshmem_share_id(banyan_world *world)
     return BANYAN_OK;
 }
 
-/* Collective, except for the result: it may differ between ranks. */
+/* Collective. */
 static banyan_status nvshmem_initialise(banyan_world *world, int device, const nvshmem_start *start)
 {
     nvshmem_set_environment(world, start);
@@ -253,9 +245,6 @@ static banyan_status nvshmem_initialise(banyan_world *world, int device, const n
     if (end == WATCHDOG_NOT_CALLED)
         return status;
     session.state = SESSION_BROKEN;
-    if (status == BANYAN_OK && init.result != 0)
-        status =
-            banyan_error_set(BANYAN_ERR_SYSTEM, "nvshmemx_hostlib_init_attr gave %d", init.result);
     if (status != BANYAN_OK)
         return status;
     session.state = SESSION_READY;
@@ -276,10 +265,11 @@ static uint64_t free_blocks(size_t bytes)
     return found;
 }
 
-static void call_malloc(void *argument)
+static banyan_status call_malloc(void *argument)
 {
     session_block *block = argument;
     block->memory = session.functions.nvshmem_malloc(block->bytes);
+    return BANYAN_OK;
 }
 
 /* Collective. Lists stay equal on all ranks, even if a rank could not allocate the memory. */

@@ -13,13 +13,13 @@
 /* Freed by the last thread that needs it. */
 typedef struct foreign_call {
     int device;
-    void (*call)(void *argument);
+    watchdog_function call;
     void *argument;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     enum { HELD, SENT, DROPPED } gate;
     bool done, abandoned;
-    banyan_status status; /* of entering the device */
+    banyan_status status; /* of the call, or of entering the device */
     char reason[256];
 } foreign_call;
 
@@ -40,7 +40,7 @@ static void *call_main(void *given)
     pthread_mutex_unlock(&made->lock);
     banyan_status status = dropped ? BANYAN_OK : driver_enter(made->device);
     if (!dropped && status == BANYAN_OK) {
-        made->call(made->argument);
+        status = made->call(made->argument);
         driver_leave();
     }
     pthread_mutex_lock(&made->lock);
@@ -56,8 +56,10 @@ static void *call_main(void *given)
     return NULL;
 }
 
-/* Called with the lock, which is released while the world is checked. */
-static banyan_status wait_until_done(foreign_call *made, banyan_world *world, const char *name)
+/* Called with the lock, which is released while the worlds are checked. `together`: a world that
+ * ends when the call fails at one of its ranks; or NULL. */
+static banyan_status wait_until_done(foreign_call *made, banyan_world *world,
+                                     banyan_world *together, const char *name)
 {
     module_wait wait = banyan_module_wait_begin(world);
     banyan_status status = BANYAN_OK;
@@ -69,7 +71,9 @@ static banyan_status wait_until_done(foreign_call *made, banyan_world *world, co
         if (made->done)
             break;
         pthread_mutex_unlock(&made->lock);
-        status = banyan_module_wait_on(&wait, -1, text);
+        status = together ? banyan_world_check(together) : BANYAN_OK;
+        if (status == BANYAN_OK)
+            status = banyan_module_wait_on(&wait, -1, text);
         pthread_mutex_lock(&made->lock);
     }
     banyan_module_wait_end(&wait);
@@ -80,7 +84,7 @@ static banyan_status wait_until_done(foreign_call *made, banyan_world *world, co
 }
 
 /* The call's thread waits at the gate. */
-static banyan_status watchdog_begin(int device, const char *name, void (*call)(void *argument),
+static banyan_status watchdog_begin(int device, const char *name, watchdog_function call,
                                     void *argument, foreign_call **begun)
 {
     foreign_call *made = calloc(1, sizeof *made);
@@ -119,12 +123,12 @@ static void watchdog_drop(foreign_call *made)
     call_free(made);
 }
 
-static banyan_status watchdog_send(foreign_call *made, banyan_world *world, const char *name,
-                                   watchdog_end *end)
+static banyan_status watchdog_send(foreign_call *made, banyan_world *world, banyan_world *together,
+                                   const char *name, watchdog_end *end)
 {
     pthread_mutex_lock(&made->lock);
     open_gate(made, true);
-    banyan_status status = wait_until_done(made, world, name);
+    banyan_status status = wait_until_done(made, world, together, name);
     bool done = made->done;
     made->abandoned = !done;
     pthread_mutex_unlock(&made->lock);
@@ -135,25 +139,66 @@ static banyan_status watchdog_send(foreign_call *made, banyan_world *world, cons
 }
 
 banyan_status watchdog_call(banyan_world *world, int device, const char *name,
-                            void (*call)(void *argument), void *argument, watchdog_end *end)
+                            watchdog_function call, void *argument, watchdog_end *end)
 {
     foreign_call *made;
     *end = WATCHDOG_NOT_CALLED;
     RETURN_IF_FAILED(watchdog_begin(device, name, call, argument, &made));
-    return watchdog_send(made, world, name, end);
+    return watchdog_send(made, world, NULL, name, end);
+}
+
+static banyan_status list_all(const banyan_world *world, int **ranks)
+{
+    int count = banyan_world_size(world);
+    int *made = calloc((size_t)count, sizeof *made);
+    if (!made)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory: %d ranks", count);
+    for (int rank = 0; rank < count; rank++)
+        made[rank] = rank;
+    *ranks = made;
+    return BANYAN_OK;
+}
+
+/* Splits are numbered: all ranks split, or none. */
+banyan_status watchdog_split(banyan_world *world, banyan_world **all)
+{
+    int *ranks = NULL;
+    banyan_status status = banyan_module_agree(world, list_all(world, &ranks));
+    if (status == BANYAN_OK)
+        status = banyan_module_agree(
+            world, banyan_world_split(world, ranks, banyan_world_size(world), all));
+    free(ranks);
+    return status;
+}
+
+/* End the wait of the other ranks for a call that failed here first. A rank that only stopped
+ * waiting has no failure of its own. */
+static banyan_status own_failure(banyan_world *world, banyan_world *all, banyan_status status)
+{
+    if (status == BANYAN_OK || banyan_world_check(world) != BANYAN_OK)
+        return status;
+    if (banyan_world_check(all) != BANYAN_OK)
+        return BANYAN_OK;
+    error_kept kept = error_keep(status);
+    (void)banyan_world_abort(all, kept.message);
+    return error_again(&kept);
 }
 
 banyan_status watchdog_call_together(banyan_world *world, int device, const char *name,
-                                     void (*call)(void *argument), void *argument,
-                                     watchdog_end *end)
+                                     watchdog_function call, void *argument, watchdog_end *end)
 {
     foreign_call *made = NULL;
+    banyan_world *all = NULL;
     *end = WATCHDOG_NOT_CALLED;
+    RETURN_IF_FAILED(watchdog_split(world, &all));
     banyan_status status =
         banyan_module_agree(world, watchdog_begin(device, name, call, argument, &made));
     if (status == BANYAN_OK)
-        return watchdog_send(made, world, name, end);
-    if (made)
+        status = banyan_module_agree(
+            world, own_failure(world, all, watchdog_send(made, world, all, name, end)));
+    else if (made)
         watchdog_drop(made);
-    return status;
+    error_kept kept = error_keep(status);
+    (void)banyan_world_close(all);
+    return error_again(&kept);
 }

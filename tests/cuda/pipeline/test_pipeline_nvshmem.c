@@ -110,6 +110,40 @@ static void calls_that_do_not_come_back_are_left(void **state)
     assert_int_equal(statuses[1], 0);
 }
 
+/* The world goes on, and NVSHMEM is not used again. */
+static void start_with_a_rank_that_fails(int rank, int count, const banyan_unique_id *id,
+                                         void *context)
+{
+    (void)context;
+    banyan_world *world = ranks_open_world(rank, count, id, 0);
+    banyan_copy_service *service;
+    banyan_copy_options options = BANYAN_COPY_OPTIONS_INIT;
+    options.device = gpu_device_for(rank);
+    options.transport = nvshmem;
+    time_t begun = time(NULL);
+    CHECK_FAILS(banyan_copy_service_open(world, "pipeline", &options, &service), BANYAN_ERR_SYSTEM,
+                "rank 1: nvshmemx_hostlib_init_attr gave ");
+    CHECK(time(NULL) - begun < 30, "the other ranks waited");
+    CHECK_OK(banyan_world_barrier(world));
+    CHECK_FAILS(banyan_copy_service_open(world, "pipeline", &options, &service),
+                BANYAN_ERR_UNSUPPORTED, "an earlier call of NVSHMEM has not ended well");
+    CHECK_OK(banyan_world_close(world));
+}
+
+static void a_rank_whose_start_fails_ends_the_wait_of_the_others(void **state)
+{
+    (void)state;
+    int statuses[3];
+    nvshmem_ranks(3);
+    if (gpu_pipeline_leaves_out())
+        return;
+    setenv("EMULATED_NVSHMEM_FAILS", "1", 1);
+    ranks_fork(3, start_with_a_rank_that_fails, NULL, statuses);
+    unsetenv("EMULATED_NVSHMEM_FAILS");
+    for (int rank = 0; rank < 3; rank++)
+        assert_int_equal(statuses[rank], 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -117,6 +151,7 @@ int main(void)
         cmocka_unit_test(a_graph_puts_what_is_there_at_each_replay),
         cmocka_unit_test(a_late_or_dead_partner_ends_a_run),
         cmocka_unit_test(calls_that_do_not_come_back_are_left),
+        cmocka_unit_test(a_rank_whose_start_fails_ends_the_wait_of_the_others),
     };
     gpu_pipeline_begin();
     if (gpu_is_emulated())

@@ -93,10 +93,10 @@ static bool find_driver(void)
     return world.copy && world.launch;
 }
 
-static bool is_absent(int rank)
+static bool is_rank_of(const char *variable, int rank)
 {
-    const char *absent = getenv("EMULATED_NVSHMEM_ABSENT");
-    return absent && atoi(absent) == rank;
+    const char *given = getenv(variable);
+    return given && atoi(given) == rank;
 }
 
 int nvshmemx_hostlib_init_attr(unsigned flags, nvshmem_attributes *attributes)
@@ -115,7 +115,9 @@ int nvshmemx_hostlib_init_attr(unsigned flags, nvshmem_attributes *attributes)
     world.file = file;
     world.rank = args->rank;
     world.ranks = args->ranks;
-    while (is_absent(world.rank))
+    if (is_rank_of("EMULATED_NVSHMEM_FAILS", world.rank))
+        return INVALID_USE;
+    while (is_rank_of("EMULATED_NVSHMEM_ABSENT", world.rank))
         usleep(100000);
     barrier();
     world.is_ready = true;

@@ -8,6 +8,7 @@
 #include "core/module.h"
 #include "cuda/memory/memory.h"
 #include "cuda/pipeline/kernel.h"
+#include "cuda/pipeline/watchdog.h"
 
 #define POLL_US 20
 #define POLLS_A_CHECK 50
@@ -196,34 +197,9 @@ static banyan_status open_marks(nccl_session *session)
     return bytes_fill(passed, 0, sizeof *session->passed);
 }
 
-static banyan_status list_all(const banyan_world *world, int **ranks)
-{
-    int count = banyan_world_size(world);
-    int *made = calloc((size_t)count, sizeof *made);
-    if (!made)
-        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "nccl: out of memory: %d ranks", count);
-    for (int rank = 0; rank < count; rank++)
-        made[rank] = rank;
-    *ranks = made;
-    return BANYAN_OK;
-}
-
-/* Split a world of all ranks, which may end without ending the original. Splits are numbered, so
- * that ranks always agree on their number. Collective. */
-static banyan_status split_all(banyan_world *world, banyan_world **all)
-{
-    int *ranks = NULL;
-    banyan_status status = banyan_module_agree(world, list_all(world, &ranks));
-    if (status == BANYAN_OK)
-        status = banyan_module_agree(
-            world, banyan_world_split(world, ranks, banyan_world_size(world), all));
-    free(ranks);
-    return status;
-}
-
 static banyan_status nccl_session_start(nccl_session *session)
 {
-    banyan_status status = split_all(session->world, &session->starting);
+    banyan_status status = watchdog_split(session->world, &session->starting);
     if (status == BANYAN_OK)
         status = open_marks(session);
     if (status == BANYAN_OK)

@@ -13,7 +13,7 @@ static struct {
     CUmodule module;
     bool is_ready, is_stuck;
     const nvshmem_functions *functions;
-    int result;
+    int device; /* of the call of NVSHMEM */
 } image = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* NVSHMEM also refuses other versions, but prints its message to stdout. */
@@ -47,23 +47,25 @@ static banyan_status check_built(const nvshmem_functions *functions)
     return check_version(functions);
 }
 
-static void puts_call_init(void *unused)
+static banyan_status puts_call_init(void *unused)
 {
     (void)unused;
-    image.result = image.functions->nvshmemx_cumodule_init(image.module);
+    int result = image.functions->nvshmemx_cumodule_init(image.module);
+    if (result == 0)
+        return BANYAN_OK;
+    return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
+                            "cuda: nvshmemx_cumodule_init gave %d on device %d", result,
+                            image.device);
 }
 
 /* NVSHMEM waits for everything that runs on the device. */
 static banyan_status give_state(banyan_world *world, int device)
 {
     watchdog_end end;
+    image.device = device;
     banyan_status status =
         watchdog_call(world, device, "nvshmemx_cumodule_init", puts_call_init, NULL, &end);
     image.is_stuck = end == WATCHDOG_LEFT;
-    if (status == BANYAN_OK && image.result != 0)
-        status = banyan_error_set(BANYAN_ERR_UNSUPPORTED,
-                                  "cuda: nvshmemx_cumodule_init gave %d on device %d", image.result,
-                                  device);
     image.is_ready = status == BANYAN_OK;
     if (!image.is_ready && !image.is_stuck)
         driver.cuModuleUnload(image.module);
