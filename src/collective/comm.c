@@ -159,10 +159,10 @@ static banyan_status check_added(const banyan_comm *comm, const banyan_plan *pla
         return error_set(BANYAN_ERR_INVALID, "plan \"%s\" is for %d ranks, the communicator has %d",
                          info.name, info.ranks, comm->ranks);
     if (info.collective == BANYAN_CUSTOM)
-        return error_set(BANYAN_ERR_INVALID,
-                         "plan \"%s\" is of the collective \"%s\", which no call of a communicator "
-                         "asks for",
-                         info.name, info.collective_name);
+        return error_set(
+            BANYAN_ERR_INVALID,
+            "plan \"%s\" is of the collective \"%s\", for which communicators have no call",
+            info.name, info.collective_name);
     return BANYAN_OK;
 }
 

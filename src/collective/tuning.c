@@ -132,7 +132,7 @@ static banyan_status algorithm_parse(json_path *path, const json_t *object, tuni
         return json_path_fail(path, "algorithm has a name of %zu bytes, more than %zu",
                               strlen(name), sizeof row->algorithm - 1);
     if (algorithm_find(name, &entry) != BANYAN_OK || entry->info.collective != row->kind)
-        return json_path_fail(path, "algorithm \"%s\" is none for %s", name, collective);
+        return json_path_fail(path, "algorithm \"%s\" is not for %s", name, collective);
     strcpy(row->algorithm, name);
     return BANYAN_OK;
 }

@@ -30,7 +30,7 @@ bool banyan_module_entry(uint32_t abi_version, const module_tables **handed_over
                          size_t reason_bytes)
 {
     if (abi_version != MODULE_ABI_VERSION) {
-        snprintf(reason, reason_bytes, "it speaks version %d of the module contract, not %u",
+        snprintf(reason, reason_bytes, "it has version %d of the module contract, not %u",
                  MODULE_ABI_VERSION, abi_version);
         return false;
     }

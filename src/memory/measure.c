@@ -36,10 +36,10 @@ static banyan_status sample_open(struct sample *sample)
     char *both =
         mmap(NULL, 2 * SAMPLE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (both == MAP_FAILED && errno != ENOMEM)
-        return error_set_errno("cannot map %zu bytes to measure the ways to user memory",
+        return error_set_errno("cannot map %zu bytes to measure the access to user memory",
                                2 * SAMPLE_BYTES);
     if (both == MAP_FAILED)
-        return error_no_memory(2 * SAMPLE_BYTES, "measuring the ways to user memory");
+        return error_no_memory(2 * SAMPLE_BYTES, "measuring the access to user memory");
     memset(both, 1, 2 * SAMPLE_BYTES);
     sample->source = both;
     sample->destination = both + SAMPLE_BYTES;
@@ -270,7 +270,7 @@ static bool was_reached_by_all(struct probe *probe)
 {
     for (int i = 0; i < probe->space->local_size; i++) {
         if (is_other_process(probe, i) && probe->marks[i] != mark_of(probe->word, i)) {
-            snprintf(probe->reason, probe->reason_bytes, "what rank %d wrote did not reach rank %d",
+            snprintf(probe->reason, probe->reason_bytes, "a write of rank %d did not reach rank %d",
                      probe->space->local_ranks[i], probe->space->rank);
             return false;
         }

@@ -265,10 +265,9 @@ banyan_status mixed_check_awake(const banyan_mixed *mixed)
 {
     if (!mixed->is_suspended)
         return BANYAN_OK;
-    return error_set(
-        BANYAN_ERR_INVALID,
-        "rank %d: the mixed collectives are suspended; banyan_mixed_resume comes first",
-        mixed->rank);
+    return error_set(BANYAN_ERR_INVALID,
+                     "rank %d: the mixed collectives are suspended: call banyan_mixed_resume first",
+                     mixed->rank);
 }
 
 banyan_status mode_check(const banyan_mixed *mixed, banyan_mixed_op op, banyan_mixed_mode mode)

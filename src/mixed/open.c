@@ -263,7 +263,7 @@ banyan_status banyan_mixed_init_nvshmem(banyan_mixed *mixed)
     CONTROL_ENTER_WITHIN(mixed->world, mixed->timeout);
     if (mixed_is_host(mixed) || mixed->setup.grid.nodes == 1)
         return error_set(
-            BANYAN_ERR_INVALID, "rank %d: mixed collectives of %d nodes %s have no use for NVSHMEM",
+            BANYAN_ERR_INVALID, "rank %d: mixed collectives of %d nodes %s do not use NVSHMEM",
             mixed->rank, mixed->setup.grid.nodes, mixed_is_host(mixed) ? "on the host" : "on GPUs");
     if (mixed->has_nvshmem)
         return error_set(BANYAN_ERR_INVALID,

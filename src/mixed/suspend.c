@@ -135,7 +135,7 @@ static banyan_status check_graphs(const banyan_mixed *mixed)
         return BANYAN_OK;
     return error_set(BANYAN_ERR_UNSUPPORTED,
                      "rank %d: graphs hold mixed collectives that run through communicators, which "
-                     "end with the world that they were made in: no other will do",
+                     "end with the world in which they were made: another world cannot resume them",
                      mixed->rank);
 }
 

@@ -71,7 +71,7 @@ static banyan_status check_move(const moves_run *run, uint32_t number)
                          "move %" PRIu32 " is in lane %d, and there are %" PRIu32 " moves", number,
                          move->lane, run->count);
     if (move->by != BANYAN_MOVE_BY_BLOCKS && move->by != BANYAN_MOVE_BY_PROXY)
-        return error_set(BANYAN_ERR_INVALID, "move %" PRIu32 " is carried by %d, which is nobody",
+        return error_set(BANYAN_ERR_INVALID, "move %" PRIu32 " has method %d, which does not exist",
                          number, (int)move->by);
     for (int i = 0; i < 2; i++) {
         if (move->after[i] != BANYAN_NO_MOVE && move->after[i] >= run->count)

@@ -139,7 +139,7 @@ static void compare_gives(const order_net *net, const orders *found)
     }
 }
 
-static void what_is_tried_shows_what_all_orders_show(void **state)
+static void the_search_shows_the_same_as_all_orders(void **state)
 {
     (void)state;
     random_state random = random_from(random_seed());
@@ -166,7 +166,7 @@ static void what_is_tried_shows_what_all_orders_show(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_tried_shows_what_all_orders_show),
+        cmocka_unit_test(the_search_shows_the_same_as_all_orders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,7 +33,7 @@ static int count_idle(const two_ranks *made, const char *kind, banyan_check_plac
     return count;
 }
 
-static void a_nop_between_what_does_not_meet_is_idle(void **state)
+static void a_nop_between_unrelated_operations_is_idle(void **state)
 {
     (void)state;
     banyan_check_place first;
@@ -79,7 +79,7 @@ static void a_barrier_that_keeps_nothing_apart_is_idle(void **state)
     CHECK(count_idle(&made, "barrier", &first) == 1 && first.operation == 2);
 }
 
-static void a_flush_of_what_the_peer_has_answered_is_idle(void **state)
+static void a_flush_of_answered_puts_is_idle(void **state)
 {
     (void)state;
     banyan_check_place first;
@@ -97,11 +97,11 @@ static void a_flush_of_what_the_peer_has_answered_is_idle(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_nop_between_what_does_not_meet_is_idle),
+        cmocka_unit_test(a_nop_between_unrelated_operations_is_idle),
         cmocka_unit_test(a_second_signal_for_the_same_is_idle),
         cmocka_unit_test(a_semaphore_that_orders_nothing_is_idle),
         cmocka_unit_test(a_barrier_that_keeps_nothing_apart_is_idle),
-        cmocka_unit_test(a_flush_of_what_the_peer_has_answered_is_idle),
+        cmocka_unit_test(a_flush_of_answered_puts_is_idle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,7 +102,7 @@ static void a_channel_that_two_blocks_wait_on_is_tried_in_both_orders(void **sta
 
 /* Two of three signals are taken before the copy; two can be available only after block 1's
  * copy. */
-static void what_has_to_come_first_in_all_orders_is_known_to_have(void **state)
+static void predecessors_in_all_orders_are_known(void **state)
 {
     (void)state;
     const char *first = SIGNAL "," ACQUIRE "," SIGNAL;
@@ -150,7 +150,7 @@ static banyan_check_report *report_of_lock(int blocks, int times)
     return report;
 }
 
-static void what_can_go_in_too_many_orders_is_not_called_sound(void **state)
+static void a_plan_with_too_many_orders_is_not_called_sound(void **state)
 {
     (void)state;
     banyan_check_report *report = report_of_lock(4, 2);
@@ -169,9 +169,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_deadlock_that_only_one_order_leads_to_is_found_with_that_order),
         cmocka_unit_test(a_channel_that_two_blocks_wait_on_is_tried_in_both_orders),
-        cmocka_unit_test(what_has_to_come_first_in_all_orders_is_known_to_have),
+        cmocka_unit_test(predecessors_in_all_orders_are_known),
         cmocka_unit_test(to_exclude_each_other_is_no_order),
-        cmocka_unit_test(what_can_go_in_too_many_orders_is_not_called_sound),
+        cmocka_unit_test(a_plan_with_too_many_orders_is_not_called_sound),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -88,7 +88,7 @@ static void two_ranks_that_fill_their_queues_before_they_listen_go_on(void **sta
     banyan_plan_destroy(plan);
 }
 
-static void what_is_not_posted_is_waited_for_in_vain_however_long_the_queue(void **state)
+static void a_wait_for_a_missing_post_never_ends_with_any_queue(void **state)
 {
     (void)state;
     banyan_plan *plan = make_plan(SIGNALS, SIGNALS + 1);
@@ -100,7 +100,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_ranks_that_fill_their_queues_before_they_listen_go_on),
-        cmocka_unit_test(what_is_not_posted_is_waited_for_in_vain_however_long_the_queue),
+        cmocka_unit_test(a_wait_for_a_missing_post_never_ends_with_any_queue),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -136,7 +136,7 @@ static void a_consequence_stands_under_its_cause(void **state)
     banyan_check_report_destroy(report);
 }
 
-static void a_missing_wait_is_the_cause_of_what_is_out_of_order(void **state)
+static void a_missing_wait_is_the_cause_of_findings_out_of_order(void **state)
 {
     (void)state;
     const char *ops = NOP "," RELAXED_SIGNAL "," EXCHANGE_RELAXED
@@ -241,7 +241,7 @@ int main(void)
         cmocka_unit_test(operations_have_the_lines_of_their_program),
         cmocka_unit_test(the_same_mistake_on_other_ranks_is_reported_once),
         cmocka_unit_test(a_consequence_stands_under_its_cause),
-        cmocka_unit_test(a_missing_wait_is_the_cause_of_what_is_out_of_order),
+        cmocka_unit_test(a_missing_wait_is_the_cause_of_findings_out_of_order),
         cmocka_unit_test(nops_of_the_compiler_are_no_warning),
         cmocka_unit_test(a_line_that_the_plan_does_not_have_is_refused),
     };

@@ -46,7 +46,7 @@ static void a_semaphore_that_is_released_too_seldom_is_a_deadlock(void **state)
     must_be_sound(&made);
 }
 
-static void what_runs_dry_after_many_runs_is_a_deadlock(void **state)
+static void a_semaphore_that_runs_dry_after_many_runs_is_a_deadlock(void **state)
 {
     (void)state;
     two_ranks made = {.ops = {{SEMAPHORE("sem_acquire", 1)}, {NOP}}};
@@ -238,7 +238,7 @@ static void packets_that_answer_packets_free_their_room(void **state)
 
 #define PORT_END "," ON("wait", "port") "," NOP
 
-static void a_port_reads_what_it_puts_until_it_is_flushed(void **state)
+static void a_port_reads_its_source_until_it_is_flushed(void **state)
 {
     (void)state;
     const char *right[] = {
@@ -257,7 +257,7 @@ static void a_port_reads_what_it_puts_until_it_is_flushed(void **state)
     must_break(&made, BANYAN_CHECK_REUSE);
 }
 
-static void a_put_lands_beside_what_else_the_port_was_given(void **state)
+static void a_put_lands_in_any_order_with_the_ports_other_puts(void **state)
 {
     (void)state;
     const char *end = "," ON("signal", "port") "," ON("flush", "port") PORT_END;
@@ -335,7 +335,7 @@ static void an_input_is_left_alone_unless_the_plan_is_in_place(void **state)
     must_be_sound(&made);
 }
 
-static void what_is_sent_and_not_read_is_a_warning(void **state)
+static void sent_bytes_that_nobody_reads_are_a_warning(void **state)
 {
     (void)state;
     const char *ops = EXCHANGE_RELAXED "," PUT(IN_CHUNK, REMOTE_CHUNK(2, 0)) "," EXCHANGE;
@@ -366,7 +366,7 @@ static bool is_reported(const two_ranks *made, banyan_check_rule rule, const cha
     return reported;
 }
 
-static void a_link_that_carries_twice_what_another_does_is_a_warning(void **state)
+static void a_link_that_carries_twice_the_bytes_of_another_is_a_warning(void **state)
 {
     (void)state;
     const char *once = EXCHANGE_RELAXED "," PUT(IN_CHUNK, REMOTE_CHUNK(2, 0)) "," EXCHANGE;
@@ -400,7 +400,7 @@ static void findings_are_the_same_each_time(void **state)
     }
 }
 
-static void what_cannot_be_checked_is_refused(void **state)
+static void plans_that_cannot_be_checked_are_refused(void **state)
 {
     (void)state;
     two_ranks made = {.ops = {{COPY_IN}, {NOP}}};
@@ -432,7 +432,7 @@ int main(void)
         cmocka_unit_test(two_ranks_that_wait_first_wait_for_ever),
         cmocka_unit_test(a_wait_that_nobody_signals_is_reported),
         cmocka_unit_test(a_semaphore_that_is_released_too_seldom_is_a_deadlock),
-        cmocka_unit_test(what_runs_dry_after_many_runs_is_a_deadlock),
+        cmocka_unit_test(a_semaphore_that_runs_dry_after_many_runs_is_a_deadlock),
         cmocka_unit_test(waits_that_leave_signals_over_order_nothing_in_the_end),
         cmocka_unit_test(a_barrier_behind_a_semaphore_of_its_member_is_a_deadlock),
         cmocka_unit_test(packets_that_nobody_writes_are_waited_for_in_vain),
@@ -440,7 +440,7 @@ int main(void)
         cmocka_unit_test(two_thread_blocks_need_a_barrier_or_a_semaphore),
         cmocka_unit_test(an_acquire_is_after_a_release_only_if_it_could_not_do_without),
         cmocka_unit_test(credits_that_are_there_at_first_order_nothing),
-        cmocka_unit_test(a_put_lands_beside_what_else_the_port_was_given),
+        cmocka_unit_test(a_put_lands_in_any_order_with_the_ports_other_puts),
         cmocka_unit_test(a_reduction_in_place_is_no_race_with_itself),
         cmocka_unit_test(a_put_has_to_be_waited_for),
         cmocka_unit_test(a_relaxed_signal_does_not_publish_writes),
@@ -449,17 +449,17 @@ int main(void)
         cmocka_unit_test(without_an_opening_wait_the_next_run_collides),
         cmocka_unit_test(packets_need_two_halves_of_scratch),
         cmocka_unit_test(packets_that_answer_packets_free_their_room),
-        cmocka_unit_test(a_port_reads_what_it_puts_until_it_is_flushed),
+        cmocka_unit_test(a_port_reads_its_source_until_it_is_flushed),
         cmocka_unit_test(a_port_signal_before_the_put_does_not_order_it),
         cmocka_unit_test(a_wrong_source_is_explained_by_its_history),
         cmocka_unit_test(a_sum_counts_how_often_and_a_maximum_does_not),
         cmocka_unit_test(an_output_that_nobody_writes_is_found),
         cmocka_unit_test(scratch_that_nobody_wrote_must_not_be_read),
         cmocka_unit_test(an_input_is_left_alone_unless_the_plan_is_in_place),
-        cmocka_unit_test(what_is_sent_and_not_read_is_a_warning),
-        cmocka_unit_test(a_link_that_carries_twice_what_another_does_is_a_warning),
+        cmocka_unit_test(sent_bytes_that_nobody_reads_are_a_warning),
+        cmocka_unit_test(a_link_that_carries_twice_the_bytes_of_another_is_a_warning),
         cmocka_unit_test(findings_are_the_same_each_time),
-        cmocka_unit_test(what_cannot_be_checked_is_refused),
+        cmocka_unit_test(plans_that_cannot_be_checked_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -89,7 +89,7 @@ static void check_damaged(const char *name, int ranks)
     CHECK(found > 0, "%s", name);
 }
 
-static void what_is_wrong_at_one_size_is_found_without_naming_it(void **state)
+static void an_error_at_one_size_is_found_without_naming_the_size(void **state)
 {
     (void)state;
     static const char *const names[] = {"allreduce_pipelined", "allgather_pipelined",
@@ -134,7 +134,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_loop_is_checked_with_several_iterations),
-        cmocka_unit_test(what_is_wrong_at_one_size_is_found_without_naming_it),
+        cmocka_unit_test(an_error_at_one_size_is_found_without_naming_the_size),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -53,7 +53,7 @@ static void play_all(int ranks, int units, random_state *random)
     }
 }
 
-static void every_algorithm_is_right_whoever_lags(void **state)
+static void every_algorithm_is_right_with_any_lagging_rank(void **state)
 {
     (void)state;
     random_state random = random_from(random_seed());
@@ -273,7 +273,7 @@ static void a_block_is_reduced_and_sent_in_one_operation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_algorithm_is_right_whoever_lags),
+        cmocka_unit_test(every_algorithm_is_right_with_any_lagging_rank),
         cmocka_unit_test(every_algorithm_is_right_for_many_ranks),
         cmocka_unit_test(pipelines_reuse_their_rings_in_time),
         cmocka_unit_test(algorithms_are_told_apart_by_name),

@@ -231,7 +231,7 @@ static void in_registered_memory(banyan_world *world, void *context)
     calls_on(world, true);
 }
 
-static void every_call_does_what_it_is_defined_to(void **state)
+static void every_call_follows_its_definition(void **state)
 {
     (void)state;
     for (int ranks = 1; ranks <= 5; ranks++) {
@@ -401,7 +401,7 @@ static void calls_that_differ_are_named_when_asked_for(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_call_does_what_it_is_defined_to),
+        cmocka_unit_test(every_call_follows_its_definition),
         cmocka_unit_test(messages_that_no_cache_holds_arrive_whole),
         cmocka_unit_test(threads_race_nowhere),
         cmocka_unit_test(wrong_arguments_are_refused_before_anything_moves),

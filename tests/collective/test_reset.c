@@ -93,7 +93,7 @@ static void die(int rank, int count, const banyan_unique_id *id, void *context)
     banyan_world_close(world);
 }
 
-static void a_reset_without_a_peer_says_who_is_lost(void **state)
+static void a_reset_without_a_peer_names_the_lost_rank(void **state)
 {
     (void)state;
     ranks_fork_and_lose_one(die, NULL);
@@ -104,7 +104,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_are_right_after_a_reset),
         cmocka_unit_test(a_late_peer_on_the_host_is_not_mended),
-        cmocka_unit_test(a_reset_without_a_peer_says_who_is_lost),
+        cmocka_unit_test(a_reset_without_a_peer_names_the_lost_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -265,7 +265,7 @@ static void add_plan(banyan_world *world, void *context)
     banyan_plan_destroy(other);
 }
 
-static void an_added_plan_serves_what_it_is_for(void **state)
+static void an_added_plan_serves_its_calls(void **state)
 {
     (void)state;
     ranks_run(3, add_plan, NULL);
@@ -366,7 +366,7 @@ int main(void)
         cmocka_unit_test(rows_for_gpus_serve_gpus_alone),
         cmocka_unit_test(wrong_tables_are_refused_with_their_place),
         cmocka_unit_test_setup_teardown(rank_0s_tuning_file_decides, folder_setup, folder_teardown),
-        cmocka_unit_test(an_added_plan_serves_what_it_is_for),
+        cmocka_unit_test(an_added_plan_serves_its_calls),
         cmocka_unit_test(the_bounds_of_an_added_all_gather_count_its_output),
         cmocka_unit_test_setup_teardown(tuning_measures_and_is_saved, folder_setup,
                                         folder_teardown),

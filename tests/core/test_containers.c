@@ -80,7 +80,7 @@ static void a_message_reads_back_and_no_further(void **state)
     bytes_writer_free(&writer);
 }
 
-static void a_rank_set_finds_what_it_lists(void **state)
+static void a_rank_set_finds_the_ranks_that_it_lists(void **state)
 {
     (void)state;
     random_state random = random_from(random_seed());
@@ -132,7 +132,7 @@ int main(void)
         cmocka_unit_test(a_map_holds_every_key),
         cmocka_unit_test(a_sorted_array_is_bisected),
         cmocka_unit_test(a_message_reads_back_and_no_further),
-        cmocka_unit_test(a_rank_set_finds_what_it_lists),
+        cmocka_unit_test(a_rank_set_finds_the_ranks_that_it_lists),
         cmocka_unit_test(a_dtype_is_known_by_all_its_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

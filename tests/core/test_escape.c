@@ -29,7 +29,7 @@ static void control_characters_are_written_in_hexadecimal(void **state)
     expect("\xc2", "\xc2");
 }
 
-static void what_does_not_fit_is_cut_before_an_escape(void **state)
+static void long_text_is_cut_before_an_escape(void **state)
 {
     (void)state;
     char room[8];
@@ -75,7 +75,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(control_characters_are_written_in_hexadecimal),
-        cmocka_unit_test(what_does_not_fit_is_cut_before_an_escape),
+        cmocka_unit_test(long_text_is_cut_before_an_escape),
         cmocka_unit_test(messages_and_log_lines_are_escaped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

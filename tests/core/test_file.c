@@ -87,7 +87,7 @@ static void expect_kind(const char *path, const char *kind)
     CHECK(strncmp(banyan_last_error(), path, strlen(path)) == 0, "%s", banyan_last_error());
 }
 
-static void what_is_no_file_is_named_at_once(void **state)
+static void paths_that_are_not_files_are_named_at_once(void **state)
 {
     char *pipe_path = folder_path(*state, "pipe"), *socket_path = folder_path(*state, "socket");
     char *link_path = folder_path(*state, "link"), *none = folder_path(*state, "none");
@@ -133,7 +133,7 @@ int main(void)
         cmocka_unit_test(a_pipe_is_read_to_its_end),
         cmocka_unit_test(more_than_is_wanted_is_refused),
         cmocka_unit_test(a_file_is_opened_with_its_size),
-        cmocka_unit_test_setup_teardown(what_is_no_file_is_named_at_once, folder_setup,
+        cmocka_unit_test_setup_teardown(paths_that_are_not_files_are_named_at_once, folder_setup,
                                         folder_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

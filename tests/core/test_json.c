@@ -37,7 +37,7 @@ static void check_refused(const char *text, const char *said)
     CHECK_FAILS(status, BANYAN_ERR_FORMAT, said);
 }
 
-static void what_is_no_such_integer_is_refused(void **state)
+static void numbers_out_of_range_are_refused(void **state)
 {
     (void)state;
     check_refused("{\"n\": 18446744073709551616}", "too big");
@@ -121,7 +121,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(integers_up_to_the_last_are_read),
-        cmocka_unit_test(what_is_no_such_integer_is_refused),
+        cmocka_unit_test(numbers_out_of_range_are_refused),
         cmocka_unit_test(texts_with_digits_stay_as_they_are),
         cmocka_unit_test(members_of_another_type_are_refused_with_their_path),
         cmocka_unit_test(control_characters_are_refused),

@@ -33,7 +33,7 @@ static void modules_are_found_where_the_path_says(void **state)
     unsetenv("BANYAN_MODULE_PATH");
 }
 
-static void modules_are_found_beside_what_loads_them(void **state)
+static void modules_are_found_beside_their_loader(void **state)
 {
     (void)state;
     char program[PATH_MAX], name[32];
@@ -51,7 +51,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(modules_are_found_where_the_path_says, folder_setup,
                                         folder_teardown),
-        cmocka_unit_test(modules_are_found_beside_what_loads_them),
+        cmocka_unit_test(modules_are_found_beside_their_loader),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -88,7 +88,7 @@ class RunOnGpus(unittest.TestCase):
             done = self.banyan("plan", "view", path, "--trace", trace, "-o", self.folder / "page.html")
             self.assertEqual((done.returncode, done.stderr), (0, ""))
 
-    def test_what_cannot_be_is_refused_in_a_sentence(self):
+    def test_wrong_calls_are_refused_with_one_message(self):
         path = self.emit("allreduce_packets")
         for options, variables, part in [
                 (["--shuffle", 3], {}, "--shuffle is for plans on the host"),

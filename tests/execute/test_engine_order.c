@@ -158,7 +158,7 @@ static void check_case(banyan_world *world, void *context)
     banyan_plan_destroy(plan);
 }
 
-static void signals_publish_what_stands_before_them(void **state)
+static void signals_publish_earlier_operations(void **state)
 {
     (void)state;
     static const struct order_case cases[] = {
@@ -179,7 +179,7 @@ static void signals_publish_what_stands_before_them(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(signals_publish_what_stands_before_them),
+        cmocka_unit_test(signals_publish_earlier_operations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

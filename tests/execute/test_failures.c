@@ -247,7 +247,7 @@ static void wait_for_what_does_not_come(int rank, int count, const banyan_unique
     close_player(&p);
 }
 
-static void every_wait_says_what_it_waits_for(void **state)
+static void every_wait_names_its_reason(void **state)
 {
     (void)state;
     int statuses[2];
@@ -433,7 +433,7 @@ int main(void)
         cmocka_unit_test(a_death_ends_the_run_of_all_with_the_operation_named),
         cmocka_unit_test(an_abort_ends_the_run_of_all),
         cmocka_unit_test(a_rank_that_waits_in_vain_says_for_what),
-        cmocka_unit_test(every_wait_says_what_it_waits_for),
+        cmocka_unit_test(every_wait_names_its_reason),
         cmocka_unit_test(ranks_that_load_different_plans_fail),
         cmocka_unit_test(runs_that_cannot_be_are_refused_before_anything_moves),
         cmocka_unit_test(a_run_can_be_started_and_waited_for),

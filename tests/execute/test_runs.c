@@ -327,7 +327,7 @@ static void run_without_use(banyan_world *world, void *context)
     banyan_executor_close(executor);
 }
 
-static void who_is_not_the_root_may_leave_out_what_it_has_no_use_for(void **state)
+static void ranks_other_than_the_root_may_leave_out_unused_buffers(void **state)
 {
     (void)state;
     ranks_run(3, run_without_use, NULL);
@@ -555,7 +555,7 @@ int main(void)
         cmocka_unit_test(sizes_types_and_buffers_may_change_with_every_run),
         cmocka_unit_test(input_and_output_may_change_one_without_the_other),
         cmocka_unit_test(blocks_and_roots_are_right_wherever_the_buffers_lie),
-        cmocka_unit_test(who_is_not_the_root_may_leave_out_what_it_has_no_use_for),
+        cmocka_unit_test(ranks_other_than_the_root_may_leave_out_unused_buffers),
         cmocka_unit_test(custom_plans_of_uneven_buffers_and_long_loops_run),
         cmocka_unit_test(inputs_may_be_written_after_puts_that_nobody_flushed),
         cmocka_unit_test(a_measurement_counts_the_runs_alone),

@@ -167,7 +167,7 @@ static int expect_faults(const char *algorithm)
     }
 }
 
-static void what_the_checker_finds_goes_wrong_in_some_order(void **state)
+static void findings_of_the_checker_go_wrong_in_some_order(void **state)
 {
     (void)state;
 #ifdef SANITIZER_THREAD
@@ -396,7 +396,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(built_in_algorithms_are_right_in_any_order),
         cmocka_unit_test(sound_plans_from_elsewhere_are_right_in_any_order),
-        cmocka_unit_test(what_the_checker_finds_goes_wrong_in_some_order),
+        cmocka_unit_test(findings_of_the_checker_go_wrong_in_some_order),
         cmocka_unit_test(a_put_that_is_not_flushed_lands_too_late_in_some_order),
         cmocka_unit_test(relaxed_ends_of_plans_from_elsewhere_go_wrong_in_some_order),
         cmocka_unit_test(scratch_that_is_used_again_too_early_goes_wrong_in_some_order),

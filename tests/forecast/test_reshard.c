@@ -59,7 +59,7 @@ static void check_near(const char *what, double found, double expected)
           expected);
 }
 
-static void rows_to_columns_take_what_one_rank_sends(void **state)
+static void rows_to_columns_need_the_staging_of_one_sender(void **state)
 {
     (void)state;
     for (int ranks = 2; ranks <= RANKS; ranks *= 2) {
@@ -80,7 +80,7 @@ static void rows_to_columns_take_what_one_rank_sends(void **state)
     }
 }
 
-static void direct_reads_take_what_one_rank_receives(void **state)
+static void direct_reads_need_the_staging_of_one_receiver(void **state)
 {
     (void)state;
     /* Seven ranks send to one, whose link down is seven times as busy as their links up. */
@@ -213,7 +213,7 @@ static void optimal_rounds_are_as_many_as_the_busiest_rank_has_batches(void **st
     banyan_traffic_destroy(traffic);
 }
 
-static void what_cannot_be_is_refused(void **state)
+static void impossible_traffic_is_refused(void **state)
 {
     (void)state;
     banyan_traffic *traffic = plan_matrix((matrix){4, 4, 0, 0, 1}, 4), *none;
@@ -241,13 +241,13 @@ static void what_cannot_be_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_to_columns_take_what_one_rank_sends),
-        cmocka_unit_test(direct_reads_take_what_one_rank_receives),
+        cmocka_unit_test(rows_to_columns_need_the_staging_of_one_sender),
+        cmocka_unit_test(direct_reads_need_the_staging_of_one_receiver),
         cmocka_unit_test(a_pipeline_shows_its_slowest_stage),
         cmocka_unit_test(a_long_way_is_waited_for_every_second_batch),
         cmocka_unit_test(bytes_are_conserved_and_links_are_no_faster_than_they_are),
         cmocka_unit_test(optimal_rounds_are_as_many_as_the_busiest_rank_has_batches),
-        cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(impossible_traffic_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -78,7 +78,7 @@ static void write_and_read_all(banyan_world *world, void *context)
     }
 }
 
-static void peers_read_what_a_rank_wrote(void **state)
+static void peers_read_the_data_of_a_rank(void **state)
 {
     (void)state;
     uint64_t seed = random_seed();
@@ -114,7 +114,7 @@ static void free_early(banyan_world *world, void *context)
     }
 }
 
-static void a_freed_part_stays_with_those_who_map_it(void **state)
+static void a_freed_part_stays_at_ranks_that_map_it(void **state)
 {
     (void)state;
     ranks_run(2, free_early, NULL);
@@ -315,9 +315,9 @@ static void prefault_fills_pages_and_changes_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(peers_read_what_a_rank_wrote),
+        cmocka_unit_test(peers_read_the_data_of_a_rank),
         cmocka_unit_test(ranks_that_are_threads_share_mappings),
-        cmocka_unit_test(a_freed_part_stays_with_those_who_map_it),
+        cmocka_unit_test(a_freed_part_stays_at_ranks_that_map_it),
         cmocka_unit_test(a_handle_leads_to_the_peer_and_not_beyond),
         cmocka_unit_test(one_rank_without_memory_fails_all_of_them),
         cmocka_unit_test(descriptors_are_closed_once_mapped),

@@ -117,7 +117,7 @@ static void be_denied_what_is_forced(banyan_world *world, void *context)
     exchange_blocks(world, &used);
 }
 
-static void forcing_what_does_not_work_says_what_the_kernel_said(void **state)
+static void forcing_a_way_that_fails_reports_the_kernels_error(void **state)
 {
     (void)state;
     ranks_force_user_memory("cma");
@@ -491,7 +491,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_way_works_and_can_be_forced),
         cmocka_unit_test(a_kernel_that_denies_it_to_one_rank_makes_all_stage),
-        cmocka_unit_test(forcing_what_does_not_work_says_what_the_kernel_said),
+        cmocka_unit_test(forcing_a_way_that_fails_reports_the_kernels_error),
         cmocka_unit_test(ranks_that_ask_for_different_ways_are_told),
         cmocka_unit_test(registrations_are_found_until_they_end),
         BOTH_WAYS(nothing_outside_a_registration_is_reached),

@@ -161,7 +161,7 @@ static void *announce_and_look(void *argument)
     return NULL;
 }
 
-static void who_looks_too_early_is_rung_for(void **state)
+static void an_early_sleeper_is_woken(void **state)
 {
     (void)state;
     static struct exchange exchange;
@@ -190,7 +190,7 @@ static void a_knock_wakes_a_process(void **state)
     play_with_processes(WAITERS, 5000, false);
 }
 
-static void a_ring_wakes_who_listens_for_knocks(void **state)
+static void a_ring_wakes_a_rank_that_listens_at_the_doorbell(void **state)
 {
     (void)state;
     play_with_threads(1, 3000, true);
@@ -218,10 +218,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_knock_leaves_the_wake_up_alone_while_nobody_sleeps),
-        cmocka_unit_test(who_looks_too_early_is_rung_for),
+        cmocka_unit_test(an_early_sleeper_is_woken),
         cmocka_unit_test(a_knock_wakes_a_thread),
         cmocka_unit_test(a_knock_wakes_a_process),
-        cmocka_unit_test(a_ring_wakes_who_listens_for_knocks),
+        cmocka_unit_test(a_ring_wakes_a_rank_that_listens_at_the_doorbell),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -89,7 +89,7 @@ static void choose_closely(banyan_world *world, void *context)
     CHECK_OK(banyan_mixed_close(mixed));
 }
 
-static void collectives_are_left_for_what_is_faster_by_an_eighth(void **state)
+static void collectives_yield_to_modes_faster_by_an_eighth(void **state)
 {
     with_table(state, CLOSE_TABLE, choose_closely);
 }
@@ -235,7 +235,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_fastest_mode_of_the_nearest_size_is_chosen),
-        cmocka_unit_test(collectives_are_left_for_what_is_faster_by_an_eighth),
+        cmocka_unit_test(collectives_yield_to_modes_faster_by_an_eighth),
         cmocka_unit_test(modes_that_become_valid_later_are_chosen_then),
         cmocka_unit_test(options_that_end_before_the_table_have_none),
         cmocka_unit_test(columns_of_the_printed_table_keep_apart),

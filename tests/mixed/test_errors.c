@@ -126,7 +126,7 @@ static void take_steps(banyan_world *world, void *context)
     CHECK(count == 1);
     call.mode = BANYAN_MIXED_AUTO;
     case_run(&c, &call);
-    CHECK_FAILS(banyan_mixed_init_nvshmem(c.mixed), BANYAN_ERR_INVALID, "no use for NVSHMEM");
+    CHECK_FAILS(banyan_mixed_init_nvshmem(c.mixed), BANYAN_ERR_INVALID, "do not use NVSHMEM");
     CHECK_OK(banyan_mixed_init_virtual_memory(c.mixed));
     CHECK_FAILS(banyan_mixed_init_virtual_memory(c.mixed), BANYAN_ERR_INVALID, "already");
     call.mode = BANYAN_MIXED_TWO_SHOT;

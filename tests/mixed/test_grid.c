@@ -67,7 +67,7 @@ static banyan_mixed_grid resolve(int nodes, int local_tp, int local_dp, int inte
     return grid;
 }
 
-static void what_is_not_said_takes_what_is_left(void **state)
+static void missing_sizes_take_the_remaining_ranks(void **state)
 {
     (void)state;
     banyan_mixed_grid grid = resolve(0, 0, 0, 0, 0);
@@ -129,7 +129,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_rank_has_the_place_that_the_formulas_say),
-        cmocka_unit_test(what_is_not_said_takes_what_is_left),
+        cmocka_unit_test(missing_sizes_take_the_remaining_ranks),
         cmocka_unit_test(machines_must_hold_equally_many_ranks_in_order),
         cmocka_unit_test(names_are_parsed_as_they_are_printed),
     };

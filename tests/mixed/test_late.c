@@ -500,7 +500,7 @@ static void agree_after_a_timeout(int rank, int count, const banyan_unique_id *i
     CHECK_FAILS(banyan_world_close(world), BANYAN_ERR_TIMEOUT, "the run waited for rank 3");
 }
 
-static void who_has_waited_in_vain_does_not_wait_again(void **state)
+static void a_rank_that_timed_out_does_not_wait_again(void **state)
 {
     (void)state;
     int statuses[RANKS];
@@ -519,7 +519,7 @@ int main(void)
         cmocka_unit_test(an_object_may_wait_longer_than_its_world),
         cmocka_unit_test(the_timeout_of_an_object_bounds_its_runs),
         cmocka_unit_test(a_run_names_the_rank_that_stays_away),
-        cmocka_unit_test(who_has_waited_in_vain_does_not_wait_again),
+        cmocka_unit_test(a_rank_that_timed_out_does_not_wait_again),
     };
     timed_out =
         mmap(NULL, sizeof *timed_out, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -109,7 +109,7 @@ static void check_outputs(const made_plan *of, banyan_reduce_op op)
     }
 }
 
-static void every_byte_of_a_collective_is_what_its_definition_says(void **state)
+static void every_byte_of_a_collective_follows_its_definition(void **state)
 {
     (void)state;
     random_state random = random_from(random_seed());
@@ -134,7 +134,7 @@ static void every_byte_of_a_collective_is_what_its_definition_says(void **state)
     }
 }
 
-static void a_custom_collective_says_what_its_author_gave(void **state)
+static void a_custom_collective_has_its_authors_result(void **state)
 {
     (void)state;
     banyan_plan *plan = make_plan(BANYAN_CUSTOM, 2, 4, 3),
@@ -183,8 +183,8 @@ static void messages_that_a_plan_cannot_cut_and_ranks_that_it_has_not_are_refuse
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_byte_of_a_collective_is_what_its_definition_says),
-        cmocka_unit_test(a_custom_collective_says_what_its_author_gave),
+        cmocka_unit_test(every_byte_of_a_collective_follows_its_definition),
+        cmocka_unit_test(a_custom_collective_has_its_authors_result),
         cmocka_unit_test(messages_that_a_plan_cannot_cut_and_ranks_that_it_has_not_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

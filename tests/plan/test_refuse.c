@@ -103,7 +103,7 @@ static void the_plan_itself_is_taken(void **state)
     banyan_plan_destroy(plan);
 }
 
-static void what_is_no_plan_is_refused(void **state)
+static void texts_that_are_not_plans_are_refused(void **state)
 {
     (void)state;
     static const struct {
@@ -195,7 +195,7 @@ static void wrong_numbers_of_chunks_for_a_collective_are_refused(void **state)
          .said = "4 input and 6 output chunks, which does not make alltoall of 2 ranks"},
         {"collective", "\"allreduce\"", "gpus.1.input_chunks", "5",
          "gpus[1] has 5 input and 4 output chunks, and rank 0 has 4 and 4"},
-        {"collective", "\"allreduce\"", .said = "says what the result of allreduce is"}, );
+        {"collective", "\"allreduce\"", .said = "states the result of allreduce"}, );
 }
 
 static void wrong_channels_are_refused(void **state)
@@ -375,7 +375,7 @@ static void wrong_additions_are_refused(void **state)
 }
 
 /* A minimal plan: omitted fields have the format's defaults. */
-static void what_is_left_out_has_the_formats_values(void **state)
+static void missing_keys_have_the_formats_defaults(void **state)
 {
     (void)state;
     static const char text[] =
@@ -399,7 +399,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_plan_itself_is_taken),
-        cmocka_unit_test(what_is_no_plan_is_refused),
+        cmocka_unit_test(texts_that_are_not_plans_are_refused),
         cmocka_unit_test(deep_nesting_is_refused),
         cmocka_unit_test(a_wrong_head_is_refused),
         cmocka_unit_test(a_wrong_rank_is_refused),
@@ -410,7 +410,7 @@ int main(void)
         cmocka_unit_test(wrong_operations_are_refused),
         cmocka_unit_test(a_channel_to_another_rank_than_the_destination_is_refused),
         cmocka_unit_test(wrong_additions_are_refused),
-        cmocka_unit_test(what_is_left_out_has_the_formats_values),
+        cmocka_unit_test(missing_keys_have_the_formats_defaults),
     };
     CHECK_OK(file_read(GOOD, SIZE_MAX / 2, &good_text, &good_bytes));
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -162,7 +162,7 @@ static void other_blocks(banyan_program *program)
 }
 
 static pass_case cases[] = {
-    {"what is independent needs nothing", independent, NULL,
+    {"independent operations need nothing", independent, NULL,
      "copy i[0] -> o[0]\ncopy i[0] -> o[1]\ncopy i[2..4) -> o[2..4)"},
     {"read after write", read_after_write, NULL, "copy i[0..4) -> o[0..4)\nnop\ncopy o[3] -> i[5]"},
     {"write after read", write_after_read, NULL, "copy i[0] -> o[0]\nnop\ncopy o[4] -> i[0]"},

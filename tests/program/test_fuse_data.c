@@ -250,7 +250,7 @@ static pass_case cases[] = {
      "re sum i[0], i[1] -> o[0]\nre sum i[0], i[1] -> o[1]\nre sum i[2], i[1] -> o[1]"},
     {"reductions by different operations stay apart", reductions_by_different_operations, NULL,
      "re sum i[0], i[1] -> o[0]\nre max i[0], i[2] -> o[0]"},
-    {"a reduction of what the one before made stays apart", reduction_of_its_own_result, NULL,
+    {"a reduction of the previous result stays apart", reduction_of_its_own_result, NULL,
      "re sum i[0], i[1] -> o[0]\nre sum i[0], o[0] -> o[0]"},
     {"reduce + put is reduce and send", reduce_and_puts, NULL,
      "res memory sum i[0], i[1] -> o[0], o[5]@1, o[6]@1"},

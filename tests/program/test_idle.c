@@ -137,7 +137,7 @@ static void copies_in_units(banyan_program *program)
 static pass_case cases[] = {
     {"threads are together when the block begins and ends", at_the_ends, NULL, "copy i[0] -> o[0]"},
     {"one of two will do", twice, NULL, "copy i[0] -> o[0]\nnop\ncopy i[1] -> o[1]"},
-    {"a signal has no part in what follows", signal_and_wait, NULL,
+    {"a signal does not affect later operations", signal_and_wait, NULL,
      "copy i[0] -> o[0]\nnop\nsignal memory channel 0 to 1\nwait memory channel 0 to 1\nnop\n"
      "copy i[1] -> o[1]"},
     {"a wait may begin early", move_and_wait, NULL,
@@ -148,8 +148,8 @@ static pass_case cases[] = {
      "wait memory channel 0 to 1\nwait memory channel 1 to 1\nnop\ncopy i[0] -> o[0]"},
     {"signals through one channel stay apart", signals_through_one_channel, NULL,
      "signal memory channel 0 to 1\nnop\nsignal memory channel 0 to 1"},
-    {"what another block might miss is not taken early", wait_where_another_block_waits, NULL,
-     "copy i[0] -> o[0]\nnop\nwait memory channel 0 to 1"},
+    {"a wait that another block might miss is not taken early", wait_where_another_block_waits,
+     NULL, "copy i[0] -> o[0]\nnop\nwait memory channel 0 to 1"},
     {"nor is a semaphore", acquire_after_wait, NULL,
      "wait memory channel 0 to 1\nnop\nsem_acquire semaphore 0"},
     {"which is not released and acquired at once", release_and_acquire, NULL,
@@ -159,7 +159,7 @@ static pass_case cases[] = {
     {"an iteration's end and the next one's beginning overlap likewise", handed_on_in_units, NULL,
      UNITS "wait memory channel 0 to 1\nnop\ncopy i[0] -> o[0]\nnop\nsignal memory channel 0 to 1"
            "\n}"},
-    {"but not with what is around the loop", in_units_after_a_copy, NULL,
+    {"but not with operations around the loop", in_units_after_a_copy, NULL,
      "copy i[1] -> o[1]\n" UNITS "nop\nwait memory channel 0 to 1\nnop\ncopy i[0] -> o[0]\nnop\n"
      "signal memory channel 0 to 1\nnop\n}\ncopy i[2] -> o[2]"},
     {"iterations stay apart", copies_in_units, NULL, UNITS "nop\ncopy i[0] -> o[0]\n}"},

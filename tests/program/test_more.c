@@ -112,7 +112,7 @@ static void chain_that_reads_its_result_twice(banyan_program *program)
 static pass_case cases[] = {
     {"put + signal is put with signal", put_and_signal, NULL,
      "pws port i[0] -> o[0]@1 by channel 0 to 1"},
-    {"+ flush is put with signal and flush, with what each asks for", put_signal_and_flush, NULL,
+    {"+ flush is put with signal and flush, with the requests of each", put_signal_and_flush, NULL,
      "pwsf port i[0] -> o[0]@1 by channel 0 to 1, sync both"},
     {"put + flush stay apart", put_and_flush, NULL,
      "put port i[0] -> o[0]@1 by channel 0 to 1\nflush port channel 0 to 1"},

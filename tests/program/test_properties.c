@@ -84,7 +84,7 @@ static void check_at_once(uint64_t seed, const stages *all)
     banyan_plan_destroy(at_once);
 }
 
-static void passes_at_once_make_what_one_after_another_makes(void **state)
+static void passes_at_once_equal_passes_one_after_another(void **state)
 {
     (void)state;
     for_random_programs(1, check_at_once);
@@ -172,7 +172,7 @@ static void check_instances(uint64_t seed, const stages *all)
     interpreted_end(&replicated);
 }
 
-static void every_instance_does_what_the_program_does(void **state)
+static void every_instance_follows_the_program(void **state)
 {
     (void)state;
     for_random_programs(3, check_instances);
@@ -276,10 +276,10 @@ static void exactly_the_missing_nops_are_inserted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(passes_at_once_make_what_one_after_another_makes),
+        cmocka_unit_test(passes_at_once_equal_passes_one_after_another),
         cmocka_unit_test(passes_are_idempotent),
         cmocka_unit_test(compiling_changes_no_result),
-        cmocka_unit_test(every_instance_does_what_the_program_does),
+        cmocka_unit_test(every_instance_follows_the_program),
         cmocka_unit_test(exactly_the_missing_nops_are_inserted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

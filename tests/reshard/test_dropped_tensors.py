@@ -143,7 +143,7 @@ class Dropped(unittest.TestCase):
         self.assertIn(f'the packing "vllm_mtp" has none of the model\'s {len(kept["tensors"])} '
                       "tensors", self.refuse(kept, None, "vllm_mtp"))
 
-    def test_the_check_of_rules_says_what_a_model_lacks(self):
+    def test_the_check_of_rules_names_missing_tensors(self):
         kept = self.read("qwen3-moe")
         missing = "model.layers.1.mlp.experts.4.up_proj.weight"
         self.save(kept, missing)

@@ -33,7 +33,7 @@ class Layouts(unittest.TestCase):
         data.write_folder(kept, self.folder / family)
         return {name: tensor["shape"] for name, tensor in kept["tensors"].items()}
 
-    def test_every_rank_holds_what_megatron_core_ran_right_with(self):
+    def test_every_rank_has_the_layout_with_which_megatron_core_was_right(self):
         for family, specs in megatron_layouts.read_kept().items():
             shapes = self.write_model(family)
             for spec, expected in specs.items():
@@ -41,7 +41,7 @@ class Layouts(unittest.TestCase):
                     made = megatron_layouts.digest(BANYAN, self.folder / family, spec, shapes)
                     self.assertEqual(made, expected)
 
-    def test_what_megatron_core_lacks_is_refused(self):
+    def test_layouts_that_megatron_core_lacks_are_refused(self):
         families = megatron_layouts.LACKING + megatron_layouts.LATENT + megatron_layouts.HYBRID
         for family in families:
             self.write_model(family)

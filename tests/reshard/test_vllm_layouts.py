@@ -46,7 +46,7 @@ class Layouts(unittest.TestCase):
                     self.assertIn(f"tp={len(ranks)}", size)
                     self.assertEqual(places.digests(ranks), expected)
 
-    def test_every_rank_of_every_family_holds_what_vllms_loader_puts_there(self):
+    def test_every_rank_of_every_family_has_the_layout_of_vllms_loader(self):
         models = sorted(data.DATA.glob("*.json"))
         self.assertGreater(len(models), 20)
         for path in models:

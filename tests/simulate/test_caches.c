@@ -40,7 +40,7 @@ static void check_takes(banyan_program *program, uint64_t bytes, double seconds)
     banyan_plan_destroy(plan);
 }
 
-static void what_a_peer_only_has_is_as_near_as_the_own(void **state)
+static void bytes_that_only_a_peer_has_are_as_near_as_own_ones(void **state)
 {
     (void)state;
     /* Its input, which no rank writes, and its output, which it does not touch. */
@@ -53,7 +53,7 @@ static void what_a_peer_only_has_is_as_near_as_the_own(void **state)
     check_takes(program, BYTES, 4 * BYTES / OWN);
 }
 
-static void what_one_writes_and_another_reads_moves_twice(void **state)
+static void bytes_written_by_one_and_read_by_another_move_twice(void **state)
 {
     (void)state;
     banyan_program *program = begin(2, 1);
@@ -102,7 +102,7 @@ static void a_part_may_be_anothers(void **state)
 }
 
 /* A line that was just read need not be fetched again for a write. */
-static void what_was_read_is_there_to_be_written(void **state)
+static void bytes_that_were_read_are_cached_for_the_write(void **state)
 {
     (void)state;
     banyan_program *program = begin(2, 1);
@@ -205,11 +205,11 @@ static void scratch_that_is_gone_round_in_stays_in_caches(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_a_peer_only_has_is_as_near_as_the_own),
-        cmocka_unit_test(what_one_writes_and_another_reads_moves_twice),
+        cmocka_unit_test(bytes_that_only_a_peer_has_are_as_near_as_own_ones),
+        cmocka_unit_test(bytes_written_by_one_and_read_by_another_move_twice),
         cmocka_unit_test(a_signal_without_data_costs_nothing),
         cmocka_unit_test(a_part_may_be_anothers),
-        cmocka_unit_test(what_was_read_is_there_to_be_written),
+        cmocka_unit_test(bytes_that_were_read_are_cached_for_the_write),
         cmocka_unit_test(sums_wait_for_lines_that_others_hold),
         cmocka_unit_test(scratch_that_is_gone_round_in_stays_in_caches),
     };

@@ -221,7 +221,7 @@ static void headers_take_room_on_links(void **state)
     banyan_plan_destroy(plan);
 }
 
-static void thread_blocks_share_what_runs_them(void **state)
+static void thread_blocks_share_their_processor(void **state)
 {
     (void)state;
     banyan_program *program = begin(1);
@@ -407,7 +407,7 @@ int main(void)
         cmocka_unit_test(a_thread_block_has_its_rates),
         cmocka_unit_test(a_reduction_reads_its_sources_one_by_one),
         cmocka_unit_test(headers_take_room_on_links),
-        cmocka_unit_test(thread_blocks_share_what_runs_them),
+        cmocka_unit_test(thread_blocks_share_their_processor),
         cmocka_unit_test(a_barrier_opens_when_its_last_thread_block_has_come),
         cmocka_unit_test(a_port_channel_works_by_itself),
         cmocka_unit_test(a_proxy_may_share_its_processor),

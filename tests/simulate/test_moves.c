@@ -69,7 +69,7 @@ static void a_move_takes_its_request_its_bytes_and_the_latency(void **state)
     check_near(seconds(&slow, &one, 1), 3e-6 + 1e-3 + LATENCY);
 }
 
-static void a_kernel_takes_its_launch_and_what_its_blocks_can_do(void **state)
+static void a_kernel_takes_its_launch_and_its_blocks_time(void **state)
 {
     (void)state;
     star slow = plain;
@@ -100,7 +100,7 @@ static void lanes_share_a_link_and_a_lane_keeps_its_order(void **state)
     banyan_topology_destroy(topology);
 }
 
-static void what_another_rank_did_is_known_a_way_later(void **state)
+static void the_end_of_a_peers_move_is_known_one_latency_later(void **state)
 {
     (void)state;
     banyan_move chain[] = {move(2, 3, 0, 1 << 20), move(1, 2, 0, 1 << 20), move(0, 1, 0, 1 << 20)};
@@ -222,9 +222,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_move_takes_its_request_its_bytes_and_the_latency),
-        cmocka_unit_test(a_kernel_takes_its_launch_and_what_its_blocks_can_do),
+        cmocka_unit_test(a_kernel_takes_its_launch_and_its_blocks_time),
         cmocka_unit_test(lanes_share_a_link_and_a_lane_keeps_its_order),
-        cmocka_unit_test(what_another_rank_did_is_known_a_way_later),
+        cmocka_unit_test(the_end_of_a_peers_move_is_known_one_latency_later),
         cmocka_unit_test(moves_that_cannot_be_are_refused),
         cmocka_unit_test(bytes_are_conserved_and_no_link_is_faster_than_it_is),
         cmocka_unit_test(a_grain_costs_no_more_than_it_says),

@@ -71,7 +71,7 @@ static void the_scarcest_link_is_shared_first(void **state)
     unmake(&all);
 }
 
-static void those_who_want_little_leave_the_rest(void **state)
+static void slow_flows_leave_the_rest_to_others(void **state)
 {
     (void)state;
     const double rates[] = {9};
@@ -216,7 +216,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_scarcest_link_is_shared_first),
-        cmocka_unit_test(those_who_want_little_leave_the_rest),
+        cmocka_unit_test(slow_flows_leave_the_rest_to_others),
         cmocka_unit_test(weights_count),
         cmocka_unit_test(rates_change_when_a_flow_ends),
         cmocka_unit_test(random_flows_are_fair_at_any_time_and_carry_their_bytes),

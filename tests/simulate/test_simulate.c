@@ -92,7 +92,7 @@ static void check_algorithm(const char *name, int ranks, const banyan_topology *
     banyan_plan_destroy(plan);
 }
 
-static void all_algorithms_end_and_carry_what_they_move(void **state)
+static void all_algorithms_end_and_carry_their_bytes(void **state)
 {
     (void)state;
     banyan_topology *topology = star_make(&usual);
@@ -202,7 +202,7 @@ static void check_hangs(const char *text, const char *message)
     banyan_plan_destroy(plan);
 }
 
-static void a_hang_names_what_each_block_waits_for(void **state)
+static void a_hang_names_the_wait_of_each_block(void **state)
 {
     (void)state;
     check_hangs(PLAN("stuck", RANK(0, 1, OP("wait") "," OP("signal")) "," RANK(
@@ -221,7 +221,7 @@ static void a_hang_names_what_each_block_waits_for(void **state)
     " \"channels\": [{\"channel_type\": \"memory\", \"channel_ids\": [0]}]}"
 
 /* Two thread blocks have arrived at the barrier; the third waits for a signal before it arrives. */
-static void who_has_come_to_a_barrier_is_not_waited_for(void **state)
+static void a_hang_does_not_name_blocks_that_arrived_at_the_barrier(void **state)
 {
     (void)state;
     check_hangs(
@@ -236,7 +236,7 @@ static void who_has_come_to_a_barrier_is_not_waited_for(void **state)
         "memory channel 0, which nobody does any more");
 }
 
-static void what_cannot_be_simulated_is_refused(void **state)
+static void plans_that_cannot_be_simulated_are_refused(void **state)
 {
     (void)state;
     banyan_simulation *simulation;
@@ -350,13 +350,13 @@ static void a_trace_has_every_operation_in_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_algorithms_end_and_carry_what_they_move),
+        cmocka_unit_test(all_algorithms_end_and_carry_their_bytes),
         cmocka_unit_test(whole_plans_of_mscclpp_end),
         cmocka_unit_test(the_same_plan_takes_the_same_time),
         cmocka_unit_test(a_faster_link_takes_less_time),
-        cmocka_unit_test(a_hang_names_what_each_block_waits_for),
-        cmocka_unit_test(who_has_come_to_a_barrier_is_not_waited_for),
-        cmocka_unit_test(what_cannot_be_simulated_is_refused),
+        cmocka_unit_test(a_hang_names_the_wait_of_each_block),
+        cmocka_unit_test(a_hang_does_not_name_blocks_that_arrived_at_the_barrier),
+        cmocka_unit_test(plans_that_cannot_be_simulated_are_refused),
         cmocka_unit_test(loops_of_too_many_steps_are_refused_with_numbers),
         cmocka_unit_test_setup_teardown(a_trace_has_every_operation_in_order, folder_setup,
                                         folder_teardown),

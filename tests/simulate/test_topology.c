@@ -59,7 +59,7 @@ static void an_entry_stands_for_many(void **state)
     banyan_topology_destroy(topology);
 }
 
-static void what_is_printed_reads_as_the_same(void **state)
+static void a_printed_topology_reads_back_equal(void **state)
 {
     (void)state;
     for (size_t i = 0; banyan_topology_shipped(i); i++) {
@@ -170,7 +170,7 @@ static void processors_reach_each_other(void **state)
     }
 }
 
-static void what_is_wrong_is_refused_with_its_place(void **state)
+static void mistakes_are_refused_with_their_place(void **state)
 {
     (void)state;
     check_refused("[]", "t.json: the document is not an object");
@@ -241,11 +241,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_entry_stands_for_many),
-        cmocka_unit_test(what_is_printed_reads_as_the_same),
+        cmocka_unit_test(a_printed_topology_reads_back_equal),
         cmocka_unit_test(a_byte_takes_longer_the_more_are_touched),
         cmocka_unit_test(the_quickest_way_is_taken_and_never_through_a_processor),
         cmocka_unit_test(processors_reach_each_other),
-        cmocka_unit_test(what_is_wrong_is_refused_with_its_place),
+        cmocka_unit_test(mistakes_are_refused_with_their_place),
         cmocka_unit_test(ranks_without_a_way_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

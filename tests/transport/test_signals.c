@@ -310,7 +310,7 @@ static void wait_for_nothing(int rank, int count, const banyan_unique_id *id, vo
     banyan_transport_close(transport);
 }
 
-static void a_timeout_says_who_waited_for_whom_and_what(void **state)
+static void a_timeout_names_both_ranks_and_the_wait(void **state)
 {
     (void)state;
     int statuses[2];
@@ -328,7 +328,7 @@ int main(void)
         cmocka_unit_test(numbers_are_equal_everywhere_and_fresh_ones_are_zero),
         cmocka_unit_test(a_poller_sleeps_until_something_changes),
         cmocka_unit_test(a_wait_for_a_killed_rank_ends_within_a_second),
-        cmocka_unit_test(a_timeout_says_who_waited_for_whom_and_what),
+        cmocka_unit_test(a_timeout_names_both_ranks_and_the_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -127,7 +127,7 @@ static void misuse(banyan_world *world, void *context)
     banyan_transport_close(transport);
 }
 
-static void what_does_not_exist_is_refused(void **state)
+static void missing_ranks_signals_and_memory_are_refused(void **state)
 {
     (void)state;
     ranks_run(2, misuse, NULL);
@@ -191,7 +191,7 @@ int main(void)
         cmocka_unit_test(find_by_name),
         cmocka_unit_test(a_name_that_one_rank_lacks_fails_everywhere),
         cmocka_unit_test(a_table_of_ones_own_is_checked_and_used),
-        cmocka_unit_test(what_does_not_exist_is_refused),
+        cmocka_unit_test(missing_ranks_signals_and_memory_are_refused),
         cmocka_unit_test(ranks_of_another_node_are_out_of_reach),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -31,7 +31,7 @@ static void deliver_each(struct context *context)
 }
 
 /* A repeated call takes the next number, whose messages may have arrived already. */
-static void only_what_is_given_up_loses_its_messages(void **state)
+static void only_a_call_that_was_given_up_loses_its_messages(void **state)
 {
     (void)state;
     random_state random = random_from(random_seed());
@@ -78,7 +78,7 @@ static void a_message_is_for_one_kind_source_and_tag(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(only_what_is_given_up_loses_its_messages),
+        cmocka_unit_test(only_a_call_that_was_given_up_loses_its_messages),
         cmocka_unit_test(a_message_is_for_one_kind_source_and_tag),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -233,7 +233,7 @@ static void join_host(int rank, int count, const banyan_unique_id *id, void *con
 }
 
 /* The process that made the unique id may have few, and needs one for each rank. */
-static void the_process_where_ranks_meet_says_what_it_lacks(void **state)
+static void the_process_of_the_rendezvous_reports_missing_descriptors(void **state)
 {
     (void)state;
     bool opened = false;
@@ -268,7 +268,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_limit_works_or_fails_at_once),
         cmocka_unit_test(one_rank_that_lacks_descriptors_is_named_by_all),
-        cmocka_unit_test(the_process_where_ranks_meet_says_what_it_lacks),
+        cmocka_unit_test(the_process_of_the_rendezvous_reports_missing_descriptors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

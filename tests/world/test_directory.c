@@ -160,7 +160,7 @@ static void put_randomly(struct simulation *simulated, struct model *model, rand
     }
 }
 
-static void what_was_put_is_what_is_found(void **state)
+static void gets_find_the_values_that_were_put(void **state)
 {
     (void)state;
     random_state random = random_from(random_seed());
@@ -573,7 +573,7 @@ static void put_and_get_in_world(banyan_world *world, void *context)
     banyan_directory_close(directory);
 }
 
-static void a_world_of_processes_finds_what_it_put(void **state)
+static void a_world_of_processes_finds_its_values(void **state)
 {
     (void)state;
     ranks_run(1, put_and_get_in_world, NULL);
@@ -623,7 +623,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_that_come_again_take_no_room),
-        cmocka_unit_test(what_was_put_is_what_is_found),
+        cmocka_unit_test(gets_find_the_values_that_were_put),
         cmocka_unit_test(ranks_that_put_one_by_one_become_one_set),
         cmocka_unit_test(replicas_that_come_in_any_order_become_one_set),
         cmocka_unit_test(a_thousand_replicas_take_the_place_of_few),
@@ -634,7 +634,7 @@ int main(void)
         cmocka_unit_test(spoilt_messages_are_refused_or_taken_whole),
         cmocka_unit_test(puts_are_absorbed_quickly_in_little_memory),
         cmocka_unit_test(answers_that_an_owner_keeps_are_bounded_and_right),
-        cmocka_unit_test(a_world_of_processes_finds_what_it_put),
+        cmocka_unit_test(a_world_of_processes_finds_its_values),
         cmocka_unit_test(a_wrong_question_fails_on_every_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

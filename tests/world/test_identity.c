@@ -354,7 +354,7 @@ static const struct refused_case refused_cases[] = {
      {"the secret in the options", "0 characters"}},
 };
 
-static void what_is_wrong_is_refused_by_name_and_value(void **state)
+static void wrong_variables_are_refused_by_name_and_value(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(refused_cases) / sizeof(refused_cases[0]); i++) {
@@ -407,7 +407,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sources_are_read_in_their_order),
         cmocka_unit_test(a_secret_is_32_digits_of_either_case),
-        cmocka_unit_test(what_is_wrong_is_refused_by_name_and_value),
+        cmocka_unit_test(wrong_variables_are_refused_by_name_and_value),
         cmocka_unit_test(texts_that_are_too_long_are_refused),
         cmocka_unit_test(the_message_does_not_contain_the_secret),
         cmocka_unit_test(a_job_manager_whose_module_is_missing_is_an_error),

@@ -263,7 +263,7 @@ static void a_handshake_with_one_bit_changed_is_refused(void **state)
     }
 }
 
-static void whoever_is_not_admitted_hears_why(void **state)
+static void a_refused_connection_receives_the_reason(void **state)
 {
     (void)state;
     random_state random = random_from(random_seed());
@@ -334,7 +334,7 @@ static void a_refusal_has_a_message_whatever_it_contains(void **state)
 }
 
 /* More than the socket's capacity: queued data arrive complete and in order, with descriptors. */
-static void what_cannot_be_written_at_once_is_written_later(void **state)
+static void pending_output_is_written_later(void **state)
 {
     (void)state;
     random_state random = random_from(random_seed());
@@ -434,10 +434,10 @@ int main(void)
         cmocka_unit_test(a_sealed_stream_with_one_bit_changed_is_refused),
         cmocka_unit_test(a_sealed_message_left_out_or_repeated_is_refused),
         cmocka_unit_test(a_handshake_with_one_bit_changed_is_refused),
-        cmocka_unit_test(whoever_is_not_admitted_hears_why),
+        cmocka_unit_test(a_refused_connection_receives_the_reason),
         cmocka_unit_test(garbage_is_refused_at_every_stage),
         cmocka_unit_test(a_refusal_has_a_message_whatever_it_contains),
-        cmocka_unit_test(what_cannot_be_written_at_once_is_written_later),
+        cmocka_unit_test(pending_output_is_written_later),
         cmocka_unit_test(a_header_alone_takes_little_memory),
         cmocka_unit_test(a_long_message_arrives_whole_wherever_it_is_cut),
     };

@@ -89,7 +89,7 @@ static void a_rank_that_comes_twice_is_refused_and_the_job_goes_on(void **state)
     banyan_log_set(NULL, NULL);
 }
 
-static void a_deadline_names_who_has_not_come(void **state)
+static void a_deadline_names_the_missing_ranks(void **state)
 {
     (void)state;
     _Atomic int warnings = 0;
@@ -518,7 +518,7 @@ int main(void)
         cmocka_unit_test(a_wrong_secret_is_refused_and_the_job_goes_on),
         cmocka_unit_test(an_id_whose_maker_is_dead_is_refused_at_once),
         cmocka_unit_test(bytes_that_are_no_id_are_refused),
-        cmocka_unit_test(a_deadline_names_who_has_not_come),
+        cmocka_unit_test(a_deadline_names_the_missing_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -140,7 +140,7 @@ static void a_job_with_a_secret_opens_whatever_others_have_taken(void **state)
 }
 
 /* The job cannot prevent it, but reports it. */
-static void a_job_without_a_secret_says_who_has_its_name(void **state)
+static void a_job_without_a_secret_names_the_owner_of_its_name(void **state)
 {
     (void)state;
     if (geteuid() != 0) {
@@ -228,7 +228,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_with_a_secret_cannot_be_worked_out),
         cmocka_unit_test(a_job_with_a_secret_opens_whatever_others_have_taken),
-        cmocka_unit_test(a_job_without_a_secret_says_who_has_its_name),
+        cmocka_unit_test(a_job_without_a_secret_names_the_owner_of_its_name),
         cmocka_unit_test(ranks_with_different_secrets_hear_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -83,7 +83,7 @@ static int listen_at_random(struct address *address, bool tcp)
 }
 
 /* It listens, but does not accept: a hanging process, or a child with its parent's descriptors. */
-static void whoever_does_not_answer_is_given_up_in_time(void **state)
+static void a_silent_peer_is_given_up_in_time(void **state)
 {
     (void)state;
     for (int tcp = 0; tcp < 2; tcp++) {
@@ -121,7 +121,7 @@ static void without_a_limit_it_is_waited_for(void **state)
 }
 
 /* An answer that comes late, but within the limit, counts from then on. */
-static void whoever_answers_late_is_kept(void **state)
+static void a_late_answer_is_kept(void **state)
 {
     (void)state;
     for (int tcp = 0; tcp < 2; tcp++) {
@@ -213,7 +213,7 @@ static void strangers_are_few_whatever_they_do(void **state)
 }
 
 /* For Unix sockets: connections that sent something stay, then the latest. */
-static void those_who_say_nothing_go_first_then_the_oldest(void **state)
+static void silent_connections_go_first_then_the_oldest(void **state)
 {
     (void)state;
     struct address address;
@@ -309,11 +309,11 @@ static void many_ranks_that_connect_at_once_all_get_through(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whoever_does_not_answer_is_given_up_in_time),
+        cmocka_unit_test(a_silent_peer_is_given_up_in_time),
         cmocka_unit_test(without_a_limit_it_is_waited_for),
-        cmocka_unit_test(whoever_answers_late_is_kept),
+        cmocka_unit_test(a_late_answer_is_kept),
         cmocka_unit_test(strangers_are_few_whatever_they_do),
-        cmocka_unit_test(those_who_say_nothing_go_first_then_the_oldest),
+        cmocka_unit_test(silent_connections_go_first_then_the_oldest),
         cmocka_unit_test(a_newcomer_that_has_said_hello_is_not_dropped_for_strangers),
         cmocka_unit_test(many_ranks_that_connect_at_once_all_get_through),
     };

@@ -303,7 +303,7 @@ static void the_rendezvous_refuses_strangers_and_goes_on(void **state)
         close(silent[i]);
 }
 
-static void those_who_say_nothing_are_dropped(void **state)
+static void silent_connections_are_dropped(void **state)
 {
     (void)state;
     banyan_unique_id id;
@@ -449,7 +449,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_rendezvous_refuses_strangers_and_goes_on),
-        cmocka_unit_test(those_who_say_nothing_are_dropped),
+        cmocka_unit_test(silent_connections_are_dropped),
         cmocka_unit_test(another_user_is_refused),
         cmocka_unit_test(ranks_refuse_strangers_and_go_on),
     };

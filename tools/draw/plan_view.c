@@ -236,7 +236,7 @@ int plan_view_command(int argc, char **argv)
     RETURN_UNLESS_PARSED(
         options_parse_one(&table, argc, argv, "which plan: PLAN.json", &view.path));
     if (!view.out)
-        return options_refuse(&table, "say where to: -o plan.html");
+        return options_refuse(&table, "give the output file: -o plan.html");
     if (view.trace && view.topology_name)
         return options_refuse(&table, "--trace and --topology are two sources of times: give one");
     if (!view.svg && (view.ranks || view.part || view.width > 0))

@@ -30,7 +30,7 @@ int forked_run(const char *who, int ranks, int (*rank_main)(int rank, void *cont
     if (message)
         fprintf(stderr, "%s: %s\n", who, message);
     else if (code != 0 && code < LAUNCH_SIGNALLED)
-        fprintf(stderr, "%s: a rank ended with code %d and did not say why\n", who, code);
+        fprintf(stderr, "%s: a rank ended with code %d without a message\n", who, code);
     return code;
 }
 

@@ -552,9 +552,9 @@ int launch_command(int argc, char **argv)
     if (result != OPTIONS_OK)
         return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     if (job.count == 0)
-        return options_refuse(&table, "say how many ranks to start: -n N");
+        return options_refuse(&table, "give the number of ranks: -n N");
     if (rest == argc)
-        return options_refuse(&table, "say which program to run, behind the options");
+        return options_refuse(&table, "give the program to run, after the options");
     job.program = argv + rest;
     return launch_run(&job);
 }

@@ -180,8 +180,7 @@ int mixed_command(int argc, char **argv)
     job.hidden = (uint64_t)hidden;
     options->use_autotune = !untuned;
     if (untuned && options->autotune)
-        return options_refuse(&table,
-                              "--autotune %s has the choice that --no-autotune does without",
+        return options_refuse(&table, "--autotune %s is not used with --no-autotune",
                               options->autotune);
     if (untuned && job.save_path)
         return options_refuse(&table, "--save-autotune has nothing to write with --no-autotune");

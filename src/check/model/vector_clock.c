@@ -11,7 +11,7 @@ static vector_clock *vector_clock_make(vector_clock_store *store, uint32_t count
 {
     vector_clock *made = malloc(vector_clock_bytes_of(count));
     if (!made) {
-        error_no_memory(vector_clock_bytes_of(count), "what thread blocks know of each other");
+        error_no_memory(vector_clock_bytes_of(count), "vector clocks");
         return NULL;
     }
     store->bytes += vector_clock_bytes_of(count);

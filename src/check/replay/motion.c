@@ -54,15 +54,14 @@ static void motion_advise(const motion *by, const touch *first, bool relaxed_onl
     const chain_owner *a = &by->all->chains.list[first->chain],
                       *b = &by->all->chains.list[by->chain];
     if (a->kind == CHAIN_PORT)
-        snprintf(
-            text, bytes,
-            "rank %d's port channel %u carries the first out whenever it comes to it: a flush, "
-            "or a signal on that channel that is waited for, would order them",
-            a->rank, a->index);
+        snprintf(text, bytes,
+                 "rank %d's port channel %u performs the first at any later time: a flush, or a "
+                 "signal on that channel with a wait for it, would order them",
+                 a->rank, a->index);
     else if (relaxed_only)
         snprintf(text, bytes,
-                 "only packets, or a relaxed signal or wait, are between them, which do not make "
-                 "what rank %d writes visible: a signal and wait would",
+                 "only packets, or a relaxed signal or wait, lie between them, which do not "
+                 "publish the writes of rank %d: a signal and wait would",
                  a->rank);
     else if (a->rank == b->rank && a->kind == CHAIN_BLOCK && b->kind == CHAIN_BLOCK)
         snprintf(text, bytes,
@@ -218,12 +217,12 @@ static bool report_input_written(motion *by, const buffer_view *to)
                            .places = {replay_place(all, by->instance)},
                            .place_count = 1};
     char place[PLACE_TEXT_BYTES], span[BYTES_TEXT_BYTES];
-    return findings_add(
-        all->findings, &draft,
-        "%s writes to %s of rank %d's input, but the plan is not in place: an input has to stay "
-        "as it is",
-        replay_place_text(all, by->instance, place),
-        replay_bytes_text(all, to->buffer, false, by->at, by->at + by->bytes, span), to->rank);
+    return findings_add(all->findings, &draft,
+                        "%s writes to %s of rank %d's input, but the plan is not in place: an "
+                        "input must not change",
+                        replay_place_text(all, by->instance, place),
+                        replay_bytes_text(all, to->buffer, false, by->at, by->at + by->bytes, span),
+                        to->rank);
 }
 
 /* Report races with the previous writer and its readers. */

@@ -116,7 +116,7 @@ static void describe_path(const replay *all, const orders *found, char *text, si
             continue;
         uint32_t number = all->net.lanes[one->lane].events.data[one->event].instance;
         int more = snprintf(text + used, bytes - used, "%s%s in run %u",
-                            listed++ == 0 ? "; it comes to that when " : " and then ",
+                            listed++ == 0 ? "; this happens when " : " and then ",
                             replay_place_text(all, number, place), all->instances.data[number].run);
         used += more > 0 && (size_t)more < bytes - used ? (size_t)more : 0;
     }

@@ -51,8 +51,8 @@ banyan_status algorithm_check(const algorithm_entry *entry, const banyan_algorit
         return error_set(BANYAN_ERR_INVALID, "%s is for 1 to %d ranks, not %d", name, MOST_RANKS,
                          params->ranks);
     if (has_root(entry->info.collective) && (params->root < 0 || params->root >= params->ranks))
-        return error_set(BANYAN_ERR_INVALID, "%s: root %d is none of %d ranks", name, params->root,
-                         params->ranks);
+        return error_set(BANYAN_ERR_INVALID, "%s: root %d is not one of %d ranks", name,
+                         params->root, params->ranks);
     if (params->instances < 0)
         return error_set(BANYAN_ERR_INVALID, "%s: %d instances", name, params->instances);
     if (params->in_place && entry->apart)

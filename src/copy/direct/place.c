@@ -166,7 +166,8 @@ void direct_place_write(const direct_place *place, bytes_writer *note)
 
 static banyan_status direct_place_malformed(int peer)
 {
-    return error_set(BANYAN_ERR_FORMAT, "direct: rank %d described a tensor that cannot be", peer);
+    return error_set(BANYAN_ERR_FORMAT, "direct: rank %d sent an invalid description of a tensor",
+                     peer);
 }
 
 /* True if all of it lies in the handle's memory; the computation cannot overflow. */

@@ -150,7 +150,7 @@ static banyan_status map_attached(direct_plan *plan, const direct_place *far, st
     const memory_wanted *wanted = &plan->wanted.data[plan->mapped++];
     if (!wanted->address)
         return error_set(BANYAN_ERR_UNSUPPORTED,
-                         "direct: rank %d cannot map where rank %d receives: %s",
+                         "direct: rank %d cannot map the memory into which rank %d receives: %s",
                          banyan_world_rank(plan->places.world), far->handle.rank,
                          memory_attachments_reason(plan->attached));
     *view = far->view;

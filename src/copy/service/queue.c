@@ -96,7 +96,8 @@ static banyan_status check_cast(const banyan_copy_backend *backend, const banyan
                                 bool is_send)
 {
     if (!(backend->capabilities & BANYAN_COPY_CASTS))
-        return error_set(BANYAN_ERR_UNSUPPORTED, "backend %s casts no elements", backend->name);
+        return error_set(BANYAN_ERR_UNSUPPORTED, "backend %s does not cast elements",
+                         backend->name);
     if (op->flags & BANYAN_COPY_OP_MXFP8)
         RETURN_IF_FAILED(queue_check_blocks(op, is_send));
     if (!is_send && (op->flags & BANYAN_COPY_OP_MXFP8))
@@ -121,7 +122,8 @@ static banyan_status queue_check_tensor(const banyan_copy_backend *backend, DLDe
         return error_set(BANYAN_ERR_INVALID,
                          "a tensor to receive into has stride 0: elements would be written twice");
     if (!(backend->capabilities & BANYAN_COPY_STRIDED) && !strided_view_is_dense(&view))
-        return error_set(BANYAN_ERR_INVALID, "backend %s takes dense tensors only", backend->name);
+        return error_set(BANYAN_ERR_INVALID, "backend %s accepts dense tensors only",
+                         backend->name);
     return BANYAN_OK;
 }
 

@@ -95,7 +95,7 @@ banyan_status new_file_write(const new_file *file, const char *what, uint64_t of
 banyan_status new_file_sync(const new_file *file, const char *what)
 {
     if (fsync(file->fd) != 0)
-        return error_set_errno("bringing %s to the disk", what);
+        return error_set_errno("syncing %s", what);
     return BANYAN_OK;
 }
 
@@ -178,7 +178,7 @@ banyan_status folder_sync(const char *folder)
     banyan_status status = BANYAN_OK;
     /* File systems that cannot sync a folder return EINVAL; ignore it. */
     if (fsync(fd) != 0 && errno != EINVAL)
-        status = error_set_errno("bringing %s to the disk", folder);
+        status = error_set_errno("syncing %s", folder);
     close(fd);
     return status;
 }

@@ -246,7 +246,7 @@ static bool node_has(const cuda_mixed *engine, banyan_mixed_mode mode, char *rea
         return mixed_engine_say(reason, reason_bytes,
                                 "a node has more GPUs than its kernels address");
     if (engine->ranks > 1 && !engine->has_parts)
-        return mixed_engine_say(reason, reason_bytes, "its memory is not there yet");
+        return mixed_engine_say(reason, reason_bytes, "its memory is not allocated yet");
     if (!waits && !bytes)
         return mixed_engine_say(reason, reason_bytes, "GPUs do not have it");
     if (bytes && engine->setup->grid.local_tp == 1)

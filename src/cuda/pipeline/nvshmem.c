@@ -128,8 +128,9 @@ static banyan_status nvshmem_adopt(banyan_world *world, int device)
 {
     const nvshmem_functions *all = &session.functions;
     if (all->nvshmemx_init_status() < NVSHMEM_STATUS_READY)
-        return banyan_error_set(BANYAN_ERR_NVSHMEM,
-                                "nvshmem: it is said to be initialised, and is not");
+        return banyan_error_set(
+            BANYAN_ERR_NVSHMEM,
+            "nvshmem: should_init_nvshmem is false, and NVSHMEM is not initialised");
     int rank = banyan_world_rank(world), ranks = banyan_world_size(world);
     int pe = all->nvshmem_my_pe(), pes = all->nvshmem_n_pes();
     if (pe != rank || pes != ranks)
@@ -147,9 +148,9 @@ static banyan_status nvshmem_adopt(banyan_world *world, int device)
 static banyan_status nvshmem_check_own(banyan_world *world, int device, const nvshmem_start *start)
 {
     if (session.state == SESSION_BROKEN)
-        return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
-                                "nvshmem: an earlier call of NVSHMEM has not ended well in this "
-                                "process");
+        return banyan_error_set(
+            BANYAN_ERR_UNSUPPORTED,
+            "nvshmem: an earlier call of NVSHMEM failed or did not return in this process");
     if (session.state == SESSION_READY && session.device != device)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
                                 "nvshmem: NVSHMEM has device %d in this process, and cannot have "
@@ -162,7 +163,7 @@ static banyan_status nvshmem_check_own(banyan_world *world, int device, const nv
         return BANYAN_OK;
     if (session.functions.nvshmemx_init_status() >= NVSHMEM_STATUS_READY)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
-                                "nvshmem: somebody else has initialised NVSHMEM in this process");
+                                "nvshmem: other code has initialised NVSHMEM in this process");
     return BANYAN_OK;
 }
 

@@ -446,7 +446,7 @@ static banyan_status shuffle_make(banyan_loaded_plan *loaded)
     if (!made->ports) {
         free(made);
         return error_no_memory((rank->channel_count[PLAN_PORT] + 1) * sizeof(held_port),
-                               "what port channels are given");
+                               "requests of port channels");
     }
     loaded->shuffle = made;
     return BANYAN_OK;

@@ -282,7 +282,7 @@ static banyan_status user_memory_create(memory_space *space, user_memory **user)
                          space->local_size, MAILBOX_RANKS_MAX);
     user_memory *made = calloc(1, sizeof *made);
     if (!made)
-        return error_no_memory(sizeof *made, "the way to user memory");
+        return error_no_memory(sizeof *made, "the access to user memory");
     made->space = space;
     *user = made;
     return BANYAN_OK;

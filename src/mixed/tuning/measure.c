@@ -116,7 +116,7 @@ banyan_status banyan_mixed_measure(banyan_mixed *mixed, banyan_mixed_op op, cons
     RETURN_IF_NULL(mixed);
     if (!mixed->has_memory)
         return error_set(BANYAN_ERR_INVALID,
-                         "rank %d: a mixed collective is measured before its memory is there "
+                         "rank %d: a mixed collective is measured before its memory is allocated "
                          "(banyan_mixed_init_virtual_memory)",
                          mixed->rank);
     RETURN_IF_FAILED(mixed_check_awake(mixed));
@@ -278,7 +278,7 @@ banyan_status banyan_mixed_run_autotune(banyan_mixed *mixed)
     RETURN_IF_NULL(mixed);
     if (!mixed->has_memory)
         return error_set(BANYAN_ERR_INVALID,
-                         "rank %d: mixed collectives are tuned before their memory is there "
+                         "rank %d: mixed collectives are tuned before their memory is allocated "
                          "(banyan_mixed_init_virtual_memory)",
                          mixed->rank);
     RETURN_IF_FAILED(mixed_check_awake(mixed));

@@ -82,7 +82,7 @@ static banyan_status check_expected(plan_checker *check)
 {
     const banyan_plan *plan = check->plan;
     if (plan->expected && plan->collective != BANYAN_CUSTOM)
-        return json_path_fail(&check->path, "says what the result of %s is", plan->collective_name);
+        return json_path_fail(&check->path, "states the result of %s", plan->collective_name);
     for (int r = 0; plan->expected && r < plan->rank_count; r++) {
         for (uint64_t c = 0; plan->expected[r] && c < plan->ranks[r].chunks[PLAN_OUTPUT]; c++) {
             RETURN_IF_FAILED(check_block_expected(check, r, c));

@@ -59,7 +59,7 @@ static banyan_status expected_bytes_make_parts(struct expected_output *of,
             part_count * sizeof(banyan_plan_result) + sources * sizeof(banyan_plan_source);
         made = malloc(bytes);
         if (!made)
-            return error_no_memory(bytes, "what a plan's outputs hold");
+            return error_no_memory(bytes, "the expected outputs of a plan");
         expected_bytes_write_parts(of, made, (banyan_plan_source *)(made + part_count));
     }
     *parts = made;
@@ -82,7 +82,7 @@ banyan_status banyan_plan_expected(const banyan_plan *plan, int rank, uint64_t m
     of.room = calloc((size_t)plan->rank_count, sizeof *of.room);
     if (!of.room)
         return error_no_memory((size_t)plan->rank_count * sizeof *of.room,
-                               "what a plan's outputs hold");
+                               "the expected outputs of a plan");
     banyan_status status = expected_bytes_make_parts(&of, parts, count);
     if (status == BANYAN_OK)
         *op = of.op;

@@ -494,8 +494,7 @@ static banyan_status match_all(const banyan_model *model, const banyan_rules *ru
         made->matches = calloc(count, sizeof *made->matches);
     if (!made || !made->matches) {
         model_matched_free(made);
-        return error_no_memory(count * sizeof *made->matches,
-                               "what rules say of a model's tensors");
+        return error_no_memory(count * sizeof *made->matches, "the rules of a model's tensors");
     }
     made->serial = rules->serial;
     banyan_status status = match_prefixes(model, rules, made);

@@ -46,7 +46,7 @@ static void sends_and_receives_of_one_rank_pair_by_id(void **state)
     }
 }
 
-static void what_does_not_pair_is_named(void **state)
+static void unpaired_operations_are_named(void **state)
 {
     (void)state;
     banyan_copy_pair pairs[32];
@@ -110,7 +110,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sends_and_receives_of_one_rank_pair_by_id),
-        cmocka_unit_test(what_does_not_pair_is_named),
+        cmocka_unit_test(unpaired_operations_are_named),
         cmocka_unit_test(ids_are_checked_for_each_peer_and_direction),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -215,7 +215,7 @@ static void fail_in_every_way(banyan_world *world, void *context)
     CHECK_OK(banyan_copy_match_batch(world, "mine", &unknown.batch));
 }
 
-static void what_does_not_match_is_named_on_every_rank(void **state)
+static void mismatches_are_named_on_every_rank(void **state)
 {
     (void)state;
     ranks_run(4, fail_in_every_way, NULL);
@@ -280,7 +280,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_ends_list_their_tasks_in_one_order),
-        cmocka_unit_test(what_does_not_match_is_named_on_every_rank),
+        cmocka_unit_test(mismatches_are_named_on_every_rank),
         cmocka_unit_test(a_malformed_description_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

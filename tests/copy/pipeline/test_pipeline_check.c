@@ -70,7 +70,7 @@ static void expect_only(const schedule *s, pipeline_fault fault, const char *mes
     CHECK(strstr(s->first, message), "%s", s->first);
 }
 
-static void what_the_executor_does_is_right(void **state)
+static void the_executors_steps_are_right(void **state)
 {
     (void)state;
     for (int i = 0; i < 50; i++) {
@@ -194,7 +194,7 @@ static void bytes_that_differ_or_do_not_fit_are_reported(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_the_executor_does_is_right),
+        cmocka_unit_test(the_executors_steps_are_right),
         cmocka_unit_test(a_slot_that_is_granted_before_it_is_unpacked_is_reported),
         cmocka_unit_test(a_slot_that_is_packed_before_it_is_sent_is_reported),
         cmocka_unit_test(a_batch_from_another_slot_is_reported),

@@ -56,7 +56,7 @@ static void an_element_larger_than_a_slot_is_refused_by_its_sizes(void **state)
     assert_int_equal(segments.count, 0);
 }
 
-static void a_split_keeps_what_fits_and_hands_on_the_rest(void **state)
+static void a_split_keeps_a_fitting_part_and_passes_on_the_rest(void **state)
 {
     (void)state;
     pipeline_segment segment = {.task = 3, .first_elem = 10, .elem_count = 7}, rest = {0};
@@ -76,7 +76,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_around_the_slot_are_cut_without_a_gap),
         cmocka_unit_test(an_element_larger_than_a_slot_is_refused_by_its_sizes),
-        cmocka_unit_test(a_split_keeps_what_fits_and_hands_on_the_rest),
+        cmocka_unit_test(a_split_keeps_a_fitting_part_and_passes_on_the_rest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

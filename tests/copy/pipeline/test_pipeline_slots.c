@@ -150,7 +150,7 @@ static void rank_waits(banyan_world *world, void *context)
     banyan_transport_close(transport);
 }
 
-static void a_wait_that_is_too_long_says_what_for(void **state)
+static void a_wait_that_is_too_long_names_its_reason(void **state)
 {
     (void)state;
     ranks_run(4, rank_waits, NULL);
@@ -290,7 +290,7 @@ int main(void)
         cmocka_unit_test(a_schedule_runs_many_times),
         cmocka_unit_test(a_sub_world_has_slots_of_its_own),
         cmocka_unit_test(slots_of_different_sizes_are_refused_everywhere),
-        cmocka_unit_test(a_wait_that_is_too_long_says_what_for),
+        cmocka_unit_test(a_wait_that_is_too_long_names_its_reason),
         cmocka_unit_test(an_execution_that_failed_leaves_nothing_to_the_next),
         cmocka_unit_test(a_dead_peer_ends_the_execution_within_a_second),
     };

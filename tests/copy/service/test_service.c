@@ -508,7 +508,7 @@ static void refuse_a_task(banyan_world *world, void *context)
     CHECK(plain_closed == 2);
 }
 
-static void what_a_backend_refuses_on_one_rank_is_forgotten_on_all(void **state)
+static void an_operation_refused_on_one_rank_is_dropped_on_all(void **state)
 {
     (void)state;
     ranks_run(3, refuse_a_task, NULL);
@@ -619,7 +619,7 @@ int main(void)
         cmocka_unit_test(elements_of_a_mebibyte_arrive),
         cmocka_unit_test(ordinary_memory_is_reached_through_staging),
         cmocka_unit_test(a_wrong_batch_fails_everywhere_and_moves_nothing),
-        cmocka_unit_test(what_a_backend_refuses_on_one_rank_is_forgotten_on_all),
+        cmocka_unit_test(an_operation_refused_on_one_rank_is_dropped_on_all),
         cmocka_unit_test(a_backend_that_this_build_lacks_is_not_in_the_list),
         cmocka_unit_test(a_backend_opens_on_all_ranks_or_on_none),
         cmocka_unit_test(a_schedule_may_be_freed_after_its_service),

@@ -123,7 +123,7 @@ static void large_transposes_and_runs_arrive_whole(void **state)
     }
 }
 
-static void a_view_spans_exactly_what_its_elements_touch(void **state)
+static void a_view_spans_exactly_the_bytes_of_its_elements(void **state)
 {
     (void)state;
     random_state random = random_from(random_seed() + 3);
@@ -191,7 +191,7 @@ static void a_plan_walks_in_the_longest_runs_there_are(void **state)
     assert_int_equal(strided_move_bytes(&move), 4 * 8 * 16);
 }
 
-static void what_cannot_be_a_tensor_is_refused_by_name(void **state)
+static void malformed_tensors_are_refused_by_name(void **state)
 {
     (void)state;
     char data[64];
@@ -391,9 +391,9 @@ int main(void)
         cmocka_unit_test(every_pair_of_views_copies_like_an_element_loop),
         cmocka_unit_test(any_range_packs_and_unpacks),
         cmocka_unit_test(large_transposes_and_runs_arrive_whole),
-        cmocka_unit_test(a_view_spans_exactly_what_its_elements_touch),
+        cmocka_unit_test(a_view_spans_exactly_the_bytes_of_its_elements),
         cmocka_unit_test(a_plan_walks_in_the_longest_runs_there_are),
-        cmocka_unit_test(what_cannot_be_a_tensor_is_refused_by_name),
+        cmocka_unit_test(malformed_tensors_are_refused_by_name),
         cmocka_unit_test(chunks_move_every_byte_in_one_of_them),
         cmocka_unit_test(blocks_move_each_to_their_place),
     };

@@ -54,7 +54,7 @@ static void ranks_may_be_threads_and_share_a_gpu(void **state)
     ranks_run_threads(4, move_traffic, &test);
 }
 
-static void a_graph_moves_what_is_there_at_each_replay(void **state)
+static void a_graph_moves_the_current_data_at_each_replay(void **state)
 {
     (void)state;
     uint64_t seed = random_seed() + 20;
@@ -296,7 +296,7 @@ static void refuse(banyan_world *world, void *context)
     free(here);
 }
 
-static void what_cannot_be_moved_is_refused(void **state)
+static void tensors_that_cannot_be_moved_are_refused(void **state)
 {
     (void)state;
     ranks_run(2, refuse, NULL);
@@ -307,12 +307,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_element_arrives_the_newest_one),
         cmocka_unit_test(ranks_may_be_threads_and_share_a_gpu),
-        cmocka_unit_test(a_graph_moves_what_is_there_at_each_replay),
+        cmocka_unit_test(a_graph_moves_the_current_data_at_each_replay),
         cmocka_unit_test(nccl_moves_the_same),
         cmocka_unit_test(runs_follow_each_other),
         cmocka_unit_test(a_late_partner_ends_a_run),
         cmocka_unit_test(a_dead_partner_ends_a_run_at_once),
-        cmocka_unit_test(what_cannot_be_moved_is_refused),
+        cmocka_unit_test(tensors_that_cannot_be_moved_are_refused),
     };
     gpu_count();
     return cmocka_run_group_tests(tests, NULL, NULL);

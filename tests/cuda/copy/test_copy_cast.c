@@ -366,13 +366,13 @@ static void refuse(banyan_world *world, void *context)
     op.tensor.device = BANYAN_HOST;
     op.flags = BANYAN_COPY_OP_CAST;
     CHECK_FAILS(banyan_copy_service_submit_send_op(on_host, &op), BANYAN_ERR_UNSUPPORTED,
-                "casts no elements");
+                "does not cast elements");
     banyan_copy_service_close(on_host);
     banyan_copy_service_close(service);
     banyan_memory_free(memory);
 }
 
-static void what_cannot_be_cast_is_refused(void **state)
+static void types_that_cannot_be_cast_are_refused(void **state)
 {
     (void)state;
     ranks_run(2, refuse, NULL);
@@ -383,7 +383,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(casts_are_the_hosts_bit_for_bit),
         cmocka_unit_test(blocks_are_the_hosts_bit_for_bit),
-        cmocka_unit_test(what_cannot_be_cast_is_refused),
+        cmocka_unit_test(types_that_cannot_be_cast_are_refused),
     };
     gpu_count();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -599,7 +599,7 @@ static void refuse_all(banyan_world *world, void *context)
     refuse_mxfp8(world);
 }
 
-static void what_needs_the_host_is_refused(void **state)
+static void runs_that_need_the_host_are_refused(void **state)
 {
     (void)state;
     ranks_run(2, refuse_all, NULL);
@@ -612,7 +612,7 @@ int main(void)
         cmocka_unit_test(a_reshard_can_be_captured),
         cmocka_unit_test(casts_happen_on_the_way),
         cmocka_unit_test(blocks_are_quantized_on_the_way),
-        cmocka_unit_test(what_needs_the_host_is_refused),
+        cmocka_unit_test(runs_that_need_the_host_are_refused),
     };
     gpu_count();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -283,7 +283,7 @@ static void packets_bring_their_data(void **state)
     }
 }
 
-static void signals_order_what_was_written_before_them(void **state)
+static void signals_order_earlier_writes(void **state)
 {
     struct fixture *f = *state;
     function_call call = {.kind = FUNCTION_SIGNALS, .bytes = 20};
@@ -331,7 +331,7 @@ int main(void)
         cmocka_unit_test(every_half_float_goes_to_f32_and_back),
         cmocka_unit_test(groups_are_reduced_into_themselves),
         cmocka_unit_test(packets_bring_their_data),
-        cmocka_unit_test(signals_order_what_was_written_before_them),
+        cmocka_unit_test(signals_order_earlier_writes),
         cmocka_unit_test(a_flush_waits_for_all_that_was_posted),
     };
     if (!functions_can_run()) {

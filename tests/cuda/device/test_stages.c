@@ -195,7 +195,7 @@ static void signals_that_thread_blocks_share_are_counted_together(void **state)
 }
 
 /* One thread block waits first for a signal that the others wait for last. */
-static void a_kernel_comes_after_what_any_thread_block_waits_for(void **state)
+static void a_kernel_comes_after_the_signals_of_all_its_waits(void **state)
 {
     (void)state;
     struct draft d = {.twins = SAME};
@@ -216,7 +216,7 @@ static void a_kernel_comes_after_what_any_thread_block_waits_for(void **state)
     stages_free(s);
 }
 
-static void what_must_stay_in_one_kernel_has_a_proxy(void **state)
+static void plans_that_need_one_kernel_have_a_proxy(void **state)
 {
     (void)state;
     struct draft d = {0};
@@ -240,8 +240,8 @@ int main(void)
         cmocka_unit_test(a_kernel_waits_for_its_own_signal_of_the_same_number),
         cmocka_unit_test(a_kernel_waits_for_its_own_signal_of_the_same_place),
         cmocka_unit_test(signals_that_thread_blocks_share_are_counted_together),
-        cmocka_unit_test(a_kernel_comes_after_what_any_thread_block_waits_for),
-        cmocka_unit_test(what_must_stay_in_one_kernel_has_a_proxy),
+        cmocka_unit_test(a_kernel_comes_after_the_signals_of_all_its_waits),
+        cmocka_unit_test(plans_that_need_one_kernel_have_a_proxy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

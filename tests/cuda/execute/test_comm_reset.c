@@ -170,7 +170,7 @@ static void die(int rank, int count, const banyan_unique_id *id, void *context)
     leave(&c);
 }
 
-static void a_reset_without_a_peer_says_who_is_lost(void **state)
+static void a_reset_without_a_peer_names_the_lost_rank(void **state)
 {
     (void)state;
     ranks_fork_and_lose_one(die, NULL);
@@ -181,7 +181,7 @@ int main(void)
     gpu_count();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_reset_after_a_late_peer_makes_all_calls_right_again),
-        cmocka_unit_test(a_reset_without_a_peer_says_who_is_lost),
+        cmocka_unit_test(a_reset_without_a_peer_names_the_lost_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

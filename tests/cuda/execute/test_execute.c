@@ -407,7 +407,7 @@ static void refuse(banyan_world *world, void *context)
     leave(&p);
 }
 
-static void what_a_gpu_cannot_run_is_refused_with_numbers(void **state)
+static void plans_that_a_gpu_cannot_run_are_refused_with_numbers(void **state)
 {
     (void)state;
     ranks_run(2, refuse, NULL);
@@ -599,7 +599,7 @@ int main(void)
         cmocka_unit_test(a_port_channel_carries_more_than_its_queue_holds),
         cmocka_unit_test(a_graph_of_one_run_is_right_a_thousand_times),
         cmocka_unit_test(a_captured_program_stays_when_others_make_room),
-        cmocka_unit_test(what_a_gpu_cannot_run_is_refused_with_numbers),
+        cmocka_unit_test(plans_that_a_gpu_cannot_run_are_refused_with_numbers),
         cmocka_unit_test(a_late_peer_is_named_and_a_reset_begins_anew),
         cmocka_unit_test(a_wait_names_the_operation_of_the_plan_that_was_fused),
         cmocka_unit_test(chains_of_waits_on_devices_are_followed),

@@ -86,7 +86,7 @@ static void check_event(const json_t *event, const struct traced *traced, struct
     of->waited_us += waited_us;
 }
 
-static void a_trace_tells_what_all_gpus_did(void **state)
+static void a_trace_has_the_operations_of_all_gpus(void **state)
 {
     char *path = folder_path(*state, "trace.json");
     struct traced traced = {.path = path, .begin_ns = time_now_ns()};
@@ -117,7 +117,7 @@ int main(void)
 {
     gpu_count();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_trace_tells_what_all_gpus_did, folder_setup,
+        cmocka_unit_test_setup_teardown(a_trace_has_the_operations_of_all_gpus, folder_setup,
                                         folder_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -80,7 +80,7 @@ static void refuse(int rank, int count, const banyan_unique_id *id, void *contex
     CHECK_OK(banyan_world_close(world));
 }
 
-static void what_does_not_cross_nodes_is_refused_at_every_rank(void **state)
+static void objects_of_one_node_are_refused_at_every_rank(void **state)
 {
     (void)state;
     int statuses[RANKS];
@@ -93,7 +93,7 @@ int main(void)
 {
     gpu_count();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_does_not_cross_nodes_is_refused_at_every_rank),
+        cmocka_unit_test(objects_of_one_node_are_refused_at_every_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

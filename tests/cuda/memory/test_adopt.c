@@ -92,7 +92,7 @@ static void write_and_read(banyan_world *world, void *context)
     CHECK_OK(banyan_world_barrier(world));
 }
 
-static void peers_reach_what_a_rank_has_allocated(void **state)
+static void peers_reach_memory_that_a_rank_has_allocated(void **state)
 {
     (void)state;
     if (gpu_worlds_are_cheap())
@@ -174,7 +174,7 @@ static void adopt_wrongly(banyan_world *world, void *context)
     gpu_memory()->free(device.device_id, pooled);
 }
 
-static void what_cannot_be_mapped_is_refused_by_all(void **state)
+static void memory_that_cannot_be_mapped_is_refused_by_all(void **state)
 {
     (void)state;
     ranks_run(3, adopt_wrongly, NULL);
@@ -184,9 +184,9 @@ int main(void)
 {
     gpu_count();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(peers_reach_what_a_rank_has_allocated),
+        cmocka_unit_test(peers_reach_memory_that_a_rank_has_allocated),
         cmocka_unit_test(collectives_run_in_it),
-        cmocka_unit_test(what_cannot_be_mapped_is_refused_by_all),
+        cmocka_unit_test(memory_that_cannot_be_mapped_is_refused_by_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

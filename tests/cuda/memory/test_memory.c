@@ -113,7 +113,7 @@ static void write_and_read_all(banyan_world *world, void *context)
     }
 }
 
-static void peers_read_what_all_ranks_wrote(void **state)
+static void peers_read_the_data_of_all_ranks(void **state)
 {
     (void)state;
     uint64_t seed = random_seed();
@@ -382,7 +382,7 @@ int main(void)
 {
     gpu_count();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(peers_read_what_all_ranks_wrote),
+        cmocka_unit_test(peers_read_the_data_of_all_ranks),
         cmocka_unit_test(ranks_may_be_threads),
         cmocka_unit_test(ranks_may_share_a_device),
         cmocka_unit_test(a_handle_leads_to_the_peer_and_a_freed_part_stays),

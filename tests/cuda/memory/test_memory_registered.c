@@ -369,7 +369,7 @@ static void refuse_unshareable(banyan_world *world, void *context)
     segment_free(&shared);
 }
 
-static void what_cannot_be_mapped_says_why(void **state)
+static void unmapped_memory_is_logged_with_the_reason(void **state)
 {
     (void)state;
     ranks_run(2, refuse_unshareable, NULL);
@@ -405,7 +405,7 @@ int main(void)
         cmocka_unit_test(memory_with_fabric_handles_is_mapped),
         cmocka_unit_test(an_allocation_is_mapped_once),
         cmocka_unit_test(memory_that_is_made_anew_is_mapped_anew),
-        cmocka_unit_test(what_cannot_be_mapped_says_why),
+        cmocka_unit_test(unmapped_memory_is_logged_with_the_reason),
         cmocka_unit_test(nothing_stays_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

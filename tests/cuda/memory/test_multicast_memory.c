@@ -138,7 +138,7 @@ static void make_wrongly(banyan_world *world, void *context)
     gpu_plain_free(device, plain);
 }
 
-static void what_has_no_address_says_so_on_all_ranks(void **state)
+static void a_missing_address_is_reported_on_all_ranks(void **state)
 {
     (void)state;
     ranks_run(2, make_wrongly, (void *)&all_have_it);
@@ -191,7 +191,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(groups_apart_have_addresses_of_their_own),
         cmocka_unit_test(addresses_outlive_a_suspension),
-        cmocka_unit_test(what_has_no_address_says_so_on_all_ranks),
+        cmocka_unit_test(a_missing_address_is_reported_on_all_ranks),
         cmocka_unit_test(a_failed_bind_is_all_ranks_sentence),
         cmocka_unit_test(the_module_itself_heeds_the_variable),
     };

@@ -417,7 +417,7 @@ static void find_it_started(banyan_world *world, void *context)
     mixed_case c;
     options.should_init_nvshmem = false;
     CHECK_FAILS(banyan_mixed_open(world, &options, &c.mixed), BANYAN_ERR_NVSHMEM,
-                "said to be initialised, and is not");
+                "and NVSHMEM is not initialised");
     start_nvshmem(world, turned ? 1 - rank : rank, 2);
     if (turned) {
         CHECK_FAILS(banyan_mixed_open(world, &options, &c.mixed), BANYAN_ERR_NVSHMEM,

@@ -80,7 +80,7 @@ static void reach(banyan_world *world, void *context)
     CHECK(!wanted->words || strstr(logged, wanted->words), "%s", logged);
 }
 
-static void ranks_agree_on_what_carries_messages(void **state)
+static void ranks_agree_on_the_way_of_messages(void **state)
 {
     (void)state;
     setenv("BANYAN_LOG", "info", 1);
@@ -160,7 +160,7 @@ int main(void)
     setenv("BANYAN_NVSHMEM", BANYAN_EMULATED_MODULES "/libnvshmem_host.so.3", 1);
     setenv("BANYAN_NCCL", "/nonexistent", 1); /* an installed NCCL would need a real driver */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_agree_on_what_carries_messages),
+        cmocka_unit_test(ranks_agree_on_the_way_of_messages),
         cmocka_unit_test(a_start_that_does_not_come_back_has_a_deadline),
         cmocka_unit_test(a_start_that_lacked_a_thread_is_tried_again),
     };

@@ -211,7 +211,7 @@ static void refuse_calls(banyan_world *world, void *context)
     CHECK_FAILS(banyan_mixed_resume(c.mixed, NULL), BANYAN_ERR_INVALID, "are not suspended");
     CHECK_OK(banyan_mixed_suspend(c.mixed));
     CHECK_FAILS(banyan_mixed_suspend(c.mixed), BANYAN_ERR_INVALID, "suspended already");
-    CHECK_FAILS(case_call(&c, &one), BANYAN_ERR_INVALID, "banyan_mixed_resume comes first");
+    CHECK_FAILS(case_call(&c, &one), BANYAN_ERR_INVALID, "call banyan_mixed_resume first");
     CHECK_FAILS(banyan_mixed_run_autotune(c.mixed), BANYAN_ERR_INVALID, "are suspended");
     CHECK_FAILS(banyan_mixed_measure(c.mixed, one.op, NULL, NULL, one.mode, &ns),
                 BANYAN_ERR_INVALID, "are suspended");

@@ -81,7 +81,7 @@ static void refuse(banyan_world *world, void *context)
                 BANYAN_ERR_NOT_FOUND, rank == 0 ? "there is no" : "rank 0: pipeline: there is no");
 }
 
-static void what_cannot_be_opened_is_refused(void **state)
+static void wrong_options_are_refused(void **state)
 {
     (void)state;
     if (!gpu_pipeline_leaves_out())
@@ -95,7 +95,7 @@ int main(void)
         cmocka_unit_test(ranks_may_be_threads_and_share_a_gpu),
         cmocka_unit_test(a_late_partner_ends_a_run),
         cmocka_unit_test(a_dead_partner_ends_runs_at_once),
-        cmocka_unit_test(what_cannot_be_opened_is_refused),
+        cmocka_unit_test(wrong_options_are_refused),
     };
     /* For ranks that share a GPU as threads: a wait in a device queue must not block the work it
      * waits for. */

@@ -44,7 +44,7 @@ static void puts_with_signals_carry_slots(void **state)
     }
 }
 
-static void a_graph_puts_what_is_there_at_each_replay(void **state)
+static void a_graph_puts_the_current_data_at_each_replay(void **state)
 {
     (void)state;
     plan_of_test test = {.seed = random_seed() + 50,
@@ -148,7 +148,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(puts_with_signals_carry_slots),
-        cmocka_unit_test(a_graph_puts_what_is_there_at_each_replay),
+        cmocka_unit_test(a_graph_puts_the_current_data_at_each_replay),
         cmocka_unit_test(a_late_or_dead_partner_ends_a_run),
         cmocka_unit_test(calls_that_do_not_come_back_are_left),
         cmocka_unit_test(a_rank_whose_start_fails_ends_the_wait_of_the_others),

@@ -290,7 +290,7 @@ static void a_folder_of_two_models_is_refused(void **state)
     free_model(&model);
 }
 
-static void what_is_not_there_is_named(void **state)
+static void missing_files_and_tensors_are_named(void **state)
 {
     banyan_checkpoint *checkpoint;
     CHECK_FAILS(banyan_checkpoint_open(*state, &checkpoint), BANYAN_ERR_NOT_FOUND,
@@ -469,7 +469,7 @@ int main(void)
         IN_FOLDER(an_index_that_lies_is_refused),
         IN_FOLDER(a_tensor_in_two_shards_is_refused),
         IN_FOLDER(a_folder_of_two_models_is_refused),
-        IN_FOLDER(what_is_not_there_is_named),
+        IN_FOLDER(missing_files_and_tensors_are_named),
         IN_FOLDER(a_truncated_file_is_refused),
         IN_FOLDER(tensors_that_cannot_be_written_leave_nothing),
         IN_FOLDER(a_limit_on_file_sizes_leaves_the_old_file),

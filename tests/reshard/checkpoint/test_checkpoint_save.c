@@ -131,7 +131,7 @@ static void save_join_and_load(banyan_world *world, void *context)
     free(joined);
 }
 
-static void what_ranks_save_joins_and_loads(void **state)
+static void saved_layouts_join_and_load(void **state)
 {
     random_state random = random_from(random_seed());
     for (int i = 0; i < 12; i++) {
@@ -538,7 +538,7 @@ static char *leave_hidden(const char *folder, int *lock)
     return hidden;
 }
 
-static void what_a_killed_writer_left_goes_with_the_next_of_that_name(void **state)
+static void leftovers_of_a_killed_writer_go_with_the_next_of_that_name(void **state)
 {
     pid_t pid = fork();
     assert_true(pid >= 0);
@@ -558,7 +558,7 @@ static void what_a_killed_writer_left_goes_with_the_next_of_that_name(void **sta
     free(saved);
 }
 
-static void what_a_writer_is_at_stays(void **state)
+static void the_folder_of_a_running_writer_stays(void **state)
 {
     int lock;
     char *hidden = leave_hidden(*state, &lock), *saved = folder_path(*state, "saved");
@@ -656,7 +656,7 @@ static void indexes_that_lie_are_refused_with_their_place(void **state)
     free(index);
 }
 
-static void what_a_checkpoint_lacks_cannot_be_loaded(void **state)
+static void tensors_that_a_checkpoint_lacks_cannot_be_loaded(void **state)
 {
     char *path = folder_path(*state, "model.safetensors");
     const char *name = "w";
@@ -701,17 +701,17 @@ int main(void)
 {
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, folder_setup, folder_teardown)
     const struct CMUnitTest tests[] = {
-        IN_FOLDER(what_ranks_save_joins_and_loads),
+        IN_FOLDER(saved_layouts_join_and_load),
         IN_FOLDER(tensors_larger_than_the_buffer_are_joined),
         IN_FOLDER(facts_of_layouts_are_saved_and_read_back),
         IN_FOLDER(small_files_go_with_a_save_and_a_join_whole_or_not_at_all),
         IN_FOLDER(a_rank_that_is_killed_leaves_no_folder),
-        IN_FOLDER(what_a_killed_writer_left_goes_with_the_next_of_that_name),
-        IN_FOLDER(what_a_writer_is_at_stays),
+        IN_FOLDER(leftovers_of_a_killed_writer_go_with_the_next_of_that_name),
+        IN_FOLDER(the_folder_of_a_running_writer_stays),
         IN_FOLDER(a_failure_of_one_rank_comes_to_all_and_leaves_nothing),
         IN_FOLDER(an_empty_folder_is_saved_into_and_a_full_one_is_not),
         IN_FOLDER(indexes_that_lie_are_refused_with_their_place),
-        IN_FOLDER(what_a_checkpoint_lacks_cannot_be_loaded),
+        IN_FOLDER(tensors_that_a_checkpoint_lacks_cannot_be_loaded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

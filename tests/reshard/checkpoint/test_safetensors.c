@@ -94,7 +94,7 @@ static void a_written_header_reads_back(void **state)
     }
 }
 
-static void what_cannot_be_named_is_not_written(void **state)
+static void tensors_without_a_valid_name_are_not_written(void **state)
 {
     (void)state;
     safetensors_entry twice[2] = {{.tensor = {.name = "w", .dtype = BANYAN_F32}},
@@ -208,7 +208,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_header_lists_its_tensors_in_the_order_of_their_data),
         cmocka_unit_test(a_written_header_reads_back),
-        cmocka_unit_test(what_cannot_be_named_is_not_written),
+        cmocka_unit_test(tensors_without_a_valid_name_are_not_written),
         cmocka_unit_test(a_header_longer_than_its_file_is_refused),
         cmocka_unit_test(malformed_json_is_refused_with_its_place),
         cmocka_unit_test(members_of_the_wrong_kind_are_refused),

@@ -93,7 +93,7 @@ static void expect_no_warning(const char *part)
     CHECK(!strstr(warnings, part), "\"%s\" is among:\n%s", part, warnings);
 }
 
-static void what_belongs_to_a_model_is_copied_and_weights_are_not(void **state)
+static void small_files_of_a_model_are_copied_and_weights_are_not(void **state)
 {
     static const char *const carried[] = {
         "config.json",    "generation_config.json",
@@ -142,7 +142,7 @@ static void what_belongs_to_a_model_is_copied_and_weights_are_not(void **state)
     free(into);
 }
 
-static void what_is_no_file_of_the_folder_is_left_out_with_a_warning(void **state)
+static void files_outside_the_folder_are_left_out_with_a_warning(void **state)
 {
     char *from = folder_path(*state, "from"), *into = folder_path(*state, "into");
     make_folder(*state, "from");
@@ -221,7 +221,7 @@ static void a_file_whose_place_is_not_known_is_left_out(void **state)
     free(into);
 }
 
-static void what_is_over_a_bound_is_left_out_with_the_bound(void **state)
+static void files_over_a_limit_are_left_out_with_the_limit(void **state)
 {
     enum { MORE = 3 };
     char *from = folder_path(*state, "from"), *into = folder_path(*state, "into");
@@ -265,11 +265,11 @@ int main(void)
 {
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
-        IN_FOLDER(what_belongs_to_a_model_is_copied_and_weights_are_not),
-        IN_FOLDER(what_is_no_file_of_the_folder_is_left_out_with_a_warning),
+        IN_FOLDER(small_files_of_a_model_are_copied_and_weights_are_not),
+        IN_FOLDER(files_outside_the_folder_are_left_out_with_a_warning),
         IN_FOLDER(a_cache_of_hugging_face_is_followed_into_its_blobs),
         IN_FOLDER(a_file_whose_place_is_not_known_is_left_out),
-        IN_FOLDER(what_is_over_a_bound_is_left_out_with_the_bound),
+        IN_FOLDER(files_over_a_limit_are_left_out_with_the_limit),
         IN_FOLDER(a_folder_that_is_none_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

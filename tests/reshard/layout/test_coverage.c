@@ -274,7 +274,7 @@ static void add_whole(banyan_layout *layout, const char *name, int64_t more_rows
                                                     .dim_map = {0, 1}});
 }
 
-static void loads_fill_padding_and_refuse_what_is_not_accounted_for(void **state)
+static void loads_fill_padding_and_refuse_unaccounted_elements(void **state)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/model.safetensors", (const char *)*state);
@@ -377,7 +377,7 @@ int main(void)
         cmocka_unit_test(padding_of_a_buffer_is_filled_with_a_value_of_its_type),
         cmocka_unit_test(fills_that_cannot_be_are_refused),
         cmocka_unit_test(scales_allow_padding_of_zeros_only),
-        cmocka_unit_test_setup_teardown(loads_fill_padding_and_refuse_what_is_not_accounted_for,
+        cmocka_unit_test_setup_teardown(loads_fill_padding_and_refuse_unaccounted_elements,
                                         folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(loads_into_the_memory_of_a_gpu_are_refused_by_name,
                                         folder_setup, folder_teardown),

@@ -23,7 +23,7 @@ static banyan_piece piece_2d(int tensor, banyan_box box, int64_t row, int64_t co
                           .dim_map = {0, 1}};
 }
 
-static void a_layout_gives_back_what_was_added(void **state)
+static void a_layout_returns_its_additions(void **state)
 {
     (void)state;
     banyan_layout *layout = new_layout();
@@ -337,7 +337,7 @@ static void forty_thousand_pieces_build_and_check_quickly(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_layout_gives_back_what_was_added),
+        cmocka_unit_test(a_layout_returns_its_additions),
         cmocka_unit_test(the_first_mistake_is_reported_with_its_names_and_numbers),
         cmocka_unit_test(mistakes_of_the_whole_are_found_by_the_check),
         cmocka_unit_test(a_view_walks_the_piece_where_it_lies),

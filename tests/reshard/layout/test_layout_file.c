@@ -231,7 +231,7 @@ static void equal_layouts_are_kept_once(void **state)
 #define PIECE(rest) "\"pieces\": [{\"tensor\": \"w\", \"shape\": [8], " rest "}]"
 
 /* Fields that users may omit, and values of padding as users write them. */
-static void a_short_file_means_what_it_should(void **state)
+static void a_short_file_has_the_expected_layout(void **state)
 {
     (void)state;
     banyan_layout_file *file = load(TENSOR(
@@ -368,7 +368,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layouts_come_back_as_they_were_saved),
         cmocka_unit_test(equal_layouts_are_kept_once),
-        cmocka_unit_test(a_short_file_means_what_it_should),
+        cmocka_unit_test(a_short_file_has_the_expected_layout),
         cmocka_unit_test(mistakes_are_reported_with_their_place),
         cmocka_unit_test(ranks_that_contradict_each_other_are_named),
         cmocka_unit_test(unwritable_layouts_are_refused),

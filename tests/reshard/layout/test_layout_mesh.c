@@ -146,7 +146,7 @@ static struct job random_job(random_state *random)
     return job;
 }
 
-static void shards_are_what_naive_cutting_gives(void **state)
+static void shards_equal_naive_division(void **state)
 {
     (void)state;
     random_state random = random_from(random_seed());
@@ -251,7 +251,7 @@ static void axes_that_interleave_without_overlap_are_accepted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shards_are_what_naive_cutting_gives),
+        cmocka_unit_test(shards_equal_naive_division),
         cmocka_unit_test(one_dimension_may_be_cut_by_two_axes_in_either_order),
         cmocka_unit_test(an_axis_of_one_rank_adds_nothing_to_the_replicas),
         cmocka_unit_test(a_mesh_that_cannot_be_is_refused),

@@ -246,7 +246,7 @@ static void refuse_plans(banyan_world *world, void *context)
     }
 }
 
-static void what_no_run_can_compute_is_refused_by_the_plan(void **state)
+static void maps_that_no_run_can_compute_are_refused_by_the_plan(void **state)
 {
     (void)state;
     ranks_run(2, refuse_plans, NULL);
@@ -352,7 +352,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_route_computes_the_map),
         cmocka_unit_test(a_map_in_place_is_computed_where_nobody_else_reads),
-        cmocka_unit_test(what_no_run_can_compute_is_refused_by_the_plan),
+        cmocka_unit_test(maps_that_no_run_can_compute_are_refused_by_the_plan),
         cmocka_unit_test(a_layout_has_maps_of_floats_only),
         cmocka_unit_test_setup_teardown(files_keep_the_map_and_loads_compute_it, folder_setup,
                                         folder_teardown),

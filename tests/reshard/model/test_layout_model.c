@@ -362,7 +362,7 @@ static void the_public_models_are_held_wholly(void **state)
     banyan_rules_destroy(rules);
 }
 
-static void what_does_not_divide_is_refused_with_tensor_rule_and_numbers(void **state)
+static void uneven_sizes_are_refused_with_tensor_rule_and_numbers(void **state)
 {
     (void)state;
     standin_shape shape = {.layers = 2,
@@ -540,7 +540,7 @@ int main(void)
         cmocka_unit_test(a_model_of_experts_is_held_wholly),
         cmocka_unit_test(a_model_with_latent_attention_and_block_scales_is_held_wholly),
         cmocka_unit_test(the_public_models_are_held_wholly),
-        cmocka_unit_test(what_does_not_divide_is_refused_with_tensor_rule_and_numbers),
+        cmocka_unit_test(uneven_sizes_are_refused_with_tensor_rule_and_numbers),
         cmocka_unit_test(parts_that_do_not_fit_together_are_refused),
         cmocka_unit_test(a_spec_or_rank_that_cannot_be_is_refused),
         cmocka_unit_test(later_rules_apply_too),

@@ -391,7 +391,7 @@ static void a_tied_embedding_stands_in_for_the_head_on_the_last_stage(void **sta
     banyan_model_destroy(model);
 }
 
-static void fsdp_cuts_the_rows_of_what_tp_left(void **state)
+static void fsdp_divides_the_rows_of_tps_shards(void **state)
 {
     (void)state;
     banyan_model *model = small_model(0);
@@ -553,7 +553,7 @@ int main(void)
         cmocka_unit_test(grouped_experts_are_stacked_and_transposed),
         cmocka_unit_test(the_vocabulary_is_padded_as_each_engine_does),
         cmocka_unit_test(a_tied_embedding_stands_in_for_the_head_on_the_last_stage),
-        cmocka_unit_test(fsdp_cuts_the_rows_of_what_tp_left),
+        cmocka_unit_test(fsdp_divides_the_rows_of_tps_shards),
         cmocka_unit_test(stages_get_their_layers_evenly_and_the_first_ones_more),
         cmocka_unit_test(block_scales_follow_their_weights),
         cmocka_unit_test(a_routers_bias_is_a_persistent_buffer),

@@ -47,7 +47,7 @@ static void expect_refused(const char *text, const char *part)
     assert_null(model);
 }
 
-static void what_cannot_be_is_refused_with_line_and_tensor(void **state)
+static void impossible_tensors_are_refused_with_line_and_tensor(void **state)
 {
     (void)state;
     const char *good = "{\"a\": {\"shape\": [2], \"dtype\": \"F32\"},\n\n\"b.w\": %s}";
@@ -288,7 +288,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_model_reads_back_in_file_order),
-        cmocka_unit_test(what_cannot_be_is_refused_with_line_and_tensor),
+        cmocka_unit_test(impossible_tensors_are_refused_with_line_and_tensor),
         cmocka_unit_test(a_model_loads_from_a_folder_and_from_safetensors),
         cmocka_unit_test_setup_teardown(a_folders_configuration_gives_the_size_of_heads,
                                         folder_setup, folder_teardown),

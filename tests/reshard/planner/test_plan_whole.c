@@ -118,7 +118,7 @@ static void fall_back(banyan_world *world, void *context)
     banyan_layout_destroy(destination);
 }
 
-static void what_falls_back_on_a_tensor_takes_it(void **state)
+static void a_fallback_counts_as_an_arrival(void **state)
 {
     (void)state;
     ranks_run(2, fall_back, NULL);
@@ -305,7 +305,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_that_nobody_takes_are_named_on_every_rank),
         cmocka_unit_test(tensors_that_rules_or_patterns_skip_may_stay),
-        cmocka_unit_test(what_falls_back_on_a_tensor_takes_it),
+        cmocka_unit_test(a_fallback_counts_as_an_arrival),
         cmocka_unit_test(random_sources_are_judged_as_every_element_is),
         cmocka_unit_test(all_misspelt_tensors_are_reported_with_the_nearest_name),
         cmocka_unit_test(names_that_a_message_cannot_hold_are_logged),

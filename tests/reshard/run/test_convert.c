@@ -206,7 +206,7 @@ static void strided_tensors_are_cast_in_place(void **state)
     }
 }
 
-static void what_cannot_be_cast_is_refused(void **state)
+static void types_that_cannot_be_cast_are_refused(void **state)
 {
     (void)state;
     int64_t four = 4, five = 5;
@@ -228,7 +228,7 @@ int main(void)
         cmocka_unit_test(random_f32_values_are_cast_to_the_nearest),
         cmocka_unit_test(short_runs_touch_nothing_else),
         cmocka_unit_test(strided_tensors_are_cast_in_place),
-        cmocka_unit_test(what_cannot_be_cast_is_refused),
+        cmocka_unit_test(types_that_cannot_be_cast_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

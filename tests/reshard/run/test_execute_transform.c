@@ -221,7 +221,7 @@ static void run_mirrored(banyan_world *world, void *context)
     }
 }
 
-static void what_a_transform_makes_of_a_box_arrives(void **state)
+static void the_parts_of_a_transform_arrive(void **state)
 {
     (void)state;
     uint64_t seed = random_seed();
@@ -343,7 +343,7 @@ static void types_that_differ_need_the_transform_in_the_run_too(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_a_transform_makes_of_a_box_arrives),
+        cmocka_unit_test(the_parts_of_a_transform_arrive),
         cmocka_unit_test(a_transform_that_fails_stops_every_rank),
         cmocka_unit_test(types_that_differ_need_the_transform_in_the_run_too),
     };

@@ -80,7 +80,7 @@ static planner_result *receiver(planned *made)
     return result;
 }
 
-static void what_is_planned_is_sound(void **state)
+static void planned_transfers_are_sound(void **state)
 {
     (void)state;
     planned made;
@@ -198,7 +198,7 @@ static void a_send_of_data_that_is_not_held_is_reported(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_planned_is_sound),
+        cmocka_unit_test(planned_transfers_are_sound),
         cmocka_unit_test(numbers_behind_a_boxs_dimensions_do_not_count),
         cmocka_unit_test(a_receive_that_is_dropped_leaves_a_hole_and_a_send_alone),
         cmocka_unit_test(findings_about_pairs_come_in_the_order_of_their_ranks),

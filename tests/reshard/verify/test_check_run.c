@@ -171,7 +171,7 @@ static void swap_in_place(banyan_world *world, void *context)
     banyan_layout_destroy(source);
 }
 
-static void a_receive_over_what_is_sent_is_refused(void **state)
+static void a_receive_over_a_source_is_refused(void **state)
 {
     (void)state;
     ranks_run(2, swap_in_place, NULL);
@@ -203,7 +203,7 @@ int main(void)
         cmocka_unit_test(a_destination_over_its_source_is_refused),
         cmocka_unit_test(a_destination_in_the_very_place_of_its_source_runs),
         cmocka_unit_test(columns_between_columns_run),
-        cmocka_unit_test(a_receive_over_what_is_sent_is_refused),
+        cmocka_unit_test(a_receive_over_a_source_is_refused),
         cmocka_unit_test(a_wave_that_takes_more_than_the_bound_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

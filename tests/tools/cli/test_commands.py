@@ -23,7 +23,7 @@ class Commands(CollectiveCase):
         self.assertRegex(version, r"^banyan \d+\.\d+\.\d+\n$")
         self.assertEqual(self.succeed("-V"), version)
 
-    def test_help_of_a_command_is_what_its_help_option_prints(self):
+    def test_help_of_a_command_equals_its_help_option(self):
         self.assertIn("reshard", self.commands())
         self.assertEqual(self.succeed("help"), self.succeed("--help"))
         for command in self.commands():

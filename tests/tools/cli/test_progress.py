@@ -44,7 +44,7 @@ class Progress(CollectiveCase):
         started.communicate(timeout=30)
         self.assertRegex(seen, bar)
 
-    def test_a_terminal_shows_what_is_under_way(self):
+    def test_a_terminal_shows_the_current_work(self):
         self.assert_shows([rb"tuning +", rb"\w+ of \d+ bytes, \w+ memory"],
                           "tune", "-n", 2, "--size", "8:1K", "-o", self.folder / "tuning.json")
         self.assert_shows([rb"probing +", rb"signals"], "topo", "probe", "-n", 2)
@@ -62,7 +62,7 @@ class Progress(CollectiveCase):
         self.assertTrue(seen.endswith(CLEARED))
         self.assertNotIn(b"\n", seen)
 
-    def test_who_logs_information_is_told_once_without_a_terminal(self):
+    def test_progress_is_logged_once_without_a_terminal(self):
         words = ["simulate", "-a", "allgather_direct", "-t", "h200x4"]
         for level, logged in [("warn", ""), ("info", "banyan: info: simulating\n"),
                             ("debug", "banyan: info: simulating\n")]:

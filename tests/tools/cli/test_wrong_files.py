@@ -57,7 +57,7 @@ class WrongFiles(CollectiveCase):
         self.assertRegex(done.stderr, f"^banyan {words[0]}.*: .*\n$")
         self.assertIn(part, done.stderr)
 
-    def test_every_reader_says_what_every_other_kind_seems_to_be(self):
+    def test_every_reader_names_the_kind_of_a_wrong_file(self):
         for kind, path in self.paths.items():
             for expected, named, words in self.readers(path):
                 if expected != kind:
@@ -123,7 +123,7 @@ class WrongFiles(CollectiveCase):
                 self.assertIn(" is a named pipe, not a file\n", done.stdout + done.stderr)
         self.assertFalse((self.folder / "out").exists())
 
-    def test_what_is_of_no_kind_is_the_readers_to_refuse(self):
+    def test_unknown_content_is_refused_by_its_reader(self):
         path = self.write({"a": [1]})
         for words, part in [(["check", path], 'has no "gpus"'), (["topo", "show", path], 'key "a"'),
                             (["reshard", "--model", path, "--from", "tp=1", "--to", "tp=2"],

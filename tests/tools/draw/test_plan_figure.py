@@ -93,7 +93,7 @@ class Figure(unittest.TestCase):
                     self.assertLess(min(abs(x - want) for x in drawn), 0.02)
             self.assertIn("0 µs", self.texts(root))
 
-    def test_ranks_part_and_width_choose_what_is_shown(self):
+    def test_ranks_part_and_width_select_the_drawing(self):
         plan = self.emit("allreduce_ring", 8)
         whole = self.blocks(self.draw(plan))
         two = self.draw(plan, "--ranks", "0:1")
@@ -128,7 +128,7 @@ class Figure(unittest.TestCase):
         plan.write_text(json.dumps(changed))
         self.assertEqual(self.texts(self.draw(plan))[0], "<b>bold & \"loud\": allreduce of 4 ranks")
 
-    def test_a_plan_that_hangs_is_drawn_with_who_waits_for_whom(self):
+    def test_a_plan_that_hangs_is_drawn_with_its_dependencies(self):
         plan = self.emit("allreduce_ring", 2)
         changed = json.loads(plan.read_text())
         for gpu in changed["gpus"]:

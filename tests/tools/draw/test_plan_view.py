@@ -156,7 +156,7 @@ class View(unittest.TestCase):
         for lane, b in reads:
             self.assertEqual(lanes[lane][:2], ["buffers", (steps[b][0] + 3) % 4])
 
-    def test_packets_lead_to_who_reads_them(self):
+    def test_packets_lead_to_their_readers(self):
         data = self.data_of(self.view(self.emit("allreduce_packets")))
         pairs = {(data["steps"][a][0], data["steps"][b][0]) for kind, a, b in data["arrows"] if kind == "packets"}
         self.assertEqual(pairs, {(a, b) for a in range(4) for b in range(4) if a != b})
@@ -194,7 +194,7 @@ class View(unittest.TestCase):
         self.assertIn("memory channel: rank 3", shown[places[(2, 0, 0, 2, -1)]][0])
 
     @unittest.skipUnless(BROWSER, "there is no chromium to draw the page")
-    def test_a_click_on_a_step_shows_what_it_came_after(self):
+    def test_a_click_on_a_step_shows_the_steps_before_it(self):
         data = self.data_of(self.view(self.emit("allreduce_ring")))
         last = len(data["steps"]) - 1
         chain, at = [], last
@@ -371,7 +371,7 @@ class View(unittest.TestCase):
         run("simulate", self.emit("allreduce_twoshot"), "-t", "h200x4", "-s", "64K", "--trace", trace)
         (self.folder / "empty.json").write_text("{}")
         for arguments, why, code in (
-                ([], "say where to", 2),
+                ([], "give the output file", 2),
                 (["-o", self.page, "--trace", "t.json", "-t", "h200x4"], "two sources of times", 2),
                 (["-o", self.page, "--ranks", "0"], "add --svg", 2),
                 (["-o", self.folder / "plan.svg"], "plan.svg would be a page: add --svg for a figure", 2),

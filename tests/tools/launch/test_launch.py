@@ -70,7 +70,7 @@ class CommandLine(unittest.TestCase):
 
     def test_wrong_calls_are_refused_with_a_message(self):
         for arguments, part in [([], "usage"), (["fly"], "no command \"fly\""),
-                                (["launch"], "-n N"), (["launch", "-n", "2"], "which program"),
+                                (["launch"], "-n N"), (["launch", "-n", "2"], "give the program"),
                                 (["launch", "-n", "x", "true"], "not \"x\""),
                                 (["launch", "-n", "0", "true"], "from 1 to"),
                                 (["launch", "-n", "99999", "true"], "from 1 to"),
@@ -100,7 +100,7 @@ class ExitCodes(unittest.TestCase):
         self.assertEqual(done.returncode, 137)
         self.assertIn("was killed by signal 9 (Killed)", done.stderr)
 
-    def test_a_killed_rank_is_the_cause_of_what_others_make_of_it(self):
+    def test_a_killed_rank_is_the_cause_of_its_peers_errors(self):
         with tempfile.TemporaryDirectory() as folder:
             # The pipe's end is what the others see of the death.
             pipe = pathlib.Path(folder) / "pipe"
@@ -141,7 +141,7 @@ class ExitCodes(unittest.TestCase):
 
 
 class Environment(unittest.TestCase):
-    def test_each_rank_knows_who_it_is(self):
+    def test_each_rank_has_its_identity(self):
         done = shell(3, "echo $BANYAN_RANK $BANYAN_WORLD_SIZE $BANYAN_LOCAL_RANK $BANYAN_LOCAL_SIZE")
         self.assertEqual(sorted(done.stdout.split("\n"))[1:], ["0 3 0 3", "1 3 1 3", "2 3 2 3"])
 
@@ -250,7 +250,7 @@ class Signals(unittest.TestCase):
             started.wait(timeout=30)
             self.assertTrue(wait_for(lambda: not sleepers(mark)), sleepers(mark))
 
-    def test_what_a_failing_rank_started_ends_with_it(self):
+    def test_children_of_a_failing_rank_end_with_it(self):
         mark = marker()
         started = self.start(f"sleep {mark} & [ $BANYAN_RANK = 1 ] && exit 4; wait")
         self.assertEqual(started.wait(timeout=30), 4)

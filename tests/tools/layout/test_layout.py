@@ -229,7 +229,7 @@ class Layout(unittest.TestCase):
         self.assertIn('has unknown map "exp": there is negative_exp',
                       banyan("layout", "check", path).stderr)
 
-    def test_show_lists_what_ranks_hold(self):
+    def test_show_lists_the_tensors_of_ranks(self):
         path = self.save("tp=2,dp=2,packing=vllm")
         self.assertRegex(self.succeeds("layout", "show", path, "--brief"),
                          r"^ranks 0, 2: \d+ tensors, \d+ pieces, .*\nranks 1, 3: .*\n$")
@@ -258,7 +258,7 @@ class Layout(unittest.TestCase):
         path.write_text(json.dumps(layout))
         self.succeeds("reshard", "--model", self.model, "--from", "tp=1", "--to", path)
 
-    def test_what_is_wrong_is_said(self):
+    def test_mistakes_are_reported(self):
         broken = self.folder / "broken.json"
         broken.write_text('{"format": "banyan.layout", "version": 1, "ranks": [{}]}')
         plan = self.folder / "plan.json"

@@ -58,7 +58,7 @@ class Mixed(CollectiveCase):
         self.assertEqual({cell["wrong_elements"] for cell in cells}, {0})
         self.assertEqual(report["nodes"], 2)
 
-    def test_a_table_for_people_marks_what_is_chosen(self):
+    def test_a_table_for_people_marks_the_choice(self):
         text = self.succeed("mixed", "--local-dp", 2, "--rows", "2:2", "--hidden", 64, "--dtype",
                             "f16", "--no-autotune")
         self.assertIn("allgather, µs", text)
@@ -165,7 +165,7 @@ class Mixed(CollectiveCase):
                 (["--local-tp", 2, "--no-autotune", "--save-autotune", table],
                  "nothing to write with --no-autotune", 2),
                 (["--local-tp", 2, "--no-autotune", "--autotune", table],
-                 f"--autotune {table} has the choice that --no-autotune does without", 2),
+                 f"--autotune {table} is not used with --no-autotune", 2),
                 (["--local-tp", 2, "--svg", "one", "--save-autotune", "one"],
                  "--svg and --save-autotune both write one", 2),
                 (["--local-tp", 2, "--svg", ""], '--svg wants a value: FILE, not ""', 2),

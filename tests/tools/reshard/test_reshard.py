@@ -147,12 +147,12 @@ class Reshard(WithFolder):
         self.assertEqual(found["bytes_between_ranks"], found["bytes"])
         self.assertTrue(all(pair[0] < 4 <= pair[1] for pair in found["pair_bytes"]))
 
-    def test_what_a_rank_holds_already_stays_there(self):
+    def test_elements_that_a_rank_holds_already_stay_there(self):
         found = self.measure("tp=4", "tp=4")
         self.assertEqual(found["bytes_between_ranks"], 0)
         self.assertTrue(all(pair[0] == pair[1] for pair in found["pair_bytes"]))
 
-    def test_the_table_says_what_was_moved(self):
+    def test_the_table_has_the_moved_bytes(self):
         done = self.move("tp=2,pp=2", "tp=4", "--disjoint")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         for part in ("small: tp=2,pp=2 on 4 ranks to tp=4 on 4 others", "tensors", "transfers",
@@ -347,7 +347,7 @@ class Check(WithFolder):
             case["transfers"][1]["src_rank"] = 0
         self.assertEqual(self.rules(swap), [("source", 2)])
 
-    def test_what_cannot_be_planned_is_not_sound(self):
+    def test_cases_that_cannot_be_planned_are_not_sound(self):
         def rename(case):
             case["ranks"][2]["dst"][1]["resolved_name"] = "elsewhere"
         self.assertIn(("unplanned", 0), self.rules(rename))

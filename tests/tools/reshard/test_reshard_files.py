@@ -64,7 +64,7 @@ class Files(unittest.TestCase):
         self.assertIn("tp=1 on 1 rank to tp=2 on 2 ", done.stdout)
         self.assertEqual(safetensors.read_folder(self.out), self.tensors)
 
-    def test_the_json_says_what_was_read_and_written(self):
+    def test_the_json_has_the_bytes_read_and_written(self):
         done = self.reshard("--to", "tp=2", "--json")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         report = json.loads(done.stdout)
@@ -79,7 +79,7 @@ class Files(unittest.TestCase):
         self.assertEqual((report["from"], report["joined"], report["written_bytes"]),
                          ("as saved", True, whole))
 
-    def test_each_rank_writes_what_it_holds(self):
+    def test_each_rank_writes_its_tensors(self):
         done = self.reshard("--from", "tp=1", "--to", "tp=2,pp=2", "--disjoint")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         index = json.loads((self.out / "banyan.index.json").read_text())
@@ -92,7 +92,7 @@ class Files(unittest.TestCase):
         self.assertEqual(first[name], (dtype, [shape[0] // 2, shape[1]], data[:len(data) // 2]))
         self.assertEqual(second[name], (dtype, [shape[0] // 2, shape[1]], data[len(data) // 2:]))
 
-    def test_what_ranks_wrote_is_read_again_with_or_without_a_spec(self):
+    def test_a_saved_folder_is_read_with_or_without_a_spec(self):
         for saved_as in ("tp=2,pp=2", "tp=4,packing=vllm", "fsdp=3", "tp=2,dp=2,packing=megatron"):
             self.out = saved = self.folder / f"saved {saved_as}"
             done = self.reshard("--from", "tp=1", "--to", saved_as)
@@ -188,7 +188,7 @@ class Files(unittest.TestCase):
         self.assertIn("words", names)
         self.assertNotIn("model.norm.weight", names)
 
-    def test_what_ranks_wrote_is_refused_when_it_is_not_whole(self):
+    def test_an_incomplete_saved_folder_is_refused(self):
         self.out = saved = self.folder / "saved"
         self.assertEqual(self.reshard("--from", "tp=1", "--to", "tp=2").returncode, 0)
         self.out = self.folder / "out"
@@ -231,7 +231,7 @@ class Files(unittest.TestCase):
         self.assertNotIn("exists already", done.stderr)
         self.assertIn("out/mine", done.stderr)
 
-    def test_what_is_wrong_leaves_nothing(self):
+    def test_failures_leave_nothing(self):
         specs = ["--from", "tp=1", "--to", "tp=2"]
         broken = self.folder / "broken.safetensors"
         whole = next(self.source.glob("*.safetensors")).read_bytes()
@@ -295,7 +295,7 @@ class Files(unittest.TestCase):
             self.assertRegex(done.stderr, r"^[^\x00-\x1f\x7f-\x9f]*\n$")
             self.assertRegex(done.stderr, r"a\\x(1b|0a|c2\\x9b)")
 
-    def test_what_a_killed_join_leaves_is_taken_over(self):
+    def test_the_work_folder_of_a_killed_join_is_taken_over(self):
         command = [BANYAN, "reshard", "--in", self.source, "--out", self.out, "--from", "tp=2",
                    "--to", "tp=2", "--join"]
         work = self.folder / ".banyan-out.work"

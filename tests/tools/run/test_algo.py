@@ -23,7 +23,7 @@ class Algo(CollectiveCase):
                      if entry["collective"] == collective}
             self.assertEqual(kinds, {False, True}, collective)
 
-    def test_the_table_says_what_the_json_says(self):
+    def test_the_table_equals_the_json(self):
         lines = self.succeed("algo", "list").split("\n")[1:-1]
         self.assertEqual(
             [line.split(None, 3) for line in lines],
@@ -70,7 +70,7 @@ class Algo(CollectiveCase):
         self.assertEqual(written, self.succeed(*words))
         self.assertEqual(list(self.folder.iterdir()), [])
 
-    def test_what_cannot_be_emitted_is_refused(self):
+    def test_impossible_parameters_are_refused(self):
         for words, part, code in [
                 (["allreduce_ring"], "--ranks N is missing", 2),
                 (["-n", 4], "say which algorithm", 2),

@@ -55,7 +55,7 @@ class Run(CollectiveCase):
                              7)["sizes"]
         self.assertEqual([size["wrong_elements"] for size in sizes], [0, 0])
 
-    def test_a_shuffled_run_shows_what_is_wrong_with_a_plan(self):
+    def test_a_shuffled_run_shows_the_error_of_a_plan(self):
         path = self.emit("allreduce_ring", 2)
         plan = json.loads(path.read_text())
         for block in plan["gpus"][1]["threadblocks"]:
@@ -138,7 +138,7 @@ class Run(CollectiveCase):
         self.assertIn("banyan run: the plan is not sound, and was not run", done.stderr)
         self.assertIn("reuse", done.stderr)
 
-    def test_what_is_wrong_stands_in_the_json_too(self):
+    def test_the_json_has_the_wrong_elements_too(self):
         plan = self.plan("allreduce_oneshot", 2, "--op", "max")
         plan = json.loads(json.dumps(plan).replace('"max"', '"min"', 1))
         done = self.banyan("run", self.write(plan), "--no-check", "--size", "4K", "--json")
@@ -159,7 +159,7 @@ class Run(CollectiveCase):
         plan["banyan"] = {"expected": [None, expected], "reduce_op": reduction}
         return self.write(plan), chunks
 
-    def test_a_custom_collective_is_checked_where_it_says_what_it_expects(self):
+    def test_a_custom_collective_is_checked_where_it_has_an_expected_result(self):
         path, chunks = self.custom("sum")
         size = self.measure(path, "--size", 400 * chunks)["sizes"][0]
         self.assertEqual((size["wrong_elements"], size["checked_elements"]), (0, 2 * 100))
@@ -196,7 +196,7 @@ class Run(CollectiveCase):
         self.assertEqual({event["pid"] for event in events}, {0, 1, 2})
         self.assertIn("signal", {event["name"] for event in events})
 
-    def test_what_cannot_be_run_is_refused(self):
+    def test_plans_that_cannot_run_are_refused(self):
         path = self.emit("allreduce_ring", 2)
         plan = json.loads(path.read_text())
         plan["gpus"][1]["threadblocks"][0]["ops"][0]["name"] = "jump"
@@ -257,7 +257,7 @@ class Run(CollectiveCase):
                 "use_double_scratch_buffer": True, "num_threads_per_block": 1024,
                 "gpus": [rank(0, 1), rank(1, 0)], "banyan": {"shift": 1}}
 
-    def test_what_is_sound_runs_and_what_cannot_be_checked_does_not(self):
+    def test_sound_plans_run_and_unchecked_ones_do_not(self):
         seed = int(os.environ.get("BANYAN_SEED", random.randrange(1 << 32)))
         print("seed", seed, flush=True)
         draw = random.Random(seed)

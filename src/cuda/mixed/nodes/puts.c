@@ -26,8 +26,8 @@ static banyan_status check_version(const nvshmem_functions *functions)
         return BANYAN_OK;
     return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
                             "cuda: Banyan was built with NVSHMEM's device library %d.%d.%d, and "
-                            "the host library is %d.%d.%d: it has to have the same first number, "
-                            "and no smaller second one",
+                            "the host library is %d.%d.%d: it must have the same major version, "
+                            "and at least the same minor version",
                             device[0], device[1], device[2], host[0], host[1], host[2]);
 }
 
@@ -35,7 +35,7 @@ static banyan_status check_built(const nvshmem_functions *functions)
 {
     if (image.is_stuck)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
-                                "cuda: an earlier nvshmemx_cumodule_init has not come back");
+                                "cuda: an earlier nvshmemx_cumodule_init has not returned");
     if (!nodes_puts_image)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
                                 "cuda: Banyan was built without NVSHMEM's device library");
