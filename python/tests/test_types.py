@@ -52,8 +52,8 @@ class TypesTest(unittest.TestCase):
             tool("basedpyright", "--project", file.name, "--pythonpath", sys.executable)
 
     def test_ruff(self) -> None:
-        tool("ruff", "check", "python", BENCH)
-        tool("ruff", "format", "--check", "python", BENCH)
+        tool("ruff", "check", "python", "examples", BENCH)
+        tool("ruff", "format", "--check", "python", "examples", BENCH)
 
 
 if __name__ == "__main__":
