@@ -8,14 +8,15 @@ SEED ?= 1
 JOBS ?= 1
 GENERATE = cmake -G Ninja -S . --log-level=WARNING
 
-.PHONY: help setup setup-tests setup-docs build docs python wheel test test-torch test-models demo bench clang asan tsan fuzz faults mutants soak install format clean
+.PHONY: help setup setup-tests setup-docs build docs python wheel test-wheel test test-torch test-models demo bench clang asan tsan fuzz faults mutants soak install format clean
 
 help:
 	@echo 'make demo     install what is missing, build, reshard Qwen3-0.6B between processes'
 	@echo 'make build    everything: library, modules, command line, examples, tests, benchmarks'
 	@echo 'make docs     the reference: HTML and manual pages, in build/docs; make install installs them'
 	@echo 'make python   the Python package, in build/python (PYTHONPATH)'
-	@echo 'make wheel    the wheel of the Python package, in build/wheels'
+	@echo 'make wheel    the wheel of the Python package, in build/wheels (PYTHONS="python3.10 …")'
+	@echo 'make test-wheel    the same, and test it in a clean environment of each Python'
 	@echo 'make test     the same set-up and a browser, then every test'
 	@echo 'make test-torch    the tests of banyan.torch, with PyTorch from PyPI (3 GB)'
 	@echo 'make test-models   hold the packings against vLLM and Megatron-Core, which it installs (MODELS="llama3 …")'
@@ -59,7 +60,10 @@ python: setup
 wheel: setup
 	@scripts/setup packages-python.txt
 	@scripts/setup-python $(BUILD)
-	@scripts/wheel $(BUILD)
+	@scripts/wheel $(BUILD) $(PYTHONS)
+
+test-wheel: wheel
+	@scripts/test-wheel $(BUILD) $(PYTHONS)
 
 test: setup-tests python build
 	@ctest --test-dir $(BUILD) --output-on-failure

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,11 @@ def _executable() -> str:
     return found
 
 
+def _environment() -> dict[str, str]:
+    """Return the variables of a command: those of this process, with its Python."""
+    return {"BANYAN_PYTHON": sys.executable, **os.environ}
+
+
 def _run(arguments: tuple[str, ...], input: str | bytes | None) -> tuple[int, bytes, str]:
     data = input.encode() if isinstance(input, str) else input
     done = subprocess.run(
@@ -40,6 +46,7 @@ def _run(arguments: tuple[str, ...], input: str | bytes | None) -> tuple[int, by
         input=data,
         stdin=subprocess.DEVNULL if data is None else None,
         capture_output=True,
+        env=_environment(),
     )
     return done.returncode, done.stdout, done.stderr.decode(errors="replace").strip()
 

@@ -159,8 +159,9 @@ static const dlpack::Exchange *exchange_of(PyTypeObject *type)
         while (found && found->header.version.major != 1)
             found = (const dlpack::Exchange *)found->header.previous;
     }
-    Py_XINCREF(type);
-    Py_XDECREF(last_type);
+    /* The stable ABI hides that a type is an object. */
+    Py_XINCREF((PyObject *)type);
+    Py_XDECREF((PyObject *)last_type);
     last_type = type;
     return last = found;
 }

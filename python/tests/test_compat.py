@@ -86,6 +86,7 @@ class Compat(unittest.TestCase):
 
     def call(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, **env}
+        environment.pop("BANYAN_PYTHON", None)
         return subprocess.run(words, capture_output=True, text=True, env=environment)
 
     def test_modules_are_registered(self) -> None:

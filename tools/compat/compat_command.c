@@ -7,10 +7,11 @@
 
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/python.h"
 
 #define WHO "banyan compat mscclpp"
 
-/* Run by python3: hand over to the package, or say that it is missing. */
+/* Run by Python: hand over to the package, or say that it is missing. */
 static const char hand_over[] =
     "import sys\n"
     "sys.path = [path for path in sys.path if path]\n" /* without the current folder */
@@ -20,7 +21,7 @@ static const char hand_over[] =
     "    if not (error.name or '').startswith('banyan'):\n"
     "        raise\n"
     "    print('" WHO ": the Python package banyan is not installed for ' + sys.executable +\n"
-    "          ' (python3 in PATH); pip install it, or activate its environment',\n"
+    "          ' (BANYAN_PYTHON or python3); pip install it, or activate its environment',\n"
     "          file=sys.stderr)\n"
     "    sys.exit(2)\n"
     "sys.exit(main(sys.argv[1:]))\n";
@@ -49,7 +50,8 @@ static int compat_command_mscclpp(int argc, char **argv)
         .about = "Run the scripts in a folder that are written for MSCCL++'s language, unchanged,\n"
                  "and check the plans that they print. Print for each script whether its plan is\n"
                  "made and sound. Exit code 0 if every script makes a sound plan, else 1. Needs\n"
-                 "the Python package: python3 in PATH must have it. docs/language-python.md.\n",
+                 "the Python package: BANYAN_PYTHON, or python3 in PATH, must have it.\n"
+                 "docs/language-python.md.\n",
         .entries = entries,
         .count = sizeof entries / sizeof entries[0],
     };
@@ -60,7 +62,7 @@ static int compat_command_mscclpp(int argc, char **argv)
     char size_text[32], seconds_text[32];
     snprintf(size_text, sizeof size_text, "%" PRIu64, size);
     snprintf(seconds_text, sizeof seconds_text, "%.17g", seconds);
-    const char *words[16] = {"python3", "-c", hand_over, "mscclpp", "--timeout", seconds_text};
+    const char *words[16] = {python_name(), "-c", hand_over, "mscclpp", "--timeout", seconds_text};
     int count = 6;
     const char *const given[][2] = {
         {"--set", settings}, {"--size", size > 0 ? size_text : NULL}, {"--out", out}};
@@ -75,7 +77,7 @@ static int compat_command_mscclpp(int argc, char **argv)
     words[count++] = "--";
     words[count] = folder;
     execvp(words[0], (char *const *)words);
-    fprintf(stderr, "%s: cannot start python3: %s\n", WHO, strerror(errno));
+    fprintf(stderr, "%s: cannot start %s: %s\n", WHO, words[0], strerror(errno));
     return EXIT_USAGE;
 }
 

@@ -9,6 +9,7 @@
 
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/python.h"
 #include "launch/launch.h"
 
 #define TORCH_SECONDS 120.0
@@ -59,12 +60,10 @@ static bool figures_open(bench_figures *made, char **rest, int count)
 static void run_torch(int ranks, const char *path)
 {
     char script[PATH_MAX], store[PATH_MAX];
-    const char *python = getenv("BANYAN_PYTHON");
     if (!find_part("gpu_torch_symmetric.py", script, sizeof script))
         return;
     setenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1", 1);
-    char *program[] = {(char *)(uintptr_t)(python && *python ? python : "python3"), script,
-                       (char *)(uintptr_t)path, NULL};
+    char *program[] = {(char *)(uintptr_t)python_name(), script, (char *)(uintptr_t)path, NULL};
     launch_job job = {.who = "banyan bench: PyTorch",
                       .count = ranks,
                       .program = program,
