@@ -13,7 +13,7 @@ GENERATE = cmake -G Ninja -S . --log-level=WARNING
 help:
 	@echo 'make demo     install what is missing, build, reshard Qwen3-0.6B between processes'
 	@echo 'make build    everything: library, modules, command line, examples, tests, benchmarks'
-	@echo 'make docs     the reference: HTML and manual pages, in build/docs; make install installs them'
+	@echo 'make docs     the references of C and Python as HTML, and manual pages, in build/docs; make install installs them'
 	@echo 'make python   the Python package, in build/python (PYTHONPATH)'
 	@echo 'make wheel    the wheel of the Python package, in build/wheels (PYTHONS="python3.10 …")'
 	@echo 'make test-wheel    the same, and test it in a clean environment of each Python'
@@ -45,11 +45,12 @@ build: setup
 	@$(GENERATE) -B $(BUILD)
 	@cmake --build $(BUILD)
 
-docs: setup setup-docs
+docs: setup-docs python
 	@$(GENERATE) -B $(BUILD)
 	@cmake --build $(BUILD) --target banyan_cli
 	@scripts/reference $(BUILD)/docs
 	@scripts/command-pages $(BUILD)/bin/banyan $(BUILD)/docs/man/man1
+	@$(BUILD)/venv/bin/python scripts/python-reference $(BUILD)/python/banyan $(BUILD)/docs/python
 
 python: setup
 	@scripts/setup packages-python.txt

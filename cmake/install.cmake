@@ -18,7 +18,8 @@ if(TARGET banyan_cli)
 endif()
 # `make docs` makes these.
 install(DIRECTORY ${PROJECT_BINARY_DIR}/docs/man/ DESTINATION ${CMAKE_INSTALL_MANDIR} OPTIONAL)
-install(DIRECTORY ${PROJECT_BINARY_DIR}/docs/html DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL)
+install(DIRECTORY ${PROJECT_BINARY_DIR}/docs/html ${PROJECT_BINARY_DIR}/docs/python
+        DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL)
 install(EXPORT banyan-targets NAMESPACE banyan::
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/banyan)
 

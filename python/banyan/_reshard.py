@@ -44,8 +44,10 @@ class Reshard:
     ) -> None:
         """Plan. Collective; ``backend`` and ``device`` are the CopyService's."""
         self.layouts = (source, destination)
+        """Layouts of the source and the destination."""
         self.key: object = None  # by which `reshard` finds it
         self.transform = transform
+        """Transform of the plan, or None."""
         self.plan = ReshardPlan(
             source,
             destination,
@@ -58,7 +60,9 @@ class Reshard:
             checksums=checksums,
             timeout=timeout,
         )
+        """Plan of this rank."""
         self.service = CopyService(world, backend, device=device, timeout=timeout)
+        """Service that moves the tensors."""
         self._sets: list[Tensors | None] = [None, None]
 
     def _set(self, side: int, tensors: Side) -> Tensors | None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 
 @runtime_checkable
@@ -22,8 +19,16 @@ class SupportsDLPack(Protocol):
         ...
 
 
+class SupportsBuffer(Protocol):
+    """A buffer on the host, such as a bytearray: ``collections.abc.Buffer`` of Python 3.12."""
+
+    def __buffer__(self, flags: int, /) -> memoryview:
+        """Lend the memory."""
+        ...
+
+
 #: A tensor: an object with DLPack, or on the host a buffer such as a bytearray.
-TensorLike: TypeAlias = "SupportsDLPack | Buffer"
+TensorLike: TypeAlias = SupportsDLPack | SupportsBuffer
 #: A type of elements: "bfloat16", torch.bfloat16, numpy.float32, numpy.dtype("f4") and the like.
 DTypeLike: TypeAlias = Any
 #: None or "cpu" for the host; a GPU's number, "cuda:0" or torch.device("cuda", 0).

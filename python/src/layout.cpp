@@ -674,7 +674,8 @@ static void bind_boxes(nb::module_ &m)
              },
              "start"_a, "extent"_a,
              nb::sig("def __init__(self, start: collections.abc.Sequence[int], extent: "
-                     "collections.abc.Sequence[int]) -> None"))
+                     "collections.abc.Sequence[int]) -> None"),
+             "Make the box; both have a number for each dimension.")
         .def_prop_ro("start", [](const Box &b) { return tuple_of(b.box.start, b.box.ndim); },
                      nb::sig("def start(self) -> tuple[int, ...]"), "First index in each dimension.")
         .def_prop_ro("extent", [](const Box &b) { return tuple_of(b.box.extent, b.box.ndim); },
@@ -824,7 +825,7 @@ static void bind_meshes(nb::module_ &m)
         .def("__repr__", placement_text);
     nb::class_<Shard, Placement>(m, "Shard", "Split a dimension, by torch.chunk's rule.")
         .def("__init__", [](Shard *self, int dim) { new (self) Shard{{{BANYAN_SHARD, dim}, 0}}; },
-             "dim"_a);
+             "dim"_a, "Split dimension ``dim``; negative numbers count from the last one.");
     nb::class_<Replicate, Placement>(m, "Replicate", "Every rank of the axis holds the same.")
         .def("__init__", [](Replicate *self) { new (self) Replicate{{{BANYAN_REPLICATE, 0}, 0}}; });
     nb::class_<StridedShard, Placement>(
@@ -834,7 +835,7 @@ static void bind_meshes(nb::module_ &m)
              [](StridedShard *self, int dim) {
                  new (self) StridedShard{{{BANYAN_SHARD_STRIDED, dim}, 0}};
              },
-             "dim"_a);
+             "dim"_a, "Split dimension ``dim``; negative numbers count from the last one.");
 }
 
 #define SEQUENCE "collections.abc.Sequence"
