@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -40,26 +39,20 @@ def _plain(where: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
-@functools.cache
-def _is_known(dtype: torch.dtype) -> bool:
-    try:
-        return dtype_bytes(dtype) > 0
-    except NotFound:
-        return False
-
-
 def _require_movable(where: str, tensor: Tensor) -> None:
-    """Raise unless Banyan can read the tensor's memory."""
+    """Raise unless Banyan has tensors of this kind, type and device."""
     if tensor.layout != torch.strided:
         raise Unsupported(f"{where} is sparse ({tensor.layout}): make it dense, or skip it")
-    if tensor.is_quantized or not _is_known(tensor.dtype):
-        raise Unsupported(f"{where} has the type {tensor.dtype}, which Banyan lacks: skip it")
+    try:
+        dtype_bytes(tensor.dtype)
+    except NotFound:
+        raise Unsupported(
+            f"{where} has the type {tensor.dtype}, which Banyan lacks: skip it"
+        ) from None
     if tensor.device.type not in ("cpu", "cuda"):
         raise Unsupported(
             f"{where} is on the device {tensor.device}: only cpu and cuda are possible"
         )
-    if tensor.numel() > 0 and tensor.data_ptr() == 0:
-        raise ValueError(f"{where} has no memory: its storage has been freed")
 
 
 class State:
@@ -81,6 +74,9 @@ class State:
             )
         self.side = side
         self.names: list[str] = list(given)
+        if not {str}.issuperset(map(type, self.names)):
+            odd = next(name for name in self.names if not isinstance(name, str))
+            raise TypeError(f"{side}: the name {odd!r} is not a string")
         self.tensors: list[Any] = list(given.values())
         if isinstance(rename, Mapping):
             self.names = [rename.get(name, name) for name in self.names]
@@ -131,6 +127,7 @@ class Entry(NamedTuple):
     name: str
     shape: Sequence[int]  # of the whole tensor
     local: Tensor
+    address: int  # of `local`; 0: it is empty
     grid: Grid | None  # None: this rank has the whole tensor
 
 
@@ -200,33 +197,38 @@ def describe(
 ) -> list[Entry]:
     """Return an entry for each tensor that this rank holds a part of.
 
-    Raises if a tensor cannot be moved, or if the tensors are on several devices.
+    Raises if a tensor cannot be moved.
     """
     chosen = [i for i, name in enumerate(state.names) if not is_skipped(name)]
-    names = set[str]()
     for i in chosen:
-        if not isinstance(state.names[i], str):
-            raise TypeError(f"{state.side}: the name {state.names[i]!r} is not a string")
         if not isinstance(state.tensors[i], Tensor):
             raise TypeError(
                 f"{state.where(i)} is a {type(state.tensors[i]).__name__}, not a tensor: skip it"
             )
-        if state.names[i] in names:
-            raise ValueError(f'{state.side}: two tensors have the name "{state.names[i]}"')
-        names.add(state.names[i])
+    names = {state.names[i] for i in chosen}
+    if len(names) < len(chosen):
+        twice = next(one for one in names if state.names.count(one) > 1)
+        raise ValueError(f'{state.side}: two tensors have the name "{twice}"')
     grids: dict[Any, Grid] = {}
+    movable = set[Any]()
     entries = []
     for i, local in zip(chosen, state.memory(chosen), strict=True):
-        spec, grid = state.specs[i], None
-        if isinstance(state.tensors[i], DTensor):
+        one, spec, grid = state.tensors[i], state.specs[i], None
+        if isinstance(one, DTensor):
             key = (id(spec.mesh), spec.placements, getattr(spec, "shard_order", None))
             grid = grids.get(key)
             if grid is None:
                 grid = grids[key] = _grid(state.where(i), spec, ranks, rank)
             if grid.rank < 0:
                 continue
-        _require_movable(state.where(i), local)
-        entries.append(Entry(i, state.names[i], state.tensors[i].shape, local, grid))
+        kind = local.layout, local.dtype, local.device
+        if kind not in movable:
+            _require_movable(state.where(i), local)
+            movable.add(kind)
+        address = local.data_ptr() if local.numel() > 0 else 0
+        if address == 0 and local.numel() > 0:
+            raise ValueError(f"{state.where(i)} has no memory: its storage has been freed")
+        entries.append(Entry(i, state.names[i], one.shape, local, address, grid))
     return entries
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
+import gc
 import hashlib
 import itertools
 import json
@@ -36,50 +38,61 @@ def _matcher(patterns: Iterable[str]) -> Callable[[str], object]:
     return re.compile("|".join(texts), re.DOTALL).fullmatch if texts else lambda _: False
 
 
-def _ties(entries: Iterable[Entry], state: State) -> list[list[Entry]]:
+def _divide(entries: Iterable[Entry], state: State) -> list[list[Entry]]:
     """Divide the entries into sets of equal tensors in the same memory, such as tied weights."""
     found: dict[object, list[Entry]] = {}
     for one in entries:
-        key: object = one.number
-        if one.local.numel() > 0:
-            key = (one.local.data_ptr(), one.local.shape, one.local.stride(), one.local.dtype)
-        tied = found.setdefault(key, [])
-        if tied and state.specs[tied[0].number] != state.specs[one.number]:
-            found[one.number] = [one]
+        tied = found.setdefault(one.address or -one.number, [])
+        if tied and not _is_same(tied[0], one, state):
+            found[-one.number] = [one]
         else:
             tied.append(one)
     return list(found.values())
 
 
-def _require_apart(ties: Iterable[Sequence[Entry]], state: State) -> None:
+def _is_same(one: Entry, other: Entry, state: State) -> bool:
+    """True if two entries at one address are one tensor."""
+    return bool(
+        state.specs[one.number] == state.specs[other.number]
+        and one.local.dtype == other.local.dtype
+        and one.local.shape == other.local.shape
+        and one.local.stride() == other.local.stride()
+    )
+
+
+def _require_apart(entries: Iterable[Entry], state: State) -> None:
     """Raise if tensors of a destination overlap. Those that are not dense are not compared."""
     spans = []
-    for one, *_ in ties:
+    for one in entries:
         local = one.local
-        if any(local.stride(d) == 0 and local.size(d) > 1 for d in range(local.dim())):
+        if local.is_contiguous():
+            if one.address:
+                spans.append((one.address, one.address + local.nbytes, one.number))
+        elif any(local.stride(d) == 0 and local.size(d) > 1 for d in range(local.dim())):
             raise ValueError(
                 f"{state.where(one.number)} is expanded: some of its elements share memory"
             )
-        if local.numel() > 0 and local.is_contiguous():
-            spans.append((local.data_ptr(), local.data_ptr() + local.nbytes, one.number))
     spans.sort()
-    for (_, end, before), (start, _, index) in itertools.pairwise(spans):
+    for (_, end, before), (start, _, number) in itertools.pairwise(spans):
         if start < end:
             raise ValueError(
-                f"{state.where(before)} and {state.where(index)} overlap in memory, but are not "
+                f"{state.where(before)} and {state.where(number)} overlap in memory, but are not "
                 "the same tensor"
             )
 
 
 class _Names:
-    """The names of one side on all ranks, and which of them are one tensor."""
+    """The names of one side on all ranks, and which of them are one tensor.
 
-    def __init__(self, side: str, lists: Sequence[Sequence[Sequence[str]]]) -> None:
+    A list has the names of a rank, and the sets of them that share memory there.
+    """
+
+    def __init__(self, side: str, lists: Sequence[tuple[list[str], list[list[str]]]]) -> None:
         self.all: set[str] = set()
         self._leaders: dict[str, str] = {}
-        for ties in lists:
+        for names, ties in lists:
+            self.all.update(names)
             for tied in ties:
-                self.all.update(tied)
                 for name in tied[1:]:
                     first, second = sorted((self.leader(tied[0]), self.leader(name)))
                     if first != second:
@@ -87,13 +100,15 @@ class _Names:
         self._followers: dict[str, list[str]] = {}
         for name in self._leaders:
             self._followers.setdefault(self.leader(name), []).append(name)
-        for ties in lists if self._leaders else ():
+        for names, ties in lists if self._leaders else ():
+            firsts = {name: tied[0] for tied in ties for name in tied}
             seen: dict[str, str] = {}
-            for name, *_ in ties:
-                other = seen.setdefault(self.leader(name), name)
-                if other != name:
+            for name in names:
+                first = firsts.get(name, name)
+                other = seen.setdefault(self.leader(name), first)
+                if other != first:
                     raise Mismatch(
-                        f'"{other}" and "{name}" of the {side} share memory on some ranks only'
+                        f'"{other}" and "{first}" of the {side} share memory on some ranks only'
                     )
 
     def leader(self, name: str) -> str:
@@ -106,6 +121,10 @@ class _Names:
         """Return all names of a tensor."""
         leader = self.leader(name)
         return [leader, *self._followers.get(leader, ())]
+
+    def all_tied(self) -> set[str]:
+        """Return the names of all tensors that have several."""
+        return self._leaders.keys() | self._followers.keys()
 
 
 def _unmatched(what: str, names: Sequence[str], others: Sequence[str]) -> Iterator[str]:
@@ -123,7 +142,7 @@ class _Match:
     """The names of both sides on all ranks, matched. Raises on all ranks, or on none."""
 
     def __init__(self, lists: Iterable[bytes], strict: bool) -> None:
-        read = [json.loads(zlib.decompress(one)) for one in lists]
+        read = [json.loads(zlib.decompress(one)) for one in lists if one]
         self.source = _Names("source", [one[0] for one in read])
         self.destination = _Names("destination", [one[1] for one in read])
         self.places: dict[str, str] = {}  # the kinds of devices, and a tensor on each
@@ -133,8 +152,10 @@ class _Match:
             raise ValueError(
                 f"the tensors of all ranks are on one kind of device, but {_listed(self.places)}"
             )
-        sent, missing = set[str](), []
-        for name in sorted(self.destination.all):
+        missing: list[str] = []
+        sent = self.source.all & self.destination.all
+        sent -= self.source.all_tied() | self.destination.all_tied()
+        for name in sorted(self.destination.all - sent):
             leaders = {self.source.leader(one) for one in self._fillers(name)}
             if len(leaders) > 1:
                 tied = ", ".join(f'"{one}"' for one in sorted(self.destination.tied(name)))
@@ -145,7 +166,9 @@ class _Match:
             sent |= leaders
             if not leaders:
                 missing.append(name)
-        unsent = sorted(name for name in self.source.all if self.source.leader(name) not in sent)
+        unsent = sorted(
+            one for one in self.source.all - sent if self.source.leader(one) not in sent
+        )
         if strict and (missing or unsent):
             raise NotFound(
                 "\n".join(
@@ -164,12 +187,30 @@ class _Match:
 
     def filler(self, tied: Sequence[Entry]) -> str | None:
         """Return the name of the source tensor that fills a destination tensor, if there is one."""
-        names = {one.name for one in tied} & self.source.all or self._fillers(tied[0].name)
+        name = tied[0].name
+        if len(tied) == 1 and name in self.source.all:
+            return name
+        names = {one.name for one in tied} & self.source.all or self._fillers(name)
         return min(names, default=None)
 
     def is_sent(self, tied: Sequence[Entry]) -> bool:
         """True if a destination has a source tensor, by any of its names."""
-        return not self.destination.all.isdisjoint(self.source.tied(tied[0].name))
+        name = tied[0].name
+        return name in self.destination.all or not self.destination.all.isdisjoint(
+            self.source.tied(name)
+        )
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep Python from looking for garbage among all tensors and modules again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _listed(places: Mapping[str, str]) -> str:
@@ -188,16 +229,15 @@ class _Side:
     ) -> None:
         self.names, self.specs = state.names, state.specs
         self._is_source = state.side == "source"
-        self._ties = _ties(describe(state, ranks, rank, skip), state)
+        entries = describe(state, ranks, rank, skip)
+        self._ties = _divide(entries, state)
         # Empty shards tell nothing about names in the same memory.
-        self.tied_names = [
-            [one.name for one in tied] for tied in self._ties if tied[0].local.numel() > 0
-        ]
-        self.places: dict[str, str] = {}  # the devices, and a tensor on each
-        for one, *_ in self._ties:
-            self.places.setdefault(str(one.local.device), state.where(one.number))
+        held = [one.name for one in entries if one.address]
+        self.listed = held, [[one.name for one in tied] for tied in self._ties if len(tied) > 1]
+        devices = {one.local.device: one.number for one in reversed(entries)}
+        self.places = {str(device): state.where(number) for device, number in devices.items()}
         if not self._is_source:
-            _require_apart(self._ties, state)
+            _require_apart((tied[0] for tied in self._ties), state)
 
     def build(self, rank: int, match: _Match) -> None:
         """Make the layout, and the set of the tensors."""
@@ -220,7 +260,7 @@ class _Side:
 
     def is_placed_as(self, other: _Side) -> bool:
         """True if the same tensors share memory, on the same device."""
-        return self.tied_names == other.tied_names and self.places.keys() == other.places.keys()
+        return self.listed == other.listed and self.places.keys() == other.places.keys()
 
 
 class Reshard:
@@ -231,6 +271,7 @@ class Reshard:
     keeps the tensors of its last run allocated until ``close``.
     """
 
+    @_no_collection()
     def __init__(
         self,
         source: StateLike,
@@ -264,24 +305,22 @@ class Reshard:
                 raise ValueError(f"the tensors of a rank are on one device, but {_listed(places)}")
             for device, where in places.items():
                 places = {torch.device(device).type: where}
-            listed = json.dumps([*(side.tied_names for side in self._sides), places]).encode()
-            listed = zlib.compress(listed, 1)
+            listed = json.dumps([*(side.listed for side in self._sides), places]).encode()
             return hashlib.blake2b(listed, digest_size=16).digest()
-
-        # Ranks have few different lists. The first rank that has a list sends it.
-        digests = agree(self.world, read)
-        is_first = digests.index(digests[self.world.rank]) == self.world.rank
-        lists = self.world.gather(listed if is_first else b"")
-        match = _Match([one for one in lists if one], strict)
-        if device is None and "cuda" in match.places:
-            device = f"cuda:{torch.cuda.current_device()}"
 
         def make() -> bytes:
             for side in self._sides:
                 side.build(self.world.rank, match)
             return b""
 
+        # Ranks have few different lists. The first rank that has a list sends it.
+        digests = agree(self.world, read)
+        is_first = digests.index(digests[self.world.rank]) == self.world.rank
+        lists = self.world.gather(zlib.compress(listed, 1) if is_first else b"")
+        match = _Match(lists, strict)
         agree(self.world, make)
+        if device is None and "cuda" in match.places:
+            device = f"cuda:{torch.cuda.current_device()}"
         self._reshard = LayoutReshard(
             self._sides[0].layout,
             self._sides[1].layout,
@@ -311,6 +350,7 @@ class Reshard:
         """The tensors that the last run filled, with their state and version."""
         return self._sides[1].set
 
+    @_no_collection()
     def fits(self, states: Sequence[State]) -> bool:
         """Return True if the plan is for these state dicts. Then the next run takes their tensors.
 
