@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
@@ -22,6 +23,12 @@ import torch.distributed as dist
 import banyan.torch
 
 torch.set_num_threads(1)
+#: BANYAN_TEST_DEVICE=cuda puts the tensors of the tests on GPUs, which the ranks share.
+DEVICE = os.environ.get("BANYAN_TEST_DEVICE", "cpu")
+#: Before PyTorch 2.14, a backend in Python served all devices.
+DEVICES_DIFFER = not issubclass(banyan.torch.ProcessGroupBanyan, dist.ProcessGroup)
+#: Seconds that ranks may take to end when another has failed.
+AFTER_FAILURE = 20
 CONTEXT = multiprocessing.get_context("fork")
 
 
@@ -39,6 +46,9 @@ def _play(
     args: tuple[Any, ...],
 ) -> None:
     try:
+        if DEVICE == "cuda":
+            torch.cuda.set_device(rank % torch.cuda.device_count())
+            torch.set_default_device("cuda")
         store = dist.FileStore(path, count)
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=count, timeout=timedelta(seconds=60)
@@ -68,16 +78,20 @@ def run(
             pipes.append(ours)
             processes.append(process)
         results, failures = [], []
+        deadline = time.monotonic() + timeout
         for rank, pipe in enumerate(pipes):
+            if failures:  # the others wait for the rank that failed
+                deadline = min(deadline, time.monotonic() + AFTER_FAILURE)
             try:
-                good, value = pipe.recv() if pipe.poll(timeout) else (False, "no answer in time")
+                ready = pipe.poll(max(0, deadline - time.monotonic()))
+                good, value = pipe.recv() if ready else (False, "no answer in time")
             except (EOFError, ConnectionError):
                 good, value = False, "the process ended"
             results.append(value)
             if not good:
                 failures.append(f"rank {rank}: {value}")
         for process in processes:
-            process.join(timeout)
+            process.join(AFTER_FAILURE)
             if process.is_alive():
                 process.kill()
                 failures.append(f"process {process.pid} did not end")
@@ -95,4 +109,4 @@ def seed() -> int:
     return value
 
 
-__all__ = ["Failed", "banyan", "dist", "run", "seed", "torch"]
+__all__ = ["DEVICE", "DEVICES_DIFFER", "Failed", "banyan", "dist", "run", "seed", "torch"]

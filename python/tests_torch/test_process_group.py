@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from groups import Failed, banyan, dist, run, seed, torch
+from groups import DEVICE, DEVICES_DIFFER, Failed, banyan, dist, run, seed, torch
 
 Op = dist.ReduceOp
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -19,14 +19,17 @@ WHOLE = (torch.int32, torch.int64, torch.uint8, torch.int8, torch.int16)
 
 def values(rank: int, shape: tuple[int, ...], dtype: torch.dtype, name: str) -> torch.Tensor:
     """Return the tensor of a rank that has this name: small whole numbers, exact in every type."""
-    generator = torch.Generator().manual_seed(zlib.crc32(f"{name} {rank}".encode()))
+    generator = torch.Generator("cpu").manual_seed(zlib.crc32(f"{name} {rank}".encode()))
+
+    def random(low: int, high: int) -> torch.Tensor:
+        return torch.randint(low, high, shape, generator=generator, device="cpu").to(DEVICE)
+
     if dtype == torch.bool:
-        return torch.randint(0, 2, shape, generator=generator).bool()
+        return random(0, 2).bool()
     low = 0 if not dtype.is_signed else -5
-    numbers = torch.randint(low, 6, shape, generator=generator)
+    numbers = random(low, 6)
     if dtype.is_complex:
-        other = torch.randint(low, 6, shape, generator=generator)
-        return torch.complex(numbers.double(), other.double()).to(dtype)
+        return torch.complex(numbers.double(), random(low, 6).double()).to(dtype)
     return numbers.to(dtype)
 
 
@@ -142,20 +145,22 @@ def moves(rank: int, gloo: Any, rng: random.Random, name: str) -> None:
         call: Callable[[Any, list[torch.Tensor]], object], outputs: list[torch.Tensor]
     ) -> None:
         ours = [laid_out(t, how) for t in outputs]
-        theirs = [t.clone() for t in outputs]
+        theirs = [t.cpu().clone() for t in outputs]
         call(None, ours)
         call(gloo, theirs)
         for a, b in zip(ours, theirs, strict=True):
-            assert torch.equal(a, b), f"{name}: rank {rank}, {dtype}, {shape}, {how}, root {root}"
+            assert torch.equal(a.cpu(), b), (
+                f"{name}: rank {rank}, {dtype}, {shape}, {how}, root {root}"
+            )
 
     def source(group: Any) -> torch.Tensor:
-        return mine if group is None else dense
+        return mine if group is None else dense.cpu()
 
     def gather(group: Any, out: list[torch.Tensor]) -> None:
         dist.gather(source(group), out if rank == root else None, dst=root, group=group)
 
     def scatter(group: Any, out: list[torch.Tensor]) -> None:
-        parts = [values(r, shape, dtype, name) for r in range(count)]
+        parts = [values(r, shape, dtype, name).to(out[0].device) for r in range(count)]
         dist.scatter(out[0], parts if rank == root else None, src=root, group=group)
 
     both(lambda g, out: dist.broadcast(out[0], root, group=g), [dense])
@@ -168,14 +173,16 @@ def moves(rank: int, gloo: Any, rng: random.Random, name: str) -> None:
     )
     whole = values(rank, (count * shape[0], *shape[1:]), dtype, name)
     both(
-        lambda g, out: dist.all_to_all_single(out[0], whole, group=g),
+        lambda g, out: dist.all_to_all_single(out[0], whole.to(out[0].device), group=g),
         [torch.zeros_like(whole)],
     )
     rows = [[rng.randrange(0, 4) for _ in range(count)] for _ in range(count)]
     uneven = values(rank, (sum(rows[rank]), *shape[1:]), dtype, name)
     taken = [rows[r][rank] for r in range(count)]
     both(
-        lambda g, out: dist.all_to_all_single(out[0], uneven, taken, rows[rank], group=g),
+        lambda g, out: dist.all_to_all_single(
+            out[0], uneven.to(out[0].device), taken, rows[rank], group=g
+        ),
         [torch.full((sum(taken), *shape[1:]), 1).to(dtype)],
     )
 
@@ -262,14 +269,14 @@ def functional(rank: int) -> None:
     import torch.distributed._functional_collectives as funcol
 
     count = dist.get_world_size()
-    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    mesh = dist.init_device_mesh(DEVICE, (2, 2), mesh_dim_names=("dp", "tp"))
 
     def step(x: torch.Tensor) -> torch.Tensor:
         total = funcol.all_reduce(x, "sum", mesh["tp"])
-        rows = funcol.all_gather_single(total, 0, mesh["dp"])
-        part = funcol.reduce_scatter_single(rows, "avg", 0, mesh["dp"])
+        rows = funcol.all_gather_tensor(total, 0, mesh["dp"])
+        part = funcol.reduce_scatter_tensor(rows, "avg", 0, mesh["dp"])
         blocks = funcol.all_to_all_single(part, None, None, mesh["tp"])
-        first, second = funcol.all_gather_single_coalesced([blocks, part], mesh["dp"])
+        first, second = funcol.all_gather_into_tensor_coalesced([blocks, part], mesh["dp"])
         return funcol.wait_tensor(first) + 2 * funcol.wait_tensor(second)
 
     torch.manual_seed(rank)
@@ -296,7 +303,7 @@ def functional(rank: int) -> None:
 def distributed_tensors(rank: int) -> None:
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-    mesh = dist.init_device_mesh("cpu", (2, 2))
+    mesh = dist.init_device_mesh(DEVICE, (2, 2))
     torch.manual_seed(7)
     whole = torch.randn(9, 10)
     kinds = [Shard(0), Shard(1), Replicate()]
@@ -350,6 +357,7 @@ class ProcessGroup(unittest.TestCase):
         for count in (2, 3, 4):
             run(count, reductions, number)
 
+    @unittest.skipUnless(DEVICES_DIFFER, "needs PyTorch 2.14")
     def test_sums_of_scaled_tensors(self) -> None:
         run(4, premultiplied)
 
@@ -373,8 +381,10 @@ class ProcessGroup(unittest.TestCase):
     def test_distributed_tensors(self) -> None:
         run(4, distributed_tensors)
 
+    @unittest.skipUnless(DEVICES_DIFFER, "needs PyTorch 2.14")
     def test_a_device_can_have_another_backend(self) -> None:
-        run(2, lists, backend="cpu:banyan,cuda:gloo")
+        other = {"cpu": "cuda", "cuda": "cpu"}[DEVICE]
+        run(2, lists, backend=f"{other}:gloo,{DEVICE}:banyan")
 
     def test_errors(self) -> None:
         for texts in run(4, errors):

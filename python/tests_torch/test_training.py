@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unittest
 
-from groups import dist, run, seed, torch
+from groups import DEVICE, dist, run, seed, torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -40,7 +40,7 @@ def train(rank: int, how: str, number: int, compiled: bool) -> list[float]:
     else:
         mesh = None
         if how == "hsdp":
-            mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+            mesh = dist.init_device_mesh(DEVICE, (2, 2), mesh_dim_names=("replicate", "shard"))
         for layer in model.layers:
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
@@ -48,10 +48,12 @@ def train(rank: int, how: str, number: int, compiled: bool) -> list[float]:
     if compiled:
         wrapped = torch.compile(wrapped, backend="aot_eager")
     optimizer = torch.optim.AdamW(wrapped.parameters(), lr=3e-3)
-    generator = torch.Generator().manual_seed(number + rank)
+    generator = torch.Generator("cpu").manual_seed(number + rank)
     losses = []
     for _ in range(STEPS):
-        tokens = torch.randint(0, WORDS, (BATCH, LENGTH + 1), generator=generator)
+        tokens = torch.randint(0, WORDS, (BATCH, LENGTH + 1), generator=generator, device="cpu").to(
+            DEVICE
+        )
         tokens[:, 1::2] = tokens[:, ::2][:, : tokens[:, 1::2].shape[1]]  # something to learn
         logits = wrapped(tokens[:, :-1])
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())

@@ -19,11 +19,13 @@ from ._ops import (
     reduce_scatter,
     send_recv,
 )
+from ._pool import MemoryPool
 from ._process_group import ProcessGroupBanyan, register_backend
 from ._reshard import Reshard, reshard
 from ._world import world
 
 __all__ = [
+    "MemoryPool",
     "ProcessGroupBanyan",
     "Reshard",
     "all_gather",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 
-from .. import Communicator, CopyService, World
+from .. import Communicator, CopyService, Unsupported, World
 
 if TYPE_CHECKING:
     from .. import ReduceOp
@@ -88,7 +88,11 @@ class _Reduction:
 
     def __init__(self, op: Any, dtype: torch.dtype) -> None:
         kind = getattr(op, "op", op)
-        self.factor = op.factor if kind == _Op.PREMUL_SUM else None
+        self.factor = None
+        if kind == _Op.PREMUL_SUM:
+            if not hasattr(op, "factor"):
+                raise Unsupported(f"PREMUL_SUM needs PyTorch 2.14; this is {torch.__version__}")
+            self.factor = op.factor
         self.average = kind == _Op.AVG
         if dtype == torch.bool and (self.average or self.factor is not None):
             raise ValueError(f"{kind.name} of booleans: convert them to numbers")

@@ -16,8 +16,7 @@ from torch._C import _distributed_c10d as c10d
 
 from .. import World
 from ._collectives import Collectives
-from ._process_group import ProcessGroupBanyan
-from ._world import world
+from ._world import group_backend, world
 
 Group = dist.ProcessGroup | World | None
 
@@ -49,19 +48,15 @@ def _world_name(owner: World) -> str:
 
 
 def _find(name: str) -> Collectives:
+    """Return the collectives of the group that ``_name`` named."""
     owner = _worlds.get(name)
     if owner is None:
         group = dist.group.WORLD
         if name:
             group = c10d._resolve_process_group(name)  # type: ignore[arg-type]
-        if group is not None:
-            for device in ("cpu", "cuda"):
-                try:
-                    backend = group._get_backend(torch.device(device))
-                except RuntimeError:
-                    continue
-                if isinstance(backend, ProcessGroupBanyan):
-                    return backend.collectives
+        backend = None if group is None else group_backend(group)
+        if backend is not None:
+            return backend.collectives
         owner = world(group)
     found = _collectives.get(owner)
     if found is None:

@@ -16,12 +16,23 @@ from ._collectives import Collectives
 
 _Op = c10d.ReduceOp
 
-#: From PyTorch 2.14 on, a backend serves the devices that it is named for. Before, only whole
-#: groups could be written in Python.
-_Base: Any = c10d.Backend if "__init__" in vars(c10d.Backend) else dist.ProcessGroup
+
+def _base() -> Any:
+    """Return the base class of backends that are written in Python.
+
+    Before PyTorch 2.14 only whole groups, which serve all devices, could be written in Python.
+    """
+    try:
+        type("Probe", (c10d.Backend,), {})(0, 1)
+    except TypeError:
+        return dist.ProcessGroup
+    return c10d.Backend
 
 
-class ProcessGroupBanyan(_Base):  # type: ignore[misc]
+_Base = _base()
+
+
+class ProcessGroupBanyan(_Base):  # type: ignore[misc, valid-type]
     """A group of ranks whose collectives Banyan runs.
 
     On the host a call returns when this rank's part is done, so its work is complete. On a GPU the
@@ -37,11 +48,30 @@ class ProcessGroupBanyan(_Base):  # type: ignore[misc]
             store, rank, size, prefix="banyan.torch.group", timeout=timeout.total_seconds()
         )
         self.collectives = Collectives(self.world)
+        self._name = self._description = ""
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def getBackendName(self) -> str:
         """Return the name of the backend."""
         return "banyan"
+
+    # A group of PyTorch before 2.14 that is written in Python keeps these itself.
+
+    def setGroupName(self, name: str) -> None:
+        """Keep the name of the group."""
+        self._name = name
+
+    def getGroupName(self) -> str:
+        """Return the name of the group."""
+        return self._name
+
+    def setGroupDesc(self, text: str) -> None:
+        """Keep the description of the group."""
+        self._description = text
+
+    def getGroupDesc(self) -> str:
+        """Return the description of the group."""
+        return self._description
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set how long a wait of later calls may last without progress."""
@@ -55,6 +85,8 @@ class ProcessGroupBanyan(_Base):  # type: ignore[misc]
         """End the world on all ranks."""
         self.world.abort("the process group was aborted")
 
+    # A collective of the group is no part of a graph.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _work(
         self, call: Callable[[], object], used: Iterable[Tensor], result: Any, opts: Any
     ) -> Any:
