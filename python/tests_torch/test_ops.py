@@ -6,7 +6,7 @@ import unittest
 from collections.abc import Callable
 from typing import Any
 
-from groups import banyan, dist, run, seed, torch
+from groups import DEVICE, DEVICES_DIFFER, banyan, dist, run, seed, torch
 
 bt = banyan.torch
 NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
@@ -28,9 +28,10 @@ def expected(name: str, parts: list[torch.Tensor], rank: int) -> torch.Tensor:
 
 
 def inputs(number: int, count: int) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(number)
+    generator = torch.Generator("cpu").manual_seed(number)
     return [
-        torch.randint(-9, 10, (2 * count, 3), generator=generator).double() for _ in range(count)
+        torch.randint(-9, 10, (2 * count, 3), generator=generator, device="cpu").double().to(DEVICE)
+        for _ in range(count)
     ]
 
 
