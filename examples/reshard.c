@@ -12,8 +12,7 @@ int main(void)
     banyan_reshard_plan *plan;
     banyan_copy_service *service;
     OK(banyan_world_open(NULL, &world));
-    /* The trainer shards a matrix by rows, the engine by columns. Planning reports the errors of
-     * layouts. */
+    /* The trainer shards by rows, the engine by columns. Planning reports the layouts' errors. */
     banyan_mesh mesh = {.ndim = 1, .extent = {banyan_world_size(world)}};
     banyan_placement rows = {BANYAN_SHARD, 0}, columns = {BANYAN_SHARD, 1};
     int64_t shape[] = {4096, 4096};

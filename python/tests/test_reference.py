@@ -95,7 +95,10 @@ class ReferenceTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             script = ROOT / "scripts/python-reference"
             done = subprocess.run(
-                [sys.executable, script, PACKAGE, folder], capture_output=True, text=True
+                [sys.executable, script, PACKAGE, folder],
+                cwd=PACKAGE.parent,
+                capture_output=True,
+                text=True,
             )
             self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
             page = (Path(folder) / "banyan.html").read_text()
