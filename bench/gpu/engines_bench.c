@@ -1,5 +1,6 @@
-/* The bandwidth of copy engines when each GPU writes to all others at once, by how the copies are
- * cut and distributed over streams.
+/* The bandwidth of copy engines when each GPU writes to all others at once, for several ways to cut
+ * the copies and distribute them over streams.
+ *
  * usage: banyan launch -n RANKS -- gpu_engines_bench [MIB …]
  * Prints for every pattern the GB/s that leave a GPU, the slowest one's, in a graph and queued one
  * by one. */

@@ -1,6 +1,6 @@
-/* A sparse vector clock: how far each chain is known to have come. (Vector clocks are Fidge's and
- * Mattern's; to keep one time per chain and drop times that a later one implies is what race
- * detectors do since FastTrack, Flanagan and Freund 2009.)
+/* A sparse vector clock: the known progress of each chain. (Vector clocks are Fidge's and
+ * Mattern's. As in FastTrack, Flanagan and Freund 2009, a clock has one time per chain, without the
+ * times that a later one implies.)
  *
  * A clock that includes a rank's run r implies that all thread blocks of its earlier runs have
  * ended, since the rank's caller waited for them. So only thread blocks of the newest run are

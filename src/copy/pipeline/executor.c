@@ -3,9 +3,9 @@
  *
  * Freedom from deadlock: sends and receives are two queues, and a rank works on the head of either
  * without regard to the other. All lists follow one order of all batches. Consider the first batch
- * in it that has not been unpacked. Everything that its sender sends before it and its receiver
- * receives before it comes earlier in that order, so it is done: the batch is at the head of both
- * queues, a slot has been granted for it, and it moves. */
+ * in it that has not been unpacked. All earlier batches of its sender and of its receiver come
+ * earlier in that order, so they are done. The batch is at the head of both queues, a slot has been
+ * granted for it, and it moves. */
 #include "copy/pipeline/backend.h"
 
 #include <stdlib.h>

@@ -60,13 +60,13 @@ typedef struct pipeline_batches {
 
 /* Pack the tasks from one rank to another. Segments that fill a slot alone come first. The rest,
  * small tasks and the last segments of large ones, follows largest first; one that does not fit the
- * rest of a slot is cut at the slot's end. So every batch but the last has 10,000 tasks, or is full
- * except for less than the next element and its alignment: there are at most
+ * rest of a slot is cut at the slot's end. So every batch but the last has 10,000 tasks, or has no
+ * space for the next element and its alignment. The number of batches is at most
  *
  *     ⌈Σ bytes, each task's rounded up to 16 / (slot - largest element - 15)⌉ + tasks / 9,999
  *
- * batches, where ⌈Σ bytes / slot⌉ is the lower bound. The order depends on the sizes alone, and the
- * segments of a task come in ascending order. n log n in the number of tasks. */
+ * The lower bound is ⌈Σ bytes / slot⌉. The order depends on the sizes alone, and the segments of a
+ * task come in ascending order. The time is n log n in the number of tasks. */
 banyan_status pipeline_batch_pack(const pipeline_task *tasks, size_t task_count,
                                   uint64_t slot_bytes, pipeline_batches *batches);
 void pipeline_batches_free(pipeline_batches *batches);

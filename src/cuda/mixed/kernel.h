@@ -8,14 +8,14 @@
  *
  * A launch uses the turn's buffer, and restores the negative zeros in the buffer of the previous
  * launch. Peers write to that buffer in the launch after the next. They begin it after they have
- * ended the next launch, for which they needed this rank's data of it, sent after the present
- * launch has ended. So a launch needs no barrier at its begin or end. The turn, and the part of
+ * ended the next launch. For that they need this rank's data, which it sends after the present
+ * launch has ended. So a launch needs no barrier at its beginning or end. The turn, and the part of
  * the last buffer to restore, lie in device memory; only the kernels change them.
  *
- * With multicast one store reaches all ranks, at one place in each rank's buffer, also the
- * sender's: its slot is an additional one there, whose units a launch waits for, uses and restores
- * like the others. A launch reads the ordinary addresses of multicast stores only to see their data
- * arrive. */
+ * With multicast one store reaches all ranks, the sender included, at one place in each rank's
+ * buffer. The sender's slot is an additional one there. A launch waits for its units, uses them and
+ * restores them like the others. A launch reads the ordinary addresses of multicast stores only to
+ * see their data arrive. */
 #ifndef CUDA_MIXED_KERNEL_H
 #define CUDA_MIXED_KERNEL_H
 

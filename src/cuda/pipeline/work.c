@@ -1,20 +1,20 @@
-/* A schedule on the device, and how its runs are queued.
+/* A schedule on the device, and the order in which its runs are queued.
  *
  * Streams do not guarantee concurrency: devices have few queues, and graphs run in any order that
  * their edges permit. A waiting kernel may therefore block anything that is not ordered before it.
  * Three rules ensure that every such order completes. For each round r of a batch:
  *
- *  - no wait for a batch of round r precedes this rank's own sends up to round r;
- *  - no wait for a slot in round r precedes this rank's grants of its own slots, initially and
- *    again after everything that it received up to round r - 2;
- *  - no wait for a slot in round r precedes all of this rank's sends before round r - 1.
+ * - no wait for a batch of round r precedes this rank's own sends up to round r;
+ * - no wait for a slot in round r precedes this rank's grants of its own slots, initially and again
+ *   after everything that it received up to round r - 2;
+ * - no wait for a slot in round r precedes all of this rank's sends before round r - 1.
  *
  * Proof: let r be the first round with a batch that has not been unpacked. Only earlier rounds
- * precede its sender's wait for a slot, and the slot has been granted: the grant depends on
- * batches before round r - 1, and no wait for a slot in a round after r precedes it. So all
- * batches of round r are sent: at most the wait for a slot in round r + 1 may block that, and it
- * depends on batches up to round r - 1 in the same way. A receiver's wait for such a batch may be
- * blocked by its own sends of round r, and again by no wait for a slot beyond round r + 1. */
+ * precede its sender's wait for a slot. The slot has been granted: the grant depends on batches
+ * before round r - 1, and no wait for a slot in a round after r precedes it. So all batches of
+ * round r are sent. At most the wait for a slot in round r + 1 may block a send, and that wait
+ * depends on batches up to round r - 1 in the same way. A receiver's wait for a batch of round r
+ * may be blocked by its own sends of round r, and by no wait for a slot beyond round r + 1. */
 #include "cuda/pipeline/pipeline.h"
 
 #include <stdlib.h>

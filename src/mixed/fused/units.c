@@ -4,8 +4,8 @@
  * another's work. Semaphores pass a unit from stage to stage of a rank. The first stage begins a
  * unit only after the last has finished the unit PIPELINE_AHEAD before. A result contains data
  * from every rank. So a rank that has finished unit i - PIPELINE_AHEAD knows that all ranks have
- * begun it, and that all have therefore finished unit i - 2 · PIPELINE_AHEAD, whose place in the
- * ring unit i takes. The argument also holds for consecutive runs and the halves of scratch, with
+ * begun it. All ranks have therefore finished unit i - 2 · PIPELINE_AHEAD, whose place in the ring
+ * unit i takes. The argument also holds for consecutive runs and the halves of scratch, with
  * packets as well. */
 #include "mixed/fused/program.h"
 #include "mixed/grid.h"
