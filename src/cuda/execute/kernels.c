@@ -2,15 +2,10 @@
 
 #define WARP 32
 
-static bool kernels_is(DLDataType dtype, DLDataType other)
-{
-    return dtype.code == other.code && dtype.bits == other.bits && dtype.lanes == other.lanes;
-}
-
 const void *execute_kernel(DLDataType dtype, kernel_kind kind)
 {
 #define RETURN_IF_TYPE(type, of_type)                                                              \
-    if (kernels_is(dtype, of_type))                                                                \
+    if (banyan_dtype_equal(dtype, of_type))                                                                \
         return execute_kernel_##type(kind);
     EXECUTE_TYPES(RETURN_IF_TYPE)
 #undef RETURN_IF_TYPE
