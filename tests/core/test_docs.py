@@ -8,7 +8,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 read = set()
 for folder in ("src", "tools"):
-    for path in (ROOT / folder).rglob("*.c"):
+    for path in (ROOT / folder).rglob("*.[ch]"):
         text = path.read_text()
         read |= set(re.findall(r'(?:getenv|variable_or)\("(\w+)"', text))
         read |= set(re.findall(r'"(BANYAN_(?!ERR_|OK"|LOG_|\w+_INIT")[A-Z0-9_]+)"', text))
