@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
+import re
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from groups import banyan, dist, run, seed, torch
+from groups import DEVICE, banyan, dist, run, seed, torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -33,8 +37,11 @@ from torch.distributed.tensor.parallel import (
 from torch.distributed.tensor.placement_types import _StridedShard
 
 import banyan._reshard
+from banyan.torch._reshard import _Match
 
 State = dict[str, torch.Tensor]
+#: Of the groups that DTensor itself uses.
+BACKEND = "gloo" if DEVICE == "cpu" else "banyan"
 
 
 def whole(
@@ -78,7 +85,7 @@ def random_mesh(rng: random.Random, size: int) -> DeviceMesh:
     if rng.random() < 0.5:
         rng.shuffle(ranks)
     count = torch.Size(shape).numel()
-    return DeviceMesh("cpu", torch.tensor(ranks[:count]).view(shape))
+    return DeviceMesh(DEVICE, torch.tensor(ranks[:count]).view(shape))
 
 
 def ascending(mesh: DeviceMesh) -> bool:
@@ -175,7 +182,7 @@ class Model(nn.Module):
         if even:
             for block in self.blocks:
                 block.up, block.down = nn.Linear(8, 32), nn.Linear(32, 8, bias=False)
-        generator = torch.Generator().manual_seed(7)
+        generator = torch.Generator(DEVICE).manual_seed(7)
         for one in self.state_dict().values():
             if one.is_floating_point():
                 one.copy_(torch.randn(one.shape, generator=generator))
@@ -216,9 +223,9 @@ def equal_models(model: nn.Module, expected: nn.Module) -> None:
 
 
 def models(rank: int) -> None:
-    grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-    line = init_device_mesh("cpu", (4,))
-    hybrid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    grid = init_device_mesh(DEVICE, (2, 2), mesh_dim_names=("dp", "tp"))
+    line = init_device_mesh(DEVICE, (4,))
+    hybrid = init_device_mesh(DEVICE, (2, 2), mesh_dim_names=("replicate", "shard"))
     for even in (False, True):
         made: dict[str, Callable[[nn.Module], Any]] = {
             "fsdp": lambda model: sharded(model, line),
@@ -250,7 +257,7 @@ def models(rank: int) -> None:
 
 def disjoint(rank: int) -> None:
     """Ranks 0 and 1 train; ranks 2 and 3 are the engine."""
-    trainer, engine = DeviceMesh("cpu", [0, 1]), DeviceMesh("cpu", [2, 3])
+    trainer, engine = DeviceMesh(DEVICE, [0, 1]), DeviceMesh(DEVICE, [2, 3])
     wanted = Model()
     source = sharded(Model(), trainer) if rank < 2 else None
     destination = parallel(blank(Model()), engine) if rank >= 2 else None
@@ -278,8 +285,8 @@ def two_jobs(rank: int, folder: str) -> None:
     dist.destroy_process_group()
     job = rank // 2
     store = dist.FileStore(f"{folder}/job{job}", 2)
-    dist.init_process_group("gloo", store=store, rank=rank % 2, world_size=2)
-    mesh = init_device_mesh("cpu", (2,))
+    dist.init_process_group(BACKEND, store=store, rank=rank % 2, world_size=2)
+    mesh = init_device_mesh(DEVICE, (2,))
     full = whole((9, 4))
     source: State = {"w": divided(full, mesh, [Shard(0)])} if job == 0 else {}
     target = divided(torch.zeros(9, 4), mesh, [Shard(1)])
@@ -295,7 +302,7 @@ def two_jobs(rank: int, folder: str) -> None:
 
 
 def memory(rank: int) -> None:
-    mesh = init_device_mesh("cpu", (4,))
+    mesh = init_device_mesh(DEVICE, (4,))
     full = whole((6, 10))
     # Views with strides, on both sides; an empty shard (6 rows over 4 ranks: 2, 2, 2, 0); a scalar.
     store = torch.zeros(20, 6)
@@ -369,7 +376,7 @@ def tied(rank: int) -> list[str]:
 
 
 def autograd(rank: int) -> str:
-    mesh = init_device_mesh("cpu", (4,))
+    mesh = init_device_mesh(DEVICE, (4,))
     model = sharded(Model(), mesh)
     ids = torch.arange(4)
     plain = nn.Linear(4, 4)
@@ -389,11 +396,29 @@ def autograd(rank: int) -> str:
     return message(out.backward)
 
 
+def torn(rank: int) -> Any:
+    """A run that failed leaves a torn destination, whose change autograd sees."""
+    mesh = init_device_mesh(DEVICE, (4,))
+    source: State = {"w": divided(whole((512, 512)), mesh, [Shard(0)])}
+    destination: State = {"w": divided(torch.zeros(512, 512), mesh, [Shard(1)])}
+    plan = banyan.torch.Reshard(source, destination)
+    plan(source, destination)
+    assert (plan.destination.state, plan.destination.version) == ("whole", 1)
+    version = destination["w"]._version
+    if rank == 3:
+        plan._take(source, destination)
+        time.sleep(2)  # the others have begun the run
+        banyan.torch.world().abort("test")
+        return None
+    text = message(lambda: plan(source, destination))
+    return text, plan.destination.state, destination["w"]._version > version
+
+
 # ---- other options ----
 
 
 def options(rank: int) -> None:
-    mesh = init_device_mesh("cpu", (4,))
+    mesh = init_device_mesh(DEVICE, (4,))
     full = whole((8, 8))
     source: State = {"model.w": divided(full, mesh, [Shard(0)]), "model.extra.x": torch.ones(2)}
     for rename in ({"model.w": "w"}, lambda name: name.removeprefix("model.")):
@@ -419,7 +444,10 @@ def options(rank: int) -> None:
     with banyan.torch.Reshard(source, wide, skip=["model.extra.x"], checksums=True) as plan:
         assert sum(one.nbytes for one in plan.plan.recvs) == 8 * 8 * 4
         assert (plan.destination.state, wide["model.w"].sum().item()) == ("empty", 0)
-        plan.start(source, wide).wait()
+        if DEVICE == "cpu":
+            plan.start(source, wide).wait()
+        else:
+            plan(source, wide)
         assert plan.destination.state == "whole" and torch.equal(wide["model.w"], full)
         assert plan(source, wide).version == 2
         other: State = {"model.w": torch.zeros(8, 8)}
@@ -437,7 +465,7 @@ def options(rank: int) -> None:
     # A group of two ranks, which have other numbers in it.
     group: Any = dist.new_group([1, 3])
     if rank % 2:
-        pair = DeviceMesh("cpu", [1, 3])
+        pair = DeviceMesh(DEVICE, [1, 3])
         small: State = {"w": divided(full, pair, [Shard(1)])}
         wide = {"w": torch.zeros(8, 8)}
         banyan.torch.reshard(small, wide, group=group)
@@ -449,7 +477,7 @@ def options(rank: int) -> None:
 
 def shard_order(rank: int) -> None:
     """Specs of DTensor that name the order of the axes."""
-    mesh = init_device_mesh("cpu", (2, 2))
+    mesh = init_device_mesh(DEVICE, (2, 2))
     full = whole((8, 6))
     local = divided(full, mesh, [_StridedShard(0, split_factor=2), Shard(0)]).to_local()
     meta = TensorMeta(full.shape, full.stride(), full.dtype)
@@ -462,19 +490,21 @@ def shard_order(rank: int) -> None:
 
 def with_the_rest(rank: int, folder: str) -> None:
     """Layouts of state dicts, in checkpoints and layout files."""
-    mesh = init_device_mesh("cpu", (4,))
+    mesh = init_device_mesh(DEVICE, (4,))
     model, wanted = sharded(Model(), mesh), Model()
     world = banyan.torch.world()
     layout = banyan.torch.layout(model)
-    locals_of = {name: one.detach() for name, one in banyan.torch.local_tensors(model).items()}
+    locals_of = {
+        name: one.detach().cpu() for name, one in banyan.torch.local_tensors(model).items()
+    }
     assert {one.name for one in layout.tensors} == locals_of.keys()
     banyan.Checkpoint.save(folder, layout, banyan.Tensors(layout, locals_of), world)
-    fresh: State = {name: torch.zeros_like(one) for name, one in wanted.state_dict().items()}
+    fresh = {name: torch.zeros_like(one.cpu()) for name, one in wanted.state_dict().items()}
     whole_layout = banyan.torch.layout(fresh)
     with banyan.Checkpoint(folder) as checkpoint:
         checkpoint.load(whole_layout, banyan.Tensors(whole_layout, fresh))
     for name, one in wanted.state_dict().items():
-        assert torch.equal(fresh[name], one), name
+        assert torch.equal(fresh[name], one.cpu()), name
     file = banyan.LayoutFile()
     file.add(rank, layout)
     assert len(file.layout(rank)) == len(layout)
@@ -491,8 +521,21 @@ def message(call: Callable[[], object]) -> str:
     raise AssertionError("no error")
 
 
+def devices(rank: int) -> None:
+    host, gpu = torch.ones(3, device="cpu"), torch.zeros(3, device="cuda")
+    expected = 'destination tensor "w" is on cuda:.*, and source tensor "w" is on cpu'
+    assert re.search(expected, message(lambda: banyan.torch.reshard({"w": host}, {"w": gpu})))
+    pair: list[Any] = [({"w": host}, None), (None, {"w": gpu})]
+    expected = 'source tensor "w" is on cpu, and destination tensor "w" is on cuda'
+    assert re.search(expected, message(lambda: banyan.torch.reshard(*pair[rank])))
+    # A rank without tensors takes part, too.
+    pair = [({"w": gpu + 2}, {"w": gpu}), (None, None)]
+    banyan.torch.reshard(*pair[rank])
+    assert rank == 1 or gpu.tolist() == [2, 2, 2]
+
+
 def refused(rank: int) -> list[str]:
-    mesh = init_device_mesh("cpu", (4,))
+    mesh = init_device_mesh(DEVICE, (4,))
     full = whole((8, 8))
     good: State = {"w": full}
 
@@ -510,7 +553,7 @@ def refused(rank: int) -> list[str]:
         torch.zeros(3, 8), mesh, [Shard(0)], run_check=False, shape=full.shape, stride=(8, 1)
     )
     strided = divided(
-        full, init_device_mesh("cpu", (2, 2)), [_StridedShard(0, split_factor=2), Shard(1)]
+        full, init_device_mesh(DEVICE, (2, 2)), [_StridedShard(0, split_factor=2), Shard(1)]
     )
     results = [
         message(
@@ -549,23 +592,23 @@ class ReshardTest(unittest.TestCase):
     def test_random_meshes_and_placements(self) -> None:
         number = seed()
         for turn in range(2):
-            self.assertGreater(sum(run(4, random_states, number + turn, backend="gloo")), 100)
+            self.assertGreater(sum(run(4, random_states, number + turn, backend=BACKEND)), 100)
 
     def test_models(self) -> None:
-        run(4, models, backend="gloo")
+        run(4, models, backend=BACKEND)
 
     def test_other_ranks(self) -> None:
-        run(4, disjoint, backend="gloo")
+        run(4, disjoint, backend=BACKEND)
 
     def test_two_jobs(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            run(4, two_jobs, folder, backend="gloo")
+            run(4, two_jobs, folder, backend=BACKEND)
 
     def test_memory(self) -> None:
-        run(4, memory, backend="gloo")
+        run(4, memory, backend=BACKEND)
 
     def test_tied_tensors(self) -> None:
-        for messages in run(4, tied, backend="gloo"):
+        for messages in run(4, tied, backend=BACKEND):
             for text, expected in zip(
                 messages,
                 (
@@ -579,21 +622,36 @@ class ReshardTest(unittest.TestCase):
                 self.assertIn(expected, text)
 
     def test_autograd_sees_the_change(self) -> None:
-        for text in run(4, autograd, backend="gloo"):
+        for text in run(4, autograd, backend=BACKEND):
             self.assertRegex(text, "modified by an inplace operation")
 
+    def test_failed_runs(self) -> None:
+        for text, *rest in run(4, torn, backend=BACKEND)[:3]:
+            self.assertRegex(text, "Aborted: rank 3 aborted: test")
+            self.assertEqual(rest, ["torn", True])
+
+    def test_devices(self) -> None:
+        def listed(places: dict[str, str]) -> bytes:
+            return zlib.compress(json.dumps([[["w"], []], [["w"], []], places]).encode())
+
+        lists = [listed({"cpu": 'source tensor "w"'}), listed({}), listed({"cuda": 'tensor "v"'})]
+        text = message(lambda: _Match(lists, True))
+        self.assertIn('source tensor "w" is on cpu, and tensor "v" is on cuda', text)
+        if DEVICE == "cuda":
+            run(2, devices, backend=BACKEND)
+
     def test_options(self) -> None:
-        run(4, options, backend="gloo")
+        run(4, options, backend=BACKEND)
 
     def test_order_of_axes(self) -> None:
-        run(4, shard_order, backend="gloo")
+        run(4, shard_order, backend=BACKEND)
 
     def test_layouts_for_checkpoints_and_files(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            run(4, with_the_rest, folder, backend="gloo")
+            run(4, with_the_rest, folder, backend=BACKEND)
 
     def test_what_is_refused(self) -> None:
-        for rank, messages in enumerate(run(4, refused, backend="gloo")):
+        for rank, messages in enumerate(run(4, refused, backend=BACKEND)):
             for text, expected in zip(
                 messages,
                 (

@@ -186,7 +186,7 @@ def _grid(where: str, spec: Any, ranks: Mapping[int, int], rank: int) -> Grid:
     ]
     place = members.index(rank) if rank in members else -1
     try:
-        mesh = Mesh.from_ranks(torch.tensor(members).view(extents))
+        mesh = Mesh.from_ranks(torch.tensor(members, device="cpu").view(extents))
     except ValueError:  # uneven distances
         return Grid(Mesh(extents), placements, place, False)
     return Grid(mesh, placements, -1 if place < 0 else rank, True)
