@@ -2,11 +2,10 @@
  *
  * This process plans all ranks of the reshard, with the planner of a real world. It then simulates
  * their transfers on a topology (simulate.h). The direct copy service moves all of them at once.
- * The copy pipeline moves them in rounds, through staging slots.
- * docs/internals/simulation.md describes the model.
+ * The copy pipeline moves them in rounds, through staging slots. docs/internals/simulation.md
+ * describes the model.
  *
- * SPDX-License-Identifier: Apache-2.0
- */
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BANYAN_FORECAST_H
 #define BANYAN_FORECAST_H
 
