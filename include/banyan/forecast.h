@@ -5,7 +5,8 @@
  * The copy pipeline moves them in rounds, through staging slots. docs/internals/simulation.md
  * describes the model.
  *
- * SPDX-License-Identifier: Apache-2.0 */
+ * SPDX-License-Identifier: Apache-2.0
+ */
 #ifndef BANYAN_FORECAST_H
 #define BANYAN_FORECAST_H
 
