@@ -86,7 +86,7 @@ typedef struct mixed_engine_ops {
     banyan_status (*init_nvshmem)(void *engine);
 
     /* True if it can run this fused mode now, for an operation that the grid allows. Equal on all
-     * ranks. `reason` says why not, as part of a message: "the host has no multicast". */
+     * ranks. `reason` explains a refusal, as part of a message: "the host has no multicast". */
     bool (*has)(const void *engine, banyan_mixed_op op, banyan_mixed_mode mode, char *reason,
                 size_t reason_bytes);
     /* Queue the call. On the host, it is complete on return. */

@@ -75,7 +75,7 @@ static banyan_status multicast_make_together(const banyan_mixed *mixed, char **n
 }
 
 /* Once the memory exists, and again after a resume, when the addresses are as before. If an address
- * cannot be created, the log says so and there are none. Collective. */
+ * cannot be created, the log reports it and there are none. Collective. */
 static banyan_status multicast_make(banyan_mixed *mixed)
 {
     mixed_multicast *multicast = &mixed->setup.multicast;

@@ -18,7 +18,7 @@ bool op_is_pair(banyan_mixed_op op);
 /* INVALID for an unknown operation, or one that the grid does not allow. */
 banyan_status op_check(const banyan_mixed *mixed, banyan_mixed_op op);
 
-/* True if the context can run the mode now. `reason` says why not, as part of a message. */
+/* True if the context can run the mode now. `reason` explains a refusal, as part of a message. */
 bool mode_is_valid(const banyan_mixed *mixed, banyan_mixed_op op, banyan_mixed_mode mode,
                    char *reason, size_t reason_bytes);
 /* INVALID, with the reason. */

@@ -40,7 +40,7 @@ banyan_status json_print(json_t *made);
 /* Read a plan from a file, or from stdin for "-". */
 banyan_status plan_file_read(const char *path, banyan_plan **plan);
 
-/* Compile a built-in algorithm. NOT_FOUND says where names are listed. */
+/* Compile a built-in algorithm. The message of NOT_FOUND names the command that lists them. */
 banyan_status plan_file_compile(const char *algorithm, const banyan_algorithm_params *params,
                                 banyan_plan **plan);
 

@@ -11,7 +11,7 @@
 
 #define WHO "banyan compat mscclpp"
 
-/* Run by Python: hand over to the package, or say that it is missing. */
+/* Run by Python: hand over to the package, or report that it is missing. */
 static const char hand_over[] =
     "import sys\n"
     "sys.path = [path for path in sys.path if path]\n" /* without the current folder */

@@ -16,7 +16,7 @@ typedef struct plan_view {
     const char *trace;                 /* its file; NULL */
     const char *hang;                  /* message about a deadlock; NULL */
     const banyan_check_report *report; /* NULL: it was not checked */
-    uint64_t message_bytes;            /* 0: a trace does not say */
+    uint64_t message_bytes;            /* 0: a trace does not have it */
 } plan_view;
 
 /* The selection that a figure shows. */

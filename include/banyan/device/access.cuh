@@ -2,8 +2,9 @@
  *
  * The headers of this folder are for CUDA C++, compute capability 8.0 and later, and do not need
  * Banyan's library. All addresses are of global memory: this GPU's, a peer's that is mapped here,
- * or pinned host memory. Any thread may call any function; functions that a whole thread block
- * shares say so.
+ * or pinned host memory. Any thread may call any function. "Called by one thread" marks
+ * functions that one thread calls for its block; functions with `thread` and `threads` divide their
+ * work over several threads.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BANYAN_DEVICE_ACCESS_CUH

@@ -23,7 +23,7 @@ typedef struct direct_shared {
     direct_claim claims[]; /* one for each local rank that sends here */
 } direct_shared;
 
-/* The last seen values of a peer's two counters. One counter says that the peer has entered the
+/* The last seen values of a peer's two counters. One counter shows that the peer has entered the
  * run, the other that it has finished its part with this rank. The lower halves count runs; the
  * upper halves add up the statuses of failed runs. */
 typedef struct direct_seen {

@@ -23,8 +23,8 @@ typedef struct device_report {
     uint64_t waited_ns;
 } device_report;
 
-/* Turn a report into a status. `who` is a backend; for a late peer, `lacks` says what it was to do,
- * or give; `timeout` is the service's timeout. */
+/* Turn a report into a status. `who` is a backend; for a late peer, `lacks` describes the missing
+ * action or data; `timeout` is the service's timeout. */
 banyan_status device_report_status(banyan_world *world, const char *who, control_timeout timeout,
                                    const device_report *report, const char *lacks);
 

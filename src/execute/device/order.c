@@ -1,6 +1,6 @@
 /* Choose which signals of a device publish data.
  *
- * A relaxed signal says that something has happened and publishes no writes. Some plans still give
+ * A relaxed signal announces an event and publishes no writes. Some plans still give
  * one after their last stores; their callers wait for all ranks before they read. But a run that
  * stages its buffers reads them as soon as its waits are over. So a signal remains relaxed only
  * where it has nothing to publish. */

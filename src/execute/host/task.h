@@ -73,7 +73,7 @@ task_state task_advance(const plan_run *of, task *t, trace_ring *ring);
 
 /* Steps that move bytes: move.c. */
 
-/* True when the step is done. False: it waits, and t->moved says whether it made progress. */
+/* True when the step is done. False: it waits, and t->moved is true if it made progress. */
 bool move_copy(const plan_run *of, task *t, const step *s);
 bool move_pack(const plan_run *of, task *t, const step *s);
 bool move_unpack(const plan_run *of, task *t, const step *s);

@@ -83,8 +83,8 @@ banyan_status attached_shares_fetch(memory_space *space, attached_share **missin
  *
  * Agree whether the world's ranks use multicast on their devices. They do if all have
  * BANYAN_MULTICAST=1, a device each, and the required support. Otherwise `why_not` (NULL: none is
- * requested) says what is missing, as part of a message. If only some ranks qualify, an info log
- * line says so. Errors are those of the world. Collective. */
+ * requested) names the missing feature, as part of a message. If only some ranks qualify, an info
+ * log line reports it. Errors are those of the world. Collective. */
 banyan_status memory_multicast_agree(banyan_world *world, DLDevice device, bool *usable,
                                      char *why_not, size_t why_not_bytes);
 

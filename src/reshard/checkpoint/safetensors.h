@@ -25,7 +25,7 @@ typedef struct safetensors_header {
 } safetensors_header;
 
 /* Parse the header of a file whose first `head_bytes` bytes, with all of the header, are at `head`.
- * FORMAT says file, tensor and position of an error: JSON, a name twice, an unknown type, a size
+ * FORMAT has file, tensor and position of an error: JSON, a name twice, an unknown type, a size
  * that contradicts the shape, data that overlaps, leaves a gap, or does not end with the file.
  * UNSUPPORTED for more than BANYAN_MAX_DIMS dimensions. */
 banyan_status safetensors_parse(const char *path, const void *head, size_t head_bytes,

@@ -42,7 +42,7 @@ char *fact_text(const json_t *value, banyan_status *status);
 banyan_status facts_add_config(facts *known, const json_t *config);
 
 /* Read a config.json as Python writes it. NaN, Infinity and integers of more than 18 digits, which
- * JSON or a C integer cannot represent, count as null. FORMAT says file, line and column. */
+ * JSON or a C integer cannot represent, count as null. FORMAT has file, line and column. */
 banyan_status config_parse(const char *path, const char *text, size_t bytes, json_t **root);
 
 /* Return {"head_dim": 64, …}. NULL, with the error set, without memory. */

@@ -30,8 +30,7 @@ typedef struct glob_captures {
     int star_count;
 } glob_captures;
 
-/* Compile a pattern, which must outlive the glob. Returns NULL, or a message that says what is
- * wrong. */
+/* Compile a pattern, which must outlive the glob. Returns NULL, or a message about the mistake. */
 const char *glob_compile(const char *pattern, glob *compiled);
 
 /* True if the pattern matches all of these bytes. */

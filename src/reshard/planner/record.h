@@ -3,7 +3,7 @@
  * A piece's record lies under a key of its tensor and its cell: the tensor is cut into 2^level
  * equal slabs along one dimension, so that a box is about as thick as its slab. A rank that needs a
  * box asks for the slabs that the box intersects, and receives few other records, however many
- * ranks share the tensor. A note under the tensor's root key says which dimensions and levels are
+ * ranks share the tensor. A note under the tensor's root key lists the dimensions and levels
  * in use; records of level 0 lie there themselves. */
 #ifndef RESHARD_PLANNER_RECORD_H
 #define RESHARD_PLANNER_RECORD_H

@@ -236,7 +236,7 @@ const rule_rename *rules_find_rename(const banyan_rules *rules, const rule_subje
                                      const char *packing, const char *name, bool behind,
                                      glob_captures *captures);
 
-/* Return the line that says which layers the packing has behind all others; NULL: it has none. */
+/* Return the line about layers that the packing has behind all others; NULL: it has none. */
 const rule_behind *rules_find_behind(const banyan_rules *rules, const char *packing);
 
 /* Find a packing. INVALID, naming the known ones, if the rules do not describe it; "hf" always
@@ -248,7 +248,7 @@ banyan_status rules_find_packing(const banyan_rules *rules, const char *name,
 bool rules_packing_is(const banyan_rules *rules, const char *packing, const char *name);
 
 /* Find the tensor's place in the packing, or in one that it follows. RULE_NO: it has none, and
- * `*packed` is the clause that says so, or unchanged; UNDECIDED: `which` depends on an unknown
+ * `*packed` is the clause that applies, or unchanged; UNDECIDED: `which` depends on an unknown
  * fact. */
 rule_answer rule_find_packed(const banyan_rules *rules, const rule_subject *subject,
                              const rule_match *match, const char *packing,

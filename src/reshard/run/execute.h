@@ -82,7 +82,7 @@ size_t execution_fill_offset(const execution *run, size_t i);
 banyan_status execution_run(execution *run);
 
 /* Run one wave; `mine` is this rank's status so far. Collective. The returned status is this rank's
- * own, unless `agreed` says that every rank has it. */
+ * own, unless `agreed` is set: every rank has it. */
 banyan_status execution_run_wave(execution *run, execution_wave *wave, banyan_status mine,
                                  bool *agreed);
 

@@ -1,6 +1,6 @@
 /* MXFP8, block by block: 32 elements in e4m3 (sign, 4 bits of exponent, 3 of mantissa, largest 448)
- * that share a scale in e8m0 (2^(byte - 127), 255 is NaN). docs/transforms.md says how every value
- * is converted. */
+ * that share a scale in e8m0 (2^(byte - 127), 255 is NaN). docs/transforms.md describes how every
+ * value is converted. */
 #ifndef RESHARD_TRANSFORM_MXFP8_H
 #define RESHARD_TRANSFORM_MXFP8_H
 

@@ -212,8 +212,8 @@ static bool say_all(const banyan_world_options *options)
            (options->unique_id || options->world_size == 1);
 }
 
-/* Rank 0 makes the unique id of the rendezvous. The first byte says whether it succeeded: the other
- * ranks receive the bytes in both cases. */
+/* Rank 0 makes the unique id of the rendezvous. The first byte shows whether it succeeded: the
+ * other ranks receive the bytes in both cases. */
 static banyan_status share_unique_id(const module_identity_ops *manager, struct identity *found)
 {
     unsigned char bytes[1 + BANYAN_UNIQUE_ID_BYTES] = {0};
