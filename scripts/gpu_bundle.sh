@@ -4,7 +4,7 @@
 # benchmarks of BUILD (default: build): programs in OUT/bin, libraries in OUT/lib, and OUT/run_tests.sh.
 set -euo pipefail
 shopt -s nullglob
-[[ $# -ge 1 ]] || { sed -n '2,4s/^# //p' "$0"; exit 2; }
+[[ $# -ge 1 ]] || { sed -n '2,5s/^# //p' "$0"; exit 2; }
 out=$1
 build=${2:-build}
 source=$(cd "$(dirname "$0")/.." && pwd)
@@ -18,6 +18,15 @@ rm -f "$out"/bin/*.py # until programs have been stripped
 cp "$source"/tests/cuda/test_*.py "$out/tests/"
 cp -P "$build"/lib/libbanyan.so* "$build"/lib/libbanyan_cuda.so "$out/lib/"
 
+packages=()
+if [[ -d $build/python/banyan ]]; then
+    mkdir "$out/python"
+    cp -rL "$build/python/banyan" "$out/python/"
+    cp -r "$source/python/tests" "$source/python/tests_torch" "$out/python/"
+    find "$out/python" -name __pycache__ -prune -exec rm -r {} +
+    packages=("$out"/python/banyan/_core*.so)
+fi
+
 # The packages' libraries that they need; the C library's own are everywhere.
 find "$out/bin" "$out/lib" -type f -exec ldd {} + |
     awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
@@ -25,7 +34,7 @@ find "$out/bin" "$out/lib" -type f -exec ldd {} + |
     while read -r library; do
         cp "$library" "$out/lib/"
     done
-find "$out/bin" "$out/lib" -type f -exec strip --strip-unneeded {} +
+find "$out/bin" "$out/lib" "${packages[@]}" -type f -exec strip --strip-unneeded {} +
 cp "$build"/bin/*.py "$out/bin/"
 
 # The plans that tests read.

@@ -12,7 +12,9 @@ export BANYAN_BUILD=$here
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 failed=0
-for program in "$here"/bin/test_cuda_*"$pattern"* "$here"/tests/test_*"$pattern"*.py; do
+export PYTHONPATH=$here/python:$here/python/tests:$here/python/tests_torch BANYAN_TEST_DEVICE=cuda
+for program in "$here"/bin/test_cuda_*"$pattern"* "$here"/tests/test_*"$pattern"*.py \
+    "$here"/python/tests/test_*"$pattern"*_gpu.py "$here"/python/tests_torch/test_*"$pattern"*.py; do
     began=$(date +%s.%N)
     run=("$program")
     [[ $program != *.py ]] || run=(python3 "$program")

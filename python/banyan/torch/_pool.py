@@ -74,7 +74,10 @@ class MemoryPool:
         """Free the memory. Collective. Raises BufferError while tensors lie in the pool."""
         if not self._memory.is_open:
             return
-        self._mem_pool = None  # its blocks come back
+        if self._mem_pool is not None:
+            self._mem_pool = None
+            torch.cuda.synchronize(self.device)
+            torch.cuda.empty_cache()  # the blocks of a pool that is gone come back
         self._pool.close()
         self._collectives.communicator(self.device).unregister(self._memory)
         self._memory.close()
