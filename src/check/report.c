@@ -159,11 +159,6 @@ static size_t print_consequences(bytes_writer *to, const banyan_check_report *re
     return kinds;
 }
 
-static bool is_shown(const banyan_check_finding *all, size_t i)
-{
-    return all[i].like == i && all[i].cause == i;
-}
-
 static banyan_status check_report_print_text(const banyan_check_report *report,
                                              const char *plan_name, char **text)
 {
@@ -173,7 +168,7 @@ static banyan_status check_report_print_text(const banyan_check_report *report,
     for (size_t i = 0; i < count; i++) {
         bool warning = banyan_check_rule_is_warning(all[i].rule);
         warnings += warning;
-        if (!is_shown(all, i))
+        if (all[i].like != i || all[i].cause != i)
             continue;
         banyan_status status = print_finding(&to, report, i);
         if (status != BANYAN_OK) {

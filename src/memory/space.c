@@ -95,11 +95,6 @@ int memory_space_local(const memory_space *space, int rank)
     return low < space->local_size && space->local_ranks[low] == rank ? low : -1;
 }
 
-static bool span_before(const span *a, uintptr_t start, uint64_t id)
-{
-    return a->start != start ? a->start < start : a->id < id;
-}
-
 static void user_spans_update(span *node)
 {
     node->furthest_end = node->end;
@@ -114,7 +109,7 @@ static void user_spans_split(span *node, uintptr_t start, uint64_t id, span **be
 {
     if (!node) {
         *before = *rest = NULL;
-    } else if (span_before(node, start, id)) {
+    } else if (node->start != start ? node->start < start : node->id < id) {
         user_spans_split(node->right, start, id, &node->right, rest);
         *before = node;
         user_spans_update(node);

@@ -137,16 +137,11 @@ bool context_gave_up(const struct context *context, uint64_t number)
     return false;
 }
 
-static bool context_is_of(const struct message *message, uint64_t number)
-{
-    return message->kind == WIRE_COLLECTIVE && message->tag >> NUMBER_SHIFT == number;
-}
-
 static void drop_messages(struct context *context, uint64_t number)
 {
     for (int i = 0; i < CONTEXT_BUCKETS; i++) {
         for (struct message **at = &context->buckets[i].first; *at;) {
-            if (context_is_of(*at, number))
+            if ((*at)->kind == WIRE_COLLECTIVE && (*at)->tag >> NUMBER_SHIFT == number)
                 message_free(queue_remove(&context->buckets[i], at));
             else
                 at = &(*at)->next;

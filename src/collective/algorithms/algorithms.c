@@ -74,12 +74,6 @@ static bool is_pipeline(const algorithm_entry *entry)
     return entry->ring_per_rank || entry->ring_once;
 }
 
-/* Return the number of a rank's scratch chunks with rings. */
-static uint64_t algorithms_rings_of(const algorithm_entry *entry, int ranks)
-{
-    return (uint64_t)entry->ring_per_rank * (uint64_t)ranks + (uint64_t)entry->ring_once;
-}
-
 static uint64_t algorithms_unit_for(const algorithm_entry *entry,
                                     const banyan_algorithm_params *params)
 {
@@ -100,8 +94,9 @@ static banyan_program_options algorithms_options_for(const algorithm_entry *entr
     options.reuse_resources = is_pipeline(entry);
     if (options.reuse_resources) {
         options.reused_scratch_bytes =
-            algorithms_rings_of(entry, params->ranks) * (uint64_t)options.instances *
-            PIPELINE_UNITS * algorithms_unit_for(entry, params) * (options.double_scratch ? 2 : 1);
+            ((uint64_t)entry->ring_per_rank * (uint64_t)params->ranks + entry->ring_once) *
+            (uint64_t)options.instances * PIPELINE_UNITS * algorithms_unit_for(entry, params) *
+            (options.double_scratch ? 2 : 1);
     }
     return options;
 }

@@ -27,11 +27,6 @@ static const part_range to_reduce[PARTS] = {{0, 4}, {4, 6}, {6, 8}};
 static const part_range to_copy[PARTS] = {{0, 4}, {4, 7}, {7, 8}};
 static const part_range whole = {0, CHUNKS};
 
-static bool algorithms_ports_is_first(const part_range *of)
-{
-    return of->begin == 0;
-}
-
 static bool is_last(const part_range *of)
 {
     return of->end == CHUNKS;
@@ -193,7 +188,7 @@ static void put_inputs(algorithm *a, int rank, uint64_t slots, const part_range 
 /* Wait for the first part of the last source's block, and for the blocks of all others. */
 static void wait_for_inputs(algorithm *a, int rank, const part_range *of)
 {
-    if (algorithms_ports_is_first(of))
+    if (of->begin == 0)
         wait_for_all(a, rank);
     else
         algorithms_ports_wait(a, rank, last_source(a, rank));

@@ -19,11 +19,6 @@ struct cuda_fuser {
     uint64_t word_count;
 };
 
-static bool is_of_loop(const engine_step *step)
-{
-    return step->kind == STEP_LOOP || step->kind == STEP_LOOP_END;
-}
-
 static bool has_operands(const engine_step *step)
 {
     return (step->kind >= STEP_COPY && step->kind <= STEP_POST_FORWARD) ||
@@ -221,7 +216,7 @@ static void write_block(struct cuda_fuser *fuser, uint32_t index)
         if (step->kind == STEP_LOOP)
             fuser->iterations = step->iterations;
         next = has_operands(step) ? execute_fuse_write_step(fuser, at) : at + 1;
-        if (!is_of_loop(step))
+        if (step->kind != STEP_LOOP && step->kind != STEP_LOOP_END)
             fuser->made[at].jump = next;
     }
     to->word_count = fuser->word_count - to->first_word;

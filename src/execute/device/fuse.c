@@ -13,11 +13,6 @@ struct chain {
     uint32_t own; /* the reduction's source with the own packets */
 };
 
-static uint32_t operand_count(const engine_step *s)
-{
-    return (uint32_t)s->source_count + s->destination_count;
-}
-
 static uint32_t *device_fuse_operands(const struct fuser *fuser, const engine_step *s)
 {
     return fuser->all->operands.data + s->operands;
@@ -26,7 +21,8 @@ static uint32_t *device_fuse_operands(const struct fuser *fuser, const engine_st
 /* Return a piece of a step outside of loops: its bytes, then one offset for each operand. */
 static uint64_t *device_fuse_piece(const struct fuser *fuser, const engine_step *s, uint64_t i)
 {
-    return fuser->all->words.data + s->words + i * (1 + operand_count(s));
+    return fuser->all->words.data + s->words +
+           i * (1 + (uint32_t)s->source_count + s->destination_count);
 }
 
 static uint64_t room_of(uint32_t operand, uint64_t bytes)

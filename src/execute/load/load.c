@@ -42,15 +42,11 @@ struct needs {
     bool scratch, staging[2];
 };
 
-static uint64_t counter_count(const plan_rank *rank)
-{
-    return (uint64_t)rank->channel_count[PLAN_MEMORY] + rank->channel_count[PLAN_PORT];
-}
-
 /* Compute the sizes in a rank's part of the block. */
 static void execute_load_measure(const banyan_loaded_plan *loaded, int rank, struct needs *needs)
 {
-    uint64_t counters = counter_count(&loaded->plan->ranks[rank]);
+    const uint32_t *channels = loaded->plan->ranks[rank].channel_count;
+    uint64_t counters = (uint64_t)channels[PLAN_MEMORY] + channels[PLAN_PORT];
     needs->counters = counters > needs->counters ? counters : needs->counters;
     needs->scratch |= loaded->reaches[step_base(rank, PLAN_SCRATCH)].used;
     for (int buffer = PLAN_INPUT; buffer <= PLAN_OUTPUT; buffer++)

@@ -58,11 +58,6 @@ struct shuffle {
     shuffled_block blocks[];
 };
 
-static shuffled_block *shuffle_block_of(const plan_run *of, const task *t)
-{
-    return &of->loaded->shuffle->blocks[t - of->loaded->tasks];
-}
-
 static void shuffle_nap(shuffle_random *random)
 {
     struct timespec time = {.tv_nsec = (long)shuffle_below(random, NAP_MOST_NS)};
@@ -233,11 +228,6 @@ static bool is_barrier_step(const step *s)
     return s->kind == STEP_NOP || s->kind == STEP_BARRIER;
 }
 
-static bool is_loop(const step *s)
-{
-    return s->kind == STEP_LOOP || s->kind == STEP_LOOP_END;
-}
-
 static bool shuffle_moves(const step *s)
 {
     return s->kind == STEP_COPY || s->kind == STEP_PACK || s->kind == STEP_UNPACK ||
@@ -283,7 +273,7 @@ static bool find_step(uint32_t i, task *l)
 {
     while (l->at < l->step_count && !is_barrier_step(&l->steps[l->at])) {
         const step *s = &l->steps[l->at];
-        if (!is_loop(s) && shuffle_moves(s) == (i > 0))
+        if (s->kind != STEP_LOOP && s->kind != STEP_LOOP_END && shuffle_moves(s) == (i > 0))
             return true;
         task_go_past(l, s);
     }
@@ -419,7 +409,7 @@ static task_state shuffle_go_on(const plan_run *of, shuffled_block *b, task *t, 
 
 task_state shuffle_advance(const plan_run *of, task *t, trace_ring *ring)
 {
-    shuffled_block *b = shuffle_block_of(of, t);
+    shuffled_block *b = &of->loaded->shuffle->blocks[t - of->loaded->tasks];
     if (gives_way(b, t) || stays_behind(of->loaded->shuffle, b))
         return TASK_WAITS;
     if (shuffle_below(&b->random, 8) == 0)

@@ -29,11 +29,6 @@ static void units_go_on(fused *f)
     banyan_program_semaphore_acquire(f->link, f->stage, BANYAN_SYNC_BOTH);
 }
 
-static void units_end(fused *f)
-{
-    banyan_program_semaphore_release(f->room, f->stage, BANYAN_SYNC_BOTH);
-}
-
 static banyan_chunk units_mine(const fused *f, uint64_t region, int index)
 {
     return fused_slot(f, f->rank, region, index);
@@ -211,7 +206,7 @@ static void units_write_rank(fused *f)
         gather_shown(f);
     else
         fused_walk(f);
-    units_end(f);
+    banyan_program_semaphore_release(f->room, f->stage, BANYAN_SYNC_BOTH);
 }
 
 void fused_write_units(fused *f)

@@ -61,11 +61,6 @@ static int compare_by_window(const void *a, const void *b)
     return compare_by_partner(a, b);
 }
 
-static bool same_lane(const nccl_task *a, const nccl_task *b)
-{
-    return a->is_send == b->is_send && a->op.peer == b->op.peer;
-}
-
 static uint64_t nccl_plan_parts_of(const nccl_task *task, int ranks)
 {
     uint64_t parts = (task->bytes - 1) / PART_BYTES + 1, most = PARTS_MOST / (uint64_t)ranks;
@@ -84,7 +79,7 @@ static void number_windows(nccl_plan *plan, int ranks)
     for (size_t i = 0; i < plan->count; i++) {
         nccl_task *task = &plan->tasks[i];
         uint64_t more = nccl_plan_parts_of(task, ranks);
-        if (i == 0 || !same_lane(task, task - 1)) {
+        if (i == 0 || task->is_send != task[-1].is_send || task->op.peer != task[-1].op.peer) {
             window = 0;
             bytes = parts = 0;
         } else if (parts + more > most || bytes + task->bytes > WINDOW_BYTES) {

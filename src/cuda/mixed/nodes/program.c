@@ -89,11 +89,6 @@ static int nodes_program_rank_at(const nodes_builder *b, int node, int local)
     return node * b->local_size + local;
 }
 
-static int local_at(const nodes_builder *b, int t, int d)
-{
-    return d * b->places->grid->local_tp + t;
-}
-
 static int node_at(const nodes_builder *b, int i, int e)
 {
     return e * b->places->grid->inter_tp + i;
@@ -350,7 +345,7 @@ static void local_send(nodes_builder *b)
 static void from_local(nodes_builder *b, int e, int part)
 {
     const banyan_mixed_grid *grid = b->places->grid;
-    int first = nodes_program_scatters(b) ? 0 : local_at(b, 0, grid->local_dp_rank);
+    int first = nodes_program_scatters(b) ? 0 : grid->local_dp_rank * grid->local_tp;
     int count = nodes_program_scatters(b) ? b->local_size : grid->local_tp;
     for (int local = first; local < first + count; local++) {
         if (local != grid->local_rank)
