@@ -8,7 +8,7 @@ SEED ?= 1
 JOBS ?= 1
 GENERATE = cmake -G Ninja -S . --log-level=WARNING
 
-.PHONY: help setup setup-tests setup-docs build docs python wheel test-wheel test test-torch test-models demo bench clang asan tsan fuzz faults mutants soak install format clean
+.PHONY: help setup setup-tests setup-docs build docs python wheel test-wheel test test-torch test-models demo bench clang asan asan-python tsan fuzz faults mutants soak install format clean
 
 help:
 	@echo 'make demo     install what is missing, build, reshard Qwen3-0.6B between processes'
@@ -22,6 +22,7 @@ help:
 	@echo 'make test-models   hold the packings against vLLM and Megatron-Core, which it installs (MODELS="llama3 …")'
 	@echo 'make bench    every speed goal, with its limit and peers, from one run'
 	@echo 'make asan     the tests under the address and undefined-behaviour sanitizers'
+	@echo 'make asan-python   the tests of the Python package under the same sanitizers'
 	@echo 'make tsan     the tests under the thread sanitizer'
 	@echo 'make clang    build everything with clang'
 	@echo 'make fuzz     fuzz the parsers (FUZZ_SECONDS=60 each)'
@@ -93,6 +94,14 @@ asan: setup-tests
 	@cmake --build build-asan
 	@ctest --test-dir build-asan --output-on-failure
 
+# Stubs, which two tests need, are made by an interpreter without the sanitizer.
+asan-python: setup
+	@scripts/setup packages-python.txt
+	@scripts/setup-python $(BUILD)
+	@$(GENERATE) -B build-asan-python -DBANYAN_SANITIZE=address -DBANYAN_PYTHON=ON -DPython_EXECUTABLE=$(abspath $(BUILD))/venv/bin/python
+	@cmake --build build-asan-python --target banyan_core banyan_cli
+	@ctest --test-dir build-asan-python --output-on-failure -R '^python_' -E 'types|reference'
+
 tsan: setup-tests
 	@$(GENERATE) -B build-tsan -DBANYAN_SANITIZE=thread
 	@cmake --build build-tsan
@@ -124,4 +133,4 @@ format:
 	@git ls-files '*.c' '*.h' | xargs clang-format -i
 
 clean:
-	rm -rf build build-clang build-asan build-tsan build-fuzz build-mutants
+	rm -rf build build-clang build-asan build-asan-python build-tsan build-fuzz build-mutants

@@ -101,6 +101,9 @@ template <typename Call> void drive(World &world, Call &&call)
         Drive driving(world);
         status = call();
     }
+    /* The wait may have been on a world of the library's own, such as that of mixed collectives. */
+    if (status != BANYAN_OK && PyErr_Occurred() && world.handle)
+        banyan_world_abort(world.handle, "the program interrupted the wait");
     check(status);
 }
 
