@@ -37,11 +37,12 @@ typedef enum banyan_collective_kind {
 
 /* Return the collective's name in the JSON format, for example "allreduce", or "?" for another
  * value. The string is static. Any thread. */
-BANYAN_API const char *banyan_collective_name(banyan_collective_kind kind);
+BANYAN_API const char *banyan_collective_kind_name(banyan_collective_kind kind);
 
-/* Find a collective by its name, as banyan_collective_name spells it. Errors: NOT_FOUND (unknown
- * name). Any thread. */
-BANYAN_API banyan_status banyan_collective_parse(const char *name, banyan_collective_kind *kind);
+/* Find a collective by its name, as banyan_collective_kind_name spells it. Errors: NOT_FOUND
+ * (unknown name). Any thread. */
+BANYAN_API banyan_status banyan_collective_kind_parse(const char *name,
+                                                      banyan_collective_kind *kind);
 
 /* Protocol of a plan. SIMPLE: write the data, then signal. LL: packets in scratch, which carry a
  * flag with each few bytes of data and take twice the data's bytes (NCCL's LL protocol). */

@@ -203,7 +203,7 @@ static void tune(Communicator &comm, uint64_t min_bytes, uint64_t max_bytes, dou
             auto *t = (Tuning *)context;
             t->calls.python([&] {
                 nb::dict row;
-                row["collective"] = banyan_collective_name(time->kind);
+                row["collective"] = banyan_collective_kind_name(time->kind);
                 row["registered"] = time->registered;
                 row["bytes"] = time->message_bytes;
                 row["algorithm"] = time->algorithm;

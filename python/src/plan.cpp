@@ -112,7 +112,7 @@ banyan_collective_kind collective_of(const std::string &name)
         if (c != '_')
             joined += c;
     banyan_collective_kind kind;
-    check(banyan_collective_parse(joined.c_str(), &kind));
+    check(banyan_collective_kind_parse(joined.c_str(), &kind));
     return kind;
 }
 
@@ -163,7 +163,7 @@ static void bind_algorithms(nb::module_ &m)
             "For example \"allreduce_ring\".")
         .def_prop_ro(
             "collective",
-            [](const banyan_algorithm_info &a) { return banyan_collective_name(a.collective); },
+            [](const banyan_algorithm_info &a) { return banyan_collective_kind_name(a.collective); },
             "Collective that it implements, for example \"allreduce\".")
         .def_prop_ro(
             "about", [](const banyan_algorithm_info &a) { return a.about; }, "One sentence.")

@@ -123,7 +123,7 @@ static banyan_status calls_run(banyan_comm *comm, call *wanted, const buffers *g
 static banyan_status call_check(const banyan_comm *comm, call *wanted, buffers *given, size_t count,
                                 int input_blocks, int output_blocks)
 {
-    const char *name = banyan_collective_name(wanted->kind);
+    const char *name = banyan_collective_kind_name(wanted->kind);
     uint64_t block_bytes = 0;
     RETURN_IF_FAILED(check_element(comm, name, wanted));
     RETURN_IF_FAILED(calls_bytes_of(comm, name, count, 1, wanted->dtype, &block_bytes));
@@ -214,7 +214,7 @@ static banyan_status rooted_run(banyan_comm *comm, call *wanted, buffers *given,
         return calls_refuse(
             comm, wanted,
             error_set(BANYAN_ERR_INVALID, "rank %d: %s with root %d between %d ranks", comm->rank,
-                      banyan_collective_name(wanted->kind), wanted->root, comm->ranks));
+                      banyan_collective_kind_name(wanted->kind), wanted->root, comm->ranks));
     banyan_status status = call_check(comm, wanted, given, count, 1, 1);
     if (status != BANYAN_OK)
         return calls_refuse(comm, wanted, status);

@@ -51,7 +51,7 @@ static void collective_check_calls_describe(const call_signature *of, char *text
     snprintf(text, bytes,
              "%s of %" PRIu64 " bytes of %s (%s, root %" PRIu32 ", shift %" PRIu32 ", %s, from "
              "buffer %" PRIu32 " + %" PRIu64 " to %" PRIu32 " + %" PRIu64 ")",
-             banyan_collective_name((banyan_collective_kind)of->kind), of->message_bytes,
+             banyan_collective_kind_name((banyan_collective_kind)of->kind), of->message_bytes,
              banyan_dtype_name(dtype), banyan_reduce_op_name((banyan_reduce_op)of->op), of->root,
              of->shift, of->in_place ? "in place" : "not in place", of->input, of->input_offset,
              of->output, of->output_offset);

@@ -68,7 +68,8 @@ static banyan_status choose_row(const banyan_comm *comm, const call *wanted, boo
     if (!row)
         return error_set(BANYAN_ERR_NOT_FOUND,
                          "no algorithm is listed for %s of %" PRIu64 " bytes between %d ranks",
-                         banyan_collective_name(wanted->kind), wanted->message_bytes, comm->ranks);
+                         banyan_collective_kind_name(wanted->kind), wanted->message_bytes,
+                         comm->ranks);
     chosen->row = *row;
     return algorithm_find(row->algorithm, &chosen->entry);
 }

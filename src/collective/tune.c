@@ -207,7 +207,8 @@ static void tune_report(const struct tuning_field *field, uint64_t bytes)
         return;
     char what[128];
     snprintf(what, sizeof what, "%s of %" PRIu64 " bytes, %s memory",
-             banyan_collective_name(field->kind), bytes, field->memory ? "registered" : "ordinary");
+             banyan_collective_kind_name(field->kind), bytes,
+             field->memory ? "registered" : "ordinary");
     double passed_s = (double)(time_now_ns() - field->begin_ns) / (double)NS_PER_S;
     field->options->progress(field->options->context, what, passed_s / field->options->seconds);
 }
@@ -226,7 +227,7 @@ static uint64_t tune_message_for(const struct tuning_field *field, uint64_t byte
 /* Rows of sizes that were not measured in time stay in the table. */
 static void report_lack_of_time(const struct tuning_field *field)
 {
-    const char *kind = banyan_collective_name(field->kind);
+    const char *kind = banyan_collective_kind_name(field->kind);
     const char *memory = field->memory ? "registered" : "ordinary";
     if (field->comm->rank == 0 && field->rows.count == 0)
         log_warn("tuning: no size of %s in %s memory was measured in its share of the %g s: they "

@@ -93,15 +93,15 @@ const tuning_row *tuning_find_algorithm(const tuning *table, const tuning_row *w
 
 static json_t *row_json(const tuning_row *row)
 {
-    return json_pack("{s:s, s:s, s:i, s:i, s:s?, s:b, s:o, s:s, s:i, s:o}", "collective",
-                     banyan_collective_name(row->kind), "device", row->on_gpu ? "cuda" : "host",
-                     "ranks", row->ranks, "ranks_per_node", row->ranks_per_node, "dtype",
-                     row->dtype.bits ? banyan_dtype_name(row->dtype) : NULL, "registered",
-                     (int)row->registered, "up_to_bytes",
-                     row->up_to_bytes > INT64_MAX ? json_null()
-                                                  : json_integer((json_int_t)row->up_to_bytes),
-                     "algorithm", row->algorithm, "instances", row->instances, "unit_bytes",
-                     json_integer((json_int_t)row->unit_bytes));
+    return json_pack(
+        "{s:s, s:s, s:i, s:i, s:s?, s:b, s:o, s:s, s:i, s:o}", "collective",
+        banyan_collective_kind_name(row->kind), "device", row->on_gpu ? "cuda" : "host", "ranks",
+        row->ranks, "ranks_per_node", row->ranks_per_node, "dtype",
+        row->dtype.bits ? banyan_dtype_name(row->dtype) : NULL, "registered", (int)row->registered,
+        "up_to_bytes",
+        row->up_to_bytes > INT64_MAX ? json_null() : json_integer((json_int_t)row->up_to_bytes),
+        "algorithm", row->algorithm, "instances", row->instances, "unit_bytes",
+        json_integer((json_int_t)row->unit_bytes));
 }
 
 banyan_status tuning_print(const tuning *table, char **text)
@@ -125,7 +125,8 @@ static banyan_status algorithm_parse(json_path *path, const json_t *object, tuni
     const char *collective, *name;
     const algorithm_entry *entry;
     RETURN_IF_FAILED(json_member_string(path, object, "collective", &collective));
-    if (banyan_collective_parse(collective, &row->kind) != BANYAN_OK || row->kind == BANYAN_CUSTOM)
+    if (banyan_collective_kind_parse(collective, &row->kind) != BANYAN_OK ||
+        row->kind == BANYAN_CUSTOM)
         return json_path_fail(path, "\"%s\" is not a collective", collective);
     RETURN_IF_FAILED(json_member_string(path, object, "algorithm", &name));
     if (strlen(name) >= sizeof row->algorithm)

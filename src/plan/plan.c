@@ -12,12 +12,12 @@ static const char *const collective_names[] = {
 
 #define COLLECTIVE_COUNT (sizeof collective_names / sizeof collective_names[0])
 
-const char *banyan_collective_name(banyan_collective_kind kind)
+const char *banyan_collective_kind_name(banyan_collective_kind kind)
 {
     return (size_t)kind < COLLECTIVE_COUNT ? collective_names[kind] : "?";
 }
 
-banyan_status banyan_collective_parse(const char *name, banyan_collective_kind *kind)
+banyan_status banyan_collective_kind_parse(const char *name, banyan_collective_kind *kind)
 {
     for (size_t i = 0; i < COLLECTIVE_COUNT; i++) {
         if (strcmp(collective_names[i], name) == 0) {

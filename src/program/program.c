@@ -53,7 +53,7 @@ static banyan_status program_check_collective(const banyan_collective *collectiv
     if (collective->expected_count > 0 && collective->kind != BANYAN_CUSTOM)
         return error_set(BANYAN_ERR_INVALID,
                          "%s has a result of its own: only custom collectives are given one",
-                         banyan_collective_name(collective->kind));
+                         banyan_collective_kind_name(collective->kind));
     return BANYAN_OK;
 }
 
@@ -136,7 +136,7 @@ static banyan_status keep_collective(banyan_program *program, const char *name,
 {
     const char *called = collective->kind == BANYAN_CUSTOM
                              ? (collective->name ? collective->name : "custom")
-                             : banyan_collective_name(collective->kind);
+                             : banyan_collective_kind_name(collective->kind);
     uint64_t input = 0, output = 0;
     RETURN_IF_FAILED(buffer_sizes(collective, program->rank_count, &input, &output));
     program->collective = *collective;

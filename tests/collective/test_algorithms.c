@@ -98,7 +98,7 @@ static void algorithms_are_told_apart_by_name(void **state)
     (void)state;
     banyan_algorithm_info a, b;
     for (size_t i = 0; banyan_algorithm_at(i, &a) == BANYAN_OK; i++) {
-        const char *collective = banyan_collective_name(a.collective);
+        const char *collective = banyan_collective_kind_name(a.collective);
         CHECK(strncmp(a.name, collective, strlen(collective)) == 0, "%s", a.name);
         for (size_t j = 0; j < i; j++) {
             CHECK_OK(banyan_algorithm_at(j, &b));

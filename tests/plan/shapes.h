@@ -31,7 +31,7 @@ static inline banyan_plan *make_plan(const shape *of)
     CHECK(plan);
     plan->name = "geometry";
     plan->collective = of->kind;
-    plan->collective_name = banyan_collective_name(of->kind);
+    plan->collective_name = banyan_collective_kind_name(of->kind);
     plan->buffer_alignment = of->alignment;
     for (int r = 0; r < of->ranks; r++) {
         plan_rank *rank = &plan->ranks[r];

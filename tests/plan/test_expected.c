@@ -16,7 +16,7 @@ static banyan_plan *make_plan(banyan_collective_kind kind, int ranks, uint64_t i
     CHECK(plan);
     plan->name = "expected";
     plan->collective = kind;
-    plan->collective_name = banyan_collective_name(kind);
+    plan->collective_name = banyan_collective_kind_name(kind);
     for (int r = 0; r < ranks; r++) {
         plan->ranks[r].chunks[PLAN_INPUT] = inputs;
         plan->ranks[r].chunks[PLAN_OUTPUT] = outputs;

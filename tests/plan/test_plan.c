@@ -297,7 +297,8 @@ static void names_are_read_as_they_are_written(void **state)
     }
     for (int i = BANYAN_CUSTOM; i <= BANYAN_REDUCE; i++) {
         banyan_collective_kind kind;
-        CHECK_OK(banyan_collective_parse(banyan_collective_name((banyan_collective_kind)i), &kind));
+        CHECK_OK(banyan_collective_kind_parse(
+            banyan_collective_kind_name((banyan_collective_kind)i), &kind));
         CHECK((int)kind == i);
     }
     for (int i = BANYAN_SUM; i <= BANYAN_MAX; i++) {
@@ -307,7 +308,8 @@ static void names_are_read_as_they_are_written(void **state)
     }
     banyan_collective_kind kind;
     banyan_reduce_op op;
-    CHECK_FAILS(banyan_collective_parse("allreducE", &kind), BANYAN_ERR_NOT_FOUND, "allreducE");
+    CHECK_FAILS(banyan_collective_kind_parse("allreducE", &kind), BANYAN_ERR_NOT_FOUND,
+                "allreducE");
     CHECK_FAILS(banyan_reduce_op_parse("avg", &op), BANYAN_ERR_NOT_FOUND, "avg");
 }
 

@@ -40,7 +40,7 @@ static void list_algorithms(const char *prefix)
 static void list_collectives(const char *prefix)
 {
     for (int kind = BANYAN_ALLREDUCE; kind <= BANYAN_REDUCE; kind++)
-        complete_candidate(prefix, banyan_collective_name((banyan_collective_kind)kind), "");
+        complete_candidate(prefix, banyan_collective_kind_name((banyan_collective_kind)kind), "");
 }
 
 static void list_topologies(const char *prefix)

@@ -19,7 +19,7 @@ static void algo_command_print_table(void)
     banyan_algorithm_info info;
     printf("%-28s %-14s %-8s %s\n", "name", "collective", "reaches", "what it does");
     for (size_t i = 0; banyan_algorithm_at(i, &info) == BANYAN_OK; i++)
-        printf("%-28s %-14s %-8s %s\n", info.name, banyan_collective_name(info.collective),
+        printf("%-28s %-14s %-8s %s\n", info.name, banyan_collective_kind_name(info.collective),
                info.reaches_peers_buffers ? "buffers" : "scratch", info.about);
 }
 
@@ -30,7 +30,7 @@ static int algo_command_print_json(void)
     for (size_t i = 0; banyan_algorithm_at(i, &info) == BANYAN_OK; i++)
         json_array_append_new(
             array, json_pack("{s:s, s:s, s:s, s:b}", "name", info.name, "collective",
-                             banyan_collective_name(info.collective), "about", info.about,
+                             banyan_collective_kind_name(info.collective), "about", info.about,
                              "reaches_peers_buffers", (int)info.reaches_peers_buffers));
     if (json_print(array) == BANYAN_OK)
         return 0;

@@ -82,7 +82,7 @@ static void print_message(const tune_measurement *of, size_t count)
             next = &of[i];
     }
     char text[TEXT_NUMBER_BYTES];
-    printf("%-15s%-12s%16s%12.2f  ", banyan_collective_name(best->time.kind),
+    printf("%-15s%-12s%16s%12.2f  ", banyan_collective_kind_name(best->time.kind),
            best->time.registered ? "registered" : "ordinary",
            text_count(best->time.message_bytes, text), best->time.ns / 1e3);
     print_algorithm(best->algorithm, best->time.instances);
@@ -113,7 +113,7 @@ static json_t *times_json(const measurements *kept)
     for (size_t i = 0; i < kept->count; i++) {
         const banyan_tune_time *time = &kept->all[i].time;
         json_array_append_new(list, json_pack("{s:s, s:b, s:I, s:s, s:i, s:f}", "collective",
-                                              banyan_collective_name(time->kind), "registered",
+                                              banyan_collective_kind_name(time->kind), "registered",
                                               (int)time->registered, "message_bytes",
                                               (json_int_t)time->message_bytes, "algorithm",
                                               kept->all[i].algorithm, "instances", time->instances,
@@ -294,7 +294,7 @@ int tune_command(int argc, char **argv)
         return options_refuse(&table, "%s is missing", job.path ? "--ranks N" : "--out FILE");
     if (dtype && banyan_dtype_parse(dtype, &job.how.dtype) != BANYAN_OK)
         return options_refuse(&table, "%s", banyan_last_error());
-    if (collective && (banyan_collective_parse(collective, &job.how.kind) != BANYAN_OK ||
+    if (collective && (banyan_collective_kind_parse(collective, &job.how.kind) != BANYAN_OK ||
                        job.how.kind == BANYAN_CUSTOM))
         return options_refuse(&table, "--collective %s names no collective", collective);
     job.how.min_bytes = range[0];

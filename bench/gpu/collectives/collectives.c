@@ -141,7 +141,7 @@ static void check(bench *b, const job *j, size_t out_bytes, bool *have_expected)
     if (gpu_equal(b->expected, j->out, out_bytes))
         return;
     fprintf(stderr, "rank %d: %s of %zu elements by %s differs from what came before\n",
-            b->on->rank, banyan_collective_name(j->kind), j->count, column_names[j->column]);
+            b->on->rank, banyan_collective_kind_name(j->kind), j->count, column_names[j->column]);
     b->wrong = true;
 }
 

@@ -133,12 +133,12 @@ static banyan_status plan_check_name(plan_checker *check)
 {
     const banyan_plan *plan = check->plan;
     banyan_collective_kind kind;
-    bool known = banyan_collective_parse(plan->collective_name, &kind) == BANYAN_OK;
+    bool known = banyan_collective_kind_parse(plan->collective_name, &kind) == BANYAN_OK;
     if (plan->collective_name[0] == '\0')
         return json_path_fail(&check->path, "has a collective without a name");
     if (plan->collective != (known ? kind : BANYAN_CUSTOM))
         return json_path_fail(&check->path, "is of the collective %s, but named %s",
-                              banyan_collective_name(plan->collective), plan->collective_name);
+                              banyan_collective_kind_name(plan->collective), plan->collective_name);
     return BANYAN_OK;
 }
 

@@ -31,7 +31,7 @@ static banyan_status read_names(plan_reader *reader, const json_t *root)
     RETURN_IF_FAILED(json_member_string(&reader->path, root, "collective", &collective));
     RETURN_IF_FAILED(read_text(reader, "name", name, &plan->name));
     RETURN_IF_FAILED(read_text(reader, "collective", collective, &plan->collective_name));
-    if (banyan_collective_parse(collective, &plan->collective) != BANYAN_OK)
+    if (banyan_collective_kind_parse(collective, &plan->collective) != BANYAN_OK)
         plan->collective = BANYAN_CUSTOM;
     return BANYAN_OK;
 }
