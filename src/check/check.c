@@ -79,28 +79,36 @@ static banyan_status choose_classes(checker *by)
 
 static banyan_status describe_limits(checker *by)
 {
-    char skipped[320] = "", shared[320] = "", elems[160] = "";
+    const banyan_plan *plan = by->plan;
+    char text[1200] = "";
+    size_t used = 0;
+    if (plan->collective == BANYAN_CUSTOM && !plan->expected)
+        used += (size_t)snprintf(text + used, sizeof text - used,
+                                 " Outputs were not checked: the collective \"%.64s\" does not say "
+                                 "what they must hold.",
+                                 plan->collective_name);
     if (by->skipped > 0)
-        snprintf(skipped, sizeof skipped,
-                 "%zu of %zu message sizes were not checked, since their loops have too many "
-                 "iterations: %llu steps of loops are played (max_steps, --max-steps).",
-                 by->skipped, by->skipped + by->classes.count,
-                 (unsigned long long)by->options.max_steps);
-    if (class_elem_bytes(by->plan) < CLASS_ELEM_BYTES)
-        snprintf(elems, sizeof elems,
-                 "%sThe plan was checked for elements of %zu bytes: it cannot cut longer ones.",
-                 skipped[0] ? " " : "", class_elem_bytes(by->plan));
+        used += (size_t)snprintf(text + used, sizeof text - used,
+                                 " %zu of %zu message sizes were not checked, since their loops "
+                                 "have too many iterations: %llu steps of loops are played "
+                                 "(max_steps, --max-steps).",
+                                 by->skipped, by->skipped + by->classes.count,
+                                 (unsigned long long)by->options.max_steps);
+    if (class_elem_bytes(plan) < CLASS_ELEM_BYTES)
+        used += (size_t)snprintf(text + used, sizeof text - used,
+                                 " The plan was checked for elements of %zu bytes: it cannot cut "
+                                 "longer ones.",
+                                 class_elem_bytes(plan));
     if (by->shared_counters && (by->report->findings.of_rule[BANYAN_CHECK_RACE] > 0 ||
                                 by->report->findings.of_rule[BANYAN_CHECK_REUSE] > 0))
-        snprintf(shared, sizeof shared,
-                 "%sThread blocks share channels or semaphores: a reported race may be none if in "
-                 "every order some signal is between the two, though not always the same one.",
-                 skipped[0] || elems[0] ? " " : "");
-    size_t bytes = strlen(skipped) + strlen(elems) + strlen(shared) + 1;
-    by->report->limits = arena_take(&by->report->findings.memory, bytes);
+        snprintf(text + used, sizeof text - used,
+                 " Thread blocks share channels or semaphores: a reported race may be none if in "
+                 "every order some signal is between the two, though not always the same one.");
+    const char *limits = text[0] ? text + 1 : text;
+    by->report->limits = arena_take(&by->report->findings.memory, strlen(limits) + 1);
     if (!by->report->limits)
         return BANYAN_ERR_NO_MEMORY;
-    snprintf(by->report->limits, bytes, "%s%s%s", skipped, elems, shared);
+    strcpy(by->report->limits, limits);
     return BANYAN_OK;
 }
 

@@ -309,6 +309,20 @@ static void a_sum_counts_how_often_and_a_maximum_does_not(void **state)
     must_be_sound(&made);
 }
 
+static void a_report_says_that_outputs_were_not_checked(void **state)
+{
+    (void)state;
+    two_ranks made = {.ops = {{COPY_IN "," NOP "," COPY_OUT}, {NOP}}};
+    banyan_check_report *report = report_of(&made);
+    CHECK(banyan_check_report_is_sound(report));
+    assert_string_equal(banyan_check_report_limits(report), OUTPUTS_UNCHECKED);
+    banyan_check_report_destroy(report);
+    made.expected = "[[[[0,0]]],null]";
+    report = report_of(&made);
+    assert_string_equal(banyan_check_report_limits(report), "");
+    banyan_check_report_destroy(report);
+}
+
 static void an_output_that_nobody_writes_is_found(void **state)
 {
     (void)state;
@@ -453,6 +467,7 @@ int main(void)
         cmocka_unit_test(a_port_signal_before_the_put_does_not_order_it),
         cmocka_unit_test(a_wrong_source_is_explained_by_its_history),
         cmocka_unit_test(a_sum_counts_how_often_and_a_maximum_does_not),
+        cmocka_unit_test(a_report_says_that_outputs_were_not_checked),
         cmocka_unit_test(an_output_that_nobody_writes_is_found),
         cmocka_unit_test(scratch_that_nobody_wrote_must_not_be_read),
         cmocka_unit_test(an_input_is_left_alone_unless_the_plan_is_in_place),

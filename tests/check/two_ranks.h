@@ -46,6 +46,10 @@ static inline void print_blocks(char *text, size_t bytes, const two_ranks *made,
             b > 0 ? "," : "", b, made->ops[rank][b]);
 }
 
+/* The report's limits when `expected` is NULL. */
+#define OUTPUTS_UNCHECKED                                                                          \
+    "Outputs were not checked: the collective \"small\" does not say what they must hold."
+
 static inline banyan_plan *plan_of(const two_ranks *made)
 {
     static char text[65536], blocks[16384];
