@@ -84,7 +84,8 @@ BANYAN_API void banyan_checkpoint_add_layout(const banyan_checkpoint *checkpoint
 /* Fill every piece of a layout's tensors from the checkpoint, and their padding. `options` NULL
  * means the defaults; they provide the progress function. Local. Errors, before anything is filled:
  * - INVALID: elements belong to no piece and are neither padding nor left alone
- *   (banyan_layout_check_as), or a tensor is not in host memory.
+ *   (banyan_layout_check_as), a tensor is not in host memory, or two tensors share memory that
+ *   would be filled with different elements.
  * - NOT_FOUND: the checkpoint lacks tensors; the message names them.
  * - MISMATCH: a tensor has another shape or type; the message has its name and both. */
 BANYAN_API banyan_status banyan_checkpoint_load(const banyan_checkpoint *checkpoint,

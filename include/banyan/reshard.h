@@ -326,7 +326,8 @@ BANYAN_API uint64_t banyan_tensors_version(const banyan_tensors *set);
  * Errors, on every rank:
  * - INVALID: the tensors are not the plan's. Types differ without a transform. A box cannot be cut
  *   to fit max_staging_bytes. The destination overlaps memory that is read as a source, unless a
- *   local copy finds it in its place already.
+ *   local copy finds it in its place already. Two tensors of the destination share memory, unless
+ *   both hold one box of one global tensor there (tied weights).
  * - UNSUPPORTED, on a GPU: blocks or scales that the transform does not accept, other transforms,
  *   or checksums.
  * - CORRUPT: a checksum is wrong. The message has tensor, box and both ranks.

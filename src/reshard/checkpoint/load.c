@@ -15,6 +15,7 @@
 #include "reshard/layout/layout.h"
 #include "reshard/layout/value_map.h"
 #include "reshard/run/convert.h"
+#include "reshard/verify/apart.h"
 
 static banyan_status checkpoint_load_check_source(const banyan_piece *piece,
                                                   const banyan_local_tensor *source, uint32_t flag,
@@ -84,14 +85,23 @@ static banyan_status map_piece(const banyan_checkpoint *checkpoint, size_t i, ui
     return status;
 }
 
+/* Return the tensor of the checkpoint that fills a piece. */
+static const char *checkpoint_load_name(const banyan_checkpoint *checkpoint,
+                                        const banyan_piece *piece)
+{
+    size_t at;
+    bool falls_back =
+        piece->fallback_name && banyan_checkpoint_find(checkpoint, piece->name, &at) != BANYAN_OK;
+    return falls_back ? piece->fallback_name : piece->name;
+}
+
 static banyan_status load_piece(const banyan_checkpoint *checkpoint, const banyan_piece *piece,
                                 const DLTensor *local)
 {
     size_t i;
     uint32_t flag;
-    if (!piece->fallback_name || banyan_checkpoint_find(checkpoint, piece->name, &i) != BANYAN_OK)
-        RETURN_IF_FAILED(banyan_checkpoint_find(
-            checkpoint, piece->fallback_name ? piece->fallback_name : piece->name, &i));
+    RETURN_IF_FAILED(
+        banyan_checkpoint_find(checkpoint, checkpoint_load_name(checkpoint, piece), &i));
     const saved_model *saved = checkpoint_saved(checkpoint);
     uint32_t kept = saved ? saved_model_map(saved, i) : 0;
     if (!value_map_between(kept, piece->flags, &flag))
@@ -199,6 +209,19 @@ static banyan_status fill_padding(const banyan_layout *layout, const banyan_tens
     return BANYAN_OK;
 }
 
+static banyan_status load_check_apart(const banyan_checkpoint *checkpoint,
+                                      const banyan_layout *layout, const banyan_tensors *tensors)
+{
+    size_t count = banyan_layout_piece_count(layout);
+    const char **filling = alloc_zeroed(count + 1, sizeof *filling, "the names of tensors");
+    RETURN_IF_NO_MEMORY(filling);
+    for (size_t i = 0; i < count; i++)
+        filling[i] = checkpoint_load_name(checkpoint, banyan_layout_piece(layout, i));
+    banyan_status status = check_tensors_apart(layout, tensors, filling);
+    free(filling);
+    return status;
+}
+
 static uint64_t checkpoint_load_piece_bytes(const banyan_piece *piece,
                                             const banyan_tensors *tensors)
 {
@@ -220,6 +243,7 @@ banyan_status banyan_checkpoint_load(const banyan_checkpoint *checkpoint,
                          banyan_layout_tensor_count(layout), banyan_tensors_count(tensors));
     RETURN_IF_FAILED(checkpoint_load_check_places(layout, tensors));
     RETURN_IF_FAILED(check_names(checkpoint, layout));
+    RETURN_IF_FAILED(load_check_apart(checkpoint, layout, tensors));
     for (size_t i = 0; i < count; i++)
         progress.total += checkpoint_load_piece_bytes(banyan_layout_piece(layout, i), tensors);
     for (size_t i = 0; i < count; i++) {

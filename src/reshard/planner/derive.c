@@ -25,6 +25,7 @@ typedef struct deriving {
     planner_shares shares;
     ARRAY(planner_move) sends;
     ARRAY(planner_move) recvs;
+    const char **destination_names;
     DLDataType *piece_dtypes; /* of the source, for each destination piece by number */
 } deriving;
 
@@ -375,6 +376,7 @@ static banyan_status derive_recvs(deriving *work, const planner_piece *own)
     for (size_t s = 0; s < work->shares.count; s++)
         RETURN_IF_FAILED(push_recv(work, own, from, &work->shares.data[s]));
     work->piece_dtypes[own->number] = planning->names.data[from].source_dtype;
+    work->destination_names[own->number] = planning->names.data[from].text;
     return BANYAN_OK;
 }
 
@@ -444,9 +446,11 @@ static banyan_status derive_all(deriving *work, planner_result *result)
     size_t tensors = planning->destination ? banyan_layout_tensor_count(planning->destination) : 0;
     work->piece_dtypes = calloc(planning->pieces.count + 1, sizeof *work->piece_dtypes);
     result->destination_dtypes = calloc(tensors + 1, sizeof *result->destination_dtypes);
-    if (!work->piece_dtypes || !result->destination_dtypes)
+    work->destination_names = result->destination_names =
+        calloc(planning->pieces.count + 1, sizeof *result->destination_names);
+    if (!work->piece_dtypes || !result->destination_dtypes || !result->destination_names)
         return error_no_memory(planning->pieces.count * sizeof *work->piece_dtypes,
-                               "a plan's types");
+                               "a plan's types and names");
     for (size_t i = 0; i < tensors; i++)
         result->destination_dtypes[i] = banyan_layout_tensor(planning->destination, i)->dtype;
     RETURN_IF_FAILED(find_name_claims(work));
@@ -488,5 +492,6 @@ void planner_result_free(planner_result *result)
     free(result->sends);
     free(result->recvs);
     free(result->destination_dtypes);
+    free(result->destination_names);
     *result = (planner_result){0};
 }

@@ -41,6 +41,8 @@ typedef struct planner_result {
     size_t recv_count;
     /* The type of each local tensor of the destination: its own, or the source's. */
     DLDataType *destination_dtypes;
+    /* Per piece of the destination, the tensor that fills it: its own, or its fallback. */
+    const char **destination_names;
 } planner_result;
 
 /* Derive all transfers of this rank, sorted by partner, piece and position. An error names tensor,

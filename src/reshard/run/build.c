@@ -13,6 +13,7 @@
 #include "reshard/run/tensors.h"
 #include "reshard/transform/device.h"
 #include "reshard/transform/object.h"
+#include "reshard/verify/apart.h"
 #include "reshard/verify/run.h"
 #include "world/control.h"
 
@@ -472,6 +473,8 @@ static banyan_status build_alone(execution *run)
     RETURN_IF_FAILED(view_paddings(run));
     RETURN_IF_FAILED(alloc_fills(run));
     RETURN_IF_FAILED(check_run_overlaps(run));
+    RETURN_IF_FAILED(check_tensors_apart(run->plan->destination, run->destination,
+                                         run->plan->transfers.destination_names));
     return measure_ends(run);
 }
 
