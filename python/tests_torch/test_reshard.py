@@ -185,7 +185,7 @@ class Model(nn.Module):
         generator = torch.Generator(DEVICE).manual_seed(7)
         for one in self.state_dict().values():
             if one.is_floating_point():
-                one.copy_(torch.randn(one.shape, generator=generator))
+                one.copy_(torch.rand(one.shape, generator=generator))
         self.head.weight = self.embed.weight  # tied
 
     def forward(self, ids: torch.Tensor) -> Any:
@@ -253,6 +253,24 @@ def models(rank: int) -> None:
             if kind == "fsdp x tp":  # FSDP2 divides the rows that tensor parallelism divides
                 placements = source.get_parameter("blocks.0.up.weight").placements
                 assert isinstance(placements[0], _StridedShard), placements
+
+
+def unsharded(rank: int) -> None:
+    """A forward pass after a reshard uses the new values, also if FSDP2 had gathered old ones."""
+    mesh, ids = init_device_mesh(DEVICE, (4,)), torch.arange(4)
+    model, wanted = Model(), Model().eval()
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, reshard_after_forward=False)
+    fully_shard(model, mesh=mesh, reshard_after_forward=False)
+    model.eval()
+    for _ in range(2):
+        with torch.no_grad():
+            model(ids)
+            assert not isinstance(model.embed.weight, DTensor)
+            for one in wanted.parameters():
+                one.mul_(0.5)
+            banyan.torch.reshard(wanted, model)
+            torch.testing.assert_close(model(ids), wanted(ids))
 
 
 def disjoint(rank: int) -> None:
@@ -464,6 +482,8 @@ def options(rank: int) -> None:
     banyan.torch.reshard(source, wide, world=world, skip=["model.extra.x"])
     assert torch.equal(wide["model.w"], full)
     banyan.torch.reshard(source, other, world=world, ranks=[3, 2, 1, 0], skip=["model.extra.x"])
+    text = message(lambda: banyan.torch.reshard({"x": full}, wide, world=world, ranks=range(4)))
+    assert re.search(f"which is rank\\s{3 - rank} of the world", text), text
     world.close()
     # A group of two ranks, which have other numbers in it.
     group: Any = dist.new_group([1, 3])
@@ -584,6 +604,7 @@ def refused(rank: int) -> list[str]:
         message(lambda: banyan.torch.reshard({"w": full, "v": full}, good, rename={"v": "w"})),
         message(lambda: banyan.torch.reshard({"w": store[:8]}, {"w": store[1:]})),
         message(lambda: banyan.torch.reshard(numbered, {"w": full.clone()})),
+        message(lambda: banyan.torch.reshard(good, good, skip="w")),
     ]
     fresh = torch.zeros(8, 8)
     banyan.torch.reshard(good, {"w": fresh})  # the world works on
@@ -599,6 +620,7 @@ class ReshardTest(unittest.TestCase):
 
     def test_models(self) -> None:
         run(4, models, backend=BACKEND)
+        run(4, unsharded, backend=BACKEND)
 
     def test_other_ranks(self) -> None:
         run(4, disjoint, backend=BACKEND)
@@ -682,6 +704,7 @@ class ReshardTest(unittest.TestCase):
                     'source: two tensors have the name "w"',
                     'Invalid: .*"w"',
                     "source: the name 1 is not a string",
+                    "TypeError: skip: a list of patterns is needed, not a string",
                 ),
                 strict=True,
             ):

@@ -74,14 +74,14 @@ class State:
             )
         self.side = side
         self.names: list[str] = list(given)
-        if not {str}.issuperset(map(type, self.names)):
-            odd = next(name for name in self.names if not isinstance(name, str))
-            raise TypeError(f"{side}: the name {odd!r} is not a string")
         self.tensors: list[Any] = list(given.values())
         if isinstance(rename, Mapping):
             self.names = [rename.get(name, name) for name in self.names]
         elif rename is not None:
             self.names = [rename(name) for name in self.names]
+        if not {str}.issuperset(map(type, self.names)):
+            odd = next(name for name in self.names if not isinstance(name, str))
+            raise TypeError(f"{side}: the name {odd!r} is not a string")
         self.specs: list[Any] = [
             one._spec
             if isinstance(one, DTensor)

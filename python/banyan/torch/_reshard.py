@@ -30,6 +30,8 @@ _MAX_LISTED, _MAX_NEAREST = 200, 10
 
 def _matcher(patterns: Iterable[str]) -> Callable[[str], object]:
     """Return a function that finds the names that match a pattern, as the skip of a plan does."""
+    if isinstance(patterns, str):
+        raise TypeError("skip: a list of patterns is needed, not a string")
     wild = {"*": "[^.]*", "**": ".*"}
     texts = [
         "".join(wild.get(part, re.escape(part)) for part in re.split(r"(\*\*|\*)", pattern))
@@ -293,12 +295,19 @@ class Reshard:
         """Plan. Collective; moves nothing."""
         self.world, self._ranks = world_and_ranks(group, world, ranks)
         self._rename, self._skip = rename, _matcher(skip)
-        self.options: object = None  # by which `reshard` finds it
+        self.key: object = None  # by which `reshard` finds it
         self._sides: list[_Side] = []
         device, listed = None, b""
 
         def read() -> bytes:
             nonlocal device, listed
+            mine = dist.get_rank() if dist.is_initialized() else self.world.rank
+            given = self._ranks.get(mine)
+            if given != self.world.rank:
+                raise ValueError(
+                    f"ranks: {given} is given for rank {mine} of torch.distributed, which is rank "
+                    f"{self.world.rank} of the world"
+                )
             self._sides = [self._side(state) for state in self._states(source, destination)]
             places = self._sides[1].places | self._sides[0].places
             if len(places) > 1:
@@ -472,7 +481,7 @@ def reshard(
     nothing. Returns the destination's tensors of this rank, with ``state`` and ``version``.
     """
     options: dict[str, Any] = {
-        "skip": tuple(skip),
+        "skip": skip if isinstance(skip, str) else tuple(skip),
         "strict": strict,
         "transform": transform,
         "backend": backend,
@@ -486,7 +495,7 @@ def reshard(
         made = Reshard(
             source, destination, group=group, world=world, ranks=ranks, rename=rename, **options
         )
-        made.options = options
+        made.key = options
         return made
 
     @functools.cache
@@ -494,7 +503,7 @@ def reshard(
         return State("source", source, rename), State("destination", destination)
 
     def fits(one: object) -> bool:
-        return isinstance(one, Reshard) and one.options == options and one.fits(states())
+        return isinstance(one, Reshard) and one.key == options and one.fits(states())
 
     if not keep:
         with plan() as once:
