@@ -120,6 +120,11 @@ typedef struct banyan_mixed_options {
     bool use_autotune;        /* let banyan_mixed_open autotune, unless `autotune` is given */
     const char *autotune;     /* file of banyan_mixed_save_autotune; rank 0's counts; NULL: none */
     uint64_t timeout_ns;      /* of every wait of its calls (world.h); 0: the world's */
+    /* NULL, or called on rank 0 before each measurement of autotuning. `what` describes the
+     * measurement and is valid during the call. `share` is the fraction of the measurements that
+     * are made. */
+    void (*progress)(void *context, const char *what, double share);
+    void *context; /* passed to `progress` */
 } banyan_mixed_options;
 
 #define BANYAN_MIXED_OPTIONS_INIT                                                                  \

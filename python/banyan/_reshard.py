@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ._core import Transform
     from ._types import DeviceLike, StreamLike, TensorLike
 
+    Progress: TypeAlias = bool | Callable[[int, int], object] | None
     Side: TypeAlias = Tensors | Mapping[str, TensorLike] | Sequence[TensorLike] | None
 
 
@@ -40,9 +41,10 @@ class Reshard:
         transform: Transform | None = None,
         max_staging_bytes: int = 0,
         checksums: bool = False,
+        progress: Progress = True,
         timeout: float | None = None,
     ) -> None:
-        """Plan. Collective; ``backend`` and ``device`` are the CopyService's."""
+        """Plan. Collective; ``backend``, ``device`` and ``progress`` are the CopyService's."""
         self.layouts = (source, destination)
         """Layouts of the source and the destination."""
         self.key: object = None  # by which `reshard` finds it
@@ -61,7 +63,9 @@ class Reshard:
             timeout=timeout,
         )
         """Plan of this rank."""
-        self.service = CopyService(world, backend, device=device, timeout=timeout)
+        self.service = CopyService(
+            world, backend, device=device, progress=progress, timeout=timeout
+        )
         """Service that moves the tensors."""
         self._sets: list[Tensors | None] = [None, None]
 
@@ -157,6 +161,7 @@ def reshard(
     skip: Iterable[str] = (),
     transform: Transform | None = None,
     checksums: bool = False,
+    progress: Progress = True,
     timeout: float | None = None,
     stream: StreamLike = None,
 ) -> Tensors | None:
@@ -174,6 +179,7 @@ def reshard(
         "skip": tuple(skip),
         "transform": transform,
         "checksums": checksums,
+        "progress": progress,
         "timeout": timeout,
     }
     # A kept reshard holds its layouts and its transform, so their ids stay theirs. An addition to a

@@ -307,6 +307,53 @@ class Progress {
     Calls calls;
 };
 
+/* The progress of calls that may take long: a bar is made at the first report of a call. */
+class LateProgress {
+  public:
+    LateProgress(nb::object argument, const char *what, bool bytes)
+        : argument(argument), what(what), bytes(bytes)
+    {
+    }
+
+    /* False if reports would do nothing. */
+    bool is_wanted() const { return argument.is_valid() && nb::cast<bool>(nb::bool_(argument)); }
+    /* Called by C, without the interpreter's lock. */
+    template <typename Done, typename Total> void report(Done done, Total total)
+    {
+        calls.python([&] {
+            if (!call)
+                call = std::make_unique<Progress>(argument, what, bytes);
+        });
+        if (call && call->is_wanted())
+            call->report(done, total);
+    }
+
+    /* The end of the call: with the interpreter's lock. */
+    struct End {
+        explicit End(LateProgress &progress) : progress(progress) {}
+        ~End() { progress.call.reset(); }
+        /* Raise the exception of a report. */
+        void raise()
+        {
+            Calls calls = std::move(progress.calls);
+            progress.calls.error.reset();
+            calls.end();
+            if (progress.call)
+                progress.call->end();
+        }
+
+      private:
+        LateProgress &progress;
+    };
+
+  private:
+    nb::object argument;
+    const char *what;
+    bool bytes;
+    std::unique_ptr<Progress> call;
+    Calls calls;
+};
+
 /* The argument in signatures. */
 #define PROGRESS_OF(amount)                                                                        \
     "progress: bool | collections.abc.Callable[[" amount "], object] | None = True"

@@ -122,7 +122,9 @@ struct CopyService : Resource {
     banyan_copy_service *handle = nullptr;
     std::deque<Tensor> queued; /* tensors of the queue, which stay as long as it */
     nb::object like;           /* one of them, of the library whose stream a run takes */
+    LateProgress progress;
 
+    explicit CopyService(nb::object progress) : progress(progress, "moving", true) {}
     bool is_open() const override { return handle != nullptr; }
     banyan_status close() override
     {

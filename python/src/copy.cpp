@@ -21,7 +21,8 @@ static std::shared_ptr<CopyService> open_service(std::shared_ptr<World> world,
                                                  std::optional<std::string> backend,
                                                  std::optional<std::string> transport,
                                                  size_t slot_bytes, bool optimal_rounds,
-                                                 nb::object device, nb::object timeout)
+                                                 nb::object device, nb::object progress,
+                                                 nb::object timeout)
 {
     banyan_copy_options options = BANYAN_COPY_OPTIONS_INIT;
     options.transport = transport ? transport->c_str() : nullptr;
@@ -29,8 +30,14 @@ static std::shared_ptr<CopyService> open_service(std::shared_ptr<World> world,
     options.optimal_rounds = optimal_rounds;
     options.device = device_of(device);
     options.timeout_ns = timeout_of(timeout);
-    auto service = std::make_shared<CopyService>();
+    auto service = std::make_shared<CopyService>(progress);
     service->world = world;
+    if (service->progress.is_wanted()) {
+        options.context = service.get();
+        options.progress = [](void *context, uint64_t done, uint64_t total) {
+            ((CopyService *)context)->progress.report(done, total);
+        };
+    }
     drive(*world, [&] {
         return banyan_copy_service_open(world->handle, backend ? backend->c_str() : nullptr,
                                         &options, &service->handle);
@@ -141,7 +148,9 @@ static void run_service(CopyService &service, nb::handle stream)
     service.like.reset();
     std::deque<Tensor> tensors;
     tensors.swap(service.queued); /* the queue is empty afterwards, even after an error */
+    LateProgress::End end(service.progress);
     drive(*service.world, [&] { return banyan_copy_service_run(service.handle, s); });
+    end.raise();
 }
 
 static std::shared_ptr<Schedule> prepare(std::shared_ptr<CopyService> service)
@@ -162,7 +171,9 @@ static void run_schedule(Schedule &schedule, nb::handle stream)
     require_open(schedule, "the schedule");
     require_open(*schedule.service, "the copy service");
     void *s = stream_for(*schedule.service, stream, schedule.like);
+    LateProgress::End end(schedule.service->progress);
     drive(*schedule.world, [&] { return banyan_copy_schedule_run(schedule.handle, s); });
+    end.raise();
 }
 
 static std::vector<std::string> capabilities(const CopyService &service)
@@ -207,14 +218,16 @@ void bind_copy(nb::module_ &m)
     def_new(service, open_service,
             "world: World, backend: str | None = None, *, transport: str | None = None, "
             "slot_bytes: int = 0, optimal_rounds: bool = False, device: banyan.DeviceLike = None, "
-            "timeout: float | None = None",
+            PROGRESS ", timeout: float | None = None",
             "Open a service. Collective.\n\n"
             "``backend``: \"direct\", \"pipeline\", \"mpi\", or on a GPU \"nccl\"; None: "
             "BANYAN_COPY, else the default. ``slot_bytes``, ``optimal_rounds``: of the pipeline. "
-            "``device``: of all tensors.",
+            "``device``: of all tensors. ``progress``: True draws a bar on a terminal and in "
+            "notebooks, if a run takes long; a function is called with the bytes that are done, and "
+            "their total. Only \"direct\" and \"pipeline\" on the host report it.",
             "world"_a, "backend"_a = nb::none(), nb::kw_only(), "transport"_a = nb::none(),
             "slot_bytes"_a = 0, "optimal_rounds"_a = false, "device"_a = nb::none(),
-            "timeout"_a = nb::none());
+            "progress"_a.none() = true, "timeout"_a = nb::none());
     service
         .def("submit_send", submit<true>, "tensor"_a, "rank"_a, "task_id"_a = nb::none(),
              nb::kw_only(), "part"_a = 0, "cast"_a = false, "mxfp8"_a = nb::none(),

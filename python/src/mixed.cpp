@@ -6,9 +6,11 @@
 struct Mixed : Resource {
     banyan_mixed *handle = nullptr;
     DLDevice device = {};
+    LateProgress progress;
     /* Suspended contexts outlive their world. */
     bool suspended = false, closing = false;
 
+    explicit Mixed(nb::object progress) : progress(progress, "tuning", false) {}
     bool is_open() const override { return handle != nullptr; }
     bool is_collective() const override { return true; }
     banyan_status close() override
@@ -50,7 +52,7 @@ static std::shared_ptr<Mixed> open_mixed(std::shared_ptr<World> world, int local
                                          int min_block_size, int min_num_steps, uint64_t max_bytes,
                                          bool ib_enable_ibgda, bool should_init_nvshmem,
                                          bool use_autotune, nb::object autotune, bool init,
-                                         nb::object timeout)
+                                         nb::object progress, nb::object timeout)
 {
     banyan_mixed_options options = BANYAN_MIXED_OPTIONS_INIT;
     std::string table = autotune.is_none() ? "" : path_of(autotune);
@@ -71,14 +73,23 @@ static std::shared_ptr<Mixed> open_mixed(std::shared_ptr<World> world, int local
     options.use_autotune = use_autotune;
     options.autotune = autotune.is_none() ? nullptr : table.c_str();
     options.timeout_ns = timeout_of(timeout);
-    auto mixed = std::make_shared<Mixed>();
+    auto mixed = std::make_shared<Mixed>(progress);
+    if (mixed->progress.is_wanted()) {
+        options.context = mixed.get();
+        options.progress = [](void *context, const char *what, double share) {
+            ((Mixed *)context)->progress.report(what, share);
+        };
+    }
+    LateProgress::End end(mixed->progress);
     mixed->world = world;
     mixed->device = options.device;
     drive(*world, [&] {
         return init ? banyan_mixed_open(world->handle, &options, &mixed->handle)
                     : banyan_mixed_open_empty(world->handle, &options, &mixed->handle);
     });
-    return adopt(mixed);
+    adopt(mixed);
+    end.raise();
+    return mixed;
 }
 
 /* Call `call` as the thread that drives the context's world. */
@@ -259,21 +270,23 @@ void bind_mixed(nb::module_ &m)
             "banyan.DeviceLike = None, grid_size: int = 0, max_block_size: int = 0, "
             "min_block_size: int = 256, min_num_steps: int = 4, max_bytes: int = 0, "
             "ib_enable_ibgda: bool = True, should_init_nvshmem: bool = True, use_autotune: bool = "
-            "True, autotune: banyan.PathLike | None = None, init: bool = True, timeout: float | "
-            "None = None",
+            "True, autotune: banyan.PathLike | None = None, init: bool = True, " PROGRESS_OF("str, float")
+            ", timeout: float | None = None",
             "Open a context, ready to run. Collective.\n\n"
             "``local_tp`` to ``inter_dp``: sizes of the grid; 0: what remains. ``nodes``: treat "
             "the ranks as so many nodes; 0: the world's. ``autotune``: a table of "
             "``save_autotune``; without it, ``use_autotune`` measures one. ``init`` False: check "
             "the options only; call ``init_virtual_memory``, on several nodes with GPUs "
-            "``init_nvshmem``, and ``autotune`` or ``load_autotune`` yourself. The other options "
-            "are those of banyan/mixed.h.",
+            "``init_nvshmem``, and ``autotune`` or ``load_autotune`` yourself. ``progress``: True draws a bar of "
+            "autotuning on rank 0, on a terminal and in notebooks; a function is called there with a "
+            "text and the fraction of the measurements. The other options are those of "
+            "banyan/mixed.h.",
             "world"_a, nb::kw_only(), "local_tp"_a = 0, "local_dp"_a = 0, "inter_tp"_a = 0,
             "inter_dp"_a = 0, "nodes"_a = 0, "dtype"_a = "bfloat16", "device"_a = nb::none(),
             "grid_size"_a = 0, "max_block_size"_a = 0, "min_block_size"_a = 256,
             "min_num_steps"_a = 4, "max_bytes"_a = 0, "ib_enable_ibgda"_a = true,
             "should_init_nvshmem"_a = true, "use_autotune"_a = true, "autotune"_a = nb::none(),
-            "init"_a = true, "timeout"_a = nb::none());
+            "init"_a = true, "progress"_a.none() = true, "timeout"_a = nb::none());
     mixed
         .def("run", run, "op"_a, "input"_a, "output"_a = nb::none(), nb::kw_only(),
              "mode"_a = "auto", "stream"_a = nb::none(),
@@ -311,7 +324,11 @@ void bind_mixed(nb::module_ &m)
              [](Mixed &m) { drive_mixed(m, [&] { return banyan_mixed_init_nvshmem(m.handle); }); },
              "Initialize NVSHMEM, for several nodes with GPUs.")
         .def("autotune",
-             [](Mixed &m) { drive_mixed(m, [&] { return banyan_mixed_run_autotune(m.handle); }); },
+             [](Mixed &m) {
+                 LateProgress::End end(m.progress);
+                 drive_mixed(m, [&] { return banyan_mixed_run_autotune(m.handle); });
+                 end.raise();
+             },
              "Measure every mode of every operation, and use the fastest.")
         .def_prop_ro("timings", timings_of, "Measurements of the table, as a new list. Local.")
         .def("table", table_of, "Return the table as text, with times in microseconds. Local.")

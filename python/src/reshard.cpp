@@ -275,11 +275,13 @@ static void execute(ReshardPlan &plan, std::shared_ptr<Tensors> source,
             tensor = set->given[0];
     void *s = stream_of(stream, tensor, banyan_copy_service_device(service->handle));
     auto source_use = in_use(source), destination_use = in_use(destination);
+    LateProgress::End end(service->progress);
     drive(*plan.world, [&] {
         return banyan_reshard_execute(plan.handle, handle_of(source), handle_of(destination),
                                       service->handle, plan.world->handle,
                                       plan.transform ? plan.transform->handle : nullptr, s);
     });
+    end.raise();
 }
 
 /* A started run. Until it is waited for, nothing else uses its world. */
@@ -331,6 +333,7 @@ static void wait_request(std::shared_ptr<Request> request)
     if (!request->is_open())
         return;
     banyan_status status;
+    LateProgress::End end(request->service->progress);
     {
         Drive driving(*request->world, true);
         status = request->close();
@@ -341,6 +344,7 @@ static void wait_request(std::shared_ptr<Request> request)
         if (kept[i] == request)
             kept.erase(kept.begin() + (ptrdiff_t)i);
     check(status);
+    end.raise();
 }
 
 /* ---- checks of cases ---- */

@@ -13,10 +13,12 @@ from typing import Any
 from unittest import mock
 
 import nbformat
+import numpy as np
 from nbclient import NotebookClient
 
 import banyan
 from banyan import _progress
+from ranks import run
 
 #: Long work of every kind. Bars come at once.
 WORK = """
@@ -42,9 +44,17 @@ print("ended", file=sys.stderr)
 """
 TUNE = """
 import banyan, banyan._progress as _progress
+import numpy as np
 _progress.DELAY_SECONDS = _progress.DRAW_SECONDS = 0
 with banyan.World() as world:
     banyan.Communicator(world).tune(max_bytes=64, seconds=0.3)
+    banyan.Mixed(world, local_tp=2, max_bytes=4096, dtype="float32").close()
+    service = banyan.CopyService(world)
+    sent, received = (np.zeros((64, 192, 6144), np.uint8) for _ in range(2))
+    for i in range(1600):  # slow: an element at a time
+        service.submit_send(sent[i % 64].T, 1 - world.rank, i)
+        service.submit_recv(received[i % 64].reshape(6144, 192), 1 - world.rank, i)
+    service.run()
     banyan.plan_scale(lambda rank, source, destination: None, 4)
 """
 ORDER = [b"writing", b"joining", b"writing", b"reading", b"planning"]
@@ -68,6 +78,59 @@ def on_terminal(work: str = WORK, *launch: str, **variables: str) -> bytes:
     return seen
 
 
+def exchange(world: banyan.World, service: banyan.CopyService, tasks: int = 1600) -> None:
+    """Exchange 64 tensors several times, which takes long: elements are moved one by one."""
+    sent, received = (np.zeros((64, 192, 6144), np.uint8) for _ in range(2))
+    sent[:] = np.arange(6144) % 251 + world.rank
+    for i in range(tasks):
+        service.submit_send(sent[i % 64].T, 1 - world.rank, i)
+        service.submit_recv(received[i % 64].reshape(6144, 192), 1 - world.rank, i)
+    try:
+        service.run()
+    finally:
+        got = received.reshape(64, 6144, 192)
+        assert (got[:, :, 7] == np.arange(6144) % 251 + 1 - world.rank).all()
+
+
+def moved(world: banyan.World, backend: str, tasks: int) -> list[tuple[int, int]]:
+    """Return the reports of a run that takes long."""
+    reports: list[tuple[int, int]] = []
+    with banyan.CopyService(world, backend, progress=lambda *done: reports.append(done)) as service:
+        exchange(world, service, tasks)
+        assert reports, "the run was too short"
+        short = reports.copy()
+        few = np.zeros(4, np.uint8)
+        service.submit_send(few[:2], 1 - world.rank, 1)
+        service.submit_recv(few[2:], 1 - world.rank, 1)
+        service.run()
+        assert reports == short, "a short run is reported"
+    return reports
+
+
+def failing(world: banyan.World) -> None:
+    """The exception of a report is raised when the run has ended, and the service goes on."""
+
+    def fail(done: int, total: int) -> None:
+        raise KeyError(total)
+
+    service = banyan.CopyService(world, progress=fail)
+    for _ in range(2):
+        try:
+            exchange(world, service)
+        except KeyError as error:
+            assert error.args[0] > 0
+        else:
+            raise AssertionError("no error")
+
+
+def autotuned(world: banyan.World) -> list[tuple[str, float]]:
+    shown: list[tuple[str, float]] = []
+    options: dict[str, Any] = {"local_tp": 2, "max_bytes": 4096, "dtype": "float32"}
+    with banyan.Mixed(world, progress=lambda *part: shown.append(part), **options) as mixed:
+        assert mixed.timings
+    return shown
+
+
 class ProgressTest(unittest.TestCase):
     def test_terminal(self) -> None:
         seen = on_terminal()
@@ -80,6 +143,8 @@ class ProgressTest(unittest.TestCase):
         launch = f"{os.environ['BANYAN_BUILD']}/bin/banyan launch -n 2 --".split()
         seen = on_terminal(TUNE, *launch)
         self.assertRegex(seen, rb"\rtuning +\[#*\.*\] +\d+ %  \w+ of \d+ bytes, \w+ memory")
+        self.assertRegex(seen, rb"\rtuning +\[#*\.*\] +\d+ %  allreduce of 1024 bytes")
+        self.assertRegex(seen, rb"\rmoving +\[#+\.*\] +\d+ %  [\d.]+ [KMG]iB/s ")
         self.assertEqual(seen.count(b"\rplanning "), 8, seen)
 
     def test_nothing_without_a_terminal(self) -> None:
@@ -108,6 +173,27 @@ class ProgressTest(unittest.TestCase):
 
         with self.assertRaisesRegex(KeyError, "8"):
             banyan.plan_scale(lambda rank, source, destination: None, 4, progress=fail)
+
+    def test_runs_that_take_long_report_bytes(self) -> None:
+        for backend, tasks in (("direct", 1600), ("pipeline", 640)):
+            for reports in run(2, moved, backend, tasks):
+                total = reports[-1][1]
+                self.assertEqual(reports[-1], (total, total))
+                self.assertGreaterEqual(total, tasks * 192 * 6144)
+                self.assertEqual({report[1] for report in reports}, {total})
+                done = [report[0] for report in reports]
+                self.assertEqual(done, sorted(done))
+                self.assertTrue(0 < done[0] < total)
+
+    def test_exception_of_a_report_is_raised(self) -> None:
+        run(2, failing)
+
+    def test_autotuning_reports_measurements(self) -> None:
+        first, second = run(2, autotuned)
+        self.assertEqual(second, [])
+        self.assertEqual([what for what, _ in first],
+                         [f"allreduce of {n} bytes" for n in (1024, 2048, 4096)])  # fmt: skip
+        self.assertEqual([share for _, share in first], [0, 1 / 3, 2 / 3])
 
     def test_short_work_shows_nothing(self) -> None:
         lines: list[str] = []

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "copy/service/progress.h"
 #include "core/deadline.h"
 #include "world/control.h"
 
@@ -40,6 +41,7 @@ typedef struct direct_state {
     int local_size, local_rank;
     uint32_t first_signal, signal_ranks;
     uint64_t unreachable;
+    copy_progress progress;
     bool broken;        /* a run ended in the middle, so counters are no longer valid */
     direct_seen seen[]; /* for each local rank */
 } direct_state;
@@ -82,6 +84,7 @@ static banyan_status copy_direct_state_open(banyan_world *world, const banyan_co
     state->world = world;
     state->local_size = (int)local_size;
     state->local_rank = banyan_world_local_rank(world);
+    copy_progress_open(&state->progress, options);
     banyan_status status = copy_direct_open_shared(state, options);
     if (status == BANYAN_OK)
         status = direct_reader_create(state->transport, &state->reader);
@@ -155,28 +158,38 @@ static bool copy_direct_has_entered(direct_state *state, int slot)
     return true;
 }
 
-static void copy_direct_run_all(const direct_moves *moves, bool streaming)
-{
-    for (size_t chunk = 0; chunk < moves->chunk_ends.count; chunk++)
-        direct_moves_run_chunk(moves, chunk, streaming);
-}
-
-static void run_shared(const direct_moves *moves, direct_claim *claim, bool streaming)
+static void copy_direct_run_all(const direct_moves *moves, bool streaming, copy_progress *progress)
 {
     size_t chunks = moves->chunk_ends.count;
-    while (chunks > 0) {
-        uint64_t chunk = atomic_fetch_add_explicit(&claim->next, 1, memory_order_relaxed);
-        if (chunk >= chunks)
-            return;
+    for (size_t chunk = 0; chunk < chunks; chunk++) {
         direct_moves_run_chunk(moves, chunk, streaming);
+        copy_progress_add(progress, moves->bytes / chunks);
     }
 }
 
-static banyan_status read_flow(direct_reader *reader, const direct_flow *flow)
+/* The chunks before the one that this rank gets are taken, by either end. */
+static void run_shared(const direct_moves *moves, direct_claim *claim, bool streaming,
+                       copy_progress *progress)
+{
+    uint64_t chunks = moves->chunk_ends.count, chunk = 0;
+    while (chunk < chunks) {
+        uint64_t before = chunk;
+        chunk = atomic_fetch_add_explicit(&claim->next, 1, memory_order_relaxed);
+        uint64_t taken = (chunk < chunks ? chunk : chunks) - before;
+        copy_progress_add(progress, taken * (moves->bytes / chunks));
+        if (chunk < chunks)
+            direct_moves_run_chunk(moves, chunk, streaming);
+    }
+}
+
+static banyan_status read_flow(direct_reader *reader, const direct_flow *flow,
+                               copy_progress *progress)
 {
     banyan_status status = BANYAN_OK;
-    for (size_t i = 0; i < flow->reads.count && status == BANYAN_OK; i++)
+    for (size_t i = 0; i < flow->reads.count && status == BANYAN_OK; i++) {
         status = direct_reader_read(reader, &flow->reads.data[i]);
+        copy_progress_add(progress, direct_gather_bytes(&flow->reads.data[i]));
+    }
     if (status == BANYAN_OK)
         status = direct_reader_finish(reader);
     if (status != BANYAN_OK)
@@ -189,10 +202,11 @@ static banyan_status read_flow(direct_reader *reader, const direct_flow *flow)
 static banyan_status work_with(direct_state *state, const direct_partner_run *run, bool streaming)
 {
     const direct_partner *partner = run->partner;
-    copy_direct_run_all(&partner->out.own, streaming);
-    copy_direct_run_all(&partner->in.own, streaming);
-    run_shared(&partner->in.shared, run->in, streaming);
-    banyan_status status = read_flow(state->reader, &partner->in);
+    copy_progress *progress = &state->progress;
+    copy_direct_run_all(&partner->out.own, streaming, progress);
+    copy_direct_run_all(&partner->in.own, streaming, progress);
+    run_shared(&partner->in.shared, run->in, streaming, progress);
+    banyan_status status = read_flow(state->reader, &partner->in, progress);
     return status == BANYAN_OK ? BANYAN_OK : control_first_cause(state->world, status);
 }
 
@@ -277,7 +291,7 @@ static banyan_status run_with_partners(direct_state *state, direct_schedule *sch
 {
     size_t count = schedule->plan->partner_count;
     RETURN_IF_FAILED(signal_entered(state, schedule));
-    copy_direct_run_all(&schedule->plan->local, schedule->streaming);
+    copy_direct_run_all(&schedule->plan->local, schedule->streaming, &state->progress);
     RETURN_IF_FAILED(work_with_all(state, schedule, mine));
     /* All partners have entered, so none reads an earlier run's message. */
     if (*mine != BANYAN_OK)
@@ -286,7 +300,7 @@ static banyan_status run_with_partners(direct_state *state, direct_schedule *sch
     for (size_t i = 0; i < count; i++) {
         const direct_partner_run *run = &schedule->runs[i];
         if (*mine == BANYAN_OK)
-            run_shared(&run->partner->out.shared, run->out, schedule->streaming);
+            run_shared(&run->partner->out.shared, run->out, schedule->streaming, &state->progress);
         RETURN_IF_FAILED(signal_finished(state, run->partner->peer, *mine));
     }
     for (size_t i = 0; i < count; i++) {
@@ -296,6 +310,20 @@ static banyan_status run_with_partners(direct_state *state, direct_schedule *sch
             *mine = report_theirs(state, &schedule->runs[i], theirs);
     }
     return BANYAN_OK;
+}
+
+/* Return the bytes that this rank moves, alone or together with a partner. */
+static uint64_t copy_direct_bytes(const direct_plan *plan)
+{
+    uint64_t bytes = plan->local.bytes;
+    for (size_t i = 0; i < plan->partner_count; i++) {
+        const direct_partner *partner = &plan->partners[i];
+        bytes += partner->in.shared.bytes + partner->in.own.bytes;
+        bytes += partner->out.shared.bytes + partner->out.own.bytes;
+        for (size_t read = 0; read < partner->in.reads.count; read++)
+            bytes += direct_gather_bytes(&partner->in.reads.data[read]);
+    }
+    return bytes;
 }
 
 static banyan_status copy_direct_execute(void *argument, void *planned, void *stream)
@@ -310,8 +338,12 @@ static banyan_status copy_direct_execute(void *argument, void *planned, void *st
     for (size_t i = 0; i < schedule->plan->partner_count; i++)
         schedule->runs[i].worked = false;
     banyan_status mine = BANYAN_OK;
+    if (state->progress.report)
+        copy_progress_begin(&state->progress, copy_direct_bytes(schedule->plan));
     banyan_status status = run_with_partners(state, schedule, &mine);
     state->broken = status != BANYAN_OK;
+    if (status == BANYAN_OK && mine == BANYAN_OK)
+        copy_progress_end(&state->progress);
     return status != BANYAN_OK ? status : mine;
 }
 

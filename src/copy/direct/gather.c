@@ -297,6 +297,12 @@ static banyan_status direct_gather_read_pieces(direct_reader *reader, const dire
     }
 }
 
+uint64_t direct_gather_bytes(const direct_gather *gather)
+{
+    const direct_pieces *pieces = gather->pieces;
+    return pieces ? pieces->to.elems * pieces->to.elem_bytes : strided_move_bytes(&gather->rows);
+}
+
 banyan_status direct_reader_read(direct_reader *reader, const direct_gather *gather)
 {
     const banyan_memory_handle *a = &reader->handle, *b = &gather->handle;

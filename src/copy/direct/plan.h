@@ -50,6 +50,8 @@ typedef struct direct_gather {
 banyan_status direct_gather_plan(const direct_place *from, const strided_view *to, arena *memory,
                                  direct_gather *gather);
 
+uint64_t direct_gather_bytes(const direct_gather *gather);
+
 /* State shared by the reads of many tasks: few calls of the transport, and one buffer. */
 typedef struct direct_reader direct_reader;
 

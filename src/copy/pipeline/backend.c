@@ -17,6 +17,7 @@ typedef struct backend_state {
     banyan_pipeline_buffers *buffers;
     banyan_pipeline_launcher launcher;
     banyan_pipeline *pipeline;
+    copy_progress progress;
     bool optimal_rounds;
     bool past_caches; /* the current run moves more than the caches hold */
 } backend_state;
@@ -44,6 +45,7 @@ banyan_status pipeline_open_over(banyan_world *world, banyan_transport *transpor
     state->world = world;
     state->transport = transport;
     state->optimal_rounds = options->optimal_rounds;
+    copy_progress_open(&state->progress, options);
     state->launcher = pipeline_host_launcher(&state->past_caches);
     status = banyan_pipeline_buffers_open(world, transport, options->slot_bytes, &state->buffers);
     if (status == BANYAN_OK)
@@ -81,6 +83,17 @@ static banyan_status backend_prepare(void *context, const banyan_copy_batch *bat
     return status;
 }
 
+static uint64_t backend_bytes(const pipeline_schedule *schedule)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < schedule->iteration_count; i++) {
+        const banyan_iteration *iteration = &schedule->iterations[i];
+        bytes += iteration->send.peer >= 0 ? iteration->send.bytes : 0;
+        bytes += iteration->recv.peer >= 0 ? iteration->recv.bytes : 0;
+    }
+    return bytes;
+}
+
 /* Moves within the rank come last: partners wait for the rest. */
 static banyan_status backend_execute(void *context, void *prepared, void *stream)
 {
@@ -88,10 +101,14 @@ static banyan_status backend_execute(void *context, void *prepared, void *stream
     backend_state *state = context;
     const pipeline_schedule *schedule = prepared;
     state->past_caches = schedule->recv_bytes >= STRIDED_STREAMING_BYTES;
-    RETURN_IF_FAILED(
-        pipeline_run(state->pipeline, schedule->iterations, schedule->iteration_count));
-    return pipeline_move_pairs(state->pipeline, schedule->sends, schedule->recvs, schedule->local,
-                               schedule->local_count);
+    if (state->progress.report)
+        copy_progress_begin(&state->progress, backend_bytes(schedule));
+    RETURN_IF_FAILED(pipeline_run(state->pipeline, schedule->iterations, schedule->iteration_count,
+                                  &state->progress));
+    RETURN_IF_FAILED(pipeline_move_pairs(state->pipeline, schedule->sends, schedule->recvs,
+                                         schedule->local, schedule->local_count));
+    copy_progress_end(&state->progress);
+    return BANYAN_OK;
 }
 
 static void backend_release(void *context, void *prepared)

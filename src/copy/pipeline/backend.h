@@ -7,6 +7,7 @@
 
 #include "copy/pipeline/gpu_pipeline.h"
 #include "copy/schedule/plan.h"
+#include "copy/service/progress.h"
 
 extern const banyan_copy_backend copy_backend_pipeline;
 
@@ -48,7 +49,7 @@ struct banyan_pipeline {
 banyan_status pipeline_check(const banyan_pipeline *pipeline, const banyan_iteration *iterations,
                              size_t count);
 banyan_status pipeline_run(const banyan_pipeline *pipeline, const banyan_iteration *iterations,
-                           size_t count);
+                           size_t count, copy_progress *progress);
 
 /* banyan_pipeline_self_moves with the pairs known. */
 banyan_status pipeline_move_pairs(const banyan_pipeline *pipeline, const banyan_send_op *sends,

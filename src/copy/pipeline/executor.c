@@ -26,6 +26,7 @@ typedef struct outgoing {
 typedef struct pipeline_execution {
     const banyan_pipeline *pipeline;
     const banyan_iteration *iterations;
+    copy_progress *progress;
     size_t count;
     bool queues_signals; /* on streams, like all work */
     bool polls_events;   /* work is queued on streams, but signals are not */
@@ -145,6 +146,7 @@ static banyan_status send_next(pipeline_execution *run)
     if (out->granted < 0)
         return BANYAN_OK;
     RETURN_IF_FAILED(send_batch(run, slot));
+    copy_progress_add(run->progress, out->batch->bytes);
     run->sent++;
     run->moved = true;
     return BANYAN_OK;
@@ -199,6 +201,7 @@ static banyan_status unpack_next(pipeline_execution *run)
         RETURN_IF_FAILED(
             launcher->record(launcher->context, p->unpack_event[slot], p->unpack_stream));
     run->unpacked++;
+    copy_progress_add(run->progress, batch->bytes);
     run->next_unpack = next_recv(run, run->next_unpack + 1);
     run->moved = true;
     return pipeline_executor_grant_slots(run);
@@ -254,10 +257,11 @@ static banyan_status drain_streams(const banyan_pipeline *p)
 }
 
 banyan_status pipeline_run(const banyan_pipeline *pipeline, const banyan_iteration *iterations,
-                           size_t count)
+                           size_t count, copy_progress *progress)
 {
     const banyan_pipeline_buffers *buffers = pipeline->buffers;
-    pipeline_execution run = {.pipeline = pipeline, .iterations = iterations, .count = count};
+    pipeline_execution run = {
+        .pipeline = pipeline, .iterations = iterations, .count = count, .progress = progress};
     run.queues_signals = pipeline->pack_stream && buffers->stream_ordered;
     run.polls_events = pipeline->pack_stream && !buffers->stream_ordered;
     run.next_pack = next_send(&run, 0);

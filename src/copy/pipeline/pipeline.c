@@ -152,5 +152,6 @@ banyan_status banyan_pipeline_execute(banyan_pipeline *pipeline, const banyan_it
                                       size_t num_iterations)
 {
     RETURN_IF_FAILED(pipeline_check(pipeline, iterations, num_iterations));
-    return pipeline_run(pipeline, iterations, num_iterations);
+    copy_progress nobody = {0};
+    return pipeline_run(pipeline, iterations, num_iterations, &nobody);
 }

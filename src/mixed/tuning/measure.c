@@ -1,5 +1,8 @@
 /* Times calls in batches, which alternate with those of other calls, so that temporary load slows
  * all of them: one call, or every valid mode of every valid operation, size by size. */
+#include <inttypes.h>
+#include <stdio.h>
+
 #include "core/deadline.h"
 #include "core/error.h"
 #include "memory/device.h"
@@ -147,6 +150,7 @@ struct tuning_trial {
     banyan_mixed *mixed;
     banyan_mixed_op op;
     void *input, *output;
+    int sizes, all_sizes; /* measured so far, and of all operations */
 };
 
 typedef ARRAY(banyan_mixed_timing) timings;
@@ -214,10 +218,23 @@ static int most_batches(const struct size_trial *size)
     return most;
 }
 
+static void report_progress(struct tuning_trial *trial, uint64_t bytes)
+{
+    const banyan_mixed_options *options = &trial->mixed->options;
+    char what[80];
+    if (options->progress && trial->mixed->rank == 0) {
+        snprintf(what, sizeof what, "%s of %" PRIu64 " bytes", banyan_mixed_op_name(trial->op),
+                 bytes);
+        options->progress(options->context, what, (double)trial->sizes / trial->all_sizes);
+    }
+    trial->sizes++;
+}
+
 /* Measure one size in all modes, in turn. */
-static banyan_status measure_size(const struct tuning_trial *trial, uint64_t bytes, timings *made)
+static banyan_status measure_size(struct tuning_trial *trial, uint64_t bytes, timings *made)
 {
     struct size_trial size;
+    report_progress(trial, bytes);
     tuning_make_tensors(trial, bytes, &size);
     RETURN_IF_FAILED(begin_modes(trial, &size));
     int batches = most_batches(&size);
@@ -236,12 +253,21 @@ static uint64_t most_bytes(const banyan_mixed *mixed)
     return mixed_is_host(mixed) && most > HOST_MOST_BYTES ? HOST_MOST_BYTES : most;
 }
 
-static banyan_status measure_op(const struct tuning_trial *trial, timings *made)
+static banyan_status measure_op(struct tuning_trial *trial, timings *made)
 {
     uint64_t most = most_bytes(trial->mixed);
     for (uint64_t bytes = LEAST_BYTES; bytes <= most; bytes *= 2)
         RETURN_IF_FAILED(measure_size(trial, bytes, made));
     return BANYAN_OK;
+}
+
+static int tuning_count_sizes(const banyan_mixed *mixed)
+{
+    int count = 0;
+    for (int op = 0; op < BANYAN_MIXED_OPS; op++)
+        for (uint64_t bytes = LEAST_BYTES; bytes <= most_bytes(mixed); bytes *= 2)
+            count += grid_allows(&mixed->setup.grid, (banyan_mixed_op)op);
+    return count;
 }
 
 /* If NCCL is present but does not start, its modes become invalid, and the other modes are
@@ -285,7 +311,7 @@ banyan_status banyan_mixed_run_autotune(banyan_mixed *mixed)
     CONTROL_CALL_WITHIN(mixed->world, __func__, mixed->timeout);
     DLDevice device = mixed->setup.device;
     size_t bytes = most_bytes(mixed) * (uint64_t)mixed->setup.grid.dp;
-    struct tuning_trial trial = {.mixed = mixed};
+    struct tuning_trial trial = {.mixed = mixed, .all_sizes = tuning_count_sizes(mixed)};
     banyan_status status = control_enter(mixed->world);
     if (status != BANYAN_OK)
         return mixed_stop_groups(mixed, status);
