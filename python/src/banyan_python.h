@@ -307,16 +307,18 @@ class Progress {
     Calls calls;
 };
 
-/* The progress of calls that may take long: a bar is made at the first report of a call. */
+/* The progress of an object's calls that may take long: a bar is made at the first report of a
+ * call. The constructor finds out whether there is a terminal or a notebook. */
 class LateProgress {
   public:
     LateProgress(nb::object argument, const char *what, bool bytes)
-        : argument(argument), what(what), bytes(bytes)
+        : argument(argument), what(what), bytes(bytes),
+          wanted(Progress(argument, what, bytes).is_wanted())
     {
     }
 
-    /* False if reports would do nothing. */
-    bool is_wanted() const { return argument.is_valid() && nb::cast<bool>(nb::bool_(argument)); }
+    /* False if reports would do nothing; C need not make them then. */
+    bool is_wanted() const { return wanted; }
     /* Called by C, without the interpreter's lock. */
     template <typename Done, typename Total> void report(Done done, Total total)
     {
@@ -349,7 +351,7 @@ class LateProgress {
   private:
     nb::object argument;
     const char *what;
-    bool bytes;
+    bool bytes, wanted;
     std::unique_ptr<Progress> call;
     Calls calls;
 };
