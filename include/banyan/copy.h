@@ -248,8 +248,9 @@ BANYAN_API banyan_status banyan_copy_service_submit_send(banyan_copy_service *se
                                                          const DLTensor *tensor, int dest_rank,
                                                          uint64_t task_id);
 
-/* Queue the receive of a tensor from `src_rank`. A tensor with stride 0 is INVALID, too. Otherwise
- * as banyan_copy_service_submit_send. */
+/* Queue the receive of a tensor from `src_rank`. The tensors that a batch receives must not overlap
+ * each other, nor tensors that it sends; this is not checked. A tensor with stride 0 is INVALID,
+ * too. Otherwise as banyan_copy_service_submit_send. */
 BANYAN_API banyan_status banyan_copy_service_submit_recv(banyan_copy_service *service,
                                                          const DLTensor *tensor, int src_rank,
                                                          uint64_t task_id);
