@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import html
+import importlib.util
 import os
 import re
 import subprocess
@@ -113,6 +114,8 @@ class ReferenceTest(unittest.TestCase):
             self.assertRegex(text, r"class\s+TensorLike:\s+A tensor: an object with DLPack")
             language = (Path(folder) / "banyan/language.html").read_text()
             self.assertIn('id="CollectiveProgram.simulate"', language)
+            if importlib.util.find_spec("torch") is not None:
+                self.assertIn('id="reshard"', (Path(folder) / "banyan/torch.html").read_text())
 
 
 if __name__ == "__main__":

@@ -280,6 +280,7 @@ class Reshard:
         min_split_bytes: int = 0,
         max_staging_bytes: int = 0,
         checksums: bool = False,
+        progress: bool | Callable[[int, int], object] | None = True,
         timeout: float | None = None,
     ) -> None:
         """Plan. Collective; moves nothing."""
@@ -330,6 +331,7 @@ class Reshard:
             transform=transform,
             max_staging_bytes=max_staging_bytes,
             checksums=checksums,
+            progress=progress,
             timeout=timeout,
         )
 
@@ -446,6 +448,7 @@ def reshard(
     min_split_bytes: int = 0,
     max_staging_bytes: int = 0,
     checksums: bool = False,
+    progress: bool | Callable[[int, int], object] | None = True,
     timeout: float | None = None,
     keep: bool = True,
     stream: Any = None,
@@ -478,6 +481,7 @@ def reshard(
         "min_split_bytes": min_split_bytes,
         "max_staging_bytes": max_staging_bytes,
         "checksums": checksums,
+        "progress": progress,
         "timeout": timeout,
     }
 
