@@ -5,9 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <banyan/rules.h>
+
 #include "cli/text.h"
 #include "core/nearest.h"
 #include "core/status.h"
+#include "core/text/escape.h"
 
 static bool job_spec_refused(const char *who, const char *option)
 {
@@ -196,6 +199,37 @@ static banyan_status skip_one(banyan_model *model, const char *pattern)
     return banyan_error_set(BANYAN_ERR_INVALID, "no tensor of the model fits \"%s\"%s%s%s", pattern,
                             search.nearest ? " (did you mean " : "",
                             search.nearest ? search.nearest : "", search.nearest ? "?)" : "");
+}
+
+banyan_status job_spec_left_out(const job_spec *spec, size_t *count, const char **first)
+{
+    *count = 0;
+    for (size_t i = 0; !spec->to_file && i < banyan_model_tensor_count(spec->model); i++) {
+        banyan_rules_verdict verdict;
+        char text[1024];
+        banyan_status status = banyan_rules_explain(spec->rules, spec->model, spec->to.packing, i,
+                                                    &verdict, text, sizeof text);
+        if (status != BANYAN_OK)
+            return status;
+        if (verdict == BANYAN_RULES_SKIPPED && (*count)++ == 0)
+            *first = banyan_model_tensor(spec->model, i)->name;
+    }
+    return BANYAN_OK;
+}
+
+banyan_status job_spec_print_left_out(const job_spec *spec)
+{
+    const char *first;
+    size_t count;
+    char name[1024 * ESCAPE_GROWTH];
+    bool by_packing = strcmp(spec->to.packing, "hf") != 0;
+    banyan_status status = job_spec_left_out(spec, &count, &first);
+    if (status == BANYAN_OK && count > 0)
+        printf("left out %zu tensor%s, by %s%s%s%s: %s%s\n", count, count == 1 ? "" : "s",
+               spec->skip ? "--skip" : "", spec->skip && by_packing ? " and " : "",
+               by_packing ? "packing=" : "", by_packing ? spec->to.packing : "",
+               escape_controls(first, name, sizeof name), count > 1 ? ", …" : "");
+    return status;
 }
 
 banyan_status skip_tensors(banyan_model *model, const char *patterns)

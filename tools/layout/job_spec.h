@@ -43,6 +43,13 @@ const char *job_spec_from(const job_spec *spec);
 #define JOB_SPEC_TITLE_BYTES 1024
 const char *job_spec_title(const job_spec *spec, char text[JOB_SPEC_TITLE_BYTES]);
 
+/* Count the model's tensors that the destination leaves out: those of --skip, and those that its
+ * packing does not have. `*first` is the name of one of them. */
+banyan_status job_spec_left_out(const job_spec *spec, size_t *count, const char **first);
+
+/* Print a line about them, if there are any. */
+banyan_status job_spec_print_left_out(const job_spec *spec);
+
 /* Leave out the tensors that fit one of the patterns, which commas separate. INVALID for a pattern
  * that no tensor fits: it is probably misspelt. */
 banyan_status skip_tensors(banyan_model *model, const char *patterns);

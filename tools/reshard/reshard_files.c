@@ -79,6 +79,8 @@ static banyan_status reshard_files_report(const reshard_job *job, const move *mo
 {
     double seconds[STAGES];
     uint64_t read_bytes, written_bytes;
+    size_t left_out;
+    const char *first;
     char title[JOB_SPEC_TITLE_BYTES], texts[5][TEXT_NUMBER_BYTES];
     RETURN_IF_FAILED(measure_durations(moved->world, stages, STAGES, seconds));
     RETURN_IF_FAILED(
@@ -86,21 +88,23 @@ static banyan_status reshard_files_report(const reshard_job *job, const move *mo
     RETURN_IF_FAILED(
         reshard_files_sum(moved->world, banyan_layout_bytes(moved->destination), &written_bytes));
     if (moved->rank == 0 && job->json)
+        RETURN_IF_FAILED(job_spec_left_out(&job->spec, &left_out, &first));
+    if (moved->rank == 0 && job->json)
         return json_print(json_pack(
-            "{s:s, s:s, s:s, s:b, s:i, s:s, s:b, s:I, s:f, s:f, s:I, s:f}", "in",
+            "{s:s, s:s, s:s, s:b, s:i, s:s, s:b, s:I, s:I, s:f, s:f, s:I, s:f}", "in",
             job->spec.model_path, "from", job_spec_from(&job->spec), "to", job->spec.to_text,
             "disjoint", (int)job->spec.disjoint, "ranks", job->spec.ranks, "backend",
-            banyan_copy_service_name(moved->service), "joined", (int)job->join, "read_bytes",
-            (json_int_t)read_bytes, "read_seconds", seconds[READING], "move_seconds",
-            seconds[MOVING], "written_bytes", (json_int_t)written_bytes, "write_seconds",
-            seconds[WRITING]));
+            banyan_copy_service_name(moved->service), "joined", (int)job->join, "left_out",
+            (json_int_t)left_out, "read_bytes", (json_int_t)read_bytes, "read_seconds",
+            seconds[READING], "move_seconds", seconds[MOVING], "written_bytes",
+            (json_int_t)written_bytes, "write_seconds", seconds[WRITING]));
     if (moved->rank == 0)
         printf("%s (%s)\nread %s in %s, moved it in %s, wrote %s in %s\n",
                job_spec_title(&job->spec, title), banyan_copy_service_name(moved->service),
                text_bytes(read_bytes, texts[0]), text_seconds(seconds[READING], texts[1]),
                text_seconds(seconds[MOVING], texts[2]), text_bytes(written_bytes, texts[3]),
                text_seconds(seconds[WRITING], texts[4]));
-    return BANYAN_OK;
+    return moved->rank == 0 ? job_spec_print_left_out(&job->spec) : BANYAN_OK;
 }
 
 static banyan_status move_files(const reshard_job *job, int rank, move *moved)

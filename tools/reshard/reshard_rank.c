@@ -387,6 +387,8 @@ static banyan_status reshard_report(const struct run *run)
         RETURN_IF_FAILED(json_print(json_of(run)));
     else
         reshard_report_print_table(run);
+    if (!run->job->json)
+        RETURN_IF_FAILED(job_spec_print_left_out(&run->job->spec));
     if (!out_file_flush_stdout())
         return banyan_error_set(BANYAN_ERR_SYSTEM, "cannot write to stdout: %s", strerror(errno));
     return BANYAN_OK;

@@ -20,6 +20,7 @@ import safetensors
 import small_model
 
 BANYAN = pathlib.Path(os.environ["BANYAN_BUILD"]) / "bin/banyan"
+MODELS = pathlib.Path(__file__).resolve().parents[2] / "data/models"
 
 
 class Files(unittest.TestCase):
@@ -78,6 +79,31 @@ class Files(unittest.TestCase):
         report = json.loads(self.reshard("--to", "tp=1", "--join", "--json", source=saved).stdout)
         self.assertEqual((report["from"], report["joined"], report["written_bytes"]),
                          ("as saved", True, whole))
+
+    def test_tensors_that_the_packing_lacks_are_counted(self):
+        kept = json.loads((MODELS / "qwen3-next.json").read_text())
+        tensors = {name: (of["dtype"], of["shape"],
+                          bytes(safetensors.BYTES[of["dtype"]] * math.prod(of["shape"])))
+                   for name, of in kept["tensors"].items()}
+        folder = self.folder / "drafting"
+        safetensors.write_folder(folder, tensors, 1)
+        (folder / "config.json").write_text(json.dumps(kept["config"]))
+        drafts = sum(name.startswith("mtp.") for name in tensors)
+        for options, by in ((["--to", "packing=vllm"], "packing=vllm"),
+                            (["--to", "tp=2", "--skip", "mtp.**"], "--skip"),
+                            (["--to", "packing=vllm", "--skip", "mtp.fc.weight"],
+                             "--skip and packing=vllm")):
+            with self.subTest(options=options):
+                self.out = self.folder / f"out {by}"
+                done = self.reshard(*options, source=folder)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                self.assertRegex(done.stdout,
+                                 rf"\nleft out {drafts} tensors, by {by}: mtp\.\S+, …\n$")
+        self.out = self.folder / "counted"
+        report = json.loads(self.reshard("--to", "packing=vllm", "--json", source=folder).stdout)
+        self.assertEqual(report["left_out"], drafts)
+        self.out = self.folder / "whole"
+        self.assertNotIn("left out", self.reshard("--to", "tp=2", source=folder).stdout)
 
     def test_each_rank_writes_its_tensors(self):
         done = self.reshard("--from", "tp=1", "--to", "tp=2,pp=2", "--disjoint")
