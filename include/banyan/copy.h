@@ -101,10 +101,10 @@ typedef struct banyan_copy_options {
     bool optimal_rounds; /* pipeline: fewest rounds, by edge colouring; false: by rotation */
     DLDevice device;     /* GPU of all tensors of this rank; zero-initialized: the host */
     uint64_t timeout_ns; /* of every wait of its calls (world.h); 0: the world's */
-    /* NULL, or called by the thread of a run that takes more than 0.1 s: ten times a second, and at
-     * its end. This rank has moved `done_bytes` of the `total_bytes` that it sends, receives or
-     * copies in the batch. "direct" and "pipeline" call it, on the host. A reshard runs a batch for
-     * each of its waves. */
+    /* NULL, or called by the thread of a run that takes more than 0.1 s: at most ten times a
+     * second, and at its end. `done_bytes` of the `total_bytes` that this rank sends, receives or
+     * copies in the batch are moved. "direct" and "pipeline" call it, on the host. A reshard runs a
+     * batch for each of its waves. */
     void (*progress)(void *context, uint64_t done_bytes, uint64_t total_bytes);
     void *context; /* passed to `progress` */
 } banyan_copy_options;
@@ -248,9 +248,8 @@ BANYAN_API banyan_status banyan_copy_service_submit_send(banyan_copy_service *se
                                                          const DLTensor *tensor, int dest_rank,
                                                          uint64_t task_id);
 
-/* Queue the receive of a tensor from `src_rank`. The tensors that a batch receives must not overlap
- * each other, nor tensors that it sends; this is not checked. A tensor with stride 0 is INVALID,
- * too. Otherwise as banyan_copy_service_submit_send. */
+/* Queue the receive of a tensor from `src_rank`. A tensor with stride 0 is INVALID, too. Otherwise
+ * as banyan_copy_service_submit_send. */
 BANYAN_API banyan_status banyan_copy_service_submit_recv(banyan_copy_service *service,
                                                          const DLTensor *tensor, int src_rank,
                                                          uint64_t task_id);

@@ -307,18 +307,16 @@ class Progress {
     Calls calls;
 };
 
-/* The progress of an object's calls that may take long: a bar is made at the first report of a
- * call. The constructor finds out whether there is a terminal or a notebook. */
+/* The progress of calls that may take long: a bar is made at the first report of a call. */
 class LateProgress {
   public:
     LateProgress(nb::object argument, const char *what, bool bytes)
-        : argument(argument), what(what), bytes(bytes),
-          wanted(Progress(argument, what, bytes).is_wanted())
+        : argument(argument), what(what), bytes(bytes)
     {
     }
 
-    /* False if reports would do nothing; C need not make them then. */
-    bool is_wanted() const { return wanted; }
+    /* False if reports would do nothing. */
+    bool is_wanted() const { return argument.is_valid() && nb::cast<bool>(nb::bool_(argument)); }
     /* Called by C, without the interpreter's lock. */
     template <typename Done, typename Total> void report(Done done, Total total)
     {
@@ -351,7 +349,7 @@ class LateProgress {
   private:
     nb::object argument;
     const char *what;
-    bool bytes, wanted;
+    bool bytes;
     std::unique_ptr<Progress> call;
     Calls calls;
 };

@@ -153,16 +153,21 @@ static void run_service(CopyService &service, nb::handle stream)
     end.raise();
 }
 
-static std::shared_ptr<Schedule> prepare(std::shared_ptr<CopyService> service)
+static std::shared_ptr<Schedule> prepare(std::shared_ptr<CopyService> service, bool keep)
 {
     require_open(*service, "the copy service");
     auto schedule = std::make_shared<Schedule>();
     schedule->world = service->world;
     schedule->service = service;
+    if (!keep && banyan_copy_service_device(service->handle).device_type == kDLCUDA)
+        throw nb::value_error("keep=False: peers map the tensors of a GPU until the schedule is "
+                              "closed, so they must be kept");
     schedule->tensors.swap(service->queued);
     schedule->like = std::move(service->like);
     drive(*service->world,
           [&] { return banyan_copy_service_prepare(service->handle, &schedule->handle); });
+    if (!keep)
+        schedule->tensors.clear();
     return adopt(schedule);
 }
 
@@ -249,9 +254,11 @@ void bind_copy(nb::module_ &m)
              nb::sig("def run(self, *, stream: banyan.StreamLike = None) -> None"),
              "Move everything that is queued, and wait for it. The queue is empty afterwards. "
              "Collective, also for ranks without operations.")
-        .def("prepare", prepare,
+        .def("prepare", prepare, nb::kw_only(), "keep"_a = true,
+             nb::sig("def prepare(self, *, keep: bool = True) -> Schedule"),
              "Make a schedule of everything that is queued. The queue is empty afterwards. "
-             "Collective.")
+             "``keep`` False: the schedule does not keep the tensors. In every run there must be "
+             "tensors of these shapes at their addresses. On the host alone. Collective.")
         .def("check",
              [](CopyService &s) {
                  require_open(s, "the copy service");

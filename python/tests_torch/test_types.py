@@ -1,4 +1,4 @@
-"""The type checker is content with banyan.torch, beside PyTorch's own types."""
+"""mypy accepts banyan.torch and the integrations, beside PyTorch's own types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ class Types(unittest.TestCase):
     def test_mypy(self) -> None:
         package = Path(banyan.__file__).parent
         done = subprocess.run(
-            [sys.executable, "-m", "mypy", "--strict", str(package / "torch")],
+            [
+                sys.executable,
+                "-m",
+                "mypy",
+                "--strict",
+                str(package / "torch"),
+                str(package / "integrations"),
+            ],
             cwd=Path(__file__).resolve().parents[2],
             env=os.environ | {"MYPYPATH": str(package.parent)},
             capture_output=True,

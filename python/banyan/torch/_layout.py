@@ -25,7 +25,7 @@ StateLike: TypeAlias = Mapping[str, Any] | nn.Module | None
 Rename: TypeAlias = Mapping[str, str] | Callable[[str], str] | None
 
 _PLAIN = frozenset((Tensor, nn.Parameter, nn.Buffer))
-_MAX_AXES, _MAX_DIMS = 4, 8
+_MAX_AXES = 4
 
 
 def _plain(where: str, tensor: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ def _plain(where: str, tensor: Tensor) -> Tensor:
 
 
 def _require_movable(where: str, tensor: Tensor) -> None:
-    """Raise unless Banyan has tensors of this kind, type, device and number of dimensions."""
+    """Raise unless Banyan has tensors of this kind, type and device."""
     if tensor.layout != torch.strided:
         raise Unsupported(f"{where} is sparse ({tensor.layout}): make it dense, or skip it")
     try:
@@ -49,8 +49,6 @@ def _require_movable(where: str, tensor: Tensor) -> None:
         raise Unsupported(
             f"{where} has the type {tensor.dtype}, which Banyan lacks: skip it"
         ) from None
-    if tensor.dim() > _MAX_DIMS:
-        raise Unsupported(f"{where} has {tensor.dim()} dimensions, but at most {_MAX_DIMS} work")
     if tensor.device.type not in ("cpu", "cuda"):
         raise Unsupported(
             f"{where} is on the device {tensor.device}: only cpu and cuda are possible"
@@ -223,7 +221,7 @@ def describe(
                 grid = grids[key] = _grid(state.where(i), spec, ranks, rank)
             if grid.rank < 0:
                 continue
-        kind = local.layout, local.dtype, local.device, local.dim()
+        kind = local.layout, local.dtype, local.device
         if kind not in movable:
             _require_movable(state.where(i), local)
             movable.add(kind)

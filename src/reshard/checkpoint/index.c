@@ -137,12 +137,7 @@ static banyan_status index_read_file(json_path *path, const json_t *member, chec
     if (!index_is_inside(name))
         return json_path_fail(path, "has file \"%s\", which is not in this folder", name);
     const char *kept = names_keep(&index->names, name);
-    uint64_t known;
-    if (map_get_string(&index->by_file, name, &known))
-        return json_path_fail(path, "has file \"%s\", which files[%" PRIu64 "] has too", name,
-                              known);
-    RETURN_IF_NO_MEMORY(kept && map_put_string(&index->by_file, kept, index->files.count) &&
-                        array_push(&index->files, kept));
+    RETURN_IF_NO_MEMORY(kept && array_push(&index->files, kept));
     RETURN_IF_FAILED(index_boxes_read(path, member, index->files.count - 1, &index->names,
                                       &index->boxes, &declared));
     RETURN_IF_NO_MEMORY(array_push(&index->declares, declared));
@@ -209,7 +204,6 @@ void checkpoint_index_free(checkpoint_index *index)
     array_free(&index->pieces);
     array_free(&index->boxes);
     map_free(&index->by_name);
-    map_free(&index->by_file);
     facts_free(&index->facts);
     names_free(&index->names);
 }

@@ -61,8 +61,7 @@ typedef struct checkpoint_index {
     index_boxes boxes;
     facts facts; /* of the saved layout; none in older folders */
     names names;
-    hash_map by_name; /* global tensors */
-    hash_map by_file;
+    hash_map by_name;
 } checkpoint_index;
 
 /* Parse an index. FORMAT names the place of an error: boxes out of their tensors, files out of the

@@ -235,14 +235,11 @@ static banyan_status parse_read_experts(rules_parser *parser, const rules_line *
     return BANYAN_OK;
 }
 
-/* layers KEY. The first line counts: a file's own stands above what it includes. */
+/* layers KEY */
 static banyan_status parse_read_layers(rules_parser *parser, const rules_line *line)
 {
-    const char *key = NULL;
-    RETURN_IF_FAILED(rules_keep_word(parser, line, 1, &key));
-    if (!parser->rules->layer_fact)
-        parser->rules->layer_fact = key;
-    return rules_line_end(line, 2);
+    RETURN_IF_FAILED(rules_line_end(line, 2));
+    return rules_keep_word(parser, line, 1, &parser->rules->layer_fact);
 }
 
 static banyan_status read_pattern(rules_parser *parser, const rules_line *line)

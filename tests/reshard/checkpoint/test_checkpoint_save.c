@@ -599,8 +599,6 @@ static void indexes_that_lie_are_refused_with_their_place(void **state)
         {INDEX("/m", ""), "not in this folder", BANYAN_ERR_FORMAT},
         {INDEX("a//m", ""), "not in this folder", BANYAN_ERR_FORMAT},
         {INDEX("a/..", ""), "not in this folder", BANYAN_ERR_FORMAT},
-        {INDEX(GOOD "\",\"pieces\":[]},{\"file\":\"" GOOD, ""),
-         "files[1] has file \"" GOOD "\", which files[0] has too", BANYAN_ERR_FORMAT},
         {INDEX("none", ""), "none", BANYAN_ERR_NOT_FOUND},
         {INDEX(GOOD, ""), "no file has box [0:4, 0:6] of tensor w", BANYAN_ERR_INVALID},
         {INDEX(GOOD, PIECE("l", "w", "[0,0]", "[4,5]", "[0,0]", "[0,1]")),

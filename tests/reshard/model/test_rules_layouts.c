@@ -224,43 +224,6 @@ static void a_fused_tensor_lacks_no_part(void **state)
     banyan_model_destroy(model);
 }
 
-static void no_layer_is_missing(void **state)
-{
-    (void)state;
-    standin made = standin_begin();
-    standin_add(&made, "BF16", 2, 0, "l.1.a");
-    standin_add(&made, "BF16", 2, 0, "l.900000000.a");
-    banyan_model *model = standin_load(&made);
-    const char *rules = "l.{layer}.a\n";
-    EXPECT(model, rules, "", 0, "l.1.a", 0, 1);
-    rules = "layers n\nlayers m\nl.{layer}.a\n";
-    expect_refused(model, rules, "",
-                   "the model has no tensor of layer 0, and has layer "
-                   "900000000");
-    /* A tensor that is left out still shows its layer. */
-    size_t count;
-    CHECK_OK(banyan_model_skip(model, "l.1.a", &count));
-    expect_refused(model, rules, "",
-                   "the model has no tensor of layer 0, and has layer "
-                   "900000000");
-    banyan_model_destroy(model);
-    made = standin_begin();
-    standin_add(&made, "BF16", 2, 0, "l.0.a");
-    standin_add(&made, "BF16", 2, 0, "l.1.a");
-    model = standin_load(&made);
-    EXPECT(model, rules, "", 0, "l.1.a", 0, 1);
-    CHECK_OK(banyan_model_skip(model, "l.0.a", &count));
-    EXPECT(model, rules, "", 0, "l.1.a", 0, 1);
-    banyan_model_destroy(model);
-    made = standin_begin();
-    standin_add(&made, "BF16", 2, 0, "l.0.a");
-    standin_config(&made, "{\"n\": 2, \"m\": 3}");
-    model = standin_load(&made);
-    expect_refused(model, rules, "",
-                   "the model has no tensor of layer 1, and n is 2 in config.json");
-    banyan_model_destroy(model);
-}
-
 static void skips_and_renames_are_of_one_packing(void **state)
 {
     (void)state;
@@ -466,7 +429,6 @@ int main(void)
         cmocka_unit_test(halves_and_once),
         cmocka_unit_test(a_computed_tensor_is_left_alone_once_its_source_is_left_out),
         cmocka_unit_test(a_fused_tensor_lacks_no_part),
-        cmocka_unit_test(no_layer_is_missing),
         cmocka_unit_test(skips_and_renames_are_of_one_packing),
         cmocka_unit_test(layers_behind_all_others_are_on_the_last_stage),
         cmocka_unit_test(layers_behind_all_others_are_no_guess),

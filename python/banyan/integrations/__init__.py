@@ -1,0 +1,1 @@
+"""Banyan inside other systems: one package each, imported by its users alone."""
