@@ -126,7 +126,7 @@ static void start_with_a_rank_that_fails(int rank, int count, const banyan_uniqu
     CHECK(time(NULL) - begun < 30, "the other ranks waited");
     CHECK_OK(banyan_world_barrier(world));
     CHECK_FAILS(banyan_copy_service_open(world, "pipeline", &options, &service),
-                BANYAN_ERR_UNSUPPORTED, "an earlier call of NVSHMEM has not ended well");
+                BANYAN_ERR_UNSUPPORTED, "an earlier call of NVSHMEM failed or did not return");
     CHECK_OK(banyan_world_close(world));
 }
 
