@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -30,6 +32,22 @@ class Types(unittest.TestCase):
             capture_output=True,
             text=True,
         )
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    @unittest.skipUnless(importlib.util.find_spec("basedpyright"), "basedpyright is not installed")
+    def test_pyright(self) -> None:
+        package = Path(banyan.__file__).parent
+        config = {
+            "include": [str(package / "torch")],
+            "extraPaths": [str(package.parent)],
+            "pythonVersion": "3.10",
+            "typeCheckingMode": "standard",
+        }
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump(config, file)
+            file.flush()
+            words = [sys.executable, "-m", "basedpyright", "--pythonpath", sys.executable]
+            done = subprocess.run([*words, "--project", file.name], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 

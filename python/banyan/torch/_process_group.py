@@ -32,6 +32,10 @@ def _base() -> Any:
 _Base = _base()
 
 
+#: Its own type hides the arguments of methods.
+_outside_graphs: Any = torch.compiler.disable
+
+
 class ProcessGroupBanyan(_Base):  # type: ignore[misc, valid-type]
     """A group of ranks whose collectives Banyan runs.
 
@@ -86,7 +90,7 @@ class ProcessGroupBanyan(_Base):  # type: ignore[misc, valid-type]
         self.world.abort("the process group was aborted")
 
     # A collective of the group is no part of a graph.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @_outside_graphs  # type: ignore[untyped-decorator]
     def _work(
         self, call: Callable[[], object], used: Iterable[Tensor], result: Any, opts: Any
     ) -> Any:
