@@ -143,6 +143,24 @@ class Dropped(unittest.TestCase):
         self.assertIn(f'the packing "vllm_mtp" has none of the model\'s {len(kept["tensors"])} '
                       "tensors", self.refuse(kept, None, "vllm_mtp"))
 
+    def test_formats_without_rules_are_refused(self):
+        kept = self.read("llama3")
+        for style, suffixes in {"awq": ["qweight", "qzeros", "scales"],
+                                "compressed": ["weight", "weight_scale"],
+                                "lora": ["weight", "lora_A.weight", "lora_B.weight"]}.items():
+            tensors = {}
+            for name, tensor in kept["tensors"].items():
+                names = [name]
+                if name.endswith("_proj.weight"):
+                    names = [name[:-len("weight")] + suffix for suffix in suffixes]
+                tensors |= dict.fromkeys(names, tensor)
+            for packing in ["hf", *PACKINGS]:
+                if packing == "vllm_mtp":
+                    continue
+                with self.subTest(style=style, packing=packing):
+                    self.assertRegex(self.refuse({**kept, "tensors": tensors}, None, packing),
+                                     "no rule matches the names of|it needs a tensor")
+
     def test_the_check_of_rules_names_missing_tensors(self):
         kept = self.read("qwen3-moe")
         missing = "model.layers.1.mlp.experts.4.up_proj.weight"
