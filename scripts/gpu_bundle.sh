@@ -23,6 +23,7 @@ if [[ -d $build/python/banyan ]]; then
     mkdir "$out/python"
     cp -rL "$build/python/banyan" "$out/python/"
     cp -r "$source/python/tests" "$source/python/tests_torch" "$out/python/"
+    cp -r "$source/docs" "$source/examples" "$out/" # tests run the programs of the pages
     find "$out/python" -name __pycache__ -prune -exec rm -r {} +
     packages=("$out"/python/banyan/_core*.so)
 fi

@@ -1,5 +1,6 @@
 #include "support/proof.h"
 
+#include "plan/plan.h"
 #include "support/test.h"
 
 static banyan_check_report *check(const banyan_plan *plan)
@@ -26,7 +27,9 @@ void proof_demand(const banyan_plan *plan, const char *name)
     char *text;
     CHECK_OK(banyan_check_report_print(report, name, false, &text));
     CHECK(banyan_check_report_is_sound(report), "%s", text);
-    CHECK(strlen(banyan_check_report_limits(report)) == 0, "%s",
+    /* The outputs of a custom collective without expected contents are the test's to compare. */
+    bool has_outputs = plan->collective != BANYAN_CUSTOM || plan->expected;
+    CHECK(!has_outputs || strlen(banyan_check_report_limits(report)) == 0, "%s",
           banyan_check_report_limits(report));
     free(text);
     banyan_check_report_destroy(report);

@@ -41,11 +41,15 @@ class MemoryPool:
         self._pool = _core._create_pool(self._memory)
         self._mem_pool: torch.cuda.MemPool | None = None
         if self.device.type == "cuda":
-            allocator = torch.cuda.memory.CUDAPluggableAllocator(
+            # A MemPool does not keep its allocator, which frees its blocks.
+            self._allocator: Any = torch.cuda.memory.CUDAPluggableAllocator(
                 _core.__file__, "banyan_pool_alloc", "banyan_pool_free"
             )
-            self._mem_pool = torch.cuda.MemPool(allocator.allocator())  # type: ignore[no-untyped-call]
+            self._mem_pool = self._new_mem_pool()
         self._finish = weakref.finalize(self, _close_quietly, self._pool)
+
+    def _new_mem_pool(self) -> torch.cuda.MemPool:
+        return torch.cuda.MemPool(self._allocator.allocator())
 
     @property
     def used_bytes(self) -> int:
@@ -74,11 +78,16 @@ class MemoryPool:
         """Free the memory. Collective. Raises BufferError while tensors lie in the pool."""
         if not self._memory.is_open:
             return
-        if self._mem_pool is not None:
+        if self._mem_pool is not None:  # the blocks that PyTorch keeps for later come back
             self._mem_pool = None
             torch.cuda.synchronize(self.device)
-            torch.cuda.empty_cache()  # the blocks of a pool that is gone come back
-        self._pool.close()
+            torch.cuda.empty_cache()
+        try:
+            self._pool.close()
+        except BufferError:
+            if self.device.type == "cuda":  # the pool stays usable
+                self._mem_pool = self._new_mem_pool()
+            raise
         self._collectives.communicator(self.device).unregister(self._memory)
         self._memory.close()
 
