@@ -279,10 +279,12 @@ banyan_status control_check(banyan_world *world)
 banyan_status control_fail_late_run(banyan_world *world, banyan_status status)
 {
     char own[CONTROL_RANK_BYTES];
+    if (status != BANYAN_ERR_TIMEOUT) /* runs that succeed take no lock */
+        return status;
     pthread_mutex_lock(&world->endpoint->reactor.lock);
     uint64_t ended_ns = world->context->ended_ns;
     pthread_mutex_unlock(&world->endpoint->reactor.lock);
-    if (status != BANYAN_ERR_TIMEOUT || ended_ns == 0)
+    if (ended_ns == 0)
         return status;
     return error_set(status, "%s, %.1f s before this run of %s", banyan_last_error(),
                      (double)(time_now_ns() - ended_ns) / 1e9, control_own_name(world, own));
