@@ -10,7 +10,7 @@ from ._errors import Invalid
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any, TypeAlias
 
     from ._core import Transform
@@ -69,7 +69,8 @@ class Reshard:
         """Service that moves the tensors."""
         self._sets: list[Tensors | None] = [None, None]
 
-    def _set(self, side: int, tensors: Side) -> Tensors | None:
+    def set_of(self, side: int, tensors: Side) -> Tensors | None:
+        """Return the set of tensors of the source (0) or the destination (1). Local."""
         layout, kept = self.layouts[side], self._sets[side]
         if tensors is None or isinstance(tensors, Tensors):
             return tensors
@@ -88,13 +89,13 @@ class Reshard:
         Tensors are given as mappings with the names of the layout's local tensors, as sequences in
         their order, or as Tensors. Collective.
         """
-        into = self._set(1, destination)
-        self.plan.execute(self._set(0, source), into, self.service, stream=stream)
+        into = self.set_of(1, destination)
+        self.plan.execute(self.set_of(0, source), into, self.service, stream=stream)
         return into
 
     def start(self, source: Side, destination: Side) -> Request:
         """Start a run on the host, and return its request. Collective."""
-        return self.plan.start(self._set(0, source), self._set(1, destination), self.service)
+        return self.plan.start(self.set_of(0, source), self.set_of(1, destination), self.service)
 
     def close(self) -> None:
         """Free the plan, the service and the sets. Local."""
@@ -129,6 +130,23 @@ def agree(world: World, call: Callable[[], bytes]) -> list[bytes]:
         if other[0] == 1:
             raise Invalid(f"rank {rank}: {other[1:].decode()}")
     return [other[1:] for other in words]
+
+
+#: Names of one side that an error lists, and those of them to which it adds the nearest name.
+_MAX_LISTED, _MAX_NEAREST = 200, 10
+
+
+def unmatched(what: str, names: Sequence[str], others: Sequence[str]) -> Iterator[str]:
+    """List the names that one side only has, with the nearest ones of the other side."""
+    import difflib
+
+    if names:
+        yield f"{len(names)} {what}:"
+    for i, name in enumerate(names[:_MAX_LISTED]):
+        near = difflib.get_close_matches(name, others, 1) if i < _MAX_NEAREST else []
+        yield f'  "{name}"' + (f' (nearest: "{near[0]}")' if near else "")
+    if len(names) > _MAX_LISTED:
+        yield f"  and {len(names) - _MAX_LISTED} more"
 
 
 def kept(world: World, fits: Callable[[Any], bool], plan: Callable[[], Any]) -> Any:

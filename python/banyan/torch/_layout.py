@@ -165,7 +165,6 @@ def _axes(where: str, spec: Any) -> list[int]:
 def _grid(where: str, spec: Any, ranks: Mapping[int, int], rank: int) -> Grid:
     """Read the mesh and the placements of a DTensor. ``ranks``: those of the world, by torch's."""
     axes = _axes(where, spec)
-    extents = [spec.mesh.shape[axis] for axis in axes]
     listed = spec.mesh.mesh.permute(axes).flatten().tolist()
     for one in listed:
         if one not in ranks:
@@ -173,22 +172,36 @@ def _grid(where: str, spec: Any, ranks: Mapping[int, int], rank: int) -> Grid:
                 f"{where}: rank {one} of its mesh is not one of the {len(ranks)} ranks of the world"
             )
     members = [ranks[one] for one in listed]
-    axes = [axis for axis, extent in zip(axes, extents, strict=True) if extent > 1] or axes[:1]
+    dims = [getattr(spec.placements[axis], "dim", None) for axis in axes]
     extents = [spec.mesh.shape[axis] for axis in axes]
-    if len(axes) > _MAX_AXES:
+    try:
+        return grid_of(members, extents, dims, rank)
+    except Unsupported as error:
+        raise Unsupported(f"{where}: {error}") from None
+
+
+def grid_of(
+    members: Sequence[int], extents: Sequence[int], dims: Sequence[int | None], rank: int
+) -> Grid:
+    """Return the grid of ranks of the world, in row-major order, in which axes divide dimensions.
+
+    A dimension None: the axis replicates.
+    """
+    kept = [axis for axis, extent in enumerate(extents) if extent > 1] or [0]
+    kept_extents = [extents[axis] for axis in kept]
+    if len(kept) > _MAX_AXES:
         raise Unsupported(
-            f"{where}: its mesh of {tuple(extents)} has {len(axes)} axes, but at most {_MAX_AXES} "
-            "are possible"
+            f"its mesh of {tuple(kept_extents)} has {len(kept)} axes, but at most {_MAX_AXES} are "
+            "possible"
         )
     placements: list[Placement] = [
-        Replicate() if isinstance(placement, TorchReplicate) else Shard(placement.dim)
-        for placement in (spec.placements[axis] for axis in axes)
+        Replicate() if dim is None else Shard(dim) for dim in (dims[axis] for axis in kept)
     ]
     place = members.index(rank) if rank in members else -1
     try:
-        mesh = Mesh.from_ranks(torch.tensor(members, device="cpu").view(extents))
+        mesh = Mesh.from_ranks(torch.tensor(members, device="cpu").view(kept_extents))
     except ValueError:  # uneven distances
-        return Grid(Mesh(extents), placements, place, False)
+        return Grid(Mesh(kept_extents), placements, place, False)
     return Grid(mesh, placements, -1 if place < 0 else rank, True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import gc
 import hashlib
@@ -19,12 +18,9 @@ from torch.distributed.tensor import DTensor
 
 from .. import Layout, Mismatch, NotFound, Request, ReshardPlan, Tensors, Transform, World
 from .. import Reshard as LayoutReshard
-from .._reshard import agree, kept
+from .._reshard import agree, kept, unmatched
 from ._layout import Entry, Rename, State, StateLike, build, describe, world_and_ranks
 from ._world import world as world_of
-
-#: Names of one side that an error lists, and those of them to which it adds the nearest name.
-_MAX_LISTED, _MAX_NEAREST = 200, 10
 
 
 def _matcher(patterns: Iterable[str]) -> Callable[[str], object]:
@@ -119,17 +115,6 @@ class _Names:
         return self._leaders.keys() | self._followers.keys()
 
 
-def _unmatched(what: str, names: Sequence[str], others: Sequence[str]) -> Iterator[str]:
-    """List the names that one side only has, with the nearest ones of the other side."""
-    if names:
-        yield f"{len(names)} {what}:"
-    for i, name in enumerate(names[:_MAX_LISTED]):
-        near = difflib.get_close_matches(name, others, 1) if i < _MAX_NEAREST else []
-        yield f'  "{name}"' + (f' (nearest: "{near[0]}")' if near else "")
-    if len(names) > _MAX_LISTED:
-        yield f"  and {len(names) - _MAX_LISTED} more"
-
-
 class _Match:
     """The names of both sides on all ranks, matched. Raises on all ranks, or on none."""
 
@@ -165,8 +150,8 @@ class _Match:
             raise NotFound(
                 "\n".join(
                     [
-                        *_unmatched("destination tensors are in no source", missing, unsent),
-                        *_unmatched("source tensors are in no destination", unsent, missing),
+                        *unmatched("destination tensors are in no source", missing, unsent),
+                        *unmatched("source tensors are in no destination", unsent, missing),
                         "give rename= or skip=, or strict=False to leave them out",
                     ]
                 )
