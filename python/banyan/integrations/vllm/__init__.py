@@ -1,0 +1,7 @@
+"""Banyan for vLLM: layouts of its parameters, learned from its own loader."""
+
+from __future__ import annotations
+
+from ._learn import learn
+
+__all__ = ["learn"]

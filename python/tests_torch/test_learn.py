@@ -1,0 +1,305 @@
+"""Layouts are learned from a model's own loader, or refused by name."""
+
+from __future__ import annotations
+
+import os
+import random
+import unittest
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from groups import banyan, torch
+
+from banyan.integrations._loader import Learned, learn
+from banyan.integrations._verify import random_tensor, verify
+
+BF16, F32 = torch.bfloat16, torch.float32
+Pairs = Iterable[tuple[str, torch.Tensor]]
+SEED = int(os.environ.get("TEST_SEED", "1"))
+
+
+class Model(torch.nn.Module):
+    """Parameters as engines have them, and a loader that fills them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, shape, dtype in (
+            ("qkv", (12, 4), BF16),
+            ("experts", (3, 8, 4), F32),
+            ("words", (10, 4), BF16),
+            ("decay", (6,), F32),
+            ("transposed", (4, 6), BF16),
+            ("scalar", (1,), F32),
+            ("untouched", (3,), F32),
+        ):
+            setattr(self, name, torch.nn.Parameter(torch.ones(shape, dtype=dtype)))
+        self.register_buffer("bias", torch.zeros(4))
+        self.register_buffer("cache", torch.zeros(4))
+
+    def load(self, pairs: Pairs) -> None:
+        for name, w in pairs:
+            if name == "q":
+                self.qkv.data[:4].copy_(w[4:8])
+            elif name == "k":
+                self.qkv.data.narrow(0, 4, 4).copy_(w.t())
+            elif name == "v":
+                self.qkv[8:] = w.view(2, 2, 4).flatten(0, 1)
+            elif name.startswith("expert"):
+                at = 0 if name.endswith("gate") else 4
+                self.experts.data[int(name[6])].narrow(0, at, 4).copy_(w.to(F32).contiguous())
+            elif name == "words":
+                self.words.data[:7].copy_(w)
+                self.words.data[7:].fill_(0.5)
+            elif name == "decay":
+                self.decay.data.copy_(w)
+                self.decay.data.copy_(-torch.exp(self.decay.float()))
+            elif name == "transposed":
+                self.transposed.data = torch.cat([w[:2], w[2:]]).t().clone()
+            elif name == "scalar":
+                self.scalar.data[0] = w
+            elif name == "bias":
+                self.bias.copy_(w)
+
+
+CHECKPOINT: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
+    "q": (BF16, (16, 4)),
+    "k": (BF16, (4, 4)),
+    "v": (BF16, (4, 4)),
+    **{f"expert{e}.{n}": (BF16, (4, 4)) for e in range(3) for n in ("gate", "up")},
+    "words": (BF16, (7, 4)),
+    "decay": (BF16, (6,)),
+    "transposed": (BF16, (6, 4)),
+    "scalar": (F32, ()),
+    "bias": (F32, (4,)),
+    "unused": (F32, (2,)),
+}
+
+
+def on_meta(model: Any) -> Any:
+    return model.to("meta")
+
+
+class Learning(unittest.TestCase):
+    def learn(self, model: Any = None) -> tuple[Any, Learned]:
+        model = model or Model()
+        return model, learn(model, model.load, CHECKPOINT)
+
+    def test_every_element_has_its_place(self) -> None:
+        _, learned = self.learn(on_meta(Model()))
+        layout = learned.layout
+        names = [local.name for local in layout.tensors]
+        pieces = {
+            (names[p.tensor], p.local_start): (p.name, str(p.box), p.dim_map) for p in layout.pieces
+        }
+        self.assertEqual(len(pieces), 15)
+        self.assertEqual(pieces["qkv", (0, 0)], ("q", "[4:8, 0:4]", (0, 1)))
+        self.assertEqual(pieces["qkv", (4, 0)], ("k", "[0:4, 0:4]", (1, 0)))
+        self.assertEqual(pieces["qkv", (8, 0)], ("v", "[0:4, 0:4]", (0, 1)))
+        self.assertEqual(pieces["experts", (2, 4, 0)], ("expert2.up", "[0:4, 0:4]", (1, 2)))
+        self.assertEqual(pieces["transposed", (0, 0)], ("transposed", "[0:2, 0:4]", (1, 0)))
+        self.assertEqual(pieces["transposed", (0, 2)], ("transposed", "[2:6, 0:4]", (1, 0)))
+        self.assertEqual(pieces["scalar", (0,)], ("scalar", "[]", ()))
+        maps = {p.name for p in layout.pieces if p.negative_exp}
+        self.assertEqual(maps, {"decay"})
+        half = torch.tensor([0.5], dtype=BF16).view(torch.uint8).tolist()
+        (padding,) = layout.padding
+        self.assertEqual((names[padding[0]], str(padding[1])), ("words", "[7:10, 0:4]"))
+        self.assertEqual(padding[2], bytes(half))
+        self.assertEqual([names[n] for n, _ in layout.left_alone], ["untouched"])
+        self.assertEqual(learned.left_alone, ("untouched", "cache"))
+        self.assertEqual(learned.unused, ("unused",))
+
+    def test_the_model_keeps_its_memory(self) -> None:
+        model = Model()
+        del model.transposed  # of which the loader replaces the memory
+        tensors = {n: t for n, t in CHECKPOINT.items() if n != "transposed"}
+        before = {name: t.clone() for name, t in model.state_dict().items()}
+        learn(model, model.load, tensors)
+        for name, tensor in model.state_dict().items():
+            self.assertTrue(torch.equal(tensor, before[name]), name)
+
+    def test_random_values_land_where_the_layout_says(self) -> None:
+        _, learned = self.learn(on_meta(Model()))
+        model = Model()
+        verify(model, model.load, CHECKPOINT, learned)
+
+    def test_a_reshard_gives_the_bytes_of_the_loader(self) -> None:
+        _, learned = self.learn(on_meta(Model()))
+        values = {n: random_tensor(n, *t) for n, t in CHECKPOINT.items()}
+        source = banyan.Layout()
+        for name, (dtype, shape) in CHECKPOINT.items():
+            source.add_piece(source.add_tensor(name, dtype, shape), name, shape)
+        loaded, sent = Model(), Model()
+        with torch.no_grad():
+            loaded.load((n, t.clone()) for n, t in values.items())
+        names = [local.name for local in learned.layout.tensors]
+        into = {n: t.detach() for n, t in sent.state_dict().items() if n in names}
+        with banyan.World() as world:
+            banyan.reshard(
+                values,
+                into,
+                world,
+                source_layout=source,
+                destination_layout=learned.layout,
+                transform=banyan.Cast(),
+            )
+        for name, tensor in loaded.state_dict().items():
+            close = 1e-6 if name == "decay" else 0  # torch may round exp to a neighbour
+            torch.testing.assert_close(into.get(name, tensor), tensor, rtol=close, atol=0)
+
+    def test_a_wrong_layout_is_noticed(self) -> None:
+        learned = self.learn(on_meta(Model()))[1]
+        model = Model()
+
+        def other(pairs: Pairs) -> None:
+            swapped = {"expert0.up": "expert0.gate", "expert0.gate": "expert0.up"}
+            model.load((swapped.get(n, n), t) for n, t in pairs)
+
+        with self.assertRaisesRegex(banyan.Corrupt, '"experts" .* does not hold "expert0.gate"'):
+            verify(model, other, CHECKPOINT, learned)
+
+
+class Refusing(unittest.TestCase):
+    def refused(
+        self, message: str, load: Callable[[Any, str, torch.Tensor], Any], **options: Any
+    ) -> None:
+        with self.assertRaisesRegex(banyan.Unsupported, message):
+            self.learn(load, **options)
+
+    def learn(self, load: Callable[[Any, str, torch.Tensor], Any], **options: Any) -> Learned:
+        model = torch.nn.Module()
+        model.w = torch.nn.Parameter(torch.zeros(4, 4))
+        model.small = torch.nn.Parameter(torch.zeros(4, 4, dtype=BF16))
+        checkpoint = {"a": (F32, (4, 4)), "b": (F32, (4, 4))}
+
+        def run(pairs: Pairs) -> None:
+            for name, tensor in pairs:
+                load(model, name, tensor)
+
+        return learn(model, run, checkpoint, **options)
+
+    def test_computed_values(self) -> None:
+        self.refused(
+            r'parameter "w" \[0:4, 0:4\]: the loader computes it \(mul of "a"\)',
+            lambda model, name, t: model.w.data.copy_(t * 2) if name == "a" else None,
+        )
+        self.refused(
+            r'"w" \[1:2, 0:4\]: the loader computes it \(mul_ of "a"\)',
+            lambda model, name, t: model.w.data.copy_(t)[1].mul_(3) if name == "a" else None,
+        )
+        self.refused(
+            r'"w" .* computes it from "b" \(float32 → exp → float32\)',
+            lambda model, name, t: model.w.data.copy_(t.exp()) if name == "b" else None,
+        )
+
+    def test_values_that_are_rounded_on_the_way(self) -> None:
+        self.refused(
+            r'"w" .* computes it from "a" \(float32 → bfloat16 → float32\)',
+            lambda model, name, t: model.w.data.copy_(t.to(BF16)) if name == "a" else None,
+        )
+
+    def test_values_that_decide(self) -> None:
+        self.refused('the loader reads values of "a"', lambda model, name, t: float(t[0, 0]) > 0)
+        self.refused(
+            'the loader computes nonzero of "a"', lambda model, name, t: model.w[t.nonzero()]
+        )
+        self.refused(
+            'it failed at "a" .*cannot be called on meta|it failed at "a"',
+            lambda model, name, t: t.numpy(),
+        )
+
+    def test_a_hole(self) -> None:
+        def load(model: Any, name: str, t: torch.Tensor) -> None:
+            if name == "a":
+                model.w.data[1:3].copy_(t[:2])
+
+        self.refused(r'parameter "w" \[0:1, 0:4\]: the loader fills it with nothing', load)
+        layout = self.learn(load, holes=["*w"]).layout
+        left = [(layout.tensors[n].name, str(box)) for n, box in layout.left_alone]
+        holes = [("w", "[0:1, 0:4]"), ("w", "[3:4, 0:4]"), ("small", "[0:4, 0:4]")]
+        self.assertEqual(sorted(left), sorted(holes))
+
+    def test_two_tensors_in_one_place(self) -> None:
+        def load(model: Any, name: str, t: torch.Tensor) -> None:
+            (model.w.data if name == "a" else model.w.data[2:]).copy_(t[: 4 if name == "a" else 2])
+
+        self.refused(r'"w": the loader writes "b" to \[2:4, 0:4\] over "a"', load)
+        pieces = self.learn(load, replaced=["w"]).layout.pieces
+        self.assertEqual(
+            [(p.name, str(p.box), p.local_start) for p in pieces],
+            [("a", "[0:2, 0:4]", (0, 0)), ("b", "[0:2, 0:4]", (2, 0))],
+        )
+
+    def test_integers_that_become_numbers(self) -> None:
+        model = torch.nn.Linear(2, 2, bias=False)
+        with self.assertRaisesRegex(banyan.Unsupported, r'from "a" \(int32 → float32\)'):
+            learn(
+                model,
+                lambda pairs: [model.weight.data.copy_(t) for _, t in pairs],
+                {"a": (torch.int32, (2, 2))},
+            )
+
+
+class Random(unittest.TestCase):
+    """Loaders of random views, held against what they do."""
+
+    def view(self, rng: random.Random, t: torch.Tensor) -> torch.Tensor:
+        for _ in range(rng.randint(0, 5)):
+            d = rng.randrange(t.ndim)
+            n = t.shape[d]
+            what = rng.choice(["transpose", "narrow", "unflatten", "flatten", "step", "unsqueeze"])
+            if what == "transpose":
+                t = t.transpose(d, rng.randrange(t.ndim))
+            elif what == "narrow":
+                start = rng.randrange(n)
+                t = t.narrow(d, start, rng.randint(1, n - start))
+            elif what == "unflatten":
+                inner = rng.choice([f for f in range(1, n + 1) if n % f == 0])
+                t = t.unflatten(d, (n // inner, inner))
+            elif what == "flatten" and d > 0:
+                t = t.flatten(d - 1, d)
+            elif what == "step" and n > 2:
+                t = t[(slice(None),) * d + (slice(rng.randrange(2), None, rng.randint(1, 3)),)]
+            elif what == "unsqueeze" and t.ndim < 6:
+                t = t.unsqueeze(d)
+        return t
+
+    def test_random_loaders(self) -> None:
+        shapes = [(2, 3, 4, 6), (6, 24), (144,), (12, 12), (3, 48), (24, 2, 3)]
+        pieces = 0
+        for number in range(200):
+            rng = random.Random(f"{SEED} {number}")
+            checkpoint = {n: (BF16, rng.choice(shapes)) for n in "abc"}
+            seed = rng.random()
+            shape = rng.choice([(3, 144), (6, 9, 8), (432,), (12, 36), (2, 216)])
+            is_transposed = len(shape) == 2 and rng.random() < 0.5
+
+            def load(model: Any, pairs: Pairs, seed: float = seed) -> None:
+                steps = random.Random(seed)
+                w = model.w.data
+                flat = (w if w.is_contiguous() else w.t()).view(-1)
+                at = 0
+                for _, tensor in pairs:
+                    source = self.view(steps, tensor)
+                    into = flat[at : at + source.numel()].view(source.shape)
+                    into.copy_(source.clone() if steps.random() < 0.3 else source)
+                    at += source.numel()
+                flat[at:].fill_(3)
+
+            def make(shape: Any = shape, is_transposed: bool = is_transposed) -> Any:
+                model = torch.nn.Module()
+                w = torch.zeros(shape, dtype=F32)
+                model.w = torch.nn.Parameter(w.t().contiguous().t() if is_transposed else w)
+                return model
+
+            model = make()
+            learned = learn(model, lambda pairs, m=model: load(m, pairs), checkpoint)
+            fresh = make()
+            verify(fresh, lambda pairs, m=fresh: load(m, pairs), checkpoint, learned)
+            pieces += len(learned.layout.pieces)
+        print(f"seed {SEED}: {pieces} pieces")
+        self.assertGreater(pieces, 5000)
+
+
+if __name__ == "__main__":
+    unittest.main()
