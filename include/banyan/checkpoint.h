@@ -33,6 +33,10 @@ typedef struct banyan_checkpoint_options {
      * out. */
     const char *small_files_from;
     uint64_t timeout_ns; /* of every wait of a save (world.h); 0: the world's */
+    /* A transform of banyan_cast_create, which lets a load fill tensors of other types among F32,
+     * F16 and BF16. NULL: types must be equal. */
+    const banyan_transform *transform;
+    int thread_count; /* of a load; 0: one for each processor of this process, at most 8 */
 } banyan_checkpoint_options;
 
 #define BANYAN_CHECKPOINT_OPTIONS_INIT BANYAN_INIT(banyan_checkpoint_options)
@@ -81,17 +85,33 @@ BANYAN_API int banyan_checkpoint_rank_count(const banyan_checkpoint *checkpoint)
 BANYAN_API void banyan_checkpoint_add_layout(const banyan_checkpoint *checkpoint, int rank,
                                              banyan_layout *layout);
 
-/* Fill every piece of a layout's tensors from the checkpoint, and their padding. `options` NULL
- * means the defaults; they provide the progress function. Local. Errors, before anything is filled:
+/* Fill every piece of a layout's tensors from the checkpoint, and their padding. The tensors may
+ * lie on GPUs, which must not use them meanwhile. `options` NULL means the defaults. Local.
+ *
+ * Only the layout's boxes are read: in the order of the files, by several threads, and in host
+ * memory straight into place. Where less than 4,096 bytes lie between two runs of a box, they are
+ * read too.
+ *
+ * The set is TORN from the first read on. It is WHOLE after success, and its version grows by 1.
+ *
+ * Errors, before anything is filled:
  * - INVALID: elements belong to no piece and are neither padding nor left alone
- *   (banyan_layout_check_as), a tensor is not in host memory, or two tensors share memory that
- *   would be filled with different elements.
+ *   (banyan_layout_check_as), or two tensors share memory that would be filled with different
+ *   elements.
  * - NOT_FOUND: the checkpoint lacks tensors; the message names them.
- * - MISMATCH: a tensor has another shape or type; the message has its name and both. */
+ * - MISMATCH: a tensor has another shape or type; the message has its name and both.
+ * - UNSUPPORTED: the transform is no cast.
+ *
+ * Errors, after which the set stays TORN: FORMAT (a file has changed since it was opened; the
+ * message has both sizes), SYSTEM, NO_MEMORY, ABORTED (banyan_interrupt_set). */
 BANYAN_API banyan_status banyan_checkpoint_load(const banyan_checkpoint *checkpoint,
                                                 const banyan_layout *layout,
                                                 banyan_tensors *tensors,
                                                 const banyan_checkpoint_options *options);
+
+/* Return the bytes of tensors that loads of this checkpoint have read from its files. Any thread.
+ */
+BANYAN_API uint64_t banyan_checkpoint_bytes_read(const banyan_checkpoint *checkpoint);
 
 /* ---- writing ---- */
 

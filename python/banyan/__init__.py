@@ -93,6 +93,7 @@ from ._errors import (
     Timeout,
     Unsupported,
 )
+from ._load import load_sharded
 from ._reshard import Reshard, reshard
 
 if TYPE_CHECKING:
@@ -200,6 +201,7 @@ __all__ = [
     "command",
     "compile_algorithm",
     "dtype_bytes",
+    "load_sharded",
     "plan_scale",
     "reshard",
     "tuned_parameters",

@@ -139,6 +139,7 @@ struct CopyService : Resource {
 
 struct Checkpoint : Resource {
     banyan_checkpoint *handle = nullptr;
+    std::string path;
 
     bool is_open() const override { return handle != nullptr; }
     banyan_status close() override

@@ -31,8 +31,8 @@ struct CheckpointOptions {
 static std::shared_ptr<Checkpoint> open_checkpoint(nb::object path)
 {
     auto checkpoint = std::make_shared<Checkpoint>();
-    std::string name = path_of(path);
-    work([&] { return banyan_checkpoint_open(name.c_str(), &checkpoint->handle); });
+    checkpoint->path = path_of(path);
+    work([&] { return banyan_checkpoint_open(checkpoint->path.c_str(), &checkpoint->handle); });
     return checkpoint;
 }
 
@@ -59,7 +59,8 @@ static std::vector<LocalTensor> tensors_of(const Checkpoint &c)
 }
 
 static void load(std::shared_ptr<Checkpoint> c, const Layout &layout,
-                 std::shared_ptr<Tensors> tensors, nb::object progress)
+                 std::shared_ptr<Tensors> tensors, std::shared_ptr<Transform> transform,
+                 int threads, nb::object progress)
 {
     require_open(*c, "the checkpoint");
     require_open(*tensors, "the set of tensors");
@@ -69,6 +70,8 @@ static void load(std::shared_ptr<Checkpoint> c, const Layout &layout,
         throw nb::value_error(
             ("tensors: the tensor \"" + tensors->read_only + "\" is read-only").c_str());
     CheckpointOptions options(progress, "reading");
+    options.options.transform = transform ? transform->handle : nullptr;
+    options.options.thread_count = threads;
     work([&] {
         return banyan_checkpoint_load(c->handle, layout.handle, tensors->handle, &options.options);
     });
@@ -137,6 +140,8 @@ void bind_checkpoint(nb::module_ &m)
             "path"_a);
     checkpoint
         .def_prop_ro("tensors", tensors_of, "Names, types and shapes, as a new list.")
+        .def_prop_ro("path", [](const Checkpoint &c) { return nb::steal(PyUnicode_DecodeFSDefault(c.path.c_str())); },
+                     nb::sig("def path(self) -> str"), "Path of the folder or file.")
         .def_prop_ro("rank_count",
                      [](const Checkpoint &c) {
                          require_open(c, "the checkpoint");
@@ -167,10 +172,21 @@ void bind_checkpoint(nb::module_ &m)
                  return layout;
              },
              "rank"_a, "Return the layout of what a rank of a saved folder saved.")
-        .def("load", load, "layout"_a, "tensors"_a, nb::kw_only(), "progress"_a.none() = true,
-             nb::sig("def load(self, layout: Layout, tensors: Tensors, *, " PROGRESS ") -> None"),
-             "Fill every piece of a layout's tensors, which are in host memory, and their padding. "
-             "Local.")
+        .def_prop_ro("bytes_read",
+                     [](const Checkpoint &c) {
+                         require_open(c, "the checkpoint");
+                         return banyan_checkpoint_bytes_read(c.handle);
+                     },
+                     "Bytes of tensors that loads have read from the files.")
+        .def("load", load, "layout"_a, "tensors"_a, nb::kw_only(), "transform"_a = nb::none(),
+             "threads"_a = 0, "progress"_a.none() = true,
+             nb::sig("def load(self, layout: Layout, tensors: Tensors, *, transform: Transform | "
+                     "None = None, threads: int = 0, " PROGRESS ") -> None"),
+             "Fill every piece of a layout's tensors, and their padding. Only what the layout has "
+             "is read.\n\n"
+             "``transform``: a Cast, with which types may differ. ``threads``: those that read; 0: "
+             "one for each processor, at most 8. Tensors on a GPU must not be in use. The set is "
+             "torn until the load has ended well. Local.")
         .def_static("write", write_file, "path"_a, "tensors"_a, nb::kw_only(),
                     "progress"_a.none() = true,
                     nb::sig("def write(path: banyan.PathLike, tensors: "

@@ -10,6 +10,7 @@ Importing it registers the backend "banyan" of ``torch.distributed``::
 from __future__ import annotations
 
 from ._layout import layout, local_tensors
+from ._load import load_sharded
 from ._ops import (
     all_gather,
     all_reduce,
@@ -34,6 +35,7 @@ __all__ = [
     "all_to_all",
     "broadcast",
     "layout",
+    "load_sharded",
     "local_tensors",
     "reduce_scatter",
     "register_backend",

@@ -7,7 +7,6 @@ import functools
 import gc
 import hashlib
 import json
-import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -18,24 +17,13 @@ from torch.distributed.tensor import DTensor
 
 from .. import Layout, Mismatch, NotFound, Request, ReshardPlan, Tensors, Transform, World
 from .. import Reshard as LayoutReshard
+from .._load import matcher
 from .._reshard import agree, kept, unmatched
 from ._layout import Entry, Rename, State, StateLike, build, describe, world_and_ranks
 from ._world import world as world_of
 
 
-def _matcher(patterns: Iterable[str]) -> Callable[[str], object]:
-    """Return a function that finds the names that match a pattern, as the skip of a plan does."""
-    if isinstance(patterns, str):
-        raise TypeError("skip: a list of patterns is needed, not a string")
-    wild = {"*": "[^.]*", "**": ".*"}
-    texts = [
-        "".join(wild.get(part, re.escape(part)) for part in re.split(r"(\*\*|\*)", pattern))
-        for pattern in patterns
-    ]
-    return re.compile("|".join(texts), re.DOTALL).fullmatch if texts else lambda _: False
-
-
-def _divide(entries: Iterable[Entry], state: State) -> list[list[Entry]]:
+def divide(entries: Iterable[Entry], state: State) -> list[list[Entry]]:
     """Divide the entries into sets of equal tensors in the same memory, such as tied weights."""
     found: dict[object, list[Entry]] = {}
     for one in entries:
@@ -207,7 +195,7 @@ class _Side:
         self.names, self.specs = state.names, state.specs
         self._is_source = state.side == "source"
         entries = describe(state, ranks, rank, skip)
-        self._ties = _divide(entries, state)
+        self._ties = divide(entries, state)
         # Empty shards tell nothing about names in the same memory.
         held = [one.name for one in entries if one.address]
         self.listed = held, [[one.name for one in tied] for tied in self._ties if len(tied) > 1]
@@ -240,6 +228,15 @@ class _Side:
         return self.listed == other.listed and self.places.keys() == other.places.keys()
 
 
+def count_changes(tensors: Sequence[torch.Tensor]) -> None:
+    """Count a change in the versions by which autograd finds tensors that were changed."""
+    changed = [*tensors, *(one._local_tensor for one in tensors if isinstance(one, DTensor))]
+    try:
+        torch.autograd.graph.increment_version(changed)
+    except RuntimeError:  # inference tensors have no versions
+        torch.autograd.graph.increment_version([t for t in changed if not t.is_inference()])
+
+
 class Reshard:
     """A reshard between two state dicts: planned once, and run as often as you like.
 
@@ -270,7 +267,7 @@ class Reshard:
     ) -> None:
         """Plan. Collective; moves nothing."""
         self.world, self._ranks = world_and_ranks(group, world, ranks)
-        self._rename, self._skip = rename, _matcher(skip)
+        self._rename, self._skip = rename, matcher(skip)
         self.key: object = None  # by which `reshard` finds it
         self._sides: list[_Side] = []
         device, listed = None, b""
@@ -372,13 +369,7 @@ class Reshard:
         return states
 
     def _count(self, state: State) -> None:
-        """Count a change in the versions by which autograd finds tensors that were changed."""
-        changed = [state.tensors[i] for i in self._sides[1].order]
-        changed += [one._local_tensor for one in changed if isinstance(one, DTensor)]
-        try:
-            torch.autograd.graph.increment_version(changed)
-        except RuntimeError:  # inference tensors have no versions
-            torch.autograd.graph.increment_version([t for t in changed if not t.is_inference()])
+        count_changes([state.tensors[i] for i in self._sides[1].order])
 
     def run(self, states: Sequence[State], stream: Any = None) -> Tensors:
         """Run with state dicts that fit. Collective."""

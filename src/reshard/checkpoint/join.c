@@ -55,7 +55,16 @@ static banyan_status fill_buffer(const struct join *join, size_t t, const banyan
                        .ndim = slab->ndim,
                        .dtype = join->model.index.tensors.data[t].dtype,
                        .shape = extent};
-    return saved_model_copy(&join->model, t, &piece, &buffer);
+    banyan_checkpoint_options silent = BANYAN_CHECKPOINT_OPTIONS_INIT;
+    progress_state progress = {.options = &silent};
+    fetch_parts parts = {0};
+    fetch_part part = {.to = &piece, .local = &buffer, .box = *slab};
+    _Atomic uint64_t bytes_read = 0;
+    banyan_status status = saved_model_add_parts(&join->model, t, &part, &parts);
+    if (status == BANYAN_OK)
+        status = fetch_run(&parts, 1, &progress, &bytes_read);
+    array_free(&parts);
+    return status;
 }
 
 static banyan_status write_slab(struct join *join, const struct join_shard *shard, size_t t,

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -17,56 +18,60 @@
 #define SINGLE_NAME "model.safetensors"
 #define MAX_INDEX_BYTES ((size_t)1 << 30)
 
-struct mapped_file {
-    void *base;
-    size_t bytes;
-};
-
 struct mapped_tensor {
     banyan_local_tensor tensor;
     DLTensor data;
+    size_t file;
 };
 
 struct banyan_checkpoint {
     char *path;
-    ARRAY(struct mapped_file) files;
+    ARRAY(checkpoint_file) files;
     ARRAY(struct mapped_tensor) tensors;
     hash_map by_name;
     names names;
     saved_model saved; /* without files: each tensor is contiguous */
     char *extra;       /* message about a tensor that the index does not place; NULL: none */
+    _Atomic uint64_t *bytes_read; /* by loads; a load takes the checkpoint as const */
 };
 
-static banyan_status map_open(int fd, const char *path, uint64_t bytes, struct mapped_file *file)
+static banyan_status map_open(int fd, const char *path, uint64_t bytes, checkpoint_file *file)
 {
+    struct stat info;
     if (bytes == 0)
         return error_set(BANYAN_ERR_FORMAT, "%s is empty", path);
+    if (fstat(fd, &info) != 0)
+        return error_set_errno("looking at %s", path);
     void *base = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     if (base == MAP_FAILED)
         return error_set_errno("mapping the %" PRIu64 " bytes of %s", bytes, path);
-    *file = (struct mapped_file){base, (size_t)bytes};
+    *file = (checkpoint_file){
+        .base = base, .bytes = (size_t)bytes, .device = info.st_dev, .inode = info.st_ino};
     return BANYAN_OK;
 }
 
 static banyan_status map_file(banyan_checkpoint *checkpoint, const char *path,
-                              struct mapped_file *file)
+                              checkpoint_file *file)
 {
     int fd;
     uint64_t bytes;
-    RETURN_IF_NO_MEMORY(array_reserve(&checkpoint->files, 1));
+    const char *kept = names_keep(&checkpoint->names, path);
+    RETURN_IF_NO_MEMORY(kept && array_reserve(&checkpoint->files, 1));
     RETURN_IF_FAILED(file_open(path, &fd, &bytes));
     banyan_status status = map_open(fd, path, bytes, file);
     close(fd);
-    if (status == BANYAN_OK)
-        checkpoint->files.data[checkpoint->files.count++] = *file;
-    return status;
+    if (status != BANYAN_OK)
+        return status;
+    file->path = kept;
+    checkpoint->files.data[checkpoint->files.count++] = *file;
+    return BANYAN_OK;
 }
 
 static banyan_status checkpoint_read_add_tensor(banyan_checkpoint *checkpoint,
                                                 const safetensors_entry *entry,
-                                                const struct mapped_file *file)
+                                                const checkpoint_file *file)
 {
-    struct mapped_tensor added = {.tensor = entry->tensor};
+    struct mapped_tensor added = {.tensor = entry->tensor, .file = checkpoint->files.count - 1};
     added.tensor.name = names_keep(&checkpoint->names, entry->tensor.name);
     RETURN_IF_NO_MEMORY(
         added.tensor.name && array_reserve(&checkpoint->tensors, 1) &&
@@ -102,7 +107,7 @@ static banyan_status keep_extra(banyan_checkpoint *checkpoint, const char *path,
 static banyan_status checkpoint_read_add_file(banyan_checkpoint *checkpoint, const char *path,
                                               const json_t *weight_map, const char *shard)
 {
-    struct mapped_file file;
+    checkpoint_file file;
     safetensors_header header;
     RETURN_IF_FAILED(map_file(checkpoint, path, &file));
     RETURN_IF_FAILED(safetensors_parse(path, file.base, file.bytes, file.bytes, &header));
@@ -249,6 +254,21 @@ const saved_model *checkpoint_saved(const banyan_checkpoint *checkpoint)
     return checkpoint->saved.files ? &checkpoint->saved : NULL;
 }
 
+const checkpoint_file *checkpoint_file_of(const banyan_checkpoint *checkpoint, size_t i)
+{
+    return &checkpoint->files.data[checkpoint->tensors.data[i].file];
+}
+
+_Atomic uint64_t *checkpoint_bytes_read(const banyan_checkpoint *checkpoint)
+{
+    return checkpoint->bytes_read;
+}
+
+uint64_t banyan_checkpoint_bytes_read(const banyan_checkpoint *checkpoint)
+{
+    return atomic_load(checkpoint->bytes_read);
+}
+
 int banyan_checkpoint_rank_count(const banyan_checkpoint *checkpoint)
 {
     return checkpoint->saved.files ? (int)checkpoint->saved.index.files.count : 0;
@@ -310,12 +330,15 @@ static banyan_status open_with(banyan_status (*open)(banyan_checkpoint *checkpoi
 {
     banyan_checkpoint *opened = calloc(1, sizeof *opened);
     char *copy = strdup(path);
-    if (!opened || !copy) {
+    _Atomic uint64_t *bytes_read = calloc(1, sizeof *bytes_read);
+    if (!opened || !copy || !bytes_read) {
         free(opened);
         free(copy);
+        free(bytes_read);
         return error_no_memory(sizeof *opened + strlen(path), "a checkpoint");
     }
     opened->path = copy;
+    opened->bytes_read = bytes_read;
     banyan_status status = open(opened);
     if (status != BANYAN_OK) {
         banyan_checkpoint_close(opened);
@@ -349,6 +372,7 @@ void banyan_checkpoint_close(banyan_checkpoint *checkpoint)
     map_free(&checkpoint->by_name);
     names_free(&checkpoint->names);
     free(checkpoint->extra);
+    free(checkpoint->bytes_read);
     free(checkpoint->path);
     free(checkpoint);
 }

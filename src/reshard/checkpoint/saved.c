@@ -174,35 +174,48 @@ void saved_model_close(saved_model *saved)
     *saved = (saved_model){0};
 }
 
-static banyan_status saved_copy_box(const saved_model *saved, size_t in_order,
-                                    const banyan_box *box, const banyan_piece *to,
-                                    const DLTensor *local)
+/* Add the parts of `box` that a saved piece holds and `filled`, boxes in others, does not. */
+static banyan_status saved_add_box(const saved_model *saved, size_t in_order,
+                                   const fetch_part *part, const banyan_box *box,
+                                   const banyan_box *filled, size_t filled_count,
+                                   fetch_parts *parts)
 {
     const index_piece *from = saved_piece_of(saved, in_order);
-    const DLTensor *data = banyan_checkpoint_data(saved->files[from->file],
-                                                  saved->sources[saved->piece_order[in_order]]);
-    int64_t to_shape[BANYAN_MAX_DIMS], to_strides[BANYAN_MAX_DIMS];
-    int64_t from_shape[BANYAN_MAX_DIMS], from_strides[BANYAN_MAX_DIMS];
-    DLTensor target, source;
-    piece_view(to, box, local, to_shape, to_strides, &target);
-    piece_view(&from->piece, box, data, from_shape, from_strides, &source);
-    return banyan_tensor_copy(&target, &source);
+    size_t source = saved->sources[saved->piece_order[in_order]], count;
+    fetch_part added = *part;
+    banyan_box *rest;
+    added.file = checkpoint_file_of(saved->files[from->file], source);
+    added.data = banyan_checkpoint_data(saved->files[from->file], source);
+    added.from = &from->piece;
+    RETURN_IF_FAILED(boxes_find_holes(box, filled, filled_count, SIZE_MAX, &rest, &count));
+    banyan_status status = BANYAN_OK;
+    for (size_t i = 0; i < count && status == BANYAN_OK; i++) {
+        added.box = rest[i];
+        status = fetch_add(parts, &added);
+    }
+    free(rest);
+    return status;
 }
 
-banyan_status saved_model_copy(const saved_model *saved, size_t t, const banyan_piece *piece,
-                               const DLTensor *local)
+/* Replicas of a box hold equal values: the first one is read. */
+banyan_status saved_model_add_parts(const saved_model *saved, size_t t, const fetch_part *part,
+                                    fetch_parts *parts)
 {
-    for (size_t p = saved->first_piece[t]; p < saved->first_piece[t + 1]; p++) {
-        const banyan_box *has = &saved_piece_of(saved, p)->piece.box;
+    ARRAY(banyan_box) filled = {0};
+    banyan_status status = BANYAN_OK;
+    for (size_t p = saved->first_piece[t]; p < saved->first_piece[t + 1] && status == BANYAN_OK;
+         p++) {
         banyan_box box;
-        if (!banyan_box_intersect(&piece->box, has, &box))
+        if (!banyan_box_intersect(&part->box, &saved_piece_of(saved, p)->piece.box, &box))
             continue;
-        RETURN_IF_FAILED(saved_copy_box(saved, p, &box, piece, local));
-        /* Replicas of the box hold equal values. */
-        if (banyan_box_equal(&box, &piece->box))
+        status = saved_add_box(saved, p, part, &box, filled.data, filled.count, parts);
+        if (banyan_box_equal(&box, &part->box))
             break;
+        if (status == BANYAN_OK && !array_push(&filled, box))
+            status = BANYAN_ERR_NO_MEMORY;
     }
-    return BANYAN_OK;
+    array_free(&filled);
+    return status;
 }
 
 void saved_model_add_layout(const saved_model *saved, size_t file, banyan_layout *layout)

@@ -4,6 +4,7 @@
 
 #include <banyan/checkpoint.h>
 
+#include "reshard/checkpoint/fetch.h"
 #include "reshard/checkpoint/index.h"
 
 typedef struct saved_model {
@@ -23,15 +24,21 @@ void saved_model_close(saved_model *saved);
 /* Return the value map under which tensor `t` is kept; 0: none. */
 uint32_t saved_model_map(const saved_model *saved, size_t t);
 
-/* Copy the box of `piece`, which is one of tensor `t`, to its place in `local`. */
-banyan_status saved_model_copy(const saved_model *saved, size_t t, const banyan_piece *piece,
-                               const DLTensor *local);
+/* Add the parts that fill `part->box` of tensor `t`, without file and data, from the saved files.
+ */
+banyan_status saved_model_add_parts(const saved_model *saved, size_t t, const fetch_part *part,
+                                    fetch_parts *parts);
 
 /* Add the contents of one file to a layout. */
 void saved_model_add_layout(const saved_model *saved, size_t file, banyan_layout *layout);
 
 /* Open one safetensors file only, so that an index cannot lead to another index. */
 banyan_status checkpoint_open_file(const char *path, banyan_checkpoint **checkpoint);
+
+/* Return the file of a tensor of a checkpoint that is not a saved folder. */
+const checkpoint_file *checkpoint_file_of(const banyan_checkpoint *checkpoint, size_t i);
+/* Return the count of the bytes that loads have read. */
+_Atomic uint64_t *checkpoint_bytes_read(const banyan_checkpoint *checkpoint);
 
 /* Return NULL if each tensor is contiguous. */
 const saved_model *checkpoint_saved(const banyan_checkpoint *checkpoint);

@@ -321,29 +321,6 @@ static void loads_fill_padding_and_refuse_unaccounted_elements(void **state)
     banyan_checkpoint_close(checkpoint);
 }
 
-/* A GPU's tensors, by their description: their memory is not accessed. */
-static void loads_into_the_memory_of_a_gpu_are_refused_by_name(void **state)
-{
-    char path[4096], memory[ROWS * COLUMNS * sizeof(float)];
-    snprintf(path, sizeof path, "%s/model.safetensors", (const char *)*state);
-    write_model(path);
-    banyan_checkpoint *checkpoint;
-    CHECK_OK(banyan_checkpoint_open(path, &checkpoint));
-    banyan_layout *layout = new_layout();
-    add_whole(layout, "model.norm.weight", 0);
-    int64_t shape[] = {ROWS, COLUMNS};
-    DLTensor tensor = {
-        .data = memory, .device = BANYAN_CUDA(3), .ndim = 2, .dtype = BANYAN_F32, .shape = shape};
-    banyan_tensors *tensors;
-    CHECK_OK(banyan_tensors_create(layout, &tensor, 1, &tensors));
-    CHECK_FAILS(banyan_checkpoint_load(checkpoint, layout, tensors, NULL), BANYAN_ERR_INVALID,
-                "tensor model.norm.weight lies in GPU 3, and checkpoints are loaded into host "
-                "memory");
-    banyan_tensors_destroy(tensors);
-    banyan_layout_destroy(layout);
-    banyan_checkpoint_close(checkpoint);
-}
-
 /* Declared values that no memory can represent. */
 static void fills_that_cannot_be_are_refused(void **state)
 {
@@ -378,8 +355,6 @@ int main(void)
         cmocka_unit_test(fills_that_cannot_be_are_refused),
         cmocka_unit_test(scales_allow_padding_of_zeros_only),
         cmocka_unit_test_setup_teardown(loads_fill_padding_and_refuse_unaccounted_elements,
-                                        folder_setup, folder_teardown),
-        cmocka_unit_test_setup_teardown(loads_into_the_memory_of_a_gpu_are_refused_by_name,
                                         folder_setup, folder_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
