@@ -1,0 +1,176 @@
+"""verl's manager, Ray workers and FSDP engine with the checkpoint engine "banyan"."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+import unittest
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+if os.environ.get("BANYAN_TEST_DEVICE", "cpu") == "cpu":
+    os.environ |= {
+        "VERL_PLATFORM": "cpu",
+        "VERL_USE_EXTERNAL_MODULES": "cpu_platform",
+        "VERL_ENGINE_DEVICE": "cuda",  # verl registers its FSDP engine for this name alone
+    }
+
+import ray
+import torch
+import transformers
+from tests.checkpoint_engine.test_utils import MockReplica
+from verl.checkpoint_engine import CheckpointEngineManager, CheckpointEngineRegistry
+from verl.single_controller.ray import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
+from verl.single_controller.ray.base import split_resource_pool
+from verl.utils.import_utils import import_external_libs
+from verl.workers.config import (
+    CheckpointEngineConfig,
+    FSDPEngineConfig,
+    FSDPOptimizerConfig,
+    HFModelConfig,
+    RolloutConfig,
+)
+from verl.workers.engine_workers import TrainingWorkerConfig
+from workers import Rollout, Trainer
+
+BUCKET_BYTES = 1 << 20
+MODULE = "banyan.integrations.verl"
+
+
+def save_model(folder: str) -> int:
+    """Save a small Qwen3 with sizes that 2 and 3 do not divide. Return the number of weights."""
+    config = transformers.Qwen3Config(
+        vocab_size=1031,
+        hidden_size=168,
+        intermediate_size=371,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=42,
+        tie_word_embeddings=False,
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.save_pretrained(folder)
+    words = {f"w{i}": i for i in range(100)}
+    from tokenizers import Tokenizer, models
+
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(words, "w0")), eos_token="w1", pad_token="w2"
+    )
+    tokenizer.save_pretrained(folder)
+    return len(model.state_dict())
+
+
+class Job:
+    """Two trainers and two replicas of one rank, as verl arranges them."""
+
+    def __init__(self, folder: str) -> None:
+        self.config = CheckpointEngineConfig(
+            backend="banyan",
+            update_weights_bucket_megabytes=1,
+            engine_kwargs={"banyan": {"timeout": 60, "device": "cpu"}},
+            custom_backend_module=MODULE,
+        )
+        model = HFModelConfig(
+            path=folder,
+            use_remove_padding=False,
+            override_config={"attn_implementation": "eager"},
+        )
+        rollout = RolloutConfig(name="vllm", checkpoint_engine=self.config)
+        pool = RayResourcePool(process_on_nodes=[4], use_gpu=False, max_colocate_count=1)
+        trainers, rollouts = split_resource_pool(pool, [2, 2])
+        training = TrainingWorkerConfig(
+            model_type="language_model",
+            model_config=model,
+            optimizer_config=FSDPOptimizerConfig(lr=1e-3),
+            engine_config=FSDPEngineConfig(
+                forward_only=False, fsdp_size=2, strategy="fsdp2", use_torch_compile=False
+            ),
+        )
+        made = RayClassWithInitArgs(
+            cls=ray.remote(Trainer), config=training, checkpoint_engine_config=self.config
+        )
+        self.trainers = RayWorkerGroup(
+            resource_pool=trainers, ray_cls_with_init=made, device_name="cpu"
+        )
+        self.trainers.reset()
+        made = RayClassWithInitArgs(
+            cls=ray.remote(Rollout), model_config=model, rollout_config=rollout
+        )
+        self.rollout = RayWorkerGroup(
+            resource_pool=rollouts, ray_cls_with_init=made, device_name="cpu"
+        )
+        self.replicas = [MockReplica(rank, rollout, model) for rank in range(2)]
+        for replica in self.replicas:
+            asyncio.run(replica.init_hybrid(self.rollout))
+        self.manager = CheckpointEngineManager(self.config, self.trainers, self.replicas)
+
+    def update(self, version: int) -> None:
+        self.trainers.set_version(version)
+        self.manager.update_weights(global_steps=version)
+
+
+class TestVerl(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.folder = tempfile.TemporaryDirectory()  # type: ignore[attr-defined]
+        cls.count = save_model(cls.folder.name)  # type: ignore[attr-defined]
+        begins = ("PYTHONPATH", "VERL_", "BANYAN_")
+        passed = {name: text for name, text in os.environ.items() if name.startswith(begins)}
+        ray.init(
+            num_cpus=8,
+            include_dashboard=False,
+            log_to_driver=bool(os.environ.get("BANYAN_TEST_VERBOSE")),
+            object_store_memory=200 << 20,
+            runtime_env={"env_vars": {"OMP_NUM_THREADS": "1", **passed}},
+        )
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        ray.shutdown()
+        cls.folder.cleanup()  # type: ignore[attr-defined]
+
+    def test_backend_is_registered(self) -> None:
+        import_external_libs(MODULE)
+        self.assertEqual(CheckpointEngineRegistry.get("banyan").__module__, f"{MODULE}._engine")
+
+    def test_updates_and_failures(self) -> None:
+        job = Job(self.folder.name)  # type: ignore[attr-defined]
+        count = self.count  # type: ignore[attr-defined]
+
+        def check(version: int) -> None:
+            job.update(version)
+            self.assertEqual(job.rollout.compare(version, torch.float32), [count] * 2)
+
+        for version in (1, 2, 3):  # whole weights, which the FSDP engine gathers
+            check(version)
+        planned, runs = job.trainers.counts()[0]
+        self.assertGreater(planned, 1)
+        self.assertEqual(runs, 3 * planned)
+        job.trainers.use_shards(True)  # shards: nothing is gathered
+        for version in (4, 5, 6):
+            check(version)
+        job.trainers.use_shards(False)
+
+        job.rollout.refuse(True)
+        with self.assertRaisesRegex(Exception, "the loader refuses|stopped in the middle"):
+            job.update(7)
+        job.rollout.refuse(False)
+        check(8)
+
+        job.manager.remove_replicas(job.replicas[1:])
+        job.update(9)
+        job.manager.add_replicas(job.replicas[1:])
+        check(10)
+
+        job.trainers.die_at(1)
+        begun = time.monotonic()
+        with self.assertRaises(Exception) as caught:
+            job.update(11)
+        self.assertLess(time.monotonic() - begun, 30)
+        print("a dead trainer:", str(caught.exception)[-300:])
+
+
+if __name__ == "__main__":
+    unittest.main()
