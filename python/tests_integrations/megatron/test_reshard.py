@@ -2,44 +2,33 @@
 
 from __future__ import annotations
 
+import tempfile
 import unittest
+import zlib
 from collections.abc import Callable
 from typing import Any
 
-from groups import banyan, dist, run, seed, torch
-from models import GroupedExperts, build, fill, poison
+from groups import DEVICE, banyan, dist, run, seed, torch
+from host import stand_in
+from models import (
+    IS_NEWER,
+    GroupedExperts,
+    build,
+    compare,
+    fill,
+    gloo_service,
+    poison,
+    values,
+)
 
 Layout = dict[str, int]
 
 
-def swap(source: Any, destination: Any, service: Any) -> None:
+def swap(source: Any, destination: Any, service: Any, **options: Any) -> None:
     from megatron.core.resharding.refit import swap_model_weights
 
-    swap_model_weights(source, destination, refit_method=service)
-
-
-def gloo_service() -> Any:
-    """Return Megatron-Core's own service. It makes a CUDA stream, which the host lacks."""
-    from megatron.core.resharding.copy_services.gloo_copy_service import GlooCopyService
-
-    stream = torch.cuda.Stream
-    torch.cuda.Stream = lambda: None  # type: ignore
-    try:
-        return GlooCopyService()
-    finally:
-        torch.cuda.Stream = stream  # type: ignore
-
-
-def values(model: Any) -> dict[str, torch.Tensor]:
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
-
-
-def compare(name: str, model: Any, wanted: dict[str, torch.Tensor]) -> None:
-    made = values(model)
-    assert made.keys() == wanted.keys()
-    for key, tensor in wanted.items():
-        assert not tensor.isnan().any(), f"Megatron-Core did not fill {key}"
-        assert torch.equal(made[key], tensor), f"{name}: {key}"
+    stand_in()
+    swap_model_weights(source, destination, refit_method=service, **options)
 
 
 def case(rank: int, number: int, source: Layout, destination: Layout, experts: int) -> None:
@@ -87,63 +76,189 @@ def sequential_experts(rank: int, number: int) -> None:
     compare("banyan_reshard", dst, wanted)
 
 
-def kept(rank: int) -> None:
-    """Equal batches at equal addresses are planned once; parts of one task are kept apart."""
-    from banyan.integrations.megatron import BanyanCopyService
+def chunks(rank: int, number: int, source: Layout, destination: Layout) -> None:
+    """Virtual pipeline stages on either side."""
+    from banyan.integrations.megatron import banyan_reshard, model_layout
 
-    count = dist.get_world_size()
-    service = BanyanCopyService(dist.group.WORLD)
-    sends = [torch.zeros(3 + r) for r in range(count)]
-    recvs = [torch.zeros(3 + rank) for _ in range(count)]
-    scales = [torch.zeros(2, dtype=torch.uint8) for _ in range(count)]
-    for step in range(4):
-        for peer in range(count):
-            sends[peer].fill_(100 * step + 10 * rank + peer)
-            recvs[peer].fill_(-1)
-            service.submit_send_with_id(rank * count + peer, sends[peer], peer)
-            scale = torch.full((2,), step * 16 + rank * 4 + peer, dtype=torch.uint8)
-            if step < 2:  # a new tensor each time
-                service.submit_send(scale, peer, rank * count + peer)
-            service.submit_recv(recvs[peer], peer, task_id=peer * count + rank)
-            if step < 2:
-                service.submit_recv_with_id(peer * count + rank, scales[peer], peer)
-        service.run()
-        for peer in range(count):
-            assert (recvs[peer] == 100 * step + 10 * peer + rank).all()
-            if step < 2:
-                assert (scales[peer] == step * 16 + peer * 4 + rank).all()
-        if step == 2:
-            planned = service.planned
-    assert service.runs == 4 and service.planned == planned, (service.runs, service.planned)
-    # Without ids, in the order of submission. This rank has nothing to receive from itself.
-    for peer in range(count):
-        if peer != rank:
-            service.submit_send(sends[peer], peer)
-            service.submit_recv(recvs[peer], peer)
-    service.run()
-    service.run()  # an empty batch
-    service.close()
+    sides = [build(**source), build(**destination)]
+    lists = [side if isinstance(side, list) else [side] for side in sides]
+    for one in (*lists[0], *lists[1]):
+        fill(one, number)
+    wanted = [values(one) for one in lists[1]]
+    for _ in range(2):
+        for one in lists[1]:
+            poison(one)
+        banyan_reshard(*sides, require_whole_source=True)
+        for one, want in zip(lists[1], wanted, strict=True):
+            compare("banyan_reshard", one, want)
+    names = [one.name for one in model_layout(sides[0]).tensors]
+    assert any(name.startswith("1.decoder.layers.0.") for name in names) == (len(lists[0]) > 1)
+
+
+def tied(rank: int, number: int) -> None:
+    """A source with tied embeddings fills the output layer of a destination without."""
+    from banyan.integrations.megatron import banyan_reshard
+
+    src, dst = build(tp=2, tied=True), build(tp=4)
+    fill(src, number)
+    assert "output_layer.weight" not in dict(src.named_parameters())
+    if IS_NEWER:  # 0.16.1 refuses it
+        poison(dst)
+        swap(src, dst, gloo_service())
+        wanted = values(dst)
+    poison(dst)
+    banyan_reshard(src, dst, require_whole_source=True)
+    made = values(dst)
+    assert torch.equal(made["output_layer.weight"], made["embedding.word_embeddings.weight"])
+    assert not made["output_layer.weight"].isnan().any()
+    if IS_NEWER:
+        compare("banyan_reshard", dst, wanted)
+
+
+def expert_bias(rank: int, number: int) -> None:
+    """Persistent buffers move, and take the type that the trainer has."""
+    from banyan.integrations.megatron import BanyanCopyService, banyan_reshard
+
+    stand_in()
+    src = build(experts=4, expert_bias=True)
+    fill(src, number)
+    ours = BanyanCopyService()
+    for way in ("theirs", "service", "reshard", "reshard"):
+        dst = build(experts=4, expert_bias=True)
+        for layer in dst.decoder.layers:
+            layer.mlp.router.expert_bias = layer.mlp.router.expert_bias.bfloat16()
+        poison(dst)
+        if way == "theirs":
+            swap(src, dst, gloo_service())
+            wanted = values(dst)
+            assert sum("expert_bias" in name for name in wanted) == 4
+        elif way == "service":
+            swap(src, dst, ours)
+        else:
+            banyan_reshard(src, dst)
+        compare(way, dst, wanted)
+
+
+def apart(rank: int, number: int) -> None:
+    """A trainer on two ranks, and two engines of one rank each: a rank has one model or none."""
+    from banyan.integrations.megatron import BanyanCopyService, banyan_reshard
+
+    src = build(tp=2, first=0, size=2)
+    engines = [build(first=one, size=1) for one in (2, 3)]
+    dst = engines[0] or engines[1]
+    group = dist.new_group(list(range(4)), backend="gloo")
+    ours = BanyanCopyService(group)
+    for step in range(3):
+        if src:
+            fill(src, number + step)
+        if dst:
+            # The whole tensors, from the halves that the trainer's ranks have.
+            fill(dst, number + step)
+            wanted = values(dst)
+            for name, parameter in dst.named_parameters():
+                if getattr(parameter, "tensor_model_parallel", False):
+                    dim, stride = parameter.partition_dim, parameter.partition_stride
+                    halves = [half(parameter, name, number + step, part) for part in (0, 1)]
+                    blocks = [one.chunk(stride, dim) for one in halves]
+                    joined = [one[i] for i in range(stride) for one in blocks]
+                    wanted[name] = torch.cat(joined, dim).to(DEVICE)
+            poison(dst)
+        banyan_reshard(src, dst, group=group, require_whole_source=True)
+        if dst:
+            compare("banyan_reshard", dst, wanted)
+            poison(dst)
+        if IS_NEWER:
+            pools = {"num_dst_pools": 2, "dst_pool_index": 1 if rank == 3 else 0}
+            swap(src, dst, ours, group=group, **pools)
+            if dst:
+                compare("BanyanCopyService", dst, wanted)
+
+
+def half(parameter: torch.Tensor, name: str, seed: int, part: int) -> torch.Tensor:
+    """Return what ``fill`` gives rank ``part`` of two tensor-parallel ranks."""
+    shape = list(parameter.shape)
+    shape[parameter.partition_dim] //= 2  # type: ignore[attr-defined]
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name} {part}".encode()))
+    return torch.rand(shape, generator=generator, device="cpu")
+
+
+def offsets(rank: int, number: int, path: str) -> None:
+    """Trainer and engine have default groups of their own, and meet in a world of Banyan."""
+    from banyan.integrations.megatron import banyan_reshard
+
+    dist.destroy_process_group()
+    side, place = divmod(rank, 2)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(f"{path}/{side}", 2), rank=place, world_size=2
+    )
+    with banyan.World.from_store(dist.FileStore(f"{path}/both", 4), rank, 4) as world:
+        model = build(tp=2 if side == 0 else 1)
+        fill(model, number)
+        src, dst = (model, None) if side == 0 else (None, model)
+        if dst:
+            poison(dst)
+        banyan_reshard(src, dst, world=world, src_rank_offset=0, dst_rank_offset=2)
+        if src:
+            name = "decoder.layers.1.mlp.linear_fc2.weight"
+            told = world.gather(src.get_parameter(name).detach().cpu().numpy().tobytes())
+        else:
+            name = "decoder.layers.1.mlp.linear_fc2.weight"
+            told = world.gather(b"")
+            parts = [torch.frombuffer(bytearray(one), dtype=torch.float32) for one in told[:2]]
+            wanted = torch.cat([one.view(64, 64) for one in parts], 1)
+            assert torch.equal(model.get_parameter(name).detach().cpu(), wanted)
+            assert not any(one.isnan().any() for one in values(model).values())
+
+
+def halves_of(rank: int, number: int) -> None:
+    """A transform that sends two tensors for each part of a parameter."""
+    from banyan.integrations.megatron import BanyanCopyService
+    from banyan.integrations.megatron.resharding import ReshardTransform
+
+    src, dst = build(tp=2), build(tp=4)
+    fill(src, number)
+    poison(dst)
+    swap(src, dst, gloo_service())
+    wanted = values(dst)
+
+    class Halves(ReshardTransform):
+        finalized = 0
+
+        def should_transform(self, param_name: str) -> bool:
+            return "linear_fc1" in param_name
+
+        def prepare_send(self, param_name: str, src_slice: Any, src_param: Any) -> Any:
+            part = src_param.data[src_slice]
+            return [part.half(), (part - part.half().float())]
+
+        def prepare_recv(self, param_name: str, dst_slice: Any) -> Any:
+            part = dst.get_parameter(param_name).data[dst_slice]
+            return [torch.empty_like(part, dtype=torch.half), torch.empty_like(part)]
+
+        def finalize_recv(self, param_name: str, dst_slice: Any, recv_buffers: Any) -> None:
+            high, rest = recv_buffers
+            dst.get_parameter(param_name).data[dst_slice] = high.float() + rest
+            self.finalized += 1
+
+    transform = Halves()
+    for _ in range(3):
+        poison(dst)
+        swap(src, dst, BanyanCopyService(), transform=transform)
+        compare("transform", dst, wanted)
+    assert transform.finalized >= 3 * 4
 
 
 def errors(rank: int) -> list[str]:
-    from banyan.integrations.megatron import BanyanCopyService, banyan_reshard
+    from banyan.integrations.megatron import banyan_reshard
 
     texts = []
-    service = BanyanCopyService()
     src, dst, lacking = build(tp=2), build(tp=1), build(tp=1)
     del lacking.decoder.layers[2].mlp
 
-    def mismatch() -> None:
-        if rank == 0:
-            service.submit_send(torch.zeros(4), 1, 7)
-        if rank == 1:
-            service.submit_recv(torch.zeros(4), 0, 8)
-        service.run()
-
     wrongs: list[Callable[[], object]] = [
-        mismatch,
         lambda: banyan_reshard(torch.nn.Linear(2, 2), dst),
-        lambda: banyan_reshard([src, src], dst),
+        lambda: banyan_reshard([], dst),
+        lambda: banyan_reshard(torch.nn.Linear(2, 2) if rank == 1 else src, dst),
         lambda: banyan_reshard(lacking, dst),
     ]
     for wrong in wrongs:
@@ -173,17 +288,37 @@ class Megatron(unittest.TestCase):
         self.check({"ep": 1}, {"tp": 4}, experts=3)
         run(4, sequential_experts, seed(), backend="gloo")
 
-    def test_batches_are_planned_once(self) -> None:
-        run(3, kept, backend="gloo")
+    def test_virtual_pipeline_stages(self) -> None:
+        run(2, chunks, seed(), {"pp": 2, "chunks": 2}, {}, backend="gloo")
+        run(2, chunks, seed(), {"pp": 2}, {"pp": 2, "chunks": 2}, backend="gloo")
+
+    def test_tied_embeddings(self) -> None:
+        run(4, tied, seed(), backend="gloo")
+
+    @unittest.skipUnless(IS_NEWER, "0.16.1 does not move buffers")
+    def test_buffers(self) -> None:
+        run(2, expert_bias, seed(), backend="gloo")
+
+    def test_models_on_disjoint_ranks(self) -> None:
+        run(4, apart, seed(), backend="gloo")
+
+    @unittest.skipUnless(IS_NEWER, "0.16.1 has no offsets")
+    def test_default_groups_of_their_own(self) -> None:
+        with tempfile.TemporaryDirectory() as path:
+            run(4, offsets, seed(), path, backend="gloo")
+
+    @unittest.skipUnless(IS_NEWER, "0.16.1 has no transforms")
+    def test_transform(self) -> None:
+        run(4, halves_of, seed(), backend="gloo")
 
     def test_errors(self) -> None:
         for texts in run(4, errors, backend="gloo"):
             for text, part in zip(
                 texts,
                 (
-                    "Mismatch: ",
                     "ValueError: Linear has no pg_collection, which tells its layout",
-                    "ValueError: 2 model chunks: virtual pipeline stages are not supported",
+                    "ValueError: a model without chunks",
+                    "Linear has no pg_collection, which tells its layout",
                     "decoder.layers.2.mlp.linear_fc1.weight",
                 ),
                 strict=True,
