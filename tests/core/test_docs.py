@@ -12,6 +12,8 @@ for folder in ("src", "tools"):
         text = path.read_text()
         read |= set(re.findall(r'(?:getenv|variable_or)\("(\w+)"', text))
         read |= set(re.findall(r'"(BANYAN_(?!ERR_|OK"|LOG_|\w+_INIT")[A-Z0-9_]+)"', text))
+for path in (ROOT / "python/banyan").rglob("*.py"):
+    read |= set(re.findall(r'environ\.get\("(BANYAN_\w+)"', path.read_text()))
 listed = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/environment.md").read_text(), re.M))
 problems = [f"{name} is read but not in docs/environment.md" for name in sorted(read - listed)]
 problems += [f"docs/environment.md lists {name}, which nothing reads"

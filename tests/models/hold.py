@@ -24,8 +24,8 @@ from safetensors.torch import load_file
 
 import data
 import oracle
+from banyan import Layout, LayoutFile
 from families import FAMILIES, Family
-from learned import layout_file, whole_file
 from oracle import Case, Held
 from places import Parameter, Shapes, differences, digests, first_numbers, ranks_of
 from tiny import write_model
@@ -56,14 +56,32 @@ def facts(folder: pathlib.Path) -> dict[str, Any]:
     return {k: v for k, v in sorted(config.items()) if k not in noise}
 
 
-def wrong_layout(case: Case, held: list[Held], shapes: Shapes, out: pathlib.Path) -> list[str]:
+def save(path: pathlib.Path, layouts: list[Layout]) -> None:
+    file = LayoutFile()
+    for rank, layout in enumerate(layouts):
+        file.add(rank, layout)
+    file.save(path)
+
+
+def whole(tensors: dict[str, dict[str, Any]]) -> Layout:
+    """The layout of a rank that holds the checkpoint as it is."""
+    layout = Layout()
+    for name, tensor in tensors.items():
+        number = layout.add_tensor(name, tensor["dtype"], tensor["shape"])
+        layout.add_piece(number, name, tensor["shape"])
+    return layout
+
+
+def wrong_layout(
+    case: Case, held: list[dict[str, Parameter]], shapes: Shapes, out: pathlib.Path
+) -> list[str]:
     """How Banyan's layout differs from what was learned."""
     banyan("layout", "save", "--model", case.folder, "--spec", case.spec, "-o", out)
     ours = ranks_of(json.loads(out.read_text()), shapes)
     return [
         f"rank {r}: {text}"
         for r, (theirs, own) in enumerate(zip(held, ours, strict=True))
-        for text in differences(theirs.parameters, own, shapes)
+        for text in differences(theirs, own, shapes)
     ]
 
 
@@ -130,8 +148,8 @@ def hold_family(name: str, family: Family, folder: pathlib.Path, report: Report)
     shapes = {n: t["shape"] for n, t in tensors.items()}
     kept: dict[str, Any] = {"release": RELEASE, "config": facts(folder), "tensors": tensors}
     kept["parameters"] = {}
-    whole = folder / "whole.json"
-    whole.write_text(json.dumps(whole_file(tensors)))
+    source = folder / "whole.json"
+    save(source, [whole(tensors)])
     for packing in family.packings:
         sizes = [(tp, False) for tp in SIZES]
         if family.expert_parallel and packing == "vllm":
@@ -139,17 +157,17 @@ def hold_family(name: str, family: Family, folder: pathlib.Path, report: Report)
         kept["parameters"][packing] = {}
         for case in [Case(family, folder, packing, *size) for size in sizes]:
             held = [oracle.learn(case, rank) for rank in range(case.tp)]
-            parameters = [h.parameters for h in held]
-            kept["parameters"][packing][case.size] = digests(parameters)
             learned = folder / f"learned-{packing}-{case.size}.json"
-            learned.write_text(json.dumps(layout_file(parameters, shapes)))
+            save(learned, [h.layout for h in held])
+            parameters = ranks_of(json.loads(learned.read_text()), shapes)
+            kept["parameters"][packing][case.size] = digests(parameters)
             what = f"{name} {packing} {case.size}"
             ours = folder / f"banyan-{packing}-{case.size}.json"
-            report.add(f"{what}, layout", attempt(wrong_layout, case, held, shapes, ours))
+            report.add(f"{what}, layout", attempt(wrong_layout, case, parameters, shapes, ours))
             by_rules = ["--from", "tp=1", "--to", case.spec]
             report.add(f"{what}, bytes", attempt(wrong_bytes, case, held, by_rules))
             partial = ["--partial-source"] if unfilled(shapes, parameters) else []
-            by_files = ["--from", str(whole), "--to", str(learned), *partial]
+            by_files = ["--from", str(source), "--to", str(learned), *partial]
             report.add(f"{what}, files", attempt(wrong_bytes, case, held, by_files))
     return kept
 
@@ -168,7 +186,7 @@ def main() -> int:
     parser.add_argument("--update", action="store_true", help="write the digests of tests/data")
     parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path("build/models"))
     options = parser.parse_args()
-    oracle.start()
+    oracle.loader.start()
     report = Report()
     for name in options.families:
         began = time.monotonic()

@@ -1,30 +1,12 @@
 /* `banyan compat`: programs of other systems, which the Python package runs. */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/python.h"
 
 #define WHO "banyan compat mscclpp"
-
-/* Run by Python: hand over to the package, or report that it is missing. */
-static const char hand_over[] =
-    "import sys\n"
-    "sys.path = [path for path in sys.path if path]\n" /* without the current folder */
-    "try:\n"
-    "    from banyan.compat.__main__ import main\n"
-    "except ModuleNotFoundError as error:\n"
-    "    if not (error.name or '').startswith('banyan'):\n"
-    "        raise\n"
-    "    print('" WHO ": the Python package banyan is not installed for ' + sys.executable +\n"
-    "          ' (BANYAN_PYTHON or python3); pip install it, or activate its environment',\n"
-    "          file=sys.stderr)\n"
-    "    sys.exit(2)\n"
-    "sys.exit(main(sys.argv[1:]))\n";
 
 static int compat_command_mscclpp(int argc, char **argv)
 {
@@ -62,8 +44,8 @@ static int compat_command_mscclpp(int argc, char **argv)
     char size_text[32], seconds_text[32];
     snprintf(size_text, sizeof size_text, "%" PRIu64, size);
     snprintf(seconds_text, sizeof seconds_text, "%.17g", seconds);
-    const char *words[16] = {python_name(), "-c", hand_over, "mscclpp", "--timeout", seconds_text};
-    int count = 6;
+    const char *words[PYTHON_MAX_WORDS] = {"mscclpp", "--timeout", seconds_text};
+    int count = 3;
     const char *const given[][2] = {
         {"--set", settings}, {"--size", size > 0 ? size_text : NULL}, {"--out", out}};
     for (size_t i = 0; i < sizeof given / sizeof given[0]; i++) {
@@ -76,9 +58,7 @@ static int compat_command_mscclpp(int argc, char **argv)
         words[count++] = "--json";
     words[count++] = "--";
     words[count] = folder;
-    execvp(words[0], (char *const *)words);
-    fprintf(stderr, "%s: cannot start %s: %s\n", WHO, words[0], strerror(errno));
-    return EXIT_USAGE;
+    return python_become(WHO, "banyan.compat.__main__", words);
 }
 
 int compat_command(int argc, char **argv)

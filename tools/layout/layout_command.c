@@ -9,6 +9,7 @@
 #include <banyan/checkpoint.h>
 
 #include "cli/options.h"
+#include "cli/python.h"
 #include "cli/text.h"
 #include "core/status.h"
 #include "layout/job_spec.h"
@@ -294,9 +295,62 @@ static int layout_command_show_command(int argc, char **argv)
     return layout_command_show(table.command, path, rank, brief);
 }
 
+static int learn_command(int argc, char **argv)
+{
+    const char *engine = NULL, *model = NULL, *holes = NULL, *replaced = NULL, *out = NULL;
+    int tp = 1;
+    bool expert_parallel = false, unverified = false;
+    const option_entry entries[] = {
+        {"engine", 'e', OPTION_CHOICE, &engine, "vllm", "engine whose loader is asked", 0, 0},
+        {"model", 'm', OPTION_TEXT, &model, "FOLDER", "Hugging Face folder", 0, 0},
+        {"tp", '\0', OPTION_COUNT, &tp, "N", "tensor-parallel ranks (1)", 1, BANYAN_MAX_RANKS},
+        {"expert-parallel", '\0', OPTION_FLAG, &expert_parallel, NULL,
+         "experts are spread over the ranks, as the engine's own option does", 0, 0},
+        {"holes", '\0', OPTION_TEXT, &holes, "GLOB[,…]",
+         "parameters that may be filled in part; the rest of them is left alone", 0, 0},
+        {"replaced", '\0', OPTION_TEXT, &replaced, "GLOB[,…]",
+         "parameters in which a tensor may replace an earlier one", 0, 0},
+        {"no-verify", '\0', OPTION_FLAG, &unverified, NULL,
+         "load no random values to compare every byte", 0, 0},
+        {"out", 'o', OPTION_TEXT, &out, "FILE.json",
+         "output file (in the folder of learned layouts: BANYAN_LAYOUTS)", 0, 0},
+    };
+    const option_table table = {
+        "banyan layout learn", "--engine vllm --model FOLDER [--tp N] [-o FILE.json] [options]",
+        "Learn the layouts of all ranks from the engine's own loader, which runs in this process\n"
+        "without weights, and write them to a layout file. Every place of a parameter is filled\n"
+        "once, is padding, or is left alone. A loader that computes values is refused by name.\n"
+        "Needs the Python package and the engine: BANYAN_PYTHON, or python3 in PATH, must have\n"
+        "them. docs/layouts.md#learned-layouts.\n",
+        entries, sizeof entries / sizeof entries[0]};
+    RETURN_UNLESS_PARSED(options_parse_only(&table, argc, argv));
+    if (!engine)
+        return options_refuse(&table, "--engine is missing: there is vllm");
+    if (!model)
+        return options_refuse(&table, "--model FOLDER is missing");
+    char tp_text[16];
+    snprintf(tp_text, sizeof tp_text, "%d", tp);
+    const char *words[PYTHON_MAX_WORDS] = {"learn", engine, model, "--tp", tp_text};
+    int count = 5;
+    const char *const given[][2] = {{"--holes", holes}, {"--replaced", replaced}, {"--out", out}};
+    for (size_t i = 0; i < sizeof given / sizeof given[0]; i++) {
+        if (given[i][1]) {
+            words[count++] = given[i][0];
+            words[count++] = given[i][1];
+        }
+    }
+    if (expert_parallel)
+        words[count++] = "--expert-parallel";
+    if (unverified)
+        words[count++] = "--no-verify";
+    return python_become(table.command, "banyan.integrations.__main__", words);
+}
+
 static const command_entry subcommands[] = {
     {"save", "--model FILE --spec SPEC -o FILE.json", "write the layouts of all ranks",
      save_command},
+    {"learn", "--engine vllm --model FOLDER [--tp N] [-o FILE.json]",
+     "learn them from an engine's own loader", learn_command},
     {"check", "FILE.json", "check it as a side of a reshard", check_layout_command},
     {"show", "FILE.json", "list the tensors of the ranks", layout_command_show_command},
 };
@@ -305,7 +359,7 @@ int layout_command(int argc, char **argv)
 {
     static const command_set set = {
         .command = "banyan layout",
-        .usage = "save|check|show ...",
+        .usage = "save|learn|check|show ...",
         .about = "",
         .more = "",
         .entries = subcommands,

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ._learn import learn
+from ._learn import learn, learned_layout
 
-__all__ = ["learn"]
+__all__ = ["learn", "learned_layout"]

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+import vllm
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed import parallel_state
+from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.layers import rotary_embedding
 from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.utils.torch_utils import set_default_torch_dtype
 
+from ... import Layout, Model
+from ..._types import PathLike
+from .. import _layout_cache as cache
+from .. import _loader
 from .._loader import Checkpoint, Learned
-from .._loader import learn as _learn
-
-
-@contextlib.contextmanager
-def playing(tp: int, rank: int) -> Iterator[None]:
-    """Let vLLM's tensor-parallel group look like rank ``rank`` of ``tp``.
-
-    For processes that run no model: the group of this process has no such peers.
-    """
-    group = parallel_state.get_tp_group()
-    kept = group.world_size, group.rank_in_group, group.ranks
-    group.world_size, group.rank_in_group, group.ranks = tp, rank, list(range(tp))
-    try:
-        yield
-    finally:
-        group.world_size, group.rank_in_group, group.ranks = kept
+from .._verify import verify as _verify
 
 
 def initialize(vllm_config: VllmConfig, model_config: Any = None) -> Any:
@@ -59,14 +51,123 @@ def initialize(vllm_config: VllmConfig, model_config: Any = None) -> Any:
         rotary_embedding._ROPE_DICT.update(ropes)
 
 
-def learn(vllm_config: VllmConfig, checkpoint: Checkpoint, *, model_config: Any = None) -> Learned:
+def learn(
+    vllm_config: VllmConfig,
+    checkpoint: Checkpoint,
+    *,
+    model_config: Any = None,
+    holes: Sequence[str] = (),
+    replaced: Sequence[str] = (),
+    verify: bool = False,
+) -> Learned:
     """Return the layout of the parameters of this process's rank, as vLLM loads them.
 
     These are the parameters before ``process_weights_after_loading``, with their names then. Local:
-    vLLM's process groups must exist, and no peer takes part. ``checkpoint``: type and whole shape
-    of each tensor, by name. ``model_config``: of a draft model; None: that of ``vllm_config``.
+    vLLM's process groups must exist, and no peer takes part.
+
+    ``checkpoint``: type and whole shape of each tensor, by name. ``model_config``: of a draft
+    model; None: that of ``vllm_config``. ``holes``, ``replaced``: patterns of parameters that may
+    be filled in part, and in which a tensor may replace an earlier one. ``verify``: load random
+    values into a second model in host memory, and compare every byte.
+
     Raise Unsupported, with the names of parameter and tensor, if the loader cannot be followed.
     """
     model = initialize(vllm_config, model_config)
     with set_current_vllm_config(vllm_config):
-        return _learn(model, model.load_weights, checkpoint)
+        learned = _loader.learn(
+            model, model.load_weights, checkpoint, holes=holes, replaced=replaced
+        )
+    if verify:
+        model = initialize(vllm_config, model_config)
+        with set_current_vllm_config(vllm_config):
+            _verify(model, model.load_weights, checkpoint, learned)
+    return learned
+
+
+def origin(vllm_config: VllmConfig, checkpoint: Checkpoint, model_config: Any = None) -> Any:
+    """Return for what this process learns: release, model, tensor-parallel size."""
+    model_config = model_config or vllm_config.model_config
+    config = model_config.hf_config.to_dict()
+    for key in ("_name_or_path", "transformers_version"):
+        config.pop(key, None)
+    pp, dp = parallel_state.get_pp_group(), parallel_state.get_dp_group()
+    is_expert_parallel = bool(vllm_config.parallel_config.enable_expert_parallel)
+    described = {
+        "config": config,
+        "dtype": str(model_config.dtype),
+        "quantization": str(model_config.quantization),
+        "stage": [pp.rank_in_group, pp.world_size],
+        "experts": [dp.rank_in_group, dp.world_size] if is_expert_parallel else None,
+    }
+    return cache.Origin(
+        "vllm",
+        vllm.__version__,
+        str(config.get("model_type")),
+        cache.digest(described, checkpoint),
+        parallel_state.get_tp_group().world_size,
+    )
+
+
+def learned_layout(
+    vllm_config: VllmConfig, checkpoint: Checkpoint, *, model_config: Any = None, **options: Any
+) -> Layout:
+    """Return what ``learn`` returns, from a file if there is one; else learn and keep it.
+
+    The folder of the files is BANYAN_LAYOUTS, or banyan/layouts in the user's cache. A file is for
+    one release of vLLM, model, checkpoint and tensor-parallel size. ``options``: of ``learn``.
+    """
+    return cache.find(
+        origin(vllm_config, checkpoint, model_config),
+        parallel_state.get_tp_group().rank_in_group,
+        lambda: learn(vllm_config, checkpoint, model_config=model_config, **options).layout,
+    )
+
+
+# ---- without an engine ----
+
+
+def start() -> None:
+    """Make this process a world of one rank, whose tensor-parallel group ``playing`` changes."""
+    config = VllmConfig()
+    with set_current_vllm_config(config), tempfile.NamedTemporaryFile() as file:
+        parallel_state.init_distributed_environment(1, 0, f"file://{file.name}", 0, "gloo")
+        parallel_state.initialize_model_parallel(1, 1)
+
+
+@contextlib.contextmanager
+def playing(tp: int, rank: int) -> Iterator[None]:
+    """Let vLLM's tensor-parallel group look like rank ``rank`` of ``tp``, which has no peers."""
+    group = parallel_state.get_tp_group()
+    kept = group.world_size, group.rank_in_group, group.ranks
+    group.world_size, group.rank_in_group, group.ranks = tp, rank, list(range(tp))
+    try:
+        yield
+    finally:
+        group.world_size, group.rank_in_group, group.ranks = kept
+
+
+def checkpoint_of(folder: PathLike) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    """Return type and shape of each tensor of a Hugging Face folder."""
+    return {t.name: (getattr(torch, t.dtype), t.shape) for t in Model(folder).tensors}
+
+
+def learn_folder(
+    folder: PathLike, tp: int, *, expert_parallel: bool = False, **options: Any
+) -> tuple[cache.Origin, list[Learned]]:
+    """Learn the layouts of all tensor-parallel ranks of a Hugging Face folder, in this process.
+
+    ``options``: of ``learn``. Call ``start`` before.
+    """
+    config = EngineArgs(
+        model=str(folder),
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        enable_expert_parallel=expert_parallel,
+    ).create_engine_config()
+    checkpoint = checkpoint_of(folder)
+    learned = []
+    for rank in range(tp):
+        with playing(tp, rank):
+            described = origin(config, checkpoint)
+            learned.append(learn(config, checkpoint, **options))
+    return described, learned

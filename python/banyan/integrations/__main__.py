@@ -1,0 +1,88 @@
+"""``banyan layout learn``: the part of the command that needs Python."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from .. import Error, LayoutFile
+
+#: Engines, and the packages that learn from their loaders.
+ENGINES = {"vllm": "banyan.integrations.vllm._learn"}
+
+
+def _patterns(text: str) -> list[str]:
+    return text.split(",")
+
+
+def learn_command(argv: Sequence[str]) -> int:
+    """Learn the layouts of all ranks of a model, and write them to a layout file."""
+    parser = argparse.ArgumentParser(prog="banyan layout learn", allow_abbrev=False)
+    parser.add_argument("engine", choices=sorted(ENGINES))
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--expert-parallel", action="store_true")
+    parser.add_argument("--holes", type=_patterns, default=[])
+    parser.add_argument("--replaced", type=_patterns, default=[])
+    parser.add_argument("--no-verify", action="store_true")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args(argv)
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    try:
+        return _learn(options)
+    except (Error, ImportError, OSError, RuntimeError, ValueError) as error:
+        print(f"banyan layout learn: {error}", file=sys.stderr)
+        return 1
+
+
+def _learn(options: argparse.Namespace) -> int:
+    from . import _layout_cache as cache
+
+    engine = importlib.import_module(ENGINES[options.engine])
+    engine.start()
+    began = time.monotonic()
+    origin, learned = engine.learn_folder(
+        options.model,
+        options.tp,
+        expert_parallel=options.expert_parallel,
+        holes=options.holes,
+        replaced=options.replaced,
+        verify=not options.no_verify,
+    )
+    seconds = time.monotonic() - began
+    path = options.out or cache.folder() / origin.file_name
+    cache.save(path, origin, {rank: one.layout for rank, one in enumerate(learned)})
+    LayoutFile(path).check("destination")
+    for rank, one in enumerate(learned):
+        layout = one.layout
+        print(
+            f"rank {rank}: {len(layout)} tensors, {len(layout.pieces)} pieces, "
+            f"{len(layout.padding)} boxes of padding, {layout.nbytes} bytes"
+        )
+    _list("left alone", {name for one in learned for name in one.left_alone})
+    _list("not used by any rank", set.intersection(*(set(one.unused) for one in learned)))
+    what = "learned" if options.no_verify else "learned and verified"
+    print(f"{path}: {what} from {origin.engine} {origin.engine_release} in {seconds:.2f} s")
+    return 0
+
+
+def _list(what: str, names: set[str]) -> None:
+    for name in sorted(names):
+        print(f"{what}: {name}")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command that ``argv`` names."""
+    if argv[:1] == ["learn"]:
+        return learn_command(argv[1:])
+    print("usage: learn ENGINE FOLDER --tp N (banyan layout learn)", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
