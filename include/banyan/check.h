@@ -28,6 +28,7 @@ typedef enum banyan_check_rule {
     BANYAN_CHECK_INPUT_WRITTEN, /* an operation writes to an input, but the plan is not in place */
     BANYAN_CHECK_REUSE,         /* a race between two runs */
     BANYAN_CHECK_UNDECIDED,     /* too many orders of waits and acquires to examine; not proved */
+    BANYAN_CHECK_EXECUTOR,      /* the executor cannot do this, or does something else */
     BANYAN_CHECK_IDLE_SYNC,     /* warning: synchronization that orders nothing */
     BANYAN_CHECK_UNREAD,        /* warning: bytes sent and never read */
     BANYAN_CHECK_UNUSED,        /* warning: scratch that no operation uses */
@@ -90,6 +91,9 @@ typedef struct banyan_check_options {
      * each operation in it, and one for each operand, channel and semaphore of these. A million
      * steps take some seconds. */
     uint64_t max_steps;
+    /* Executor by whose rules the plan is checked (plan.h). MSCCL++'s runs only messages whose
+     * chunks are all whole, so only such sizes are examined. */
+    banyan_plan_executor executor;
 } banyan_check_options;
 
 #define BANYAN_CHECK_OPTIONS_INIT                                                                  \

@@ -48,6 +48,20 @@ BANYAN_API banyan_status banyan_collective_kind_parse(const char *name,
  * flag with each few bytes of data and take twice the data's bytes (NCCL's LL protocol). */
 typedef enum banyan_protocol { BANYAN_SIMPLE = 0, BANYAN_LL } banyan_protocol;
 
+/* Program that runs plans. All read the same file format, but not all do the same with it. */
+typedef enum banyan_plan_executor {
+    BANYAN_EXECUTOR_BANYAN = 0, /* this library */
+    BANYAN_EXECUTOR_MSCCLPP     /* MSCCL++'s (docs/mscclpp.md has its rules) */
+} banyan_plan_executor;
+
+/* Return the executor's name, "banyan" or "mscclpp", or "?" for another value. The string is
+ * static. Any thread. */
+BANYAN_API const char *banyan_plan_executor_name(banyan_plan_executor executor);
+
+/* Find an executor by its name. Errors: NOT_FOUND (unknown name). Any thread. */
+BANYAN_API banyan_status banyan_plan_executor_parse(const char *name,
+                                                    banyan_plan_executor *executor);
+
 /* Properties of a plan. */
 typedef struct banyan_plan_info {
     const char *name;                  /* of the plan */
@@ -70,6 +84,9 @@ typedef struct banyan_plan_info {
     uint64_t message_parts;
     uint64_t operations; /* of all ranks; an operation inside a loop counts once */
     int thread_blocks;   /* maximum over the ranks */
+    /* Executor that the file is written for (banyan_plan_adapt). Banyan runs the plan all the same.
+     */
+    banyan_plan_executor executor;
 } banyan_plan_info;
 
 /* Return the properties of a plan. The strings live as long as the plan. Any thread. */
@@ -138,6 +155,16 @@ BANYAN_API banyan_status banyan_plan_write(const banyan_plan *plan, const char *
  * NUL; `bytes` may be NULL. Free the text with free(). Errors: INVALID (as for banyan_plan_write),
  * NO_MEMORY. Any thread. */
 BANYAN_API banyan_status banyan_plan_print(const banyan_plan *plan, char **text, size_t *bytes);
+
+/* Make a plan whose file does on `executor` what `plan` does here, and set `*adapted` to it, owned
+ * by the caller. It is `plan` with other synchronization, scratch, or division into operations; it
+ * has the same ranks, chunks of input and output, and results, and runs here as well. Its message
+ * bounds are those that the executor runs. For BANYAN_EXECUTOR_BANYAN it is a copy. For MSCCL++'s
+ * executor, prove the result with banyan_plan_check and its option `executor`. Errors: UNSUPPORTED
+ * (the executor cannot do this; the message has the operation and the reason), INVALID (unknown
+ * executor), NO_MEMORY. Any thread. */
+BANYAN_API banyan_status banyan_plan_adapt(const banyan_plan *plan, banyan_plan_executor executor,
+                                           banyan_plan **adapted);
 
 /* Free a plan. NULL is ignored. */
 BANYAN_API void banyan_plan_destroy(banyan_plan *plan);

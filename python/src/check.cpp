@@ -32,7 +32,7 @@ static std::vector<uint64_t> sizes_of(nb::handle nbytes)
 
 static std::shared_ptr<Report> check_plan(const Plan &plan, nb::handle nbytes, size_t max_findings,
                                           bool warnings, uint64_t max_memory_bytes,
-                                          uint64_t max_steps)
+                                          uint64_t max_steps, const std::string &executor)
 {
     banyan_check_options options = BANYAN_CHECK_OPTIONS_INIT;
     std::vector<uint64_t> sizes = sizes_of(nbytes);
@@ -44,6 +44,7 @@ static std::shared_ptr<Report> check_plan(const Plan &plan, nb::handle nbytes, s
     options.warnings = warnings;
     options.max_memory_bytes = max_memory_bytes;
     options.max_steps = max_steps;
+    check(banyan_plan_executor_parse(executor.c_str(), &options.executor));
     auto report = std::make_shared<Report>();
     report->plan_name = banyan_plan_describe(plan.handle).name;
     work([&] { return banyan_plan_check(plan.handle, &options, &report->handle); });
@@ -55,14 +56,15 @@ void def_check(nb::class_<Plan> &plan)
     plan.def(
         "check", check_plan, "nbytes"_a = nb::none(), nb::kw_only(), "max_findings"_a = 100,
         "warnings"_a = true, "max_memory_bytes"_a = uint64_t(2) << 30,
-        "max_steps"_a = uint64_t(1) << 20,
+        "max_steps"_a = uint64_t(1) << 20, "executor"_a = "banyan",
         nb::sig("def check(self, nbytes: int | collections.abc.Sequence[int] | None = None, *, "
                 "max_findings: int = 100, warnings: bool = True, max_memory_bytes: int = "
-                "2147483648, max_steps: int = 1048576) -> CheckReport"),
+                "2147483648, max_steps: int = 1048576, executor: str = 'banyan') -> CheckReport"),
         "Prove that the plan is sound, or report each fault and its place.\n\n"
         "``nbytes``: examine these sizes; None: one of every class in which the plan behaves "
         "differently. ``max_findings``: of each rule. ``max_steps``: of the loops of all "
-        "sizes together.");
+        "sizes together. ``executor``: \"banyan\", or \"mscclpp\" to prove by the rules of "
+        "MSCCL++'s executor.");
 }
 
 static nb::str print_report(const Report &report, bool json)

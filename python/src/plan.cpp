@@ -163,7 +163,9 @@ static void bind_algorithms(nb::module_ &m)
             "For example \"allreduce_ring\".")
         .def_prop_ro(
             "collective",
-            [](const banyan_algorithm_info &a) { return banyan_collective_kind_name(a.collective); },
+            [](const banyan_algorithm_info &a) {
+                return banyan_collective_kind_name(a.collective);
+            },
             "Collective that it implements, for example \"allreduce\".")
         .def_prop_ro(
             "about", [](const banyan_algorithm_info &a) { return a.about; }, "One sentence.")
@@ -194,6 +196,15 @@ static void bind_algorithms(nb::module_ &m)
           "Return the ``instances`` and ``unit_bytes`` that the tuning table has for an algorithm "
           "and messages of ``nbytes`` (a rank's input). 0: the algorithm's default. Local.\n\n"
           "``tuning``: a table that comes before the built-in one; None: BANYAN_TUNING.");
+}
+
+static std::shared_ptr<Plan> adapt_plan(const Plan &plan, const std::string &executor)
+{
+    banyan_plan_executor wanted;
+    banyan_plan *adapted;
+    check(banyan_plan_executor_parse(executor.c_str(), &wanted));
+    work([&] { return banyan_plan_adapt(plan.handle, wanted, &adapted); });
+    return std::make_shared<Plan>(adapted);
 }
 
 /* ---- the class ---- */
@@ -235,6 +246,12 @@ static void def_infos(nb::class_<Plan> &plan)
              "Operations of all ranks; one inside a loop counts once.");
     def_info(plan, "thread_blocks", &banyan_plan_info::thread_blocks,
              "Thread blocks of a rank: the maximum over the ranks.");
+    plan.def_prop_ro(
+        "executor",
+        [](const Plan &p) {
+            return banyan_plan_executor_name(banyan_plan_describe(p.handle).executor);
+        },
+        "Executor that the file is written for: \"banyan\" or \"mscclpp\".");
     plan.def_prop_ro(
         "protocol",
         [](const Plan &p) {
@@ -311,6 +328,10 @@ void bind_plan(nb::module_ &m)
                      "list[ExpectedPart]]"),
              "Return the reduction and the contents that a rank's output has after a run. Parts "
              "of the output that are not listed are not defined.")
+        .def("adapt", adapt_plan, "executor"_a, nb::sig("def adapt(self, executor: str) -> Plan"),
+             "Return a plan that does on ``executor`` (\"mscclpp\") what this one does here. Prove "
+             "it with ``check(executor=...)``. Raises ``Unsupported`` with the operation and the "
+             "reason if the executor cannot do it.")
         .def("listing", list_plan, "rank"_a = nb::none(),
              nb::sig("def listing(self, rank: int | None = None) -> str"),
              "Return a listing of the operations for people, of one rank or of all.")

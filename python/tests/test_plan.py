@@ -309,6 +309,30 @@ def once(world: banyan.World, text: str) -> None:
         np.testing.assert_array_equal(out, np.sum(inputs, axis=0))
 
 
+class Executors(unittest.TestCase):
+    def test_plans_are_adapted_and_proved_for_another_executor(self) -> None:
+        plan = banyan.compile_algorithm("allgather_allpairs", 3)
+        report = plan.check(executor="mscclpp")
+        self.assertFalse(report.is_sound)
+        self.assertEqual({f.rule for f in report.findings if not f.is_warning}, {"executor"})
+        self.assertIn("double scratch", report.findings[0].message)
+        adapted = plan.adapt("mscclpp")
+        self.assertEqual((plan.executor, adapted.executor), ("banyan", "mscclpp"))
+        self.assertTrue(adapted.check(executor="mscclpp").is_sound)
+        self.assertTrue(adapted.check().is_sound)
+        self.assertEqual(banyan.Plan.parse(adapted.json()).diff(adapted), [])
+
+    def test_what_an_executor_lacks_is_named(self) -> None:
+        plan = banyan.compile_algorithm("reducescatter_switch", 3)
+        with self.assertRaisesRegex(banyan.Unsupported, r"operation 8 \(glre\) is unknown"):
+            plan.adapt("mscclpp")
+        with self.assertRaisesRegex(banyan.Error, '"nccl" names no executor'):
+            plan.check(executor="nccl")
+
+    def test_adapted_plans_run_here(self) -> None:
+        run(3, once, banyan.compile_algorithm("allreduce_oneshot", 3).adapt("mscclpp").json())
+
+
 class Runs(unittest.TestCase):
     def test_results_are_those_of_the_definition(self) -> None:
         run(RANKS, runs, seed())

@@ -2,10 +2,12 @@
 #include <string.h>
 
 #include "check/classes.h"
+#include "check/executor.h"
 #include "check/findings.h"
 #include "check/replay/replay.h"
 #include "check/warnings/warnings.h"
 #include "core/error.h"
+#include "plan/geometry/geometry.h"
 
 /* Halves of scratch repeat after two runs; a third run distinguishes the others from the first. */
 #define RUNS 3
@@ -19,6 +21,7 @@
 
 typedef struct checker {
     const banyan_plan *plan;
+    banyan_plan *changed; /* to free: the plan as another executor reads it; or NULL */
     banyan_check_options options;
     banyan_check_report *report;
     size_classes classes;
@@ -38,6 +41,8 @@ static banyan_status check_class(checker *by, const size_class *at)
                   .geometry = &at->geometry,
                   .runs = check_runs_of(by->plan),
                   .whole = at->whole,
+                  .flushes_lost = by->options.executor == BANYAN_EXECUTOR_MSCCLPP &&
+                                  by->plan->executor != BANYAN_EXECUTOR_MSCCLPP,
                   .max_memory_bytes = by->options.max_memory_bytes,
                   .findings = &by->report->findings};
     by->report->findings.message_bytes = at->message_bytes;
@@ -67,21 +72,46 @@ static banyan_status check_warn(checker *by)
     return warn_of_uneven(by->plan, found->message_bytes, found);
 }
 
+/* Keep the sizes that MSCCL++'s executor runs. */
+static banyan_status keep_whole_classes(checker *by)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < by->classes.count; i++) {
+        const size_class *one = &by->classes.data[i];
+        if (!one->whole && by->options.message_bytes)
+            return error_set(BANYAN_ERR_INVALID,
+                             "plan %s on MSCCL++'s executor runs no message of %llu bytes: it must "
+                             "divide into %llu chunks of multiples of %llu bytes",
+                             by->plan->name, (unsigned long long)one->message_bytes,
+                             (unsigned long long)(by->plan->ranks[0].chunks[PLAN_INPUT]),
+                             (unsigned long long)by->plan->buffer_alignment);
+        if (one->whole)
+            by->classes.data[kept++] = *one;
+    }
+    by->classes.count = kept;
+    return BANYAN_OK;
+}
+
 static banyan_status choose_classes(checker *by)
 {
     if (!by->options.message_bytes)
-        return size_classes_make(by->plan, by->options.max_steps, &by->classes, &by->skipped);
-    for (size_t i = 0; i < by->options.message_count; i++)
+        RETURN_IF_FAILED(
+            size_classes_make(by->plan, by->options.max_steps, &by->classes, &by->skipped));
+    for (size_t i = 0; by->options.message_bytes && i < by->options.message_count; i++)
         RETURN_IF_FAILED(
             size_classes_add(by->plan, by->options.message_bytes[i], &by->classes, &by->skipped));
-    return BANYAN_OK;
+    return by->options.executor == BANYAN_EXECUTOR_MSCCLPP ? keep_whole_classes(by) : BANYAN_OK;
 }
 
 static banyan_status describe_limits(checker *by)
 {
     const banyan_plan *plan = by->plan;
-    char text[1200] = "";
+    char text[2000] = "";
     size_t used = 0;
+    if (by->options.executor == BANYAN_EXECUTOR_MSCCLPP) {
+        executor_describe_limits(plan, text, sizeof text);
+        used = strlen(text);
+    }
     if (plan->collective == BANYAN_CUSTOM && !plan->expected)
         used += (size_t)snprintf(text + used, sizeof text - used,
                                  " Outputs were not checked: the collective \"%.64s\" does not say "
@@ -139,12 +169,30 @@ static banyan_status refuse_too_many_chunks(const banyan_plan *plan)
     return BANYAN_OK;
 }
 
+/* MSCCL++'s executor knows one size of reused scratch. */
+static banyan_status read_plan_as_mscclpp(checker *by)
+{
+    if (!by->plan->reuse_resources || by->plan->reused_scratch_bytes == PLAN_REUSED_SCRATCH_BYTES)
+        return BANYAN_OK;
+    RETURN_IF_FAILED(plan_clone(by->plan, &by->changed));
+    by->changed->reused_scratch_bytes = PLAN_REUSED_SCRATCH_BYTES;
+    by->plan = by->changed;
+    return BANYAN_OK;
+}
+
 static banyan_status check_all(checker *by)
 {
+    bool theirs = by->options.executor == BANYAN_EXECUTOR_MSCCLPP;
     RETURN_IF_FAILED(plan_check_indices(by->plan, by->plan->name));
     RETURN_IF_FAILED(refuse_too_many_chunks(by->plan));
+    if (theirs)
+        RETURN_IF_FAILED(read_plan_as_mscclpp(by));
     RETURN_IF_FAILED(choose_classes(by));
     by->report->findings.most = by->options.max_findings * COLLECTED_TIMES;
+    by->report->findings.message_bytes =
+        by->classes.count > 0 ? by->classes.data[0].message_bytes : 0;
+    if (theirs)
+        RETURN_IF_FAILED(executor_find_faults(by->plan, &by->report->findings));
     for (size_t i = 0; i < by->classes.count; i++)
         RETURN_IF_FAILED(check_class(by, &by->classes.data[i]));
     if (by->options.warnings && by->classes.count > 0)
@@ -164,6 +212,9 @@ static banyan_status check_read_options(const banyan_check_options *given,
         return error_set(BANYAN_ERR_INVALID,
                          "check options ask for %zu findings of a rule and %zu message sizes",
                          options->max_findings, options->message_count);
+    if (options->executor != BANYAN_EXECUTOR_BANYAN && options->executor != BANYAN_EXECUTOR_MSCCLPP)
+        return error_set(BANYAN_ERR_INVALID, "check options name executor %d, which is none",
+                         (int)options->executor);
     return BANYAN_OK;
 }
 
@@ -177,6 +228,7 @@ banyan_status banyan_plan_check(const banyan_plan *plan, const banyan_check_opti
         return error_no_memory(sizeof *by.report, "a report");
     banyan_status status = check_all(&by);
     array_free(&by.classes);
+    banyan_plan_destroy(by.changed);
     if (status != BANYAN_OK) {
         banyan_check_report_destroy(by.report);
         return status;

@@ -6,13 +6,14 @@
 
 /* Identifies a finding that is reported once: its places, without the run. */
 typedef struct finding_key {
-    uint32_t rule, count;
+    uint32_t rule, count, number;
     int32_t places[2][4];
 } finding_key;
 
 static finding_key findings_key_of(const finding_draft *draft)
 {
-    finding_key key = {.rule = draft->rule, .count = (uint32_t)draft->place_count};
+    finding_key key = {
+        .rule = draft->rule, .count = (uint32_t)draft->place_count, .number = draft->number};
     for (size_t i = 0; i < 2 && i < draft->place_count; i++) {
         const banyan_check_place *at = &draft->places[i];
         key.places[i][0] = at->rank;

@@ -24,6 +24,7 @@ typedef struct finding_draft {
     bool caller_only, relaxed_only;
     banyan_check_place places[PLACES_MOST];
     size_t place_count;
+    uint32_t number; /* distinguishes findings of equal places; 0: the places suffice */
 } finding_draft;
 
 /* True if the finding is new and its rule is not full. Only then is it worth formatting. */

@@ -17,6 +17,7 @@ static const struct rule_form {
     [BANYAN_CHECK_INPUT_WRITTEN] = {"input_written", false},
     [BANYAN_CHECK_REUSE] = {"reuse", false},
     [BANYAN_CHECK_UNDECIDED] = {"undecided", false},
+    [BANYAN_CHECK_EXECUTOR] = {"executor", false},
     [BANYAN_CHECK_IDLE_SYNC] = {"idle_sync", true},
     [BANYAN_CHECK_UNREAD] = {"unread", true},
     [BANYAN_CHECK_UNUSED] = {"unused", true},

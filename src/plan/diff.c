@@ -321,6 +321,8 @@ static void compare_heads(differ *diff)
                     b->reused_scratch_bytes);
     note_number(diff, "chunks of a block", a->block_chunks, b->block_chunks);
     note_text(diff, "double scratch", diff_truth(a->double_scratch), diff_truth(b->double_scratch));
+    note_text(diff, "executor", banyan_plan_executor_name(a->executor),
+              banyan_plan_executor_name(b->executor));
     note_number(diff, "threads per block", (uint64_t)a->threads_per_block,
                 (uint64_t)b->threads_per_block);
     note_number(diff, "buffer alignment", a->buffer_alignment, b->buffer_alignment);

@@ -29,7 +29,8 @@ static void list_head(bytes_writer *text, const banyan_plan *plan)
         text_print(text, ", %" PRIu64 " bytes of scratch reused", plan->reused_scratch_bytes);
     if (plan->block_chunks > 1)
         text_print(text, ", blocks of %" PRIu64 " chunks", plan->block_chunks);
-    text_print(text, "%s\n", plan->double_scratch ? ", double scratch" : "");
+    text_print(text, "%s%s\n", plan->double_scratch ? ", double scratch" : "",
+               plan->executor == BANYAN_EXECUTOR_MSCCLPP ? ", for MSCCL++'s executor" : "");
     for (size_t i = 0; i < plan->tag_count; i++)
         text_print(text, "tag %s: %s\n", plan->tags[i].key, plan->tags[i].value);
 }

@@ -28,6 +28,28 @@ banyan_status banyan_collective_kind_parse(const char *name, banyan_collective_k
     return error_set(BANYAN_ERR_NOT_FOUND, "\"%s\" names no collective", name);
 }
 
+static const char *const executor_names[] = {
+    [BANYAN_EXECUTOR_BANYAN] = "banyan", [BANYAN_EXECUTOR_MSCCLPP] = "mscclpp"};
+
+#define EXECUTOR_COUNT (sizeof executor_names / sizeof executor_names[0])
+
+const char *banyan_plan_executor_name(banyan_plan_executor executor)
+{
+    return (size_t)executor < EXECUTOR_COUNT ? executor_names[executor] : "?";
+}
+
+banyan_status banyan_plan_executor_parse(const char *name, banyan_plan_executor *executor)
+{
+    for (size_t i = 0; i < EXECUTOR_COUNT; i++) {
+        if (strcmp(executor_names[i], name) == 0) {
+            *executor = (banyan_plan_executor)i;
+            return BANYAN_OK;
+        }
+    }
+    return error_set(BANYAN_ERR_NOT_FOUND,
+                     "\"%s\" names no executor: banyan and mscclpp are possible", name);
+}
+
 void *plan_take(banyan_plan *plan, size_t count, size_t bytes)
 {
     return arena_zeroed(&plan->memory, count, bytes);
@@ -93,6 +115,7 @@ banyan_plan_info banyan_plan_describe(const banyan_plan *plan)
         .buffer_alignment = plan->buffer_alignment,
         .min_message_bytes = plan->min_message_bytes,
         .max_message_bytes = plan->max_message_bytes,
+        .executor = plan->executor,
     };
     uint64_t block_chunks;
     plan_message_divide(plan, &info.message_parts, &block_chunks);

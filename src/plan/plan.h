@@ -163,6 +163,8 @@ struct banyan_plan {
     int root, shift;
     banyan_protocol protocol;
     bool in_place, reuse_resources, double_scratch;
+    banyan_plan_executor
+        executor; /* that its file is written for; the plan means the same for all */
     int threads_per_block;
     uint64_t buffer_alignment, min_message_bytes, max_message_bytes;
     uint64_t

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <banyan/check.h>
 #include <banyan/collective.h>
 #include <jansson.h>
 
@@ -60,7 +61,7 @@ static int algo_command_list(int argc, char **argv)
 }
 
 struct emission {
-    const char *name, *op, *out;
+    const char *name, *op, *out, *executor;
     banyan_algorithm_params params;
 };
 
@@ -76,11 +77,40 @@ static banyan_status print_plan(const banyan_plan *plan)
     return BANYAN_OK;
 }
 
+/* Replace the plan by one for the executor, and prove that it is sound there. */
+static banyan_status algo_command_adapt(banyan_plan **plan, banyan_plan_executor executor)
+{
+    banyan_plan *adapted;
+    banyan_check_report *report;
+    banyan_check_options options = BANYAN_CHECK_OPTIONS_INIT;
+    options.executor = executor;
+    options.warnings = false;
+    banyan_status status = banyan_plan_adapt(*plan, executor, &adapted);
+    if (status != BANYAN_OK)
+        return status;
+    banyan_plan_destroy(*plan);
+    *plan = adapted;
+    status = banyan_plan_check(adapted, &options, &report);
+    if (status != BANYAN_OK)
+        return status;
+    if (!banyan_check_report_is_sound(report))
+        status = banyan_error_set(
+            BANYAN_ERR_UNSUPPORTED, "the plan is not sound on the executor \"%s\": %s",
+            banyan_plan_executor_name(executor), banyan_check_report_finding(report, 0)->message);
+    banyan_check_report_destroy(report);
+    return status;
+}
+
 static int compile_and_write(const struct emission *wanted)
 {
     banyan_plan *plan = NULL;
+    banyan_plan_executor executor;
     bool to_stdout = !wanted->out || strcmp(wanted->out, "-") == 0;
-    banyan_status status = plan_file_compile(wanted->name, &wanted->params, &plan);
+    banyan_status status = banyan_plan_executor_parse(wanted->executor, &executor);
+    if (status == BANYAN_OK)
+        status = plan_file_compile(wanted->name, &wanted->params, &plan);
+    if (status == BANYAN_OK && executor != BANYAN_EXECUTOR_BANYAN)
+        status = algo_command_adapt(&plan, executor);
     if (status == BANYAN_OK)
         status = to_stdout ? print_plan(plan) : banyan_plan_write(plan, wanted->out);
     if (status != BANYAN_OK)
@@ -91,7 +121,8 @@ static int compile_and_write(const struct emission *wanted)
 
 static int algo_command_emit(int argc, char **argv)
 {
-    struct emission wanted = {.op = "sum", .params = BANYAN_ALGORITHM_PARAMS_INIT};
+    struct emission wanted = {
+        .op = "sum", .executor = "banyan", .params = BANYAN_ALGORITHM_PARAMS_INIT};
     banyan_algorithm_params *params = &wanted.params;
     params->ranks = 0;
     params->shift = 1;
@@ -110,6 +141,8 @@ static int algo_command_emit(int argc, char **argv)
          "number of instances (the algorithm's default)", 1, 1024},
         {"unit", '\0', OPTION_BYTES, &params->unit_bytes, "BYTES",
          "unit of pipelined loops (the algorithm's default)", 0, 0},
+        {"executor", '\0', OPTION_CHOICE, &wanted.executor, "banyan|mscclpp",
+         "executor that shall run the plan: mscclpp proves it by that one's rules (banyan)", 0, 0},
         {"out", 'o', OPTION_TEXT, &wanted.out, "FILE", "output file (-: stdout)", 0, 0},
     };
     const option_table table = {

@@ -16,6 +16,7 @@ typedef struct check_arguments {
     uint64_t size;
     bool json, no_warnings, reshard;
     int max_findings, max_steps; /* max_steps 0: not given */
+    const char *executor;
 } check_arguments;
 
 /* Check a plan and set `*text` to the report, to be freed. Returns the exit code; `*text` is NULL,
@@ -35,7 +36,8 @@ static int check_plan(const char *path, const check_arguments *given, char **tex
         options.message_count = 1;
     }
     *text = NULL;
-    if (plan_file_read(path, &plan) != BANYAN_OK)
+    if (banyan_plan_executor_parse(given->executor, &options.executor) != BANYAN_OK ||
+        plan_file_read(path, &plan) != BANYAN_OK)
         return code;
     if (banyan_plan_check(plan, &options, &report) == BANYAN_OK) {
         if (banyan_check_report_print(report, path, given->json, text) == BANYAN_OK)
@@ -102,7 +104,7 @@ static int check_command_check_all(const check_arguments *given, char **paths, i
 
 int check_command(int argc, char **argv)
 {
-    check_arguments given = {.max_findings = 100};
+    check_arguments given = {.max_findings = 100, .executor = "banyan"};
     const option_entry entries[] = {
         {"size", 's', OPTION_BYTES, &given.size, "BYTES",
          "check this message size, such as 64K (one size of every class)", 0, 0},
@@ -110,6 +112,8 @@ int check_command(int argc, char **argv)
          "limit on the findings of each rule (100)", 1, 1000000},
         {"max-steps", '\0', OPTION_COUNT, &given.max_steps, "N",
          "limit on the loop steps of all sizes together (1048576)", 1, INT_MAX},
+        {"executor", '\0', OPTION_CHOICE, &given.executor, "banyan|mscclpp",
+         "prove by the rules of this executor (banyan)", 0, 0},
         {"no-warnings", '\0', OPTION_FLAG, &given.no_warnings, NULL, "report errors only", 0, 0},
         {"json", '\0', OPTION_FLAG, &given.json, NULL,
          "print one JSON object, or a list if there are several files", 0, 0},
@@ -122,7 +126,8 @@ int check_command(int argc, char **argv)
         "deadlock, has no race and computes the right result, for every message size and any\n"
         "number of runs on the same buffers. The report names the lines of the program if the\n"
         "plan has them. docs/check.md explains the report, and docs/internals/memory-model.md\n"
-        "the order of accesses that the proof assumes. Exit code: 0 if all plans are sound, 1\n"
+        "the order of accesses that the proof assumes. With --executor mscclpp the proof is\n"
+        "for MSCCL++'s executor (docs/mscclpp.md). Exit code: 0 if all plans are sound, 1\n"
         "with findings, 2 if a file is not a plan or cannot be checked. Use - as PLAN.json to\n"
         "read stdin.\n",
         entries, sizeof entries / sizeof entries[0]};

@@ -101,6 +101,7 @@ typedef struct replay {
     const plan_geometry *geometry;
     uint32_t runs, flags; /* that packets of a run use */
     bool whole;           /* no chunk is clipped */
+    bool flushes_lost;    /* the executor's flushes do nothing */
     uint64_t max_memory_bytes;
     arena memory;
     chain_list chains;

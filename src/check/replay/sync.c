@@ -217,7 +217,7 @@ outcome replay_sync(replay *all, walker *by, const plan_op *op)
     case PLAN_SEM_RELEASE:
         return sync_release_all(all, by, op);
     case PLAN_FLUSH:
-        return replay_flush(all, by, op);
+        return all->flushes_lost ? DONE : replay_flush(all, by, op);
     case PLAN_BARRIER:
         return sync_barrier(all, by, op);
     default:

@@ -181,6 +181,47 @@ static banyan_status read_expected_op(plan_reader *reader, const json_t *extras)
     return json_path_fail(&reader->path, "is \"%s\": sum, min and max are possible", name);
 }
 
+/* Read the operations as MSCCL++'s executor does: it exchanges the places of a get, and counts the
+ * channels of a flush by its destinations. */
+static banyan_status read_as_mscclpp(plan_reader *reader)
+{
+    for (plan_cursor at = {.plan = reader->plan}; plan_cursor_next(&at);) {
+        plan_op *op = (plan_op *)(uintptr_t)at.op;
+        for (uint32_t i = 0; op->kind == PLAN_GET && i < op->source_count; i++) {
+            if (i >= op->destination_count)
+                return json_path_fail(&reader->path,
+                                      "has a get of %u sources and %u destinations (rank %d)",
+                                      op->source_count, op->destination_count, at.rank);
+            uint64_t index = op->sources[i].index;
+            op->sources[i].index = op->destinations[i].index;
+            op->destinations[i].index = index;
+        }
+        if (op->kind == PLAN_FLUSH && op->destination_count != op->channel_count)
+            return json_path_fail(&reader->path,
+                                  "has a flush of %u channels with %u destinations (rank %d): "
+                                  "MSCCL++'s executor takes as many",
+                                  op->channel_count, op->destination_count, at.rank);
+        if (op->kind == PLAN_FLUSH)
+            op->destination_count = 0;
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status read_executor(plan_reader *reader, const json_t *extras)
+{
+    const char *name;
+    if (!json_object_get(extras, "executor"))
+        return BANYAN_OK;
+    RETURN_IF_FAILED(json_member_string(&reader->path, extras, "executor", &name));
+    size_t mark = json_path_key(&reader->path, "executor");
+    if (banyan_plan_executor_parse(name, &reader->plan->executor) != BANYAN_OK)
+        return json_path_fail(&reader->path, "is \"%s\": banyan and mscclpp are possible", name);
+    if (reader->plan->executor == BANYAN_EXECUTOR_MSCCLPP)
+        RETURN_IF_FAILED(read_as_mscclpp(reader));
+    json_path_pop(&reader->path, mark);
+    return BANYAN_OK;
+}
+
 /* Read the members of the key "banyan". */
 static banyan_status read_extras(plan_reader *reader, const json_t *root)
 {
@@ -205,6 +246,7 @@ static banyan_status read_extras(plan_reader *reader, const json_t *root)
     RETURN_IF_FAILED(read_expected(reader, extras));
     RETURN_IF_FAILED(read_tags(reader, extras));
     RETURN_IF_FAILED(read_lines(reader, extras));
+    RETURN_IF_FAILED(read_executor(reader, extras));
     plan->root = (int)root_rank;
     plan->shift = (int)shift;
     json_path_pop(&reader->path, mark);

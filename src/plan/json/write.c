@@ -81,6 +81,44 @@ static void json_write_add_operands(plan_writer *writer, const char *key,
 static void json_write_add_ops(plan_writer *writer, const plan_op *ops, uint32_t count,
                                const char *indent);
 
+/* MSCCL++'s executor exchanges the places of a get. */
+static void json_write_add_get(plan_writer *writer, const plan_op *op)
+{
+    for (int side = 0; side < 2; side++) {
+        text_print(&writer->text, ", \"%s\": [", side == 0 ? "src_buff" : "dst_buff");
+        for (uint32_t i = 0; i < op->source_count; i++) {
+            plan_operand operand = side == 0 ? op->sources[i] : op->destinations[i];
+            operand.index = side == 0 ? op->destinations[i].index : op->sources[i].index;
+            text_add(&writer->text, i > 0 ? ", " : "");
+            json_write_add_operand(writer, &operand);
+        }
+        text_add(&writer->text, "]");
+    }
+}
+
+/* MSCCL++'s executor flushes as many channels as the operation has destinations. */
+static void json_write_add_flushed(plan_writer *writer, const plan_op *op)
+{
+    text_add(&writer->text, ", \"dst_buff\": [");
+    for (uint32_t i = 0; i < op->channel_count; i++)
+        text_print(&writer->text, "%s{\"type\": \"i\", \"index\": 0, \"size\": 0}",
+                   i > 0 ? ", " : "");
+    text_add(&writer->text, "]");
+}
+
+static void json_write_add_buffers(plan_writer *writer, const plan_op *op)
+{
+    bool theirs = writer->plan->executor == BANYAN_EXECUTOR_MSCCLPP;
+    if (theirs && op->kind == PLAN_GET) {
+        json_write_add_get(writer, op);
+        return;
+    }
+    json_write_add_operands(writer, "src_buff", op->sources, op->source_count);
+    json_write_add_operands(writer, "dst_buff", op->destinations, op->destination_count);
+    if (theirs && op->kind == PLAN_FLUSH)
+        json_write_add_flushed(writer, op);
+}
+
 static void json_write_add_op(plan_writer *writer, const plan_op *op, const char *indent)
 {
     bytes_writer *text = &writer->text;
@@ -90,8 +128,7 @@ static void json_write_add_op(plan_writer *writer, const plan_op *op, const char
     if (op->kind == PLAN_BARRIER)
         text_print(text, ", \"barrier_id\": %u, \"num_threadblocks\": %u", op->barrier,
                    op->barrier_members);
-    json_write_add_operands(writer, "src_buff", op->sources, op->source_count);
-    json_write_add_operands(writer, "dst_buff", op->destinations, op->destination_count);
+    json_write_add_buffers(writer, op);
     if (op->channel_count > 0) {
         text_add(text, ", \"channel_ids\": [");
         add_numbers(writer, op->channels, op->channel_count);
@@ -295,6 +332,9 @@ static void add_extras(plan_writer *writer)
     const banyan_plan *plan = writer->plan;
     bytes_writer *text = &writer->text;
     bool any = false;
+    if (plan->executor != BANYAN_EXECUTOR_BANYAN)
+        text_print(text, "%s\"executor\": \"%s\"", next_extra(&any),
+                   banyan_plan_executor_name(plan->executor));
     if (plan->collective == BANYAN_BROADCAST || plan->collective == BANYAN_REDUCE)
         text_print(text, "%s\"root\": %d", next_extra(&any), plan->root);
     if (plan->collective == BANYAN_SENDRECV)
