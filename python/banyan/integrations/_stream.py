@@ -153,6 +153,7 @@ class WeightStream:
         self.senders = 0
         #: Plans that were made, and buckets that were moved.
         self.planned = self.runs = 0
+        self._failure = "no group was initialized"
         self._unique_id: UniqueId | None = None
         self._token: tuple[str, int, int, int] | None = None
         self._thread: ThreadPoolExecutor | None = None
@@ -285,9 +286,7 @@ class WeightStream:
 
     def _require(self, sends: bool) -> None:
         if self.world is None or self._thread is None:
-            raise ValueError(
-                "no world is open: the last update failed, or no group was initialized"
-            )
+            raise ValueError(f"no world is open: {self._failure}")
         if sends != (self.world.rank < self.senders):
             raise ValueError(
                 f"rank {self.world.rank} calls {'send' if sends else 'receive'}, but ranks 0 to "
@@ -318,18 +317,20 @@ class WeightStream:
         """End the world after an error at this rank, so that no other rank waits for it."""
         if self.world is None:
             return
-        size, reason = self.world.size, f"{type(error).__name__}: {error}"
+        reason, roles = f"{type(error).__name__}: {error}", ""
         if isinstance(error, (GeneratorExit, asyncio.CancelledError)):
             reason = "it stopped in the middle of an update"
         self.world.abort(reason)
         if step is not None:
             wait([step])
         if isinstance(error, (PeerLost, Timeout)):
-            error.args = (
-                f"{error} (ranks 0 to {self.senders - 1} send, ranks {self.senders} to {size - 1} "
-                "receive)",
+            roles = (
+                f" (ranks 0 to {self.senders - 1} send, ranks {self.senders} to "
+                f"{self.world.size - 1} receive)"
             )
+            error.args = (f"{error}{roles}",)
         self._leave()
+        self._failure = f"the last update failed ({reason}{roles})"
 
     def _prune(self) -> None:
         """Forget the buckets that this update did not have."""
