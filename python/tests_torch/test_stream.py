@@ -195,7 +195,7 @@ def dies(rank: int) -> None:
     call = stream.send(until_killed(), 2) if rank < 2 else take(stream, 2)
     begun = time.monotonic()
     text = message_of(lambda: asyncio.run(call), banyan.PeerLost)
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 30
     assert "rank 1" in text and "ranks 0 to 1 send, ranks 2 to 3 receive" in text, text
 
 
@@ -207,9 +207,9 @@ def late(rank: int) -> None:
         time.sleep(1.5)
     update(stream, weights, 1, None)
     assert stream.world is not None
-    stream.world.timeout = 1
+    stream.world.timeout = 3
     if rank == 3:
-        time.sleep(4)
+        time.sleep(7)
         message_of(lambda: asyncio.run(take(stream, 2)), banyan.Error)
         return
     call = stream.send(generate(weights, 2, None), 2) if rank < 2 else take(stream, 2)
