@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import struct
 import unittest
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -159,6 +160,72 @@ class Learning(unittest.TestCase):
             verify(model, other, CHECKPOINT, learned)
 
 
+class Following(unittest.TestCase):
+    """Ways in which loaders move elements."""
+
+    def check(
+        self,
+        shape: tuple[int, ...],
+        load: Callable[[torch.Tensor, torch.Tensor], Any],
+        pieces: int,
+        source: tuple[int, ...] = (4, 6),
+    ) -> None:
+        def make() -> Any:
+            model = torch.nn.Module()
+            model.w = torch.nn.Parameter(torch.zeros(shape, dtype=BF16))
+            return model
+
+        def run(model: Any) -> Callable[[Pairs], None]:
+            def loader(pairs: Pairs) -> None:
+                for _, tensor in pairs:
+                    load(model.w.data, tensor)
+
+            return loader
+
+        checkpoint = {"a": (BF16, source)}
+        model, other = make(), make()
+        learned = learn(model, run(model), checkpoint)
+        self.assertEqual(len(learned.layout.pieces), pieces)
+        verify(other, run(other), checkpoint, learned)
+
+    def test_repeated_heads(self) -> None:
+        self.check(
+            (12, 4),
+            lambda w, t: w.copy_(t.view(2, 2, 6)[:, None].expand(2, 2, 2, 6).reshape(12, 4)),
+            16,  # each row of 6 falls into two rows of 4
+        )
+
+    def test_stacked_and_selected_rows(self) -> None:
+        self.check((2, 4, 6), lambda w, t: w.copy_(torch.stack([t, t])), 2)
+        self.check((4, 6), lambda w, t: w.copy_(t.index_select(0, torch.tensor([2, 3, 0, 1]))), 4)
+
+    def test_a_buffer_that_collects_parts(self) -> None:
+        def load(w: torch.Tensor, t: torch.Tensor) -> None:
+            collected = torch.zeros(8, 6, dtype=F32)  # of the loader's own
+            collected[:4] = t
+            collected[5:7] = t[:2]
+            w.copy_(collected)
+
+        self.check((8, 6), load, 2)
+
+    def test_interleaved_rows(self) -> None:
+        self.check((4, 6), lambda w, t: w.copy_(torch.cat([t[::2], t[1::2]])), 4)
+
+    def test_one_value_for_many_elements(self) -> None:
+        self.check((3,), lambda w, t: w.copy_(t), 3, source=(1,))
+
+    def test_scalars(self) -> None:
+        self.check((), lambda w, t: w.copy_(t[0]), 1, source=(1,))
+        self.check((2,), lambda w, t: (w[1:].copy_(t), w[:1].fill_(2)), 1, source=())
+
+    def test_in_place_of_the_parameters_memory(self) -> None:
+        def load(w: torch.Tensor, t: torch.Tensor) -> None:
+            w.zero_()
+            w[1:3, 2:].copy_(t[:2, :4])
+
+        self.check((4, 6), load, 1)
+
+
 class Refusing(unittest.TestCase):
     def refused(
         self, message: str, load: Callable[[Any, str, torch.Tensor], Any], **options: Any
@@ -229,6 +296,46 @@ class Refusing(unittest.TestCase):
             [(p.name, str(p.box), p.local_start) for p in pieces],
             [("a", "[0:2, 0:4]", (0, 0)), ("b", "[0:2, 0:4]", (2, 0))],
         )
+
+    def test_bits_that_are_read_as_another_type(self) -> None:
+        self.refused(
+            r'"w" .* computes it \(it is read as int32 without a cast of "a"\)',
+            lambda model, name, t: model.w.data.copy_(t.view(torch.int32)) if name == "a" else None,
+        )
+        self.refused(
+            r'"w" .* computes it \(it is written as int32 of "a"\)',
+            lambda model, name, t: model.w.data.view(torch.int32).copy_(t) if name == "a" else None,
+        )
+
+        def alike(model: Any, name: str, t: torch.Tensor) -> None:
+            if name == "a":
+                model.w.data.view(torch.int32).copy_(t.view(torch.int32))
+
+        (piece,) = self.learn(alike).layout.pieces
+        self.assertEqual((piece.name, str(piece.box)), ("a", "[0:4, 0:4]"))
+
+    def test_values_of_the_loaders_own(self) -> None:
+        def load(model: Any, name: str, t: torch.Tensor) -> None:
+            model.w.data.copy_(torch.arange(16.0).view(4, 4))
+
+        self.refused(r'"w" .* computes it \(values that the loader makes\)', load)
+
+        def constant(model: Any, name: str, t: torch.Tensor) -> None:
+            model.w.data.copy_(torch.full((4, 4), 2.5))
+
+        learned = self.learn(constant)
+        self.assertEqual(learned.left_alone, ("w", "small"))
+        ((_, box, fill),) = learned.layout.padding
+        self.assertEqual((str(box), fill), ("[0:4, 0:4]", struct.pack("f", 2.5)))
+
+    def test_memory_that_nobody_filled(self) -> None:
+        def load(model: Any, name: str, t: torch.Tensor) -> None:
+            if name == "a":
+                joined = torch.empty_like(t)
+                joined[1:].copy_(t[1:])
+                model.w.data.copy_(joined)
+
+        self.refused(r'"w" \[0:1, 0:4\]: the loader computes it \(uninitialized memory\)', load)
 
     def test_integers_that_become_numbers(self) -> None:
         model = torch.nn.Linear(2, 2, bias=False)

@@ -212,7 +212,7 @@ def learn(
             node = Node(frame, tensor.dtype, None, recorder.read(tensor, frame))
         if not _matches(name, replaced):
             _check_overlaps(name, kind, node.parts)
-        parts = node.settle()
+        parts = sorted(node.settle(), key=lambda part: part.box)
         sources = {part.value.name for part in parts if isinstance(part.value, Source)}
         opaque = [part.value for part in parts if isinstance(part.value, Opaque)]
         if not sources and not any(value.names for value in opaque):

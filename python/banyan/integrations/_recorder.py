@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from .. import Unsupported
 from ._strided import Box, Frame, intersect, patches, subtract
@@ -255,8 +255,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Follow an operation, or execute it if it has nothing to do with the checkpoint."""
         kwargs = kwargs or {}
-        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-        followed = [t for t in tensors if self._follows(t)]
+        followed = [t for t in _tensors((args, tuple(kwargs.values()))) if self._follows(t)]
         if func._schema.is_mutable:
             written = self._written(func, args, kwargs)
             if followed or any(self.node(t) is not None for t in written):
@@ -265,8 +264,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._compute(func, args, kwargs, followed)
         result = func(*args, **kwargs)
         is_new = not any(one.alias_info for one in func._schema.returns)
-        for made in tree_leaves(result) if is_new else ():
-            if isinstance(made, Tensor) and self.node(made) is None:
+        for made in _tensors(result) if is_new else ():
+            if self.node(made) is None:
                 storage = made.untyped_storage()
                 self._frames[storage._cdata] = frame_of(made), storage
         return result
@@ -277,7 +276,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for i, argument in enumerate(func._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 value = args[i] if i < len(args) else kwargs.get(argument.name)
-                written += [t for t in tree_leaves(value) if isinstance(t, Tensor)]
+                written += _tensors(value)
         return written
 
     def _write(
@@ -302,7 +301,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             elif func is aten.fill_.Scalar:
                 added = self._filled(node.frame, view, Constant(args[1]))
             else:
-                value = self._opaque(_operation(func), [t for t in args if isinstance(t, Tensor)])
+                value = self._opaque(_operation(func), list(_tensors(args)))
                 added = self._filled(node.frame, view, value)
             node.is_settled = node.is_settled and not node.parts and len(added) == 1
             node.parts += [Part(part.box, _cast(part.value, node.dtype)) for part in added]
@@ -329,8 +328,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"the loader computes {_operation(func)} of {_listed(opaque.names)}, whose result "
                 "depends on the values"
             ) from None
-        for made in tree_leaves(result):
-            if not isinstance(made, Tensor) or self.node(made) is not None:
+        for made in _tensors(result):
+            if self.node(made) is not None:
                 continue  # it shares memory with an argument
             node = self.add(made)
             node.is_opaque = True
@@ -342,6 +341,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     parts = self._filled(node.frame, node.frame, value)
                 node.parts = [Part(part.box, _cast(part.value, made.dtype)) for part in parts]
         return result
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors among an operation's arguments or results."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for one in value:
+            yield from _tensors(one)
 
 
 def _without_memory(value: Any) -> Any:

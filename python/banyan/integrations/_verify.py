@@ -95,12 +95,13 @@ def verify(model: nn.Module, load: Load, checkpoint: Checkpoint, learned: Learne
     for number, box, fill in layout.padding:
         tensor = tensors[number]
         bits = torch.tensor(list(fill or bytes(tensor.element_size())), dtype=torch.uint8)
-        expected = bits.view(tensor.dtype).expand(box.extent)
-        compare(number, box, expected, f"a constant ({expected.flatten()[0].item()})")
+        value = bits.view(tensor.dtype)[0]
+        compare(number, box, value.expand(box.extent), f"a constant ({value.item()})")
     for number, box in layout.left_alone:
         size = tensors[number].element_size()
         bits = torch.full((size,), _UNTOUCHED, dtype=torch.uint8)
-        compare(number, box, bits.view(tensors[number].dtype).expand(box.extent), "what it held")
+        value = bits.view(tensors[number].dtype)[0]
+        compare(number, box, value.expand(box.extent), "what it held")
     by_name: dict[str, list[int]] = {}
     pieces = layout.pieces
     for i, piece in enumerate(pieces):

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from safetensors.torch import save_file
 from setting import BUILD, FAMILIES, hold, oracle, torch, vllm, write_model
+from vllm.engine.arg_utils import EngineArgs
 from worker import described
 
 import banyan
@@ -44,6 +46,9 @@ class Models(unittest.TestCase):
     def test_qwen3_moe_also_with_expert_parallelism(self) -> None:
         self.check("qwen3-moe")
 
+    def test_quantized_blocks_are_copied(self) -> None:
+        self.check("deepseek-v3-fp8")
+
     def test_deepseek_v3_and_its_draft_model(self) -> None:
         self.check("deepseek-v3")
 
@@ -72,6 +77,65 @@ class Learned(unittest.TestCase):
                 origin, learned = _learn.learn_folder(self.model(name), 2, verify=True)
                 self.assertEqual(origin.engine_release, vllm.__version__)
                 self.assertEqual(len(learned), 2)
+
+    def quantized(self, config_of: dict[str, Any], pack: Any) -> Path:
+        """Write a Llama whose matrices are what pack(rows, columns) makes of them."""
+        folder = self.model("llama3")
+        held = hold.load_file(folder / "model.safetensors")
+        tensors = {}
+        for tensor_name, tensor in held.items():
+            if "_proj" in tensor_name:
+                for suffix, made in pack(*tensor.shape).items():
+                    tensors[tensor_name.removesuffix("weight") + suffix] = made
+            else:
+                tensors[tensor_name] = tensor
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+        config = json.loads((folder / "config.json").read_text())
+        config |= {"quantization_config": config_of}
+        (folder / "config.json").write_text(json.dumps(config))
+        return folder
+
+    def test_packed_integers_are_copied(self) -> None:
+        def awq(rows: int, columns: int) -> dict[str, torch.Tensor]:
+            return {
+                "qweight": torch.zeros(columns, rows // 8, dtype=torch.int32),
+                "qzeros": torch.zeros(columns // 32, rows // 8, dtype=torch.int32),
+                "scales": torch.zeros(columns // 32, rows, dtype=torch.bfloat16),
+            }
+
+        config = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True}
+        folder = self.quantized(config | {"version": "gemm"}, awq)
+        _, (learned,) = _learn.learn_folder(folder, 1, verify=True)
+        self.assertEqual(learned.unused, ())
+        types = {t.name.split(".")[-1]: t.dtype for t in learned.layout.tensors}
+        self.assertEqual((types["qweight"], types["scales"]), ("int32", "bfloat16"))
+
+    def test_scales_of_whole_matrices_are_copied(self) -> None:
+        def fp8(rows: int, columns: int) -> dict[str, torch.Tensor]:
+            return {
+                "weight": torch.zeros(rows, columns, dtype=torch.float8_e4m3fn),
+                "weight_scale": torch.zeros((), dtype=torch.float32),
+                "input_scale": torch.zeros((), dtype=torch.float32),
+            }
+
+        config = {"quant_method": "fp8", "activation_scheme": "static"}
+        folder = self.quantized(config | {"ignored_layers": ["lm_head"]}, fp8)
+        _, (learned,) = _learn.learn_folder(folder, 1, verify=True)
+        names = [t.name for t in learned.layout.tensors]
+        scales = [
+            (p.local_start, p.name.split(".")[-2])
+            for p in learned.layout.pieces
+            if names[p.tensor] == "model.layers.0.self_attn.qkv_proj.weight_scale"
+        ]
+        self.assertEqual(scales, [((0,), "q_proj"), ((1,), "k_proj"), ((2,), "v_proj")])
+
+    def test_values_that_the_engine_quantizes_are_refused(self) -> None:
+        folder = self.model("llama3")
+        config = EngineArgs(
+            str(folder), skip_tokenizer_init=True, enforce_eager=True, quantization="fp8"
+        ).create_engine_config()
+        with self.assertRaisesRegex(banyan.Unsupported, r'"model.layers.0.mlp.down_proj.weight"'):
+            _learn.learn(config, _learn.checkpoint_of(folder))
 
     def test_a_vocabulary_is_padded(self) -> None:
         _, learned = _learn.learn_folder(self.model("llama3"), 2)
@@ -199,7 +263,7 @@ class Learned(unittest.TestCase):
     def test_workers_of_an_engine_learn(self) -> None:
         folder = self.model("qwen3-moe")
         checkpoint = _learn.checkpoint_of(folder)
-        _, learned = _learn.learn_folder(folder, 2)
+        origin, learned = _learn.learn_folder(folder, 2)
         engine = vllm.LLM(
             str(folder),
             skip_tokenizer_init=True,
@@ -223,7 +287,9 @@ class Learned(unittest.TestCase):
             found = engine.collective_rpc("learned", args=(list(checkpoint), types, shapes))
             print(f"learned in two workers in {time.monotonic() - began:.2f} s", flush=True)
             self.assertEqual(found, [described(one.layout) for one in learned])
-        self.assertEqual(len(list(cache.folder().iterdir())), 2)
+        stem = origin.file_name.removesuffix(".json")  # what the command would write
+        names = sorted(path.name for path in cache.folder().iterdir())
+        self.assertEqual(names, [f"{stem}-rank{rank}.json" for rank in range(2)])
         self.assertEqual(tokens(), first)
 
 
