@@ -1,5 +1,5 @@
-"""What Python costs: collectives of 8 bytes over the call of C, tensors of copies and layouts, and
-the import. Each figure beside its limit.
+"""What Python costs: collectives of 8 bytes over the call of C, runs of plans by MSCCL++'s names,
+tensors of copies and layouts, and the import. Each figure beside its limit.
 
 usage: python.py BUILD, under `banyan launch -n 2`, with the package in PYTHONPATH
 """
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 import banyan
+from banyan.integrations import mscclpp
 
 RUNS, ROUNDS = 200, 300
 TENSORS = 10_000
@@ -80,6 +81,40 @@ def calls(world: banyan.World, build: Path) -> None:
             mine = min(times) * 1e6
             beside = f"  ({mine:.2f} us in all)"
             row(f"  more from Python, {name}", mine - c, CALL_US, "us", beside)
+
+
+def plans(world: banyan.World) -> None:
+    """Time runs of a plan by Banyan's call and by MSCCL++'s in turn, on both ranks."""
+    plan = banyan.compile_algorithm("allreduce_packets", world.size)
+    loaded = banyan.Executor(world).load(plan, 4096)
+    send, recv = mscclpp.GpuBuffer(16, "float32"), mscclpp.GpuBuffer(16, "float32")
+    bootstrap = mscclpp.TcpBootstrap.create(world.rank, world.size)._adopt(world)
+    executor = mscclpp.Executor(mscclpp.Communicator(bootstrap))
+    arguments = (
+        world.rank,
+        send.data.ptr,
+        recv.data.ptr,
+        send.nbytes,
+        recv.nbytes,
+        mscclpp.DataType.float32,
+        mscclpp.ExecutionPlan._of(plan, world.rank),
+        0,
+    )
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(ROUNDS):
+        for i, call in enumerate(
+            (lambda: loaded.run(send, recv), lambda: executor.execute(*arguments))
+        ):
+            world.barrier()
+            began = time.perf_counter()
+            for _ in range(RUNS):
+                call()
+            times[i].append((time.perf_counter() - began) / RUNS)
+    if world.rank == 0:
+        run, execute = (min(one) * 1e6 for one in times)
+        row("LoadedPlan.run of 64 bytes, 2 ranks", run, None, "us")
+        beside = f"  ({execute:.2f} us in all)"
+        row("  more from MSCCL++'s Executor.execute", execute - run, CALL_US, "us", beside)
 
 
 def best(function: Callable[[], object]) -> float:
@@ -149,6 +184,7 @@ def main() -> int:
     """Print every figure on rank 0; the exit code is 1 if a goal is missed."""
     with banyan.World() as world:
         calls(world, Path(sys.argv[1]))
+        plans(world)
         tensors(world)
         if world.rank == 0:
             imports()

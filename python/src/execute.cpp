@@ -156,6 +156,26 @@ static nb::object run(LoadedPlan &loaded, nb::handle input, nb::handle output,
     return nb::borrow(output.is_none() ? input : output);
 }
 
+/* LoadedPlan._run_at, for programs that pass addresses: banyan.integrations.mscclpp. */
+static void run_at(LoadedPlan &loaded, uintptr_t input, uintptr_t output, uint64_t nbytes,
+                   uint8_t code, uint8_t bits, uintptr_t stream)
+{
+    require_open(loaded, "the loaded plan");
+    drive(*loaded.world, [&] {
+        return banyan_loaded_plan_run(
+            loaded.handle, reinterpret_cast<void *>(input), reinterpret_cast<void *>(output),
+            nbytes, (DLDataType){code, bits, 1}, reinterpret_cast<void *>(stream));
+    });
+}
+
+/* The type and number of an address's device. */
+static std::pair<int, int> locate(uintptr_t address)
+{
+    DLDevice device;
+    check(banyan_memory_locate(reinterpret_cast<void *>(address), &device));
+    return {device.device_type, device.device_id};
+}
+
 static double time_runs(LoadedPlan &loaded, nb::handle input, nb::handle output, uint32_t runs,
                         std::optional<uint64_t> nbytes)
 {
@@ -301,6 +321,7 @@ static void bind_loaded(nb::module_ &m)
              "Run the plan. ``output`` None: in place, in the input. Return the output.\n\n"
              "On the host the call returns when this rank's part is done. On a GPU it queues the "
              "run in ``stream``, by default the current stream of the tensor's library.")
+        .def("_run_at", run_at, "input"_a, "output"_a, "nbytes"_a, "code"_a, "bits"_a, "stream"_a)
         .def("start", start, "input"_a, "output"_a = nb::none(), nb::kw_only(),
              "nbytes"_a = nb::none(),
              nb::sig("def start(self, " RUN_TENSORS ", *, " NBYTES ") -> PlanRun"),
@@ -383,6 +404,7 @@ void bind_execute(nb::module_ &m)
         .def(
             "close", [](Executor &e) { close_resource(e); },
             "Close the executor and unload its plans.");
+    m.def("_locate", locate, "address"_a);
     m.def("_run_once", run_once, "plan"_a, "world"_a, "input"_a, "output"_a = nb::none(),
           nb::kw_only(), "nbytes"_a = nb::none(), "workers"_a = 1, "stream"_a = nb::none());
 }

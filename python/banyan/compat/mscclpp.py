@@ -1,6 +1,7 @@
-"""MSCCL++'s language: programs written for it run unchanged after this import.
+"""MSCCL++'s language and runtime: programs written for it run unchanged after this import.
 
-The import registers the modules ``mscclpp.language.*``. As a command it runs one script::
+The import registers the modules ``mscclpp.language.*``, and ``mscclpp`` itself with the names of
+``banyan.integrations.mscclpp``. As a command it runs one script::
 
     python -m banyan.compat.mscclpp allreduce.py --num_gpus 8
 
@@ -43,8 +44,22 @@ _MODULES = {
 }
 
 
+def _lazy(name: str, ours: str, doc: str) -> types.ModuleType:
+    """Return a module with the public names of one of ours, which is imported on first use."""
+
+    def attribute(wanted: str) -> object:
+        module = importlib.import_module(ours)
+        if wanted not in module.__all__:
+            raise AttributeError(f"module '{name}', by Banyan, has no attribute '{wanted}'")
+        return getattr(module, wanted)
+
+    made = types.ModuleType(name, doc)
+    made.__getattr__ = attribute  # type: ignore[method-assign]
+    return made
+
+
 def register() -> None:
-    """Register the modules ``mscclpp.language.*``, in place of an installed package's.
+    """Register ``mscclpp`` and ``mscclpp.language.*``, in place of an installed package.
 
     Other modules of an installed package, such as ``mscclpp.default_algos``, stay importable. Its
     ``__init__``, which needs CUDA, does not run.
@@ -53,8 +68,19 @@ def register() -> None:
     if "mscclpp" not in sys.modules:
         installed = importlib.util.find_spec("mscclpp")
         folders = installed.submodule_search_locations if installed else None
-        sys.modules["mscclpp"] = types.ModuleType("mscclpp", "MSCCL++'s language, by Banyan.")
-        sys.modules["mscclpp"].__path__ = list(folders or [])
+        package = _lazy(
+            "mscclpp",
+            "banyan.integrations.mscclpp",
+            "MSCCL++'s language and runtime, by Banyan.",
+        )
+        package.__path__ = list(folders or [])
+        sys.modules["mscclpp"] = package
+        if not installed:
+            sys.modules["mscclpp.utils"] = _lazy(
+                "mscclpp.utils",
+                "banyan.integrations.mscclpp.utils",
+                "MSCCL++'s helpers, by Banyan.",
+            )
     sys.modules["mscclpp"].language = language  # type: ignore[attr-defined]
     sys.modules["mscclpp.language"] = language
     internal = types.ModuleType("mscclpp.language.internal")
