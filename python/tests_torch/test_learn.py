@@ -7,6 +7,7 @@ import random
 import struct
 import unittest
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from groups import banyan, torch
@@ -322,11 +323,37 @@ class Refusing(unittest.TestCase):
 
         def constant(model: Any, name: str, t: torch.Tensor) -> None:
             model.w.data.copy_(torch.full((4, 4), 2.5))
+            model.small.data.copy_(t)
 
-        learned = self.learn(constant)
-        self.assertEqual(learned.left_alone, ("w", "small"))
+        learned = self.learn(constant, replaced=["small"])
+        self.assertEqual(learned.left_alone, ("w",))
         ((_, box, fill),) = learned.layout.padding
         self.assertEqual((str(box), fill), ("[0:4, 0:4]", struct.pack("f", 2.5)))
+
+    def test_copies_in_other_threads(self) -> None:
+        for device, message in (("meta", '"w": the loader reports it'), ("cpu", 'failed at "a"')):
+            model = torch.nn.Module()
+            model.w = torch.nn.Parameter(torch.zeros(4, device=device), requires_grad=False)
+
+            def load(pairs: Pairs, w: torch.Tensor = model.w) -> set[str]:
+                with ThreadPoolExecutor() as pool:
+                    list(pool.map(lambda pair: w.copy_(pair[1]), pairs))
+                return {"w"}
+
+            with self.assertRaisesRegex(banyan.Unsupported, message):
+                learn(model, load, {"a": (F32, (4,))})
+
+    def test_copies_of_single_elements(self) -> None:
+        model = torch.nn.Module()
+        model.w = torch.nn.Parameter(torch.empty(1 << 17))
+        checkpoint = {"scalar": (F32, (1,))}
+        with self.assertRaisesRegex(
+            banyan.Unsupported, '"scalar": a copy falls apart into more than 65536 boxes'
+        ):
+            learn(model, lambda pairs: [model.w.data.copy_(t) for _, t in pairs], checkpoint)
+
+    def test_a_checkpoint_of_another_model(self) -> None:
+        self.refused("uses none of the checkpoint's 2 tensors", lambda model, name, t: None)
 
     def test_memory_that_nobody_filled(self) -> None:
         def load(model: Any, name: str, t: torch.Tensor) -> None:

@@ -155,6 +155,30 @@ def _add(
             layout.leave_alone(number, hole)
 
 
+def _run(recorder: Recorder, load: Load, checkpoint: Checkpoint) -> set[str]:
+    """Run the loader with tensors that have no memory. Return the parameters that it reports."""
+    last = "no tensor"
+
+    def pairs() -> Iterator[tuple[str, Tensor]]:
+        nonlocal last
+        for name, (dtype, shape) in checkpoint.items():
+            last = f'"{name}"'
+            yield name, recorder.add_checkpoint(name, dtype, shape)
+
+    try:
+        with torch.no_grad(), recorder:
+            reported = load(pairs())
+    except Unsupported as error:
+        if last in str(error):
+            raise
+        raise Unsupported(f"{last}: {error}") from None
+    except Exception as error:
+        raise Unsupported(
+            f"the loader cannot be followed: it failed at {last} ({type(error).__name__}: {error})"
+        ) from error
+    return set(reported) if isinstance(reported, (set, frozenset)) else set()
+
+
 def learn(
     model: nn.Module,
     load: Load,
@@ -167,39 +191,23 @@ def learn(
 
     ``model``: initialized, with its parameters on any device (also meta), before anything is
     processed after loading. ``load``: its loading function, called once with tensors on the device
-    meta. ``checkpoint``: type and whole shape of each tensor, in the order in which they are
-    loaded. ``holes``: patterns of parameters (``*``: any characters) that may be filled in part;
-    their other elements are left alone. ``replaced``: patterns of parameters in which a tensor may
-    replace an earlier one; the last one counts.
+    meta; it may return the set of parameters that it loaded. ``checkpoint``: type and whole shape
+    of each tensor, in the order in which they are loaded. ``holes``: patterns of parameters
+    (``*``: any characters) that may be filled in part; their other elements are left alone.
+    ``replaced``: patterns of parameters in which a tensor may replace an earlier one; the last one
+    counts.
 
     The memory of the model is not written, and the checkpoint's tensors need none. A loader may
     change other attributes: use the model for nothing else.
 
     Every element of a parameter in the layout is copied or cast from one checkpoint element, is
     -exp of one, or is a constant (padding). Raise Unsupported, with the names of parameter and
-    tensor, if the loader computes a value, reads values, writes two tensors to one place, or leaves
-    a hole. Local.
+    tensor, if the loader computes a value, reads values, writes two tensors to one place, leaves a
+    hole, or copies in a way that is not seen (in other threads). Local.
     """
     recorder = Recorder()
-    held = tensors_of(model)
-    nodes = {name: recorder.add(tensor) for name, tensor in held.items()}
-    last = ["no tensor"]
-
-    def pairs() -> Iterator[tuple[str, Tensor]]:
-        for name, (dtype, shape) in checkpoint.items():
-            last[0] = f'"{name}"'
-            yield name, recorder.add_checkpoint(name, dtype, shape)
-
-    try:
-        with torch.no_grad(), recorder:
-            load(pairs())
-    except Unsupported:
-        raise
-    except Exception as error:
-        raise Unsupported(
-            f"the loader cannot be followed: it failed at {last[0]} ({type(error).__name__}: "
-            f"{error})"
-        ) from error
+    nodes = {name: recorder.add(tensor) for name, tensor in tensors_of(model).items()}
+    reported = _run(recorder, load, checkpoint)
     parameters = {name for name, _ in model.named_parameters()}
     layout = Layout()
     used: set[str] = set()
@@ -213,6 +221,8 @@ def learn(
         if not _matches(name, replaced):
             _check_overlaps(name, kind, node.parts)
         parts = sorted(node.settle(), key=lambda part: part.box)
+        if name in reported and not parts:
+            raise Unsupported(f'{kind} "{name}": the loader reports it, but no copy to it was seen')
         sources = {part.value.name for part in parts if isinstance(part.value, Source)}
         opaque = [part.value for part in parts if isinstance(part.value, Opaque)]
         if not sources and not any(value.names for value in opaque):
@@ -221,6 +231,8 @@ def learn(
                 continue
         _add(layout, name, kind, tensor, parts, checkpoint, not parts or _matches(name, holes))
         used |= sources
+    if not used:
+        raise Unsupported(f"the loader uses none of the checkpoint's {len(checkpoint)} tensors")
     layout.check()
     unused = tuple(name for name in checkpoint if name not in used)
     return Learned(layout, tuple(left_alone), unused)
