@@ -166,8 +166,10 @@ static std::shared_ptr<Schedule> prepare(std::shared_ptr<CopyService> service, b
     schedule->like = std::move(service->like);
     drive(*service->world,
           [&] { return banyan_copy_service_prepare(service->handle, &schedule->handle); });
-    if (!keep)
+    if (!keep) {
         schedule->tensors.clear();
+        schedule->like.reset();
+    }
     return adopt(schedule);
 }
 

@@ -73,53 +73,57 @@ def build(
     expert_bias: bool = False,
     first: int = 0,
     size: int | None = None,
+    vocabulary: int = 128,
+    **config: Any,
 ) -> Any:
     """Build a model whose parameters are alike on the ranks that hold the same part of them.
 
     All ranks call this; those that are not among the ``size`` ranks from ``first`` on get None.
-    Several ``chunks`` make a list, as virtual pipeline stages do.
+    Several ``chunks`` make a list, as virtual pipeline stages do. ``config`` replaces options of
+    the TransformerConfig.
     """
     made = groups(tp, pp, ep, first, size)
     size = dist.get_world_size() if size is None else size
     if not first <= dist.get_rank() < first + size:
         return None
-    config = TransformerConfig(
-        num_layers=4,
-        hidden_size=64,
-        num_attention_heads=8,
-        num_query_groups=4,
-        ffn_hidden_size=128,
-        moe_ffn_hidden_size=96 if experts else None,
-        num_moe_experts=experts or None,
-        moe_grouped_gemm=False,
-        moe_router_enable_expert_bias=expert_bias,
-        moe_router_score_function="sigmoid" if expert_bias else "softmax",
-        gated_linear_unit=True,
-        add_bias_linear=False,
-        qk_layernorm=True,
-        use_cpu_initialization=True,
-        tensor_model_parallel_size=tp,
-        pipeline_model_parallel_size=pp,
-        virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
-        pipeline_dtype=torch.float32,
-        expert_model_parallel_size=ep,
-        expert_tensor_parallel_size=tp,
-    )
+    options = {
+        "num_layers": 4,
+        "hidden_size": 64,
+        "num_attention_heads": 8,
+        "num_query_groups": 4,
+        "ffn_hidden_size": 128,
+        "moe_ffn_hidden_size": 96 if experts else None,
+        "num_moe_experts": experts or None,
+        "moe_grouped_gemm": False,
+        "moe_router_enable_expert_bias": expert_bias,
+        "moe_router_score_function": "sigmoid" if expert_bias else "softmax",
+        "gated_linear_unit": True,
+        "add_bias_linear": False,
+        "qk_layernorm": True,
+        "use_cpu_initialization": True,
+        "tensor_model_parallel_size": tp,
+        "pipeline_model_parallel_size": pp,
+        "virtual_pipeline_model_parallel_size": chunks if chunks > 1 else None,
+        "pipeline_dtype": torch.float32,
+        "expert_model_parallel_size": ep,
+        "expert_tensor_parallel_size": tp,
+    }
+    transformer = TransformerConfig(**(options | config))
     stage = made.pp.rank()
     models = []
     for chunk in range(chunks):
-        options = {"vp_stage": chunk} if chunks > 1 else {}
+        stages = {"vp_stage": chunk} if chunks > 1 else {}
         spec = get_gpt_layer_local_spec(experts or None, qk_layernorm=True)
         model = GPTModel(
-            config,
+            transformer,
             spec,
-            vocab_size=128,
+            vocab_size=vocabulary,
             max_sequence_length=32,
             pre_process=stage == 0 and chunk == 0,
             post_process=stage == pp - 1 and chunk == chunks - 1,
             share_embeddings_and_output_weights=tied,
             pg_collection=made,
-            **options,
+            **stages,
         )
         fill(model, seed)
         models.append(model.to(DEVICE))

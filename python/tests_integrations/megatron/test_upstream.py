@@ -1,27 +1,12 @@
-"""Megatron-LM's own tests of resharding, unmodified, on our names; ours on the newest Megatron-LM.
-
-BANYAN_MEGATRON_LM is the folder of a checkout. Without it, the commit below is downloaded.
-"""
+"""Megatron-LM's own tests of resharding, unmodified, on our names; our tests on Megatron-LM."""
 
 from __future__ import annotations
 
-import importlib.util
-import io
-import os
 import re
-import shutil
-import subprocess
-import sys
-import tarfile
-import tempfile
 import unittest
-import urllib.request
-from pathlib import Path
 
-COMMIT = "d98e8a64ddf34856e74b24714e3bedb2f5a39553"
-URL = f"https://codeload.github.com/NVIDIA/Megatron-LM/tar.gz/{COMMIT}"
-HERE = Path(__file__).resolve().parent
-TESTS = Path("tests/unit_tests/resharding")
+from sources import HERE, TESTS, call, checkout
+
 #: Without tests of whole models on several GPUs (test_model_swap.py).
 FILES = (
     "test_cache_refresh",
@@ -37,46 +22,6 @@ FILES = (
 )
 
 
-def skip(reason: str) -> None:
-    print(f"skipped: {reason}")
-    sys.exit(77)
-
-
-def checkout() -> Path:
-    """Return the folder of Megatron-LM's sources."""
-    given = os.environ.get("BANYAN_MEGATRON_LM")
-    if given:
-        return Path(given)
-    folder = Path(os.environ.get("BANYAN_BUILD", tempfile.gettempdir())) / f"megatron-lm-{COMMIT}"
-    if folder.exists():
-        return folder
-    try:
-        with urllib.request.urlopen(URL, timeout=60) as answer:
-            data = answer.read()
-    except OSError as error:
-        skip(f"cannot download {URL}: {error} (BANYAN_MEGATRON_LM names a checkout)")
-    with tempfile.TemporaryDirectory(dir=folder.parent) as made:
-        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-            archive.extraction_filter = getattr(tarfile, "data_filter", None)
-            archive.extractall(made)
-        shutil.move(str(Path(made) / f"Megatron-LM-{COMMIT}"), folder)
-    return folder
-
-
-def call(words: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
-    paths = os.environ.get("PYTHONPATH", "").split(":")
-    path = ":".join(map(os.path.abspath, (MEGATRON, HERE, *filter(None, paths))))
-    environment = os.environ | {"PYTHONPATH": path, **variables}
-    return subprocess.run(
-        [sys.executable, "-X", "faulthandler", *words],
-        cwd=MEGATRON,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-
-
 def upstream(*, ours: bool) -> dict[str, int]:
     """Run Megatron-LM's tests. Return the numbers of those that passed, failed, ..."""
     files = [str(MEGATRON / TESTS / f"{name}.py") for name in FILES]
@@ -90,7 +35,7 @@ def upstream(*, ours: bool) -> dict[str, int]:
         "-W",
         "ignore",
     ]
-    done = call(["-m", "pytest", *options, *files], BANYAN_TEST_OURS="1" if ours else "")
+    done = call(MEGATRON, ["-m", "pytest", *options, *files], BANYAN_TEST_OURS="1" if ours else "")
     print(done.stdout[-1500:], flush=True)
     if done.returncode not in (0, 1):
         raise AssertionError(done.stdout + done.stderr)
@@ -113,12 +58,10 @@ class Upstream(unittest.TestCase):
     def test_our_tests_on_the_newest_release(self) -> None:
         for name in ("execution", "pipeline", "reshard", "service"):
             with self.subTest(name):
-                done = call([str(HERE / f"test_{name}.py")])
+                done = call(MEGATRON, [str(HERE / f"test_{name}.py")])
                 self.assertEqual(done.returncode, 0, done.stdout[-3000:] + done.stderr[-6000:])
 
 
 if __name__ == "__main__":
-    if importlib.util.find_spec("pytest") is None or importlib.util.find_spec("megatron") is None:
-        skip("pytest or Megatron-Core is not installed (make test-megatron installs them)")
     MEGATRON = checkout()
     unittest.main()

@@ -52,7 +52,19 @@ def replace() -> int:
         sys.modules[f"{THEIRS}.{module}"] = importlib.import_module(f"{OURS}.{module}")
         parent, _, last = f"{THEIRS}.{module}".rpartition(".")
         setattr(sys.modules[parent], last, sys.modules[f"{THEIRS}.{module}"])
+    refit = importlib.import_module(f"{THEIRS}.refit")
+    refit.get_or_create_service = service_of  # type: ignore[attr-defined]
     return count
+
+
+def service_of(backend: str, group: Any = None) -> Any:
+    """Return Banyan's copy service for every backend. It is kept as Megatron-Core keeps its own."""
+    from banyan.integrations.megatron import BanyanCopyService
+
+    refit = importlib.import_module(f"{THEIRS}.refit")
+    if backend not in refit._service_cache:
+        refit._service_cache[backend] = BanyanCopyService(group)
+    return refit._service_cache[backend]
 
 
 class _OnHost(TorchFunctionMode):

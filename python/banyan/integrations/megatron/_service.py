@@ -40,31 +40,39 @@ class _Op(NamedTuple):
 class _Kept:
     """A batch that was planned, and what the next equal batch needs."""
 
-    #: Number of its plan, equal on all ranks.
+    #: Of its plan, equal on all ranks.
     number: int
+    signature: object
     #: Addresses of the tensors; None: the tensor moves from batch to batch, and has a stage.
     places: list[int | None]
+    #: Memory of the tensors, as weak references.
+    storages: list[Any]
     #: None: the batch is not kept yet.
     schedule: Schedule | None = None
-    #: Memory of the tensors, as long as there is no schedule that holds them.
-    storages: list[Any] = field(default_factory=list)
     #: Operations with a stage, and their stages.
     staged: list[tuple[int, Tensor]] = field(default_factory=list)
 
     def stays(self, index: int, tensor: Tensor) -> bool:
         """True if the tensor is where it was, in memory that was not freed since."""
-        if self.places[index] != tensor.data_ptr():
-            return False
-        if not self.storages:
-            return True
         storage = self.storages[index]
-        return bool(not storage.expired() and storage.cdata == tensor.untyped_storage()._cdata)
+        return bool(
+            self.places[index] == tensor.data_ptr()
+            and not storage.expired()
+            and storage.cdata == tensor.untyped_storage()._cdata
+        )
 
     def fits(self, ops: list[_Op]) -> bool:
-        """True if the schedule moves these operations."""
+        """True if the schedule moves these operations of the same signature."""
         return self.schedule is not None and all(
             place is None or place == op.tensor.data_ptr()
             for place, op in zip(self.places, ops, strict=True)
+        )
+
+    def resembles(self, ops: list[_Op]) -> bool:
+        """True if each tensor of this batch that is not in ``ops`` was freed since, or staged."""
+        return all(
+            self.places[i] is None or self.stays(i, op.tensor) or self.storages[i].expired()
+            for i, op in enumerate(ops)
         )
 
     def close(self) -> None:
@@ -73,8 +81,14 @@ class _Kept:
             self.schedule.close()
 
 
-def _copy_all(destinations: list[Tensor], sources: list[Tensor]) -> None:
-    if destinations:
+def _numbers(numbers: list[int]) -> bytes:
+    return b"".join(one.to_bytes(8, "little") for one in numbers)
+
+
+def _copy_all(pairs: list[tuple[Tensor, Tensor]]) -> None:
+    """Copy the second tensor of each pair to the first."""
+    if pairs:
+        destinations, sources = zip(*pairs, strict=True)
         torch._foreach_copy_(destinations, sources)
 
 
@@ -117,7 +131,8 @@ class BanyanCopyService(MegatronCopyService):  # type: ignore[misc]
         #: Batches that were planned, and batches that were run.
         self.planned = self.runs = 0
         self._services: dict[torch.device, CopyService] = {}
-        self._kept: dict[Any, _Kept] = {}
+        #: By number, the one that was used last at the end; the numbers are equal on all ranks.
+        self._kept: dict[int, _Kept] = {}
         self._clear()
 
     def _clear(self) -> None:
@@ -185,31 +200,51 @@ class BanyanCopyService(MegatronCopyService):  # type: ignore[misc]
             submit = service.submit_send if op.is_send else service.submit_recv
             submit(stages.get(i, op.tensor), op.peer, op.task_id, part=op.part)
 
-    def _plan(self, service: CopyService, device: torch.device, last: _Kept | None) -> _Kept:
-        """Plan the batch, and return how the next one like it is recognized.
+    def _common(self, numbers: list[int]) -> int:
+        """Return the last number that all ranks have in their lists, or 0. Collective."""
+        width = range(0, 8 * MAX_KEPT, 8)
+        lists = [
+            {int.from_bytes(text[i : i + 8], "little") for i in width if i < len(text)}
+            for text in self.world.gather(_numbers(numbers))
+        ]
+        return max(set.intersection(*lists), default=0)
 
-        ``last``: the equal batch before it; tensors that are elsewhere now get stages. On GPUs a
+    def _find(self, service: CopyService, device: torch.device) -> _Kept:
+        """Return how to move the batch: as an equal one before it, or by a new plan. Collective."""
+        signature = (device, *(op.signature() for op in self._ops))
+        alike = [one for one in self._kept.values() if one.signature == signature]
+        number = self._common([one.number for one in alike if one.fits(self._ops)])
+        if number:
+            return self._kept.pop(number)
+        number = self._common([one.number for one in alike if one.resembles(self._ops)])
+        return self._plan(service, device, signature, self._kept.pop(number, None))
+
+    def _plan(
+        self, service: CopyService, device: torch.device, signature: object, last: _Kept | None
+    ) -> _Kept:
+        """Plan the batch. Collective.
+
+        ``last``: the batch that it resembles; tensors that are elsewhere now get stages. On GPUs a
         first batch is moved without a kept schedule, which would hold the memory of buffers.
         """
         self.planned += 1
-        places: list[int | None] = [op.tensor.data_ptr() for op in self._ops]
+        places = [op.tensor.data_ptr() for op in self._ops]
+        weak: Any = reductions.StorageWeakRef
+        storages = [weak(op.tensor.untyped_storage()) for op in self._ops]
+        kept = _Kept(self.planned, signature, list(places), storages)
         if last is not None:
-            places = [
-                place if last.stays(i, op.tensor) else None
-                for i, (place, op) in enumerate(zip(places, self._ops, strict=True))
+            kept.places = [
+                place if last.stays(i, self._ops[i].tensor) else None
+                for i, place in enumerate(places)
             ]
             last.close()
-        kept = _Kept(self.planned, places)
         on_host = device.type == "cpu"
-        is_known = b"\0" not in self.world.gather(b"\0" if last is None else b"\1")
-        keeps = self.stage_bytes != 0 and (on_host or is_known) and self._stage(kept, device)
-        if keeps:
+        keeps = self.stage_bytes != 0 and (on_host or last is not None)
+        if keeps and self._stage(kept, device):
             self._submit_all(service, dict(kept.staged))
             kept.schedule = service.prepare(keep=not on_host)
         else:
-            kept.places = [op.tensor.data_ptr() for op in self._ops]
-            weak: Any = reductions.StorageWeakRef
-            kept.storages = [weak(op.tensor.untyped_storage()) for op in self._ops]
+            kept.places = list(places)
         return kept
 
     def _move(self, service: CopyService, kept: _Kept, device: torch.device) -> None:
@@ -217,16 +252,11 @@ class BanyanCopyService(MegatronCopyService):  # type: ignore[misc]
             self._submit_all(service, {})
             service.run()
             return
-        stages = {True: ([], []), False: ([], [])}  # type: dict[bool, tuple[list[Tensor], list[Tensor]]]
-        for i, stage in kept.staged:
-            op = self._ops[i]
-            pair = (stage, op.tensor) if op.is_send else (op.tensor, stage)
-            for found, one in zip(stages[op.is_send], pair, strict=True):
-                found.append(one)
+        staged = [(self._ops[i], stage) for i, stage in kept.staged]
         with torch.no_grad():
-            _copy_all(*stages[True])
+            _copy_all([(stage, op.tensor) for op, stage in staged if op.is_send])
             kept.schedule.run()
-            _copy_all(*stages[False])
+            _copy_all([(op.tensor, stage) for op, stage in staged if not op.is_send])
         if device.type != "cpu":
             torch.cuda.current_stream(device).synchronize()
             service.check()
@@ -239,23 +269,20 @@ class BanyanCopyService(MegatronCopyService):  # type: ignore[misc]
             if service is None:
                 service = CopyService(self.world, self.backend, device=device)
                 self._services[device] = service
-            key = (device, *(op.signature() for op in self._ops))
-            kept = self._kept.pop(key, None)
-            number = kept.number if kept is not None and kept.fits(self._ops) else 0
-            numbers = set(self.world.gather(number.to_bytes(8, "little")))
-            if len(numbers) > 1 or number == 0:
-                kept = self._plan(service, device, kept)
-                while len(self._kept) >= MAX_KEPT:
-                    self._kept.pop(next(iter(self._kept))).close()
-            assert kept is not None
+            kept = self._find(service, device)
+            while len(self._kept) >= MAX_KEPT:
+                self._kept.pop(next(iter(self._kept))).close()
             self._move(service, kept, device)
-            self._kept[key] = kept
+            self._kept[kept.number] = kept
             self.runs += 1
         finally:
             self._clear()
 
     def close(self) -> None:
-        """Free the schedules, their stages and the services."""
+        """Free the schedules, their stages and the services.
+
+        On GPUs call it on all ranks before a model's memory is freed.
+        """
         for kept in self._kept.values():
             kept.close()
         self._kept.clear()
