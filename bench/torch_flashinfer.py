@@ -1,0 +1,115 @@
+"""FlashInfer's call between 2 x 2 ranks: its cost over banyan.Mixed, and two collectives over Gloo.
+
+All calls take turns in the same processes, on the host. Times are medians at the slowest rank.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+
+from banyan.integrations.flashinfer import (
+    MixedCommHandler,
+    MixedCommMode,
+    MixedCommOp,
+    run_mixed_comm,
+)
+
+RANKS, HIDDEN = 4, 8192
+PEER_GOAL = 1.5
+ROWS = {1: 200, 64: 20, 512: 4}
+
+
+def turns(calls: dict[str, Callable[[], object]], each: int, rounds: int = 7) -> dict[str, float]:
+    """Return the median seconds of calls that take turns, each several times at once."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds + 1):
+        for name, call in calls.items():
+            dist.barrier()
+            began = time.perf_counter()
+            for _ in range(each):
+                call()
+            mine = torch.tensor((time.perf_counter() - began) / each, dtype=torch.float64)
+            dist.all_reduce(mine, dist.ReduceOp.MAX)
+            times[name].append(mine.item())
+    return {name: statistics.median(one[1:]) for name, one in times.items()}
+
+
+def main(rank: int, path: str, results: Any) -> None:
+    """Measure on one rank."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.FileStore(path, RANKS), rank=rank, world_size=RANKS)
+    handler = MixedCommHandler(
+        world_rank=rank,
+        world_size=RANKS,
+        local_rank=rank,
+        local_size=RANKS,
+        inter_rank=0,
+        inter_size=1,
+        local_tp_size=2,
+        local_dp_size=2,
+        inter_tp_size=1,
+        inter_dp_size=1,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        use_autotune=False,
+    )
+    op, mode = MixedCommOp.ALLREDUCE_ALLGATHER, MixedCommMode.FUSED_OPT_WAITS_UC
+    for rows, each in ROWS.items():
+        x = torch.full((rows, HIDDEN), float(rank))
+        out, other = torch.empty(2 * rows, HIDDEN), torch.empty(2 * rows, HIDDEN)
+
+        def peer(x: torch.Tensor = x, other: torch.Tensor = other) -> None:
+            summed = x.clone()
+            dist.all_reduce(summed, group=handler.tp_comm_group)
+            dist.all_gather_into_tensor(other, summed, group=handler.dp_comm_group)
+
+        times = turns(
+            {
+                "own": lambda x=x, out=out: handler.mixed.run(
+                    "allreduce_allgather", x, out, mode="one_shot"
+                ),
+                "call": lambda x=x, out=out: run_mixed_comm(op, handler, x, out, mode),
+                "peer": peer,
+            },
+            each,
+        )
+        assert torch.equal(out, other)
+        if rank == 0:
+            results[rows] = times
+    handler.shutdown()
+    dist.destroy_process_group()
+
+
+def report(results: dict[int, dict[str, float]]) -> int:
+    """Print the figures; 1 if a goal is missed."""
+    print("all-reduce + all-gather, 2 x 2 ranks on one machine, rows of 8192 float32, us a call")
+    print(f"{'rows':>6} {'Mixed.run':>12} {'run_mixed_comm':>16} {'Gloo, two calls':>16}")
+    for rows, one in results.items():
+        print(f"{rows:>6}" + "".join(f"{one[k] * 1e6:>16.1f}" for k in ("own", "call", "peer")))
+    smallest = results[min(results)]
+    print(f"run_mixed_comm adds {(smallest['call'] - smallest['own']) * 1e6:.1f} us")
+    ratio = min(one["peer"] / one["call"] for one in results.values())
+    met = ratio >= PEER_GOAL
+    print(
+        f"beside Gloo: at least {ratio:.2f} times (goal {PEER_GOAL}): {'met' if met else 'MISSED'}"
+    )
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder, torch.multiprocessing.Manager() as manager:
+        figures = manager.dict()
+        torch.multiprocessing.spawn(main, (os.path.join(folder, "store"), figures), RANKS)
+        sys.exit(report(dict(figures)))

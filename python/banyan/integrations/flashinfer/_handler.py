@@ -1,0 +1,357 @@
+"""The handler and the call, with FlashInfer's arguments, attributes and errors."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from ... import Mixed
+from ...torch import world as world_of
+from ._info import BANYAN_MODES, MixedCommMode, MixedCommOp, ParallelInfo
+
+_SCATTERS = (MixedCommOp.REDUCESCATTER, MixedCommOp.REDUCESCATTER_ALLREDUCE)
+_WARP_SIZE = 32
+#: Smallest compute capability of Banyan's kernels.
+_MIN_CAPABILITY = 80
+
+
+class CommBackend(Protocol):
+    """The ranks of a node, as ``checkpoint_restore`` takes them."""
+
+    def Get_rank(self) -> int:
+        """Return the rank."""
+        ...
+
+    def Get_size(self) -> int:
+        """Return the number of ranks."""
+        ...
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        ...
+
+
+class MixedCommHandler:
+    """All-reduce + all-gather and reduce-scatter + all-reduce over a grid of ranks."""
+
+    def __init__(
+        self,
+        world_rank: int,
+        world_size: int,
+        local_rank: int,
+        local_size: int,
+        inter_rank: int,
+        inter_size: int,
+        local_tp_size: int | None,
+        local_dp_size: int | None,
+        inter_tp_size: int | None,
+        inter_dp_size: int | None,
+        dtype: torch.dtype,
+        device: torch.device,
+        grid_size: int | None = None,
+        max_block_size: int | None = None,
+        min_block_size: int = 256,
+        min_num_steps: int = 4,
+        ib_enable_ibgda: bool = True,
+        should_init_nvshmem: bool = True,
+        use_autotune: bool = True,
+    ) -> None:
+        """Open the context, and measure its modes. Collective over the default process group.
+
+        Ranks and sizes are those of ParallelInfo. ``dtype``: float16, bfloat16 or float32.
+        ``device``: of the tensors, "cpu", too. ``grid_size``: thread blocks, at most one for each
+        multiprocessor; None: so many. ``max_block_size``, ``min_block_size``: threads of a block,
+        multiples of 32. ``min_num_steps``, ``ib_enable_ibgda`` and ``should_init_nvshmem`` are
+        those of banyan/mixed.h. ``use_autotune`` False: do not measure.
+
+        Raises AssertionError for arguments that contradict each other, before anything is opened.
+        """
+        assert dist.is_initialized(), "torch.distributed is not initialized"
+        assert world_size > 1, "a single rank has nobody to communicate with"
+        assert dtype in (torch.float16, torch.bfloat16, torch.float32), (
+            f"dtype is {dtype}: float16, bfloat16 and float32 are possible"
+        )
+        self.is_running = False
+        self.device = torch.device(device)
+        if self.device.type == "cuda" and self.device.index is None:
+            self.device = torch.device("cuda", torch.cuda.current_device())
+        self.dtype = dtype
+        self.para_info = ParallelInfo(
+            world_rank,
+            world_size,
+            local_rank,
+            local_size,
+            inter_rank,
+            inter_size,
+            local_tp_size,
+            local_dp_size,
+            inter_tp_size,
+            inter_dp_size,
+        )
+        info = self.para_info
+        most = 1
+        if self.device.type == "cuda":
+            most = torch.cuda.get_device_properties(self.device).multi_processor_count
+        self.grid_size = most if grid_size is None else grid_size
+        on_gpu = self.device.type == "cuda"
+        assert not on_gpu or self.grid_size <= most, f"grid_size is {grid_size}, and at most {most}"
+        assert min_block_size % _WARP_SIZE == 0, f"min_block_size is {min_block_size}"
+        assert max_block_size is None or (
+            max_block_size % _WARP_SIZE == 0 and max_block_size >= min_block_size
+        ), f"max_block_size is {max_block_size}, min_block_size {min_block_size}"
+        self.min_block_size, self.min_num_steps = min_block_size, min_num_steps
+        self.ib_enable_ibgda, self.should_init_nvshmem = ib_enable_ibgda, should_init_nvshmem
+        self.use_autotune = use_autotune
+        world = world_of()
+        assert (world.rank, world.size) == (world_rank, world_size), (
+            f"world_rank {world_rank} of {world_size} is rank {world.rank} of {world.size} in "
+            "torch.distributed"
+        )
+        self.mixed = Mixed(
+            world,
+            local_tp=info.local_tp_size,
+            local_dp=info.local_dp_size,
+            inter_tp=info.inter_tp_size,
+            inter_dp=info.inter_dp_size,
+            nodes=0 if world.node_count == inter_size else inter_size,
+            dtype=dtype,
+            device=self.device if on_gpu else None,
+            grid_size=0 if grid_size is None or not on_gpu else grid_size,
+            max_block_size=max_block_size or 0,
+            min_block_size=min_block_size,
+            min_num_steps=min_num_steps,
+            ib_enable_ibgda=ib_enable_ibgda,
+            should_init_nvshmem=should_init_nvshmem,
+            use_autotune=use_autotune,
+            progress=None,
+        )
+        """Context of Banyan, with its other functions."""
+        self.is_running = True
+        self._vm_mapped = True
+        self.local_comm_group = info.get_local_comm_group() if info.use_inter else None
+        self.tp_comm_group = info.get_tp_comm_group() if info.use_mixed else None
+        self.dp_comm_group = info.get_dp_comm_group() if info.use_mixed else None
+        self.valid_op_list = self.get_valid_op_list()
+        self._modes = self._read_modes()
+        self.valid_mode_list = self.get_valid_mode_list()
+        threads = max_block_size or 1024
+        self.max_block_size_dict = {
+            (op, mode): {1: threads}
+            for op in self.valid_op_list
+            for mode in self.valid_mode_list
+            if on_gpu and mode.name.startswith("FUSED_")
+        }
+        self.autotune_base_bytes = 8192
+        self.autotune_max_coef = max(16 - info.dp_size.bit_length(), 1)
+        self.autotune_map: dict[MixedCommOp, list[MixedCommMode]] = {}
+        self._read_choices()
+
+    def _read_modes(self) -> dict[tuple[MixedCommOp, MixedCommMode], str]:
+        """Return Banyan's name of each valid mode of each operation."""
+        found = {}
+        for op in self.valid_op_list:
+            names = self.mixed.modes(op.name.lower())
+            for mode, ours in BANYAN_MODES.items():
+                name = next((one for one in ours if one in names), None)
+                # Of a single operation, NCCL_TP_DP would be NCCL_ONE.
+                if name and (mode != MixedCommMode.NCCL_TP_DP or self.para_info.use_mixed):
+                    found[op, mode] = name
+        return found
+
+    def _read_choices(self) -> None:
+        """Read what was measured, at FlashInfer's sizes."""
+        if not self.use_autotune:
+            return
+        for op in self.valid_op_list:
+            self.autotune_map[op] = [
+                self._choice(op, self.autotune_base_bytes << i)
+                for i in range(self.autotune_max_coef)
+            ]
+
+    def _choice(self, op: MixedCommOp, nbytes: int) -> MixedCommMode:
+        """Return the mode that was measured to be the fastest for ``nbytes`` of b rows."""
+        name = self.mixed.choice(op.name.lower(), max(nbytes, 1))
+        return next(mode for mode, names in BANYAN_MODES.items() if name in names)
+
+    def get_valid_op_list(self) -> list[MixedCommOp]:
+        """Return the operations of this grid."""
+        names = self.mixed.ops
+        return [op for op in MixedCommOp if op.name.lower() in names]
+
+    def get_valid_mode_list(self) -> list[MixedCommMode]:
+        """Return the modes that can run all operations of this grid."""
+        modes = [
+            mode
+            for mode in BANYAN_MODES
+            if all((op, mode) in self._modes for op in self.valid_op_list)
+        ]
+        return [*modes, MixedCommMode.AUTOTUNE] if self.use_autotune else modes
+
+    def run_autotune(self) -> None:
+        """Measure every mode of every operation again. Collective."""
+        self.mixed.autotune()
+        self.use_autotune = True
+        self.valid_mode_list = self.get_valid_mode_list()
+        self._read_choices()
+
+    def select_autotune_mode(self, op: MixedCommOp, x_in: torch.Tensor) -> MixedCommMode:
+        """Return the fastest mode for an input."""
+        rows = self.para_info.dp_size if op in _SCATTERS else 1
+        return self._choice(op, x_in.numel() * x_in.element_size() // rows)
+
+    def checkpoint_prepare(self) -> None:
+        """Release the memory of the GPUs, and keep its addresses, for graphs. Collective.
+
+        Raises NotImplementedError with several nodes, and on the host, which has no such memory.
+        """
+        self._require_checkpoints()
+        if self._vm_mapped:
+            torch.cuda.synchronize(self.device)
+            self.mixed.suspend()
+            self._vm_mapped = False
+
+    def checkpoint_restore(self, comm_backend: CommBackend) -> None:
+        """Allocate the memory again, at the same addresses. Collective.
+
+        ``comm_backend`` has the ranks of this node. Raises ValueError if it has other ones, and
+        NotImplementedError as ``checkpoint_prepare``.
+        """
+        self._require_checkpoints()
+        if self._vm_mapped:
+            return
+        if comm_backend.Get_rank() != self.para_info.local_rank:
+            raise ValueError("MixedComm checkpoint backend rank does not match local rank")
+        if comm_backend.Get_size() != self.para_info.local_size:
+            raise ValueError("MixedComm checkpoint backend size does not match local size")
+        self.mixed.resume()
+        comm_backend.barrier()
+        self._vm_mapped = True
+
+    def _require_checkpoints(self) -> None:
+        if self.para_info.use_inter:
+            raise NotImplementedError(
+                "MixedComm checkpointing does not yet support multi-node handlers"
+            )
+        if self.device.type != "cuda":
+            raise NotImplementedError(
+                "MixedComm checkpointing releases memory of GPUs, and this handler is on the host"
+            )
+
+    def shutdown(self) -> None:
+        """Close the context and the process groups, once. Collective."""
+        assert self.is_running, "Should not call shutdown() more than once."
+        self.is_running = False
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.mixed.close()
+        for group in (self.local_comm_group, self.tp_comm_group, self.dp_comm_group):
+            if group is not None:
+                dist.destroy_process_group(group)
+
+
+def _check(
+    op: MixedCommOp,
+    handler: MixedCommHandler,
+    x_in: torch.Tensor,
+    x_out: torch.Tensor | None,
+    mode: MixedCommMode | None,
+) -> None:
+    """Raise ValueError for tensors, operations and modes that the handler does not take."""
+    dp_size = handler.para_info.dp_size
+    rows = x_in.shape[0] if x_in.ndim > 0 else 0
+    checks: list[tuple[bool, str]] = [
+        (op in handler.valid_op_list, f"Invalid op: {op.name}"),
+        (
+            mode is None or mode in handler.valid_mode_list,
+            f"Invalid mode: {None if mode is None else mode.name}",
+        ),
+        (x_in.ndim >= 2, "x_in.ndim should be at least 2"),
+        (x_in.dtype == handler.dtype, f"x_in.dtype should be {handler.dtype}"),
+        (x_in.device == handler.device, f"x_in.device should be {handler.device}"),
+        (
+            op not in _SCATTERS or rows % dp_size == 0,
+            "x_in.shape[0] should be divisible by dp_size",
+        ),
+    ]
+    if x_out is not None:
+        checks += [
+            (x_out.ndim == x_in.ndim, "x_out.ndim should be equal to x_in.ndim"),
+            (x_out.dtype == x_in.dtype, "x_out.dtype should be equal to x_in.dtype"),
+            (x_out.device == x_in.device, "x_out.device should be equal to x_in.device"),
+            (
+                x_out.shape[1:] == x_in.shape[1:],
+                "x_out.shape[1:] should be equal to x_in.shape[1:]",
+            ),
+        ]
+        if op in _SCATTERS:
+            checks.append(
+                (
+                    x_out.ndim > 0 and x_out.shape[0] * dp_size == rows,
+                    "x_out.shape[0] * dp_size should be equal to x_in.shape[0]",
+                )
+            )
+        else:
+            checks.append(
+                (
+                    x_out.ndim > 0 and x_out.shape[0] == rows * dp_size,
+                    "x_out.shape[0] should be equal to x_in.shape[0] * dp_size",
+                )
+            )
+    for holds, message in checks:
+        if not holds:
+            raise ValueError(message)
+
+
+def run_mixed_comm(
+    op: MixedCommOp,
+    handler: MixedCommHandler,
+    x_in: torch.Tensor,
+    x_out: torch.Tensor | None = None,
+    mode: MixedCommMode | None = None,
+    *,
+    skip_check: bool = False,
+    stream: Any = None,
+) -> torch.Tensor:
+    """Run an operation, and return its output. Collective.
+
+    ``x_in``: at least two dimensions, with the handler's type and device; rows are its first
+    dimension. ``x_out``: dp_size times the rows of a gather, one dp_size-th of those of a scatter,
+    and otherwise as many; None: a new tensor. ``mode`` None: AUTOTUNE if it was measured, else
+    NCCL_TP_DP or NCCL_ONE. On a GPU it is queued in ``stream``; None: the current stream.
+
+    Raises ValueError, before anything moves, unless ``skip_check``.
+    """
+    if not skip_check:
+        _check(op, handler, x_in, x_out, mode)
+    if mode is None:
+        if handler.use_autotune:
+            mode = MixedCommMode.AUTOTUNE
+        elif MixedCommMode.NCCL_TP_DP in handler.valid_mode_list:
+            mode = MixedCommMode.NCCL_TP_DP
+        else:
+            mode = MixedCommMode.NCCL_ONE
+    name = "auto" if mode == MixedCommMode.AUTOTUNE else handler._modes[op, mode]
+    source = x_in if x_in.is_contiguous() else x_in.contiguous()
+    target = x_out
+    if target is None or not target.is_contiguous():
+        rows = x_in.shape[0]
+        if op in _SCATTERS:
+            rows //= handler.para_info.dp_size
+        else:
+            rows *= handler.para_info.dp_size
+        target = x_in.new_empty((rows, *x_in.shape[1:]))
+    if source.numel() > 0:
+        handler.mixed.run(op.name.lower(), source, target, mode=name, stream=stream)
+    if x_out is None:
+        return target
+    return x_out if x_out is target else x_out.copy_(target)
+
+
+def _is_capability_supported(capability: int) -> bool:
+    """Return True for GPUs of this compute capability (90 is that of an H100)."""
+    return capability >= _MIN_CAPABILITY
+
+
+run_mixed_comm.__dict__["is_compute_capability_supported"] = _is_capability_supported
