@@ -101,10 +101,12 @@ def plans(world: banyan.World) -> None:
         0,
     )
     times: tuple[list[float], list[float]] = ([], [])
+    both: tuple[Callable[[], object], ...] = (
+        lambda: loaded.run(send, recv),
+        lambda: executor.execute(*arguments),
+    )
     for _ in range(ROUNDS):
-        for i, call in enumerate(
-            (lambda: loaded.run(send, recv), lambda: executor.execute(*arguments))
-        ):
+        for i, call in enumerate(both):
             world.barrier()
             began = time.perf_counter()
             for _ in range(RUNS):
