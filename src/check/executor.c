@@ -60,6 +60,10 @@ void executor_describe_limits(const banyan_plan *plan, char *text, size_t bytes)
         used += snprintf(text + used, bytes - (size_t)used,
                          " Messages of more than %llu bytes exceed the executor's 32-bit offsets.",
                          (unsigned long long)longest);
+    if (plan->reuse_resources)
+        used += snprintf(text + used, bytes - (size_t)used,
+                         " All plans that reuse resources share one scratch, so such a plan "
+                         "between two runs of this one must wait for all ranks.");
     if (plan->double_scratch)
         snprintf(text + used, bytes - (size_t)used,
                  " Halves of scratch alternate with every run of the process, so a plan between "

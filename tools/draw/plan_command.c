@@ -11,6 +11,7 @@
 #include "cli/options.h"
 #include "cli/text.h"
 #include "draw/plan_view.h"
+#include "run/plan_adapt.h"
 
 /* Differences of two plans that are listed individually. */
 #define DIFFERENCES_TOLD 100
@@ -232,6 +233,7 @@ static const command_entry subcommands[] = {
      plan_command_show_command},
     {"diff", "A.json B.json", "list the differences", diff_command},
     {"stats", "PLAN.json", "count its traffic and its hops", stats_command},
+    {"adapt", "PLAN.json", "make a plan for MSCCL++'s executor, as JSON", plan_adapt_command},
     {"view", "PLAN.json", "draw it, as a page for a browser or a figure", plan_view_command},
 };
 
@@ -239,7 +241,7 @@ int plan_command(int argc, char **argv)
 {
     static const command_set set = {
         .command = "banyan plan",
-        .usage = "show|diff|stats|view ...",
+        .usage = "show|diff|stats|adapt|view ...",
         .about = "",
         .more = "  Use - as PLAN.json to read stdin.\n",
         .entries = subcommands,

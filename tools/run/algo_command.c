@@ -2,14 +2,13 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include <banyan/check.h>
 #include <banyan/collective.h>
 #include <jansson.h>
 
 #include "cli/files.h"
 #include "cli/options.h"
+#include "run/plan_adapt.h"
 
 #define WHO "banyan algo"
 #define LIST_WHO WHO " list"
@@ -65,54 +64,17 @@ struct emission {
     banyan_algorithm_params params;
 };
 
-static banyan_status print_plan(const banyan_plan *plan)
-{
-    char *text;
-    size_t bytes;
-    banyan_status status = banyan_plan_print(plan, &text, &bytes);
-    if (status != BANYAN_OK)
-        return status;
-    fwrite(text, 1, bytes, stdout);
-    free(text);
-    return BANYAN_OK;
-}
-
-/* Replace the plan by one for the executor, and prove that it is sound there. */
-static banyan_status algo_command_adapt(banyan_plan **plan, banyan_plan_executor executor)
-{
-    banyan_plan *adapted;
-    banyan_check_report *report;
-    banyan_check_options options = BANYAN_CHECK_OPTIONS_INIT;
-    options.executor = executor;
-    options.warnings = false;
-    banyan_status status = banyan_plan_adapt(*plan, executor, &adapted);
-    if (status != BANYAN_OK)
-        return status;
-    banyan_plan_destroy(*plan);
-    *plan = adapted;
-    status = banyan_plan_check(adapted, &options, &report);
-    if (status != BANYAN_OK)
-        return status;
-    if (!banyan_check_report_is_sound(report))
-        status = banyan_error_set(
-            BANYAN_ERR_UNSUPPORTED, "the plan is not sound on the executor \"%s\": %s",
-            banyan_plan_executor_name(executor), banyan_check_report_finding(report, 0)->message);
-    banyan_check_report_destroy(report);
-    return status;
-}
-
 static int compile_and_write(const struct emission *wanted)
 {
     banyan_plan *plan = NULL;
     banyan_plan_executor executor;
-    bool to_stdout = !wanted->out || strcmp(wanted->out, "-") == 0;
     banyan_status status = banyan_plan_executor_parse(wanted->executor, &executor);
     if (status == BANYAN_OK)
         status = plan_file_compile(wanted->name, &wanted->params, &plan);
     if (status == BANYAN_OK && executor != BANYAN_EXECUTOR_BANYAN)
-        status = algo_command_adapt(&plan, executor);
+        status = plan_adapt(&plan, executor);
     if (status == BANYAN_OK)
-        status = to_stdout ? print_plan(plan) : banyan_plan_write(plan, wanted->out);
+        status = plan_emit(plan, wanted->out);
     if (status != BANYAN_OK)
         fprintf(stderr, EMIT_WHO ": %s\n", banyan_last_error());
     banyan_plan_destroy(plan);

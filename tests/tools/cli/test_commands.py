@@ -9,7 +9,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import small_model
 from collective_case import CollectiveCase
 
-SUBCOMMANDS = {"plan": ["show", "diff", "stats", "view"], "layout": ["save", "learn", "check", "show"],
+SUBCOMMANDS = {"plan": ["show", "diff", "stats", "adapt", "view"], "layout": ["save", "learn", "check", "show"],
                "topo": ["list", "show", "probe"], "algo": ["list", "emit"],
                "rules": ["list", "show", "check"], "reshard": ["verify"], "compat": ["mscclpp"]}
 

@@ -44,6 +44,33 @@ class Plan(unittest.TestCase):
         return path
 
 
+class Adapt(Plan):
+    def test_plans_are_adapted_and_proved(self):
+        mine = self.folder / "mine.json"
+        emitted = ["algo", "emit", "allgather_allpairs", "-n", "3", "-o", mine]
+        subprocess.run([BANYAN, *emitted], check=True, timeout=60)
+        theirs = self.folder / "theirs.json"
+        self.assertEqual(self.printed("adapt", mine, "-o", theirs), "")
+        plan = json.loads(theirs.read_text())
+        self.assertEqual((plan["banyan"]["executor"], plan["use_double_scratch_buffer"]), ("mscclpp", False))
+        check = [BANYAN, "check", "--executor", "mscclpp"]
+        self.assertEqual(subprocess.run([*check, theirs], capture_output=True, timeout=60).returncode, 0)
+        found = subprocess.run([*check, mine], capture_output=True, text=True, timeout=60)
+        self.assertEqual(found.returncode, 1)
+        self.assertIn(". executor, from messages of ", found.stdout)
+        self.assertEqual(self.printed("adapt", theirs), theirs.read_text())
+        self.assertEqual(self.printed("diff", mine, self.written(self.printed("adapt", mine, "--executor=banyan"))), "")
+
+    def written(self, text):
+        path = self.folder / "written.json"
+        path.write_text(text)
+        return path
+
+    def test_what_the_executor_lacks_is_said(self):
+        self.assert_refused("cannot run on MSCCL++'s executor: ", "adapt", PLAN)
+        self.assert_refused("--executor takes one of banyan|mscclpp", "adapt", PLAN, "--executor=nccl", code=2)
+
+
 class Show(Plan):
     def test_all_ranks_or_one_are_listed(self):
         text = self.printed("show", PLAN)
@@ -176,7 +203,7 @@ class Stats(Plan):
 class Command(Plan):
     def test_help_and_usage(self):
         self.assertIn("usage: banyan plan", self.printed("--help"))
-        for name in ["show", "diff", "stats"]:
+        for name in ["show", "diff", "stats", "adapt"]:
             self.assertIn(f"usage: banyan plan {name}", self.printed(name, "--help"))
         done = self.run_plan("frobnicate")
         self.assertEqual((done.returncode, done.stdout), (2, ""))
