@@ -200,6 +200,41 @@ class Following(unittest.TestCase):
         self.check((2, 4, 6), lambda w, t: w.copy_(torch.stack([t, t])), 2)
         self.check((4, 6), lambda w, t: w.copy_(t.index_select(0, torch.tensor([2, 3, 0, 1]))), 4)
 
+    def test_repeated_rows(self) -> None:
+        self.check((8, 6), lambda w, t: w.copy_(t.repeat_interleave(2, 0)), 8)
+
+    def test_padded_rows(self) -> None:
+        pad = torch.nn.functional.pad
+        self.check((6, 8), lambda w, t: w.copy_(pad(t, (0, 2, 1, 1), value=-1)), 1)
+
+    def test_parameters_in_one_memory(self) -> None:
+        def make() -> Any:
+            model = torch.nn.Module()
+            memory = torch.zeros(10, 6, dtype=BF16)
+            model.first = torch.nn.Parameter(memory[:4])
+            model.second = torch.nn.Parameter(memory[4:8])
+            model.tied = torch.nn.Parameter(memory[:4])
+            model.register_buffer("view", memory[2:4])
+            return model
+
+        def run(model: Any) -> Callable[[Pairs], None]:
+            def load(pairs: Pairs) -> None:
+                for name, tensor in pairs:
+                    (model.tied if name == "a" else model.second).data.copy_(tensor)
+
+            return load
+
+        checkpoint = {"a": (BF16, (4, 6)), "b": (BF16, (4, 6))}
+        model, other = make(), make()
+        learned = learn(model, run(model), checkpoint)
+        self.assertEqual([t.name for t in learned.layout.tensors], ["first", "second"])
+        verify(other, run(other), checkpoint, learned)
+        model.third = torch.nn.Parameter(model.second.data[2:])
+        with self.assertRaisesRegex(
+            banyan.Unsupported, 'parameters "second" and "third" share a part of their memory'
+        ):
+            learn(model, run(model), checkpoint)
+
     def test_a_buffer_that_collects_parts(self) -> None:
         def load(w: torch.Tensor, t: torch.Tensor) -> None:
             collected = torch.zeros(8, 6, dtype=F32)  # of the loader's own

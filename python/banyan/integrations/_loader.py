@@ -44,13 +44,25 @@ class Learned:
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """Return the parameters of a model and the buffers that have memory of their own.
 
-    A parameter with several names is there once. Empty tensors are not there.
+    A parameter with several names is there once. Empty tensors are not there. Raise Unsupported if
+    two parameters share a part of their memory.
     """
-    held: dict[str, Tensor] = {n: p.detach() for n, p in model.named_parameters() if p.numel() > 0}
-    storages = {p.untyped_storage()._cdata for p in held.values()}
-    for name, buffer in model.named_buffers():
-        if buffer.numel() > 0 and buffer.untyped_storage()._cdata not in storages:
-            held[name] = buffer.detach()
+    held: dict[str, Tensor] = {}
+    names: dict[int, list[str]] = {}  # by storage
+    parameters = [(name, tensor, True) for name, tensor in model.named_parameters()]
+    buffers = [(name, tensor, False) for name, tensor in model.named_buffers()]
+    for name, tensor, is_parameter in parameters + buffers:
+        frame = _frame_of(tensor)
+        shares = names.setdefault(tensor.untyped_storage()._cdata, [])
+        others = {other: _frame_of(held[other]) for other in shares}
+        near = [n for n, f in others.items() if f.offset < frame.end and frame.offset < f.end]
+        if tensor.numel() == 0 or (near and not is_parameter):
+            continue
+        if near and others[near[0]] != frame:
+            raise Unsupported(f'parameters "{near[0]}" and "{name}" share a part of their memory')
+        if not near:
+            held[name] = tensor.detach()
+            shares.append(name)
     return held
 
 

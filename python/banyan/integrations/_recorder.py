@@ -166,11 +166,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def node(self, tensor: Tensor) -> Node | None:
         """Return the node in which a tensor lies."""
-        offset = tensor.storage_offset()
-        for node in self._nodes.get(tensor.untyped_storage()._cdata, ()):
-            if node.frame.offset <= offset < node.frame.end:
-                return node
-        return None
+        nodes = self._nodes.get(tensor.untyped_storage()._cdata)
+        if nodes is None:
+            return None
+        if len(nodes) > 1:  # parameters in one storage
+            view = frame_of(tensor)
+            near = [n for n in nodes if n.frame.offset < view.end and view.offset < n.frame.end]
+            inside = [n for n in near if n.frame.offset <= view.offset and view.end <= n.frame.end]
+            if len(near) > len(inside[:1]):
+                raise Unsupported("a view reaches over several parameters in one memory")
+            nodes = inside
+        return nodes[0] if nodes else None
 
     def _adopt(self, tensor: Tensor) -> Node:
         """Return the node of a tensor that is about to be written."""
@@ -476,6 +482,21 @@ def _selected(recorder: Recorder, made: Tensor, args: Any) -> list[Part] | None:
     return parts
 
 
+def _padded(recorder: Recorder, made: Tensor, args: Any) -> list[Part]:
+    tensor, pad, value = args[0], args[1], args[2] if len(args) > 2 else 0
+    if min(pad) < 0:
+        return recorder._filled(frame_of(made), frame_of(made), Opaque("negative padding", ()))
+    inner, box = made, ((0,) * made.ndim, tuple(made.shape))
+    for i in range(len(pad) // 2):
+        dim = made.ndim - 1 - i
+        inner = inner.narrow(dim, pad[2 * i], tensor.shape[dim])
+    parts = recorder.read(tensor, frame_of(made), frame_of(inner))
+    left = [box]
+    for part in parts:
+        left = [rest for one in left for rest in subtract(one, part.box)]
+    return [*parts, *(Part(one, Constant(value)) for one in left)]
+
+
 def _empty(recorder: Recorder, made: Tensor, args: Any) -> list[Part]:
     return []
 
@@ -506,6 +527,7 @@ _FOLLOWED: dict[Any, Callable[[Recorder, Tensor, Any], list[Part] | None]] = {
     aten.cat.default: _joined,
     aten.stack.default: _stacked,
     aten.index_select.default: _selected,
+    aten.constant_pad_nd.default: _padded,
     aten.empty_like.default: _empty,
     aten.new_empty.default: _empty,
     aten.new_empty_strided.default: _empty,
