@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 import subprocess
 import sys
@@ -51,6 +52,15 @@ class CommandTest(unittest.TestCase):
                     break
                 self.assertTrue(hasattr(found, part), name)
                 found = getattr(found, part)
+
+    def test_learning_needs_the_engine(self) -> None:
+        for name in ("torch", "vllm"):
+            if importlib.util.find_spec(name) is None:
+                break
+        else:
+            self.skipTest("vLLM is installed")
+        with self.assertRaisesRegex(banyan.Error, f"layout learn: No module named '{name}'"):
+            banyan.command("layout", "learn", "--engine", "vllm", "--model", "none")
 
     def test_python_starts_the_command(self) -> None:
         for words in (["-m", "banyan"], ["-c", "from banyan.__main__ import main; main()"]):

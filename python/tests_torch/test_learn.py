@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import struct
+import tempfile
 import unittest
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from groups import banyan, torch
 
+from banyan.integrations import _layout_cache as cache
 from banyan.integrations._loader import Learned, learn
 from banyan.integrations._verify import random_tensor, verify
 
@@ -407,6 +412,79 @@ class Refusing(unittest.TestCase):
                 lambda pairs: [model.weight.data.copy_(t) for _, t in pairs],
                 {"a": (torch.int32, (2, 2))},
             )
+
+
+class Kept(unittest.TestCase):
+    """Files of learned layouts, and their folder."""
+
+    ORIGIN = cache.Origin("toy", "1.2", "linear", "0f" * 32, 2)
+
+    def setUp(self) -> None:
+        made = tempfile.TemporaryDirectory()
+        self.addCleanup(made.cleanup)
+        self.folder = Path(made.name)
+        change = mock.patch.dict(os.environ, {"BANYAN_LAYOUTS": str(self.folder)})
+        change.start()
+        self.addCleanup(change.stop)
+        self.layout = banyan.Layout()
+        self.layout.add_piece(self.layout.add_tensor("w", F32, (4,)), "a", (4,))
+
+    def test_a_rank_learns_once(self) -> None:
+        learned = mock.Mock(return_value=self.layout)
+        for _ in range(2):
+            found = cache.find(self.ORIGIN, 1, learned)
+            self.assertEqual([p.name for p in found.pieces], ["a"])
+        learned.assert_called_once()
+        (path,) = self.folder.iterdir()
+        self.assertEqual(path.name, "toy-1.2-linear-tp2-0f0f0f0f0f0f0f0f-rank1.json")
+
+    def test_the_file_of_all_ranks_comes_first(self) -> None:
+        path = self.folder / "toy-1.2-linear-tp2-0f0f0f0f0f0f0f0f.json"
+        cache.save(path, self.ORIGIN, {0: self.layout, 1: self.layout})
+        for rank in range(2):
+            cache.find(self.ORIGIN, rank, mock.Mock(side_effect=AssertionError("learned")))
+        with self.assertRaisesRegex(banyan.NotFound, f"{path} has no rank 2"):
+            cache.find(self.ORIGIN, 2, lambda: self.layout)
+
+    def test_another_origin_is_refused_with_both(self) -> None:
+        path = self.folder / "learned.json"
+        cache.save(path, self.ORIGIN, {0: self.layout})
+        for name, other in (
+            ("engine_release", "1.3"),
+            ("model_type", "bilinear"),
+            ("config_digest", "1e" * 32),
+            ("tensor_parallel_size", 4),
+        ):
+            mine = getattr(self.ORIGIN, name)
+            message = f"learned.json was learned for {name} {mine}, and this is {name} {other}"
+            with self.assertRaisesRegex(banyan.Mismatch, message):
+                cache.load(path, dataclasses.replace(self.ORIGIN, **{name: other}), 0)
+        plain = banyan.LayoutFile()
+        plain.add(0, self.layout)
+        plain.save(path)
+        with self.assertRaisesRegex(banyan.Mismatch, "was learned for engine None, and this is"):
+            cache.load(path, self.ORIGIN, 0)
+
+    def test_the_folder(self) -> None:
+        self.assertEqual(cache.folder(), self.folder)
+        with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": "/cache", "HOME": "/home/me"}):
+            del os.environ["BANYAN_LAYOUTS"]
+            self.assertEqual(cache.folder(), Path("/cache/banyan/layouts"))
+            del os.environ["XDG_CACHE_HOME"]
+            self.assertEqual(cache.folder(), Path("/home/me/.cache/banyan/layouts"))
+
+    def test_a_digest_is_of_names_types_and_shapes(self) -> None:
+        checkpoint = {"a": (F32, (4,)), "b": (F32, (2, 2))}
+        config = {"layers": 2}
+        digest = cache.digest(config, checkpoint)
+        self.assertEqual(digest, cache.digest(config, dict(reversed(checkpoint.items()))))
+        others = [
+            cache.digest({"layers": 3}, checkpoint),
+            cache.digest(config, checkpoint | {"b": (BF16, (2, 2))}),
+            cache.digest(config, checkpoint | {"b": (F32, (4,))}),
+            cache.digest(config, {"a": (F32, (4,))}),
+        ]
+        self.assertEqual(len({digest, *others}), 5)
 
 
 class Random(unittest.TestCase):

@@ -272,6 +272,9 @@ class Layout(unittest.TestCase):
                  "a --spec", 1),
                 (["save", "--model", self.model, "--spec", "tp=3", "-o", self.folder / "x.json"],
                  "", 1),
+                (["learn", "--model", self.folder], "--engine is missing: there is vllm", 2),
+                (["learn", "--engine", "vllm"], "--model FOLDER is missing", 2),
+                (["learn", "--engine", "vlm", "--model", self.folder], "vllm", 2),
                 (["sort"], 'there is no command "sort"', 2),
                 (["check"], "which layout file: FILE.json", 2)]:
             done = banyan("layout", *arguments)
