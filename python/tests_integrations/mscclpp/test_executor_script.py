@@ -1,25 +1,21 @@
 """MSCCL++'s own executor_test.py, unchanged, with plans of MSCCL++'s own example programs.
 
-BANYAN_MSCCLPP is a checkout of microsoft/mscclpp; without it the files are downloaded. The script
-runs on the host: machine.py stands in for CuPy, mpi4py and the verifying kernels.
+The script runs on the host: machine.py stands in for CuPy, mpi4py and the verifying kernels.
 """
 
 from __future__ import annotations
 
-import os
 import runpy
 import subprocess
 import sys
 import tempfile
 import unittest
-import urllib.request
 from pathlib import Path
 from typing import ClassVar
 
 import machine
+import source
 
-COMMIT = "1f5f065d7b13ab02df32c22568f38785d1eeec01"
-ADDRESS = f"https://raw.githubusercontent.com/microsoft/mscclpp/{COMMIT}/"
 SCRIPT = "python/test/executor_test.py"
 PROGRAMS = "python/mscclpp/language/tests/single_node/"
 #: Program, in place, bytes, type.
@@ -37,18 +33,10 @@ RANKS = 3
 RUNS = 10
 
 
-def download(folder: Path) -> None:
-    names = [SCRIPT, SCRIPT.replace("executor_test.py", "executor_test_verifier.cu")]
-    for name in names + [PROGRAMS + case[0] for case in CASES]:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        with urllib.request.urlopen(ADDRESS + name, timeout=20) as answer:
-            (folder / name).write_bytes(answer.read())
-
-
-def play_rank(source: str, folder: str, rank: int, arguments: list[str]) -> None:
+def play_rank(checkout: str, folder: str, rank: int, arguments: list[str]) -> None:
     machine.install(folder, rank, RANKS)
     sys.argv = [SCRIPT, *arguments]
-    runpy.run_path(str(Path(source) / SCRIPT), run_name="__main__")
+    runpy.run_path(str(Path(checkout) / SCRIPT), run_name="__main__")
     print(f"verified {machine.KernelBuilder.verified}")
 
 
@@ -95,11 +83,7 @@ if __name__ == "__main__":
         play_rank(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:])
         sys.exit(0)
     with tempfile.TemporaryDirectory() as downloads:
-        ExecutorTest.source = Path(os.environ.get("BANYAN_MSCCLPP", downloads))
-        if str(ExecutorTest.source) == downloads:
-            try:
-                download(Path(downloads))
-            except OSError as error:
-                print(f"skipped: MSCCL++'s script is not there (set BANYAN_MSCCLPP): {error}")
-                sys.exit(77)
+        names = [SCRIPT, SCRIPT.replace("executor_test.py", "executor_test_verifier.cu")]
+        names += [PROGRAMS + case[0] for case in CASES]
+        ExecutorTest.source = source.checkout(downloads, names)
         unittest.main()
