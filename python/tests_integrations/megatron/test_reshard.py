@@ -7,6 +7,7 @@ import unittest
 import zlib
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 from groups import DEVICE, banyan, dist, run, seed, torch
 from host import stand_in
@@ -249,17 +250,25 @@ def halves_of(rank: int, number: int) -> None:
 
 
 def errors(rank: int) -> list[str]:
+    from megatron.core import fp8_utils
+
     from banyan.integrations.megatron import banyan_reshard
 
     texts = []
     src, dst, lacking = build(tp=2), build(tp=1), build(tp=1)
     del lacking.decoder.layers[2].mlp
 
+    def quantized() -> None:
+        special = src.decoder.layers[1].mlp.linear_fc1.weight if rank == 2 else None
+        with mock.patch.object(fp8_utils, "is_mxfp8tensor", lambda one: one is special):
+            banyan_reshard(src, build(tp=4))
+
     wrongs: list[Callable[[], object]] = [
         lambda: banyan_reshard(torch.nn.Linear(2, 2), dst),
         lambda: banyan_reshard([], dst),
         lambda: banyan_reshard(torch.nn.Linear(2, 2) if rank == 1 else src, dst),
         lambda: banyan_reshard(lacking, dst),
+        quantized,
     ]
     for wrong in wrongs:
         try:
@@ -320,6 +329,7 @@ class Megatron(unittest.TestCase):
                     "ValueError: a model without chunks",
                     "Linear has no pg_collection, which tells its layout",
                     "decoder.layers.2.mlp.linear_fc1.weight",
+                    "parameter decoder.layers.1.mlp.linear_fc1.weight is quantized",
                 ),
                 strict=True,
             ):

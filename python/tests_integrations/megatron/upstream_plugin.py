@@ -82,16 +82,35 @@ class _Host:
 
 
 class Utils:
-    """A stand-in for the class of Megatron-LM's tests, which asks for a GPU."""
+    """As in Megatron-LM's tests, without the rest of that module (Python 3.12, a GPU)."""
 
     @staticmethod
     def initialize_distributed() -> None:
-        if not dist.is_initialized():
+        if dist.is_initialized():
+            return
+        if "RANK" in os.environ:
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+            dist.init_process_group("nccl")
+        else:
             path = os.path.join(tempfile.mkdtemp(), "store")
             dist.init_process_group("gloo", store=dist.FileStore(path, 1), rank=0, world_size=1)
 
+    @staticmethod
+    def initialize_model_parallel(**sizes: Any) -> None:
+        Utils.destroy_model_parallel()
+        Utils.initialize_distributed()
+        parallel_state.initialize_model_parallel(**sizes)
+
+    @staticmethod
+    def destroy_model_parallel() -> None:
+        if parallel_state.is_initialized():
+            torch.cuda.synchronize()
+            dist.barrier()
+            parallel_state.destroy_model_parallel()
+
 
 importlib.import_module(THEIRS)  # before it sees a GPU
+parallel_state: Any = importlib.import_module("megatron.core.parallel_state")
 if os.environ.get("BANYAN_TEST_OURS"):
     print(f"ours in {replace()} places")
 if not torch.cuda.is_available():
@@ -99,7 +118,7 @@ if not torch.cuda.is_available():
     torch.cuda.is_available = lambda: True
     torch.cuda.get_device_properties = lambda device=None: _Host  # type: ignore
     torch.cuda.empty_cache = lambda: None
-    utilities = ModuleType("tests.unit_tests.test_utilities")
-    utilities.Utils = Utils  # type: ignore[attr-defined]
-    sys.modules["tests.unit_tests.test_utilities"] = utilities
     _OnHost().__enter__()
+utilities = ModuleType("tests.unit_tests.test_utilities")
+utilities.Utils = Utils  # type: ignore[attr-defined]
+sys.modules["tests.unit_tests.test_utilities"] = utilities

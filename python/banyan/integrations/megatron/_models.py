@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from megatron.core import fp8_utils
 from megatron.core.resharding import utils
 from megatron.core.utils import unwrap_model
 
@@ -89,6 +90,11 @@ def _entries(chunks: Sequence[Any], rank: int, offset: int) -> list[_Entry]:
     for number, core in enumerate(chunks):
         prefixes = utils._build_layer_module_prefix_map(core)
         for name, tensor, owner, buffer in _named_tensors(core):
+            if fp8_utils.is_float8tensor(tensor) or fp8_utils.is_mxfp8tensor(tensor):
+                raise ValueError(
+                    f"parameter {name} is quantized by Transformer Engine; banyan_reshard moves "
+                    "plain tensors, and execute_reshard_plan also MXFP8 ones"
+                )
             meta = utils.extract_param_metadata(
                 tensor,
                 name,

@@ -248,17 +248,18 @@ class BanyanCopyService(MegatronCopyService):  # type: ignore[misc]
         return kept
 
     def _move(self, service: CopyService, kept: _Kept, device: torch.device) -> None:
+        stream = None if device.type == "cpu" else torch.cuda.current_stream(device)
         if kept.schedule is None:
             self._submit_all(service, {})
-            service.run()
+            service.run(stream=stream)
             return
         staged = [(self._ops[i], stage) for i, stage in kept.staged]
         with torch.no_grad():
             _copy_all([(stage, op.tensor) for op, stage in staged if op.is_send])
-            kept.schedule.run()
+            kept.schedule.run(stream=stream)
             _copy_all([(op.tensor, stage) for op, stage in staged if not op.is_send])
-        if device.type != "cpu":
-            torch.cuda.current_stream(device).synchronize()
+        if stream is not None:
+            stream.synchronize()
             service.check()
 
     def run(self) -> None:
