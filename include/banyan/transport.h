@@ -1,12 +1,14 @@
 /* Banyan: put data into peers' memory, get data from it, and signal peers.
  *
  * A transport is a table of operations, like a UCX transport. Upper layers ask it for capabilities,
- * never for its name. Banyan has the transport "shm", for ranks of one node; you may pass a table
- * of your own.
+ * never for its name. Banyan has the transport "shm", for ranks of one node, and the module "ucx",
+ * for ranks of any node. An open transport uses the best of several tables for each peer. You may
+ * pass a table of your own.
  *
  * A signal is a 64-bit counter. Every rank has its own counter under each signal number. A peer
  * adds to the counter (release), and the rank waits until the counter reaches a value (acquire).
- * When a rank sees the signal, it also sees all data that the peer put before it.
+ * When a rank sees the signal, it also sees all data that the peer put before it. Counters lie in
+ * symmetric memory, so every table that can add to memory can signal.
  *
  * To put into the memory of a peer, this rank needs a handle of it. The peer makes one with
  * banyan_memory_find or banyan_memory_register (memory.h) and sends it, for example by
@@ -40,21 +42,42 @@ enum {
     BANYAN_TRANSPORT_USER_MEMORY = 1 << 2 /* puts and gets accept registered user memory */
 };
 
-/* A transport. All operations are required. Banyan checks their arguments before it calls them. The
- * thread that drives the world calls them. */
+/* Services that Banyan offers to an open table. Any thread may call these functions until `close`
+ * has returned. */
+typedef struct banyan_transport_host {
+    banyan_world *world; /* whose ranks the transport connects */
+    void *context;       /* first argument of the functions below */
+    /* Wake the threads that wait for counters of this rank: some may have changed. */
+    void (*notify)(void *context);
+    /* Find this rank's memory that peers name by `kind` and `id` (banyan_memory_handle), and call
+     * `use` with its address and length while it cannot be freed. Return what `use` returns.
+     * Errors: NOT_FOUND. */
+    banyan_status (*with_memory)(void *context, uint32_t kind, uint64_t id,
+                                 banyan_status (*use)(void *argument, void *address,
+                                                      uint64_t bytes),
+                                 void *argument);
+} banyan_transport_host;
+
+/* A transport. All operations are required, except where NULL is allowed. Banyan checks arguments
+ * before it calls an operation. The thread that drives the world calls them. A `banyan_remote` with
+ * the address 0 in its handle names symmetric memory from its first byte. */
 typedef struct banyan_transport_ops {
     size_t size;      /* of this struct; a smaller one, from an older header, is refused */
     const char *name; /* for banyan_transport_find and messages */
 
-    /* Open the transport on all ranks (collective). `*state` is passed to all other operations. */
-    banyan_status (*open)(banyan_world *world, void **state);
+    /* Open the transport on all ranks (collective). `*state` is passed to all other operations.
+     * `host` stays valid until `close` has returned. */
+    banyan_status (*open)(const banyan_transport_host *host, void **state);
     /* Close the transport and free its state. */
     void (*close)(void *state);
     /* Return the capabilities, or 0 if this rank cannot reach `peer`. */
     uint64_t (*capabilities)(void *state, int peer);
+    /* Return the estimated time to put `bytes` bytes to `peer` in ns, for a peer that this rank can
+     * reach. The table with the lowest cost for 64 KiB serves the peer. */
+    uint64_t (*cost_ns)(void *state, int peer, size_t bytes);
 
     /* Write `bytes` bytes to remote memory. Return when `source` may be overwritten. The peer sees
-     * the data after a later signal to it, or after a flush. */
+     * the data after a later addition to one of its counters, or after a flush. */
     banyan_status (*put)(void *state, const banyan_remote *destination, const void *source,
                          size_t bytes);
     /* Read `bytes` bytes of remote memory. Return when they are in `destination`. */
@@ -65,42 +88,43 @@ typedef struct banyan_transport_ops {
     /* Get `count` pieces from one remote memory. */
     banyan_status (*get_many)(void *state, const banyan_remote *source, const banyan_iovec *pieces,
                               size_t count);
-    /* Put, then signal the owner of the destination. */
-    banyan_status (*put_with_signal)(void *state, const banyan_remote *destination,
-                                     const void *source, size_t bytes, uint32_t signal,
-                                     uint64_t add);
-    /* Add `add` to the counter of `peer`. */
-    banyan_status (*signal)(void *state, int peer, uint32_t signal, uint64_t add);
-    /* Wait until this rank's counter is at least `value`. `peer` and `what` are for the error
-     * message. Fail as the world's waits do (world.h). */
-    banyan_status (*wait)(void *state, uint32_t signal, uint64_t value, int peer, const char *what);
-    /* Return the value of this rank's counter, with acquire semantics. */
-    uint64_t (*read)(void *state, uint32_t signal);
-    /* Return a number that changes when any counter of this rank changes. To wait for one of
-     * several counters: read `epoch`, read the counters, then call `idle` with that epoch. */
-    uint64_t (*epoch)(void *state);
-    /* Return when the epoch differs from `seen`, or after a short time. Fail if the world has
-     * failed. */
-    banyan_status (*idle)(void *state, uint64_t seen);
-    /* Wait until all earlier puts to `peer` are visible there. */
+    /* Add `add` to a 64-bit counter in symmetric memory, after all earlier puts to its owner. */
+    banyan_status (*add)(void *state, const banyan_remote *counter, uint64_t add);
+    /* Put, then add to a counter of the same rank. */
+    banyan_status (*put_with_add)(void *state, const banyan_remote *destination, const void *source,
+                                  size_t bytes, const banyan_remote *counter, uint64_t add);
+    /* Add `add` to a counter, and set `*before` to its value before the addition. */
+    banyan_status (*fetch_add)(void *state, const banyan_remote *counter, uint64_t add,
+                               uint64_t *before);
+    /* Wait until all earlier puts and additions to `peer` are visible there. */
     banyan_status (*flush)(void *state, int peer);
-    /* Allocate `count` consecutive signals, with counters of 0 (collective). All ranks receive the
-     * same numbers. */
-    banyan_status (*signals_alloc)(void *state, uint32_t count, uint32_t *first);
-    /* Free signals. No peer may add to them any more. */
-    void (*signals_free)(void *state, uint32_t first, uint32_t count);
     /* Set `*address` to the address at which this process maps symmetric memory
      * (BANYAN_TRANSPORT_ADDRESS). */
     banyan_status (*address)(void *state, const banyan_remote *remote, void **address);
+
+    /* Wait until all earlier puts and additions are visible. Banyan calls it before this rank sends
+     * a message of the control plane, so that a barrier (world.h) comes after them. NULL: they are
+     * visible at once. */
+    banyan_status (*flush_all)(void *state);
+    /* Process what has arrived, and return the number of events. The caller polls. NULL: memory
+     * changes by itself. */
+    size_t (*progress)(void *state);
+    /* The caller stops polling, and may sleep: a thread of the transport goes on, and notifies the
+     * host. NULL if `progress` is NULL. */
+    void (*rest)(void *state);
+    /* This rank's memory of this kind and id ends. NULL: the transport keeps nothing of it. */
+    void (*forget)(void *state, uint32_t kind, uint64_t id);
 } banyan_transport_ops;
 
 /* Find a built-in transport ("shm"), or one of a module, by its name. The table is static. Errors:
  * NOT_FOUND (the message lists the transports). Any thread. */
 BANYAN_API banyan_status banyan_transport_find(const char *name, const banyan_transport_ops **ops);
 
-/* Open a transport over `world`. `name` NULL means the environment variable BANYAN_TRANSPORT, else
- * "shm". Collective. Errors: NOT_FOUND, MISMATCH (ranks open different transports), NO_MEMORY,
- * SYSTEM. */
+/* Open a transport over `world`. `name` lists tables, separated by commas, such as "shm,ucx"; each
+ * peer is reached by the one with the lowest cost. `name` NULL means the environment variable
+ * BANYAN_TRANSPORT. If that is not set either, it is "shm", and between nodes also "ucx" if that
+ * module works on all ranks. Collective. Errors: NOT_FOUND (there is no such table), UNSUPPORTED (a
+ * module does not work here), MISMATCH (ranks open different transports), NO_MEMORY, SYSTEM. */
 BANYAN_API banyan_status banyan_transport_open(banyan_world *world, const char *name,
                                                banyan_transport **transport);
 
@@ -115,8 +139,14 @@ BANYAN_API banyan_status banyan_transport_open_ops(banyan_world *world,
  * ignored. Local. */
 BANYAN_API void banyan_transport_close(banyan_transport *transport);
 
-/* Return the name in the table. Any thread. */
+/* Return the names of the transport's tables, separated by commas. Any thread. */
 BANYAN_API const char *banyan_transport_name(const banyan_transport *transport);
+
+/* Return the name of the table that serves `peer`, or NULL if the peer cannot be reached or does
+ * not exist. `cost_ns` (NULL: not wanted) receives the table's estimate for a put of 64 KiB. Local.
+ */
+BANYAN_API const char *banyan_transport_peer(banyan_transport *transport, int peer,
+                                             uint64_t *cost_ns);
 
 /* Return the capabilities for `peer` (BANYAN_TRANSPORT_…), or 0 if it cannot be reached or does not
  * exist. Local. */
@@ -160,6 +190,12 @@ BANYAN_API banyan_status banyan_transport_put_with_signal(banyan_transport *tran
 BANYAN_API banyan_status banyan_transport_signal(banyan_transport *transport, int peer,
                                                  uint32_t signal, uint64_t add);
 
+/* Add `add` to the counter `signal` of `peer`, and set `*before` to its value before the addition.
+ * The caller waits for the answer. Earlier puts may become visible later than the addition. */
+BANYAN_API banyan_status banyan_transport_fetch_add(banyan_transport *transport, int peer,
+                                                    uint32_t signal, uint64_t add,
+                                                    uint64_t *before);
+
 /* Wait until this rank's counter `signal` is at least `value`. `peer` is the rank that adds to it,
  * and `what` describes the wait; both are for the error message. `what` may be NULL. Errors also:
  * those of the world's waits (TIMEOUT, PEER_LOST, ABORTED). */
@@ -182,8 +218,8 @@ BANYAN_API banyan_status banyan_transport_idle(banyan_transport *transport, uint
 BANYAN_API banyan_status banyan_transport_flush(banyan_transport *transport, int peer);
 
 /* Allocate `count` signals, `*first` to `*first` + count - 1, with counters of 0. All ranks receive
- * the same numbers. Collective. Errors: INVALID (`count` is 0), UNSUPPORTED ("shm": more than
- * 4,194,304 signals), NO_MEMORY. */
+ * the same numbers. Collective. Errors: INVALID (`count` is 0), UNSUPPORTED (more than 4,194,304
+ * signals), NO_MEMORY. */
 BANYAN_API banyan_status banyan_transport_signals_alloc(banyan_transport *transport, uint32_t count,
                                                         uint32_t *first);
 

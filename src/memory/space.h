@@ -76,6 +76,10 @@ typedef struct registration {
     size_t next_free; /* index + 1; 0 at the end */
 } registration;
 
+/* See memory_watch and memory_with. */
+typedef void (*memory_watcher)(void *context, uint32_t kind, uint64_t id);
+typedef banyan_status (*memory_use)(void *argument, void *address, uint64_t bytes);
+
 typedef struct memory_space {
     banyan_world *world;
     int rank, local_rank, local_size;
@@ -85,9 +89,12 @@ typedef struct memory_space {
     uint64_t next_buffer_id;
     spans buffer_spans; /* of this rank's own parts */
 
-    /* Held, shared, while a registration is used on behalf of a peer, so that nobody accesses
-     * memory after it is unregistered. */
+    /* Held, shared, while memory is used on behalf of a peer, so that nobody accesses it after it
+     * is freed or unregistered. It protects `buffers` too; only the thread that drives the world
+     * changes them. */
     pthread_rwlock_t lock;
+    memory_watcher watcher;
+    void *watcher_context;
     ARRAY(registration) registrations;
     size_t first_free; /* index + 1; 0 when all are live */
     spans registration_spans;
@@ -123,8 +130,11 @@ void memory_release(banyan_memory *memory);
 banyan_status memory_explain_device(const banyan_memory *memory, size_t bytes,
                                     banyan_status status);
 
-/* Add a buffer that has its id to a world, or remove it. The caller has reserved the entry in
- * `buffers`; otherwise NO_MEMORY. */
+/* Reserve an entry in `buffers`. False, with the error set, when out of memory. */
+bool memory_reserve_entry(memory_space *space);
+/* Add a buffer that has its id to `buffers`, in a reserved entry. */
+void memory_append(memory_space *space, banyan_memory *memory);
+/* Add a buffer that has its id to a world, in a reserved entry, or remove it. */
 banyan_status memory_enter_space(memory_space *space, banyan_memory *memory);
 void memory_leave_space(banyan_memory *memory);
 
@@ -134,14 +144,25 @@ static inline char *memory_part_of(const banyan_memory *memory, int local)
     return memory->parts[local].mapped.address;
 }
 
-/* Find the symmetric memory that the handle names, as mapped here. NOT_FOUND, INVALID or
- * UNSUPPORTED. */
+/* Find the symmetric memory that the handle names, as mapped here. The address 0 means the start of
+ * the owner's part. NOT_FOUND, INVALID or UNSUPPORTED. */
 banyan_status memory_resolve(memory_space *space, const banyan_memory_handle *handle,
                              char **address);
+
+/* Call `use` with this rank's own memory of this kind and id while it cannot be freed or
+ * unregistered. Returns what `use` returns, or NOT_FOUND. Any thread. */
+banyan_status memory_with(memory_space *space, uint32_t kind, uint64_t id, memory_use use,
+                          void *argument);
+
+/* Call `watcher` when memory of this rank ends: no memory_with finds it any more, and it is still
+ * mapped. NULL: no more calls. */
+void memory_watch(memory_space *space, memory_watcher watcher, void *context);
 
 /* Publish the registrations to peers in `shown` from now on. */
 void registrations_show(memory_space *space, registration_entry *shown);
 
+/* At the owner, with the lock held: return a registration, or NULL. */
+const registration *registration_find(const memory_space *space, uint32_t kind, uint64_t id);
 /* At the owner, with the lock held: true if the whole range of the handle is registered. */
 bool registration_covers(const memory_space *space, const banyan_memory_handle *handle);
 

@@ -5,14 +5,38 @@
 #include "core/containers.h"
 #include "core/module.h"
 #include "transport/shm.h"
+#include "transport/signals.h"
 #include "world/control.h"
 
-struct banyan_transport {
-    banyan_world *world;
-    const banyan_transport_ops *ops;
-    void *state;
-    ARRAY(uint64_t) live; /* one bit per signal */
+#define TABLES_MAX 4
+#define NAME_BYTES 64
+#define NO_TABLE UINT8_MAX
+/* Tables compete for a peer by the time for so many bytes. */
+#define TYPICAL_BYTES ((size_t)64 << 10)
+
+/* How a rank is reached. */
+struct transport_peer {
+    int local;     /* index of a rank on the node whose counters are mapped here; otherwise -1 */
+    uint8_t table; /* NO_TABLE: it cannot be reached */
 };
+
+struct banyan_transport {
+    transport_world *of;
+    signal_set *signals;
+    char name[NAME_BYTES];
+    transport_table tables[TABLES_MAX];
+    int table_count;
+    struct transport_peer *peers;
+    char why_not[256]; /* why a table that would reach more ranks is missing; "": none is */
+};
+
+/* The names of tables, before they are opened. */
+typedef struct table_list {
+    char name[NAME_BYTES];
+    const banyan_transport_ops *ops[TABLES_MAX];
+    int count;
+    char why_not[256];
+} table_list;
 
 static const banyan_transport_ops *const built_in[] = {&shm_transport};
 
@@ -44,112 +68,208 @@ static banyan_status check_table(const banyan_transport_ops *ops)
         return error_set(BANYAN_ERR_INVALID,
                          "a transport's table of %zu bytes is older than this library's of %zu",
                          ops->size, sizeof *ops);
-    if (!ops->name || !ops->open || !ops->close || !ops->capabilities || !ops->put || !ops->get ||
-        !ops->put_many || !ops->get_many || !ops->put_with_signal || !ops->signal || !ops->wait ||
-        !ops->read || !ops->epoch || !ops->idle || !ops->flush || !ops->signals_alloc ||
-        !ops->signals_free || !ops->address)
+    if (!ops->name || !ops->open || !ops->close || !ops->capabilities || !ops->cost_ns ||
+        !ops->put || !ops->get || !ops->put_many || !ops->get_many || !ops->add ||
+        !ops->put_with_add || !ops->fetch_add || !ops->flush || !ops->address ||
+        !ops->progress != !ops->rest)
         return error_set(BANYAN_ERR_INVALID, "transport %s: the table lacks operations",
                          ops->name ? ops->name : "without a name");
     return BANYAN_OK;
 }
 
 /* Ranks with different tables would wait for each other forever. */
-static banyan_status check_same_everywhere(banyan_world *world, const banyan_transport_ops *ops)
+static banyan_status check_same_everywhere(banyan_world *world, const char *name)
 {
-    uint64_t mine = hash_string(ops->name, 0), highest, lowest;
+    uint64_t mine = hash_string(name, 0), highest, lowest;
     RETURN_IF_FAILED(control_max(world, mine, &highest));
     RETURN_IF_FAILED(control_max(world, UINT64_MAX - mine, &lowest));
     if (highest != UINT64_MAX - lowest)
         return error_set(BANYAN_ERR_MISMATCH,
                          "the ranks open different transports; rank %d opens \"%s\"",
-                         banyan_world_rank(world), ops->name);
+                         banyan_world_rank(world), name);
     return BANYAN_OK;
 }
 
-/* `so_far`: whether this rank has a table at all. */
-static banyan_status open_agreed(banyan_world *world, banyan_status so_far,
-                                 const banyan_transport_ops *ops, banyan_transport **transport)
+static void choose_tables(banyan_transport *transport)
 {
-    banyan_transport *made = NULL;
-    banyan_status status = so_far == BANYAN_OK ? check_table(ops) : so_far;
-    if (status == BANYAN_OK) {
-        made = calloc(1, sizeof *made);
-        status = made ? BANYAN_OK : error_no_memory(sizeof *made, "a transport");
+    for (int rank = 0; rank < banyan_world_size(transport->of->world); rank++) {
+        struct transport_peer *peer = &transport->peers[rank];
+        uint64_t lowest = UINT64_MAX, can = 0;
+        *peer = (struct transport_peer){-1, NO_TABLE};
+        for (int i = 0; i < transport->table_count; i++) {
+            const transport_table *table = &transport->tables[i];
+            uint64_t capabilities = table->ops->capabilities(table->state, rank);
+            if (capabilities == 0)
+                continue;
+            uint64_t cost = table->ops->cost_ns(table->state, rank, TYPICAL_BYTES);
+            if (cost >= lowest)
+                continue;
+            peer->table = (uint8_t)i;
+            lowest = cost;
+            can = capabilities;
+        }
+        if (can & BANYAN_TRANSPORT_ADDRESS)
+            peer->local = memory_space_local(transport->of->space, rank);
     }
-    status = control_agree(world, status);
-    if (status == BANYAN_OK)
-        status = check_same_everywhere(world, ops);
-    if (status == BANYAN_OK)
-        status = ops->open(world, &made->state);
+}
+
+static banyan_status transport_create(transport_world *of, const table_list *list,
+                                      banyan_transport **transport)
+{
+    banyan_transport *made = alloc_zeroed(1, sizeof *made, "a transport");
+    RETURN_IF_NO_MEMORY(made);
+    made->of = of;
+    memcpy(made->name, list->name, sizeof made->name);
+    memcpy(made->why_not, list->why_not, sizeof made->why_not);
+    made->peers = alloc_zeroed((size_t)banyan_world_size(of->world), sizeof *made->peers,
+                               "the transports of the ranks");
+    banyan_status status = made->peers ? signals_create(of, &made->signals) : BANYAN_ERR_NO_MEMORY;
     if (status != BANYAN_OK) {
-        free(made);
+        banyan_transport_close(made);
         return status;
     }
-    made->world = world;
-    made->ops = ops;
     *transport = made;
     return BANYAN_OK;
+}
+
+static banyan_status open_tables(banyan_world *world, const table_list *list, bool are_shared,
+                                 banyan_transport **transport)
+{
+    banyan_transport *made = NULL;
+    transport_world *of;
+    RETURN_IF_FAILED(transport_world_of(world, &of));
+    banyan_status status = control_agree(world, transport_create(of, list, &made));
+    for (int i = 0; i < list->count && status == BANYAN_OK; i++) {
+        status = transport_world_open(of, list->ops[i], are_shared, &made->tables[i]);
+        made->table_count += status == BANYAN_OK;
+    }
+    if (status != BANYAN_OK) {
+        banyan_transport_close(made);
+        return status;
+    }
+    choose_tables(made);
+    *transport = made;
+    return BANYAN_OK;
+}
+
+/* Find the tables that a text lists. */
+static banyan_status tables_find(const char *text, table_list *list)
+{
+    snprintf(list->name, sizeof list->name, "%s", text);
+    if (strlen(text) >= sizeof list->name)
+        return error_set(BANYAN_ERR_INVALID, "the list of transports \"%.40s…\" is too long", text);
+    for (const char *at = text; *at;) {
+        size_t length = strcspn(at, ",");
+        char name[NAME_BYTES];
+        snprintf(name, sizeof name, "%.*s", (int)length, at);
+        at += length + (at[length] == ',');
+        if (list->count == TABLES_MAX)
+            return error_set(BANYAN_ERR_INVALID, "\"%s\" lists more than %d transports", text,
+                             TABLES_MAX);
+        RETURN_IF_FAILED(banyan_transport_find(name, &list->ops[list->count]));
+        list->count++;
+    }
+    return BANYAN_OK;
+}
+
+/* The tables of a world: between nodes also "ucx", if it works on all ranks. Collective. */
+static banyan_status tables_by_default(banyan_world *world, table_list *list)
+{
+    list->ops[list->count++] = &shm_transport;
+    snprintf(list->name, sizeof list->name, "shm");
+    if (banyan_world_node_count(world) == 1)
+        return BANYAN_OK;
+    const banyan_transport_ops *ucx = NULL;
+    banyan_status status = control_agree(world, banyan_transport_find("ucx", &ucx));
+    if (status == BANYAN_OK) {
+        list->ops[list->count++] = ucx;
+        snprintf(list->name, sizeof list->name, "shm,ucx");
+    } else if (status == BANYAN_ERR_NOT_FOUND) {
+        snprintf(list->why_not, sizeof list->why_not, "%s", banyan_last_error());
+        return BANYAN_OK;
+    }
+    return status;
 }
 
 banyan_status banyan_transport_open(banyan_world *world, const char *name,
                                     banyan_transport **transport)
 {
     CONTROL_ENTER(world);
-    const banyan_transport_ops *ops = NULL;
+    table_list list = {.count = 0};
     if (!name)
         name = getenv("BANYAN_TRANSPORT");
-    if (!name || name[0] == '\0')
-        name = "shm";
-    banyan_status status = banyan_transport_find(name, &ops);
-    return open_agreed(world, status, ops, transport);
+    if (!name)
+        name = "";
+    RETURN_IF_FAILED(control_agree(world, tables_find(name, &list)));
+    RETURN_IF_FAILED(check_same_everywhere(world, name));
+    if (list.count == 0)
+        RETURN_IF_FAILED(tables_by_default(world, &list));
+    return open_tables(world, &list, true, transport);
 }
 
 banyan_status banyan_transport_open_ops(banyan_world *world, const banyan_transport_ops *ops,
                                         banyan_transport **transport)
 {
     CONTROL_ENTER(world);
-    return open_agreed(world, BANYAN_OK, ops, transport);
+    table_list list = {.ops = {ops}, .count = 1};
+    RETURN_IF_FAILED(control_agree(world, check_table(ops)));
+    RETURN_IF_FAILED(check_same_everywhere(world, ops->name));
+    snprintf(list.name, sizeof list.name, "%s", ops->name);
+    return open_tables(world, &list, false, transport);
 }
 
 void banyan_transport_close(banyan_transport *transport)
 {
     if (!transport)
         return;
-    transport->ops->close(transport->state);
-    array_free(&transport->live);
+    for (int i = 0; i < transport->table_count; i++)
+        transport_world_close(transport->of, &transport->tables[i]);
+    signals_destroy(transport->signals);
+    free(transport->peers);
     free(transport);
 }
 
 const char *banyan_transport_name(const banyan_transport *transport)
 {
-    return transport->ops->name;
+    return transport->name;
 }
 
 static banyan_status transport_check_rank(const banyan_transport *transport, int rank)
 {
-    int size = banyan_world_size(transport->world);
+    int size = banyan_world_size(transport->of->world);
     if (rank < 0 || rank >= size)
         return error_set(BANYAN_ERR_INVALID, "transport %s: there is no rank %d in a world of %d",
-                         transport->ops->name, rank, size);
+                         transport->name, rank, size);
     return BANYAN_OK;
 }
 
-static bool signal_is_live(const banyan_transport *transport, uint32_t signal)
+/* Find the table that serves a rank. */
+static banyan_status transport_find_table(const banyan_transport *transport, int rank,
+                                          const transport_table **table)
 {
-    return signal / 64 < transport->live.count &&
-           (transport->live.data[signal / 64] >> signal % 64 & 1) != 0;
+    RETURN_IF_FAILED(transport_check_rank(transport, rank));
+    uint8_t index = transport->peers[rank].table;
+    if (index == NO_TABLE)
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "transport %s: rank %d cannot reach rank %d, which is not on its node%s%s",
+                         transport->name, banyan_world_rank(transport->of->world), rank,
+                         transport->why_not[0] ? ": " : "", transport->why_not);
+    *table = &transport->tables[index];
+    return BANYAN_OK;
 }
 
 static banyan_status check_signal(const banyan_transport *transport, uint32_t signal)
 {
-    if (!signal_is_live(transport, signal))
+    if (!signal_is_live(transport->signals, signal))
         return error_set(BANYAN_ERR_INVALID, "transport %s: signal %" PRIu32 " is not allocated",
-                         transport->ops->name, signal);
+                         transport->name, signal);
     return BANYAN_OK;
 }
 
-static banyan_status transport_check_remote(banyan_transport *transport,
-                                            const banyan_remote *remote)
+/* Check the remote, and find the table that serves its rank. */
+static banyan_status transport_check_remote(const banyan_transport *transport,
+                                            const banyan_remote *remote,
+                                            const transport_table **table)
 {
     const banyan_memory_handle *handle = &remote->handle;
     RETURN_IF_FAILED(transport_check_rank(transport, handle->rank));
@@ -157,16 +277,17 @@ static banyan_status transport_check_remote(banyan_transport *transport,
         return error_set(BANYAN_ERR_UNSUPPORTED,
                          "transport %s: registered memory of rank %d's GPU is reached by copies "
                          "that are prepared, not by puts and gets",
-                         transport->ops->name, handle->rank);
+                         transport->name, handle->rank);
     if (handle->kind != BANYAN_MEMORY_SYMMETRIC && handle->kind != BANYAN_MEMORY_USER)
         return error_set(BANYAN_ERR_INVALID, "transport %s: there is no memory of kind %" PRIu32,
-                         transport->ops->name, handle->kind);
-    uint64_t can = transport->ops->capabilities(transport->state, handle->rank);
-    if (can == 0 || (handle->kind == BANYAN_MEMORY_USER && !(can & BANYAN_TRANSPORT_USER_MEMORY)))
+                         transport->name, handle->kind);
+    RETURN_IF_FAILED(transport_find_table(transport, handle->rank, table));
+    if (handle->kind == BANYAN_MEMORY_USER &&
+        !((*table)->ops->capabilities((*table)->state, handle->rank) &
+          BANYAN_TRANSPORT_USER_MEMORY))
         return error_set(
-            BANYAN_ERR_UNSUPPORTED, "transport %s: rank %d cannot reach %s memory of rank %d",
-            transport->ops->name, banyan_world_rank(transport->world),
-            handle->kind == BANYAN_MEMORY_USER ? "ordinary" : "symmetric", handle->rank);
+            BANYAN_ERR_UNSUPPORTED, "transport %s: rank %d cannot reach ordinary memory of rank %d",
+            (*table)->ops->name, banyan_world_rank(transport->of->world), handle->rank);
     return BANYAN_OK;
 }
 
@@ -181,19 +302,19 @@ static banyan_status transport_check_piece(const banyan_transport *transport,
         return error_set(BANYAN_ERR_INVALID,
                          "transport %s: %zu bytes at offset %" PRIu64 " + %" PRIu64
                          " extend beyond the %" PRIu64 " bytes of rank %d",
-                         transport->ops->name, bytes, remote->offset, offset, whole,
+                         transport->name, bytes, remote->offset, offset, whole,
                          remote->handle.rank);
     if (!local && bytes > 0)
         return error_set(BANYAN_ERR_INVALID, "transport %s: %zu bytes at address 0",
-                         transport->ops->name, bytes);
+                         transport->name, bytes);
     return BANYAN_OK;
 }
 
-static banyan_status transport_check_pieces(banyan_transport *transport,
+static banyan_status transport_check_pieces(const banyan_transport *transport,
                                             const banyan_remote *remote, const banyan_iovec *pieces,
-                                            size_t count)
+                                            size_t count, const transport_table **table)
 {
-    RETURN_IF_FAILED(transport_check_remote(transport, remote));
+    RETURN_IF_FAILED(transport_check_remote(transport, remote, table));
     for (size_t i = 0; i < count; i++)
         RETURN_IF_FAILED(transport_check_piece(transport, remote, pieces[i].offset, pieces[i].local,
                                                pieces[i].bytes));
@@ -202,59 +323,115 @@ static banyan_status transport_check_pieces(banyan_transport *transport,
 
 uint64_t banyan_transport_capabilities(banyan_transport *transport, int peer)
 {
-    if (transport_check_rank(transport, peer) != BANYAN_OK)
+    const transport_table *table;
+    if (transport_find_table(transport, peer, &table) != BANYAN_OK)
         return 0;
-    return transport->ops->capabilities(transport->state, peer);
+    return table->ops->capabilities(table->state, peer);
+}
+
+const char *banyan_transport_peer(banyan_transport *transport, int peer, uint64_t *cost_ns)
+{
+    const transport_table *table;
+    if (transport_find_table(transport, peer, &table) != BANYAN_OK)
+        return NULL;
+    if (cost_ns)
+        *cost_ns = table->ops->cost_ns(table->state, peer, TYPICAL_BYTES);
+    return table->ops->name;
 }
 
 banyan_status banyan_transport_put(banyan_transport *transport, const banyan_remote *destination,
                                    const void *source, size_t bytes)
 {
-    RETURN_IF_FAILED(transport_check_remote(transport, destination));
+    const transport_table *table;
+    RETURN_IF_FAILED(transport_check_remote(transport, destination, &table));
     RETURN_IF_FAILED(transport_check_piece(transport, destination, 0, source, bytes));
-    return transport->ops->put(transport->state, destination, source, bytes);
+    return table->ops->put(table->state, destination, source, bytes);
 }
 
 banyan_status banyan_transport_get(banyan_transport *transport, void *destination,
                                    const banyan_remote *source, size_t bytes)
 {
-    RETURN_IF_FAILED(transport_check_remote(transport, source));
+    const transport_table *table;
+    RETURN_IF_FAILED(transport_check_remote(transport, source, &table));
     RETURN_IF_FAILED(transport_check_piece(transport, source, 0, destination, bytes));
-    return transport->ops->get(transport->state, destination, source, bytes);
+    return table->ops->get(table->state, destination, source, bytes);
 }
 
 banyan_status banyan_transport_put_many(banyan_transport *transport,
                                         const banyan_remote *destination,
                                         const banyan_iovec *pieces, size_t count)
 {
-    RETURN_IF_FAILED(transport_check_pieces(transport, destination, pieces, count));
-    return transport->ops->put_many(transport->state, destination, pieces, count);
+    const transport_table *table;
+    RETURN_IF_FAILED(transport_check_pieces(transport, destination, pieces, count, &table));
+    return table->ops->put_many(table->state, destination, pieces, count);
 }
 
 banyan_status banyan_transport_get_many(banyan_transport *transport, const banyan_remote *source,
                                         const banyan_iovec *pieces, size_t count)
 {
-    RETURN_IF_FAILED(transport_check_pieces(transport, source, pieces, count));
-    return transport->ops->get_many(transport->state, source, pieces, count);
+    const transport_table *table;
+    RETURN_IF_FAILED(transport_check_pieces(transport, source, pieces, count, &table));
+    return table->ops->get_many(table->state, source, pieces, count);
+}
+
+/* After an addition by a table: the wake-up of a peer of this node is mapped. Peers of other nodes
+ * are notified by their own table. */
+static void transport_ring_peer(const banyan_transport *transport, int peer)
+{
+    int local = memory_space_local(transport->of->space, peer);
+    if (local >= 0)
+        transport_ring(transport->of, local);
 }
 
 banyan_status banyan_transport_put_with_signal(banyan_transport *transport,
                                                const banyan_remote *destination, const void *source,
                                                size_t bytes, uint32_t signal, uint64_t add)
 {
+    int peer = destination->handle.rank;
+    const transport_table *table;
     RETURN_IF_FAILED(check_signal(transport, signal));
-    RETURN_IF_FAILED(transport_check_remote(transport, destination));
+    RETURN_IF_FAILED(transport_check_remote(transport, destination, &table));
     RETURN_IF_FAILED(transport_check_piece(transport, destination, 0, source, bytes));
-    return transport->ops->put_with_signal(transport->state, destination, source, bytes, signal,
-                                           add);
+    int local = transport->peers[peer].local;
+    if (local >= 0) {
+        RETURN_IF_FAILED(table->ops->put(table->state, destination, source, bytes));
+        signals_add(transport->signals, local, signal, add);
+        return BANYAN_OK;
+    }
+    banyan_remote counter = signals_remote(transport->signals, peer, signal);
+    RETURN_IF_FAILED(
+        table->ops->put_with_add(table->state, destination, source, bytes, &counter, add));
+    transport_ring_peer(transport, peer);
+    return BANYAN_OK;
 }
 
 banyan_status banyan_transport_signal(banyan_transport *transport, int peer, uint32_t signal,
                                       uint64_t add)
 {
-    RETURN_IF_FAILED(transport_check_rank(transport, peer));
+    const transport_table *table;
     RETURN_IF_FAILED(check_signal(transport, signal));
-    return transport->ops->signal(transport->state, peer, signal, add);
+    RETURN_IF_FAILED(transport_find_table(transport, peer, &table));
+    int local = transport->peers[peer].local;
+    if (local >= 0) {
+        signals_add(transport->signals, local, signal, add);
+        return BANYAN_OK;
+    }
+    banyan_remote counter = signals_remote(transport->signals, peer, signal);
+    RETURN_IF_FAILED(table->ops->add(table->state, &counter, add));
+    transport_ring_peer(transport, peer);
+    return BANYAN_OK;
+}
+
+banyan_status banyan_transport_fetch_add(banyan_transport *transport, int peer, uint32_t signal,
+                                         uint64_t add, uint64_t *before)
+{
+    const transport_table *table;
+    RETURN_IF_FAILED(check_signal(transport, signal));
+    RETURN_IF_FAILED(transport_find_table(transport, peer, &table));
+    banyan_remote counter = signals_remote(transport->signals, peer, signal);
+    RETURN_IF_FAILED(table->ops->fetch_add(table->state, &counter, add, before));
+    transport_ring_peer(transport, peer);
+    return BANYAN_OK;
 }
 
 banyan_status banyan_transport_wait(banyan_transport *transport, uint32_t signal, uint64_t value,
@@ -262,90 +439,66 @@ banyan_status banyan_transport_wait(banyan_transport *transport, uint32_t signal
 {
     RETURN_IF_FAILED(transport_check_rank(transport, peer));
     RETURN_IF_FAILED(check_signal(transport, signal));
-    return transport->ops->wait(transport->state, signal, value, peer, what ? what : "a signal");
+    return signals_wait(transport->signals, signal, value, peer, what ? what : "a signal");
 }
 
 uint64_t banyan_transport_read(banyan_transport *transport, uint32_t signal)
 {
     if (check_signal(transport, signal) != BANYAN_OK)
         return 0;
-    return transport->ops->read(transport->state, signal);
+    return signals_read(transport->signals, signal);
 }
 
 uint64_t banyan_transport_epoch(banyan_transport *transport)
 {
-    return transport->ops->epoch(transport->state);
+    return transport_epoch(transport->of);
 }
 
 banyan_status banyan_transport_idle(banyan_transport *transport, uint64_t seen)
 {
-    return transport->ops->idle(transport->state, seen);
+    const transport_world *of = transport->of;
+    for (uint32_t i = 0; i < of->spins; i++) {
+        if (transport_epoch(of) != (uint32_t)seen)
+            return BANYAN_OK;
+        transport_progress(of);
+        spin_pause();
+    }
+    RETURN_IF_FAILED(control_check(of->world));
+    transport_sleep(of, (uint32_t)seen, WAKE_UP_NAP_NS);
+    return BANYAN_OK;
 }
 
 banyan_status banyan_transport_flush(banyan_transport *transport, int peer)
 {
-    RETURN_IF_FAILED(transport_check_rank(transport, peer));
-    return transport->ops->flush(transport->state, peer);
-}
-
-static void mark_signals(banyan_transport *transport, uint32_t first, uint32_t count, bool live)
-{
-    for (uint32_t i = first; i < first + count; i++) {
-        uint64_t bit = UINT64_C(1) << i % 64;
-        if (live)
-            transport->live.data[i / 64] |= bit;
-        else
-            transport->live.data[i / 64] &= ~bit;
-    }
-}
-
-static banyan_status make_room_for_marks(banyan_transport *transport, uint32_t end)
-{
-    size_t words = ((size_t)end + 63) / 64;
-    if (words <= transport->live.count)
-        return BANYAN_OK;
-    if (!array_reserve(&transport->live, words - transport->live.count))
-        return BANYAN_ERR_NO_MEMORY;
-    memset(&transport->live.data[transport->live.count], 0,
-           (words - transport->live.count) * sizeof(uint64_t));
-    transport->live.count = words;
-    return BANYAN_OK;
+    const transport_table *table;
+    RETURN_IF_FAILED(transport_find_table(transport, peer, &table));
+    return table->ops->flush(table->state, peer);
 }
 
 banyan_status banyan_transport_signals_alloc(banyan_transport *transport, uint32_t count,
                                              uint32_t *first)
 {
-    CONTROL_ENTER(transport->world);
-    uint32_t given;
+    CONTROL_ENTER(transport->of->world);
     if (count == 0)
         return error_set(BANYAN_ERR_INVALID, "transport %s: 0 signals were asked for",
-                         transport->ops->name);
-    RETURN_IF_FAILED(transport->ops->signals_alloc(transport->state, count, &given));
-    banyan_status status = make_room_for_marks(transport, given + count);
-    status = control_agree(transport->world, status);
-    if (status != BANYAN_OK) {
-        transport->ops->signals_free(transport->state, given, count);
-        return status;
-    }
-    mark_signals(transport, given, count, true);
-    *first = given;
-    return BANYAN_OK;
+                         transport->name);
+    return signals_alloc(transport->signals, count, first);
 }
 
 void banyan_transport_signals_free(banyan_transport *transport, uint32_t first, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
-        if (i > UINT32_MAX - first || !signal_is_live(transport, first + i))
+        if (i > UINT32_MAX - first || !signal_is_live(transport->signals, first + i))
             return;
     }
-    mark_signals(transport, first, count, false);
-    transport->ops->signals_free(transport->state, first, count);
+    signals_free(transport->signals, first, count);
 }
 
 banyan_status banyan_transport_address(banyan_transport *transport, const banyan_remote *remote,
                                        void **address)
 {
-    RETURN_IF_FAILED(transport_check_remote(transport, remote));
+    const transport_table *table;
+    RETURN_IF_FAILED(transport_check_remote(transport, remote, &table));
     RETURN_IF_FAILED(transport_check_piece(transport, remote, 0, remote, 0));
-    return transport->ops->address(transport->state, remote, address);
+    return table->ops->address(table->state, remote, address);
 }

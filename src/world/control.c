@@ -316,6 +316,13 @@ banyan_status banyan_world_check(banyan_world *world)
     return control_check(world);
 }
 
+void control_before_messages(banyan_world *world, banyan_status (*flush)(void *context),
+                             void *context)
+{
+    world->before_messages = flush;
+    world->before_context = context;
+}
+
 void *world_attachment(banyan_world *world, const void *key)
 {
     for (struct attachment *at = world->attachments; at; at = at->next) {

@@ -179,6 +179,11 @@ banyan_status control_enter_max(banyan_world *world, uint64_t mine, uint64_t *ma
     RETURN_IF_FAILED(control_enter(world))
 #define CONTROL_ENTER(world) CONTROL_ENTER_WITHIN(world, (control_timeout){0})
 
+/* Call `flush` before each message of this rank, so that its receiver finds everything that this
+ * rank has written into its memory before. NULL: no more calls. */
+void control_before_messages(banyan_world *world, banyan_status (*flush)(void *context),
+                             void *context);
+
 /* A private block of an upper layer, created once per world and destroyed with it, before its
  * memory. Keys are addresses of static variables. NULL when there is none yet. */
 void *world_attachment(banyan_world *world, const void *key);

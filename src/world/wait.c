@@ -271,6 +271,11 @@ banyan_status world_send(banyan_world *world, uint32_t kind, int destination, ui
                          "rank %d sends %zu bytes to rank %d, but a message of the control plane "
                          "has %llu at most",
                          world->rank, bytes, destination, (unsigned long long)WIRE_PAYLOAD_MAX);
+    if (world->before_messages && atomic_load(&world->context->ended) == BANYAN_OK) {
+        banyan_status flushed = world->before_messages(world->before_context);
+        if (flushed != BANYAN_OK)
+            return control_fail(world, flushed);
+    }
     struct wire_frame frame = {.kind = kind,
                                .flags = fd >= 0 ? WIRE_HAS_DESCRIPTOR : 0,
                                .context = world->context->id,

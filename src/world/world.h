@@ -43,6 +43,9 @@ struct banyan_world {
     const char *call;  /* the waiting call, for the error; NULL: unknown */
     ARRAY(struct split_count) splits;
     struct attachment *attachments;
+    /* See control_before_messages. */
+    banyan_status (*before_messages)(void *context);
+    void *before_context;
 };
 
 /* Wait for the message of this kind and tag from a rank of the world. A failed wait ends the world

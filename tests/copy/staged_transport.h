@@ -12,12 +12,12 @@ static uint64_t staged_capabilities(void *state, int peer)
     return staged_shm->capabilities(state, peer) & ~(uint64_t)BANYAN_TRANSPORT_ADDRESS;
 }
 
-static banyan_status staged_put_with_signal(void *state, const banyan_remote *destination,
-                                            const void *source, size_t bytes, uint32_t signal,
-                                            uint64_t add)
+static banyan_status staged_put_with_add(void *state, const banyan_remote *destination,
+                                         const void *source, size_t bytes,
+                                         const banyan_remote *counter, uint64_t add)
 {
     __atomic_fetch_add(&staged_puts, 1, __ATOMIC_RELAXED);
-    return staged_shm->put_with_signal(state, destination, source, bytes, signal, add);
+    return staged_shm->put_with_add(state, destination, source, bytes, counter, add);
 }
 
 static banyan_status staged_address(void *state, const banyan_remote *remote, void **address)
@@ -39,7 +39,7 @@ static inline banyan_transport *staged_transport_open(banyan_world *world)
         ops = *shm;
         ops.name = "staged";
         ops.capabilities = staged_capabilities;
-        ops.put_with_signal = staged_put_with_signal;
+        ops.put_with_add = staged_put_with_add;
         ops.address = staged_address;
     }
     banyan_transport *transport;

@@ -30,7 +30,7 @@ BELOW = {
 LAYERS = list(BELOW)
 # Optional engines stand outside the picture: they see the public API, what needs it alone, the module contract, and the
 # headers that declare the tables which a device's module brings, and arithmetic that kernels share.
-ENGINES = ["pmix", "mpi", "cuda"]
+ENGINES = ["pmix", "mpi", "ucx", "cuda"]
 CONTRACT = {"core/module.h", "core/status.h"}
 TABLES = CONTRACT | {"core/types/float_bits.h", "core/types/mxfp8_bits.h", "memory/device.h", "execute/device/engine.h", "execute/specialize/step_kind.h", "copy/direct/gpu_copy.h", "copy/pipeline/gpu_pipeline.h", "copy/service/device_report.h", "mixed/engine.h"}
 PUBLIC = {

@@ -140,6 +140,8 @@ static void refuse_reshards(int rank, int count, const banyan_unique_id *id, voi
     (void)count;
     (void)context;
     static const char *const names[] = {"direct", "pipeline"};
+    static const char *const refusals[] = {"rank 0 (node 0) cannot map",
+                                           "rank 0 (node 0) cannot reach"};
     banyan_world *world;
     banyan_copy_service *service = NULL;
     struct reshard r;
@@ -154,7 +156,7 @@ static void refuse_reshards(int rank, int count, const banyan_unique_id *id, voi
         CHECK_REFUSED(
             world,
             banyan_reshard_execute(r.plan, r.source, r.destination, service, world, NULL, NULL),
-            "rank 0 (node 0) cannot reach");
+            refusals[i]);
         const float *data = banyan_tensors_get(r.destination, 0)->data;
         for (int j = 0; j < ROWS * COLUMNS / RANKS; j++)
             CHECK(data[j] == -1, "element %d has moved", j);

@@ -133,7 +133,7 @@ static int wait_in_vain(void)
     _exit(0);
 }
 
-/* Each rank is a node: MPI is then the default for tensors between them. */
+/* Each rank is a node: without UCX, MPI is the default for tensors between them. */
 static int move_between_nodes(uint64_t seed)
 {
     banyan_world *world;
@@ -142,6 +142,7 @@ static int move_between_nodes(uint64_t seed)
     snprintf(node, sizeof node, "node %d", (int)getpid());
     options.node = node;
     options.secret = secret;
+    setenv("BANYAN_UCX", "/no/such/library", 1);
     CHECK_OK(banyan_world_open(&options, &world));
     CHECK(banyan_world_node_count(world) == banyan_world_size(world));
     banyan_copy_service *service;

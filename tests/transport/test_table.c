@@ -49,7 +49,7 @@ static void open_by_table(banyan_world *world, void *context)
     CHECK_FAILS(banyan_transport_open_ops(world, &table, &transport), BANYAN_ERR_MISMATCH,
                 "different transports");
     table = shm_transport;
-    table.idle = NULL;
+    table.fetch_add = NULL;
     CHECK_FAILS(banyan_transport_open_ops(world, &table, &transport), BANYAN_ERR_INVALID, "lacks");
     table = shm_transport;
     table.size -= sizeof(void *);

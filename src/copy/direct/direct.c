@@ -40,7 +40,6 @@ typedef struct direct_state {
     banyan_memory *shared;
     int local_size, local_rank;
     uint32_t first_signal, signal_ranks;
-    uint64_t unreachable;
     copy_progress progress;
     bool broken;        /* a run ended in the middle, so counters are no longer valid */
     direct_seen seen[]; /* for each local rank */
@@ -92,16 +91,8 @@ static banyan_status copy_direct_state_open(banyan_world *world, const banyan_co
         copy_direct_state_close(state);
         return status;
     }
-    for (int rank = 0; rank < banyan_world_size(world); rank++)
-        state->unreachable += rank != banyan_world_rank(world) &&
-                              banyan_transport_capabilities(state->transport, rank) == 0;
     *opened = state;
     return BANYAN_OK;
-}
-
-uint64_t direct_unreachable_peers(const void *state)
-{
-    return ((const direct_state *)state)->unreachable;
 }
 
 /* A partner during a run. */

@@ -28,17 +28,18 @@ static banyan_status direct_plan_unreachable(const note_context *context, const 
                          banyan_world_node_of(context->world, op->peer));
     return error_set(
         BANYAN_ERR_UNSUPPORTED,
-        "direct: rank %d (node %d) cannot reach the memory of rank %d (node %d) "
-        "through transport %s; take the mpi backend (BANYAN_COPY=mpi), which crosses nodes",
+        "direct: rank %d (node %d) cannot map the memory of rank %d (node %d); take the pipeline "
+        "(BANYAN_COPY=pipeline), which crosses nodes",
         rank, banyan_world_node_of(context->world, rank), op->peer,
-        banyan_world_node_of(context->world, op->peer), banyan_transport_name(context->transport));
+        banyan_world_node_of(context->world, op->peer));
 }
 
 static bool can_reach(const note_context *context, int peer)
 {
     banyan_world *world = context->world;
     if (context->transport)
-        return banyan_transport_capabilities(context->transport, peer) != 0;
+        return (banyan_transport_capabilities(context->transport, peer) &
+                BANYAN_TRANSPORT_ADDRESS) != 0;
     return banyan_world_node_of(world, peer) ==
            banyan_world_node_of(world, banyan_world_rank(world));
 }

@@ -108,7 +108,4 @@ banyan_status direct_plan_create_on_device(banyan_world *world, DLDevice device,
                                            const banyan_copy_batch *batch, direct_plan **plan);
 void direct_plan_destroy(direct_plan *plan);
 
-/* Return the ranks of the world that this one cannot serve, given the backend's open state. */
-uint64_t direct_unreachable_peers(const void *state);
-
 #endif

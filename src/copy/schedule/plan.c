@@ -33,7 +33,7 @@ static banyan_status check_reachable(const schedule_planner *plan, int peer)
         return BANYAN_OK;
     return error_set(BANYAN_ERR_UNSUPPORTED,
                      "pipeline: rank %d (node %d) cannot reach rank %d (node %d) by transport %s; "
-                     "take the mpi backend (BANYAN_COPY=mpi), which crosses nodes",
+                     "install the module ucx, or take the mpi backend (BANYAN_COPY=mpi)",
                      rank, banyan_world_node_of(plan->world, rank), peer,
                      banyan_world_node_of(plan->world, peer),
                      banyan_transport_name(plan->transport));

@@ -142,15 +142,38 @@ static banyan_status open_on_device(banyan_world *world, const char *name,
     return open_backend(world, found, table, agreed, options, service);
 }
 
-/* Between nodes, MPI carries tensors in host memory, and the pipeline over NVSHMEM tensors in GPU
- * memory. */
+/* Count this rank's peers that no transport reaches. Collective. */
+static banyan_status count_unreachable(banyan_world *world, const banyan_copy_options *options,
+                                       uint64_t *count)
+{
+    banyan_copy_options taken = BANYAN_COPY_OPTIONS_INIT;
+    banyan_transport *transport;
+    RETURN_IF_FAILED(options_take(options, "BANYAN_COPY_OPTIONS_INIT", &taken, sizeof taken));
+    RETURN_IF_FAILED(banyan_transport_open(world, taken.transport, &transport));
+    *count = 0;
+    for (int rank = 0; rank < banyan_world_size(world); rank++)
+        *count += banyan_transport_capabilities(transport, rank) == 0;
+    banyan_transport_close(transport);
+    return BANYAN_OK;
+}
+
+/* Between nodes, the pipeline over UCX carries tensors in host memory, or MPI where UCX is missing,
+ * and the pipeline over NVSHMEM tensors in GPU memory. */
 static banyan_status open_across_nodes(banyan_world *world, const banyan_copy_options *options,
                                        banyan_copy_service **service)
 {
     bool on_host = !service_is_on_device(options);
     const banyan_copy_backend *table = NULL;
     char nodes[CONTROL_NODES_TEXT_BYTES];
+    uint64_t unreachable = 0;
     banyan_status status;
+    if (on_host) {
+        RETURN_IF_FAILED(agree_on_backend(world, BANYAN_OK, "by default"));
+        RETURN_IF_FAILED(count_unreachable(world, options, &unreachable));
+        RETURN_IF_FAILED(control_max(world, unreachable, &unreachable));
+    }
+    if (on_host && unreachable == 0)
+        return banyan_copy_service_open(world, "pipeline", options, service);
     if (on_host) {
         banyan_status found = banyan_copy_backend_find("mpi", &table);
         status = open_backend(world, found, table, "mpi", options, service);
@@ -161,31 +184,20 @@ static banyan_status open_across_nodes(banyan_world *world, const banyan_copy_op
         return status;
     return error_set(status,
                      "no copy backend carries tensors between the %d nodes of this world (%s): "
-                     "%s does where it is there (%s); if no tensor leaves its node, name %s",
+                     "%s where it is there (%s); if no tensor leaves its node, name %s",
                      banyan_world_node_count(world), control_nodes_text(world, nodes),
-                     on_host ? "mpi" : "pipeline, over NVSHMEM,", banyan_last_error(),
-                     on_host ? "direct or pipeline" : "direct");
+                     on_host ? "pipeline with module ucx does, or mpi"
+                             : "pipeline, over NVSHMEM, does",
+                     banyan_last_error(), on_host ? "direct or pipeline" : "direct");
 }
 
-/* Open direct when every rank can reach all of its peers; otherwise pipeline, or MPI between nodes.
- */
+/* Open direct inside a node. */
 static banyan_status open_default(banyan_world *world, const banyan_copy_options *options,
                                   banyan_copy_service **service)
 {
-    RETURN_IF_FAILED(
-        open_backend(world, BANYAN_OK, &copy_backend_direct, "by default", options, service));
-    uint64_t unreachable;
-    banyan_status status =
-        control_max(world, direct_unreachable_peers((*service)->state), &unreachable);
-    if (status == BANYAN_OK && unreachable == 0)
-        return BANYAN_OK;
-    banyan_copy_service_close(*service);
-    *service = NULL;
-    if (status != BANYAN_OK)
-        return status;
     if (banyan_world_node_count(world) > 1)
         return open_across_nodes(world, options, service);
-    return banyan_copy_service_open(world, "pipeline", options, service);
+    return open_backend(world, BANYAN_OK, &copy_backend_direct, "by default", options, service);
 }
 
 banyan_status banyan_copy_service_open(banyan_world *world, const char *backend,

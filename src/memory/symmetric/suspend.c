@@ -196,7 +196,7 @@ banyan_status memory_join(banyan_world *world, banyan_memory *memory)
                          "rank %d of %d",
                          space->rank, memory->own_part, memory->part_count, space->local_rank,
                          space->local_size);
-    if (!array_reserve(&space->buffers, 1))
+    if (!memory_reserve_entry(space))
         return BANYAN_ERR_NO_MEMORY;
     memory->id = space->next_buffer_id;
     RETURN_IF_FAILED(memory_enter_space(space, memory));

@@ -109,7 +109,7 @@ static banyan_status allocation_begin(struct allocation *work, memory_space *spa
     work->records = calloc(world_size, sizeof *work->records);
     if (!work->records)
         return error_no_memory(world_size * sizeof *work->records, "a symmetric buffer's records");
-    if (!array_reserve(&space->buffers, 1))
+    if (!memory_reserve_entry(space))
         return BANYAN_ERR_NO_MEMORY;
     RETURN_IF_FAILED(symmetric_open_device(work));
     memory_part *own = &work->memory->parts[space->local_rank];
@@ -255,7 +255,7 @@ static banyan_status symmetric_allocate(banyan_world *world, DLDevice device, si
         return status;
     }
     space->next_buffer_id++;
-    space->buffers.data[space->buffers.count++] = work.memory;
+    memory_append(space, work.memory);
     *memory = work.memory;
     return BANYAN_OK;
 }
@@ -297,13 +297,28 @@ static size_t buffer_position(const memory_space *space, uint64_t id)
     return low;
 }
 
+bool memory_reserve_entry(memory_space *space)
+{
+    pthread_rwlock_wrlock(&space->lock);
+    bool is_reserved = array_reserve(&space->buffers, 1);
+    pthread_rwlock_unlock(&space->lock);
+    return is_reserved;
+}
+
+void memory_append(memory_space *space, banyan_memory *memory)
+{
+    pthread_rwlock_wrlock(&space->lock);
+    space->buffers.data[space->buffers.count++] = memory;
+    pthread_rwlock_unlock(&space->lock);
+}
+
 banyan_status memory_enter_space(memory_space *space, banyan_memory *memory)
 {
     const memory_part *own = &memory->parts[memory->own_part];
     uintptr_t start = (uintptr_t)own->mapped.address;
     if (own->bytes > 0 && !spans_add(&space->buffer_spans, start, start + own->bytes, memory->id))
         return BANYAN_ERR_NO_MEMORY;
-    space->buffers.data[space->buffers.count++] = memory;
+    memory_append(space, memory);
     memory->space = space;
     return BANYAN_OK;
 }
@@ -315,9 +330,45 @@ void memory_leave_space(banyan_memory *memory)
     if (own->bytes > 0)
         spans_remove(&space->buffer_spans, (uintptr_t)own->mapped.address, memory->id);
     size_t at = buffer_position(space, memory->id);
+    pthread_rwlock_wrlock(&space->lock);
     space->buffers.count--;
     memmove(&space->buffers.data[at], &space->buffers.data[at + 1],
             (space->buffers.count - at) * sizeof(banyan_memory *));
+    pthread_rwlock_unlock(&space->lock);
+    if (space->watcher)
+        space->watcher(space->watcher_context, BANYAN_MEMORY_SYMMETRIC, memory->id);
+}
+
+static banyan_memory *buffer_find(const memory_space *space, uint64_t id)
+{
+    size_t at = buffer_position(space, id);
+    return at < space->buffers.count && space->buffers.data[at]->id == id ? space->buffers.data[at]
+                                                                          : NULL;
+}
+
+banyan_status memory_with(memory_space *space, uint32_t kind, uint64_t id, memory_use use,
+                          void *argument)
+{
+    banyan_status status = BANYAN_ERR_NOT_FOUND;
+    pthread_rwlock_rdlock(&space->lock);
+    const banyan_memory *memory = kind == BANYAN_MEMORY_SYMMETRIC ? buffer_find(space, id) : NULL;
+    const registration *registered =
+        kind == BANYAN_MEMORY_SYMMETRIC ? NULL : registration_find(space, kind, id);
+    if (memory && !memory->is_suspended)
+        status = use(argument, banyan_memory_local(memory), banyan_memory_bytes(memory));
+    else if (registered)
+        status = use(argument, (void *)registered->address, registered->bytes);
+    else
+        error_set(BANYAN_ERR_NOT_FOUND, "rank %d has no memory %#" PRIx64 " of kind %" PRIu32,
+                  space->rank, id, kind);
+    pthread_rwlock_unlock(&space->lock);
+    return status;
+}
+
+void memory_watch(memory_space *space, memory_watcher watcher, void *context)
+{
+    space->watcher = watcher;
+    space->watcher_context = context;
 }
 
 void banyan_memory_free(banyan_memory *memory)
@@ -374,14 +425,15 @@ banyan_status memory_resolve(memory_space *space, const banyan_memory_handle *ha
         return error_set(BANYAN_ERR_UNSUPPORTED,
                          "registered memory of rank %d has no address at rank %d", handle->rank,
                          space->rank);
-    size_t at = buffer_position(space, handle->id);
-    if (at == space->buffers.count || space->buffers.data[at]->id != handle->id)
+    const banyan_memory *found = buffer_find(space, handle->id);
+    if (!found)
         return error_set(BANYAN_ERR_NOT_FOUND,
                          "rank %d has no symmetric buffer %" PRIu64 " (freed, or of another world)",
                          space->rank, handle->id);
-    const memory_part *part = &space->buffers.data[at]->parts[local];
-    uint64_t offset = handle->address - part->owner_address;
-    if (handle->address < part->owner_address || offset > part->bytes ||
+    const memory_part *part = &found->parts[local];
+    uint64_t address_there = handle->address != 0 ? handle->address : part->owner_address;
+    uint64_t offset = address_there - part->owner_address;
+    if (address_there < part->owner_address || offset > part->bytes ||
         handle->bytes > part->bytes - offset)
         return error_set(BANYAN_ERR_INVALID,
                          "%" PRIu64 " bytes at %#" PRIx64 " extend beyond rank %d's %zu bytes of "

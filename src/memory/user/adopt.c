@@ -64,7 +64,7 @@ static banyan_status adopt_make_room(struct adoption *work)
     }
     if (!work->memory || !work->memory->parts || !work->handles || !work->wanted)
         return error_no_memory(ranks * sizeof *work->handles, "a symmetric buffer");
-    return array_reserve(&space->buffers, 1) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+    return memory_reserve_entry(space) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
 /* Do the local part of an adoption. */
@@ -151,7 +151,7 @@ banyan_status banyan_memory_adopt(banyan_world *world, DLDevice device, void *ad
         return status;
     }
     work.space->next_buffer_id++;
-    work.space->buffers.data[work.space->buffers.count++] = work.memory;
+    memory_append(work.space, work.memory);
     *memory = work.memory;
     return BANYAN_OK;
 }

@@ -37,14 +37,19 @@ void registrations_show(memory_space *space, registration_entry *shown)
     pthread_rwlock_unlock(&space->lock);
 }
 
+const registration *registration_find(const memory_space *space, uint32_t kind, uint64_t id)
+{
+    size_t index = registration_index_of(id);
+    if (index >= space->registrations.count)
+        return NULL;
+    const registration *found = &space->registrations.data[index];
+    return found->live && found->id == id && found->kind == kind ? found : NULL;
+}
+
 bool registration_covers(const memory_space *space, const banyan_memory_handle *handle)
 {
-    size_t index = registration_index_of(handle->id);
-    if (index >= space->registrations.count)
-        return false;
-    const registration *found = &space->registrations.data[index];
-    return found->live && found->id == handle->id && found->kind == handle->kind &&
-           range_covers(found->address, found->bytes, handle);
+    const registration *found = registration_find(space, handle->kind, handle->id);
+    return found && range_covers(found->address, found->bytes, handle);
 }
 
 bool registration_shown_covers(registration_entry *shown, const banyan_memory_handle *handle)
@@ -189,6 +194,8 @@ banyan_status banyan_memory_unregister(banyan_world *world, const banyan_memory_
         give_back_place(space, index);
     }
     pthread_rwlock_unlock(&space->lock);
+    if (known && space->watcher)
+        space->watcher(space->watcher_context, handle->kind, handle->id);
     if (known)
         memory_shares_forget(space, handle->id);
     if (!known)

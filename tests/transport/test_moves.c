@@ -1,4 +1,4 @@
-/* The shm transport moves exactly the requested bytes, into and out of every kind of memory. */
+/* A transport moves exactly the requested bytes, into and out of every kind of memory. */
 #include "support/test.h"
 
 #include <stdlib.h>
@@ -65,7 +65,7 @@ static void setting_open(struct setting *s, banyan_world *world, size_t bytes)
     *s = (struct setting){.world = world, .bytes = bytes};
     s->rank = banyan_world_rank(world);
     s->size = banyan_world_size(world);
-    CHECK_OK(banyan_transport_open(world, "shm", &s->transport));
+    CHECK_OK(banyan_transport_open(world, NULL, &s->transport));
     CHECK_OK(banyan_memory_alloc(world, bytes, &s->memory));
     s->block = malloc(bytes);
     CHECK(s->block != NULL);

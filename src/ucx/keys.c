@@ -1,0 +1,256 @@
+/* The owner's side of keys: map memory for peers, and answer their questions. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ucx/ucx.h"
+
+#define SMALLEST_TABLE 16
+
+banyan_status ucx_no_memory(const ucx *of, size_t bytes)
+{
+    return banyan_error_set(BANYAN_ERR_NO_MEMORY, "ucx: rank %d could not allocate %zu bytes",
+                            of->rank, bytes);
+}
+
+ucx_key *ucx_key_place(const ucx_peer *peer, uint32_t kind, uint64_t id)
+{
+    uint64_t hash = (id + kind) * UINT64_C(0x9e3779b97f4a7c15);
+    size_t at = (size_t)(hash >> 32) & (peer->key_capacity - 1);
+    while (peer->keys[at].id != 0 && (peer->keys[at].id != id || peer->keys[at].kind != kind))
+        at = (at + 1) & (peer->key_capacity - 1);
+    return &peer->keys[at];
+}
+
+static void message_sent(void *request, ucs_status_t status, void *message)
+{
+    (void)status; /* an endpoint's error is reported by its own callback */
+    free(message);
+    ucx_calls.ucp_request_free(request);
+}
+
+banyan_status ucx_key_send(ucx *of, int rank, unsigned number, const ucx_key_message *header,
+                           const void *payload, size_t bytes)
+{
+    ucp_ep_h endpoint;
+    banyan_status status = ucx_connect(of, rank, &endpoint);
+    if (status != BANYAN_OK)
+        return status;
+    char *message = malloc(sizeof *header + bytes);
+    if (!message)
+        return ucx_no_memory(of, sizeof *header + bytes);
+    memcpy(message, header, sizeof *header);
+    if (bytes > 0)
+        memcpy(message + sizeof *header, payload, bytes);
+    ucp_request_param_t params = {
+        .op_attr_mask =
+            UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
+        .cb = {.send = message_sent},
+        .user_data = message,
+        .flags = UCP_AM_SEND_FLAG_EAGER,
+    };
+    ucs_status_ptr_t request = ucx_calls.ucp_am_send_nbx(endpoint, number, message, sizeof *header,
+                                                         message + sizeof *header, bytes, &params);
+    if (!UCS_PTR_IS_PTR(request))
+        free(message);
+    if (UCS_PTR_IS_ERR(request))
+        return banyan_error_set(BANYAN_ERR_PEER_LOST, "ucx: rank %d cannot send to rank %d: %s",
+                                of->rank, rank,
+                                ucx_calls.ucs_status_string(UCS_PTR_STATUS(request)));
+    return BANYAN_OK;
+}
+
+static bool header_take(const ucx *of, const void *header, size_t bytes, ucx_key_message *message)
+{
+    if (bytes != sizeof *message)
+        return false;
+    memcpy(message, header, sizeof *message);
+    return message->rank >= 0 && message->rank < of->size && message->id != 0;
+}
+
+static ucs_status_t question_arrived(void *argument, const void *header, size_t header_bytes,
+                                     void *data, size_t bytes, const ucp_am_recv_param_t *params)
+{
+    (void)data;
+    (void)bytes;
+    (void)params;
+    ucx *of = argument;
+    ucx_key_message message;
+    if (!header_take(of, header, header_bytes, &message))
+        return UCS_OK;
+    ucx_question *question = malloc(sizeof *question);
+    if (!question)
+        return UCS_OK; /* the peer's deadline ends its wait */
+    *question = (ucx_question){of->questions, message.rank, message.kind, message.id};
+    of->questions = question;
+    return UCS_OK;
+}
+
+static ucs_status_t answer_arrived(void *argument, const void *header, size_t header_bytes,
+                                   void *data, size_t bytes, const ucp_am_recv_param_t *params)
+{
+    ucx *of = argument;
+    ucx_key_message message;
+    if (!header_take(of, header, header_bytes, &message) ||
+        (params->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV))
+        return UCS_OK;
+    const ucx_peer *peer = &of->peers[message.rank];
+    ucx_key *key = peer->key_capacity > 0 ? ucx_key_place(peer, message.kind, message.id) : NULL;
+    if (!key || key->id == 0 || key->is_answered)
+        return UCS_OK;
+    key->answer = malloc(bytes + 1);
+    key->status = key->answer ? (banyan_status)message.status : BANYAN_ERR_NO_MEMORY;
+    if (key->answer) {
+        memcpy(key->answer, data, bytes);
+        key->answer[bytes] = '\0';
+        key->answer_bytes = bytes;
+    }
+    key->address = message.address;
+    key->bytes = message.bytes;
+    key->is_answered = true;
+    return UCS_OK;
+}
+
+banyan_status ucx_keys_listen(ucx *of)
+{
+    const struct {
+        unsigned id;
+        ucp_am_recv_callback_t call;
+    } handlers[] = {{UCX_QUESTION, question_arrived}, {UCX_ANSWER, answer_arrived}};
+    for (size_t i = 0; i < sizeof handlers / sizeof *handlers; i++) {
+        ucp_am_handler_param_t params = {
+            .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                          UCP_AM_HANDLER_PARAM_FIELD_ARG,
+            .id = handlers[i].id,
+            .cb = handlers[i].call,
+            .arg = of,
+        };
+        ucs_status_t status = ucx_calls.ucp_worker_set_am_recv_handler(of->worker, &params);
+        if (status != UCS_OK)
+            return ucx_failed(of, "ucp_worker_set_am_recv_handler", status);
+    }
+    return BANYAN_OK;
+}
+
+/* Own memory that is being mapped for peers. */
+struct own_memory {
+    ucx *of;
+    ucx_mapping mapping;
+};
+
+static banyan_status mapping_make(void *argument, void *address, uint64_t bytes)
+{
+    struct own_memory *own = argument;
+    ucx *of = own->of;
+    if (of->mapping_count == of->mapping_capacity) {
+        size_t capacity = of->mapping_capacity ? 2 * of->mapping_capacity : SMALLEST_TABLE;
+        ucx_mapping *larger = realloc(of->mappings, capacity * sizeof *larger);
+        if (!larger)
+            return ucx_no_memory(of, capacity * sizeof *larger);
+        of->mappings = larger;
+        of->mapping_capacity = capacity;
+    }
+    own->mapping.address = (uint64_t)(uintptr_t)address;
+    own->mapping.bytes = bytes;
+    ucp_mem_map_params_t params = {
+        .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH,
+        .address = address,
+        .length = (size_t)bytes,
+    };
+    ucs_status_t status =
+        bytes > 0 ? ucx_calls.ucp_mem_map(of->context, &params, &own->mapping.memory) : UCS_OK;
+    if (status != UCS_OK)
+        return ucx_failed(of, "ucp_mem_map", status);
+    of->mappings[of->mapping_count++] = own->mapping;
+    return BANYAN_OK;
+}
+
+static ucx_mapping *mapping_find(const ucx *of, uint32_t kind, uint64_t id)
+{
+    for (size_t i = 0; i < of->mapping_count; i++)
+        if (of->mappings[i].kind == kind && of->mappings[i].id == id)
+            return &of->mappings[i];
+    return NULL;
+}
+
+/* Map the memory, unless it is mapped, and pack its key. */
+static banyan_status key_pack(ucx *of, const ucx_question *question, ucx_key_message *answer,
+                              void **packed, size_t *bytes)
+{
+    const ucx_mapping *found = mapping_find(of, question->kind, question->id);
+    struct own_memory own = {of, {.id = question->id, .kind = question->kind}};
+    if (!found) {
+        banyan_status status = of->host->with_memory(of->host->context, question->kind,
+                                                     question->id, mapping_make, &own);
+        if (status != BANYAN_OK)
+            return status;
+        found = &own.mapping;
+    }
+    answer->address = found->address;
+    answer->bytes = found->bytes;
+    if (!found->memory)
+        return BANYAN_OK;
+    ucs_status_t status = ucx_calls.ucp_rkey_pack(of->context, found->memory, packed, bytes);
+    return status == UCS_OK ? BANYAN_OK : ucx_failed(of, "ucp_rkey_pack", status);
+}
+
+/* If an answer cannot be sent, the peer's wait ends with its own endpoint's error or deadline. */
+static void question_answer(ucx *of, const ucx_question *question)
+{
+    ucx_key_message answer = {.rank = of->rank, .kind = question->kind, .id = question->id};
+    void *packed = NULL;
+    size_t bytes = 0;
+    banyan_status status = key_pack(of, question, &answer, &packed, &bytes);
+    answer.status = (int32_t)status;
+    if (status == BANYAN_OK) {
+        ucx_key_send(of, question->rank, UCX_ANSWER, &answer, packed, bytes);
+    } else {
+        char text[256];
+        snprintf(text, sizeof text, "%s", banyan_last_error());
+        ucx_key_send(of, question->rank, UCX_ANSWER, &answer, text, strlen(text));
+    }
+    if (packed)
+        ucx_calls.ucp_rkey_buffer_release(packed);
+}
+
+void ucx_answer_questions(ucx *of)
+{
+    while (of->questions) {
+        ucx_question *question = of->questions;
+        of->questions = question->next;
+        question_answer(of, question);
+        free(question);
+    }
+}
+
+void ucx_forget(void *state, uint32_t kind, uint64_t id)
+{
+    ucx *of = state;
+    pthread_mutex_lock(&of->lock);
+    ucx_mapping *found = mapping_find(of, kind, id);
+    if (found) {
+        if (found->memory)
+            ucx_calls.ucp_mem_unmap(of->context, found->memory);
+        *found = of->mappings[--of->mapping_count];
+    }
+    pthread_mutex_unlock(&of->lock);
+}
+
+void ucx_keys_free(ucx *of)
+{
+    for (size_t i = 0; i < of->mapping_count; i++)
+        if (of->mappings[i].memory)
+            ucx_calls.ucp_mem_unmap(of->context, of->mappings[i].memory);
+    free(of->mappings);
+    for (int rank = 0; of->peers && rank < of->size; rank++) {
+        for (size_t i = 0; i < of->peers[rank].key_capacity; i++)
+            free(of->peers[rank].keys[i].answer);
+        free(of->peers[rank].keys);
+    }
+    while (of->questions) {
+        ucx_question *next = of->questions->next;
+        free(of->questions);
+        of->questions = next;
+    }
+}

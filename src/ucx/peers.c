@@ -1,0 +1,113 @@
+/* Endpoints of peers. UCX reports an endpoint's error in a callback, inside its progress. */
+#include <time.h>
+
+#include "ucx/ucx.h"
+
+/* How long the world may take to say why a peer has gone. */
+#define REASON_TRIES 50
+#define REASON_TRY_NS 20000000
+
+banyan_status ucx_failed(const ucx *of, const char *call, ucs_status_t status)
+{
+    return banyan_error_set(status == UCS_ERR_NO_MEMORY ? BANYAN_ERR_NO_MEMORY : BANYAN_ERR_SYSTEM,
+                            "ucx: %s failed at rank %d: %s", call, of->rank,
+                            ucx_calls.ucs_status_string(status));
+}
+
+banyan_status ucx_peer_lost(ucx *of, int peer)
+{
+    for (int i = 0; i < REASON_TRIES; i++) {
+        banyan_status status = banyan_world_check(of->world);
+        if (status != BANYAN_OK)
+            return status;
+        nanosleep(&(struct timespec){0, REASON_TRY_NS}, NULL);
+    }
+    return banyan_error_set(BANYAN_ERR_PEER_LOST, "ucx: rank %d has lost rank %d: %s", of->rank,
+                            peer, ucx_calls.ucs_status_string(of->peers[peer].failure));
+}
+
+static void endpoint_failed(void *argument, ucp_ep_h endpoint, ucs_status_t status)
+{
+    (void)endpoint;
+    ucx_peer *peer = argument;
+    peer->has_failed = true;
+    peer->failure = status;
+}
+
+banyan_status ucx_connect(ucx *of, int rank, ucp_ep_h *endpoint)
+{
+    ucx_peer *peer = &of->peers[rank];
+    if (!peer->endpoint && !peer->has_failed) {
+        ucp_ep_params_t params = {
+            .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                          UCP_EP_PARAM_FIELD_ERR_HANDLER,
+            .address = (const ucp_address_t *)(of->addresses + (size_t)rank * of->address_bytes),
+            .err_mode = UCP_ERR_HANDLING_MODE_PEER,
+            .err_handler = {endpoint_failed, peer},
+        };
+        ucs_status_t status = ucx_calls.ucp_ep_create(of->worker, &params, &peer->endpoint);
+        if (status != UCS_OK) {
+            peer->endpoint = NULL;
+            return banyan_error_set(BANYAN_ERR_SYSTEM, "ucx: rank %d cannot connect to rank %d: %s",
+                                    of->rank, rank, ucx_calls.ucs_status_string(status));
+        }
+    }
+    if (peer->has_failed)
+        return banyan_error_set(BANYAN_ERR_PEER_LOST, "ucx: rank %d has lost rank %d: %s", of->rank,
+                                rank, ucx_calls.ucs_status_string(peer->failure));
+    *endpoint = peer->endpoint;
+    return BANYAN_OK;
+}
+
+void ucx_disconnect(ucx *of, int rank)
+{
+    ucx_peer *peer = &of->peers[rank];
+    if (!peer->endpoint)
+        return;
+    for (size_t i = 0; i < peer->key_capacity; i++) {
+        if (peer->keys[i].rkey)
+            ucx_calls.ucp_rkey_destroy(peer->keys[i].rkey);
+        peer->keys[i].rkey = NULL;
+    }
+    ucp_request_param_t params = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
+                                  .flags = UCP_EP_CLOSE_FLAG_FORCE};
+    ucs_status_ptr_t request = ucx_calls.ucp_ep_close_nbx(peer->endpoint, &params);
+    peer->endpoint = NULL;
+    if (!peer->has_failed)
+        peer->failure = UCS_ERR_CANCELED;
+    peer->has_failed = true;
+    while (UCS_PTR_IS_PTR(request) && ucx_calls.ucp_request_check_status(request) == UCS_INPROGRESS)
+        ucx_calls.ucp_worker_progress(of->worker);
+    if (UCS_PTR_IS_PTR(request))
+        ucx_calls.ucp_request_free(request);
+}
+
+static void operation_completed(void *request, ucs_status_t status, void *argument)
+{
+    ucx_peer *peer = argument;
+    if (status != UCS_OK && !peer->has_failed) {
+        peer->has_failed = true;
+        peer->failure = status;
+    }
+    peer->pending--;
+    ucx_calls.ucp_request_free(request);
+}
+
+ucp_request_param_t ucx_tracked(ucx *of, int peer)
+{
+    return (ucp_request_param_t){
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+        .cb = {.send = operation_completed},
+        .user_data = &of->peers[peer],
+    };
+}
+
+banyan_status ucx_track(ucx *of, int rank, ucs_status_ptr_t request, const char *call)
+{
+    if (UCS_PTR_IS_ERR(request))
+        return banyan_error_set(BANYAN_ERR_PEER_LOST, "ucx: %s of rank %d to rank %d failed: %s",
+                                call, of->rank, rank,
+                                ucx_calls.ucs_status_string(UCS_PTR_STATUS(request)));
+    of->peers[rank].pending += UCS_PTR_IS_PTR(request);
+    return BANYAN_OK;
+}

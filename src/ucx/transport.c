@@ -1,0 +1,466 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "ucx/ucx.h"
+
+/* Operations that one put of many pieces has under way. */
+#define PENDING_MAX 256
+/* Before UCX knows more of a peer: a network of 8 Gbit/s. */
+#define LATENCY_NS 10000
+#define NS_PER_BYTE 1
+/* How long closing waits for peers to take what was sent to them. */
+#define CLOSE_NS UINT64_C(1000000000)
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static banyan_status ucx_agree(const ucx *of, banyan_status status)
+{
+    return banyan_module_agree(of->world, status);
+}
+
+static banyan_status context_open(ucx *of)
+{
+    ucp_config_t *config;
+    ucs_status_t status = ucx_calls.ucp_config_read(NULL, NULL, &config);
+    if (status != UCS_OK)
+        return ucx_failed(of, "ucp_config_read", status);
+    /* Additions are carried out by the owner's processor, so that it notices them. */
+    status = ucx_calls.ucp_config_modify(config, "ATOMIC_MODE", "cpu");
+    ucp_params_t params = {
+        .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS,
+        .features = UCP_FEATURE_RMA | UCP_FEATURE_AMO64 | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
+        .estimated_num_eps = (size_t)of->size,
+    };
+    if (status == UCS_OK)
+        status =
+            ucx_calls.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &of->context);
+    ucx_calls.ucp_config_release(config);
+    return status == UCS_OK ? BANYAN_OK : ucx_failed(of, "ucp_init", status);
+}
+
+static banyan_status worker_open(ucx *of)
+{
+    ucp_worker_params_t params = {
+        .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+        .thread_mode = UCS_THREAD_MODE_SERIALIZED,
+    };
+    ucs_status_t status = ucx_calls.ucp_worker_create(of->context, &params, &of->worker);
+    return status == UCS_OK ? BANYAN_OK : ucx_failed(of, "ucp_worker_create", status);
+}
+
+/* Exchange the workers' addresses. Collective. */
+static banyan_status addresses_exchange(ucx *of)
+{
+    ucp_worker_attr_t own = {.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS};
+    ucs_status_t queried = ucx_calls.ucp_worker_query(of->worker, &own);
+    uint64_t mine = queried == UCS_OK ? own.address_length : 0;
+    uint64_t *lengths = calloc((size_t)of->size, sizeof *lengths);
+    banyan_status status =
+        queried == UCS_OK ? BANYAN_OK : ucx_failed(of, "ucp_worker_query", queried);
+    if (status == BANYAN_OK && !lengths)
+        status = banyan_error_set(BANYAN_ERR_NO_MEMORY, "ucx: rank %d is out of memory", of->rank);
+    status = ucx_agree(of, status);
+    if (status == BANYAN_OK)
+        status = banyan_world_allgather(of->world, &mine, sizeof mine, lengths);
+    for (int rank = 0; status == BANYAN_OK && rank < of->size; rank++)
+        of->address_bytes = lengths[rank] > of->address_bytes ? lengths[rank] : of->address_bytes;
+    char *padded = NULL;
+    if (status == BANYAN_OK) {
+        padded = calloc(1, of->address_bytes);
+        of->addresses = calloc((size_t)of->size, of->address_bytes);
+        if (!padded || !of->addresses)
+            status = banyan_error_set(BANYAN_ERR_NO_MEMORY,
+                                      "ucx: rank %d is out of memory for %d addresses of %zu bytes",
+                                      of->rank, of->size, of->address_bytes);
+        status = ucx_agree(of, status);
+    }
+    if (status == BANYAN_OK) {
+        memcpy(padded, own.address, own.address_length);
+        status = banyan_world_allgather(of->world, padded, of->address_bytes, of->addresses);
+    }
+    if (queried == UCS_OK)
+        ucx_calls.ucp_worker_release_address(of->worker, own.address);
+    free(padded);
+    free(lengths);
+    return status;
+}
+
+/* Puts and additions may still be on their way: let them arrive, unless their receiver has gone. */
+static void ucx_close_endpoints(ucx *of)
+{
+    uint64_t end_ns = now_ns() + CLOSE_NS;
+    ucp_request_param_t params = {0};
+    for (int rank = 0; of->peers && rank < of->size; rank++) {
+        ucx_peer *peer = &of->peers[rank];
+        if (!peer->endpoint || peer->has_failed)
+            continue;
+        ucs_status_ptr_t request = ucx_calls.ucp_ep_flush_nbx(peer->endpoint, &params);
+        while (UCS_PTR_IS_PTR(request) &&
+               ucx_calls.ucp_request_check_status(request) == UCS_INPROGRESS && now_ns() < end_ns &&
+               banyan_world_check(of->world) == BANYAN_OK)
+            ucx_turn(of);
+        if (UCS_PTR_IS_PTR(request))
+            ucx_calls.ucp_request_free(request);
+    }
+    for (int rank = 0; of->peers && rank < of->size; rank++)
+        ucx_disconnect(of, rank);
+}
+
+static void ucx_close(void *state)
+{
+    ucx *of = state;
+    ucx_service_stop(of);
+    ucx_close_endpoints(of);
+    ucx_keys_free(of);
+    if (of->worker)
+        ucx_calls.ucp_worker_destroy(of->worker);
+    if (of->context)
+        ucx_calls.ucp_cleanup(of->context);
+    pthread_mutex_destroy(&of->lock);
+    free(of->addresses);
+    free(of->peers);
+    free(of->dirty);
+    free(of);
+}
+
+static banyan_status ucx_create(const banyan_transport_host *host, ucx **made)
+{
+    ucx *of = calloc(1, sizeof *of);
+    int size = banyan_world_size(host->world), rank = banyan_world_rank(host->world);
+    ucx_peer *peers = of ? calloc((size_t)size, sizeof *peers) : NULL;
+    int *dirty = of ? calloc((size_t)size, sizeof *dirty) : NULL;
+    if (!peers || !dirty) {
+        free(peers);
+        free(dirty);
+        free(of);
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY, "ucx: rank %d is out of memory for %d peers",
+                                rank, size);
+    }
+    of->host = host;
+    of->world = host->world;
+    of->rank = rank;
+    of->size = size;
+    of->peers = peers;
+    of->dirty = dirty;
+    of->door = -1;
+    for (int i = 0; i < size; i++)
+        peers[i].ucx = of;
+    pthread_mutex_init(&of->lock, NULL);
+    banyan_status status = context_open(of);
+    if (status == BANYAN_OK)
+        status = worker_open(of);
+    if (status == BANYAN_OK)
+        status = ucx_keys_listen(of);
+    if (status != BANYAN_OK) {
+        ucx_close(of);
+        return status;
+    }
+    *made = of;
+    return BANYAN_OK;
+}
+
+static banyan_status ucx_open(const banyan_transport_host *host, void **state)
+{
+    ucx *of = NULL;
+    banyan_status status = banyan_module_agree(host->world, ucx_create(host, &of));
+    if (status == BANYAN_OK)
+        status = addresses_exchange(of);
+    if (status == BANYAN_OK)
+        status = ucx_agree(of, ucx_service_start(of));
+    if (status != BANYAN_OK) {
+        if (of)
+            ucx_close(of);
+        return status;
+    }
+    *state = of;
+    return BANYAN_OK;
+}
+
+static uint64_t ucx_capabilities(void *state, int peer)
+{
+    (void)state;
+    (void)peer;
+    return BANYAN_TRANSPORT_USER_MEMORY;
+}
+
+static uint64_t ucx_cost_ns(void *state, int rank, size_t bytes)
+{
+    ucx *of = state;
+    ucp_ep_evaluate_perf_param_t params = {.field_mask = UCP_EP_PERF_PARAM_FIELD_MESSAGE_SIZE,
+                                           .message_size = bytes};
+    ucp_ep_evaluate_perf_attr_t estimate = {.field_mask = UCP_EP_PERF_ATTR_FIELD_ESTIMATED_TIME};
+    ucs_status_t status = UCS_ERR_NOT_CONNECTED;
+    pthread_mutex_lock(&of->lock);
+    if (of->peers[rank].endpoint && !of->peers[rank].has_failed)
+        status = ucx_calls.ucp_ep_evaluate_perf(of->peers[rank].endpoint, &params, &estimate);
+    pthread_mutex_unlock(&of->lock);
+    if (status != UCS_OK)
+        return LATENCY_NS + bytes * NS_PER_BYTE;
+    return (uint64_t)(estimate.estimated_time * 1e9);
+}
+
+/* Local memory is read and written by UCX for the host alone. */
+static banyan_status check_on_host(const ucx *of, const banyan_iovec *pieces, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        DLDevice device;
+        banyan_status status = banyan_memory_locate(pieces[i].local, &device);
+        if (status != BANYAN_OK)
+            return status;
+        if (device.device_type != kDLCPU)
+            return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
+                                    "ucx: rank %d: memory of a GPU is not put or got: copy it to "
+                                    "the host",
+                                    of->rank);
+    }
+    return BANYAN_OK;
+}
+
+typedef struct ucx_target {
+    ucp_ep_h endpoint;
+    ucp_rkey_h rkey;
+    uint64_t address;
+} ucx_target;
+
+static void ucx_mark(ucx *of, int rank)
+{
+    if (!of->peers[rank].is_dirty)
+        of->dirty[of->dirty_count++] = rank;
+    of->peers[rank].is_dirty = true;
+}
+
+/* Start puts or gets of pieces, without waiting for the last ones. */
+static banyan_status pieces_start(ucx *of, const banyan_remote *remote, const banyan_iovec *pieces,
+                                  size_t count, bool is_put)
+{
+    int rank = remote->handle.rank;
+    ucx_target to;
+    banyan_status status = check_on_host(of, pieces, count);
+    if (status == BANYAN_OK)
+        status = ucx_find_key(of, remote, &to.address, &to.rkey);
+    for (size_t i = 0; i < count && status == BANYAN_OK;) {
+        pthread_mutex_lock(&of->lock);
+        status = ucx_connect(of, rank, &to.endpoint);
+        ucp_request_param_t params = ucx_tracked(of, rank);
+        if (is_put)
+            ucx_mark(of, rank);
+        for (; i < count && status == BANYAN_OK && of->peers[rank].pending < PENDING_MAX; i++) {
+            const banyan_iovec *piece = &pieces[i];
+            uint64_t there = to.address + piece->offset;
+            if (piece->bytes == 0)
+                continue;
+            ucs_status_ptr_t request =
+                is_put ? ucx_calls.ucp_put_nbx(to.endpoint, piece->local, piece->bytes, there,
+                                               to.rkey, &params)
+                       : ucx_calls.ucp_get_nbx(to.endpoint, piece->local, piece->bytes, there,
+                                               to.rkey, &params);
+            status = ucx_track(of, rank, request, is_put ? "a put" : "a get");
+        }
+        pthread_mutex_unlock(&of->lock);
+        if (i < count && status == BANYAN_OK)
+            status = ucx_wait(of, rank, NULL, "for earlier puts and gets");
+    }
+    return status;
+}
+
+/* Wait for the operations of a call that has started some, also after an error. */
+static banyan_status ucx_finish(ucx *of, int rank, banyan_status so_far, const char *text)
+{
+    if (so_far == BANYAN_OK)
+        return ucx_wait(of, rank, NULL, text);
+    pthread_mutex_lock(&of->lock);
+    if (of->peers[rank].pending > 0)
+        ucx_disconnect(of, rank);
+    pthread_mutex_unlock(&of->lock);
+    return so_far;
+}
+
+static banyan_status ucx_put_many(void *state, const banyan_remote *destination,
+                                  const banyan_iovec *pieces, size_t count)
+{
+    banyan_status status = pieces_start(state, destination, pieces, count, true);
+    return ucx_finish(state, destination->handle.rank, status, "to take what is put");
+}
+
+static banyan_status ucx_get_many(void *state, const banyan_remote *source,
+                                  const banyan_iovec *pieces, size_t count)
+{
+    banyan_status status = pieces_start(state, source, pieces, count, false);
+    return ucx_finish(state, source->handle.rank, status, "for what is got");
+}
+
+/* A put only reads from `source`. */
+static banyan_status ucx_put(void *state, const banyan_remote *destination, const void *source,
+                             size_t bytes)
+{
+    banyan_iovec piece = {.local = (void *)(uintptr_t)source, .bytes = bytes};
+    return ucx_put_many(state, destination, &piece, 1);
+}
+
+static banyan_status ucx_get(void *state, void *destination, const banyan_remote *source,
+                             size_t bytes)
+{
+    banyan_iovec piece = {.local = destination, .bytes = bytes};
+    return ucx_get_many(state, source, &piece, 1);
+}
+
+/* Start an addition. `*add` and `*before` (may be NULL) stay valid until it has completed. */
+static banyan_status addition_start(ucx *of, const banyan_remote *counter, const uint64_t *add,
+                                    uint64_t *before)
+{
+    int rank = counter->handle.rank;
+    ucx_target to;
+    banyan_status status = ucx_find_key(of, counter, &to.address, &to.rkey);
+    if (status != BANYAN_OK)
+        return status;
+    pthread_mutex_lock(&of->lock);
+    status = ucx_connect(of, rank, &to.endpoint);
+    if (status == BANYAN_OK) {
+        ucs_status_t fenced = ucx_calls.ucp_worker_fence(of->worker);
+        if (fenced != UCS_OK)
+            status = ucx_failed(of, "ucp_worker_fence", fenced);
+    }
+    if (status == BANYAN_OK) {
+        ucx_mark(of, rank);
+        ucp_request_param_t params = ucx_tracked(of, rank);
+        params.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE;
+        params.datatype = ucp_dt_make_contig(sizeof *add);
+        if (before) {
+            params.op_attr_mask |= UCP_OP_ATTR_FIELD_REPLY_BUFFER;
+            params.reply_buffer = before;
+        }
+        status = ucx_track(of, rank,
+                           ucx_calls.ucp_atomic_op_nbx(to.endpoint, UCP_ATOMIC_OP_ADD, add, 1,
+                                                       to.address, to.rkey, &params),
+                           "an addition");
+    }
+    pthread_mutex_unlock(&of->lock);
+    return status;
+}
+
+static banyan_status ucx_add(void *state, const banyan_remote *counter, uint64_t add)
+{
+    banyan_status status = addition_start(state, counter, &add, NULL);
+    return ucx_finish(state, counter->handle.rank, status, "to take a signal");
+}
+
+static banyan_status ucx_put_with_add(void *state, const banyan_remote *destination,
+                                      const void *source, size_t bytes,
+                                      const banyan_remote *counter, uint64_t add)
+{
+    banyan_iovec piece = {.local = (void *)(uintptr_t)source, .bytes = bytes};
+    banyan_status status = pieces_start(state, destination, &piece, 1, true);
+    if (status == BANYAN_OK)
+        status = addition_start(state, counter, &add, NULL);
+    return ucx_finish(state, counter->handle.rank, status, "to take what is put");
+}
+
+static banyan_status ucx_fetch_add(void *state, const banyan_remote *counter, uint64_t add,
+                                   uint64_t *before)
+{
+    banyan_status status = addition_start(state, counter, &add, before);
+    return ucx_finish(state, counter->handle.rank, status, "for the value of a counter");
+}
+
+/* With the lock held. */
+static banyan_status flush_start(ucx *of, int rank)
+{
+    ucp_ep_h endpoint;
+    banyan_status status = ucx_connect(of, rank, &endpoint);
+    if (status != BANYAN_OK)
+        return status;
+    ucp_request_param_t params = ucx_tracked(of, rank);
+    return ucx_track(of, rank, ucx_calls.ucp_ep_flush_nbx(endpoint, &params), "a flush");
+}
+
+static banyan_status ucx_flush(void *state, int rank)
+{
+    ucx *of = state;
+    if (!of->peers[rank].is_dirty)
+        return BANYAN_OK;
+    pthread_mutex_lock(&of->lock);
+    banyan_status status = flush_start(of, rank);
+    pthread_mutex_unlock(&of->lock);
+    return ucx_finish(of, rank, status, "to take all that was put");
+}
+
+static banyan_status ucx_flush_all(void *state)
+{
+    ucx *of = state;
+    int count = of->dirty_count;
+    if (count == 0)
+        return BANYAN_OK;
+    banyan_status status = BANYAN_OK;
+    pthread_mutex_lock(&of->lock);
+    of->dirty_count = 0;
+    for (int i = 0; i < count; i++) {
+        of->peers[of->dirty[i]].is_dirty = false;
+        if (status == BANYAN_OK)
+            status = flush_start(of, of->dirty[i]);
+    }
+    pthread_mutex_unlock(&of->lock);
+    for (int i = 0; i < count; i++)
+        status = ucx_finish(of, of->dirty[i], status, "to take all that was put");
+    return status;
+}
+
+static banyan_status ucx_address(void *state, const banyan_remote *remote, void **address)
+{
+    (void)address;
+    const ucx *of = state;
+    return banyan_error_set(BANYAN_ERR_UNSUPPORTED, "ucx: rank %d does not map memory of rank %d",
+                            of->rank, remote->handle.rank);
+}
+
+const banyan_transport_ops ucx_transport = {
+    .size = sizeof(banyan_transport_ops),
+    .name = "ucx",
+    .open = ucx_open,
+    .close = ucx_close,
+    .capabilities = ucx_capabilities,
+    .cost_ns = ucx_cost_ns,
+    .put = ucx_put,
+    .get = ucx_get,
+    .put_many = ucx_put_many,
+    .get_many = ucx_get_many,
+    .add = ucx_add,
+    .put_with_add = ucx_put_with_add,
+    .fetch_add = ucx_fetch_add,
+    .flush = ucx_flush,
+    .address = ucx_address,
+    .flush_all = ucx_flush_all,
+    .progress = ucx_progress,
+    .rest = ucx_rest,
+    .forget = ucx_forget,
+};
+
+static const module_tables tables = {
+    .abi_version = MODULE_ABI_VERSION,
+    .name = "ucx",
+    .transport = &ucx_transport,
+};
+
+BANYAN_API bool banyan_module_entry(uint32_t abi_version, const module_tables **handed_over,
+                                    char *reason, size_t reason_bytes);
+
+bool banyan_module_entry(uint32_t abi_version, const module_tables **handed_over, char *reason,
+                         size_t reason_bytes)
+{
+    if (abi_version != MODULE_ABI_VERSION) {
+        snprintf(reason, reason_bytes, "made for version %d of the module interface, not %u",
+                 MODULE_ABI_VERSION, abi_version);
+        return false;
+    }
+    if (!ucx_library_open(reason, reason_bytes))
+        return false;
+    *handed_over = &tables;
+    return true;
+}

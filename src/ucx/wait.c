@@ -1,0 +1,78 @@
+#include <poll.h>
+#include <sched.h>
+
+#include "ucx/ucx.h"
+
+/* Turns without an event before a wait sleeps. */
+#define TURNS_BEFORE_SLEEP 100
+#define NAP_MS 10
+
+static void ucx_drive(ucx *of)
+{
+    atomic_fetch_add_explicit(&of->turns, 1, memory_order_relaxed);
+    if (!atomic_load_explicit(&of->is_driven, memory_order_relaxed))
+        atomic_store(&of->is_driven, true);
+}
+
+size_t ucx_progress(void *state)
+{
+    ucx *of = state;
+    if (pthread_mutex_trylock(&of->lock) != 0)
+        return 0; /* the service makes progress */
+    ucx_drive(of);
+    size_t events = ucx_turn(of);
+    pthread_mutex_unlock(&of->lock);
+    if (events > 0)
+        of->host->notify(of->host->context);
+    return events;
+}
+
+/* Sleep until the worker has something to do. With the lock held, which it releases meanwhile. */
+static void ucx_sleep(ucx *of)
+{
+    ucs_status_t armed = ucx_calls.ucp_worker_arm(of->worker);
+    pthread_mutex_unlock(&of->lock);
+    struct pollfd event = {of->event, POLLIN, 0};
+    if (armed == UCS_OK)
+        poll(&event, 1, NAP_MS);
+    else
+        sched_yield();
+    pthread_mutex_lock(&of->lock);
+}
+
+banyan_status ucx_wait(ucx *of, int rank, const bool *answered, const char *text)
+{
+    const ucx_peer *peer = &of->peers[rank];
+    module_wait wait;
+    banyan_status status = BANYAN_OK;
+    size_t events = 0, idle = 0;
+    bool waits = false;
+    pthread_mutex_lock(&of->lock);
+    while (!peer->has_failed && (answered ? !*answered : peer->pending > 0)) {
+        ucx_drive(of);
+        size_t some = ucx_turn(of);
+        events += some;
+        idle = some > 0 ? 0 : idle + 1;
+        if (idle < TURNS_BEFORE_SLEEP)
+            continue;
+        idle = 0;
+        if (!waits)
+            wait = banyan_module_wait_begin(of->world);
+        waits = true;
+        ucx_sleep(of);
+        pthread_mutex_unlock(&of->lock);
+        status = banyan_module_wait_on(&wait, rank, text);
+        pthread_mutex_lock(&of->lock);
+        if (status != BANYAN_OK)
+            break;
+    }
+    bool has_failed = peer->has_failed;
+    if (status != BANYAN_OK || has_failed)
+        ucx_disconnect(of, rank);
+    pthread_mutex_unlock(&of->lock);
+    if (waits)
+        banyan_module_wait_end(&wait);
+    if (events > 0)
+        of->host->notify(of->host->context);
+    return status == BANYAN_OK && has_failed ? ucx_peer_lost(of, rank) : status;
+}
