@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 int launch_command(int argc, char **argv);
+int world_command(int argc, char **argv);
 int reshard_command(int argc, char **argv);
 int verify_command(int argc, char **argv); /* of `banyan reshard` */
 int layout_command(int argc, char **argv);
