@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 import unittest
+import weakref
 from typing import Any
 
 import numpy as np
@@ -129,6 +130,22 @@ def casts(world: banyan.World) -> None:
     np.testing.assert_array_equal(got, sent.astype(np.float16))
 
 
+def kept(world: banyan.World) -> None:
+    """A schedule keeps its tensors, or none of them."""
+    for keep in (True, False):
+        with banyan.CopyService(world) as service:
+            arrays = [np.full(10, world.rank), np.zeros(10, np.int64)]
+            service.submit_send(arrays[0], 1 - world.rank, 0)
+            service.submit_recv(arrays[1], 1 - world.rank, 0)
+            schedule = service.prepare(keep=keep)
+            schedule.run()
+            assert (arrays[1] == 1 - world.rank).all()
+            references = [weakref.ref(one) for one in arrays]
+            arrays.clear()
+            assert [one() is not None for one in references] == [keep, keep]
+            schedule.close()
+
+
 class CopyTest(unittest.TestCase):
     def test_batches(self) -> None:
         run(4, batches, seed())
@@ -155,6 +172,9 @@ class CopyTest(unittest.TestCase):
 
     def test_casts(self) -> None:
         run(2, casts)
+
+    def test_schedules_keep_tensors_or_not(self) -> None:
+        run(2, kept)
 
     def test_cost_of_many_tensors(self) -> None:
         count = 10000

@@ -86,6 +86,10 @@ class PipelineExecutor:
         self.torch_unpack_stream_wrapper = torch_unpack_stream_wrapper
         self.torch_send_stream_wrapper = torch_send_stream_wrapper
         self.torch_copy_stream_wrapper = torch_copy_stream_wrapper
+        # The names of 0.16.1.
+        self.torch_pack_stream = torch_pack_stream_wrapper
+        self.torch_unpack_stream = torch_unpack_stream_wrapper
+        self.torch_copy_stream = torch_copy_stream_wrapper
 
     def set_events(
         self,
