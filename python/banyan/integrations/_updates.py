@@ -8,6 +8,7 @@ both sides by name, plans, and runs as often as the trainers have a new version.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import zlib
@@ -19,6 +20,8 @@ from .._reshard import agree, unmatched
 
 #: Types between which ``Updates`` casts, with their bytes.
 _FLOATS = {"float32": 4, "float16": 2, "bfloat16": 2}
+#: Seconds that ranks wait for others that leave after an error of all.
+_LEAVE = 5.0
 #: Names that an error of shapes or types lists.
 _MAX_LISTED = 20
 
@@ -41,6 +44,10 @@ class Part(NamedTuple):
     layout: Layout
     #: The tensors by the names of the layout's local tensors.
     tensors: Mapping[str, Any]
+
+
+#: Returns the layout of a worker for the trainers' tensors, and the names that it does not take.
+Learn = Callable[[list[Meta]], tuple[Layout, Iterable[str]]]
 
 
 class Weights:
@@ -88,6 +95,22 @@ def join(
     if isinstance(unique_id, bytes):
         unique_id = UniqueId.from_bytes(unique_id)
     return World(rank, size, unique_id=unique_id, node=node, timeout=timeout)
+
+
+def leave(world: World, reason: str, *, together: bool = False) -> None:
+    """Leave a world. The others' next calls raise, with the reason.
+
+    ``together``: the others leave now, too; wait for them a little, so that each gets the error
+    because of which they leave.
+    """
+    if world.is_open:
+        with contextlib.suppress(Error):
+            world.timeout = _LEAVE
+            if together:
+                world.barrier()
+        with contextlib.suppress(Error):
+            world.abort(reason)
+            world.close()
 
 
 def state_part(state: Any, *, ranks: Sequence[int] | None = None, rank: int = 0) -> Part:
@@ -230,9 +253,10 @@ class _Sides:
                     fillers.add(filler)
                     self._compare(rank, Meta(filler, dtype, tuple(shape)), casts[0])
                 wanted[filler] = None
-        unused = {name for text in texts for name in text["unused"]}
+        #: Tensors of the trainers that no worker takes.
+        self.unused = {name for text in texts for name in text["unused"]} - fillers
         missing = sorted(wanted.keys() - self._source.keys())
-        unsent = sorted(self._source.keys() - fillers - unused)
+        unsent = sorted(self._source.keys() - fillers - self.unused)
         if missing or unsent:
             raise NotFound(
                 "\n".join(
@@ -278,11 +302,13 @@ class Updates:
     All calls but ``close`` are collective over the trainers and the engines' workers.
     """
 
+    _reshard: Reshard
+
     def __init__(
         self,
         world: World,
         source: Layout | None,
-        destination: Layout | None,
+        destination: Layout | Learn | None,
         *,
         weights: Weights | None = None,
         unused: Iterable[str] = (),
@@ -294,15 +320,15 @@ class Updates:
     ) -> None:
         """Compare both sides, and plan. Moves nothing.
 
-        ``source``: the layout of a trainer, ``destination``: of an engine's worker; None on ranks
-        that do not have the side. ``weights``: those of this worker, with their version.
-        ``unused``: names of the trainers' tensors that this worker's model does not have, such as
-        one that is tied there. ``cast``: allow rounding to a smaller type; casts to a larger one
-        are always made. ``device``: of this rank's tensors. ``timeout``: seconds that a wait may
-        last without progress.
+        ``source``: the layout of a trainer, ``destination``: of an engine's worker, or a function
+        that returns it for the trainers' tensors; None on ranks that do not have the side.
+        ``weights``: those of this worker, with their version. ``unused``: names of the trainers'
+        tensors that this worker's model does not have, such as one that is tied there. ``cast``:
+        allow rounding to a smaller type; casts to a larger one are always made. ``device``: of this
+        rank's tensors. ``timeout``: seconds that a wait may last without progress.
 
         Raises on all ranks, before anything moves: NotFound with the names that one side alone has,
-        Mismatch with the tensors whose shapes or types differ.
+        Mismatch with the tensors whose shapes or types differ, or whose elements not all arrive.
         """
         if source is not None and destination is not None:
             raise ValueError("a rank is a trainer or a worker of an engine, not both")
@@ -310,13 +336,16 @@ class Updates:
         self._device = device
         self.weights = weights if weights is not None else Weights()
         self._is_engine = destination is not None
-        unused = sorted(unused)
+        found = published(world, source)
+        into: Layout | None = None
 
         def describe() -> dict[str, Any]:
+            nonlocal into
+            into, left = destination(found) if callable(destination) else (destination, ())
             return {
                 "source": list(_metas(source).values()),
-                "destination": list(_wanted(destination)),
-                "unused": unused,
+                "destination": list(_wanted(into)),
+                "unused": sorted({*unused, *left}),
                 "cast": cast,
             }
 
@@ -324,17 +353,25 @@ class Updates:
         #: Ranks of the trainers and of the engines' workers.
         self.trainers = [rank for rank, one in enumerate(texts) if one["source"]]
         self.engines = [rank for rank, one in enumerate(texts) if one["destination"]]
-        self._reshard = Reshard(
-            source,
-            destination,
-            world,
-            device=device,
-            backend=backend,
-            transform=_Sides(texts).transform(),
-            checksums=checksums,
-            progress=False,
-            timeout=timeout,
-        )
+        sides = _Sides(texts)
+
+        def plan() -> bytes:
+            self._reshard = Reshard(
+                source,
+                into,
+                world,
+                device=device,
+                backend=backend,
+                require_whole_source=True,
+                skip=sides.unused,
+                transform=sides.transform(),
+                checksums=checksums,
+                progress=False,
+                timeout=timeout,
+            )
+            return b""
+
+        agree(world, plan)
 
     def _begin(
         self, prepare: Callable[[], Mapping[str, Any]], version: int | None, renew: bool

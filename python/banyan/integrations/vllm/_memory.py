@@ -1,0 +1,269 @@
+"""Memory in which vLLM's parameters receive weights, in the format in which vLLM loads them.
+
+Many layers keep a parameter as it is loaded: transfers write straight into it. Others repack it
+after loading (``process_weights_after_loading``). Transfers then write into a buffer, which is
+processed as vLLM's layerwise reload does, and copied into the kernel's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from vllm.model_executor.layers.attention import is_deferred_attention_layer
+from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+from vllm.model_executor.model_loader.reload.meta import (
+    materialize_layer,
+    restore_layer_on_meta,
+)
+
+from ... import Layout, NotFound, Unsupported
+
+#: Parameters that an error lists.
+_MAX_LISTED = 20
+
+
+class _Place(NamedTuple):
+    """A parameter or buffer of a module."""
+
+    module: nn.Module
+    name: str  # in the module
+
+    @property
+    def tensor(self) -> Tensor:
+        found: Tensor = getattr(self.module, self.name)
+        return found.detach()
+
+
+class _Saved:
+    """What processing may change of a module, to put it back."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.parameters = dict(module._parameters)
+        self.buffers = dict(module._buffers)
+        self.not_persistent = set(module._non_persistent_buffers_set)
+        self._owners = [module, module.quant_method]
+        self._attributes = [dict(owner.__dict__) for owner in self._owners]
+
+    def place(self) -> None:
+        """Put the parameters and buffers back."""
+        self.module._parameters.clear()
+        self.module._parameters.update(self.parameters)
+        self.module._buffers.clear()
+        self.module._buffers.update(self.buffers)
+        self.module._non_persistent_buffers_set.clear()
+        self.module._non_persistent_buffers_set.update(self.not_persistent)
+
+    def changed(self) -> bool:
+        """True if other attributes than tensors have changed."""
+        for owner, saved in zip(self._owners, self._attributes, strict=True):
+            now = owner.__dict__
+            if now.keys() != saved.keys():
+                return True
+            for name, value in now.items():
+                before = saved[name]
+                is_plain = value is None or isinstance(value, bool | int | float | str)
+                if value is not before and not (is_plain and value == before):
+                    return True
+        return False
+
+    def restore(self) -> None:
+        """Put everything back."""
+        for owner, saved in zip(self._owners, self._attributes, strict=True):
+            owner.__dict__.clear()
+            owner.__dict__.update(saved)
+        self.place()
+
+
+def _is_same_kind(one: Tensor, other: Tensor) -> bool:
+    return (
+        one.shape == other.shape
+        and one.dtype == other.dtype
+        and one.stride() == other.stride()
+        and one.device == other.device
+    )
+
+
+def _process(module: Any, tensors: Mapping[str, Tensor], device: torch.device) -> _Saved:
+    """Give a module its parameters as loaded, and process them. Return what it had before."""
+    saved = _Saved(module)
+    info = get_layerwise_info(module)
+    restore_layer_on_meta(module, info)
+    for name, loaded in tensors.items():
+        parameter = getattr(module, name)
+        if not parameter.is_meta:  # vLLM keeps it in place, such as a bias
+            parameter.data.copy_(loaded)
+            continue
+        given = loaded.detach()
+        given.__class__ = parameter.__class__
+        given.__dict__ = parameter.__dict__.copy()
+        setattr(module, name, given)
+    with device:
+        materialize_layer(module, info)
+    for name, before in (saved.parameters | saved.buffers).items():
+        now = getattr(module, name, None)
+        if name in tensors or now is before or now is None or before is None:
+            continue
+        if now.shape == before.shape and now.dtype == before.dtype:
+            now.data.copy_(before.data)
+    module.__dict__.pop("_already_called_process_weights_after_loading", None)
+    method = module.quant_method
+    if device.type == "cpu" and getattr(method, "moe_kernel", None) is not None:
+        method.moe_kernel = None  # else vLLM 0.32 does not repack experts for the CPU again
+    method.process_weights_after_loading(module)
+    if hasattr(module, "update_param_tp_status"):
+        module.update_param_tp_status()
+    return saved
+
+
+def _require_all(layout: Layout) -> None:
+    """Raise if a learned layout leaves a parameter alone."""
+    filled = {piece.tensor for piece in layout.pieces}
+    missing = [one.name for number, one in enumerate(layout.tensors) if number not in filled]
+    if missing:
+        more = f" and {len(missing) - _MAX_LISTED} more" if len(missing) > _MAX_LISTED else ""
+        raise NotFound(
+            f"the trainers' tensors fill nothing of {len(missing)} parameters of vLLM: "
+            + ", ".join(f'"{name}"' for name in missing[:_MAX_LISTED])
+            + more
+        )
+
+
+class Memory:
+    """The destination of a model's weights."""
+
+    def __init__(self, model: nn.Module, layout: Layout, device: torch.device, dtype: Any) -> None:
+        """Find the memory of each tensor of a learned layout.
+
+        ``dtype``: of the model's activations. Local, under the engine's current configuration.
+        Raises Unsupported, with the name of the parameter, if vLLM's reload cannot restore it, and
+        NotFound with those that nothing fills.
+        """
+        self._model, self._device, self._dtype = model, device, dtype
+        _require_all(layout)
+        self._specs = {one.name: (one.shape, getattr(torch, one.dtype)) for one in layout.tensors}
+        self._places = self._find()
+        modules: dict[nn.Module, dict[str, str]] = {}
+        for whole, places in self._places.items():
+            for place in places:
+                modules.setdefault(place.module, {})[place.name] = whole
+        #: Modules that are processed; of each tensor the names in the module and in the layout.
+        self._processed = {
+            module: names for module, names in modules.items() if not self._is_kept(module, names)
+        }
+        #: Tensors of the layout that are received in buffers.
+        self.buffered = {whole for names in self._processed.values() for whole in names.values()}
+        self._buffers: dict[str, Tensor] = {}
+
+    def _find(self) -> dict[str, list[_Place]]:
+        """Return the places of each tensor of the layout; tied ones have several."""
+        owners: dict[int, list[_Place]] = {}
+        for module in self._model.modules():
+            for name, tensor in (module._parameters | module._buffers).items():
+                if tensor is not None:
+                    owners.setdefault(id(tensor), []).append(_Place(module, name))
+        places: dict[str, list[_Place]] = {}
+        for whole in self._specs:
+            path, _, name = whole.rpartition(".")
+            try:
+                module = self._model.get_submodule(path)
+                places[whole] = owners[id(getattr(module, name))]
+            except (AttributeError, KeyError):
+                raise Unsupported(
+                    f'the loader fills "{whole}", which the running model does not have'
+                ) from None
+            if is_deferred_attention_layer(module):
+                raise Unsupported(f'"{whole}" is of an attention layer, which processes it')
+        return places
+
+    def _empty(self, whole: str) -> Tensor:
+        shape, dtype = self._specs[whole]
+        return torch.empty(shape, dtype=dtype, device=self._device)
+
+    def _is_kept(self, module: nn.Module, names: Mapping[str, str]) -> bool:
+        """True if a module computes with its tensors as they were loaded, and with nothing else.
+
+        Processing is tried with other memory, and undone.
+        """
+        live = {name: getattr(module, name).detach() for name in names}
+        given = {name: self._empty(whole) for name, whole in names.items()}
+        is_loaded = all(_is_same_kind(live[name], given[name]) for name in names)
+        if not isinstance(getattr(module, "quant_method", None), QuantizeMethodBase):
+            if not is_loaded:
+                raise Unsupported(
+                    f"{_listed(names)} changed after it was loaded, and nothing says how"
+                )
+            return True
+        for one in given.values():
+            one.copy_(torch.rand(one.shape, device=self._device) + 0.5)
+        copies = {name: one.clone() for name, one in given.items()}
+        recorded = get_layerwise_info(module).restore_metadata
+        stays = {name for name in names if name not in recorded[0] and name not in recorded[1]}
+        before = {name: live[name].clone() for name in stays}
+        saved = _Saved(module)
+        try:
+            _process(module, given, self._device)
+            made = {name: getattr(module, name, None) for name in saved.parameters}
+            for name, kernel in saved.parameters.items():
+                new = made[name]
+                if kernel is not None and (
+                    new is None or new.shape != kernel.shape or new.dtype != kernel.dtype
+                ):
+                    what = "nothing" if new is None else f"{new.dtype} {list(new.shape)}"
+                    raise Unsupported(
+                        f'{_listed(names)}: vLLM\'s reload makes {what} of "{name}", and the '
+                        f"running model has {kernel.dtype} {list(kernel.shape)}"
+                    )
+            return (
+                is_loaded
+                and not saved.changed()
+                and module._parameters.keys() == saved.parameters.keys()
+                and all(
+                    one.data_ptr() == (live if name in stays else given)[name].data_ptr()
+                    and torch.equal(one, copies[name])
+                    for name, one in ((name, getattr(module, name)) for name in names)
+                )
+            )
+        finally:
+            saved.restore()
+            for name, one in before.items():
+                getattr(module, name).data.copy_(one)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the memory that an update fills, by the names of the layout. Local."""
+        for whole in self.buffered - self._buffers.keys():
+            self._buffers[whole] = self._empty(whole)
+        return {
+            whole: self._buffers[whole] if whole in self.buffered else places[0].tensor
+            for whole, places in self._places.items()
+        }
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Process what the buffers received. Local, under the engine's current configuration."""
+        for whole in self.buffered:
+            for place in self._places[whole]:
+                if place.module not in self._processed:
+                    place.tensor.copy_(self._buffers[whole])
+        for module, names in self._processed.items():
+            given = {name: self._buffers[whole] for name, whole in names.items()}
+            saved = _process(module, given, self._device)
+            for tensors in (saved.parameters, saved.buffers):
+                for name, kernel in tensors.items():
+                    made = getattr(module, name, None)
+                    if kernel is not None and made is not None and made is not kernel:
+                        kernel.data.copy_(made)
+            saved.place()
+        attention: list[Any] = [m for m in self._model.modules() if is_deferred_attention_layer(m)]
+        for layer in attention:
+            layer.process_weights_after_loading(self._dtype)
+        if self._device.type != "cpu":  # the next update allocates them again
+            self._buffers.clear()
+
+
+def _listed(names: Mapping[str, str]) -> str:
+    return ", ".join(f'"{whole}"' for whole in names.values())

@@ -1,0 +1,100 @@
+"""What a trainer rank sends: shards of a state dict, or tensors with a layout of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.distributed.weight_transfer.base import ModuleSource, ParamMeta, WeightSource
+
+from ... import Layout, Unsupported
+from .. import _updates as updates
+from .._names import Convert, checkpoint_layout
+
+
+class ShardSource(WeightSource):  # type: ignore[misc]
+    """The shards that this trainer rank holds, for the engine "banyan". Nothing is gathered.
+
+    ``ShardSource(model)``: a module or a state dict of tensors and DTensors, with names as in the
+    model's checkpoint. ``ShardSource(layout, tensors)``: a ``banyan.Layout`` of this rank, in which
+    the global tensors have the checkpoint's names, and a mapping of its local tensors, or a
+    function that returns one; such as of a Megatron-Core model, with the layout of
+    ``Layout.add_model(model, Spec("tp=2,packing=megatron"), rank)``.
+    """
+
+    def __init__(
+        self,
+        state: Any,
+        tensors: Mapping[str, Tensor] | Callable[[], Mapping[str, Tensor]] | None = None,
+    ) -> None:
+        """Keep the module, the state dict, or the layout and its tensors. Local."""
+        if isinstance(state, Layout) != (tensors is not None):
+            raise TypeError("give a module or a state dict, or a layout and its tensors")
+        self._state, self._tensors = state, tensors
+        self._layout: Layout | None = None
+
+    def part(self, rank: int) -> updates.Part:
+        """Return this rank's layout and tensors. ``rank``: among the trainers."""
+        if isinstance(self._state, Layout):
+            tensors = self._tensors() if callable(self._tensors) else self._tensors
+            assert tensors is not None
+            return updates.Part(self._state, tensors)
+        state = self._state
+        if not isinstance(state, torch.nn.Module):
+            return updates.state_part(state, rank=rank)
+        part = updates.state_part(_state(state), rank=rank)
+        revert = _reversal(state)
+        if revert is None:
+            return part
+        if self._layout is None:
+            self._layout = checkpoint_layout(part.layout, revert)
+        return updates.Part(self._layout, part.tensors)
+
+    def metadata(self) -> list[ParamMeta]:  # a cached_property from vLLM 0.33 on
+        """Not offered: the engine "banyan" reads the layout."""
+        raise NotImplementedError('ShardSource is for the engine "banyan"')
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        """Not offered: whole tensors would have to be gathered."""
+        raise NotImplementedError('ShardSource is for the engine "banyan"')
+
+
+def _state(module: torch.nn.Module) -> dict[str, Any]:
+    """Return the state dict of a module, with one name of each tensor, as a checkpoint has it."""
+    named: dict[int, str] = {}
+    state = module.state_dict(keep_vars=True)
+    return {name: one for name, one in state.items() if named.setdefault(id(one), name) == name}
+
+
+def _reversal(module: torch.nn.Module) -> Convert | None:
+    """Return the function by which transformers names and divides a model's tensors when it saves.
+
+    None: the module is not of transformers 5.
+    """
+    try:
+        from transformers import PreTrainedModel
+        from transformers.core_model_loading import revert_weight_conversion
+    except ImportError:
+        return None
+    if not isinstance(module, PreTrainedModel):
+        return None
+    return lambda state: revert_weight_conversion(module, state)
+
+
+def part_of(source: Any, rank: int) -> updates.Part:
+    """Return the layout and the tensors of a source on this trainer rank.
+
+    Local, but for what ``iter_local`` does.
+    """
+    if isinstance(source, ShardSource):
+        return source.part(rank)
+    if type(source) is ModuleSource:
+        return ShardSource(source._module).part(rank)
+    if hasattr(source, "iter_local"):
+        return updates.sharded_part(source.metadata, dict(source.iter_local()), rank)
+    raise Unsupported(
+        f"{type(source).__name__} offers whole tensors alone, which trainers would have to gather: "
+        "use ShardSource, ModuleSource, or a source with iter_local"
+    )

@@ -1,0 +1,160 @@
+"""Updates of vLLM's weights by trainers, held against new engines that load the checkpoint."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import unittest
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import models
+from engine import Engine, fresh
+from environment import DEVICE
+from processes import Process
+from trainer import PackedTrainer, PieceTrainer, Trainer, save, trainers
+
+#: Trainer ranks.
+COUNT = 2
+
+
+def errors(results: list[Any]) -> list[str]:
+    return [str(one) if isinstance(one, Exception) else f"returned {one}" for one in results]
+
+
+class EngineTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self._folder.cleanup)
+        self.at = Path(self._folder.name)
+        self._began = time.monotonic()
+
+    def tearDown(self) -> None:
+        print(f"{self.id().split('.')[-1]}: {time.monotonic() - self._began:.0f} s", flush=True)
+
+    def engine(self, name: str, folder: Path, tp: int, **options: Any) -> Process:
+        return Process(self.at / name, Engine, folder, tp, "banyan", **options)
+
+    def check(self, engine: Any, folder: Path, tp: int, values: int, version: int) -> None:
+        """Compare what an engine generates, and its version, with a new engine's of a folder."""
+        wanted = fresh(folder.with_name(f"version{values}"), tp)
+        self.assertEqual(engine.call("generate"), wanted)
+        self.assertEqual(engine.call("get_weight_version"), str(version))
+        self._seen.append(wanted)
+
+    def updates(
+        self, family: str, tp: int, kind: type[Trainer] = Trainer, rounds: int = 3, **options: Any
+    ) -> None:
+        """Send versions."""
+        folder = models.save(family, self.at / "model", 1)
+        self._seen: list[Any] = []
+        with (
+            self.engine("engine", folder, tp, **options) as engine,
+            trainers(COUNT, folder, self.at, kind) as training,
+        ):
+            training.call("join", engine.path, tp)
+            for version in range(1, rounds + 1):
+                save(folder, version)
+                self.assertEqual(training.call("send", engine.path, version), [version] * COUNT)
+                self.check(engine, folder, tp, version, version)
+        self.assertEqual(len({str(one) for one in self._seen}), rounds)  # the weights matter
+
+    def test_trainers_with_a_layout_of_their_own(self) -> None:
+        self.updates("qwen3", 2, PackedTrainer, rounds=2)
+
+    def test_trainers_with_pieces_as_of_vllm_0_33(self) -> None:
+        self.updates("llama", 1, PieceTrainer, rounds=2)
+
+    @unittest.skipUnless(DEVICE == "cuda", "BANYAN_TEST_DEVICE is not cuda")
+    def test_updates_after_sleep(self) -> None:
+        folder = models.save("qwen3", self.at / "model", 1)
+        self._seen = []
+        with (
+            self.engine("engine", folder, 1) as engine,
+            trainers(COUNT, folder, self.at) as training,
+        ):
+            training.call("join", engine.path, 1)
+            for version in (1, 2, 3):
+                save(folder, version)
+                training.call("send", engine.path, version)
+                self.check(engine, folder, 1, version, version)
+                engine.call("sleep", 2)  # discards the weights
+                engine.call("wake_up")
+
+    def test_trainers_die_and_others_follow(self) -> None:
+        folder = models.save("llama", self.at / "model", 1)
+        self._seen = []
+        (self.at / "second").mkdir()
+        with self.engine("engine", folder, 2) as engine:
+            with trainers(COUNT, folder, self.at) as training:
+                training.call("join", engine.path, 2)
+                training.call("send", engine.path, 1)
+                found = errors(
+                    training.each([("send", engine.path, 2), ("send", engine.path, 2, True)])
+                )
+                self.assertIn("PeerLost: the update to version 2 failed", found[0])
+                self.assertIn("rank 1", found[0])
+                self.assertIn("(trainers: ranks 0, 1, workers: ranks 2, 3)", found[0])
+                found = errors([training.each([("send", engine.path, 3), None])[0]])
+                self.assertIn("PeerLost", found[0])  # the world has ended
+            with trainers(COUNT, folder, self.at / "second") as training:
+                # The engine is torn, and has not computed since. Another trainer makes it whole.
+                training.call("join", engine.path, 2)
+                for values in (5, 6, 7):
+                    save(folder, values)
+                self.assertEqual(training.call("send", engine.path, 5), [2] * COUNT)
+                self.check(engine, folder, 2, 5, 2)
+                with self.engine("later", folder, 1) as later:  # an engine that starts later
+                    training.call("join", later.path, 1)
+                    self.assertEqual(training.call("send", later.path, 6), [1] * COUNT)
+                    self.check(later, folder, 1, 6, 1)
+                    self.assertEqual(engine.call("generate"), self._seen[0])
+                    # A worker that leaves ends the world of its engine alone.
+                    later.call("shutdown_weight_transfer_engine")
+                    for text in errors(training.each([("send", later.path, 7)] * COUNT)):
+                        self.assertIn("a worker of vLLM left", text)
+                self.assertEqual(training.call("send", engine.path, 7), [3] * COUNT)
+                self.check(engine, folder, 2, 7, 3)
+                training.each([("send", engine.path, 8), ("send", engine.path, 8, True)])
+            with self.assertRaises(RuntimeError) as raised:
+                engine.call("generate")
+            self.assertIn(
+                "the weights are torn: the update to version 4 failed", str(raised.exception)
+            )
+
+    def test_models_that_differ_are_refused(self) -> None:
+        folder = models.save("llama", self.at / "model", 1)
+        other = models.save("llama", self.at / "other", 1, intermediate_size=256)
+        fewer = models.save("llama", self.at / "fewer", 1, num_hidden_layers=1)
+        (self.at / "second").mkdir()
+        with self.engine("engine", folder, 1) as engine:
+            before = engine.call("generate")
+            with trainers(COUNT, other, self.at) as training:
+                for text in errors(training.each([("join", engine.path, 1)] * COUNT)):
+                    self.assertIn("mlp.down_proj", text)
+            with trainers(COUNT, fewer, self.at / "second") as training:
+                for text in errors(training.each([("join", engine.path, 1)] * COUNT)):
+                    self.assertIn("model.layers.1.mlp.down_proj.weight", text)
+            self.assertEqual(engine.call("generate"), before)
+            with self.assertRaisesRegex(RuntimeError, "no trainer has joined"):
+                engine.call("start_weight_update")
+
+
+def _cases() -> Iterator[tuple[str, int]]:
+    for family in models.FAMILIES:
+        for tp in (1, 2):
+            yield family, tp
+
+
+def _add(family: str, tp: int) -> None:
+    options = {"load_format": "dummy"} if family == "qwen3" else {}
+    name = f"test_tokens_of_{family}_on_{tp}"
+    setattr(EngineTest, name, lambda self: self.updates(family, tp, **options))
+
+
+for _family, _tp in _cases():
+    _add(_family, _tp)
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,125 @@
+"""A trainer updates a server of vLLM over HTTP: its own client, processes and entry points."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import models
+from engine import PROMPTS, TOKENS, fresh
+from processes import Process
+from trainer import Trainer, save
+from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
+
+#: Seconds until the server must have started.
+START = 300
+
+
+class Server:
+    """A server of vLLM on the loopback, which ends with the ``with`` block."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        # `vllm serve` needs a package of the name vllm.
+        words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
+        words += ["--host", "127.0.0.1", "--port", str(port), "--skip-tokenizer-init"]
+        words += ["--enforce-eager", "--max-model-len", "64", "--no-enable-prefix-caching"]
+        words += ["--enable-scale-out"]  # its route for token ids
+        words += ["--weight-transfer-config", json.dumps({"backend": "banyan"})]
+        # Its routes for reinforcement learning, and its usual processes.
+        settings = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+        self._process = subprocess.Popen(words, env=os.environ | settings, start_new_session=True)
+
+    def wait(self) -> None:
+        deadline = time.monotonic() + START
+        while True:
+            try:
+                urllib.request.urlopen(f"{self.url}/health", timeout=5).close()
+                return
+            except OSError:
+                assert self._process.poll() is None, "the server ended"
+                assert time.monotonic() < deadline, "the server did not start"
+                time.sleep(0.5)
+
+    def post(self, path: str, **body: Any) -> Any:
+        request = urllib.request.Request(
+            f"{self.url}/{path}",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=120) as reply:
+            return json.load(reply)
+
+    def generate(self) -> list[list[int]]:
+        """Return the greedy tokens of each prompt."""
+        sampling = {
+            "temperature": 0,
+            "max_tokens": TOKENS,
+            "ignore_eos": True,
+            "detokenize": False,
+        }
+        replies = [
+            self.post("inference/v1/generate", token_ids=one, sampling_params=sampling)
+            for one in PROMPTS
+        ]
+        return [one["choices"][0]["token_ids"] for one in replies]
+
+    def version(self) -> str:
+        with urllib.request.urlopen(f"{self.url}/weight_info", timeout=30) as reply:
+            found: str = json.load(reply)["weight_version"]
+            return found
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+class HttpTrainer(Trainer):
+    """A trainer whose client is vLLM's own."""
+
+    def client(self, where: Any) -> Any:
+        return HTTPVLLMWeightSyncClient(where)
+
+
+class ServerTest(unittest.TestCase):
+    def test_updates_over_http(self) -> None:
+        with tempfile.TemporaryDirectory() as temporary:
+            at = Path(temporary)
+            folder = models.save("qwen3", at / "model", 1)
+            with (
+                Server(folder) as server,
+                Process(at / "trainer", HttpTrainer, 0, 1, folder, at / "store") as trainer,
+            ):
+                server.wait()
+                trainer.call("join", server.url, 1)
+                for version in (1, 2):
+                    server.post("pause")
+                    self.assertEqual(trainer.call("send", server.url, version), version)
+                    server.post("resume")
+                    save(folder, version)
+                    wanted = fresh(folder.with_name(f"version{version}"), 1)
+                    self.assertEqual(server.generate(), [tokens for tokens, _ in wanted])
+                    self.assertEqual(server.version(), str(version))
+                trainer.call("shutdown", server.url)
+                self.assertEqual(server.generate(), [tokens for tokens, _ in wanted])
+
+
+if __name__ == "__main__":
+    unittest.main()
