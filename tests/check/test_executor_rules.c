@@ -158,7 +158,7 @@ static void packets_need_their_protocol_and_scratch_of_their_own(void **state)
     const char *mixed = MOVE("cpkt", IN, SLOT) "," MOVE("upkt", SLOT, OUT) "," NOP "," MOVE(
         "copy", IN, LOCAL_CHUNK("s", 1));
     must_break_there(packets, "has packets, and its protocol is Simple");
-    must_break_there(mixed, "packets of chunk i lie where data of chunks 2i and 2i + 1 lie");
+    must_break_there(mixed, "has packets in scratch chunks up to 1 and other data from chunk 1 on");
 }
 
 static void packets_cannot_be_put_by_a_port(void **state)

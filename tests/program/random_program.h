@@ -17,6 +17,7 @@ typedef struct writer {
     banyan_chunk scratch[RANKS], packets[RANKS];
     uint64_t packets_used;
     uint64_t most_size; /* chunks that an operation moves */
+    int rounds;
 } writer;
 
 static inline bool chance(writer *w, int one_in)
@@ -233,7 +234,7 @@ static inline void write_rounds(writer *w)
 {
     /* Operations of different sizes reach the same bytes in different iterations. */
     uint64_t loop_bytes = w->most_size > 1 ? UINT64_C(1) << 20 : 64;
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < w->rounds; round++) {
         bool loop = chance(w, 3);
         if (loop)
             banyan_program_loop_begin(w->program, loop_bytes, 2);
@@ -272,18 +273,24 @@ static inline void write_resources(writer *w)
         w->all[block] = banyan_program_switch_channel_create(w->program, all, RANKS, BANYAN_INPUT);
 }
 
-static inline banyan_plan *compile_random(uint64_t seed, uint64_t most_size,
-                                          const banyan_program_options *options)
+static inline banyan_plan *compile_random_rounds(uint64_t seed, uint64_t most_size, int rounds,
+                                                 const banyan_program_options *options)
 {
     random_state random = random_from(seed);
     banyan_program *program = program_begin(RANKS, BLOCKS * CHUNKS_EACH, options);
-    writer w = {.program = program, .random = &random, .most_size = most_size};
+    writer w = {.program = program, .random = &random, .most_size = most_size, .rounds = rounds};
     banyan_plan *plan;
     write_resources(&w);
     write_rounds(&w);
     CHECK_OK(banyan_program_compile(program, &plan));
     banyan_program_destroy(program);
     return plan;
+}
+
+static inline banyan_plan *compile_random(uint64_t seed, uint64_t most_size,
+                                          const banyan_program_options *options)
+{
+    return compile_random_rounds(seed, most_size, ROUNDS, options);
 }
 
 #endif

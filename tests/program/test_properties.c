@@ -273,6 +273,47 @@ static void exactly_the_missing_nops_are_inserted(void **state)
     for_random_programs(1, check_dependencies);
 }
 
+/* Adapted plans move data in scratch to other chunks, so all of it begins alike. */
+static uint64_t value_outside_scratch(void *context, int rank, plan_buffer buffer, uint64_t chunk)
+{
+    return buffer == PLAN_SCRATCH ? 0 : first_value(context, rank, buffer, chunk);
+}
+
+static void compare_adapted(uint64_t seed, const banyan_plan *plan, const banyan_plan *adapted)
+{
+    instance_of only = {0, 1};
+    random_state random = random_from(seed);
+    interpreted before = interpreted_begin(plan, value_outside_scratch, &only);
+    interpreted after = interpreted_begin(adapted, value_outside_scratch, &only);
+    interpret(&before, &random);
+    interpret(&after, &random);
+    compare_runs(seed, "adapted", &before, &after, only);
+    interpreted_end(&before);
+    interpreted_end(&after);
+}
+
+static void plans_adapted_to_an_executor_give_the_same_results(void **state)
+{
+    (void)state;
+    int adapted_count = 0;
+    for (uint64_t seed = random_seed(); seed < random_seed() + PROGRAMS; seed++) {
+        banyan_program_options options = BANYAN_PROGRAM_OPTIONS_INIT;
+        options.double_scratch = seed % 2;
+        banyan_plan *compiled = compile_random_rounds(seed, 2, 2, &options), *plan, *adapted;
+        CHECK_OK(plan_clone(compiled, &plan));
+        for (plan_cursor at = {.plan = plan}; plan_cursor_next(&at);)
+            ((plan_op *)(uintptr_t)at.op)->reduce_op = BANYAN_SUM; /* all that it can reduce by */
+        if (banyan_plan_adapt(plan, BANYAN_EXECUTOR_MSCCLPP, &adapted) == BANYAN_OK) {
+            compare_adapted(seed, plan, adapted);
+            banyan_plan_destroy(adapted);
+            adapted_count++;
+        }
+        banyan_plan_destroy(plan);
+        banyan_plan_destroy(compiled);
+    }
+    CHECK(adapted_count > PROGRAMS / 10, "%d", adapted_count);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -281,6 +322,7 @@ int main(void)
         cmocka_unit_test(compiling_changes_no_result),
         cmocka_unit_test(every_instance_follows_the_program),
         cmocka_unit_test(exactly_the_missing_nops_are_inserted),
+        cmocka_unit_test(plans_adapted_to_an_executor_give_the_same_results),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,13 +6,28 @@
 #include "plan/geometry/geometry.h"
 #include "plan/op.h"
 
-static bool scratch_has(const banyan_plan *plan, bool packets)
+/* Move data in scratch behind the packets, as the executor lays them out. */
+static void separate_data(banyan_plan *plan, uint64_t chunks)
 {
     for (plan_cursor at = {.plan = plan}; plan_cursor_next(&at);) {
         for (uint32_t i = 0; i < plan_operand_count(at.op); i++) {
-            plan_where where =
-                plan_operand_where(plan, at.rank, at.block, at.op, plan_operand_at(at.op, i));
-            if (where.buffer == PLAN_SCRATCH && plan_operand_is_packets(at.op, i) == packets)
+            const plan_operand *operand = plan_operand_at(at.op, i);
+            if (plan_operand_where(plan, at.rank, at.block, at.op, operand).buffer ==
+                    PLAN_SCRATCH &&
+                !plan_operand_is_packets(at.op, i))
+                ((plan_operand *)(uintptr_t)operand)->index += 2 * chunks;
+        }
+    }
+    for (int r = 0; r < plan->rank_count; r++)
+        plan->ranks[r].chunks[PLAN_SCRATCH] = 3 * chunks;
+}
+
+/* True if data in double scratch crosses a channel. */
+static bool needs_gate(const banyan_plan *plan)
+{
+    for (plan_cursor at = {.plan = plan}; plan->double_scratch && plan_cursor_next(&at);) {
+        for (uint32_t i = 0; i < plan_operand_count(at.op); i++) {
+            if (mscclpp_is_in_first_half(&at, i))
                 return true;
         }
     }
@@ -28,8 +43,11 @@ static void set_scratch(banyan_plan *plan)
     }
     for (int r = 0; r < plan->rank_count; r++)
         plan->ranks[r].chunks[PLAN_SCRATCH] = most;
-    if (scratch_has(plan, true))
+    mscclpp_scratch use = mscclpp_scratch_of(plan);
+    if (use.packets)
         plan->protocol = BANYAN_LL;
+    if (use.packets && use.data && use.data_begin < 2 * use.packets_end && most <= UINT32_MAX)
+        separate_data(plan, most);
     /* A ring of scratch wraps around at another place there: let scratch be as long as a message.
      */
     plan->reuse_resources = false;
@@ -74,7 +92,7 @@ static banyan_status adapt_to_mscclpp(banyan_plan *plan)
 {
     plan->executor = BANYAN_EXECUTOR_MSCCLPP;
     set_scratch(plan);
-    if (plan->double_scratch && scratch_has(plan, false))
+    if (needs_gate(plan))
         RETURN_IF_FAILED(mscclpp_gate(plan));
     set_alignment(plan);
     RETURN_IF_FAILED(mscclpp_join(plan));

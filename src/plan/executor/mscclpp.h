@@ -36,6 +36,19 @@ banyan_status mscclpp_review(const banyan_plan *plan, mscclpp_report report, voi
  * measure of the plan's max_message_bytes. */
 uint64_t mscclpp_longest_message(const banyan_plan *plan);
 
+/* The chunks of scratch that a plan uses, over all ranks. Packets of chunk i lie where the executor
+ * has other data of chunks 2i and 2i + 1. */
+typedef struct mscclpp_scratch {
+    bool packets, data;
+    uint64_t packets_end; /* behind the last chunk of packets */
+    uint64_t data_begin;  /* first chunk of other data */
+} mscclpp_scratch;
+mscclpp_scratch mscclpp_scratch_of(const banyan_plan *plan);
+
+/* True if the executor looks for the i-th operand in the first half of double scratch in every run.
+ */
+bool mscclpp_is_in_first_half(const plan_cursor *at, uint32_t i);
+
 /* True if the second half of double scratch begins at a multiple of MSCCLPP_VECTOR_BYTES. */
 bool mscclpp_halves_align(const banyan_plan *plan);
 

@@ -55,21 +55,22 @@ static banyan_status fault_of_op(reviewer *by, const char *format, ...)
     return status;
 }
 
-/* The plan's use of scratch. */
-typedef struct rules_scratch {
-    bool data, packets;
-} rules_scratch;
-
-static rules_scratch scratch_of(const banyan_plan *plan)
+mscclpp_scratch mscclpp_scratch_of(const banyan_plan *plan)
 {
-    rules_scratch use = {false, false};
+    mscclpp_scratch use = {.data_begin = UINT64_MAX};
     for (plan_cursor at = {.plan = plan}; plan_cursor_next(&at);) {
         for (uint32_t i = 0; i < plan_operand_count(at.op); i++) {
-            plan_where where =
-                plan_operand_where(plan, at.rank, at.block, at.op, plan_operand_at(at.op, i));
+            const plan_operand *operand = plan_operand_at(at.op, i);
+            if (plan_operand_where(plan, at.rank, at.block, at.op, operand).buffer != PLAN_SCRATCH)
+                continue;
             bool packets = plan_operand_is_packets(at.op, i);
+            uint64_t end = operand->index + operand->size;
             use.packets |= packets;
-            use.data |= !packets && where.buffer == PLAN_SCRATCH;
+            use.data |= !packets;
+            if (packets && end > use.packets_end)
+                use.packets_end = end;
+            if (!packets && operand->index < use.data_begin)
+                use.data_begin = operand->index;
         }
     }
     return use;
@@ -78,7 +79,7 @@ static rules_scratch scratch_of(const banyan_plan *plan)
 static banyan_status review_plan(reviewer *by)
 {
     const banyan_plan *plan = by->plan;
-    rules_scratch use = scratch_of(plan);
+    mscclpp_scratch use = mscclpp_scratch_of(plan);
     if (plan->buffer_alignment % MSCCLPP_VECTOR_BYTES != 0)
         RETURN_IF_FAILED(fault_of_rank(by, -1, -1,
                                        "aligns to %llu bytes: the executor moves %d bytes at a "
@@ -94,10 +95,12 @@ static banyan_status review_plan(reviewer *by)
         RETURN_IF_FAILED(fault_of_rank(by, -1, -1,
                                        "has packets, and its protocol is Simple: the executor then "
                                        "allocates half of the scratch that they need"));
-    if (use.packets && use.data)
+    if (use.packets && use.data && use.data_begin < 2 * use.packets_end)
         RETURN_IF_FAILED(fault_of_rank(by, -1, -1,
-                                       "has packets and other data in scratch: packets of chunk i "
-                                       "lie where data of chunks 2i and 2i + 1 lie"));
+                                       "has packets in scratch chunks up to %llu and other data "
+                                       "from chunk %llu on: packets of chunk i lie where data of "
+                                       "chunks 2i and 2i + 1 lie",
+                                       ULL(use.packets_end), ULL(use.data_begin)));
     if (plan->threads_per_block > MSCCLPP_THREADS ||
         plan->threads_per_block < MSCCLPP_OP_SEMAPHORES)
         RETURN_IF_FAILED(
@@ -244,8 +247,7 @@ static banyan_status review_counts(reviewer *by)
     return BANYAN_OK;
 }
 
-/* An operand that the executor would look for in the first half of double scratch. */
-static bool is_in_first_half(const plan_cursor *at, uint32_t i)
+bool mscclpp_is_in_first_half(const plan_cursor *at, uint32_t i)
 {
     const plan_operand *operand = plan_operand_at(at->op, i);
     plan_where where = plan_operand_where(at->plan, at->rank, at->block, at->op, operand);
@@ -257,7 +259,7 @@ static banyan_status review_scratch(reviewer *by)
 {
     const plan_cursor *at = &by->at;
     for (uint32_t i = 0; at->plan->double_scratch && i < plan_operand_count(at->op); i++) {
-        if (is_in_first_half(at, i))
+        if (mscclpp_is_in_first_half(at, i))
             return fault_of_op(by, "moves data through a channel and double scratch: the executor "
                                    "uses the first half in every run; it alternates for packets "
                                    "and for a block's own reads and writes");
