@@ -165,6 +165,37 @@ class Learning(unittest.TestCase):
         with self.assertRaisesRegex(banyan.Corrupt, '"experts" .* does not hold "expert0.gate"'):
             verify(model, other, CHECKPOINT, learned)
 
+        def further(pairs: Pairs) -> None:
+            model.load(pairs)
+            model.cache.add_(1)
+
+        with self.assertRaisesRegex(banyan.Corrupt, '"cache" changed, and the layout lacks it'):
+            verify(model, further, CHECKPOINT, learned)
+        del model.qkv
+        lacking = {n: t for n, t in CHECKPOINT.items() if n not in "qkv"}
+        with self.assertRaisesRegex(banyan.Corrupt, '"qkv" is in the layout, and not in the model'):
+            verify(model, model.load, lacking, learned)
+
+    def test_a_parameter_that_the_loader_makes(self) -> None:
+        def make() -> Any:
+            model = torch.nn.Module()
+            model.w = torch.nn.Parameter(torch.zeros(4))
+
+            def load(pairs: Pairs) -> None:
+                model.bias = torch.nn.Parameter(torch.empty(8))
+                model.bias.data[4:].zero_()
+                for name, tensor in pairs:
+                    (model.w.data if name == "w" else model.bias.data[:4]).copy_(tensor)
+
+            model.load = load
+            return model
+
+        checkpoint = {"w": (F32, (4,)), "b": (BF16, (4,))}
+        first, second = make(), make()
+        learned = learn(first, first.load, checkpoint)
+        self.assertEqual([t.name for t in learned.layout.tensors], ["w", "bias"])
+        verify(second, second.load, checkpoint, learned)
+
 
 class Following(unittest.TestCase):
     """Ways in which loaders move elements."""

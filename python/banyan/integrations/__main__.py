@@ -35,9 +35,12 @@ def learn_command(argv: Sequence[str]) -> int:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     try:
         return _learn(options)
-    except (Error, ImportError, OSError, RuntimeError, ValueError) as error:
+    except (Error, ImportError) as error:
         print(f"banyan layout learn: {error}", file=sys.stderr)
-        return 1
+    except Exception as error:  # of the engine
+        name = type(error).__name__
+        print(f"banyan layout learn: {options.engine}: {name}: {error}", file=sys.stderr)
+    return 1
 
 
 def _learn(options: argparse.Namespace) -> int:

@@ -66,7 +66,8 @@ class Node:
     dtype: torch.dtype
     storage: Any  # kept, so that its address stays its own
     parts: list[Part] = dataclasses.field(default_factory=list)
-    is_opaque: bool = False  # values that are not written are unknown, not a parameter's own
+    is_made: bool = False  # by the loader; it holds nothing of the model's own
+    initial: Tensor | None = None  # what it held before the first write, if the loader made it
     is_settled: bool = True  # no part overlaps another
 
     def settle(self) -> list[Part]:
@@ -188,16 +189,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         frame, _ = self._frames.get(storage._cdata, (flat, None))
         whole = tensor.as_strided(frame.shape, frame.strides, frame.offset)
         node = self.add(tensor, frame)
-        node.is_opaque = True
-        if not tensor.is_meta and whole.numel() > 0:
-            zeros = (0,) * len(frame.shape)
-            node.parts.append(Part((zeros, frame.shape), _content(whole)))
+        node.is_made, node.initial = True, whole
         return node
 
     def _follows(self, tensor: Tensor) -> bool:
         """True if the values of a tensor are not in its memory."""
         node = self.node(tensor)
-        return node is not None and (bool(node.parts) or node.is_opaque)
+        return node is not None and (bool(node.parts) or node.is_made)
 
     # ---- content ----
 
@@ -228,9 +226,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     continue
                 parts.append(_moved(part, common, patch))
                 left = [rest for box in left for rest in subtract(box, common)]
-            reason = "uninitialized memory" if node.is_opaque else "the model's own initial values"
-            for box in left:
-                parts.append(_moved(Part(box, Opaque(reason, ())), box, patch))
+            parts += [_moved(Part(box, _unwritten(node, box)), box, patch) for box in left]
         return parts
 
     def _filled(self, frame: Frame, view: Frame, value: Value) -> list[Part]:
@@ -338,7 +334,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if self.node(made) is not None:
                 continue  # it shares memory with an argument
             node = self.add(made)
-            node.is_opaque = True
+            node.is_made = True
             contents = _FOLLOWED.get(func)
             if made.numel() > 0:
                 parts = contents and contents(self, made, args)
@@ -390,6 +386,15 @@ def _cast(value: Value, dtype: torch.dtype) -> Value:
     if isinstance(value, Source) and value.steps[-1] != dtype:
         return value._replace(steps=(*value.steps, dtype))
     return value
+
+
+def _unwritten(node: Node, box: Box) -> Value:
+    """Return what a box of a node holds that nothing was written to."""
+    if not node.is_made:
+        return Opaque("the model's own initial values", ())
+    if node.initial is None:
+        return Opaque("uninitialized memory", ())
+    return _content(node.initial[tuple(slice(s, s + e) for s, e in zip(*box, strict=True))])
 
 
 def _content(tensor: Tensor) -> Value:

@@ -71,12 +71,14 @@ def verify(model: nn.Module, load: Load, checkpoint: Checkpoint, learned: Learne
     differs. Local.
     """
     layout = learned.layout
-    held = tensors_of(model)
-    tensors = [held[local.name] for local in layout.tensors]
-    if any(tensor.is_meta for tensor in tensors):
+    names = [local.name for local in layout.tensors]
+    before = tensors_of(model)
+    if any(tensor.is_meta for tensor in before.values()):
         raise Invalid("verify: the model has no memory (device meta)")
-    for tensor in tensors:
-        _dense(tensor).fill_(_UNTOUCHED)
+    others = {name: t.clone() for name, t in before.items() if name not in names}
+    for name in names:
+        if name in before:  # a loader may make parameters
+            _dense(before[name]).fill_(_UNTOUCHED)
 
     def pairs() -> Iterator[tuple[str, Tensor]]:
         for name, (dtype, shape) in checkpoint.items():
@@ -85,12 +87,17 @@ def verify(model: nn.Module, load: Load, checkpoint: Checkpoint, learned: Learne
     with torch.no_grad():
         load(pairs())
     held = tensors_of(model)
-    tensors = [held[local.name] for local in layout.tensors]
+    for name, tensor in others.items():
+        if name not in held or not _is_equal(held[name], tensor, False):
+            raise Corrupt(f'"{name}" changed, and the layout lacks it')
+    missing = [name for name in names if name not in held]
+    if missing:
+        raise Corrupt(f'"{missing[0]}" is in the layout, and not in the model')
+    tensors = [held[name] for name in names]
 
     def compare(number: int, box: Box, expected: Tensor, what: str, computed: bool = False) -> None:
         if not _is_equal(_slice(tensors[number], box), expected, computed):
-            name = layout.tensors[number].name
-            raise Corrupt(f'"{name}" {box} does not hold {what}, as the layout predicts')
+            raise Corrupt(f'"{names[number]}" {box} does not hold {what}, as the layout predicts')
 
     for number, box, fill in layout.padding:
         tensor = tensors[number]
@@ -98,6 +105,8 @@ def verify(model: nn.Module, load: Load, checkpoint: Checkpoint, learned: Learne
         value = bits.view(tensor.dtype)[0]
         compare(number, box, value.expand(box.extent), f"a constant ({value.item()})")
     for number, box in layout.left_alone:
+        if names[number] not in before:
+            continue
         size = tensors[number].element_size()
         bits = torch.full((size,), _UNTOUCHED, dtype=torch.uint8)
         value = bits.view(tensors[number].dtype)[0]

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from further import FURTHER
+from further import write as write_further
 from safetensors.torch import save_file
 from setting import BUILD, FAMILIES, hold, oracle, torch, vllm, write_model
 from vllm.engine.arg_utils import EngineArgs
@@ -136,6 +138,19 @@ class Learned(unittest.TestCase):
         ).create_engine_config()
         with self.assertRaisesRegex(banyan.Unsupported, r'"model.layers.0.mlp.down_proj.weight"'):
             _learn.learn(config, _learn.checkpoint_of(folder))
+
+    def test_families_without_rules(self) -> None:
+        for name in FURTHER:
+            with self.subTest(name):
+                write_further(name, self.folder / name)
+                _, learned = _learn.learn_folder(self.folder / name, 2, verify=True)
+                unused = set.intersection(*(set(one.unused) for one in learned))
+                tied = {"lm_head.weight"} if name.startswith("Cohere") else set()
+                self.assertEqual(unused, tied)
+                for one in learned:
+                    layout = one.layout
+                    held = {t.name for t in layout.tensors}
+                    self.assertFalse(held & set(one.left_alone))
 
     def test_a_vocabulary_is_padded(self) -> None:
         _, learned = _learn.learn_folder(self.model("llama3"), 2)
