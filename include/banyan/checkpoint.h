@@ -33,8 +33,9 @@ typedef struct banyan_checkpoint_options {
      * out. */
     const char *small_files_from;
     uint64_t timeout_ns; /* of every wait of a save (world.h); 0: the world's */
-    /* A transform of banyan_cast_create, which lets a load fill tensors of other types among F32,
-     * F16 and BF16. NULL: types must be equal. */
+    /* Allows the types of a load to differ. Casts (banyan_cast_create) fill tensors on GPUs, too.
+     * Other transforms fill tensors in host memory, through a copy of each piece in the
+     * checkpoint's type, one after another. NULL: types must be equal. */
     const banyan_transform *transform;
     int thread_count; /* of a load; 0: one for each processor of this process, at most 8 */
 } banyan_checkpoint_options;
@@ -100,7 +101,8 @@ BANYAN_API void banyan_checkpoint_add_layout(const banyan_checkpoint *checkpoint
  *   elements.
  * - NOT_FOUND: the checkpoint lacks tensors; the message names them.
  * - MISMATCH: a tensor has another shape or type; the message has its name and both.
- * - UNSUPPORTED: the transform is no cast.
+ * - UNSUPPORTED: a transform that is no cast, for a tensor on a GPU.
+ * - Errors of the transform, such as NOT_FOUND for scales that are not bound.
  *
  * Errors, after which the set stays TORN: FORMAT (a file has changed since it was opened; the
  * message has both sizes), SYSTEM, NO_MEMORY, ABORTED (banyan_interrupt_set). */

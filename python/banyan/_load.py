@@ -177,11 +177,11 @@ def load_sharded(
     one for each processor, at most 8). In host memory they are read straight into place.
     ``Checkpoint.bytes_read`` counts them.
 
-    ``dtype``: type of new tensors instead of float32, float16 and bfloat16. ``transform``: a Cast,
-    with which given tensors may differ in these types. ``skip``: patterns of tensors that a spec
-    leaves out (``*``: any characters but a dot; ``**``: any). ``strict``: raise NotFound if the
-    layout takes nothing of a tensor of the folder that ``skip`` does not match. Leave it False for
-    ranks of pipelines and of expert parallelism.
+    ``dtype``: type of new tensors instead of float32, float16 and bfloat16. ``transform``: allows
+    given tensors to have other types: a Cast, or on the host any other. ``skip``: patterns of
+    tensors that a spec leaves out (``*``: any characters but a dot; ``**``: any). ``strict``:
+    raise NotFound if the layout takes nothing of a tensor of the folder that ``skip`` does not
+    match. Leave it False for ranks of pipelines and of expert parallelism.
 
     Raises before anything is filled: NotFound (tensors or files are missing; the message names
     them), Mismatch (a shape or type differs), FormatError (a file or index is malformed or

@@ -184,7 +184,8 @@ void bind_checkpoint(nb::module_ &m)
                      "None = None, threads: int = 0, " PROGRESS ") -> None"),
              "Fill every piece of a layout's tensors, and their padding. Only what the layout has "
              "is read.\n\n"
-             "``transform``: a Cast, with which types may differ. ``threads``: those that read; 0: "
+             "``transform``: allows types to differ: a Cast, or on the host any other. "
+             "``threads``: those that read; 0: "
              "one for each processor, at most 8. Tensors on a GPU must not be in use. The set is "
              "torn until the load has ended well. Local.")
         .def_static("write", write_file, "path"_a, "tensors"_a, nb::kw_only(),

@@ -166,6 +166,45 @@ class LoadTest(unittest.TestCase):
         banyan.torch.load_sharded(self.folder, tied, transform=banyan.Cast(), skip=["head.*"])
         same(tied.head.weight.detach(), state["embed.weight"])
 
+    def test_mxfp8(self) -> None:
+        """A load quantizes as a reshard does, also where pieces cut the blocks of scales."""
+        whole = torch.randn(64, 160, dtype=torch.float32).to(torch.bfloat16)
+        save_file({"w": whole, "n": whole[0].clone()}, os.path.join(self.folder, "x.safetensors"))
+        path = os.path.join(self.folder, "x.safetensors")
+        source = banyan.Layout()
+        source.add_tensor("w", "bfloat16", (64, 160))
+        source.add_piece(0, "w", (64, 160))
+        for columns in (slice(32, 128), slice(16, 120)):
+            middle = (columns.start + columns.stop) // 2
+            layout, made = banyan.Layout(), []
+            shape = (64, columns.stop - columns.start)
+            layout.add_tensor("q", "float8_e4m3fn", shape)
+            for start, stop in ((columns.start, middle), (middle, columns.stop)):
+                box = banyan.Box((0, start), (64, stop - start))
+                place = (0, start - columns.start)
+                layout.add_piece(0, "w", (64, 160), box, local_start=place)
+            for way in ("reshard", "load"):
+                out = torch.zeros(shape, dtype=torch.uint8).view(torch.float8_e4m3fn)
+                scales = torch.zeros(banyan.Mxfp8.scales_shape(shape), dtype=torch.uint8)
+                transform = banyan.Mxfp8()
+                transform.bind_scales("q", scales)
+                if way == "reshard":
+                    with (
+                        banyan.World(0, 1, unique_id=banyan.UniqueId()) as world,
+                        banyan.Reshard(source, layout, world, transform=transform) as reshard,
+                    ):
+                        reshard([whole], [out])
+                else:
+                    banyan.load_sharded(path, layout, [out], transform=transform)
+                made.append((out.view(torch.uint8), scales))
+            self.assertTrue(torch.equal(made[0][0], made[1][0]), f"elements of {columns}")
+            self.assertTrue(torch.equal(made[0][1], made[1][1]), f"scales of {columns}")
+            self.assertGreater(int(made[1][0].count_nonzero()), 1000)
+        kept = banyan.Tensors(layout, [out])
+        with self.assertRaisesRegex(banyan.NotFound, "scales"):
+            banyan.load_sharded(path, layout, kept, transform=banyan.Mxfp8())
+        self.assertEqual(kept.state, "empty")
+
     def test_names_on_one_side(self) -> None:
         saved(self.folder)
         small = nn.ModuleDict({"embed": nn.Embedding(41, DEEP), "haed": nn.Linear(3, 4)})

@@ -8,84 +8,14 @@
 #include "core/error.h"
 #include "core/nearest.h"
 #include "memory/device.h"
+#include "reshard/checkpoint/load_piece.h"
 #include "reshard/checkpoint/saved.h"
 #include "reshard/checkpoint/write.h"
 #include "reshard/layout/box.h"
 #include "reshard/layout/fill.h"
 #include "reshard/layout/layout.h"
-#include "reshard/layout/value_map.h"
-#include "reshard/run/convert.h"
 #include "reshard/run/tensors.h"
-#include "reshard/transform/object.h"
 #include "reshard/verify/apart.h"
-
-/* True if the transform casts the piece from the type of the checkpoint. */
-static bool checkpoint_load_casts(const banyan_transform *transform, const banyan_piece *piece,
-                                  const char *name, DLDataType from, DLDataType to)
-{
-    banyan_transfer transfer = {
-        .name = name, .box = piece->box, .source_dtype = from, .destination_dtype = to};
-    return transform && transform->should_transform(transform->context, &transfer);
-}
-
-static banyan_status checkpoint_load_check_source(const banyan_piece *piece,
-                                                  const banyan_local_tensor *source, uint32_t flag,
-                                                  const DLTensor *local,
-                                                  const banyan_transform *transform)
-{
-    char have[BOX_TEXT_BYTES], need[BOX_TEXT_BYTES];
-    if (!shape_equal(source->ndim, source->shape, piece->ndim, piece->shape))
-        return error_set(BANYAN_ERR_MISMATCH,
-                         "tensor %s has shape %s in the checkpoint and %s in the layout",
-                         piece->name, shape_format(source->ndim, source->shape, have, sizeof have),
-                         shape_format(piece->ndim, piece->shape, need, sizeof need));
-    bool fits = flag ? convert_is_float(source->dtype) && convert_is_float(local->dtype)
-                     : banyan_dtype_equal(source->dtype, local->dtype) ||
-                           checkpoint_load_casts(transform, piece, source->name, source->dtype,
-                                                 local->dtype);
-    if (!fits)
-        return error_set(BANYAN_ERR_MISMATCH,
-                         "tensor %s is %s in the checkpoint and %s in the layout", piece->name,
-                         banyan_dtype_name(source->dtype), banyan_dtype_name(local->dtype));
-    return BANYAN_OK;
-}
-
-/* Return the tensor of the checkpoint that fills a piece. */
-static const char *checkpoint_load_name(const banyan_checkpoint *checkpoint,
-                                        const banyan_piece *piece)
-{
-    size_t at;
-    bool falls_back =
-        piece->fallback_name && banyan_checkpoint_find(checkpoint, piece->name, &at) != BANYAN_OK;
-    return falls_back ? piece->fallback_name : piece->name;
-}
-
-/* Check a piece, and add the parts of files that fill it. */
-static banyan_status load_add_piece(const banyan_checkpoint *checkpoint, const banyan_piece *piece,
-                                    const DLTensor *local, bool on_device,
-                                    const banyan_transform *transform, fetch_parts *parts)
-{
-    size_t i;
-    fetch_part part = {.to = piece, .local = local, .on_device = on_device, .box = piece->box};
-    RETURN_IF_FAILED(
-        banyan_checkpoint_find(checkpoint, checkpoint_load_name(checkpoint, piece), &i));
-    const saved_model *saved = checkpoint_saved(checkpoint);
-    uint32_t kept = saved ? saved_model_map(saved, i) : 0;
-    if (!value_map_between(kept, piece->flags, &part.map))
-        return error_set(BANYAN_ERR_MISMATCH,
-                         "tensor %s is saved as its %s in the checkpoint, and a value map cannot "
-                         "be undone: the layout wants %s",
-                         piece->name, value_map_name(kept),
-                         piece->flags & VALUE_MAPS ? value_map_name(piece->flags)
-                                                   : "its own values");
-    RETURN_IF_FAILED(checkpoint_load_check_source(piece, banyan_checkpoint_tensor(checkpoint, i),
-                                                  part.map, local, transform));
-    if (saved)
-        return saved_model_add_parts(saved, i, &part, parts);
-    part.file = checkpoint_file_of(checkpoint, i);
-    part.data = banyan_checkpoint_data(checkpoint, i);
-    return fetch_add(parts, &part);
-}
 
 #define NAMES_LISTED 10
 
@@ -223,34 +153,101 @@ static banyan_status load_check_apart(const banyan_checkpoint *checkpoint,
     const char **filling = alloc_zeroed(count + 1, sizeof *filling, "the names of tensors");
     RETURN_IF_NO_MEMORY(filling);
     for (size_t i = 0; i < count; i++)
-        filling[i] = checkpoint_load_name(checkpoint, banyan_layout_piece(layout, i));
+        filling[i] = load_piece_name(checkpoint, banyan_layout_piece(layout, i));
     banyan_status status = check_tensors_apart(layout, tensors, filling);
     free(filling);
     return status;
 }
 
-/* Check everything, and list the parts of files to read. */
-static banyan_status load_prepare(const banyan_checkpoint *checkpoint, const banyan_layout *layout,
-                                  const banyan_tensors *tensors, const banyan_transform *transform,
-                                  bool *on_device, fetch_parts *parts, uint64_t *bytes)
+/* A load that has been checked. */
+typedef struct load_state {
+    const banyan_checkpoint *checkpoint;
+    const banyan_layout *layout;
+    const banyan_tensors *tensors;
+    const banyan_transform *transform; /* NULL: none */
+    int thread_count;
+    bool *on_device;         /* of each tensor */
+    fetch_parts parts;       /* of files, for all pieces except */
+    ARRAY(size_t) converted; /* pieces that a transform other than a cast fills */
+} load_state;
+
+static banyan_status load_convert(const load_state *load, size_t number, bool moves)
 {
-    if (transform && !transform_is_cast(transform))
+    const banyan_piece *piece = banyan_layout_piece(load->layout, number);
+    return load_piece_transform(load->checkpoint, piece,
+                                banyan_tensors_get(load->tensors, (size_t)piece->tensor),
+                                banyan_layout_tensor(load->layout, (size_t)piece->tensor)->name,
+                                load->transform, moves, load->thread_count);
+}
+
+static banyan_status load_prepare_piece(load_state *load, size_t number)
+{
+    const banyan_piece *piece = banyan_layout_piece(load->layout, number);
+    const DLTensor *local = banyan_tensors_get(load->tensors, (size_t)piece->tensor);
+    bool on_device = load->on_device[piece->tensor], is_converted = false;
+    if (load->transform)
+        RETURN_IF_FAILED(load_piece_is_transformed(load->checkpoint, piece, local, load->transform,
+                                                   &is_converted));
+    if (!is_converted)
+        return load_piece_add(load->checkpoint, piece, local, on_device, load->transform,
+                              &load->parts);
+    if (on_device)
         return error_set(BANYAN_ERR_UNSUPPORTED,
-                         "checkpoints are read with transforms of banyan_cast_create, not with %s: "
-                         "load into tensors of the checkpoint's type and reshard these",
-                         transform->name);
-    RETURN_IF_FAILED(checkpoint_load_find_places(tensors, on_device));
-    RETURN_IF_FAILED(check_names(checkpoint, layout));
-    RETURN_IF_FAILED(load_check_apart(checkpoint, layout, tensors));
-    RETURN_IF_FAILED(load_check_padding(layout, tensors));
-    for (size_t i = 0; i < banyan_layout_piece_count(layout); i++) {
-        const banyan_piece *piece = banyan_layout_piece(layout, i);
-        const DLTensor *local = banyan_tensors_get(tensors, (size_t)piece->tensor);
-        RETURN_IF_FAILED(
-            load_add_piece(checkpoint, piece, local, on_device[piece->tensor], transform, parts));
-        *bytes += banyan_box_elems(&piece->box) * banyan_dtype_bytes(local->dtype);
+                         "tensor %s lies on a GPU, and the transform %s fills tensors in host "
+                         "memory only: load it there, and move it on",
+                         piece->name, load->transform->name);
+    RETURN_IF_NO_MEMORY(array_push(&load->converted, number));
+    return load_convert(load, number, false);
+}
+
+/* Check everything, and list the parts of files to read. */
+static banyan_status load_prepare(load_state *load, uint64_t *bytes)
+{
+    RETURN_IF_FAILED(checkpoint_load_find_places(load->tensors, load->on_device));
+    RETURN_IF_FAILED(check_names(load->checkpoint, load->layout));
+    RETURN_IF_FAILED(load_check_apart(load->checkpoint, load->layout, load->tensors));
+    RETURN_IF_FAILED(load_check_padding(load->layout, load->tensors));
+    if (load->transform && load->transform->begin)
+        RETURN_IF_FAILED(load->transform->begin(load->transform->context));
+    for (size_t i = 0; i < banyan_layout_piece_count(load->layout); i++) {
+        const banyan_piece *piece = banyan_layout_piece(load->layout, i);
+        DLDataType dtype = banyan_tensors_get(load->tensors, (size_t)piece->tensor)->dtype;
+        RETURN_IF_FAILED(load_prepare_piece(load, i));
+        *bytes += banyan_box_elems(&piece->box) * banyan_dtype_bytes(dtype);
     }
     return BANYAN_OK;
+}
+
+static banyan_status load_finish_transform(const load_state *load)
+{
+    const banyan_transform *transform = load->transform;
+    bool finishes =
+        transform->size > offsetof(banyan_transform, finish_padding) && transform->finish_padding;
+    for (size_t i = 0; i < banyan_layout_padding_count(load->layout) && finishes; i++) {
+        int tensor;
+        banyan_layout_padding(load->layout, i, &tensor);
+        RETURN_IF_FAILED(transform->finish_padding(
+            transform->context, banyan_layout_tensor(load->layout, (size_t)tensor)->name,
+            banyan_tensors_get(load->tensors, (size_t)tensor)));
+    }
+    return transform->finish ? transform->finish(transform->context) : BANYAN_OK;
+}
+
+static banyan_status load_run(load_state *load, progress_state *progress)
+{
+    const banyan_transform *transform = load->transform;
+    RETURN_IF_FAILED(fetch_run(&load->parts, load->thread_count, progress,
+                               checkpoint_bytes_read(load->checkpoint)));
+    if (transform && transform->begin)
+        RETURN_IF_FAILED(transform->begin(transform->context));
+    for (size_t i = 0; i < load->converted.count; i++) {
+        const banyan_piece *piece = banyan_layout_piece(load->layout, load->converted.data[i]);
+        DLDataType dtype = banyan_tensors_get(load->tensors, (size_t)piece->tensor)->dtype;
+        RETURN_IF_FAILED(load_convert(load, load->converted.data[i], true));
+        progress_add(progress, banyan_box_elems(&piece->box) * banyan_dtype_bytes(dtype));
+    }
+    RETURN_IF_FAILED(fill_padding(load->layout, load->tensors, load->on_device));
+    return transform ? load_finish_transform(load) : BANYAN_OK;
 }
 
 banyan_status banyan_checkpoint_load(const banyan_checkpoint *checkpoint,
@@ -260,26 +257,28 @@ banyan_status banyan_checkpoint_load(const banyan_checkpoint *checkpoint,
     banyan_checkpoint_options taken;
     RETURN_IF_FAILED(checkpoint_options_take(options, &taken));
     progress_state progress = {&taken, 0, 0};
-    fetch_parts parts = {0};
     size_t count = banyan_layout_tensor_count(layout);
     RETURN_IF_FAILED(banyan_layout_check_as(layout, BANYAN_DESTINATION));
     if (banyan_tensors_count(tensors) != count)
         return error_set(BANYAN_ERR_INVALID, "the layout has %zu tensors and the set %zu", count,
                          banyan_tensors_count(tensors));
-    bool *on_device = alloc_zeroed(count, sizeof *on_device, "the places of tensors");
-    RETURN_IF_NO_MEMORY(on_device);
-    banyan_status status = load_prepare(checkpoint, layout, tensors, taken.transform, on_device,
-                                        &parts, &progress.total);
+    load_state load = {.checkpoint = checkpoint,
+                       .layout = layout,
+                       .tensors = tensors,
+                       .transform = taken.transform,
+                       .thread_count = taken.thread_count,
+                       .on_device =
+                           alloc_zeroed(count, sizeof *load.on_device, "the places of tensors")};
+    RETURN_IF_NO_MEMORY(load.on_device);
+    banyan_status status = load_prepare(&load, &progress.total);
     if (status == BANYAN_OK) {
         tensors_set_torn(tensors);
-        status =
-            fetch_run(&parts, taken.thread_count, &progress, checkpoint_bytes_read(checkpoint));
-        if (status == BANYAN_OK)
-            status = fill_padding(layout, tensors, on_device);
-        if (status == BANYAN_OK)
-            tensors_set_whole(tensors, banyan_tensors_version(tensors) + 1);
+        status = load_run(&load, &progress);
     }
-    array_free(&parts);
-    free(on_device);
+    if (status == BANYAN_OK)
+        tensors_set_whole(tensors, banyan_tensors_version(tensors) + 1);
+    array_free(&load.parts);
+    array_free(&load.converted);
+    free(load.on_device);
     return status;
 }
