@@ -140,6 +140,7 @@ class WeightStream:
         device: torch.device | str | None = None,
         timeout: float | None = None,
     ) -> None:
+        """Make a stream without a group. Local."""
         if bucket_bytes < 1:
             raise ValueError(f"buckets of {bucket_bytes} bytes: at least 1 is needed")
         if device is None:
