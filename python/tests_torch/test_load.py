@@ -130,6 +130,31 @@ def part_of_a_mesh(rank: int, folder: str) -> None:
         torch.testing.assert_close(one.to_local().cpu(), a[10 * rank :][:20], rtol=0, atol=0)
 
 
+def resumed(rank: int, folder: str) -> None:
+    """What ranks saved comes back on another mesh, with other placements."""
+    whole = {"a": torch.arange(35 * 6.0).reshape(35, 6), "b": torch.arange(40.0)}
+    line, grid = init_device_mesh(DEVICE, (4,)), init_device_mesh(DEVICE, (2, 2))
+    state = {k: distribute_tensor(v, line, [Shard(0)]) for k, v in whole.items()}
+    layout = banyan.torch.layout(state)
+    tensors = banyan.Tensors(layout, {k: v.cpu() for k, v in local(state).items()})
+    saved_in = os.path.join(folder, "step-1")
+    banyan.Checkpoint.save(saved_in, layout, tensors, banyan.torch.world())
+    other = {
+        "a": distribute_tensor(torch.zeros(35, 6), grid, [Shard(1), Shard(0)]),
+        "b": distribute_tensor(torch.zeros(40), grid, [Replicate(), Shard(0)]),
+    }
+    with banyan.Checkpoint(saved_in) as checkpoint:
+        banyan.torch.load_sharded(checkpoint, other)
+        assert checkpoint.bytes_read < sum(v.nbytes for v in whole.values())
+    for name, one in other.items():
+        wanted = distribute_tensor(whole[name], grid, one.placements).to_local()
+        torch.testing.assert_close(one.to_local(), wanted, rtol=0, atol=0)
+
+
+def local(state: dict[str, Any]) -> dict[str, torch.Tensor]:
+    return banyan.torch.local_tensors(state)
+
+
 class LoadTest(unittest.TestCase):
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory()
@@ -149,6 +174,9 @@ class LoadTest(unittest.TestCase):
 
     def test_ranks_outside_of_the_mesh(self) -> None:
         run(3, part_of_a_mesh, self.folder)
+
+    def test_saved_folders_on_another_mesh(self) -> None:
+        run(4, resumed, self.folder)
 
     def test_one_process(self) -> None:
         state = saved(self.folder, torch.bfloat16)
