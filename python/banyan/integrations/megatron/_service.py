@@ -120,8 +120,8 @@ class BanyanCopyService(MegatronCopyService):  # type: ignore[misc]
         """Open the world of the group, or use ``world``. Collective.
 
         ``backend``: of ``banyan.CopyService``. ``stage_bytes``: memory of this rank that the stages
-        of a kept schedule may take; a batch that needs more on any rank is planned each time, as
-        are all with 0. None: no limit. Equal on all ranks.
+        of a kept schedule may take; a batch that needs more on any rank is planned each time. None:
+        no limit. 0: no stages. Equal on all ranks.
         """
         self.group = group
         self.world = world_of(group) if world is None else world
@@ -239,8 +239,7 @@ class BanyanCopyService(MegatronCopyService):  # type: ignore[misc]
             ]
             last.close()
         on_host = device.type == "cpu"
-        keeps = self.stage_bytes != 0 and (on_host or last is not None)
-        if keeps and self._stage(kept, device):
+        if (on_host or last is not None) and self._stage(kept, device):
             self._submit_all(service, dict(kept.staged))
             kept.schedule = service.prepare(keep=not on_host)
         else:
