@@ -8,7 +8,7 @@ SEED ?= 1
 JOBS ?= 1
 GENERATE = cmake -G Ninja -S . --log-level=WARNING
 
-.PHONY: help setup setup-tests setup-docs build docs python wheel test-wheel test test-torch test-megatron test-verl test-nemo-rl test-m2n test-flashinfer test-mscclpp test-vllm test-models demo bench clang asan asan-python tsan fuzz faults mutants soak install format clean
+.PHONY: help setup setup-tests setup-docs build docs python wheel test-wheel test test-torch test-megatron test-verl test-nemo-rl test-sglang test-m2n test-flashinfer test-mscclpp test-vllm test-models demo bench clang asan asan-python tsan fuzz faults mutants soak install format clean
 
 help:
 	@echo 'make demo     install what is missing, build, reshard Qwen3-0.6B between processes'
@@ -22,6 +22,7 @@ help:
 	@echo 'make test-megatron the tests of banyan.integrations.megatron, with Megatron-Core from PyPI'
 	@echo 'make test-verl     the tests of banyan.integrations.verl, with verl from PyPI'
 	@echo 'make test-nemo-rl  the tests of banyan.integrations.nemo_rl, with NeMo-RL from its repository (NEMO_RL=checkout)'
+	@echo 'make test-sglang   the tests of banyan.integrations.sglang, with SGLang from PyPI'
 	@echo 'make test-m2n      the tests of banyan.integrations.m2n, with nccl-extensions from PyPI'
 	@echo 'make test-flashinfer  the tests of banyan.integrations.flashinfer, with FlashInfer from PyPI'
 	@echo 'make test-mscclpp  the tests of banyan.integrations.mscclpp, with scripts of MSCCL++ (BANYAN_MSCCLPP)'
@@ -89,6 +90,9 @@ test-verl: python
 
 test-nemo-rl: python
 	@scripts/test-integration $(BUILD) nemo_rl
+
+test-sglang: python
+	@scripts/test-integration $(BUILD) sglang
 
 test-m2n: python
 	@scripts/test-integration $(BUILD) m2n
