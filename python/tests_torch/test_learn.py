@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 from groups import banyan, torch
+from torch.testing._internal.two_tensor import TwoTensor
 
 from banyan.integrations import _layout_cache as cache
 from banyan.integrations._loader import Learned, learn
@@ -232,9 +233,19 @@ class Following(unittest.TestCase):
             16,  # each row of 6 falls into two rows of 4
         )
 
-    def test_stacked_and_selected_rows(self) -> None:
+    def test_stacked_rows(self) -> None:
         self.check((2, 4, 6), lambda w, t: w.copy_(torch.stack([t, t])), 2)
-        self.check((4, 6), lambda w, t: w.copy_(t.index_select(0, torch.tensor([2, 3, 0, 1]))), 4)
+
+    def test_permuted_rows(self) -> None:
+        order = torch.tensor([2, 3, 0, 1])
+        self.check((4, 6), lambda w, t: w.copy_(t.index_select(0, order)), 2)
+        self.check((4, 6), lambda w, t: w.copy_(t[order]), 2)
+        self.check((4, 4), lambda w, t: w.copy_(t.t()[order]), 2)
+        self.check((4, 6), lambda w, t: w.copy_(t.flip(0)), 4)
+        self.check((4, 6), lambda w, t: w.copy_(t.roll(1, 0)), 2)
+        self.check((8, 6), lambda w, t: w.copy_(t.repeat(2, 1)), 2)
+        index = torch.tensor([[1, 0], [0, 1], [5, 4], [2, 2]])
+        self.check((4, 2), lambda w, t: w.copy_(t.gather(1, index)), 7)
 
     def test_repeated_rows(self) -> None:
         self.check((8, 6), lambda w, t: w.copy_(t.repeat_interleave(2, 0)), 8)
@@ -413,6 +424,13 @@ class Refusing(unittest.TestCase):
 
             with self.assertRaisesRegex(banyan.Unsupported, message):
                 learn(model, load, {"a": (F32, (4,))})
+
+    def test_tensors_around_others(self) -> None:
+        around = TwoTensor(torch.zeros(4), torch.zeros(4))
+        model = torch.nn.Module()
+        model.w = torch.nn.Parameter(around)
+        with self.assertRaisesRegex(banyan.Unsupported, '"w" is a TwoTensor'):
+            learn(model, lambda pairs: None, {"a": (F32, (4,))})
 
     def test_copies_of_single_elements(self) -> None:
         model = torch.nn.Module()

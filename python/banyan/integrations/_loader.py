@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .. import Box, Layout, Unsupported, dtype_bytes
 from .._errors import NotFound
@@ -45,13 +46,15 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """Return the parameters of a model and the buffers that have memory of their own.
 
     A parameter with several names is there once. Empty tensors are not there. Raise Unsupported if
-    two parameters share a part of their memory.
+    two parameters share a part of their memory, or if one is a tensor around other tensors.
     """
     held: dict[str, Tensor] = {}
     names: dict[int, list[str]] = {}  # by storage
     parameters = [(name, tensor, True) for name, tensor in model.named_parameters()]
     buffers = [(name, tensor, False) for name, tensor in model.named_buffers()]
     for name, tensor, is_parameter in parameters + buffers:
+        if is_traceable_wrapper_subclass(tensor):
+            raise Unsupported(f'"{name}" is a {type(tensor).__name__}, whose memory is elsewhere')
         frame = _frame_of(tensor)
         shares = names.setdefault(tensor.untyped_storage()._cdata, [])
         others = {other: _frame_of(held[other]) for other in shares}

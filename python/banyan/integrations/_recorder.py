@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from .. import Unsupported
-from ._strided import Box, Frame, intersect, patches, subtract
+from ._strided import MAX_PATCHES, Box, Frame, intersect, patches, subtract
 
 aten = torch.ops.aten
 
@@ -476,15 +476,32 @@ def _stacked(recorder: Recorder, made: Tensor, args: Any) -> list[Part]:
     ]
 
 
-def _selected(recorder: Recorder, made: Tensor, args: Any) -> list[Part] | None:
-    tensor, dim, index = args
-    if index.is_meta:
-        return None
-    parts: list[Part] = []
-    for i, at in enumerate(index.flatten().tolist()):
-        view = made.narrow(dim, i, 1)
-        parts += recorder.read(tensor.narrow(dim, at, 1), frame_of(made), frame_of(view))
-    return parts
+def _numbered(func: Any) -> Callable[[Recorder, Tensor, Any], list[Part] | None]:
+    """Follow an operation that only moves elements: it moves their numbers, too."""
+
+    def contents(recorder: Recorder, made: Tensor, args: Any) -> list[Part] | None:
+        tensor, *others = args
+        if any(other.is_meta for other in _tensors(others)) or not made.is_contiguous():
+            return None
+        if not tensor.is_contiguous():
+            copied = tensor.new_empty(tensor.shape, device="meta")
+            recorder.add(copied).parts = recorder.read(tensor, frame_of(copied))
+            tensor = copied
+        numbers = func(torch.arange(tensor.numel()).view(tensor.shape), *others).flatten()
+        breaks = (numbers.diff() != 1).nonzero().flatten() + 1
+        starts = [0, *breaks.tolist()]
+        parts: list[Part] = []
+        for start, end in zip(starts, [*starts[1:], numbers.numel()], strict=True):
+            to = Frame(made.storage_offset() + start, (end - start,), (1,))
+            source = tensor.as_strided(
+                (end - start,), (1,), tensor.storage_offset() + int(numbers[start])
+            )
+            parts += recorder.read(source, frame_of(made), to)
+            if len(parts) > MAX_PATCHES:
+                raise Unsupported(f"a copy falls apart into more than {MAX_PATCHES} boxes")
+        return parts
+
+    return contents
 
 
 def _padded(recorder: Recorder, made: Tensor, args: Any) -> list[Part]:
@@ -531,7 +548,17 @@ _FOLLOWED: dict[Any, Callable[[Recorder, Tensor, Any], list[Part] | None]] = {
     aten.neg.default: _mapped("neg"),
     aten.cat.default: _joined,
     aten.stack.default: _stacked,
-    aten.index_select.default: _selected,
+    **{
+        func: _numbered(func)
+        for func in (
+            aten.index_select.default,
+            aten.index.Tensor,
+            aten.gather.default,
+            aten.flip.default,
+            aten.roll.default,
+            aten.repeat.default,
+        )
+    },
     aten.constant_pad_nd.default: _padded,
     aten.empty_like.default: _empty,
     aten.new_empty.default: _empty,
