@@ -14,8 +14,12 @@ HAS_UCX = (BUILD / "lib/libbanyan_ucx.so").exists()
 def info(ranks, node, *options):
     """Run it with ranks whose node is a shell expression of $BANYAN_RANK."""
     script = f'BANYAN_NODE=node$(({node})) exec "{BANYAN}" world info {" ".join(options)}'
-    return subprocess.run([BANYAN, "launch", "-n", str(ranks), "--", "sh", "-c", script],
-                          capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [BANYAN, "launch", "-n", str(ranks), "--", "sh", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
 
 class WorldInfo(unittest.TestCase):

@@ -1,0 +1,152 @@
+"""Puts and copies between two machines, beside ucx_perftest on the same transport in the same run.
+
+usage: network.py BUILD. The machines are network namespaces, joined by a virtual cable. Goals: at
+least 90 % of ucx_perftest's bandwidth, at most 1.3 times its latency, and copies at least 85 % of
+its bandwidth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+SECRET = "00112233445566778899aabbccddeeff"
+ROUNDS = 3
+#: UCX lists the network cards of a machine there.
+SYSFS = "mount -t sysfs sysfs /sys"
+
+
+def has_started(pid: int) -> bool:
+    """Tell whether a holder has its namespaces, and has mounted its own /sys."""
+    return pathlib.Path(f"/proc/{pid}/comm").read_text() == "sleep\n"
+
+
+@contextlib.contextmanager
+def machines() -> Iterator[list[list[str]]]:
+    """Make two machines; yield the words before a command that run it there."""
+    holders = [
+        subprocess.Popen(["unshare", "-n", "-m", "sh", "-c", f"{SYSFS}; exec sleep 600"])
+        for _ in range(2)
+    ]
+    try:
+        inside = [["nsenter", "-t", str(one.pid), "-n", "-m"] for one in holders]
+        end = time.monotonic() + 10
+        while not all(has_started(one.pid) for one in holders):
+            if time.monotonic() > end or any(one.poll() is not None for one in holders):
+                sys.exit("network: not measured, since this user may make no network namespaces")
+            time.sleep(0.01)
+        first, second = (str(one.pid) for one in holders)
+        run(inside[0], "ip", "link", "add", "eth0", "type", "veth", "peer", "eth0", "netns", second)
+        for i, node in enumerate(inside):
+            run(node, "ip", "address", "add", f"10.77.1.{i + 1}/24", "dev", "eth0")
+            run(node, "ip", "link", "set", "lo", "up")
+            run(node, "ip", "link", "set", "eth0", "up")
+        for node in inside:  # UCX leaves out cards that are not up
+            while "up" not in run(node, "cat", "/sys/class/net/eth0/operstate"):
+                time.sleep(0.01)
+        yield inside
+    finally:
+        for one in holders:
+            one.kill()
+            one.wait()
+
+
+def run(node: list[str], *command: str) -> str:
+    return subprocess.run(
+        [*node, *command], check=True, capture_output=True, text=True, timeout=120
+    ).stdout
+
+
+def perftest(nodes: list[list[str]], *options: str) -> list[float]:
+    """Run ucx_perftest; return its numbers: iterations, latencies (us), MB/s, messages/s."""
+    command = ["env", "UCX_TLS=tcp", "ucx_perftest", *options]
+    server = subprocess.Popen([*nodes[1], *command], stdout=subprocess.PIPE, text=True)
+    try:
+        time.sleep(0.3)
+        out = run(nodes[0], *command[:2], "ucx_perftest", "10.77.1.2", *options, "-f")
+        server.wait(timeout=30)
+    finally:
+        server.kill()
+    words = out.splitlines()[-1].replace("Final:", "").split()
+    return [float(word) for word in words]
+
+
+def banyan(nodes: list[list[str]], build: pathlib.Path) -> dict[str, float]:
+    """Run both ranks; return what rank 0 measured."""
+    settings = [
+        "UCX_TLS=tcp",
+        "WORLD_SIZE=2",
+        "MASTER_ADDR=10.77.1.1",
+        "MASTER_PORT=29600",
+        "BANYAN_PORT=29601",
+        f"BANYAN_SECRET={SECRET}",
+        f"BANYAN_MODULE_PATH={build / 'lib'}",
+    ]
+    ranks = [
+        subprocess.Popen(
+            [*node, "env", *settings, f"RANK={rank}", str(build / "bin/network_ranks")],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank, node in enumerate(nodes)
+    ]
+    outputs = [one.communicate(timeout=120)[0] for one in ranks]
+    if any(one.returncode for one in ranks):
+        sys.exit("network: a rank failed")
+    found: dict[str, float] = json.loads(outputs[0])
+    return found
+
+
+def main() -> int:
+    build = pathlib.Path(sys.argv[1]).resolve()
+    if not (build / "lib/libbanyan_ucx.so").exists():
+        print("network: not measured, since this build has no UCX module")
+        return 0
+    for tool in ("ucx_perftest", "ip", "unshare", "nsenter"):
+        if not shutil.which(tool):
+            print(f"network: not measured, since {tool} is missing")
+            return 0
+    ours: dict[str, float] = {}
+    theirs = {"put_bytes_per_s": 0.0, "put_latency_us": float("inf")}
+    with machines() as nodes:
+        for _ in range(ROUNDS):  # in turn, since machines are shared
+            one = banyan(nodes, build)
+            for name, value in one.items():
+                if isinstance(value, str):
+                    continue
+                better = min if name.endswith("_us") else max
+                ours[name] = better(ours.get(name, value), value)
+            speed = perftest(
+                nodes, "-t", "ucp_put_bw", "-s", str(1 << 20), "-n", "1000", "-w", "50"
+            )
+            late = perftest(nodes, "-t", "ucp_put_lat", "-s", "8", "-n", "20000", "-w", "1000")
+            theirs["put_bytes_per_s"] = max(theirs["put_bytes_per_s"], speed[-4] * 2**20)
+            theirs["put_latency_us"] = min(theirs["put_latency_us"], late[1])
+    rows = [
+        ("puts of 1 MiB, GB/s", "put_bytes_per_s", "put_bytes_per_s", 1e9, 0.9),
+        ("put of 8 bytes, us", "put_latency_us", "put_latency_us", 1, 1.3),
+        ("copy of 64 MiB, GB/s", "copy_bytes_per_s", "put_bytes_per_s", 1e9, 0.85),
+    ]
+    print(
+        f"{'between two namespaces, TCP':<30}{'banyan':>10}{'perftest':>10}{'ratio':>8}{'goal':>8}"
+    )
+    missed = False
+    for title, mine, peer, unit, goal in rows:
+        ratio = ours[mine] / theirs[peer]
+        wrong = ratio > goal if mine.endswith("_us") else ratio < goal
+        missed |= wrong
+        print(
+            f"{title:<30}{ours[mine] / unit:>10.2f}{theirs[peer] / unit:>10.2f}{ratio:>8.2f}"
+            f"{goal:>8.2f}{'  MISSED' if wrong else ''}"
+        )
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
