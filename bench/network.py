@@ -41,7 +41,7 @@ def machines() -> Iterator[list[list[str]]]:
             if time.monotonic() > end or any(one.poll() is not None for one in holders):
                 sys.exit("network: not measured, since this user may make no network namespaces")
             time.sleep(0.01)
-        first, second = (str(one.pid) for one in holders)
+        second = str(holders[1].pid)
         run(inside[0], "ip", "link", "add", "eth0", "type", "veth", "peer", "eth0", "netns", second)
         for i, node in enumerate(inside):
             run(node, "ip", "address", "add", f"10.77.1.{i + 1}/24", "dev", "eth0")
@@ -58,6 +58,7 @@ def machines() -> Iterator[list[list[str]]]:
 
 
 def run(node: list[str], *command: str) -> str:
+    """Run a command on a machine; return what it prints."""
     return subprocess.run(
         [*node, *command], check=True, capture_output=True, text=True, timeout=120
     ).stdout
@@ -104,6 +105,7 @@ def banyan(nodes: list[list[str]], build: pathlib.Path) -> dict[str, float]:
 
 
 def main() -> int:
+    """Measure both, print ratios, and return 1 if a goal is missed."""
     build = pathlib.Path(sys.argv[1]).resolve()
     if not (build / "lib/libbanyan_ucx.so").exists():
         print("network: not measured, since this build has no UCX module")

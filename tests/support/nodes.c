@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,7 +31,14 @@ void nodes_address(int node, char address[NODES_ADDRESS_BYTES])
     snprintf(address, NODES_ADDRESS_BYTES, "10.77.0.%d", node + 1);
 }
 
-/* A process that keeps a namespace alive. */
+/* A view of the node's own network cards in /sys: UCX lists them there. */
+static bool mount_own_sysfs(void)
+{
+    return mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+           mount("sysfs", "/sys", "sysfs", 0, NULL) == 0;
+}
+
+/* A process that keeps a node's namespaces alive. */
 static pid_t hold_namespace(void)
 {
     int ready[2];
@@ -40,7 +48,8 @@ static pid_t hold_namespace(void)
     CHECK(pid >= 0);
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        byte = unshare(CLONE_NEWNET) == 0 && ip("link set lo up");
+        byte =
+            unshare(CLONE_NEWNET | CLONE_NEWNS) == 0 && mount_own_sysfs() && ip("link set lo up");
         CHECK(write(ready[1], &byte, 1) == 1);
         for (;;)
             pause();
@@ -68,7 +77,11 @@ static bool node_configure(int node)
     pid_t pid = fork();
     if (pid == 0) {
         nodes_enter(node);
-        _exit(ip("address add %s/24 dev eth0", address) && ip("link set eth0 up") ? 0 : 1);
+        bool is_set = ip("address add %s/24 dev eth0", address) && ip("link set eth0 up");
+        /* UCX leaves out cards that are not up. */
+        while (is_set && system("grep -q up /sys/class/net/eth0/operstate") != 0)
+            usleep(1000);
+        _exit(is_set ? 0 : 1);
     }
     return pid > 0 && waitpid(pid, &status, 0) == pid && status == 0;
 }
@@ -90,12 +103,15 @@ const char *nodes_make(int count)
 
 void nodes_enter(int node)
 {
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/ns/net", (int)holders[node]);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    CHECK(fd >= 0, "%s: %s", path, strerror(errno));
-    CHECK(setns(fd, CLONE_NEWNET) == 0, "%s", strerror(errno));
-    close(fd);
+    static const char *const kinds[] = {"net", "mnt"};
+    for (int i = 0; i < 2; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "/proc/%d/ns/%s", (int)holders[node], kinds[i]);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        CHECK(fd >= 0, "%s: %s", path, strerror(errno));
+        CHECK(setns(fd, 0) == 0, "%s: %s", path, strerror(errno));
+        close(fd);
+    }
 }
 
 void nodes_connect(int node, bool yes)
