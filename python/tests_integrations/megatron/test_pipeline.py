@@ -5,7 +5,7 @@ from __future__ import annotations
 import unittest
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 from groups import DEVICE, banyan, dist, run, seed, torch
@@ -237,6 +237,100 @@ def executor_alone(rank: int) -> list[str]:
     return texts
 
 
+class Stream:
+    """A stand-in for a CUDA stream: knows which work comes before the next work in it."""
+
+    host: ClassVar[set[Any]] = set()
+
+    def __init__(self) -> None:
+        self.before: set[Any] = set()
+
+    def do(self, work: Any, *required: Any) -> None:
+        self.before |= Stream.host
+        missing = [one for one in required if one in DONE and one not in self.before]
+        assert not missing, f"{work} does not wait for {missing}"
+        self.before.add(work)
+        DONE.add(work)
+
+    def wait_event(self, event: Event) -> None:
+        self.before |= event.before
+
+    def synchronize(self) -> None:
+        Stream.host |= self.before
+
+
+class Event:
+    """A stand-in for a CUDA event."""
+
+    def __init__(self) -> None:
+        self.before: set[Any] = set()
+
+    def record(self, stream: Stream) -> None:
+        self.before = set(stream.before)
+
+
+#: Work that was queued so far: (what, run, iteration).
+DONE: set[Any] = set()
+
+
+def ordered(rank: int) -> None:
+    """Events order the work of the streams as the two slots require."""
+    from banyan.integrations.megatron.resharding.nvshmem_copy_service import (
+        DoubleBufferManager,
+        PipelineExecutor,
+    )
+
+    streams, turn = [Stream() for _ in range(4)], 0
+
+    class Launcher:
+        def launch_pack(self, plan: Any, stream: Any, torch_stream: Any, event: Any) -> None:
+            # The send before last was from this slot.
+            i = plan[3]
+            torch_stream.do(("pack", turn, i), ("send", turn, i - 2), ("send", turn - 1, 8 - i % 2))
+            event.record(torch_stream)
+
+        def launch_unpack(self, plan: Any, stream: Any, torch_stream: Any, event: Any) -> None:
+            torch_stream.do(("unpack", turn, plan[3]), ("send", turn, plan[3]))
+            event.record(torch_stream)
+
+    class Move:
+        def __init__(self, schedule: Any, i: int) -> None:
+            self.schedule, self.i = schedule, i
+
+        def run(self, *, stream: Stream) -> None:
+            # The slot of the peer is unpacked, and this rank's slot is packed.
+            i = self.i
+            last = ("unpack", turn - 1, 8 - i % 2)
+            stream.do(("send", turn, i), ("pack", turn, i), ("unpack", turn, i - 2), last)
+            self.schedule.run()
+
+    class Executor(PipelineExecutor):
+        def _schedules(self, iterations: Any) -> Any:
+            return [Move(one, i) for i, one in enumerate(super()._schedules(iterations))]
+
+    buffers = DoubleBufferManager(64, device=torch.device("cpu"))
+    buffers.allocate()
+    executor = Executor(Launcher(), buffers, rank)
+    executor.set_streams(*streams, *streams)
+    executor.set_events(*([Event(), Event()] for _ in range(3)))
+    iterations = []
+    for i in range(9):  # pairs of ranks take turns
+        source, target = i % 3, (i + 1 + i // 3) % 3
+        batch = Batch(source, target, 10 + i, ((), (), (), i)) if source != target else None
+        iterations.append(
+            {
+                "send": batch if source == rank else None,
+                "recv": batch if target == rank else None,
+            }
+        )
+    for number in range(3):
+        turn = number
+        executor.execute_pipeline(iterations, 9)
+    mine = [one for one in iterations if one["send"] or one["recv"]]
+    assert len([one for one in DONE if one[0] != "send"]) == 3 * len(mine) > 9
+    executor.close()
+
+
 class Pipeline(unittest.TestCase):
     def test_megatrons_service_with_one_import_changed(self) -> None:
         run(4, one_import, seed(), {"tp": 2}, {"tp": 4}, backend="gloo")
@@ -248,6 +342,9 @@ class Pipeline(unittest.TestCase):
             self.assertIn("run() before schedule()", texts[1])
             self.assertIn("receive from rank 0: no receive request for task 5", texts[2])
             self.assertIn("task 5 sends 16 bytes, but receives 17", texts[3])
+
+    def test_events_order_the_streams(self) -> None:
+        run(3, ordered, backend="gloo")
 
     def test_executor(self) -> None:
         for rank, texts in enumerate(run(3, executor_alone, backend="gloo")):

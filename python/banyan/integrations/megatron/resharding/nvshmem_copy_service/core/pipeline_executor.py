@@ -215,8 +215,7 @@ class PipelineExecutor:
                 _wait(send, self.pack_events[i % 2])
             if i >= 2 and iterations[i - 2]["recv"] is not None:
                 _wait(send, self.unpack_events[i % 2])
-            with on_stream(send):
-                schedules[i].run(stream=send)
+            schedules[i].run(stream=send)
             _record(self.barrier_events[i % 2], send)
             if iteration["recv"] is not None:
                 self._unpack(i, iteration["recv"])
