@@ -12,6 +12,8 @@ from ...torch import world as world_of
 from ._info import BANYAN_MODES, MixedCommMode, MixedCommOp, ParallelInfo
 
 _SCATTERS = (MixedCommOp.REDUCESCATTER, MixedCommOp.REDUCESCATTER_ALLREDUCE)
+#: Banyan's names of the operations.
+_NAMES = {op: op.name.lower() for op in MixedCommOp}
 _WARP_SIZE = 32
 #: Smallest compute capability of Banyan's kernels.
 _MIN_CAPABILITY = 80
@@ -152,7 +154,7 @@ class MixedCommHandler:
         """Return Banyan's name of each valid mode of each operation."""
         found = {}
         for op in self.valid_op_list:
-            names = self.mixed.modes(op.name.lower())
+            names = self.mixed.modes(_NAMES[op])
             for mode, ours in BANYAN_MODES.items():
                 name = next((one for one in ours if one in names), None)
                 # Of a single operation, NCCL_TP_DP would be NCCL_ONE.
@@ -172,13 +174,13 @@ class MixedCommHandler:
 
     def _choice(self, op: MixedCommOp, nbytes: int) -> MixedCommMode:
         """Return the mode that was measured to be the fastest for ``nbytes`` of b rows."""
-        name = self.mixed.choice(op.name.lower(), max(nbytes, 1))
+        name = self.mixed.choice(_NAMES[op], max(nbytes, 1))
         return next(mode for mode, names in BANYAN_MODES.items() if name in names)
 
     def get_valid_op_list(self) -> list[MixedCommOp]:
         """Return the operations of this grid."""
         names = self.mixed.ops
-        return [op for op in MixedCommOp if op.name.lower() in names]
+        return [op for op in MixedCommOp if _NAMES[op] in names]
 
     def get_valid_mode_list(self) -> list[MixedCommMode]:
         """Return the modes that can run all operations of this grid."""
@@ -260,48 +262,33 @@ def _check(
 ) -> None:
     """Raise ValueError for tensors, operations and modes that the handler does not take."""
     dp_size = handler.para_info.dp_size
-    rows = x_in.shape[0] if x_in.ndim > 0 else 0
-    checks: list[tuple[bool, str]] = [
-        (op in handler.valid_op_list, f"Invalid op: {op.name}"),
-        (
-            mode is None or mode in handler.valid_mode_list,
-            f"Invalid mode: {None if mode is None else mode.name}",
-        ),
-        (x_in.ndim >= 2, "x_in.ndim should be at least 2"),
-        (x_in.dtype == handler.dtype, f"x_in.dtype should be {handler.dtype}"),
-        (x_in.device == handler.device, f"x_in.device should be {handler.device}"),
-        (
-            op not in _SCATTERS or rows % dp_size == 0,
-            "x_in.shape[0] should be divisible by dp_size",
-        ),
-    ]
-    if x_out is not None:
-        checks += [
-            (x_out.ndim == x_in.ndim, "x_out.ndim should be equal to x_in.ndim"),
-            (x_out.dtype == x_in.dtype, "x_out.dtype should be equal to x_in.dtype"),
-            (x_out.device == x_in.device, "x_out.device should be equal to x_in.device"),
-            (
-                x_out.shape[1:] == x_in.shape[1:],
-                "x_out.shape[1:] should be equal to x_in.shape[1:]",
-            ),
-        ]
-        if op in _SCATTERS:
-            checks.append(
-                (
-                    x_out.ndim > 0 and x_out.shape[0] * dp_size == rows,
-                    "x_out.shape[0] * dp_size should be equal to x_in.shape[0]",
-                )
-            )
-        else:
-            checks.append(
-                (
-                    x_out.ndim > 0 and x_out.shape[0] == rows * dp_size,
-                    "x_out.shape[0] should be equal to x_in.shape[0] * dp_size",
-                )
-            )
-    for holds, message in checks:
-        if not holds:
-            raise ValueError(message)
+    if op not in handler.valid_op_list:
+        raise ValueError(f"Invalid op: {op.name}")
+    if mode is not None and mode not in handler.valid_mode_list:
+        raise ValueError(f"Invalid mode: {mode.name}")
+    if x_in.ndim < 2:
+        raise ValueError("x_in.ndim should be at least 2")
+    if x_in.dtype != handler.dtype:
+        raise ValueError(f"x_in.dtype should be {handler.dtype}")
+    if x_in.device != handler.device:
+        raise ValueError(f"x_in.device should be {handler.device}")
+    rows, is_scatter = x_in.shape[0], op in _SCATTERS
+    if is_scatter and rows % dp_size != 0:
+        raise ValueError("x_in.shape[0] should be divisible by dp_size")
+    if x_out is None:
+        return
+    if x_out.ndim != x_in.ndim:
+        raise ValueError("x_out.ndim should be equal to x_in.ndim")
+    if x_out.dtype != x_in.dtype:
+        raise ValueError("x_out.dtype should be equal to x_in.dtype")
+    if x_out.device != x_in.device:
+        raise ValueError("x_out.device should be equal to x_in.device")
+    if x_out.shape[1:] != x_in.shape[1:]:
+        raise ValueError("x_out.shape[1:] should be equal to x_in.shape[1:]")
+    if is_scatter and x_out.shape[0] * dp_size != rows:
+        raise ValueError("x_out.shape[0] * dp_size should be equal to x_in.shape[0]")
+    if not is_scatter and x_out.shape[0] != rows * dp_size:
+        raise ValueError("x_out.shape[0] should be equal to x_in.shape[0] * dp_size")
 
 
 def run_mixed_comm(
@@ -343,7 +330,7 @@ def run_mixed_comm(
             rows *= handler.para_info.dp_size
         target = x_in.new_empty((rows, *x_in.shape[1:]))
     if source.numel() > 0:
-        handler.mixed.run(op.name.lower(), source, target, mode=name, stream=stream)
+        handler.mixed.run(_NAMES[op], source, target, mode=name, stream=stream)
     if x_out is None:
         return target
     return x_out if x_out is target else x_out.copy_(target)
