@@ -125,6 +125,42 @@ def freed(rank: int) -> None:
     service.close()
 
 
+def kinds(rank: int) -> None:
+    """Stages of tensors of other types, of no dimension, without elements and with gaps."""
+    from banyan.integrations.megatron import BanyanCopyService
+
+    service = BanyanCopyService()
+    last = 0
+    for step in range(4):
+        source = full(7 * step + 3, 64, torch.uint8)
+        while source.data_ptr() == last:
+            PADS.append(source)
+            source = full(7 * step + 3, 64, torch.uint8)
+        last = source.data_ptr()
+        made = [
+            source[:8].view(torch.float8_e4m3fn),
+            source[8:16].view(torch.bfloat16),
+            source[16:20].view(torch.float32)[0],
+            source[:0],
+            source[20:60].view(8, 5).t()[1:3],
+        ]
+        got = [torch.zeros_like(one) for one in made]
+        for i, one in enumerate(made):
+            if rank == 0:
+                service.submit_send(one, 1, i)
+            else:
+                service.submit_recv(got[i], 0, i)
+        service.run()
+        for one, other in zip(made, got, strict=True):
+            left, right = one.contiguous(), other.contiguous()
+            assert rank == 0 or bytes(left.view(-1).view(torch.uint8).tolist()) == bytes(
+                right.view(-1).view(torch.uint8).tolist()
+            ), (step, one, other)
+        del source, made, got, one, other, left, right
+    assert service.planned == 2, service.planned
+    service.close()
+
+
 def limited(rank: int) -> None:
     """Without memory for stages, each batch is planned, and none is wrong."""
     from banyan.integrations.megatron import BanyanCopyService
@@ -257,6 +293,9 @@ class Service(unittest.TestCase):
 
     def test_freed_buffers_are_staged(self) -> None:
         run(2, freed, backend="gloo")
+
+    def test_stages_of_many_types(self) -> None:
+        run(2, kinds, backend="gloo")
 
     def test_stages_have_a_limit(self) -> None:
         run(3, limited, backend="gloo")

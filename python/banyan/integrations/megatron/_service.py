@@ -85,10 +85,22 @@ def _numbers(numbers: list[int]) -> bytes:
     return b"".join(one.to_bytes(8, "little") for one in numbers)
 
 
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.view(-1).view(torch.uint8)
+
+
 def _copy_all(pairs: list[tuple[Tensor, Tensor]]) -> None:
-    """Copy the second tensor of each pair to the first."""
+    """Copy the second tensor of each pair to the first.
+
+    Dense ones are copied as bytes: PyTorch cannot copy all types of elements on all devices.
+    """
     if pairs:
-        destinations, sources = zip(*pairs, strict=True)
+        are_dense = [a.is_contiguous() and b.is_contiguous() for a, b in pairs]
+        views = [
+            (_bytes(a), _bytes(b)) if dense else (a, b)
+            for dense, (a, b) in zip(are_dense, pairs, strict=True)
+        ]
+        destinations, sources = zip(*views, strict=True)
         torch._foreach_copy_(destinations, sources)
 
 
