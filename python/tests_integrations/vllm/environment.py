@@ -32,7 +32,7 @@ os.environ |= {
 DEVICE = os.environ.get("BANYAN_TEST_DEVICE", "cpu")
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = tempfile.mkdtemp()
-os.environ["BANYAN_LAYOUTS"] = f"{FOLDER}/layouts"
+os.environ.setdefault("BANYAN_LAYOUTS", f"{FOLDER}/layouts")
 _owner = os.getpid()
 
 
