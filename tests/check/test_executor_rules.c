@@ -128,7 +128,9 @@ static void posts_of_several_threads_need_a_nop_before_a_signal(void **state)
     must_break_there(without, "operation 5 (signal) posts to port channel 0 with thread 0, and "
                               "another thread has posted to it since the last nop");
     two_ranks made = {.ops = {{with}, {with}}};
-    banyan_check_report *report = executor_report(plan_of(&made));
+    banyan_plan *plan = plan_of(&made);
+    banyan_check_report *report = executor_report(plan);
+    banyan_plan_destroy(plan);
     for (size_t i = 0; i < banyan_check_report_count(report); i++)
         CHECK(banyan_check_report_finding(report, i)->rule != BANYAN_CHECK_EXECUTOR);
     banyan_check_report_destroy(report);

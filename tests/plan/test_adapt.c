@@ -61,7 +61,7 @@ static void all_that_the_executor_can_do_is_sound_on_both(void **state)
     }
     CHECK(sound[2] == 62 && sound[3] == 62 && sound[4] == 62 && sound[5] == 62, "%d %d %d %d",
           sound[2], sound[3], sound[4], sound[5]);
-    CHECK(sound[8] == 59, "%d", sound[8]);
+    CHECK(sound[8] == 61, "%d", sound[8]);
 }
 
 static void a_file_read_again_is_the_same_plan(void **state)

@@ -97,6 +97,7 @@ static banyan_status adapt_to_mscclpp(banyan_plan *plan)
     set_alignment(plan);
     RETURN_IF_FAILED(mscclpp_join(plan));
     RETURN_IF_FAILED(mscclpp_split(plan));
+    RETURN_IF_FAILED(mscclpp_continue(plan));
     uint64_t longest = mscclpp_longest_message(plan);
     if (longest < plan->max_message_bytes)
         plan->max_message_bytes = longest;

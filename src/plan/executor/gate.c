@@ -62,28 +62,6 @@ static plan_thread_block *gate_block(plan_rank *rank)
     return NULL;
 }
 
-/* True if no other thread block lists the channel. */
-static bool gate_owns(plan_rank *rank, plan_channel_type type, uint32_t channel)
-{
-    const plan_thread_block *own = gate_block(rank);
-    for (uint32_t b = 0; b < rank->block_count; b++) {
-        const plan_thread_block *block = &rank->blocks[b];
-        for (uint32_t i = 0; block != own && i < block->channel_count[type]; i++) {
-            if (block->channels[type][i] == channel)
-                return false;
-        }
-    }
-    return true;
-}
-
-static uint32_t gate_count_channels(const plan_rank *rank, plan_channel_type type, int peer)
-{
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < rank->channel_count[type]; i++)
-        count += rank->peers[type][i] == peer;
-    return count;
-}
-
 /* Find a pair of channels that only the first blocks of both ranks use. */
 static bool gate_find_pair(const banyan_plan *plan, plan_channel_type type, int a, int b,
                            uint32_t *of_a, uint32_t *of_b)
@@ -93,7 +71,8 @@ static bool gate_find_pair(const banyan_plan *plan, plan_channel_type type, int 
         uint32_t back;
         if (plan->ranks[a].peers[type][i] == b &&
             plan_channel_pair(plan, a, type, i, &peer, &back) &&
-            gate_owns(&plan->ranks[a], type, i) && gate_owns(&plan->ranks[b], type, back)) {
+            mscclpp_owns_channel(&plan->ranks[a], gate_block(&plan->ranks[a]), type, i) &&
+            mscclpp_owns_channel(&plan->ranks[b], gate_block(&plan->ranks[b]), type, back)) {
             *of_a = i;
             *of_b = back;
             return true;
@@ -102,51 +81,16 @@ static bool gate_find_pair(const banyan_plan *plan, plan_channel_type type, int 
     return false;
 }
 
-static bool gate_append(banyan_plan *plan, int rank, plan_channel_type type, int peer)
-{
-    plan_rank *own = &plan->ranks[rank];
-    uint32_t count = own->channel_count[type];
-    int *peers = plan_take(plan, count + 1, sizeof *peers);
-    if (!peers)
-        return false;
-    for (uint32_t i = 0; i < count; i++)
-        peers[i] = own->peers[type][i];
-    peers[count] = peer;
-    own->peers[type] = peers;
-    own->channel_count[type] = count + 1;
-    return true;
-}
-
-/* Add channels until a pair exists that no operation uses. */
-static bool gate_add_pair(banyan_plan *plan, plan_channel_type type, int a, int b, uint32_t *of_a,
-                          uint32_t *of_b)
-{
-    uint32_t from_a = gate_count_channels(&plan->ranks[a], type, b);
-    uint32_t from_b = gate_count_channels(&plan->ranks[b], type, a);
-    uint32_t wanted = (from_a > from_b ? from_a : from_b) + 1;
-    for (; from_a < wanted; from_a++) {
-        if (!gate_append(plan, a, type, b))
-            return false;
-    }
-    for (; from_b < wanted; from_b++) {
-        if (!gate_append(plan, b, type, a))
-            return false;
-    }
-    *of_a = plan->ranks[a].channel_count[type] - 1;
-    *of_b = plan->ranks[b].channel_count[type] - 1;
-    return true;
-}
-
 /* Connect two ranks: by memory channels, unless they are connected by port channels alone. */
 static bool gate_connect(banyan_plan *plan, int a, int b, gate_channel *of_a, gate_channel *of_b)
 {
-    bool by_port = gate_count_channels(&plan->ranks[a], PLAN_MEMORY, b) == 0 &&
-                   gate_count_channels(&plan->ranks[b], PLAN_MEMORY, a) == 0 &&
-                   gate_count_channels(&plan->ranks[a], PLAN_PORT, b) > 0;
+    bool by_port = mscclpp_count_channels(&plan->ranks[a], PLAN_MEMORY, b) == 0 &&
+                   mscclpp_count_channels(&plan->ranks[b], PLAN_MEMORY, a) == 0 &&
+                   mscclpp_count_channels(&plan->ranks[a], PLAN_PORT, b) > 0;
     plan_channel_type type = by_port ? PLAN_PORT : PLAN_MEMORY;
     of_a->type = of_b->type = type;
     return gate_find_pair(plan, type, a, b, &of_a->channel, &of_b->channel) ||
-           gate_add_pair(plan, type, a, b, &of_a->channel, &of_b->channel);
+           mscclpp_add_pair(plan, type, a, b, &of_a->channel, &of_b->channel);
 }
 
 /* Get the block's number for the rank's channel, listing it if necessary. */

@@ -87,6 +87,16 @@ typedef ARRAY(plan_op) mscclpp_ops;
 banyan_status mscclpp_ops_store(banyan_plan *plan, mscclpp_ops *made, plan_op **ops,
                                 uint32_t *count);
 
+/* channels.c: true if no other thread block of the rank lists the channel. */
+bool mscclpp_owns_channel(const plan_rank *rank, const plan_thread_block *own,
+                          plan_channel_type type, uint32_t channel);
+/* Return the number of a rank's channels to a peer. */
+uint32_t mscclpp_count_channels(const plan_rank *rank, plan_channel_type type, int peer);
+/* Add channels until two ranks have a pair that no operation uses, and get its numbers. False when
+ * out of memory. */
+bool mscclpp_add_pair(banyan_plan *plan, plan_channel_type type, int a, int b, uint32_t *of_a,
+                      uint32_t *of_b);
+
 /* Passes of banyan_plan_adapt, which change the plan. NO_MEMORY.
  *
  * join.c: make one operation of neighbours on consecutive chunks. */
@@ -94,6 +104,9 @@ banyan_status mscclpp_join(banyan_plan *plan);
 /* split.c: divide operations that have too many channels or operands. Add nops between posts of
  * several threads. */
 banyan_status mscclpp_split(banyan_plan *plan);
+/* continue.c: continue long lists of operations in further thread blocks, where all ranks have the
+ * same list. */
+banyan_status mscclpp_continue(banyan_plan *plan);
 /* gate.c: let every run begin with a handshake of the ranks that use the same scratch, so that one
  * half suffices. */
 banyan_status mscclpp_gate(banyan_plan *plan);
