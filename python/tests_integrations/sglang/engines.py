@@ -69,7 +69,7 @@ class Worker:
             model_config=self.config,
             custom_weight_loaders=[LOAD_FORMAT],
             get_model=lambda: self.model,
-            update_model_fields=lambda **_: None,
+            update_model_fields=lambda *_, **__: None,
             recapture_cuda_graph=lambda: None,
             get_model_runner=lambda: None,
         )
@@ -82,12 +82,12 @@ class Worker:
             device_config=DeviceConfig("cpu"),
         )
 
-    def update(self, pipe: Any) -> None:
+    def update(self, pipe: Any, load_format: str | None = LOAD_FORMAT) -> None:
         """Do what SGLang's scheduler does for a request, in a session, and answer."""
         named_tensors = MultiprocessingSerializer.deserialize(pipe.recv())
         try:
             self.updater.begin_weight_update()
-            answer = self.updater.update_weights_from_tensor(named_tensors, load_format=LOAD_FORMAT)
+            answer = self.updater.update_weights_from_tensor(named_tensors, load_format=load_format)
             self.updater.end_weight_update(run_post_load=False)
         except BaseException as error:
             pipe.send((False, str(error)))
@@ -134,8 +134,7 @@ def run(
     ports = [free_port() for _ in engines]
     results = CONTEXT.Queue()
 
-    def call(engine: int, named_tensors: Any, load_format: str) -> Any:
-        assert load_format == LOAD_FORMAT
+    def call(engine: int, named_tensors: Any, load_format: str | None) -> Any:
         for ours, _ in requests[engine]:  # one for each worker, as SGLang's Engine does
             ours.send(MultiprocessingSerializer.serialize(named_tensors))
         answers = [ours.recv() for ours, _ in requests[engine]]
