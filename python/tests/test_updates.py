@@ -8,7 +8,7 @@ import signal
 import sys
 import traceback
 import unittest
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -184,6 +184,13 @@ def refusals(rank: int, identity: str) -> list[str]:
             lambda: trainer_layout(rank, extra="lm_head"), lambda: worker_layout(number), **unused
         )
         attempt(lambda: trainer_layout(rank, rows=6 + 2 * rank), lambda: worker_layout(number))
+        attempt(
+            lambda: trainer_layout(rank),
+            lambda: worker_layout(number),
+            device="cuda:0" if worker else None,
+        )
+        attempt(lambda: trainer_layout(rank), lambda: worker_layout(number), cast=rank == 2)
+        attempt(lambda: trainer_layout(rank), lambda: worker_layout(number), group_bytes=rank)
         both = raised(lambda: updates.Updates(world, trainer_layout(0), worker_layout(0)))
         assert "a trainer or a worker" in both, both
     return texts
@@ -209,7 +216,7 @@ def failures(rank: int, identity: str) -> list[str]:
     worker = worker_of(rank)
     texts = []
 
-    def refuse() -> None:
+    def refuse(_: object) -> None:
         raise ValueError("the layers do not fit")
 
     def tensors(version: int, fails: bool = False) -> Any:
@@ -234,6 +241,86 @@ def failures(rank: int, identity: str) -> list[str]:
     return texts
 
 
+LAYERS = 3
+
+
+class Buffers(Mapping[str, Any]):
+    """Memory of a worker that is allocated when it is looked up, and freed when it is finished."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, Any] = {}
+        self.most = 0
+
+    def __getitem__(self, name: str) -> Any:
+        self.held.setdefault(name, numpy.full((ROWS, COLUMNS), numpy.nan, "float32"))
+        self.most = max(self.most, len(self.held))
+        return self.held[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(f"own{layer}" for layer in range(LAYERS))
+
+    def __len__(self) -> int:
+        return LAYERS
+
+
+def layers(rank: int, identity: str) -> list[str]:
+    """Send layers one after another; then fail in the second one, and send them again."""
+    worker = worker_of(rank)
+    layout = banyan.Layout()
+    shape = [ROWS, COLUMNS]
+    half = [ROWS // 2, COLUMNS]
+    for layer in range(LAYERS):
+        if worker:
+            number = layout.add_tensor(f"own{layer}", "float32", shape)
+            layout.add_piece(number, f"layers.{layer}.w", shape)
+        else:
+            number = layout.add_tensor(f"shard{layer}", "float32", half)
+            layout.add_piece(
+                number, f"layers.{layer}.w", shape, banyan.Box([rank * half[0], 0], half)
+            )
+    received: list[str] = []
+    fails = False
+    memory = Buffers()
+
+    def tensors(version: int) -> Mapping[str, Any]:
+        if worker:
+            return memory
+        rows = slice(rank * half[0], (rank + 1) * half[0])
+        return {f"shard{i}": values(version + 10 * i)[rows].copy() for i in range(LAYERS)}
+
+    def finish(names: Sequence[str]) -> None:
+        for name in names:
+            if fails and name == "own1" and rank == 2:
+                raise ValueError("the second layer does not fit")
+            wanted = values(version + 10 * int(name[-1]))
+            numpy.testing.assert_array_equal(memory.held.pop(name), wanted)
+        received.extend(names)
+
+    done = finish if worker else None
+    with updates.join(identity, rank, SIZE, timeout=30) as world:
+        sides = (None, layout) if worker else (layout, None)
+        weights = updates.Weights()
+        # One layer has 240 bytes.
+        one = updates.Updates(world, *sides, weights=weights, group_bytes=300)
+        version = 1
+        one.update(lambda: tensors(1), finish=done)
+        version, fails = 2, True
+        text = raised(lambda: one.update(lambda: tensors(2), finish=done))
+        memory.held.clear()
+        if worker:
+            assert weights.torn is not None
+        version, fails = 2, False
+        one.update(lambda: tensors(2), finish=done)
+        one.close()
+    if worker:
+        assert (weights.version, weights.torn) == (2, None)
+        names = [f"own{layer}" for layer in range(LAYERS)]
+        first = names + (names[:1] if rank == 2 else names[:2])
+        assert received == first + names, received
+        assert memory.most == 1, memory.most
+    return [text]
+
+
 class Deadly:
     """A plan whose run kills the process."""
 
@@ -252,7 +339,7 @@ def death(rank: int, identity: str, second: str) -> str:
 
     one.update(lambda: tensors(1))
     if rank == 1:  # all ranks have agreed to begin when the transfer is called
-        setattr(one._reshard, "plan", Deadly())  # noqa: B010
+        one._plans[0] = Deadly()  # type: ignore
     text = raised(lambda: one.update(lambda: tensors(2)))
     if worker:
         torn = raised(worker.weights.require_whole)
@@ -282,15 +369,24 @@ class UpdatesTest(unittest.TestCase):
         texts = play(refusals)
         for other in texts[1:]:
             self.assertEqual(other, texts[0])
-        names, shapes, dtypes, extra, unused, trainers = texts[0]
+        names, shapes, dtypes, extra, unused, trainers, device, cast, limit = texts[0]
         self.assertIn('1 tensors of the engine are at no trainer:\n  "model.biass"', names)
         self.assertIn('1 tensors of the trainers are not the engine\'s:\n  "bias"', names)
         self.assertIn('"w" is float32 [8, 10] at trainer 0, but float32 [6, 10] at rank 2', shapes)
         self.assertIn('"w" is int32 [6, 10] at trainer 0, but float32 [6, 10] at rank 3', dtypes)
+        self.assertIn("those of rank 0 are on cpu, and those of rank 2 on cuda", device)
+        self.assertIn("group_bytes differs between ranks: [0, 1, 2, 3]", limit)
+        self.assertIn("cast is False on rank 0, but not on rank 2", cast)
         self.assertIn("NotFound: 1 tensors of the trainers are not the engine's:", extra)
         self.assertIn('"lm_head"', extra)
         self.assertEqual(unused, "nothing")
         self.assertIn("at trainer 0, but float32 [8, 10] at rank 1 of the trainers", trainers)
+
+    def test_layers_arrive_one_after_another(self) -> None:
+        for rank, texts in enumerate(play(layers)):
+            self.assertIn("the second layer does not fit", texts[0])
+            if rank != 2:
+                self.assertIn("the update to version 2 failed: rank 2", texts[0])
 
     def test_exact_casts_are_made(self) -> None:
         play(casts)

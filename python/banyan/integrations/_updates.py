@@ -11,11 +11,26 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from .. import Cast, Error, Layout, Mismatch, NotFound, Reshard, Tensors, UniqueId, World
+from .. import (
+    Cast,
+    CopyService,
+    Error,
+    Layout,
+    Mismatch,
+    NotFound,
+    ReshardPlan,
+    Tensors,
+    UniqueId,
+    World,
+    dtype_bytes,
+)
 from .._reshard import agree, unmatched
 
 #: Types between which ``Updates`` casts, with their bytes.
@@ -234,6 +249,16 @@ class _Sides:
             raise Mismatch(
                 f"cast is {casts[0]} on rank 0, but not on rank {casts.index(not casts[0])}"
             )
+        limits = [one["group_bytes"] for one in texts]
+        if len(set(limits)) > 1:
+            raise Mismatch(f"group_bytes differs between ranks: {sorted(set(limits))}")
+        kinds = [one["device"] for one in texts]
+        if len(set(kinds)) > 1:
+            other = next(rank for rank, kind in enumerate(kinds) if kind != kinds[0])
+            raise Mismatch(
+                f"tensors of all ranks are on one kind of device, but those of rank 0 are on "
+                f"{kinds[0]}, and those of rank {other} on {kinds[other]}"
+            )
         self._source: dict[str, tuple[int, Meta]] = {}
         self._casts: set[str] = set()
         self._wrong: list[str] = []
@@ -296,13 +321,96 @@ class _Sides:
         return Cast(sorted(self._casts)) if self._casts else None
 
 
+def _groups(found: Sequence[Meta], limit: int) -> list[set[str]]:
+    """Divide tensors into groups of whole layers, of at most ``limit`` bytes if a layer is smaller.
+
+    A layer is the part of a name before its first number, and the number. 0: one group.
+    """
+    layers: dict[str, list[Meta]] = {}
+    for one in found:
+        layers.setdefault("".join(re.findall(r"^\D*\d+", one.name)), []).append(one)
+    groups: list[set[str]] = []
+    filled = 0
+    for layer in layers.values():
+        nbytes = sum(math.prod(one.shape) * dtype_bytes(one.dtype) for one in layer)
+        if not groups or (limit and filled + nbytes > limit):
+            groups.append(set())
+            filled = 0
+        groups[-1].update(one.name for one in layer)
+        filled += nbytes
+    return groups
+
+
+class _Part:
+    """The tensors of a rank that one transfer sends or fills: their layout, and the last set."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.names = [one.name for one in layout.tensors]
+        self._set: Tensors | None = None
+
+    def take(self, tensors: Mapping[str, Any]) -> Tensors:
+        """Return the set of this group's tensors; the one before if it has the same memory."""
+        given = {name: tensors[name] for name in self.names}
+        if self._set is None or not self._set.holds(given):
+            self._set = Tensors(self.layout, given)
+        return self._set
+
+
+def _divide(layout: Layout, groups: Sequence[set[str]]) -> list[Layout]:
+    """Return the layouts of a rank's tensors by the groups of names that they have pieces of."""
+    made = [Layout() for _ in groups]
+    numbers: dict[tuple[int, int], int] = {}  # of group and tensor: the tensor's in the group
+    places: dict[int, list[tuple[int, int]]] = {}  # of a tensor: groups, and its numbers there
+    group_of = {name: group for group, names in enumerate(groups) for name in names}
+    tensors = layout.tensors
+    for piece in layout.pieces:
+        group = group_of[piece.name]
+        if (group, piece.tensor) not in numbers:
+            one = tensors[piece.tensor]
+            number = made[group].add_tensor(one.name, one.dtype, one.shape)
+            numbers[group, piece.tensor] = number
+            places.setdefault(piece.tensor, []).append((group, number))
+        made[group].add_piece(
+            numbers[group, piece.tensor],
+            piece.name,
+            piece.shape,
+            piece.box,
+            local_start=piece.local_start,
+            dim_map=piece.dim_map,
+            persistent_buffer=piece.persistent_buffer,
+            negative_exp=piece.negative_exp,
+            replicas=piece.replicas or None,
+        )
+    for tensor, box, fill in layout.padding:
+        for group, number in places.get(tensor, ()):
+            made[group].add_padding(number, box, fill)
+    for tensor, box in layout.left_alone:
+        for group, number in places.get(tensor, ()):
+            made[group].leave_alone(number, box)
+    return made
+
+
+def _can_divide(layout: Layout | None, groups: Sequence[set[str]]) -> bool:
+    """True if each tensor of a destination gets its pieces from one group."""
+    if layout is None:
+        return True
+    group_of = {name: group for group, names in enumerate(groups) for name in names}
+    found: dict[int, int] = {}
+    for piece in layout.pieces:
+        group = group_of.get(piece.name)
+        if group is None or found.setdefault(piece.tensor, group) != group:
+            return False
+    return len(found) == len(layout)
+
+
 class Updates:
     """Updates of the engines' weights, over one world: planned once, and run for every version.
 
     All calls but ``close`` are collective over the trainers and the engines' workers.
     """
 
-    _reshard: Reshard
+    _service: CopyService
 
     def __init__(
         self,
@@ -313,6 +421,7 @@ class Updates:
         weights: Weights | None = None,
         unused: Iterable[str] = (),
         cast: bool = False,
+        group_bytes: int = 0,
         device: Any = None,
         backend: str | None = None,
         checksums: bool = False,
@@ -324,7 +433,9 @@ class Updates:
         that returns it for the trainers' tensors; None on ranks that do not have the side.
         ``weights``: those of this worker, with their version. ``unused``: names of the trainers'
         tensors that this worker's model does not have, such as one that is tied there. ``cast``:
-        allow rounding to a smaller type; casts to a larger one are always made. ``device``: of this
+        allow rounding to a smaller type; casts to a larger one are always made. ``group_bytes``:
+        move groups of layers one after another, each of at most so many bytes of the whole model,
+        so that workers need buffers for one group alone (0: all at once). ``device``: of this
         rank's tensors. ``timeout``: seconds that a wait may last without progress.
 
         Raises on all ranks, before anything moves: NotFound with the names that one side alone has,
@@ -338,6 +449,7 @@ class Updates:
         self._is_engine = destination is not None
         found = published(world, source)
         into: Layout | None = None
+        groups = _groups(found, group_bytes)
 
         def describe() -> dict[str, Any]:
             nonlocal into
@@ -347,6 +459,9 @@ class Updates:
                 "destination": list(_wanted(into)),
                 "unused": sorted({*unused, *left}),
                 "cast": cast,
+                "group_bytes": group_bytes,
+                "can_divide": len(groups) < 2 or _can_divide(into, groups),
+                "device": "cpu" if device is None else str(device).split(":")[0],
             }
 
         texts = _gather_texts(world, describe)
@@ -355,33 +470,47 @@ class Updates:
         self.engines = [rank for rank, one in enumerate(texts) if one["destination"]]
         sides = _Sides(texts)
 
+        side = into if self._is_engine else source
+        parts: list[Layout | None] = [side]
+        if len(groups) > 1 and all(one["can_divide"] for one in texts):
+            parts = [None] * len(groups) if side is None else list(_divide(side, groups))
+        self._parts = [None if one is None or len(one) == 0 else _Part(one) for one in parts]
+        self._plans: list[ReshardPlan] = []
+
         def plan() -> bytes:
-            self._reshard = Reshard(
-                source,
-                into,
-                world,
-                device=device,
-                backend=backend,
-                require_whole_source=True,
-                skip=sides.unused,
-                transform=sides.transform(),
-                checksums=checksums,
-                progress=False,
-                timeout=timeout,
+            self._service = CopyService(
+                world, backend, device=device, progress=False, timeout=timeout
             )
+            for part in self._parts:
+                layout = None if part is None else part.layout
+                self._plans.append(
+                    ReshardPlan(
+                        None if self._is_engine else layout,
+                        layout if self._is_engine else None,
+                        world,
+                        require_whole_source=True,
+                        skip=sides.unused,
+                        transform=sides.transform(),
+                        checksums=checksums,
+                        timeout=timeout,
+                    )
+                )
             return b""
 
         agree(world, plan)
 
     def _begin(
         self, prepare: Callable[[], Mapping[str, Any]], version: int | None, renew: bool
-    ) -> tuple[Tensors, int, bool]:
+    ) -> tuple[Mapping[str, Any], int, bool]:
         """Take this rank's tensors, and agree on the version. Nothing has moved if it raises."""
-        tensors: Any = None
+        tensors: Mapping[str, Any] = {}
 
         def take() -> bytes:
             nonlocal tensors
-            tensors = self._reshard.set_of(int(self._is_engine), prepare())
+            tensors = prepare()
+            for part in self._parts[: 1 if self._is_engine else None]:
+                if part is not None:
+                    part.take(tensors)
             return json.dumps([version, self.weights.version, renew]).encode()
 
         words = [json.loads(one) for one in agree(self.world, take)]
@@ -399,17 +528,19 @@ class Updates:
         prepare: Callable[[], Mapping[str, Any]],
         *,
         version: int | None = None,
-        finish: Callable[[], object] | None = None,
+        finish: Callable[[Sequence[str]], object] | None = None,
         renew: bool = False,
         stream: Any = None,
     ) -> int:
         """Move one version from the trainers to the engines, and return its number.
 
         ``prepare`` returns this rank's tensors: a trainer's to send, or the memory of a worker that
-        receives, by the names in its layout. ``version``: of the trainers, newer than the engines';
-        None: one more than theirs. ``finish``: what a worker does with received weights before they
-        count as whole. ``renew``: map all memory again, for a rank whose memory at the same
-        addresses is new, such as after a sleep. ``stream``: on a GPU; None: the current one.
+        receives, by the names in its layout. A worker's memory of a group is looked up when its
+        turn comes. ``version``: of the trainers, newer than the engines'; None: one more than
+        theirs. ``finish``: what a worker does with received weights before they count as whole,
+        called with the names of each group. ``renew``: map all memory again, for a rank whose
+        memory at the same addresses is new, such as after a sleep. ``stream``: on a GPU; None: the
+        current one.
 
         If a ``prepare`` raises, all ranks raise, and the engines keep their old weights, whole. If
         anything fails later, all ranks raise, and the weights of every worker are torn until an
@@ -419,16 +550,15 @@ class Updates:
             tensors, version, renewed = self._begin(prepare, version, renew)
         except Error as error:
             raise type(error)(f"no weights were moved: {error}{self._roles(error)}") from error
-        if renewed:
-            self._reshard.plan.release()
         what = f"update to version {version}"
         if self._is_engine:
             self.weights.torn = f"the {what} is active"
         try:
-            source, into = (None, tensors) if self._is_engine else (tensors, None)
-            self._reshard(source, into, stream=stream)
-            self._wait(stream)
-            agree(self.world, lambda: self._finished(finish))
+            for number, plan in enumerate(self._plans):
+                if renewed:
+                    plan.release()
+                self._run(plan, self._parts[number], tensors, stream)
+                agree(self.world, partial(self._between, number, tensors, finish))
         except BaseException as error:
             if self._is_engine:
                 self.weights.torn = f"the {what} failed ({error})"
@@ -438,22 +568,39 @@ class Updates:
         self.weights.version, self.weights.torn = version, None
         return version
 
+    def _run(
+        self, plan: ReshardPlan, part: _Part | None, tensors: Mapping[str, Any], stream: Any
+    ) -> None:
+        held = None if part is None else part.take(tensors)
+        source, into = (None, held) if self._is_engine else (held, None)
+        plan.execute(source, into, self._service, stream=stream)
+        self._wait(stream)
+
+    def _between(
+        self,
+        number: int,
+        tensors: Mapping[str, Any],
+        finish: Callable[[Sequence[str]], object] | None,
+    ) -> bytes:
+        """Finish a group, and take the memory of the next one. May raise on one rank."""
+        part = self._parts[number]
+        if finish is not None and part is not None:
+            finish(part.names)
+        following = self._parts[number + 1] if number + 1 < len(self._parts) else None
+        if following is not None:
+            following.take(tensors)
+        return b""
+
     def _wait(self, stream: Any) -> None:
         """Wait for the transfers that a GPU queued."""
-        if self._reshard.service.device == "cpu":
+        if self._service.device == "cpu":
             return
         import torch
 
         if stream is None:
             stream = torch.cuda.current_stream(torch.device(self._device))
         stream.synchronize()
-        self._reshard.service.check()
-
-    @staticmethod
-    def _finished(finish: Callable[[], object] | None) -> bytes:
-        if finish is not None:
-            finish()
-        return b""
+        self._service.check()
 
     def _roles(self, error: Error) -> str:
         """Say which ranks are which, if the message names a rank."""
@@ -462,8 +609,10 @@ class Updates:
         return f" ({_ranks('trainers', self.trainers)}, {_ranks('workers', self.engines)})"
 
     def close(self) -> None:
-        """Free the plan. Local; the world stays open."""
-        self._reshard.close()
+        """Free the plans. Local; the world stays open."""
+        for plan in self._plans:
+            plan.close()
+        self._service.close()
 
 
 def _ranks(who: str, ranks: Sequence[int]) -> str:

@@ -66,6 +66,16 @@ class Engine:
         made = self.llm.generate(prompts, sampling, use_tqdm=False)
         return tuple(one.outputs[0].token_ids[0] for one in made)
 
+    def ways(self) -> tuple[set[str], set[str]]:
+        """Return the parameters that are received in place, and those received in buffers."""
+
+        def read(worker: Any) -> tuple[set[str], set[str]]:
+            memory = worker.weight_transfer_engine._memory
+            return memory.tensors().keys() - memory.buffered, memory.buffered
+
+        found: Any = self.llm.collective_rpc(read)
+        return set(found[0][0]), set(found[0][1])
+
     def seconds(self) -> Any:
         """Return how long the last update was received and processed, of the slowest worker."""
         found = self.llm.collective_rpc(lambda worker: worker.weight_transfer_engine.seconds)

@@ -78,14 +78,14 @@ class Trainer:
     def client(self, where: Any) -> Any:
         return Client(where)
 
-    def join(self, path: Any, workers: int, **options: Any) -> None:
+    def join(self, path: Any, workers: int, group_bytes: int = 2 << 30) -> None:
         """Join an engine."""
         info = BanyanTrainerInitInfo(
             rank=self.rank,
             world_size=self.count + workers,
             num_trainer_ranks=self.count,
             timeout=60,
-            **options,
+            group_bytes=group_bytes,
         )
         self.engines[path] = WeightTransferTrainerFactory.trainer_init(
             info, client=self.client(path), source=self.source()
@@ -102,7 +102,7 @@ class Trainer:
         self.fill(version)
         engine = self.engines[path]
         if dies:
-            engine._updates._reshard.plan = Deadly()
+            engine._updates._plans[0] = Deadly()
         sent: int = engine.send_weights()
         return sent
 

@@ -130,7 +130,7 @@ class _Worker:
             held = tensors_of(model)
             return {name: held[name] for name in self._names}
 
-        updates.update(tensors, version=handle.version, finish=lambda: post_load_weights(model))
+        updates.update(tensors, version=handle.version, finish=lambda _: post_load_weights(model))
 
 
 _workers: weakref.WeakKeyDictionary[nn.Module, _Worker] = weakref.WeakKeyDictionary()

@@ -9,6 +9,7 @@ neither vLLM nor PyTorch.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -62,5 +63,5 @@ def register() -> None:
     except (ImportError, AttributeError):
         return
     for one, module, name in factories:
-        if "banyan" not in one._registry:
+        with contextlib.suppress(ValueError):  # it is registered
             one.register_engine("banyan", f"{__name__}.{module}", name)

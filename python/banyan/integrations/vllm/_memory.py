@@ -7,7 +7,7 @@ processed as vLLM's layerwise reload does, and copied into the kernel's memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -158,6 +158,7 @@ class Memory:
         #: Tensors of the layout that are received in buffers.
         self.buffered = {whole for names in self._processed.values() for whole in names.values()}
         self._buffers: dict[str, Tensor] = {}
+        self._received: set[str] = set()
 
     def _find(self) -> dict[str, list[_Place]]:
         """Return the places of each tensor of the layout; tied ones have several."""
@@ -233,36 +234,78 @@ class Memory:
             for name, one in before.items():
                 getattr(module, name).data.copy_(one)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the memory that an update fills, by the names of the layout. Local."""
-        for whole in self.buffered - self._buffers.keys():
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Return the memory that an update fills, by the names of the layout. Local.
+
+        The buffer of a tensor is allocated when it is looked up.
+        """
+        self._received.clear()
+        return _Lookup(self._specs, self._tensor)
+
+    def _tensor(self, whole: str) -> Tensor:
+        if whole not in self.buffered:
+            return self._places[whole][0].tensor
+        if whole not in self._buffers:
             self._buffers[whole] = self._empty(whole)
-        return {
-            whole: self._buffers[whole] if whole in self.buffered else places[0].tensor
-            for whole, places in self._places.items()
-        }
+        return self._buffers[whole]
 
     @torch.no_grad()
-    def finish(self) -> None:
-        """Process what the buffers received. Local, under the engine's current configuration."""
-        for whole in self.buffered:
+    def finish(self, received: Sequence[str]) -> None:
+        """Process tensors that were received, and all when the last of them are there.
+
+        Local, under the engine's current configuration.
+        """
+        self._received.update(received)
+        for whole in self.buffered.intersection(received):
             for place in self._places[whole]:
                 if place.module not in self._processed:
                     place.tensor.copy_(self._buffers[whole])
         for module, names in self._processed.items():
-            given = {name: self._buffers[whole] for name, whole in names.items()}
-            saved = _process(module, given, self._device)
-            for tensors in (saved.parameters, saved.buffers):
-                for name, kernel in tensors.items():
-                    made = getattr(module, name, None)
-                    if kernel is not None and made is not None and made is not kernel:
-                        kernel.data.copy_(made)
-            saved.place()
-        attention: list[Any] = [m for m in self._model.modules() if is_deferred_attention_layer(m)]
-        for layer in attention:
-            layer.process_weights_after_loading(self._dtype)
+            wholes = set(names.values())
+            if wholes <= self._received and not wholes.isdisjoint(received):
+                self._finish(module, names)
+        if len(self._received) == len(self._specs):
+            attention: list[Any] = [
+                one for one in self._model.modules() if is_deferred_attention_layer(one)
+            ]
+            for layer in attention:
+                layer.process_weights_after_loading(self._dtype)
         if self._device.type != "cpu":  # the next update allocates them again
-            self._buffers.clear()
+            waiting = {
+                whole
+                for names in self._processed.values()
+                for whole in names.values()
+                if not self._received.issuperset(names.values())
+            }
+            for whole in self._buffers.keys() - waiting:
+                del self._buffers[whole]
+
+    def _finish(self, module: nn.Module, names: Mapping[str, str]) -> None:
+        """Process a module with what its buffers received."""
+        given = {name: self._buffers[whole] for name, whole in names.items()}
+        saved = _process(module, given, self._device)
+        for tensors in (saved.parameters, saved.buffers):
+            for name, kernel in tensors.items():
+                made = getattr(module, name, None)
+                if kernel is not None and made is not None and made is not kernel:
+                    kernel.data.copy_(made)
+        saved.place()
+
+
+class _Lookup(Mapping[str, Tensor]):
+    """Tensors that are made when they are looked up."""
+
+    def __init__(self, names: Collection[str], make: Callable[[str], Tensor]) -> None:
+        self._names, self._make = names, make
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._make(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def _listed(names: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor
 from vllm.distributed.weight_transfer.base import ModuleSource, ParamMeta, WeightSource
 
 from ... import Layout, Unsupported
+from ...torch import local_tensors
 from .. import _updates as updates
 from .._names import Convert, checkpoint_layout
 
@@ -33,24 +34,24 @@ class ShardSource(WeightSource):  # type: ignore[misc]
         if isinstance(state, Layout) != (tensors is not None):
             raise TypeError("give a module or a state dict, or a layout and its tensors")
         self._state, self._tensors = state, tensors
-        self._layout: Layout | None = None
 
-    def part(self, rank: int) -> updates.Part:
-        """Return this rank's layout and tensors. ``rank``: among the trainers."""
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Return this rank's tensors as they are now, by the names of the layout. Local."""
         if isinstance(self._state, Layout):
             tensors = self._tensors() if callable(self._tensors) else self._tensors
             assert tensors is not None
-            return updates.Part(self._state, tensors)
-        state = self._state
-        if not isinstance(state, torch.nn.Module):
-            return updates.state_part(state, rank=rank)
-        part = updates.state_part(_state(state), rank=rank)
-        revert = _reversal(state)
-        if revert is None:
-            return part
-        if self._layout is None:
-            self._layout = checkpoint_layout(part.layout, revert)
-        return updates.Part(self._layout, part.tensors)
+            return tensors
+        return local_tensors(_state(self._state))
+
+    def part(self, rank: int) -> updates.Part:
+        """Return this rank's layout and tensors. ``rank``: among the trainers. Local."""
+        if isinstance(self._state, Layout):
+            return updates.Part(self._state, self.tensors())
+        layout, tensors = updates.state_part(_state(self._state), rank=rank)
+        revert = _reversal(self._state)
+        if revert is not None:
+            layout = checkpoint_layout(layout, revert)
+        return updates.Part(layout, tensors)
 
     def metadata(self) -> list[ParamMeta]:  # a cached_property from vLLM 0.33 on
         """Not offered: the engine "banyan" reads the layout."""
@@ -61,26 +62,42 @@ class ShardSource(WeightSource):  # type: ignore[misc]
         raise NotImplementedError('ShardSource is for the engine "banyan"')
 
 
-def _state(module: torch.nn.Module) -> dict[str, Any]:
-    """Return the state dict of a module, with one name of each tensor, as a checkpoint has it."""
+def _state(state: Any) -> Any:
+    """Return a state dict: of a module with one name of each tensor, as a checkpoint has it."""
+    if not isinstance(state, torch.nn.Module):
+        return state
     named: dict[int, str] = {}
-    state = module.state_dict(keep_vars=True)
-    return {name: one for name, one in state.items() if named.setdefault(id(one), name) == name}
+    held = state.state_dict(keep_vars=True)
+    return {name: one for name, one in held.items() if named.setdefault(id(one), name) == name}
 
 
-def _reversal(module: torch.nn.Module) -> Convert | None:
+def _reversal(state: Any) -> Convert | None:
     """Return the function by which transformers names and divides a model's tensors when it saves.
 
-    None: the module is not of transformers 5.
+    None: it is no model of transformers 5.
     """
     try:
         from transformers import PreTrainedModel
         from transformers.core_model_loading import revert_weight_conversion
     except ImportError:
         return None
-    if not isinstance(module, PreTrainedModel):
+    if not isinstance(state, PreTrainedModel):
         return None
-    return lambda state: revert_weight_conversion(module, state)
+    return lambda given: revert_weight_conversion(state, given)
+
+
+def _shards(source: Any) -> ShardSource | None:
+    """Return a source of shards; None: it has ``iter_local``."""
+    if isinstance(source, ShardSource):
+        return source
+    if type(source) is ModuleSource:
+        return ShardSource(source._module)
+    if hasattr(source, "iter_local"):
+        return None
+    raise Unsupported(
+        f"{type(source).__name__} offers whole tensors alone, which trainers would have to gather: "
+        "use ShardSource, ModuleSource, or a source with iter_local"
+    )
 
 
 def part_of(source: Any, rank: int) -> updates.Part:
@@ -88,13 +105,13 @@ def part_of(source: Any, rank: int) -> updates.Part:
 
     Local, but for what ``iter_local`` does.
     """
-    if isinstance(source, ShardSource):
-        return source.part(rank)
-    if type(source) is ModuleSource:
-        return ShardSource(source._module).part(rank)
-    if hasattr(source, "iter_local"):
-        return updates.sharded_part(source.metadata, dict(source.iter_local()), rank)
-    raise Unsupported(
-        f"{type(source).__name__} offers whole tensors alone, which trainers would have to gather: "
-        "use ShardSource, ModuleSource, or a source with iter_local"
-    )
+    shards = _shards(source)
+    if shards is not None:
+        return shards.part(rank)
+    return updates.sharded_part(source.metadata, dict(source.iter_local()), rank)
+
+
+def tensors_of(source: Any) -> Mapping[str, Tensor]:
+    """Return the tensors of a source on this rank, as they are now."""
+    shards = _shards(source)
+    return shards.tensors() if shards is not None else dict(source.iter_local())

@@ -10,12 +10,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import torch
 import torch.distributed as dist
 from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeightTransferEngine
 
 from ... import UniqueId, World
 from .. import _updates as updates
-from ._source import part_of
+from ._source import part_of, tensors_of
 
 #: Seconds that a failed call of vLLM, and one of the world, wait for each other's error.
 _GRACE = 5.0
@@ -43,6 +44,9 @@ class BanyanTrainerInitInfo(TrainerInitInfo):  # type: ignore[misc]
     """Allow rounding to the type of the engine's parameters, such as float32 to bfloat16."""
     checksums: bool = False
     """Verify every transfer."""
+    group_bytes: int = 2 << 30
+    """Move groups of layers one after another, each of at most so many bytes of the whole model.
+    Layers that vLLM repacks need buffers for one group alone. 0: all at once."""
     node: str | None = None
     """Ranks with equal names share memory; None: those of one boot. The workers' is set by
     BANYAN_NODE."""
@@ -102,6 +106,7 @@ class BanyanTrainerEngine(TrainerWeightTransferEngine[BanyanTrainerInitInfo]):  
                 "join_timeout": init_info.join_timeout,
                 "cast": init_info.cast,
                 "checksums": init_info.checksums,
+                "group_bytes": init_info.group_bytes,
             }
             call = _background(client.init_weight_transfer_engine, payload)
         joining = _background(
@@ -125,6 +130,7 @@ class BanyanTrainerEngine(TrainerWeightTransferEngine[BanyanTrainerInitInfo]):  
                     part.layout,
                     None,
                     cast=init_info.cast,
+                    group_bytes=init_info.group_bytes,
                     device=_device(part),
                     checksums=init_info.checksums,
                 )
@@ -164,11 +170,6 @@ class BanyanTrainerEngine(TrainerWeightTransferEngine[BanyanTrainerInitInfo]):  
         if call is not None:
             call.result(self._timeout)
 
-    @property
-    def version(self) -> int:
-        """Version of the last update that this engine sent; 0: none."""
-        return 0 if self._updates is None else self._updates.weights.version
-
     def send_weights(self, version: int | None = None) -> int:
         """Move this version of the source's shards to the workers, and return its number.
 
@@ -194,9 +195,7 @@ class BanyanTrainerEngine(TrainerWeightTransferEngine[BanyanTrainerInitInfo]):  
             call = _background(self.client.update_weights, {})
         try:
             with self._call(call):
-                sent = self._updates.update(
-                    lambda: part_of(self.source, self._rank).tensors, version=version
-                )
+                sent = self._updates.update(lambda: tensors_of(self.source), version=version)
         except BaseException:
             if self.is_sender and self._stays_active:
                 with contextlib.suppress(Exception):
@@ -237,6 +236,8 @@ def _device(part: updates.Part) -> Any:
         raise ValueError(
             f"the tensors of a trainer are on several devices: {sorted(map(str, devices))}"
         )
+    if not devices and torch.cuda.is_available():  # as the other ranks' tensors
+        return torch.device("cuda", torch.cuda.current_device())
     return next((one for one in devices if one.type != "cpu"), None)
 
 

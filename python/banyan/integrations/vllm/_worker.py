@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -45,6 +45,7 @@ class BanyanInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
     join_timeout: float = 120.0
     cast: bool = False
     checksums: bool = False
+    group_bytes: int = 2 << 30
 
 
 @dataclass
@@ -140,6 +141,7 @@ class BanyanWorkerEngine(WeightTransferEngine[BanyanInitInfo, BanyanUpdateInfo])
             self._learn,
             weights=self.weights,
             cast=init_info.cast,
+            group_bytes=init_info.group_bytes,
             device=None if self.device.type == "cpu" else self.device,
             checksums=init_info.checksums,
         )
@@ -159,26 +161,23 @@ class BanyanWorkerEngine(WeightTransferEngine[BanyanInitInfo, BanyanUpdateInfo])
         """
         assert self._updates is not None and self._memory is not None
         memory = self._memory
-        times: list[float] = []
+        processed = 0.0
 
-        def begin() -> dict[str, torch.Tensor]:
-            tensors = memory.tensors()
-            times.append(time.perf_counter())
-            return tensors
+        def finish(names: Sequence[str]) -> None:
+            nonlocal processed
+            began = time.perf_counter()
+            memory.finish(names)
+            processed += time.perf_counter() - began
 
-        def finish() -> None:
-            times.append(time.perf_counter())
-            memory.finish()
-            times.append(time.perf_counter())
-
+        began = time.perf_counter()
         try:
             version = self._updates.update(
-                begin,
+                memory.tensors,
                 finish=finish,
                 # vLLM's sleep gives parameters other memory at the same addresses.
                 renew=self.device.type != "cpu" and self.model_config.enable_sleep_mode,
             )
-            self.seconds = times[1] - times[0], times[2] - times[1]
+            self.seconds = time.perf_counter() - began - processed, processed
             logger.info(
                 "banyan: version %d: received in %.2f s, processed in %.2f s",
                 version,
