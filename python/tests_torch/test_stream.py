@@ -16,6 +16,7 @@ from streams import (
     Weight,
     gathered,
     generate,
+    is_equal,
     meshes,
     message_of,
     random_weights,
@@ -244,6 +245,28 @@ def selected(rank: int) -> None:
             ), name
 
 
+def views(rank: int) -> None:
+    """Tied, transposed and expanded weights, as a state dict may have them."""
+    base = value("base", torch.float32, (6, 8), 1)
+    wanted = {
+        "embed": base,
+        "head": base,
+        "turned": base.t(),
+        "columns": base[:, 2:5],
+        "wide": base[:, :1].expand(6, 4),
+    }
+    stream = WeightStream(1 << 16, device=DEVICE, timeout=30)
+    connect(stream, 2)
+    for _ in range(2):
+        if rank < 2:
+            asyncio.run(stream.send(wanted.items()))
+            continue
+        found = dict(asyncio.run(take(stream, None)))
+        assert found.keys() == wanted.keys()
+        for name, one in wanted.items():
+            assert is_equal(found[name], one), name
+
+
 def grown(rank: int) -> None:
     """A world is left when ranks join: here trainer 0 and rank 2 first, then all four."""
     weights = random_weights(5, 6, 2, False)
@@ -295,6 +318,9 @@ class TestStream(unittest.TestCase):
 
     def test_receivers_take_parts(self) -> None:
         run(4, selected, backend="gloo")
+
+    def test_views_and_tied_weights_arrive(self) -> None:
+        run(4, views, backend="gloo")
 
     def test_ranks_may_join_later(self) -> None:
         run(4, grown, backend="gloo")
