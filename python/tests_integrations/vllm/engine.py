@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
 import tempfile
@@ -75,6 +76,21 @@ class Engine:
 
         found: Any = self.llm.collective_rpc(read)
         return set(found[0][0]), set(found[0][1])
+
+    def digests(self) -> list[dict[str, str]]:
+        """Return digests of each worker's parameters, as they are in memory."""
+
+        def read(worker: Any) -> dict[str, str]:
+            import torch
+
+            return {
+                name: hashlib.sha256(one.detach().view(torch.uint8).numpy()).hexdigest()
+                for name, one in worker.get_model().named_parameters()
+                if one.numel() > 0
+            }
+
+        found: Any = self.llm.collective_rpc(read)
+        return list(found)
 
     def seconds(self) -> Any:
         """Return how long the last update was received and processed, of the slowest worker."""

