@@ -183,6 +183,13 @@ class EngineTest(unittest.TestCase):
             self.assertEqual(engine.call("generate"), before)
             with self.assertRaisesRegex(RuntimeError, "no trainer has joined"):
                 engine.call("start_weight_update")
+        (self.at / "third").mkdir()
+        with (
+            self.engine("lora", folder, 1, enable_lora=True) as engine,
+            trainers(COUNT, folder, self.at / "third") as training,
+        ):
+            for text in errors(training.each([("join", engine.path, 1)] * COUNT)):
+                self.assertIn("LoRA (enable_lora)", text)
 
 
 def _cases() -> Iterator[tuple[str, int]]:

@@ -105,6 +105,8 @@ class BanyanWorkerEngine(WeightTransferEngine[BanyanInitInfo, BanyanUpdateInfo])
         """Return the layout of this worker's parameters, and the tensors that it does not take."""
         if self.parallel_config.enable_eplb:
             raise Unsupported("vLLM moves experts between workers (enable_eplb)")
+        if self.vllm_config.lora_config is not None:
+            raise Unsupported("vLLM has wrapped its layers for LoRA (enable_lora)")
         checkpoint = {one.name: (getattr(torch, one.dtype), one.shape) for one in found}
         layout = learned_layout(self.vllm_config, checkpoint)
         with set_current_vllm_config(self.vllm_config):
