@@ -155,12 +155,14 @@ def local(state: dict[str, Any]) -> dict[str, torch.Tensor]:
     return banyan.torch.local_tensors(state)
 
 
-class LoadTest(unittest.TestCase):
+class Folder(unittest.TestCase):
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
 
+
+class Groups(Folder):
     def test_fsdp_modules_read_their_shards(self) -> None:
         read = run(3, fsdp, self.folder)
         whole = Path(self.folder, "model.safetensors").stat().st_size
@@ -177,6 +179,10 @@ class LoadTest(unittest.TestCase):
 
     def test_saved_folders_on_another_mesh(self) -> None:
         run(4, resumed, self.folder)
+
+
+class OneProcess(Folder):
+    """After the groups: a process that has opened a GPU's driver cannot fork ranks that use it."""
 
     def test_one_process(self) -> None:
         state = saved(self.folder, torch.bfloat16)
