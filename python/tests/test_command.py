@@ -14,7 +14,7 @@ import banyan
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/python.md").read_text()
 #: Commands that have commands.
-GROUPS = {"algo", "compat", "layout", "plan", "reshard", "rules", "topo"}
+GROUPS = {"algo", "compat", "layout", "plan", "reshard", "rules", "topo", "world"}
 ROWS = re.findall(r"^\| (.*?) \| (.*) \|$", PAGE.partition("| command | Python |")[2], re.MULTILINE)
 
 

@@ -19,6 +19,13 @@ echo "{{\\"gb_per_s\\": $rate, \\"memcpy_gb_per_s\\": 10, \\"share_of_memcpy\\":
 """
 
 
+# Stands for the package's Python, which has no PyTorch.
+PYTHON = """#!/bin/sh
+[ "$1" = -c ] && exit 1
+echo "figures of $1"
+"""
+
+
 def put(path, text):
     path.write_text(text)
     path.chmod(0o755)
@@ -28,6 +35,9 @@ def bench(first_code, direct, verdict=None):
     with tempfile.TemporaryDirectory() as folder:
         programs = pathlib.Path(folder) / "bin"
         programs.mkdir()
+        python = pathlib.Path(folder) / "venv/bin"
+        python.mkdir(parents=True)
+        put(python / "python", PYTHON)
         put(programs / "bench_first", f"#!/bin/sh\necho one figure\nexit {first_code}\n")
         put(programs / "bench_second", "#!/bin/sh\necho another figure\n")
         put(programs / "banyan", BANYAN.format(direct=direct, share=direct / 10))
@@ -48,6 +58,7 @@ def check(done, code, *parts):
 
 
 check(bench(0, 9.5), 0, "direct, ordinary memory, is 1.90 times as fast (goal 1.5): met")
+check(bench(0, 9.5), 0, "figures of bench/load.py", "== network\n")
 check(bench(0, 9.5), 0, "collectives beside Open MPI: not measured, since")
 check(bench(0, 9.5, "fast"), 0, *[f"all-reduce between {ranks} ranks fast\n" for ranks in (2, 4, 8)])
 check(bench(0, 9.5, "slow MISSED"), 1, "between 8 ranks slow",

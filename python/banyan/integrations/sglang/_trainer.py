@@ -66,6 +66,7 @@ class Trainer:
         cast: bool = False,
         timeout: float | None = None,
     ) -> None:
+        """Keep the arguments. Local: the first ``update`` joins the engines."""
         if not workers or min(workers) < 1:
             raise ValueError(f"workers: {list(workers)} is not a number of workers for each engine")
         self.workers = list(workers)
