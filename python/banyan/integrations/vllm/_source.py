@@ -95,8 +95,8 @@ def _shards(source: Any) -> ShardSource | None:
     if hasattr(source, "iter_local"):
         return None
     raise Unsupported(
-        f"{type(source).__name__} offers whole tensors alone, which trainers would have to gather: "
-        "use ShardSource, ModuleSource, or a source with iter_local"
+        f"{type(source).__name__} has no iter_local, so the shards of a rank are unknown: use "
+        "ShardSource, ModuleSource, or a source with iter_local"
     )
 
 
