@@ -172,7 +172,7 @@ static void complain(const play *all, uint64_t number, int rank, const char *wha
     printf("job %" PRIu64 " (%s, %d ranks, %s of rank %d%s, %.1f ms): rank %d %s: %s\n", number,
            kinds[all->kind].name, all->ranks, disturbance_names[all->what], all->victims[0],
            all->early ? " while joining" : "", (double)all->delay_ns / 1e6, rank, what,
-           rank >= 0 ? all->of[rank].message : "");
+           rank >= 0 ? all->of[rank].message : banyan_last_error());
 }
 
 static bool names_a_victim(const play *all, const char *message)

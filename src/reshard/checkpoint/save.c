@@ -221,9 +221,11 @@ static banyan_status save_all(struct save *save, banyan_status options)
     banyan_status status = make_folder(save);
     if (status == BANYAN_OK)
         status = control_agree(save->world, place_file(save));
-    if (status == BANYAN_OK)
+    bool is_placed = status == BANYAN_OK;
+    if (is_placed)
         status = finish_folder(save);
-    if (status != BANYAN_OK)
+    /* Rank 0 may be renaming a folder whose files are all in place: it alone removes them then. */
+    if (status != BANYAN_OK && (!is_placed || save_is_first(save)))
         save_withdraw(save);
     return status;
 }
