@@ -21,11 +21,6 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-static banyan_status ucx_agree(const ucx *of, banyan_status status)
-{
-    return banyan_module_agree(of->world, status);
-}
-
 static banyan_status context_open(ucx *of)
 {
     ucp_config_t *config;
@@ -67,7 +62,7 @@ static banyan_status addresses_exchange(ucx *of)
         queried == UCS_OK ? BANYAN_OK : ucx_failed(of, "ucp_worker_query", queried);
     if (status == BANYAN_OK && !lengths)
         status = banyan_error_set(BANYAN_ERR_NO_MEMORY, "ucx: rank %d is out of memory", of->rank);
-    status = ucx_agree(of, status);
+    status = banyan_module_agree(of->world, status);
     if (status == BANYAN_OK)
         status = banyan_world_allgather(of->world, &mine, sizeof mine, lengths);
     for (int rank = 0; status == BANYAN_OK && rank < of->size; rank++)
@@ -80,7 +75,7 @@ static banyan_status addresses_exchange(ucx *of)
             status = banyan_error_set(BANYAN_ERR_NO_MEMORY,
                                       "ucx: rank %d is out of memory for %d addresses of %zu bytes",
                                       of->rank, of->size, of->address_bytes);
-        status = ucx_agree(of, status);
+        status = banyan_module_agree(of->world, status);
     }
     if (status == BANYAN_OK) {
         memcpy(padded, own.address, own.address_length);
@@ -151,8 +146,6 @@ static banyan_status ucx_create(const banyan_transport_host *host, ucx **made)
     of->peers = peers;
     of->dirty = dirty;
     of->door = -1;
-    for (int i = 0; i < size; i++)
-        peers[i].ucx = of;
     pthread_mutex_init(&of->lock, NULL);
     banyan_status status = context_open(of);
     if (status == BANYAN_OK)
@@ -174,7 +167,7 @@ static banyan_status ucx_open(const banyan_transport_host *host, void **state)
     if (status == BANYAN_OK)
         status = addresses_exchange(of);
     if (status == BANYAN_OK)
-        status = ucx_agree(of, ucx_service_start(of));
+        status = banyan_module_agree(of->world, ucx_service_start(of));
     if (status != BANYAN_OK) {
         if (of)
             ucx_close(of);

@@ -30,7 +30,6 @@ typedef struct ucx_key {
 } ucx_key;
 
 typedef struct ucx_peer {
-    struct ucx *ucx;
     ucp_ep_h endpoint; /* NULL: not connected */
     bool has_failed;
     ucs_status_t failure; /* why it has failed */
