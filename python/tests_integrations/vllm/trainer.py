@@ -65,7 +65,7 @@ class Trainer:
         dist.init_process_group(
             "gloo", store=dist.FileStore(str(store), count), rank=rank, world_size=count
         )
-        self.rank, self.count = rank, count
+        self.rank, self.count, self.folder = rank, count, folder
         self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
         self.model.to(DEVICE)
         mesh = init_device_mesh(DEVICE, (count,))
@@ -117,7 +117,6 @@ class PackedTrainer(Trainer):
 
     def __init__(self, rank: int, count: int, folder: Path, store: Path) -> None:
         super().__init__(rank, count, folder, store)
-        self.folder = folder
         self.tensors: dict[str, torch.Tensor] = {}
         self.load(folder)
 
@@ -169,6 +168,11 @@ class PieceTrainer(Trainer):
 
     def source(self) -> Any:
         return Pieces(self.model)
+
+
+def errors(results: list[Any]) -> list[str]:
+    """Return the errors of ranks as text."""
+    return [str(one) if isinstance(one, Exception) else f"returned {one}" for one in results]
 
 
 class Trainers:

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.utils._python_dispatch import TorchDispatchMode
 from vllm.distributed.weight_transfer.base import ModuleSource, ParamMeta, WeightSource
 
 from ... import Layout, Unsupported
 from ...torch import local_tensors
 from .. import _updates as updates
 from .._names import Convert, checkpoint_layout
+
+try:  # vLLM 0.32
+    from vllm.distributed.weight_transfer.m2n_common import REPLICATE
+    from vllm.distributed.weight_transfer.m2n_source import DTensorModuleSource, M2NWeightSource
+except ImportError:
+    DTensorModuleSource = M2NWeightSource = None
+
+#: Namespaces of operators that communicate.
+_COLLECTIVE = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 
 class ShardSource(WeightSource):  # type: ignore[misc]
@@ -86,32 +100,139 @@ def _reversal(state: Any) -> Convert | None:
     return lambda given: revert_weight_conversion(state, given)
 
 
-def _shards(source: Any) -> ShardSource | None:
-    """Return a source of shards; None: it has ``iter_local``."""
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuses collective operations of torch.distributed."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation, or raise before a collective one begins."""
+        if DTensor in types:  # it runs on the local tensors, and what that needs comes here
+            return NotImplemented
+        if func.namespace in _COLLECTIVE:
+            raise Unsupported(f"it runs the collective operation {func}")
+        return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def _not_gathering() -> Iterator[None]:
+    """Let DTensors stay as they are on this thread when a source asks for whole tensors."""
+    thread, gather = threading.get_ident(), DTensor.full_tensor
+
+    def full_tensor(self: DTensor, *args: Any, **options: Any) -> Tensor:
+        return self if threading.get_ident() == thread else gather(self, *args, **options)
+
+    DTensor.full_tensor = full_tensor  # type: ignore[method-assign]
+    try:
+        with _Watch():  # type: ignore[no-untyped-call]
+            yield
+    finally:
+        DTensor.full_tensor = gather  # type: ignore[method-assign]
+
+
+class _Iterated:
+    """A WeightSource that yields whole tensors: its own names and choice, without its gathering.
+
+    It is iterated while ``full_tensor`` returns the DTensor itself. So it yields DTensors, whose
+    shards are known, and the plain tensors that this rank has whole.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+
+    def _state(self) -> dict[str, Tensor]:
+        try:
+            return self._iterate()
+        except Unsupported as error:
+            raise Unsupported(
+                f"{type(self._source).__name__} cannot be read without gathering: {error}. Pass "
+                "the tensors that each rank has in a ShardSource"
+            ) from None
+
+    def _iterate(self) -> dict[str, Tensor]:
+        metas = {one.name: one for one in self._source.metadata()}
+        held: dict[str, Tensor] = {}
+        versions: dict[str, int] = {}
+        with torch.no_grad(), _not_gathering():
+            for name, one in self._source:
+                if one is None:  # held_names: other ranks have it
+                    continue
+                if name in held or name not in metas:
+                    what = "twice" if name in held else "and its metadata lacks it"
+                    raise Unsupported(f'it yields "{name}" {what}')
+                meta = metas[name]
+                if (tuple(one.shape), one.dtype) != (tuple(meta.shape), meta.dtype):
+                    raise Unsupported(
+                        f'it yields "{name}" as {one.dtype} {list(one.shape)}, but its metadata '
+                        f"says {meta.dtype} {list(meta.shape)}"
+                    )
+                held[name] = one.detach()
+                versions[name] = _version(one)
+        for name, one in held.items():
+            if _version(one) != versions[name]:
+                raise Unsupported(
+                    f'it overwrote "{name}" after it had yielded it (each tensor needs its own '
+                    "memory)"
+                )
+        return held
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        return local_tensors(self._state())
+
+    def part(self, rank: int) -> updates.Part:
+        return updates.state_part(self._state(), rank=rank)
+
+
+def _version(tensor: Tensor) -> int:
+    """Return a number that grows when a tensor is written."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+class _Pieces:
+    """A source whose metadata says which piece of each tensor this rank has."""
+
+    def __init__(self, metadata: Callable[[], Any], local: Callable[[], Any]) -> None:
+        self._metadata, self._local = metadata, local
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        return {name: one for name, one in self._local() if one is not None}
+
+    def part(self, rank: int) -> updates.Part:
+        return updates.sharded_part(self._metadata(), self.tensors(), rank)
+
+
+def _m2n_metadata(source: Any) -> list[SimpleNamespace]:
+    """Return the metadata of an M2NWeightSource in the form of vLLM 0.33."""
+    mesh = source.mesh()
+    return [
+        SimpleNamespace(
+            name=one.name,
+            shape=one.shape,
+            owners=tuple(range(mesh.start_rank, mesh.start_rank + mesh.size)),
+            mesh_shape=mesh.dims,
+            placements=[
+                Replicate() if code == REPLICATE else Shard(code)
+                for code in one.placements or (REPLICATE,) * len(mesh.dims)
+            ],
+        )
+        for one in source.metadata()
+    ]
+
+
+def reader_of(source: Any) -> ShardSource | _Iterated | _Pieces:
+    """Return what reads the part and the tensors of a source on this rank. Nothing is gathered.
+
+    Raises Unsupported, with the class, if it is no source of weights.
+    """
     if isinstance(source, ShardSource):
         return source
-    if type(source) is ModuleSource:
+    if type(source) in (ModuleSource, DTensorModuleSource):
         return ShardSource(source._module)
-    if hasattr(source, "iter_local"):
-        return None
+    if hasattr(source, "iter_local"):  # vLLM 0.33
+        return _Pieces(lambda: source.metadata, source.iter_local)
+    if M2NWeightSource is not None and isinstance(source, M2NWeightSource):
+        return _Pieces(lambda: _m2n_metadata(source), lambda: iter(source))
+    if isinstance(source, WeightSource):
+        return _Iterated(source)
     raise Unsupported(
-        f"{type(source).__name__} has no iter_local, so the shards of a rank are unknown: use "
-        "ShardSource, ModuleSource, or a source with iter_local"
+        f"{type(source).__name__} is no source of weights: use ShardSource, or a WeightSource of "
+        "vLLM"
     )
-
-
-def part_of(source: Any, rank: int) -> updates.Part:
-    """Return the layout and the tensors of a source on this trainer rank.
-
-    Local, but for what ``iter_local`` does.
-    """
-    shards = _shards(source)
-    if shards is not None:
-        return shards.part(rank)
-    return updates.sharded_part(source.metadata, dict(source.iter_local()), rank)
-
-
-def tensors_of(source: Any) -> Mapping[str, Tensor]:
-    """Return the tensors of a source on this rank, as they are now."""
-    shards = _shards(source)
-    return shards.tensors() if shards is not None else dict(source.iter_local())

@@ -16,7 +16,7 @@ from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeight
 
 from ... import UniqueId, World
 from .. import _updates as updates
-from ._source import part_of, tensors_of
+from ._source import reader_of
 
 #: Seconds that a failed call of vLLM, and one of the world, wait for each other's error.
 _GRACE = 5.0
@@ -79,6 +79,7 @@ class BanyanTrainerEngine(TrainerWeightTransferEngine[BanyanTrainerInitInfo]):  
         self.world = world
         self._rank, self._timeout = init_info.rank, init_info.timeout
         self._updates: updates.Updates | None = None
+        self._reader: Any = None
         self._stays_active = False  # vLLM is still in an update that failed
 
     @classmethod
@@ -88,14 +89,15 @@ class BanyanTrainerEngine(TrainerWeightTransferEngine[BanyanTrainerInitInfo]):  
         """Join the workers, and plan. Collective over the trainers.
 
         ``client``: used on rank 0 alone; its ``init_weight_transfer_engine`` lets the workers join.
-        ``source``: a ShardSource, vLLM's ModuleSource, or a source with ``iter_local`` (vLLM 0.33).
-        Nothing moves. The names, shapes and types of trainers and vLLM are compared: all trainers
-        and workers raise if they differ, or if the engine's loader cannot be followed.
+        ``source``: a ShardSource or any WeightSource of vLLM. Of tensors that it would gather, each
+        rank sends its shard; a source that gathers in another way is refused. Nothing moves. The
+        names, shapes and types of trainers and vLLM are compared: all trainers and workers raise if
+        they differ, or if the engine's loader cannot be followed.
         """
         if source is None:
             raise ValueError('the engine "banyan" needs a source')
-        part = part_of(source, init_info.rank)
-        unique_id, text = _unique_id(init_info)
+        reader = reader_of(source)
+        part, device, unique_id, text = _begin(init_info, reader)
         call = None
         if init_info.is_sender:
             payload = {
@@ -123,6 +125,7 @@ class BanyanTrainerEngine(TrainerWeightTransferEngine[BanyanTrainerInitInfo]):  
         world = joining.result()
         world.timeout = init_info.timeout
         engine = cls(world, client=client, source=source, init_info=init_info)
+        engine._reader = reader
         try:
             with engine._call(call):
                 engine._updates = updates.Updates(
@@ -131,7 +134,7 @@ class BanyanTrainerEngine(TrainerWeightTransferEngine[BanyanTrainerInitInfo]):  
                     None,
                     cast=init_info.cast,
                     group_bytes=init_info.group_bytes,
-                    device=_device(part),
+                    device=device,
                     checksums=init_info.checksums,
                 )
                 told = [json.loads(one) for one in world.gather(b"")[init_info.num_trainer_ranks :]]
@@ -195,7 +198,7 @@ class BanyanTrainerEngine(TrainerWeightTransferEngine[BanyanTrainerInitInfo]):  
             call = _background(self.client.update_weights, {})
         try:
             with self._call(call):
-                sent = self._updates.update(lambda: tensors_of(self.source), version=version)
+                sent = self._updates.update(self._reader.tensors, version=version)
         except BaseException:
             if self.is_sender and self._stays_active:
                 with contextlib.suppress(Exception):
@@ -241,18 +244,36 @@ def _device(part: updates.Part) -> Any:
     return next((one for one in devices if one.type != "cpu"), None)
 
 
-def _unique_id(init_info: BanyanTrainerInitInfo) -> tuple[UniqueId | None, str]:
-    """Return the id of the world to join as text, and on the rank that made it the id itself."""
-    if init_info.unique_id is not None:
-        return None, init_info.unique_id
-    made = UniqueId() if init_info.is_sender else None
-    text = [None if made is None else updates.id_text(made)]
-    if init_info.num_trainer_ranks > 1:
-        if not dist.is_initialized() or dist.get_world_size() != init_info.num_trainer_ranks:
-            raise ValueError(
-                f"{init_info.num_trainer_ranks} trainers have no default process group of their "
-                "own: give unique_id"
-            )
-        dist.broadcast_object_list(text, src=0)
-    assert text[0] is not None
-    return made, text[0]
+def _begin(
+    init_info: BanyanTrainerInitInfo, reader: Any
+) -> tuple[updates.Part, Any, UniqueId | None, str]:
+    """Return this rank's part, its device, and the id of the world to join, also as text.
+
+    The rank that made the id keeps it until all have joined. Collective if no id is given: an
+    error of one trainer is raised on all.
+    """
+    made = UniqueId() if init_info.unique_id is None and init_info.is_sender else None
+    count = init_info.num_trainer_ranks
+    is_together = init_info.unique_id is None and count > 1
+    if is_together and (not dist.is_initialized() or dist.get_world_size() != count):
+        raise ValueError(
+            f"{count} trainers have no default process group of their own: give unique_id"
+        )
+    failure: Exception | None = None
+    try:
+        part = reader.part(init_info.rank)
+        device = _device(part)
+    except Exception as error:
+        failure = error
+    text = init_info.unique_id if made is None else updates.id_text(made)
+    if is_together:
+        told: list[Any] = [None] * count
+        dist.all_gather_object(told, (text, failure and f"{type(failure).__name__}: {failure}"))
+        text = told[0][0]
+        failed = next((rank for rank, one in enumerate(told) if one[1]), None)
+        if failed is not None and failure is None:
+            raise RuntimeError(f"trainer {failed} cannot send: {told[failed][1]}")
+    if failure is not None:
+        raise failure
+    assert text is not None
+    return part, device, made, text
