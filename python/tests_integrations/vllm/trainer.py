@@ -66,14 +66,18 @@ class Trainer:
             "gloo", store=dist.FileStore(str(store), count), rank=rank, world_size=count
         )
         self.rank, self.count, self.folder = rank, count, folder
-        self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-        self.model.to(DEVICE)
-        mesh = init_device_mesh(DEVICE, (count,))
-        for layer in self.model.model.layers:
-            fully_shard(layer, mesh=mesh)
-        fully_shard(self.model, mesh=mesh)
+        self.model: Any = self.make()
         register()
         self.engines: dict[Any, Any] = {}
+
+    def make(self) -> Any:
+        model: Any = AutoModelForCausalLM.from_pretrained(self.folder, dtype=torch.bfloat16)
+        model.to(DEVICE)
+        mesh = init_device_mesh(DEVICE, (self.count,))
+        for layer in model.model.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        return model
 
     def client(self, where: Any) -> Any:
         return Client(where)
