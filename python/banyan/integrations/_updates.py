@@ -391,6 +391,11 @@ def _divide(layout: Layout, groups: Sequence[set[str]]) -> list[Layout]:
     return made
 
 
+def without_empty(layout: Layout) -> Layout:
+    """Return a layout without the tensors that have no pieces. Local."""
+    return _divide(layout, [{piece.name for piece in layout.pieces}])[0]
+
+
 def _can_divide(layout: Layout | None, groups: Sequence[set[str]]) -> bool:
     """True if each tensor of a destination gets its pieces from one group."""
     if layout is None:

@@ -101,11 +101,11 @@ class Engine:
         return getattr(self.llm, name)
 
 
-def fresh(folder: Path, tp: int) -> Generated:
+def fresh(folder: Path, tp: int, **options: Any) -> Generated:
     """Return what a new engine generates that loads the folder."""
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "socket"
-        with Process(path, Engine, folder, tp) as engine:
+        with Process(path, Engine, folder, tp, **options) as engine:
             made: Generated = engine.call("generate")
             return made
 

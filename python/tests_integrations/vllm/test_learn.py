@@ -131,13 +131,18 @@ class Learned(unittest.TestCase):
         ]
         self.assertEqual(scales, [((0,), "q_proj"), ((1,), "k_proj"), ((2,), "v_proj")])
 
-    def test_values_that_the_engine_quantizes_are_refused(self) -> None:
+    def test_matrices_that_the_engine_quantizes_are_copied(self) -> None:
         folder = self.model("llama3")
         config = EngineArgs(
             str(folder), skip_tokenizer_init=True, enforce_eager=True, quantization="fp8"
         ).create_engine_config()
-        with self.assertRaisesRegex(banyan.Unsupported, r'"model.layers.0.mlp.down_proj.weight"'):
-            _learn.learn(config, _learn.checkpoint_of(folder))
+        checkpoint = _learn.checkpoint_of(folder)
+        learned = _learn.learn(config, checkpoint, verify=True)
+        self.assertEqual(learned.unused, ())
+        types = {t.name: t.dtype for t in learned.layout.tensors}
+        self.assertEqual(types["model.layers.0.mlp.gate_up_proj.weight"], "bfloat16")
+        plain = _learn.origin(self.config(folder), checkpoint)
+        self.assertNotEqual(_learn.origin(config, checkpoint).file_name, plain.file_name)
 
     def test_families_without_rules(self) -> None:
         for name in FURTHER:

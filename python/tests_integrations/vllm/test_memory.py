@@ -50,6 +50,28 @@ class Derives(Keeps):
         return made
 
 
+class Kernel:
+    """An object of vLLM's that a method holds, and that has what it made of a weight."""
+
+    __module__ = "vllm.model_executor.kernels"
+    made: torch.Tensor | None = None
+
+
+class Delegates(Keeps):
+    """A method whose kernel has all, and which removes the parameter."""
+
+    def __init__(self) -> None:
+        self.kernels = [Kernel()]
+
+    def process_weights_after_loading(self, layer: nn.Module) -> None:
+        self.kernels[0].made = layer.weight.detach() * 5
+        layer.weight = None
+
+    def apply(self, layer: nn.Module, *_: Any, **__: Any) -> torch.Tensor:
+        assert self.kernels[0].made is not None
+        return self.kernels[0].made
+
+
 class Reorders(Keeps):
     """A method that changes the weight in place."""
 
@@ -110,12 +132,14 @@ class MemoryTest(unittest.TestCase):
             "keeps": Keeps(),
             "packs": Packs(),
             "derives": Derives(),
+            "delegates": Delegates(),
             "reorders": Reorders(),
         }
         model = Model(**methods).process()
         addresses = {name: p.data_ptr() for name, p in model.named_parameters()}
         memory = Memory(model, layout_of(*methods), CPU, torch.float32)
-        self.assertEqual(memory.buffered, {"packs.weight", "derives.weight", "reorders.weight"})
+        changed = {"packs", "derives", "delegates", "reorders"}
+        self.assertEqual(memory.buffered, {f"{name}.weight" for name in changed})
         for name in methods:  # trying the layers has changed nothing
             self.assertFalse(bool(model.result(name).any()), name)
         for version in (1, 2):
@@ -129,6 +153,7 @@ class MemoryTest(unittest.TestCase):
                 "keeps": values,
                 "packs": values.t() * 2,
                 "derives": values * 3,
+                "delegates": values * 5,
                 "reorders": values.flip(0),
             }
             for name, one in wanted.items():

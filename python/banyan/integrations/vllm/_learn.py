@@ -14,6 +14,8 @@ from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed import parallel_state
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.layers import rotary_embedding
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+from vllm.model_executor.model_loader.reload.meta import materialize_layer
 from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.utils.torch_utils import set_default_torch_dtype
 
@@ -24,12 +26,16 @@ from .. import _loader
 from .._loader import Checkpoint, Learned
 from .._verify import verify as _verify
 
+#: Parameters that vLLM loads once for each matrix of a fused layer; the last one counts.
+_REPLACED = ("*.weight_shape",)
+
 
 def initialize(vllm_config: VllmConfig, model_config: Any = None) -> Any:
     """Make a model as vLLM does before it loads, in host memory, for this process's rank.
 
     Its parameters are uninitialized memory, which costs nothing until it is written. The model is
-    apart from the engine's own: it registers nothing in ``vllm_config``.
+    apart from the engine's own: it registers nothing in ``vllm_config``. Layers that vLLM quantizes
+    while it loads have the parameters of the checkpoint's form.
     """
     config = copy.copy(vllm_config)
     config.compilation_config = copy.copy(config.compilation_config)
@@ -45,10 +51,31 @@ def initialize(vllm_config: VllmConfig, model_config: Any = None) -> Any:
             set_default_torch_dtype(model_config.dtype),
             torch.device("cpu"),
         ):
-            return initialize_model(config, model_config=model_config)
+            model = initialize_model(config, model_config=model_config)
+            _load_at_once(model)
+            return model
     finally:
         rotary_embedding._ROPE_DICT.clear()
         rotary_embedding._ROPE_DICT.update(ropes)
+
+
+def _load_at_once(model: torch.nn.Module) -> None:
+    """Let the loaders of layers that are quantized online copy, and not wait for the whole layer.
+
+    vLLM makes such layers without memory. Its loaders keep the tensors of a layer until the last
+    one is there, and then quantize.
+    """
+    for layer in model.modules():
+        info = get_layerwise_info(layer)
+        if not info.can_load():
+            continue
+        materialize_layer(layer, info)
+        tensors: list[Any] = [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]
+        for tensor in tensors:
+            loader = getattr(tensor, "weight_loader", None)
+            while loader is not None and loader.__name__ == "online_process_loader":
+                loader = tensor.weight_loader = loader.__wrapped__
+        info.load_numel_total = None  # nothing waits
 
 
 def learn(
@@ -75,7 +102,7 @@ def learn(
     model = initialize(vllm_config, model_config)
     with set_current_vllm_config(vllm_config):
         learned = _loader.learn(
-            model, model.load_weights, checkpoint, holes=holes, replaced=replaced
+            model, model.load_weights, checkpoint, holes=holes, replaced=[*_REPLACED, *replaced]
         )
     if verify:
         model = initialize(vllm_config, model_config)
@@ -95,7 +122,7 @@ def origin(vllm_config: VllmConfig, checkpoint: Checkpoint, model_config: Any = 
     described = {
         "config": config,
         "dtype": str(model_config.dtype),
-        "quantization": str(model_config.quantization),
+        "quantization": [str(model_config.quantization), str(model_config.quantization_config)],
         "stage": [pp.rank_in_group, pp.world_size],
         "experts": [dp.rank_in_group, dp.world_size] if is_expert_parallel else None,
     }

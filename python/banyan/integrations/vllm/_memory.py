@@ -21,13 +21,14 @@ from vllm.model_executor.model_loader.reload.meta import (
 )
 
 from ... import Layout, NotFound, Unsupported
+from .._updates import without_empty
 
 #: Parameters that an error lists.
 _MAX_LISTED = 20
 
 
 class _Place(NamedTuple):
-    """A parameter or buffer of a module."""
+    """A parameter or buffer of a module, which processing may have removed."""
 
     module: nn.Module
     name: str  # in the module
@@ -38,6 +39,26 @@ class _Place(NamedTuple):
         return found.detach()
 
 
+def _owners(module: nn.Module) -> list[Any]:
+    """Return a module, its method, and vLLM's objects that they hold, such as kernels."""
+    found: list[Any] = [module, module.quant_method]
+    for owner in found:
+        for value in vars(owner).values():
+            if isinstance(value, dict):
+                value = list(value.values())
+            for one in value if isinstance(value, list | tuple) else [value]:
+                is_state = type(one).__module__.startswith("vllm.model_executor.")
+                if (
+                    not is_state
+                    or isinstance(one, nn.Module | Tensor)
+                    or not hasattr(one, "__dict__")
+                ):
+                    continue
+                if not any(one is other for other in found):
+                    found.append(one)
+    return found
+
+
 class _Saved:
     """What processing may change of a module, to put it back."""
 
@@ -46,7 +67,7 @@ class _Saved:
         self.parameters = dict(module._parameters)
         self.buffers = dict(module._buffers)
         self.not_persistent = set(module._non_persistent_buffers_set)
-        self._owners = [module, module.quant_method]
+        self._owners = _owners(module)
         self._attributes = [dict(owner.__dict__) for owner in self._owners]
 
     def place(self) -> None:
@@ -77,6 +98,12 @@ class _Saved:
             owner.__dict__.clear()
             owner.__dict__.update(saved)
         self.place()
+
+
+def _is_recorded(module: nn.Module, name: str) -> bool:
+    """True if vLLM's reload can give a module a tensor of this name."""
+    parameters, buffers = get_layerwise_info(module).restore_metadata
+    return name in parameters or name in buffers
 
 
 def _is_same_kind(one: Tensor, other: Tensor) -> bool:
@@ -120,10 +147,19 @@ def _process(module: Any, tensors: Mapping[str, Tensor], device: torch.device) -
     return saved
 
 
-def _require_all(layout: Layout) -> None:
-    """Raise if a learned layout leaves a parameter alone."""
+def _require_all(model: nn.Module, layout: Layout) -> None:
+    """Raise if a learned layout leaves a parameter alone.
+
+    A checkpoint may lack the scales of attention layers. The running model has its own.
+    """
     filled = {piece.tensor for piece in layout.pieces}
-    missing = [one.name for number, one in enumerate(layout.tensors) if number not in filled]
+    names = [one.name for number, one in enumerate(layout.tensors) if number not in filled]
+    modules: dict[str, Any] = dict(model.named_modules())
+    missing = [
+        name
+        for name in names
+        if not is_deferred_attention_layer(modules.get(name.rpartition(".")[0]))
+    ]
     if missing:
         more = f" and {len(missing) - _MAX_LISTED} more" if len(missing) > _MAX_LISTED else ""
         raise NotFound(
@@ -144,7 +180,9 @@ class Memory:
         NotFound with those that nothing fills.
         """
         self._model, self._device, self._dtype = model, device, dtype
-        _require_all(layout)
+        _require_all(model, layout)
+        self.layout = layout = without_empty(layout)
+        """What an update fills."""
         self._specs = {one.name: (one.shape, getattr(torch, one.dtype)) for one in layout.tensors}
         self._places = self._find()
         modules: dict[nn.Module, dict[str, str]] = {}
@@ -163,20 +201,23 @@ class Memory:
     def _find(self) -> dict[str, list[_Place]]:
         """Return the places of each tensor of the layout; tied ones have several."""
         owners: dict[int, list[_Place]] = {}
-        for module in self._model.modules():
+        modules = dict(self._model.named_modules())
+        for module in modules.values():
             for name, tensor in (module._parameters | module._buffers).items():
                 if tensor is not None:
                     owners.setdefault(id(tensor), []).append(_Place(module, name))
         places: dict[str, list[_Place]] = {}
         for whole in self._specs:
             path, _, name = whole.rpartition(".")
-            try:
-                module = self._model.get_submodule(path)
-                places[whole] = owners[id(getattr(module, name))]
-            except (AttributeError, KeyError):
+            module = modules.get(path)
+            held = owners.get(id(getattr(module, name, None)))
+            if held is None and module is not None and _is_recorded(module, name):
+                held = [_Place(module, name)]  # processing has removed it
+            if held is None or module is None:
                 raise Unsupported(
                     f'the loader fills "{whole}", which the running model does not have'
-                ) from None
+                )
+            places[whole] = held
             if is_deferred_attention_layer(module):
                 raise Unsupported(f'"{whole}" is of an attention layer, which processes it')
         return places
@@ -190,9 +231,10 @@ class Memory:
 
         Processing is tried with other memory, and undone.
         """
-        live = {name: getattr(module, name).detach() for name in names}
+        held = {name: getattr(module, name, None) for name in names}
+        live = {name: one.detach() for name, one in held.items() if isinstance(one, Tensor)}
         given = {name: self._empty(whole) for name, whole in names.items()}
-        is_loaded = all(_is_same_kind(live[name], given[name]) for name in names)
+        is_loaded = all(name in live and _is_same_kind(live[name], given[name]) for name in names)
         if not isinstance(getattr(module, "quant_method", None), QuantizeMethodBase):
             if not is_loaded:
                 raise Unsupported(
@@ -202,8 +244,7 @@ class Memory:
         for one in given.values():
             one.copy_(torch.rand(one.shape, device=self._device) + 0.5)
         copies = {name: one.clone() for name, one in given.items()}
-        recorded = get_layerwise_info(module).restore_metadata
-        stays = {name for name in names if name not in recorded[0] and name not in recorded[1]}
+        stays = {name for name in names if not _is_recorded(module, name)}
         before = {name: live[name].clone() for name in stays}
         saved = _Saved(module)
         try:

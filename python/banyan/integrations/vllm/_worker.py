@@ -111,6 +111,7 @@ class BanyanWorkerEngine(WeightTransferEngine[BanyanInitInfo, BanyanUpdateInfo])
         layout = learned_layout(self.vllm_config, checkpoint)
         with set_current_vllm_config(self.vllm_config):
             self._memory = Memory(self.model, layout, self.device, self.model_config.dtype)
+        layout = self._memory.layout
         return layout, checkpoint.keys() - {piece.name for piece in layout.pieces}
 
     def init_transfer_engine(self, init_info: BanyanInitInfo) -> None:
