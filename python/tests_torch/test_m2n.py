@@ -230,10 +230,15 @@ def refused(rank: int) -> None:
         (-1, {"dst_placements": [Partial()]}, "only Shard and Replicate are possible"),
         (0, {"src_placements": [Shard(2)]}, r"Shard\(dim=2\), but the tensor has 2 dimensions"),
         (-1, {"src_mesh": [[0, 1]]}, "src_placements has 1 entries for a mesh of 2 axes"),
-        (0, {"src_local_shape": [3, 4]}, r"src_local_shape is \[3, 4\], but src has the shape"),
-        (0, {"src_dtype": "int8"}, "src_dtype is int8, but src has torch.float32"),
-        (1, {"handle": 3}, "Banyan has no handles"),
-        (1, {"src": 12345}, "src: a tensor, .* is needed, not int"),
+        (
+            0,
+            {"src_local_shape": [3, 4]},
+            r"src: \[3, 4\] of torch.float32 are given",
+        ),
+        (0, {"src_dtype": "int8"}, r"src: \[4, 4\] of torch.int8 are given"),
+        (1, {"handle": 3}, "handle must be .*Handle or None, not int"),
+        (1, {"src": 12345}, "src_local_shape is required for raw pointer buffers"),
+        (1, {"src": [[1.0]]}, "src: a tensor, .* is needed, not list"),
     ]
     for where, change, message in cases:
         given = good | (change if where in (-1, rank) else {})

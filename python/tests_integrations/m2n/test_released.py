@@ -14,6 +14,7 @@ import os
 import random
 import sys
 import unittest
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -123,7 +124,7 @@ class Group:
 
 def nemo(rank: int, start: int) -> None:
     """NeMo-RL's function: its own broadcasts, ours behind its import, and ours in its place."""
-    sys.modules["nccl.m2n"] = m2n
+    m2n.install()
     os.environ.pop("NRL_XFERDTENSOR_PYTHON", None)
     import nemo_rl.weight_sync.xferdtensor as theirs
 
@@ -162,7 +163,7 @@ def nemo(rank: int, start: int) -> None:
 
 class ReleasedTest(unittest.TestCase):
     def test_the_arguments_are_those_of_the_release(self) -> None:
-        for name in ("reshard", "xdtensor_reshard"):
+        for name in ("reshard", "reshard_with_window", "xdtensor_reshard", "init", "finalize"):
             theirs = inspect.signature(getattr(released, name)).parameters
             ours = inspect.signature(getattr(m2n, name)).parameters
             self.assertEqual([key for key in ours if key in theirs], list(theirs), name)
@@ -170,8 +171,127 @@ class ReleasedTest(unittest.TestCase):
                 self.assertEqual(ours[key].kind, one.kind, key)
                 if key != "comm":  # here with a default
                     self.assertEqual(ours[key].default, one.default, key)
-        for name in ("group", "group_start", "group_end", "group_abort", "Mesh", "Shard"):
-            self.assertTrue(hasattr(released, name) and hasattr(m2n, name), name)
+
+    def test_every_public_name_is_here_and_on_the_page(self) -> None:
+        page = (Path(__file__).resolve().parents[3] / "docs/m2n.md").read_text()
+        for name in released.__all__:
+            self.assertTrue(hasattr(m2n, name) and name in m2n.__all__, name)
+            self.assertRegex(page, rf"`{name}`")
+        self.assertEqual(m2n.MESH_NDIMS, released.MESH_NDIMS)
+        self.assertGreaterEqual(m2n.MAX_TENSOR_DIMS, released.MAX_TENSOR_DIMS)
+
+    def test_classes_have_the_members_of_the_release(self) -> None:
+        count = 0
+        for name in ("Config", "DistTensor", "Handle", "Mesh", "NcclReshardError"):
+            theirs, ours = getattr(released, name), getattr(m2n, name)
+            for member in dir(theirs):
+                if member.startswith("_") and member not in ("__init__", "__enter__", "__exit__"):
+                    continue
+                self.assertTrue(hasattr(ours, member), f"{name}.{member}")
+                if not callable(getattr(theirs, member)) or name == "NcclReshardError":
+                    continue
+                one, other = (
+                    inspect.signature(getattr(kind, member)).parameters.values()
+                    for kind in (theirs, ours)
+                )
+                if member != "__exit__":  # names of what the interpreter passes
+                    self.assertEqual(
+                        [(p.name, p.kind, p.default) for p in one],
+                        [(p.name, p.kind, p.default) for p in other],
+                        f"{name}.{member}",
+                    )
+                    count += 1
+        self.assertGreater(count, 12)
+        for kind in ("NcclReshardError", "FunctionNotFoundError"):
+            self.assertTrue(issubclass(getattr(m2n, kind), Exception))
+        self.assertTrue(issubclass(m2n.FunctionNotFoundError, RuntimeError))
+        error, other = m2n.NcclReshardError(4, "why"), released.NcclReshardError(4, "why")
+        self.assertEqual(str(error), str(other))
+        self.assertEqual((error.status, error.detail), (other.status, other.detail))
+
+    def test_descriptors_are_those_of_the_release(self) -> None:
+        draw = random.Random(seed())
+        names = ("data_ptr", "local_shape", "ndims", "placements", "is_participating")
+        types = ("int8", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+        for number in range(300):
+            ndim, axes = draw.randint(1, 3), draw.randint(1, 2)
+            shape = [draw.choice((1, 2, 3)) for _ in range(ndim)]
+            extents, first = [draw.randint(1, 4) for _ in range(axes)], draw.randrange(5)
+            codes = [draw.randrange(-1, ndim) for _ in range(axes)]
+            dtype: Any = draw.choice(types)
+            buffer: Any = draw.choice((None, 4096, torch.zeros(shape, dtype=getattr(torch, dtype))))
+            if number % 3 == 0:
+                dtype = getattr(torch, dtype)
+            given = (None, None) if isinstance(buffer, torch.Tensor) else (shape, dtype)
+            one, other = (
+                kind.DistTensor(
+                    buffer,
+                    *given,
+                    mesh=kind.Mesh(extents, first),
+                    placements=[kind.Replicate() if c < 0 else kind.Shard(c) for c in codes],
+                )
+                for kind in (released, m2n)
+            )
+            for name in names:
+                self.assertEqual(getattr(one, name), getattr(other, name), name)
+            self.assertIs(other.buffer, buffer)
+            self.assertEqual((int(one.dtype), one.dtype.name), (int(other.dtype), other.dtype.name))
+            self.assertEqual(repr(one), repr(other))
+            self.assertEqual(repr(one.mesh), repr(other.mesh))
+            self.assertEqual(one.mesh.size, other.mesh.size)
+
+    def test_wrong_arguments_raise_as_in_the_release(self) -> None:
+        def end(kind: Any, shape: Any, dtype: Any = "int8", **changes: Any) -> Any:
+            given = {"buffer": None, "mesh": kind.Mesh((2,)), "placements": [0]} | changes
+            return kind.DistTensor(local_shape=shape, dtype=dtype, **given)
+
+        cases: list[tuple[Any, bool]] = [  # and whether the messages are equal
+            (lambda kind: kind.Mesh(()), False),
+            (lambda kind: kind.Mesh((0,)), True),
+            (lambda kind: kind.Mesh((2,), -1), True),
+            (lambda kind: kind.Mesh.from_device_mesh(3), True),
+            (lambda kind: kind.Mesh.from_ranks([]), False),
+            (lambda kind: kind.Config(0), True),
+            (lambda kind: kind.Config(max_cta=4), True),
+            (lambda kind: kind.Handle.create(3), False),
+            (lambda kind: kind.finalize(3), False),
+            (lambda kind: kind.Handle(0), True),
+            (lambda kind: kind.Handle(0).ptr, True),
+            (lambda kind: kind.Handle(0).__enter__(), True),
+            (lambda kind: end(kind, None), True),
+            (lambda kind: end(kind, (1,), None), True),
+            (lambda kind: end(kind, (1,), "no type"), True),
+            (lambda kind: end(kind, (-1,)), True),
+            (lambda kind: end(kind, ()), False),
+            (lambda kind: end(kind, (1,), mesh=3), False),
+            (lambda kind: end(kind, (1,), placements=[-1]), False),
+            (
+                lambda kind: kind.DistTensor(
+                    -1, (1,), "int8", mesh=kind.Mesh((2,)), placements=[0]
+                ),
+                True,
+            ),
+            (lambda kind: kind.reshard_with_window(None, None, None, None), True),
+        ]
+        for number, (case, equal) in enumerate(cases):
+            found = []
+            for kind in (released, m2n):
+                try:
+                    found.append((None, repr(case(kind))))
+                except Exception as error:
+                    found.append((error, str(error)))
+            (one, text), (other, ours) = found
+            where = f"case {number}: {one!r} and {other!r}"
+            self.assertEqual(one is None, other is None, where)
+            if type(one).__name__ == "NcclInvalid":  # of nccl.core
+                self.assertIsInstance(other, banyan.Invalid, where)
+            elif one is not None:
+                self.assertIsInstance(other, type(one), where)
+            if equal:
+                self.assertEqual(text, ours, where)
+        for binding in (m2n.Mesh((2,)).to_binding, m2n.Config().to_binding):
+            with self.assertRaisesRegex(m2n.FunctionNotFoundError, "without libnccl_m2n.so"):
+                binding()
 
     def test_meshes_are_those_of_the_release(self) -> None:
         for dims, first in itertools.product([(4,), (2, 3)], (0, 5)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import math
@@ -11,32 +12,82 @@ from typing import Any, NamedTuple
 import torch
 
 from ... import Unsupported
+from ._errors import no_binding
 
 #: Bytes of a digest.
 DIGEST_BYTES = 8
 
 
+#: Entries that ``Mesh.dims`` has at least; missing ones are 1.
+MESH_NDIMS = 2
+
+
+@dataclasses.dataclass(frozen=True)
 class Mesh:
-    """The ranks ``start_rank``, ``start_rank + 1``, … as a grid of ``dims``, row by row."""
+    """Ranks as a grid, row by row: from ``start_rank`` on, or those of ``from_ranks``.
+
+    ``ndims`` is the number of axes. ``dims`` has the extents, and ones up to MESH_NDIMS entries.
+    """
+
+    dims: tuple[int, ...]
+    start_rank: int = 0
+    ndims: int = MESH_NDIMS
+    _listed: tuple[int, ...] | None = dataclasses.field(default=None, repr=False)
 
     def __init__(self, dims: Sequence[int], start_rank: int = 0) -> None:
         """Make a mesh of any number of axes."""
-        if not dims or min(dims) < 1 or start_rank < 0:
-            raise ValueError(f"a mesh of {tuple(dims)} from rank {start_rank} is not possible")
-        count = math.prod(dims)
-        self.mesh = torch.arange(start_rank, start_rank + count, device="cpu").reshape(*dims)
-        """Ranks, as a tensor."""
+        extents, start_rank = tuple(int(one) for one in dims), int(start_rank)
+        if not extents:
+            raise ValueError("mesh dims must not be empty")
+        if min(extents) <= 0:
+            raise ValueError(f"mesh dims must be positive, got {extents}")
+        if start_rank < 0:
+            raise ValueError(f"mesh start_rank must be non-negative, got {start_rank}")
+        padded = extents + (1,) * (MESH_NDIMS - len(extents))
+        for name, value in (("dims", padded), ("start_rank", start_rank), ("ndims", len(extents))):
+            object.__setattr__(self, name, value)
 
     @classmethod
     def from_ranks(cls, ranks: Any) -> Mesh:
         """Make a mesh of a nested list or a tensor of any ranks."""
-        made = cls((1,))
-        made.mesh = torch.as_tensor(ranks, device="cpu")
+        grid = _grid(ranks, "ranks")
+        listed = tuple(grid.flatten().tolist())
+        made = cls(tuple(grid.shape), min(listed))
+        if listed != made.ranks:
+            object.__setattr__(made, "_listed", listed)
         return made
+
+    @classmethod
+    def from_device_mesh(cls, device_mesh: Any) -> Mesh:
+        """Make a mesh of a DeviceMesh, or of another object with ``.mesh``."""
+        if getattr(device_mesh, "mesh", None) is None:
+            raise TypeError("DeviceMesh object must expose public .mesh rank grid")
+        return cls.from_ranks(device_mesh.mesh)
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return math.prod(self.dims)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks, row by row."""
+        if self._listed is not None:
+            return self._listed
+        return tuple(range(self.start_rank, self.start_rank + self.size))
+
+    @property
+    def mesh(self) -> torch.Tensor:
+        """Ranks, as a tensor with ``ndims`` dimensions."""
+        return torch.tensor(self.ranks, device="cpu").reshape(self.dims[: self.ndims])
+
+    def to_binding(self) -> None:
+        """Raise FunctionNotFoundError: libnccl_m2n.so has its structs, and Banyan has none."""
+        raise no_binding("Mesh.to_binding")
 
 
 class Side(NamedTuple):
-    """How one side divides a tensor."""
+    """How one side divides a tensor. Axes of one rank are left out."""
 
     extents: tuple[int, ...]  # of the mesh
     ranks: tuple[int, ...]  # row by row
@@ -73,28 +124,36 @@ def digest(value: object) -> bytes:
     return hashlib.blake2b(repr(value).encode(), digest_size=DIGEST_BYTES).digest()
 
 
-def _grid(mesh: Any, what: str) -> torch.Tensor:
-    """Return the ranks of a mesh as a tensor."""
-    if mesh is None:
-        raise ValueError(f"{what}_mesh is needed on every rank")
-    if hasattr(mesh, "start_rank"):  # nccl.m2n.Mesh
-        return Mesh(mesh.dims, mesh.start_rank).mesh
-    ranks = getattr(mesh, "mesh", None)
-    if ranks is None:
-        ranks = getattr(mesh, "_mesh", mesh)
+def _grid(ranks: Any, what: str) -> torch.Tensor:
+    """Return a nested list of ranks as a tensor."""
     try:
         grid = torch.as_tensor(ranks, dtype=torch.int64, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(
-            f"{what}_mesh: a mesh, or a nested list of ranks with rows of equal length is needed: "
+            f"{what}: a mesh, or a nested list of ranks with rows of equal length is needed: "
             f"{error}"
         ) from None
     if grid.dim() == 0 or grid.numel() == 0:
-        raise ValueError(f"{what}_mesh has no ranks")
+        raise ValueError(f"{what} has no ranks")
     return grid
 
 
-def _dim(placement: Any, ndim: int, what: str) -> int:
+def _extents_and_ranks(mesh: Any, what: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the extents of a mesh, and its ranks row by row."""
+    if mesh is None:
+        raise ValueError(f"{what} is needed on every rank")
+    if not isinstance(mesh, Mesh) and hasattr(mesh, "start_rank"):  # nccl.m2n.Mesh
+        mesh = Mesh(mesh.dims[: mesh.ndims], mesh.start_rank)
+    if isinstance(mesh, Mesh):
+        return mesh.dims[: mesh.ndims], mesh.ranks
+    ranks = getattr(mesh, "mesh", None)
+    if ranks is None:
+        ranks = getattr(mesh, "_mesh", mesh)
+    grid = _grid(ranks, what)
+    return tuple(grid.shape), tuple(grid.flatten().tolist())
+
+
+def placement_dim(placement: Any, ndim: int, what: str) -> int:
     """Return the dimension that a placement divides, or -1."""
     name = type(placement).__name__
     if isinstance(placement, int) and not isinstance(placement, bool):
@@ -105,31 +164,30 @@ def _dim(placement: Any, ndim: int, what: str) -> int:
         dim, given = int(placement.dim), True
         dim += ndim if dim < 0 else 0
     else:
-        raise Unsupported(
-            f"{what}_placements has {placement!r}: only Shard and Replicate are possible"
-        )
+        raise Unsupported(f"{what} has {placement!r}: only Shard and Replicate are possible")
     if not given or not 0 <= dim < ndim:
-        raise ValueError(
-            f"{what}_placements has {placement!r}, but the tensor has {ndim} dimensions"
-        )
+        raise ValueError(f"{what} has {placement!r}, but the tensor has {ndim} dimensions")
     return dim
 
 
 def read_side(mesh: Any, placements: Any, ndim: int | None, what: str) -> Side:
     """Read a mesh with its placements. ``ndim`` None: the tensor is unknown on this rank."""
-    grid = _grid(mesh, what)
-    ranks = tuple(grid.flatten().tolist())
+    extents, ranks = _extents_and_ranks(mesh, f"{what}_mesh")
     if len(set(ranks)) < len(ranks):
         raise ValueError(f"{what}_mesh has a rank twice: {list(ranks)}")
-    if placements is None or isinstance(placements, (str, bytes)):
+    if not isinstance(placements, Sequence) or isinstance(placements, (str, bytes)):
         raise ValueError(
             f"{what}_placements is needed on every rank: one for each axis of the mesh"
         )
-    # A flat list of ranks may have a second placement, for an axis of one rank.
-    extents = tuple(grid.shape) + (1,) * (len(placements) - grid.dim())
-    if len(placements) != len(extents):
-        raise ValueError(
-            f"{what}_placements has {len(placements)} entries for a mesh of {grid.dim()} axes"
-        )
     most = ndim if ndim is not None else 1 << 30
-    return Side(extents, ranks, tuple(_dim(one, most, what) for one in placements))
+    dims = tuple(placement_dim(one, most, f"{what}_placements") for one in placements)
+    # Axes of one rank may lack a placement, and a placement may lack its axis of one rank.
+    missing = len(extents) - len(dims)
+    if missing > 0 and set(extents[len(dims) :]) == {1}:
+        dims += (-1,) * missing
+    elif missing > 0:
+        raise ValueError(
+            f"{what}_placements has {len(dims)} entries for a mesh of {len(extents)} axes"
+        )
+    axes = [axis for axis, count in enumerate(extents) if count > 1]
+    return Side(tuple(extents[i] for i in axes), ranks, tuple(dims[i] for i in axes))
