@@ -19,7 +19,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from banyan.integrations import _layout_cache as cache
 from banyan.integrations._loader import Learned, learn
-from banyan.integrations._verify import random_tensor, verify
+from banyan.integrations._verify import Values, available_bytes, needed_bytes, verify
 
 BF16, F32 = torch.bfloat16, torch.float32
 Pairs = Iterable[tuple[str, torch.Tensor]]
@@ -129,11 +129,11 @@ class Learning(unittest.TestCase):
     def test_random_values_land_where_the_layout_says(self) -> None:
         _, learned = self.learn(on_meta(Model()))
         model = Model()
-        verify(model, model.load, CHECKPOINT, learned)
+        verify(model, model.load, CHECKPOINT, learned.layout)
 
     def test_a_reshard_gives_the_bytes_of_the_loader(self) -> None:
         _, learned = self.learn(on_meta(Model()))
-        values = {n: random_tensor(n, *t) for n, t in CHECKPOINT.items()}
+        values = dict(Values(CHECKPOINT).pairs())
         source = banyan.Layout()
         for name, (dtype, shape) in CHECKPOINT.items():
             source.add_piece(source.add_tensor(name, dtype, shape), name, shape)
@@ -164,18 +164,36 @@ class Learning(unittest.TestCase):
             model.load((swapped.get(n, n), t) for n, t in pairs)
 
         with self.assertRaisesRegex(banyan.Corrupt, '"experts" .* does not hold "expert0.gate"'):
-            verify(model, other, CHECKPOINT, learned)
+            verify(model, other, CHECKPOINT, learned.layout)
 
         def further(pairs: Pairs) -> None:
             model.load(pairs)
             model.cache.add_(1)
 
         with self.assertRaisesRegex(banyan.Corrupt, '"cache" changed, and the layout lacks it'):
-            verify(model, further, CHECKPOINT, learned)
+            verify(model, further, CHECKPOINT, learned.layout)
         del model.qkv
         lacking = {n: t for n, t in CHECKPOINT.items() if n not in "qkv"}
         with self.assertRaisesRegex(banyan.Corrupt, '"qkv" is in the layout, and not in the model'):
-            verify(model, model.load, lacking, learned)
+            verify(model, model.load, lacking, learned.layout)
+
+    def test_random_values_differ_between_tensors_and_stay(self) -> None:
+        checkpoint = {f"w{n}": (BF16, (3, 5)) for n in range(200)} | {"c": (F32, (7,))}
+        values = Values(checkpoint)
+        before = {name: values[name].clone() for name in checkpoint}
+        self.assertTrue(all(bool(one.isfinite().all()) for one in before.values()))
+        self.assertEqual(len({str(one.tolist()) for one in before.values()}), 201)
+        for _, one in values.pairs():  # a loader that writes to what it is given
+            one.mul_(2)
+        for name, one in before.items():
+            self.assertTrue(torch.equal(values[name], one), name)
+        layout = banyan.Layout()
+        layout.add_tensor("w", BF16, (100, 3))
+        few = {"big": (BF16, (1 << 20, 4)), "small": (BF16, (3,)), "c": (F32, (7,))}
+        held = Values(few)._memory.values()
+        wanted = 600 + sum(one.nbytes for one in held)
+        self.assertEqual(needed_bytes(layout, few), wanted)
+        self.assertGreater(available_bytes(), 1 << 20)
 
     def test_a_parameter_that_the_loader_makes(self) -> None:
         def make() -> Any:
@@ -195,7 +213,7 @@ class Learning(unittest.TestCase):
         first, second = make(), make()
         learned = learn(first, first.load, checkpoint)
         self.assertEqual([t.name for t in learned.layout.tensors], ["w", "bias"])
-        verify(second, second.load, checkpoint, learned)
+        verify(second, second.load, checkpoint, learned.layout)
 
 
 class Following(unittest.TestCase):
@@ -224,7 +242,7 @@ class Following(unittest.TestCase):
         model, other = make(), make()
         learned = learn(model, run(model), checkpoint)
         self.assertEqual(len(learned.layout.pieces), pieces)
-        verify(other, run(other), checkpoint, learned)
+        verify(other, run(other), checkpoint, learned.layout)
 
     def test_repeated_heads(self) -> None:
         self.check(
@@ -275,7 +293,7 @@ class Following(unittest.TestCase):
         model, other = make(), make()
         learned = learn(model, run(model), checkpoint)
         self.assertEqual([t.name for t in learned.layout.tensors], ["first", "second"])
-        verify(other, run(other), checkpoint, learned)
+        verify(other, run(other), checkpoint, learned.layout)
         model.third = torch.nn.Parameter(model.second.data[2:])
         with self.assertRaisesRegex(
             banyan.Unsupported, 'parameters "second" and "third" share a part of their memory'
@@ -481,7 +499,7 @@ class Kept(unittest.TestCase):
     def test_a_rank_learns_once(self) -> None:
         learned = mock.Mock(return_value=self.layout)
         for _ in range(2):
-            found = cache.find(self.ORIGIN, 1, learned)
+            found = cache.find(self.ORIGIN, 1, learned, lambda layout: False)
             self.assertEqual([p.name for p in found.pieces], ["a"])
         learned.assert_called_once()
         (path,) = self.folder.iterdir()
@@ -489,15 +507,40 @@ class Kept(unittest.TestCase):
 
     def test_the_file_of_all_ranks_comes_first(self) -> None:
         path = self.folder / "toy-1.2-linear-tp2-0f0f0f0f0f0f0f0f.json"
-        cache.save(path, self.ORIGIN, {0: self.layout, 1: self.layout})
+        both = {rank: (self.ORIGIN, self.layout) for rank in range(2)}
+        cache.save(path, both, is_verified=True)
+        never = mock.Mock(side_effect=AssertionError("learned"))
         for rank in range(2):
-            cache.find(self.ORIGIN, rank, mock.Mock(side_effect=AssertionError("learned")))
+            cache.find(self.ORIGIN, rank, never, never)
         with self.assertRaisesRegex(banyan.NotFound, f"{path} has no rank 2"):
-            cache.find(self.ORIGIN, 2, lambda: self.layout)
+            cache.find(self.ORIGIN, 2, never, never)
+
+    def test_a_layout_is_verified_once(self) -> None:
+        path = self.folder / "toy-1.2-linear-tp2-0f0f0f0f0f0f0f0f.json"
+        cache.save(path, {0: (self.ORIGIN, self.layout)}, is_verified=False)
+        never = mock.Mock(side_effect=AssertionError("called"))
+        verify = mock.Mock(side_effect=[False, banyan.Corrupt("wrong"), True])
+        cache.find(self.ORIGIN, 0, never, verify)
+        self.assertEqual(list(self.folder.iterdir()), [path])  # it is there, unverified
+        with self.assertRaisesRegex(banyan.Corrupt, "wrong"):
+            cache.find(self.ORIGIN, 0, never, verify)
+        for _ in range(2):  # then it is verified, and kept as that
+            found = cache.find(self.ORIGIN, 0, never, verify)
+            self.assertEqual([p.name for p in found.pieces], ["a"])
+        self.assertEqual(verify.call_count, 3)
+        with self.assertRaisesRegex(banyan.Corrupt, "wrong"):  # a wrong one is not kept
+            verify = mock.Mock(side_effect=banyan.Corrupt("wrong"))
+            cache.find(
+                dataclasses.replace(self.ORIGIN, config_digest="2d" * 32), 0, self.learn, verify
+            )
+        self.assertEqual(len(list(self.folder.iterdir())), 2)
+
+    def learn(self) -> banyan.Layout:
+        return self.layout
 
     def test_another_origin_is_refused_with_both(self) -> None:
         path = self.folder / "learned.json"
-        cache.save(path, self.ORIGIN, {0: self.layout})
+        cache.save(path, {0: (self.ORIGIN, self.layout)}, is_verified=True)
         for name, other in (
             ("engine_release", "1.3"),
             ("model_type", "bilinear"),
@@ -591,7 +634,7 @@ class Random(unittest.TestCase):
             model = make()
             learned = learn(model, lambda pairs, m=model: load(m, pairs), checkpoint)
             fresh = make()
-            verify(fresh, lambda pairs, m=fresh: load(m, pairs), checkpoint, learned)
+            verify(fresh, lambda pairs, m=fresh: load(m, pairs), checkpoint, learned.layout)
             pieces += len(learned.layout.pieces)
         print(f"seed {SEED}: {pieces} pieces")
         self.assertGreater(pieces, 5000)

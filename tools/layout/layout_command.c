@@ -298,12 +298,13 @@ static int layout_command_show_command(int argc, char **argv)
 static int learn_command(int argc, char **argv)
 {
     const char *engine = NULL, *model = NULL, *holes = NULL, *replaced = NULL, *out = NULL;
-    int tp = 1;
+    int tp = 1, pp = 1;
     bool expert_parallel = false, unverified = false;
     const option_entry entries[] = {
         {"engine", 'e', OPTION_CHOICE, &engine, "vllm", "engine whose loader is asked", 0, 0},
         {"model", 'm', OPTION_TEXT, &model, "FOLDER", "Hugging Face folder", 0, 0},
         {"tp", '\0', OPTION_COUNT, &tp, "N", "tensor-parallel ranks (1)", 1, BANYAN_MAX_RANKS},
+        {"pp", '\0', OPTION_COUNT, &pp, "N", "pipeline stages (1)", 1, BANYAN_MAX_RANKS},
         {"expert-parallel", '\0', OPTION_FLAG, &expert_parallel, NULL,
          "experts are spread over the ranks, as the engine's own option does", 0, 0},
         {"holes", '\0', OPTION_TEXT, &holes, "GLOB[,…]",
@@ -316,7 +317,8 @@ static int learn_command(int argc, char **argv)
          "output file (in the folder of learned layouts: BANYAN_LAYOUTS)", 0, 0},
     };
     const option_table table = {
-        "banyan layout learn", "--engine vllm --model FOLDER [--tp N] [-o FILE.json] [options]",
+        "banyan layout learn",
+        "--engine vllm --model FOLDER [--tp N] [--pp N] [-o FILE.json] [options]",
         "Learn the layouts of all ranks from the engine's own loader, which runs in this process\n"
         "without weights, and write them to a layout file. Every place of a parameter is filled\n"
         "once, is padding, or is left alone. A loader that computes values is refused by name.\n"
@@ -328,10 +330,12 @@ static int learn_command(int argc, char **argv)
         return options_refuse(&table, "--engine is missing: there is vllm");
     if (!model)
         return options_refuse(&table, "--model FOLDER is missing");
-    char tp_text[16];
+    char tp_text[16], pp_text[16];
     snprintf(tp_text, sizeof tp_text, "%d", tp);
-    const char *words[PYTHON_MAX_WORDS] = {"learn", engine, model, "--tp", tp_text};
-    int count = 5;
+    snprintf(pp_text, sizeof pp_text, "%d", pp);
+    const char *words[PYTHON_MAX_WORDS] = {"learn", engine, model,  "--tp",
+                                           tp_text, "--pp", pp_text};
+    int count = 7;
     const char *const given[][2] = {{"--holes", holes}, {"--replaced", replaced}, {"--out", out}};
     for (size_t i = 0; i < sizeof given / sizeof given[0]; i++) {
         if (given[i][1]) {
@@ -349,7 +353,7 @@ static int learn_command(int argc, char **argv)
 static const command_entry subcommands[] = {
     {"save", "--model FILE --spec SPEC -o FILE.json", "write the layouts of all ranks",
      save_command},
-    {"learn", "--engine vllm --model FOLDER [--tp N] [-o FILE.json]",
+    {"learn", "--engine vllm --model FOLDER [--tp N] [--pp N] [-o FILE.json]",
      "learn them from an engine's own loader", learn_command},
     {"check", "FILE.json", "check it as a side of a reshard", check_layout_command},
     {"show", "FILE.json", "list the tensors of the ranks", layout_command_show_command},

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from .. import Error, LayoutFile
 
@@ -26,6 +27,7 @@ def learn_command(argv: Sequence[str]) -> int:
     parser.add_argument("engine", choices=sorted(ENGINES))
     parser.add_argument("model", type=Path)
     parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--pp", type=int, default=1)
     parser.add_argument("--expert-parallel", action="store_true")
     parser.add_argument("--holes", type=_patterns, default=[])
     parser.add_argument("--replaced", type=_patterns, default=[])
@@ -49,28 +51,52 @@ def _learn(options: argparse.Namespace) -> int:
     engine = importlib.import_module(ENGINES[options.engine])
     engine.start()
     began = time.monotonic()
-    origin, learned = engine.learn_folder(
-        options.model,
-        options.tp,
-        expert_parallel=options.expert_parallel,
-        holes=options.holes,
-        replaced=options.replaced,
-        verify=not options.no_verify,
-    )
+    checkpoint = engine.checkpoint_of(options.model)
+
+    def learn(checkpoint: Any, verify: bool) -> Any:
+        return engine.learn_folder(
+            options.model,
+            options.tp,
+            options.pp,
+            checkpoint=checkpoint,
+            expert_parallel=options.expert_parallel,
+            holes=options.holes,
+            replaced=options.replaced,
+            verify=verify,
+        )
+
+    learned = learn(checkpoint, not options.no_verify)
+    unused = set.intersection(*(set(one.unused) for _, one in learned))
+    ways = [learned]
+    if unused and not options.out:
+        # Trainers may lack these tensors. Their layouts are in a file of their own.
+        used = {name: kind for name, kind in checkpoint.items() if name not in unused}
+        ways.append(learn(used, not options.no_verify))
     seconds = time.monotonic() - began
-    path = options.out or cache.folder() / origin.file_name
-    cache.save(path, origin, {rank: one.layout for rank, one in enumerate(learned)})
-    LayoutFile(path).check("destination")
-    for rank, one in enumerate(learned):
+    paths = {}
+    for way in ways:
+        ranks = {rank: (origin, one.layout) for rank, (origin, one) in enumerate(way)}
+        if options.out:
+            paths[options.out] = ranks
+            continue
+        for rank, (origin, layout) in ranks.items():  # a file for each pipeline stage
+            path = cache.folder() / origin.file_name
+            paths.setdefault(path, {})[rank % options.tp] = (origin, layout)
+    for path, ranks in paths.items():
+        cache.save(path, ranks, is_verified=not options.no_verify)
+        LayoutFile(path).check("destination")
+    for rank, (_, one) in enumerate(learned):
         layout = one.layout
         print(
             f"rank {rank}: {len(layout)} tensors, {len(layout.pieces)} pieces, "
             f"{len(layout.padding)} boxes of padding, {layout.nbytes} bytes"
         )
-    _list("left alone", {name for one in learned for name in one.left_alone})
-    _list("not used by any rank", set.intersection(*(set(one.unused) for one in learned)))
+    _list("left alone", {name for _, one in learned for name in one.left_alone})
+    _list("not used by any rank", unused)
     what = "learned" if options.no_verify else "learned and verified"
-    print(f"{path}: {what} from {origin.engine} {origin.engine_release} in {seconds:.2f} s")
+    origin = learned[0][0]
+    for path in paths:
+        print(f"{path}: {what} from {origin.engine} {origin.engine_release} in {seconds:.2f} s")
     return 0
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
-import environment  # noqa: F401
+import environment  # before PyTorch
 import torch
 
+BUILD = Path(os.environ.get("BANYAN_BUILD", environment.ROOT / "build"))
 COMMON: dict[str, Any] = {
     "vocab_size": 320,
     "hidden_size": 128,

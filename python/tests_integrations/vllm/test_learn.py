@@ -76,8 +76,8 @@ class Learned(unittest.TestCase):
     def test_random_values_verify_every_byte(self) -> None:
         for name in ("llama3", "deepseek-v3", "nemotron-h"):
             with self.subTest(name):
-                origin, learned = _learn.learn_folder(self.model(name), 2, verify=True)
-                self.assertEqual(origin.engine_release, vllm.__version__)
+                learned = _learn.learn_folder(self.model(name), 2, verify=True)
+                self.assertEqual(learned[0][0].engine_release, vllm.__version__)
                 self.assertEqual(len(learned), 2)
 
     def quantized(self, config_of: dict[str, Any], pack: Any) -> Path:
@@ -107,7 +107,7 @@ class Learned(unittest.TestCase):
 
         config = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True}
         folder = self.quantized(config | {"version": "gemm"}, awq)
-        _, (learned,) = _learn.learn_folder(folder, 1, verify=True)
+        ((_, learned),) = _learn.learn_folder(folder, 1, verify=True)
         self.assertEqual(learned.unused, ())
         types = {t.name.split(".")[-1]: t.dtype for t in learned.layout.tensors}
         self.assertEqual((types["qweight"], types["scales"]), ("int32", "bfloat16"))
@@ -122,7 +122,7 @@ class Learned(unittest.TestCase):
 
         config = {"quant_method": "fp8", "activation_scheme": "static"}
         folder = self.quantized(config | {"ignored_layers": ["lm_head"]}, fp8)
-        _, (learned,) = _learn.learn_folder(folder, 1, verify=True)
+        ((_, learned),) = _learn.learn_folder(folder, 1, verify=True)
         names = [t.name for t in learned.layout.tensors]
         scales = [
             (p.local_start, p.name.split(".")[-2])
@@ -148,7 +148,9 @@ class Learned(unittest.TestCase):
         for name in FURTHER:
             with self.subTest(name):
                 write_further(name, self.folder / name)
-                _, learned = _learn.learn_folder(self.folder / name, 2, verify=True)
+                learned = [
+                    one for _, one in _learn.learn_folder(self.folder / name, 2, verify=True)
+                ]
                 unused = set.intersection(*(set(one.unused) for one in learned))
                 tied = {"lm_head.weight"} if name.startswith("Cohere") else set()
                 self.assertEqual(unused, tied)
@@ -158,7 +160,7 @@ class Learned(unittest.TestCase):
                     self.assertFalse(held & set(one.left_alone))
 
     def test_a_vocabulary_is_padded(self) -> None:
-        _, learned = _learn.learn_folder(self.model("llama3"), 2)
+        learned = [one for _, one in _learn.learn_folder(self.model("llama3"), 2)]
         layout = learned[1].layout  # of 300 words, 160 and 140 with 20 rows of padding
         names = [t.name for t in layout.tensors]
         found = {names[n]: (str(box), fill) for n, box, fill in layout.padding}
@@ -167,7 +169,7 @@ class Learned(unittest.TestCase):
         self.assertEqual(learned[0].layout.padding, [])
 
     def test_buffers_are_named_as_left_alone(self) -> None:
-        _, (learned,) = _learn.learn_folder(self.model("llama3"), 1)
+        ((_, learned),) = _learn.learn_folder(self.model("llama3"), 1)
         self.assertIn("model.layers.1.self_attn.attn._k_scale", learned.left_alone)
         held = {t.name for t in learned.layout.tensors}
         self.assertFalse(held & set(learned.left_alone))
@@ -231,7 +233,7 @@ class Learned(unittest.TestCase):
             ({"config_digest": "0f0f"}, f"digest 0f0f, and this is .* {origin.config_digest}"),
         ):
             other = cache.Origin(**{**vars(origin), **change})
-            cache.save(path, other, {0: layout})
+            cache.save(path, {0: (other, layout)}, is_verified=True)
             with self.assertRaisesRegex(banyan.Mismatch, message):
                 learned_layout(config, checkpoint)
 
@@ -283,7 +285,8 @@ class Learned(unittest.TestCase):
     def test_workers_of_an_engine_learn(self) -> None:
         folder = self.model("qwen3-moe")
         checkpoint = _learn.checkpoint_of(folder)
-        origin, learned = _learn.learn_folder(folder, 2)
+        (origin, first_rank), (_, second_rank) = _learn.learn_folder(folder, 2)
+        learned = [first_rank, second_rank]
         engine = vllm.LLM(
             str(folder),
             skip_tokenizer_init=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,21 +14,25 @@ import vllm
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed import parallel_state
 from vllm.engine.arg_utils import EngineArgs
+from vllm.logger import init_logger
 from vllm.model_executor.layers import rotary_embedding
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from vllm.model_executor.model_loader.reload.meta import materialize_layer
 from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.utils.torch_utils import set_default_torch_dtype
 
-from ... import Layout, Model
+from ... import Corrupt, Layout, Model
 from ..._types import PathLike
 from .. import _layout_cache as cache
 from .. import _loader
 from .._loader import Checkpoint, Learned
+from .._verify import available_bytes, needed_bytes
 from .._verify import verify as _verify
 
 #: Parameters that vLLM loads once for each matrix of a fused layer; the last one counts.
 _REPLACED = ("*.weight_shape",)
+
+logger = init_logger(__name__)
 
 
 def initialize(vllm_config: VllmConfig, model_config: Any = None) -> Any:
@@ -105,10 +110,20 @@ def learn(
             model, model.load_weights, checkpoint, holes=holes, replaced=[*_REPLACED, *replaced]
         )
     if verify:
-        model = initialize(vllm_config, model_config)
-        with set_current_vllm_config(vllm_config):
-            _verify(model, model.load_weights, checkpoint, learned)
+        verify_layout(vllm_config, checkpoint, learned.layout, model_config=model_config)
     return learned
+
+
+def verify_layout(
+    vllm_config: VllmConfig, checkpoint: Checkpoint, layout: Layout, *, model_config: Any = None
+) -> None:
+    """Load random values into a second model in host memory, and compare every byte.
+
+    Raise Corrupt, with the names of parameter and tensor, if a byte differs. Local.
+    """
+    model = initialize(vllm_config, model_config)
+    with set_current_vllm_config(vllm_config):
+        _verify(model, model.load_weights, checkpoint, layout)
 
 
 def origin(vllm_config: VllmConfig, checkpoint: Checkpoint, model_config: Any = None) -> Any:
@@ -136,17 +151,49 @@ def origin(vllm_config: VllmConfig, checkpoint: Checkpoint, model_config: Any = 
 
 
 def learned_layout(
-    vllm_config: VllmConfig, checkpoint: Checkpoint, *, model_config: Any = None, **options: Any
+    vllm_config: VllmConfig,
+    checkpoint: Checkpoint,
+    *,
+    model_config: Any = None,
+    verify: bool | None = None,
+    **options: Any,
 ) -> Layout:
     """Return what ``learn`` returns, from a file if there is one; else learn and keep it.
 
     The folder of the files is BANYAN_LAYOUTS, or banyan/layouts in the user's cache. A file is for
-    one release of vLLM, model, checkpoint and tensor-parallel size. ``options``: of ``learn``.
+    one release of vLLM, model, checkpoint and tensor-parallel size. ``verify``: a layout that is
+    not verified yet, once. None: if half of the free host memory is enough for all workers.
+    ``options``: of ``learn``.
     """
+    parallel = vllm_config.parallel_config
+
+    def check(layout: Layout) -> bool:
+        if verify is False:
+            return False
+        needed = needed_bytes(layout, checkpoint) * parallel.world_size
+        if verify is None and needed > available_bytes() // 2:
+            logger.warning(
+                "banyan: the layout is not verified, which takes %.1f GB of host memory: "
+                "run banyan layout learn",
+                needed / 1e9,
+            )
+            return False
+        began = time.perf_counter()
+        try:
+            verify_layout(vllm_config, checkpoint, layout, model_config=model_config)
+        except Exception as error:
+            if verify or isinstance(error, Corrupt):
+                raise
+            logger.warning("banyan: the layout is not verified: %s", error)
+            return False
+        logger.info("banyan: the layout is verified (%.2f s)", time.perf_counter() - began)
+        return True
+
     return cache.find(
         origin(vllm_config, checkpoint, model_config),
         parallel_state.get_tp_group().rank_in_group,
         lambda: learn(vllm_config, checkpoint, model_config=model_config, **options).layout,
+        check,
     )
 
 
@@ -162,15 +209,18 @@ def start() -> None:
 
 
 @contextlib.contextmanager
-def playing(tp: int, rank: int) -> Iterator[None]:
-    """Let vLLM's tensor-parallel group look like rank ``rank`` of ``tp``, which has no peers."""
-    group = parallel_state.get_tp_group()
-    kept = group.world_size, group.rank_in_group, group.ranks
-    group.world_size, group.rank_in_group, group.ranks = tp, rank, list(range(tp))
+def playing(tp: int, rank: int, pp: int = 1, stage: int = 0) -> Iterator[None]:
+    """Let vLLM's groups look like rank ``rank`` of ``tp`` of a stage of ``pp``, without peers."""
+    tensor, pipeline = parallel_state.get_tp_group(), parallel_state.get_pp_group()
+    kept = [(group, dict(vars(group))) for group in (tensor, pipeline)]
+    tensor.world_size, tensor.rank_in_group, tensor.ranks = tp, rank, list(range(tp))
+    pipeline.world_size, pipeline.rank_in_group, pipeline.ranks = pp, stage, list(range(pp))
+    pipeline.rank = stage  # is it the first or the last one?
     try:
         yield
     finally:
-        group.world_size, group.rank_in_group, group.ranks = kept
+        for group, attributes in kept:
+            vars(group).update(attributes)
 
 
 def checkpoint_of(folder: PathLike) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
@@ -179,11 +229,19 @@ def checkpoint_of(folder: PathLike) -> dict[str, tuple[torch.dtype, tuple[int, .
 
 
 def learn_folder(
-    folder: PathLike, tp: int, *, expert_parallel: bool = False, **options: Any
-) -> tuple[cache.Origin, list[Learned]]:
-    """Learn the layouts of all tensor-parallel ranks of a Hugging Face folder, in this process.
+    folder: PathLike,
+    tp: int,
+    pp: int = 1,
+    *,
+    checkpoint: Checkpoint | None = None,
+    expert_parallel: bool = False,
+    **options: Any,
+) -> list[tuple[cache.Origin, Learned]]:
+    """Learn the layouts of all ranks of a Hugging Face folder, in this process.
 
-    ``options``: of ``learn``. Call ``start`` before.
+    They are those of the tensor-parallel ranks of the first pipeline stage, then of the others.
+    ``checkpoint``: None: all tensors of the folder. ``options``: of ``learn``. Call ``start``
+    before.
     """
     config = EngineArgs(
         model=str(folder),
@@ -191,10 +249,10 @@ def learn_folder(
         enforce_eager=True,
         enable_expert_parallel=expert_parallel,
     ).create_engine_config()
-    checkpoint = checkpoint_of(folder)
+    checkpoint = checkpoint_of(folder) if checkpoint is None else checkpoint
     learned = []
-    for rank in range(tp):
-        with playing(tp, rank):
-            described = origin(config, checkpoint)
-            learned.append(learn(config, checkpoint, **options))
-    return described, learned
+    for stage in range(pp):
+        for rank in range(tp):
+            with playing(tp, rank, pp, stage):
+                learned.append((origin(config, checkpoint), learn(config, checkpoint, **options)))
+    return learned

@@ -47,6 +47,9 @@ class BanyanTrainerInitInfo(TrainerInitInfo):  # type: ignore[misc]
     group_bytes: int = 2 << 30
     """Move groups of layers one after another, each of at most so many bytes of the whole model.
     Layers that vLLM repacks need buffers for one group alone. 0: all at once."""
+    verify: bool | None = None
+    """Workers verify the layouts that they learn with random values, which takes host memory for
+    their parameters, once. None: if half of the free host memory is enough for all workers."""
     node: str | None = None
     """Ranks with equal names share memory; None: those of one boot. The workers' is set by
     BANYAN_NODE."""
@@ -109,6 +112,7 @@ class BanyanTrainerEngine(TrainerWeightTransferEngine[BanyanTrainerInitInfo]):  
                 "cast": init_info.cast,
                 "checksums": init_info.checksums,
                 "group_bytes": init_info.group_bytes,
+                "verify": init_info.verify,
             }
             call = _background(client.init_weight_transfer_engine, payload)
         joining = _background(

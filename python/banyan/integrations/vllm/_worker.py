@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -46,6 +47,7 @@ class BanyanInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
     cast: bool = False
     checksums: bool = False
     group_bytes: int = 2 << 30
+    verify: bool | None = None
 
 
 @dataclass
@@ -101,14 +103,14 @@ class BanyanWorkerEngine(WeightTransferEngine[BanyanInitInfo, BanyanUpdateInfo])
         """Time in which the last update was received, and processed."""
         self._guard = _Guard(model, self.weights.require_whole)
 
-    def _learn(self, found: list[updates.Meta]) -> tuple[Layout, set[str]]:
+    def _learn(self, verify: bool | None, found: list[updates.Meta]) -> tuple[Layout, set[str]]:
         """Return the layout of this worker's parameters, and the tensors that it does not take."""
         if self.parallel_config.enable_eplb:
             raise Unsupported("vLLM moves experts between workers (enable_eplb)")
         if self.vllm_config.lora_config is not None:
             raise Unsupported("vLLM has wrapped its layers for LoRA (enable_lora)")
         checkpoint = {one.name: (getattr(torch, one.dtype), one.shape) for one in found}
-        layout = learned_layout(self.vllm_config, checkpoint)
+        layout = learned_layout(self.vllm_config, checkpoint, verify=verify)
         with set_current_vllm_config(self.vllm_config):
             self._memory = Memory(self.model, layout, self.device, self.model_config.dtype)
         layout = self._memory.layout
@@ -141,7 +143,7 @@ class BanyanWorkerEngine(WeightTransferEngine[BanyanInitInfo, BanyanUpdateInfo])
         self._updates = updates.Updates(
             self._world,
             None,
-            self._learn,
+            partial(self._learn, init_info.verify),
             weights=self.weights,
             cast=init_info.cast,
             group_bytes=init_info.group_bytes,
