@@ -152,7 +152,7 @@ def versions(rank: int, identity: str) -> None:
                 sent = trainer_tensors(rank, version)
                 made = one.update(partial(dict, sent), version=asked)
             else:
-                made = one.update(lambda: worker.memory, renew=version == 2)
+                made = one.update(lambda: worker.memory, unmap=version == 2)
                 worker.check(version)
             assert made == version
         asked = 7 if worker is None else None

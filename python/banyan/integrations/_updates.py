@@ -505,7 +505,7 @@ class Updates:
         agree(world, plan)
 
     def _begin(
-        self, prepare: Callable[[], Mapping[str, Any]], version: int | None, renew: bool
+        self, prepare: Callable[[], Mapping[str, Any]], version: int | None, unmap: bool
     ) -> tuple[Mapping[str, Any], int, bool]:
         """Take this rank's tensors, and agree on the version. Nothing has moved if it raises."""
         tensors: Mapping[str, Any] = {}
@@ -516,7 +516,7 @@ class Updates:
             for part in self._parts[: 1 if self._is_engine else None]:
                 if part is not None:
                     part.take(tensors)
-            return json.dumps([version, self.weights.version, renew]).encode()
+            return json.dumps([version, self.weights.version, unmap]).encode()
 
         words = [json.loads(one) for one in agree(self.world, take)]
         asked = {one[0] for one in words if one[0] is not None}
@@ -534,7 +534,7 @@ class Updates:
         *,
         version: int | None = None,
         finish: Callable[[Sequence[str]], object] | None = None,
-        renew: bool = False,
+        unmap: bool = False,
         stream: Any = None,
     ) -> int:
         """Move one version from the trainers to the engines, and return its number.
@@ -543,16 +543,16 @@ class Updates:
         receives, by the names in its layout. A worker's memory of a group is looked up when its
         turn comes. ``version``: of the trainers, newer than the engines'; None: one more than
         theirs. ``finish``: what a worker does with received weights before they count as whole,
-        called with the names of each group. ``renew``: map all memory again, for a rank whose
-        memory at the same addresses is new, such as after a sleep. ``stream``: on a GPU; None: the
-        current one.
+        called with the names of each group. ``unmap``: keep no memory of this rank mapped at the
+        others until the next update, so that it can be freed meanwhile, and be new memory at the
+        same addresses then (one rank asks for all). ``stream``: on a GPU; None: the current one.
 
         If a ``prepare`` raises, all ranks raise, and the engines keep their old weights, whole. If
         anything fails later, all ranks raise, and the weights of every worker are torn until an
         update succeeds. A rank that dies is named by the error of the others.
         """
         try:
-            tensors, version, renewed = self._begin(prepare, version, renew)
+            tensors, version, unmaps = self._begin(prepare, version, unmap)
         except Error as error:
             raise type(error)(f"no weights were moved: {error}{self._roles(error)}") from error
         what = f"update to version {version}"
@@ -560,9 +560,11 @@ class Updates:
             self.weights.torn = f"the {what} is active"
         try:
             for number, plan in enumerate(self._plans):
-                if renewed:
-                    plan.release()
-                self._run(plan, self._parts[number], tensors, stream)
+                try:
+                    self._run(plan, self._parts[number], tensors, stream)
+                finally:
+                    if unmaps:
+                        plan.release()
                 agree(self.world, partial(self._between, number, tensors, finish))
         except BaseException as error:
             if self._is_engine:

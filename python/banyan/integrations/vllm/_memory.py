@@ -7,6 +7,7 @@ processed as vLLM's layerwise reload does, and copied into the kernel's memory.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from vllm.model_executor.model_loader.reload.meta import (
     restore_layer_on_meta,
 )
 
-from ... import Layout, NotFound, Unsupported
+from ... import Invalid, Layout, NotFound, Unsupported
 from .._updates import without_empty
 
 #: Parameters that an error lists.
@@ -169,6 +170,19 @@ def _require_all(model: nn.Module, layout: Layout) -> None:
         )
 
 
+def _require_awake() -> None:
+    """Raise if vLLM's sleep has taken the memory of the weights."""
+    allocators = sys.modules.get("vllm.device_allocator.cumem")
+    allocator = None if allocators is None else allocators.CuMemAllocator.instance
+    if allocator is None:
+        return
+    for data in allocator.pointer_to_data.values():
+        if data.is_asleep and data.tag == "weights":
+            raise Invalid(
+                'vLLM\'s weights are asleep: call wake_up, or wake_up(["weights"]), before'
+            )
+
+
 class Memory:
     """The destination of a model's weights."""
 
@@ -278,8 +292,9 @@ class Memory:
     def tensors(self) -> Mapping[str, Tensor]:
         """Return the memory that an update fills, by the names of the layout. Local.
 
-        The buffer of a tensor is allocated when it is looked up.
+        The buffer of a tensor is allocated when it is looked up. Raises Invalid while vLLM sleeps.
         """
+        _require_awake()
         self._received.clear()
         return _Lookup(self._specs, self._tensor)
 

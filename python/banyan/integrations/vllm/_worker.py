@@ -179,8 +179,8 @@ class BanyanWorkerEngine(WeightTransferEngine[BanyanInitInfo, BanyanUpdateInfo])
             version = self._updates.update(
                 memory.tensors,
                 finish=finish,
-                # vLLM's sleep gives parameters other memory at the same addresses.
-                renew=self.device.type != "cpu" and self.model_config.enable_sleep_mode,
+                # vLLM's sleep frees the parameters' memory, and maps other memory in its place.
+                unmap=self.device.type != "cpu" and self.model_config.enable_sleep_mode,
             )
             self.seconds = time.perf_counter() - began - processed, processed
             logger.info(
