@@ -88,10 +88,11 @@ class Values:
 
 def needed_bytes(layout: Layout, checkpoint: Checkpoint) -> int:
     """Return the host memory that ``verify`` takes: the parameters, and the random values."""
+    nbytes: int = layout.nbytes
     largest: dict[torch.dtype, int] = {}
     for dtype, shape in checkpoint.values():
         largest[dtype] = max(largest.get(dtype, 0), _memory_elems(shape) * dtype.itemsize)
-    return layout.nbytes + sum(largest.values())
+    return nbytes + sum(largest.values())
 
 
 def available_bytes() -> int:

@@ -92,6 +92,16 @@ class Engine:
         found: Any = self.llm.collective_rpc(read)
         return list(found)
 
+    def torn(self) -> list[bool]:
+        """Return whether each worker refuses to compute, once its update has ended."""
+
+        def read(worker: Any) -> bool:
+            engine = worker.weight_transfer_engine
+            return engine.weights.torn is not None and engine._guard._hook is not None
+
+        found: Any = self.llm.collective_rpc(read)
+        return list(found)
+
     def seconds(self) -> Any:
         """Return how long the last update was received and processed, of the slowest worker."""
         found = self.llm.collective_rpc(lambda worker: worker.weight_transfer_engine.seconds)

@@ -101,12 +101,12 @@ class Trainer:
     def fill(self, version: int) -> None:
         fill(self.model, version)
 
-    def send(self, path: Any, version: int, dies: bool = False) -> int:
-        """Send a version. ``dies``: be killed when all have agreed to begin."""
+    def send(self, path: Any, version: int, dies: bool = False, group: int = 0) -> int:
+        """Send a version. ``dies``: be killed when all have agreed to begin with a group."""
         self.fill(version)
         engine = self.engines[path]
         if dies:
-            engine._updates._plans[0] = Deadly()
+            engine._updates._plans[group] = Deadly()
         sent: int = engine.send_weights()
         return sent
 
