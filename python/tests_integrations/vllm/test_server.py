@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import unittest
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ START = 300
 class Server:
     """A server of vLLM on the loopback, which ends with the ``with`` block."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
@@ -38,7 +39,7 @@ class Server:
         words += ["--host", "127.0.0.1", "--port", str(port), "--skip-tokenizer-init"]
         words += ["--enforce-eager", "--max-model-len", "64", "--no-enable-prefix-caching"]
         words += ["--enable-scale-out"]  # its route for token ids
-        words += ["--weight-transfer-config", json.dumps({"backend": "banyan"})]
+        words += ["--weight-transfer-config", json.dumps({"backend": "banyan"}), *options]
         # Its routes for reinforcement learning, and its usual processes.
         settings = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
         self._process = subprocess.Popen(words, env=os.environ | settings, start_new_session=True)
@@ -54,17 +55,17 @@ class Server:
                 assert time.monotonic() < deadline, "the server did not start"
                 time.sleep(0.5)
 
-    def post(self, path: str, **body: Any) -> Any:
-        request = urllib.request.Request(
-            f"{self.url}/{path}",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-        )
+    def post(self, path: str, replica: int | None = None, **body: Any) -> Any:
+        headers = {"Content-Type": "application/json"}
+        if replica is not None:
+            headers["X-data-parallel-rank"] = str(replica)
+        content = json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.url}/{path}", content, headers)
         with urllib.request.urlopen(request, timeout=120) as reply:
             return json.load(reply)
 
-    def generate(self) -> list[list[int]]:
-        """Return the greedy tokens of each prompt."""
+    def generate(self, replica: int | None = None) -> list[list[int]]:
+        """Return the greedy tokens of each prompt. ``replica``: of a data-parallel server."""
         sampling = {
             "temperature": 0,
             "max_tokens": TOKENS,
@@ -72,7 +73,7 @@ class Server:
             "detokenize": False,
         }
         replies = [
-            self.post("inference/v1/generate", token_ids=one, sampling_params=sampling)
+            self.post("inference/v1/generate", replica, token_ids=one, sampling_params=sampling)
             for one in PROMPTS
         ]
         return [one["choices"][0]["token_ids"] for one in replies]
@@ -119,6 +120,28 @@ class ServerTest(unittest.TestCase):
                     self.assertEqual(server.version(), str(version))
                 trainer.call("shutdown", server.url)
                 self.assertEqual(server.generate(), [tokens for tokens, _ in wanted])
+
+    def test_updates_of_two_replicas(self) -> None:
+        with tempfile.TemporaryDirectory() as temporary:
+            at = Path(temporary)
+            folder = models.save("qwen3", at / "model", 1)
+            with (
+                Server(folder, "--data-parallel-size", "2") as server,
+                Process(at / "trainer", HttpTrainer, 0, 1, folder, at / "store") as trainer,
+            ):
+                server.wait()
+                trainer.call("join", server.url, 2)
+                for version in (1, 2):
+                    server.post("pause")
+                    self.assertEqual(trainer.call("send", server.url, version), version)
+                    server.post("resume")
+                    save(folder, version)
+                    wanted = fresh(folder.with_name(f"version{version}"), 1)
+                    for replica in range(2):
+                        self.assertEqual(server.generate(replica), [one for one, _ in wanted])
+                    self.assertEqual(server.version(), str(version))
+                with self.assertRaises(urllib.error.HTTPError):  # there are two
+                    server.generate(2)
 
 
 if __name__ == "__main__":
