@@ -235,7 +235,10 @@ static void post(const port_request *request)
 
 static void run_put(const struct job *job)
 {
-    port_request put = {PORT_PUT, buffer(job, 1), buffer(job, 0), job->bytes, 0, NULL, NULL};
+    port_request put = {.kind = PORT_PUT,
+                        .destination = buffer(job, 1),
+                        .source = buffer(job, 0),
+                        .bytes = job->bytes};
     uint64_t puts = job->bytes < 65536 ? 16 : 1;
     for (uint64_t i = 0; i < puts; i++)
         post(&put);
@@ -291,7 +294,7 @@ static void measure_signals(void)
     double limit_ns = (double)(time_now_ns() - start) / ROUNDS;
     pthread_join(thread, NULL);
     static counter signalled;
-    port_request signal = {PORT_SIGNAL, NULL, NULL, 0, 0, &signalled, &own};
+    port_request signal = {.kind = PORT_SIGNAL, .signal = &signalled, .peer = &own};
     start = time_now_ns();
     for (uint64_t i = 1; i <= ROUNDS; i++) {
         post(&signal);

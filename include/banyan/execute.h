@@ -48,7 +48,7 @@ typedef struct banyan_executor_options {
 
 /* Open an executor. `options` NULL means the defaults. Collective. Errors:
  * - INVALID: an option is out of range.
- * - UNSUPPORTED: the world has several nodes, or more than 16 ranks on GPUs. This build or machine
+ * - UNSUPPORTED: on GPUs, the world has several nodes, or more than 16 ranks. This build or machine
  *   has no GPU support; the message has the reason.
  * - MISMATCH: some ranks use GPUs and others the host.
  * - NO_MEMORY, SYSTEM. */

@@ -98,6 +98,15 @@ typedef struct banyan_transport_ops {
                                uint64_t *before);
     /* Wait until all earlier puts and additions to `peer` are visible there. */
     banyan_status (*flush)(void *state, int peer);
+
+    /* Begin to put, and return. The source stays unchanged until `pending` has returned 0 for the
+     * rank. NULL: `put` is used, and the table has neither of the next two. */
+    banyan_status (*put_begin)(void *state, const banyan_remote *destination, const void *source,
+                               size_t bytes);
+    /* Return the number of operations to `peer` that have not completed here. Any thread. */
+    size_t (*pending)(void *state, int peer);
+    /* Wait until `pending` is 0. If that fails, the operations are cancelled. */
+    banyan_status (*settle)(void *state, int peer);
     /* Set `*address` to the address at which this process maps symmetric memory
      * (BANYAN_TRANSPORT_ADDRESS). */
     banyan_status (*address)(void *state, const banyan_remote *remote, void **address);
@@ -213,6 +222,20 @@ BANYAN_API uint64_t banyan_transport_epoch(banyan_transport *transport);
 /* Wait until the epoch differs from `seen`, or a short time has passed. Use it in a loop that polls
  * several counters. Errors: the world's, if it has failed. */
 BANYAN_API banyan_status banyan_transport_idle(banyan_transport *transport, uint64_t seen);
+
+/* Begin to put, and return: `source` must not change until banyan_transport_settle has returned, or
+ * banyan_transport_pending has returned 0 for the destination's rank. Order and visibility are
+ * those of banyan_transport_put. Several threads may call these three functions at once. */
+BANYAN_API banyan_status banyan_transport_put_begin(banyan_transport *transport,
+                                                    const banyan_remote *destination,
+                                                    const void *source, size_t bytes);
+
+/* Return the number of operations to `peer` whose sources are still in use. */
+BANYAN_API size_t banyan_transport_pending(banyan_transport *transport, int peer);
+
+/* Wait until no source of an operation to `peer` is in use. If that fails, the operations are
+ * cancelled, so that the sources may be freed. */
+BANYAN_API banyan_status banyan_transport_settle(banyan_transport *transport, int peer);
 
 /* Wait until all earlier puts to `peer` are visible there. */
 BANYAN_API banyan_status banyan_transport_flush(banyan_transport *transport, int peer);

@@ -27,7 +27,8 @@ typedef struct port_request {
     uint64_t bytes;
     uint32_t flag;
     counter *signal;
-    wake_up *peer; /* the rank that waits for the signal or the packets */
+    wake_up *peer;                 /* the rank that waits for the signal or the packets */
+    uint64_t memory, memory_bytes; /* remote_port.h: the id and length of the peer's memory */
 } port_request;
 
 /* Create a proxy. Local. The thread starts with the first queue, and sleeps when idle, after fewer

@@ -20,21 +20,34 @@ static void comm_free(banyan_comm *comm)
     free(comm);
 }
 
-/* Return the number of ranks per node if it is equal on all nodes, else 0. */
+/* Return the number of ranks per node if it is equal on all nodes, and their ranks follow each
+ * other. Otherwise the algorithms take each rank for a node: 1. */
 static int common_ranks_per_node(const banyan_world *world)
 {
     int ranks = banyan_world_size(world), nodes = banyan_world_node_count(world);
     int per_node = ranks / nodes;
     for (int rank = 0; rank < ranks; rank++) {
         if (banyan_world_node_of(world, rank) != rank / per_node)
-            return 0;
+            return 1;
     }
-    return per_node * nodes == ranks ? per_node : 0;
+    return per_node * nodes == ranks ? per_node : 1;
 }
 
 banyan_status comm_share_with(banyan_comm *comm, banyan_world *world)
 {
     return executor_share_with(comm->executor, world, &comm->blocks_most);
+}
+
+/* Collectives need a way from every rank to every other; a plan may do with less. */
+static banyan_status check_reach(const banyan_executor *executor)
+{
+    for (int rank = 0; executor->transport && rank < executor->ranks; rank++) {
+        if (!banyan_transport_capabilities(executor->transport, rank))
+            return error_set(BANYAN_ERR_UNSUPPORTED,
+                             "collectives need every rank to reach all others: %s",
+                             banyan_last_error());
+    }
+    return BANYAN_OK;
 }
 
 static banyan_status comm_open_parts(banyan_comm *comm, const banyan_comm_options *options)
@@ -47,6 +60,7 @@ static banyan_status comm_open_parts(banyan_comm *comm, const banyan_comm_option
     how.workers = options->workers;
     how.device = options->device;
     RETURN_IF_FAILED(banyan_executor_open(comm->world, &how, &comm->executor));
+    RETURN_IF_FAILED(control_agree(comm->world, check_reach(comm->executor)));
     RETURN_IF_FAILED(comm_share_with(comm, comm->world));
     return tuning_load(&comm->table, comm->world, options->tuning);
 }
@@ -60,9 +74,6 @@ banyan_status banyan_comm_create(banyan_world *world, const banyan_comm_options 
     banyan_status status = made ? BANYAN_OK : error_no_memory(sizeof *made, "a communicator");
     if (status == BANYAN_OK)
         status = options_take(options, "BANYAN_COMM_OPTIONS_INIT", &taken, sizeof taken);
-    if (status == BANYAN_OK)
-        status = control_require_one_node(world, "collectives run",
-                                          "split a world off for each node (banyan_world_split)");
     status = control_agree(world, status);
     if (status != BANYAN_OK) {
         free(made);

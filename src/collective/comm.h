@@ -46,7 +46,7 @@ struct banyan_comm {
     control_timeout timeout;
     banyan_executor *executor;
     int rank, ranks;
-    int ranks_per_node; /* 0: nodes have different numbers of ranks */
+    int ranks_per_node; /* 1: also where nodes have different numbers of ranks */
     bool check_calls;
     uint32_t blocks_most; /* most thread blocks of a rank that fit on its device */
     tuning table;

@@ -147,6 +147,14 @@ static banyan_status try_instances(const struct tuning_field *field, tuning_row 
     return gained ? BANYAN_OK : tune_climb(field, row, message_bytes, false, run_ns, &gained);
 }
 
+static bool is_for_nodes(const banyan_comm *comm, const algorithm_entry *entry,
+                         uint64_t message_bytes)
+{
+    if (comm->ranks_per_node < comm->ranks)
+        return entry->over_nodes;
+    return !entry->by_nodes && message_bytes >= entry->least_bytes;
+}
+
 /* `*whole`: all algorithms were tried in time, and `best` is the fastest of all. */
 static banyan_status best_for(const struct tuning_field *field, uint64_t message_bytes,
                               tuning_row *best, bool *whole)
@@ -157,7 +165,7 @@ static banyan_status best_for(const struct tuning_field *field, uint64_t message
     *whole = false;
     for (size_t i = 0; banyan_algorithm_at(i, &info) == BANYAN_OK; i++) {
         if (info.collective != field->kind || (info.reaches_peers_buffers && !field->memory) ||
-            message_bytes < algorithm_table[i].least_bytes)
+            !is_for_nodes(field->comm, &algorithm_table[i], message_bytes))
             continue;
         RETURN_IF_FAILED(time_is_up(field, &up));
         if (up)

@@ -20,8 +20,8 @@ void tuning_free(tuning *table)
 static bool same_group(const tuning_row *a, const tuning_row *b)
 {
     return a->kind == b->kind && a->on_gpu == b->on_gpu && a->ranks == b->ranks &&
-           a->ranks_per_node == b->ranks_per_node && a->registered == b->registered &&
-           banyan_dtype_equal(a->dtype, b->dtype);
+           a->ranks_per_node == b->ranks_per_node && a->several_nodes == b->several_nodes &&
+           a->registered == b->registered && banyan_dtype_equal(a->dtype, b->dtype);
 }
 
 banyan_status tuning_replace(tuning *table, const tuning_row *rows, size_t count)
@@ -50,13 +50,21 @@ static bool comes_before(const tuning_row *row, const tuning_row *other)
     return row->up_to_bytes < other->up_to_bytes;
 }
 
+static bool serves_nodes(const tuning_row *row, const tuning_row *wanted)
+{
+    if (row->ranks_per_node)
+        return row->ranks_per_node == wanted->ranks_per_node;
+    bool several = wanted->ranks_per_node && wanted->ranks_per_node < wanted->ranks;
+    return row->several_nodes == several;
+}
+
 static bool tuning_serves(const tuning_row *row, const tuning_row *wanted)
 {
     return row->kind == wanted->kind && row->on_gpu == wanted->on_gpu &&
            row->registered == wanted->registered && row->up_to_bytes >= wanted->up_to_bytes &&
            (!row->ranks || row->ranks == wanted->ranks) &&
-           (!row->ranks_per_node || row->ranks_per_node == wanted->ranks_per_node) &&
-           (!row->dtype.bits || banyan_dtype_equal(row->dtype, wanted->dtype));
+           (!row->dtype.bits || banyan_dtype_equal(row->dtype, wanted->dtype)) &&
+           serves_nodes(row, wanted);
 }
 
 const tuning_row *tuning_find(const tuning *table, const tuning_row *wanted)
@@ -123,7 +131,7 @@ banyan_status tuning_print(const tuning *table, char **text)
 static banyan_status algorithm_parse(json_path *path, const json_t *object, tuning_row *row)
 {
     const char *collective, *name;
-    const algorithm_entry *entry;
+    const algorithm_entry *entry = NULL;
     RETURN_IF_FAILED(json_member_string(path, object, "collective", &collective));
     if (banyan_collective_kind_parse(collective, &row->kind) != BANYAN_OK ||
         row->kind == BANYAN_CUSTOM)
@@ -134,7 +142,10 @@ static banyan_status algorithm_parse(json_path *path, const json_t *object, tuni
                               strlen(name), sizeof row->algorithm - 1);
     if (algorithm_find(name, &entry) != BANYAN_OK || entry->info.collective != row->kind)
         return json_path_fail(path, "algorithm \"%s\" is not for %s", name, collective);
+    if (row->ranks_per_node && row->ranks_per_node < row->ranks && !entry->over_nodes)
+        return json_path_fail(path, "algorithm \"%s\" is for ranks of one node", name);
     strcpy(row->algorithm, name);
+    row->several_nodes = !row->ranks_per_node && entry->by_nodes;
     return BANYAN_OK;
 }
 
@@ -171,7 +182,6 @@ static banyan_status row_parse(json_path *path, const json_t *object, tuning_row
 {
     int64_t ranks = 0, per_node = 0, up_to = 0, instances = 0, unit = 0;
     *row = (tuning_row){.up_to_bytes = UINT64_MAX};
-    RETURN_IF_FAILED(algorithm_parse(path, object, row));
     RETURN_IF_FAILED(device_parse(path, object, row));
     RETURN_IF_FAILED(dtype_parse(path, object, row));
     RETURN_IF_FAILED(json_member_int(path, object, "ranks", 0, BANYAN_MAX_RANKS, &ranks));
@@ -189,7 +199,7 @@ static banyan_status row_parse(json_path *path, const json_t *object, tuning_row
     row->ranks_per_node = (int)per_node;
     row->instances = (int)instances;
     row->unit_bytes = (uint64_t)unit;
-    return BANYAN_OK;
+    return algorithm_parse(path, object, row);
 }
 
 /* The rows of a group are adjacent, in ascending order. */

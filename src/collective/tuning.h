@@ -17,6 +17,7 @@ typedef struct tuning_row {
     bool on_gpu;        /* buffers lie on GPUs, not on the host */
     int ranks;          /* 0: any number without rows of its own */
     int ranks_per_node; /* 0: any number */
+    bool several_nodes; /* ranks_per_node is 0, and the ranks are on several nodes */
     DLDataType dtype;   /* bits 0: any type without rows of its own */
     bool registered;    /* buffers are in registered memory, which peers access in place */
     uint64_t up_to_bytes;

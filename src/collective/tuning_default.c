@@ -19,7 +19,7 @@ struct tuning_entry {
     const char *algorithm;
 };
 
-static const struct tuning_entry entries[] = {
+static const struct tuning_entry one_node[] = {
     {BANYAN_ALLREDUCE, 2, false, 256, "allreduce_packets"},
     {BANYAN_ALLREDUCE, 2, false, KIB(64), "allreduce_doubling"},
     {BANYAN_ALLREDUCE, 2, false, KIB(1024), "allreduce_twoshot"},
@@ -70,6 +70,25 @@ static const struct tuning_entry entries[] = {
     {BANYAN_REDUCE, 0, true, 512, "reduce_packets"},
     {BANYAN_REDUCE, 0, true, KIB(8), "reduce_oneshot"},
     {BANYAN_REDUCE, 0, true, ALL, "reduce_direct"},
+};
+
+static const struct tuning_entry several_nodes[] = {
+    {BANYAN_ALLREDUCE, 0, false, KIB(256), "allreduce_hierarchical_oneshot"},
+    {BANYAN_ALLREDUCE, 0, false, ALL, "allreduce_hierarchical"},
+    {BANYAN_ALLREDUCE, 0, true, KIB(256), "allreduce_hierarchical_oneshot"},
+    {BANYAN_ALLREDUCE, 0, true, ALL, "allreduce_hierarchical"},
+    {BANYAN_ALLGATHER, 0, false, ALL, "allgather_hierarchical"},
+    {BANYAN_ALLGATHER, 0, true, ALL, "allgather_hierarchical"},
+    {BANYAN_REDUCESCATTER, 0, false, ALL, "reducescatter_hierarchical"},
+    {BANYAN_REDUCESCATTER, 0, true, ALL, "reducescatter_hierarchical"},
+    {BANYAN_ALLTOALL, 0, false, ALL, "alltoall_hierarchical"},
+    {BANYAN_ALLTOALL, 0, true, ALL, "alltoall_hierarchical"},
+    {BANYAN_SENDRECV, 0, false, ALL, "sendrecv_hierarchical"},
+    {BANYAN_SENDRECV, 0, true, ALL, "sendrecv_hierarchical"},
+    {BANYAN_BROADCAST, 0, false, ALL, "broadcast_hierarchical"},
+    {BANYAN_BROADCAST, 0, true, ALL, "broadcast_hierarchical"},
+    {BANYAN_REDUCE, 0, false, ALL, "reduce_hierarchical"},
+    {BANYAN_REDUCE, 0, true, ALL, "reduce_hierarchical"},
 };
 
 /* On GPUs of one machine. All-reduce, all-gather, reduce-scatter and all-to-all were measured on
@@ -195,20 +214,29 @@ static void add_gpu_rows(tuning *table, size_t count)
     }
 }
 
-banyan_status tuning_default(tuning *table)
+static void add_host_rows(tuning *table, const struct tuning_entry *entries, size_t count,
+                          bool several)
 {
-    size_t count = sizeof entries / sizeof *entries;
-    size_t gpu_count = sizeof gpu_entries / sizeof *gpu_entries;
-    if (!array_reserve(&table->rows, count + gpu_count))
-        return BANYAN_ERR_NO_MEMORY;
-    add_gpu_rows(table, gpu_count);
     for (size_t i = 0; i < count; i++) {
         tuning_row row = {.kind = entries[i].kind,
                           .ranks = entries[i].ranks,
+                          .several_nodes = several,
                           .registered = entries[i].registered,
                           .up_to_bytes = entries[i].up_to_bytes};
         snprintf(row.algorithm, sizeof row.algorithm, "%s", entries[i].algorithm);
         table->rows.data[table->rows.count++] = row;
     }
+}
+
+banyan_status tuning_default(tuning *table)
+{
+    size_t count = sizeof one_node / sizeof *one_node;
+    size_t several_count = sizeof several_nodes / sizeof *several_nodes;
+    size_t gpu_count = sizeof gpu_entries / sizeof *gpu_entries;
+    if (!array_reserve(&table->rows, count + several_count + gpu_count))
+        return BANYAN_ERR_NO_MEMORY;
+    add_gpu_rows(table, gpu_count);
+    add_host_rows(table, one_node, count, false);
+    add_host_rows(table, several_nodes, several_count, true);
     return BANYAN_OK;
 }

@@ -55,8 +55,10 @@ static banyan_status execute_executor_count_processors(banyan_executor *executor
     void *sets;
     RETURN_IF_FAILED(control_gather(executor->world, BANYAN_OK, &mine, sizeof mine,
                                     "sets of processors", &sets));
-    for (int r = 0; r < executor->ranks; r++)
-        CPU_OR(&all, &all, &((const cpu_set_t *)sets)[r]);
+    for (int r = 0; r < executor->ranks; r++) {
+        if (memory_space_local(executor->space, r) >= 0)
+            CPU_OR(&all, &all, &((const cpu_set_t *)sets)[r]);
+    }
     free(sets);
     executor->space->processors = CPU_COUNT(&all);
     return BANYAN_OK;
@@ -70,9 +72,10 @@ static banyan_status open_alone(banyan_world *world, const banyan_executor_optio
         return error_set(BANYAN_ERR_INVALID,
                          "an executor has 1 to 1024 workers, and rank %d asks for %d",
                          banyan_world_rank(world), threads);
-    RETURN_IF_FAILED(control_require_one_node(
-        world, "plans run", "split a world off for each node (banyan_world_split)"));
     bool on_host = device_is_host(options->device);
+    if (!on_host)
+        RETURN_IF_FAILED(control_require_one_node(
+            world, "plans run on GPUs", "split a world off for each node (banyan_world_split)"));
     if (!on_host && options->shuffle_seed != 0)
         return error_set(BANYAN_ERR_UNSUPPORTED,
                          "rank %d: plans are shuffled on the host, not on a device",
@@ -130,7 +133,9 @@ static banyan_status open_together(banyan_executor *executor)
         RETURN_IF_FAILED(memory_multicast_agree(executor->world, executor->device,
                                                 &executor->multicast, NULL, 0));
     RETURN_IF_FAILED(execute_executor_count_processors(executor));
-    RETURN_IF_FAILED(banyan_memory_alloc(executor->world, sizeof(wake_up), &executor->wake_ups));
+    RETURN_IF_FAILED(transport_world_of(executor->world, &executor->transports));
+    if (banyan_world_node_count(executor->world) > 1)
+        RETURN_IF_FAILED(banyan_transport_open(executor->world, NULL, &executor->transport));
     executor->crowded = memory_space_is_crowded(executor->space, executor->worker_count);
     banyan_status status = BANYAN_OK;
     if (executor->worker_count > 1 && executor_is_host(executor))
@@ -168,7 +173,7 @@ void banyan_executor_close(banyan_executor *executor)
     workers_destroy(executor->pool);
     if (executor->proxy)
         port_proxy_destroy(executor->proxy);
-    banyan_memory_free(executor->wake_ups);
+    banyan_transport_close(executor->transport);
     trace_free(executor->trace);
     free(executor);
 }

@@ -11,6 +11,7 @@
 #include "execute/host/workers.h"
 #include "memory/device.h"
 #include "memory/space.h"
+#include "transport/tables.h"
 #include "world/control.h"
 
 struct banyan_executor {
@@ -18,9 +19,11 @@ struct banyan_executor {
     control_timeout timeout;
     memory_space *space;
     int rank, ranks;
-    banyan_memory *wake_ups; /* one for each rank; every event for the rank rings it */
-    port_proxy *proxy;       /* NULL until a plan has port channels */
-    worker_pool *pool;       /* NULL when the calling thread does everything */
+    transport_world
+        *transports; /* have a wake-up for each rank; every event for the rank rings it */
+    banyan_transport *transport; /* to ranks of other nodes; NULL: there are none */
+    port_proxy *proxy;           /* NULL until a plan has port channels */
+    worker_pool *pool;           /* NULL when the calling thread does everything */
     int worker_count;
     bool crowded;          /* the node's ranks and workers outnumber its processors */
     uint64_t shuffle_seed; /* 0: thread blocks run in their own order */
@@ -59,9 +62,11 @@ bool executor_plan_is_captured(const banyan_loaded_plan *loaded);
 banyan_status executor_copy(const banyan_executor *executor, void *to, const void *from,
                             uint64_t bytes, void *stream);
 
+/* NULL: the rank is on another node. */
 static inline wake_up *executor_wake_up(const banyan_executor *executor, int rank)
 {
-    return (wake_up *)memory_part_of(executor->wake_ups, memory_space_local(executor->space, rank));
+    int local = memory_space_local(executor->space, rank);
+    return local < 0 ? NULL : transport_wake_up(executor->transports, local);
 }
 
 #endif

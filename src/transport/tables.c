@@ -8,7 +8,7 @@
 
 static const char tables_key;
 
-static wake_up *wake_up_of(const transport_world *of, int local)
+wake_up *transport_wake_up(const transport_world *of, int local)
 {
     return (wake_up *)memory_part_of(of->wake_ups, local);
 }
@@ -16,7 +16,7 @@ static wake_up *wake_up_of(const transport_world *of, int local)
 static void host_notify(void *context)
 {
     const transport_world *of = context;
-    wake_up_notify(wake_up_of(of, of->space->local_rank));
+    wake_up_notify(transport_wake_up(of, of->space->local_rank));
 }
 
 static banyan_status host_with_memory(void *context, uint32_t kind, uint64_t id, memory_use use,
@@ -126,12 +126,12 @@ void transport_world_close(transport_world *of, const transport_table *table)
 
 void transport_ring(const transport_world *of, int local)
 {
-    wake_up_notify(wake_up_of(of, local));
+    wake_up_notify(transport_wake_up(of, local));
 }
 
 uint32_t transport_epoch(const transport_world *of)
 {
-    return wake_up_read(wake_up_of(of, of->space->local_rank));
+    return wake_up_read(transport_wake_up(of, of->space->local_rank));
 }
 
 void transport_progress(const transport_world *of)
@@ -143,12 +143,17 @@ void transport_progress(const transport_world *of)
     }
 }
 
-void transport_sleep(const transport_world *of, uint32_t seen, uint64_t nap_ns)
+void transport_rest(const transport_world *of)
 {
     for (size_t i = 0; i < of->tables.count; i++) {
         const transport_table *table = &of->tables.data[i];
         if (table->ops->rest)
             table->ops->rest(table->state);
     }
-    wake_up_sleep(wake_up_of(of, of->space->local_rank), seen, nap_ns);
+}
+
+void transport_sleep(const transport_world *of, uint32_t seen, uint64_t nap_ns)
+{
+    transport_rest(of);
+    wake_up_sleep(transport_wake_up(of, of->space->local_rank), seen, nap_ns);
 }

@@ -31,13 +31,22 @@ banyan_status transport_world_open(transport_world *of, const banyan_transport_o
                                    bool is_shared, transport_table *table);
 void transport_world_close(transport_world *of, const transport_table *table);
 
-/* Wake a rank of this node, given by its index on the node. */
+/* Add to a counter in symmetric memory, after all earlier puts to its rank, and wake the rank.
+ * Several threads may call it at once. Errors: as banyan_transport_signal. */
+banyan_status transport_add(banyan_transport *transport, const banyan_remote *counter,
+                            uint64_t add);
+
+/* The wake-up of a rank of this node, given by its index on the node. */
+wake_up *transport_wake_up(const transport_world *of, int local);
+/* Ring it. */
 void transport_ring(const transport_world *of, int local);
 
 /* Return the epoch: a number that changes when any counter of this rank changes. */
 uint32_t transport_epoch(const transport_world *of);
 /* Process what has arrived by tables that need it. */
 void transport_progress(const transport_world *of);
+/* The caller stops to call transport_progress, and may sleep: their own threads go on. */
+void transport_rest(const transport_world *of);
 /* Sleep until the epoch differs from `seen`, at most `nap_ns`. May return early. */
 void transport_sleep(const transport_world *of, uint32_t seen, uint64_t nap_ns);
 

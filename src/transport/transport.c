@@ -71,7 +71,8 @@ static banyan_status check_table(const banyan_transport_ops *ops)
     if (!ops->name || !ops->open || !ops->close || !ops->capabilities || !ops->cost_ns ||
         !ops->put || !ops->get || !ops->put_many || !ops->get_many || !ops->add ||
         !ops->put_with_add || !ops->fetch_add || !ops->flush || !ops->address ||
-        !ops->progress != !ops->rest)
+        !ops->progress != !ops->rest || !ops->put_begin != !ops->pending ||
+        !ops->put_begin != !ops->settle)
         return error_set(BANYAN_ERR_INVALID, "transport %s: the table lacks operations",
                          ops->name ? ops->name : "without a name");
     return BANYAN_OK;
@@ -405,6 +406,15 @@ banyan_status banyan_transport_put_with_signal(banyan_transport *transport,
     return BANYAN_OK;
 }
 
+banyan_status transport_add(banyan_transport *transport, const banyan_remote *counter, uint64_t add)
+{
+    const transport_table *table;
+    RETURN_IF_FAILED(transport_find_table(transport, counter->handle.rank, &table));
+    RETURN_IF_FAILED(table->ops->add(table->state, counter, add));
+    transport_ring_peer(transport, counter->handle.rank);
+    return BANYAN_OK;
+}
+
 banyan_status banyan_transport_signal(banyan_transport *transport, int peer, uint32_t signal,
                                       uint64_t add)
 {
@@ -417,9 +427,7 @@ banyan_status banyan_transport_signal(banyan_transport *transport, int peer, uin
         return BANYAN_OK;
     }
     banyan_remote counter = signals_remote(transport->signals, peer, signal);
-    RETURN_IF_FAILED(table->ops->add(table->state, &counter, add));
-    transport_ring_peer(transport, peer);
-    return BANYAN_OK;
+    return transport_add(transport, &counter, add);
 }
 
 banyan_status banyan_transport_fetch_add(banyan_transport *transport, int peer, uint32_t signal,
@@ -466,6 +474,32 @@ banyan_status banyan_transport_idle(banyan_transport *transport, uint64_t seen)
     RETURN_IF_FAILED(control_check(of->world));
     transport_sleep(of, (uint32_t)seen, WAKE_UP_NAP_NS);
     return BANYAN_OK;
+}
+
+banyan_status banyan_transport_put_begin(banyan_transport *transport,
+                                         const banyan_remote *destination, const void *source,
+                                         size_t bytes)
+{
+    const transport_table *table;
+    RETURN_IF_FAILED(transport_check_remote(transport, destination, &table));
+    RETURN_IF_FAILED(transport_check_piece(transport, destination, 0, source, bytes));
+    return (table->ops->put_begin ? table->ops->put_begin
+                                  : table->ops->put)(table->state, destination, source, bytes);
+}
+
+size_t banyan_transport_pending(banyan_transport *transport, int peer)
+{
+    const transport_table *table;
+    if (transport_find_table(transport, peer, &table) != BANYAN_OK || !table->ops->pending)
+        return 0;
+    return table->ops->pending(table->state, peer);
+}
+
+banyan_status banyan_transport_settle(banyan_transport *transport, int peer)
+{
+    const transport_table *table;
+    RETURN_IF_FAILED(transport_find_table(transport, peer, &table));
+    return table->ops->settle ? table->ops->settle(table->state, peer) : BANYAN_OK;
 }
 
 banyan_status banyan_transport_flush(banyan_transport *transport, int peer)

@@ -14,11 +14,11 @@ banyan_status ucx_no_memory(const ucx *of, size_t bytes)
                             of->rank, bytes);
 }
 
-ucx_key *ucx_key_place(const ucx_peer *peer, uint32_t kind, uint64_t id)
+ucx_key **ucx_key_place(const ucx_peer *peer, uint32_t kind, uint64_t id)
 {
     uint64_t hash = (id + kind) * UINT64_C(0x9e3779b97f4a7c15);
     size_t at = (size_t)(hash >> 32) & (peer->key_capacity - 1);
-    while (peer->keys[at].id != 0 && (peer->keys[at].id != id || peer->keys[at].kind != kind))
+    while (peer->keys[at] && (peer->keys[at]->id != id || peer->keys[at]->kind != kind))
         at = (at + 1) & (peer->key_capacity - 1);
     return &peer->keys[at];
 }
@@ -96,8 +96,8 @@ static ucs_status_t answer_arrived(void *argument, const void *header, size_t he
         (params->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV))
         return UCS_OK;
     const ucx_peer *peer = &of->peers[message.rank];
-    ucx_key *key = peer->key_capacity > 0 ? ucx_key_place(peer, message.kind, message.id) : NULL;
-    if (!key || key->id == 0 || key->is_answered)
+    ucx_key *key = peer->key_capacity > 0 ? *ucx_key_place(peer, message.kind, message.id) : NULL;
+    if (!key || key->is_answered)
         return UCS_OK;
     key->answer = malloc(bytes + 1);
     key->status = key->answer ? (banyan_status)message.status : BANYAN_ERR_NO_MEMORY;
@@ -244,8 +244,11 @@ void ucx_keys_free(ucx *of)
             ucx_calls.ucp_mem_unmap(of->context, of->mappings[i].memory);
     free(of->mappings);
     for (int rank = 0; of->peers && rank < of->size; rank++) {
-        for (size_t i = 0; i < of->peers[rank].key_capacity; i++)
-            free(of->peers[rank].keys[i].answer);
+        for (size_t i = 0; i < of->peers[rank].key_capacity; i++) {
+            if (of->peers[rank].keys[i])
+                free(of->peers[rank].keys[i]->answer);
+            free(of->peers[rank].keys[i]);
+        }
         free(of->peers[rank].keys);
     }
     while (of->questions) {

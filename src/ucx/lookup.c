@@ -15,8 +15,8 @@ static banyan_status keys_grow(const ucx *of, ucx_peer *peer)
     if (!larger.keys)
         return ucx_no_memory(of, larger.key_capacity * sizeof *larger.keys);
     for (size_t i = 0; i < peer->key_capacity; i++)
-        if (peer->keys[i].id != 0)
-            *ucx_key_place(&larger, peer->keys[i].kind, peer->keys[i].id) = peer->keys[i];
+        if (peer->keys[i])
+            *ucx_key_place(&larger, peer->keys[i]->kind, peer->keys[i]->id) = peer->keys[i];
     free(peer->keys);
     peer->keys = larger.keys;
     peer->key_capacity = larger.key_capacity;
@@ -24,20 +24,28 @@ static banyan_status keys_grow(const ucx *of, ucx_peer *peer)
 }
 
 /* Add an entry for memory of a peer, and ask the peer. With the lock held. */
-static banyan_status key_ask(ucx *of, ucx_peer *peer, const banyan_memory_handle *handle)
+static banyan_status key_ask(ucx *of, ucx_peer *peer, const banyan_memory_handle *handle,
+                             ucx_key **asked)
 {
     banyan_status status = BANYAN_OK;
     if (2 * (peer->key_count + 1) > peer->key_capacity)
         status = keys_grow(of, peer);
     if (status != BANYAN_OK)
         return status;
+    ucx_key *key = calloc(1, sizeof *key);
+    if (!key)
+        return ucx_no_memory(of, sizeof *key);
+    key->id = handle->id;
+    key->kind = handle->kind;
     ucx_key_message question = {.rank = of->rank, .kind = handle->kind, .id = handle->id};
     status = ucx_key_send(of, handle->rank, UCX_QUESTION, &question, NULL, 0);
-    if (status != BANYAN_OK)
+    if (status != BANYAN_OK) {
+        free(key);
         return status;
-    *ucx_key_place(peer, handle->kind, handle->id) =
-        (ucx_key){.id = handle->id, .kind = handle->kind};
+    }
+    *ucx_key_place(peer, handle->kind, handle->id) = key;
     peer->key_count++;
+    *asked = key;
     return BANYAN_OK;
 }
 
@@ -77,11 +85,9 @@ banyan_status ucx_find_key(ucx *of, const banyan_remote *remote, uint64_t *addre
     ucx_peer *peer = &of->peers[handle->rank];
     banyan_status status = BANYAN_OK;
     pthread_mutex_lock(&of->lock);
-    ucx_key *key = peer->key_capacity > 0 ? ucx_key_place(peer, handle->kind, handle->id) : NULL;
-    if (!key || key->id == 0) {
-        status = key_ask(of, peer, handle);
-        key = status == BANYAN_OK ? ucx_key_place(peer, handle->kind, handle->id) : NULL;
-    }
+    ucx_key *key = peer->key_capacity > 0 ? *ucx_key_place(peer, handle->kind, handle->id) : NULL;
+    if (!key)
+        status = key_ask(of, peer, handle, &key);
     if (key && !key->is_answered) {
         pthread_mutex_unlock(&of->lock);
         status = ucx_wait(of, handle->rank, &key->is_answered, "for the key of its memory");

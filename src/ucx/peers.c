@@ -65,9 +65,11 @@ void ucx_disconnect(ucx *of, int rank)
     if (!peer->endpoint)
         return;
     for (size_t i = 0; i < peer->key_capacity; i++) {
-        if (peer->keys[i].rkey)
-            ucx_calls.ucp_rkey_destroy(peer->keys[i].rkey);
-        peer->keys[i].rkey = NULL;
+        ucx_key *key = peer->keys[i];
+        if (key && key->rkey)
+            ucx_calls.ucp_rkey_destroy(key->rkey);
+        if (key)
+            key->rkey = NULL;
     }
     ucp_request_param_t params = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
                                   .flags = UCP_EP_CLOSE_FLAG_FORCE};

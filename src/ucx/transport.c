@@ -8,6 +8,7 @@
 
 /* Operations that one put of many pieces has under way. */
 #define PENDING_MAX 256
+#define FLUSHED_TOGETHER 64
 /* Before UCX knows more of a peer: a network of 8 Gbit/s. */
 #define LATENCY_NS 10000
 #define NS_PER_BYTE 1
@@ -298,6 +299,25 @@ static banyan_status ucx_put(void *state, const banyan_remote *destination, cons
     return ucx_put_many(state, destination, &piece, 1);
 }
 
+static banyan_status ucx_put_begin(void *state, const banyan_remote *destination,
+                                   const void *source, size_t bytes)
+{
+    banyan_iovec piece = {.local = (void *)(uintptr_t)source, .bytes = bytes};
+    return pieces_start(state, destination, &piece, 1, true);
+}
+
+static size_t ucx_pending(void *state, int peer)
+{
+    ucx *of = state;
+    return atomic_load_explicit(&of->peers[peer].pending, memory_order_acquire);
+}
+
+static banyan_status ucx_settle(void *state, int peer)
+{
+    return ucx_pending(state, peer) == 0 ? BANYAN_OK
+                                         : ucx_wait(state, peer, NULL, "to take what is put");
+}
+
 static banyan_status ucx_get(void *state, void *destination, const banyan_remote *source,
                              size_t bytes)
 {
@@ -339,9 +359,13 @@ static banyan_status addition_start(ucx *of, const banyan_remote *counter, const
     return status;
 }
 
+/* Signals add 1: their operand is static, so they need not wait for earlier puts. */
 static banyan_status ucx_add(void *state, const banyan_remote *counter, uint64_t add)
 {
-    banyan_status status = addition_start(state, counter, &add, NULL);
+    static const uint64_t one = 1;
+    banyan_status status = addition_start(state, counter, add == one ? &one : &add, NULL);
+    if (add == one && status == BANYAN_OK)
+        return BANYAN_OK;
     return ucx_finish(state, counter->handle.rank, status, "to take a signal");
 }
 
@@ -388,20 +412,20 @@ static banyan_status ucx_flush(void *state, int rank)
 static banyan_status ucx_flush_all(void *state)
 {
     ucx *of = state;
-    int count = of->dirty_count;
-    if (count == 0)
-        return BANYAN_OK;
+    int ranks[FLUSHED_TOGETHER], count;
     banyan_status status = BANYAN_OK;
-    pthread_mutex_lock(&of->lock);
-    of->dirty_count = 0;
-    for (int i = 0; i < count; i++) {
-        of->peers[of->dirty[i]].is_dirty = false;
-        if (status == BANYAN_OK)
-            status = flush_start(of, of->dirty[i]);
-    }
-    pthread_mutex_unlock(&of->lock);
-    for (int i = 0; i < count; i++)
-        status = ucx_finish(of, of->dirty[i], status, "to take all that was put");
+    do {
+        pthread_mutex_lock(&of->lock);
+        for (count = 0; count < FLUSHED_TOGETHER && of->dirty_count > 0; count++) {
+            ranks[count] = of->dirty[--of->dirty_count];
+            of->peers[ranks[count]].is_dirty = false;
+            if (status == BANYAN_OK)
+                status = flush_start(of, ranks[count]);
+        }
+        pthread_mutex_unlock(&of->lock);
+        for (int i = 0; i < count; i++)
+            status = ucx_finish(of, ranks[i], status, "to take all that was put");
+    } while (count == FLUSHED_TOGETHER);
     return status;
 }
 
@@ -428,6 +452,9 @@ const banyan_transport_ops ucx_transport = {
     .put_with_add = ucx_put_with_add,
     .fetch_add = ucx_fetch_add,
     .flush = ucx_flush,
+    .put_begin = ucx_put_begin,
+    .pending = ucx_pending,
+    .settle = ucx_settle,
     .address = ucx_address,
     .flush_all = ucx_flush_all,
     .progress = ucx_progress,

@@ -19,7 +19,7 @@
 
 /* A peer's memory. */
 typedef struct ucx_key {
-    uint64_t id; /* 0: an unused entry */
+    uint64_t id;
     uint32_t kind;
     banyan_status status; /* of the owner's answer */
     bool is_answered;
@@ -32,10 +32,10 @@ typedef struct ucx_key {
 typedef struct ucx_peer {
     ucp_ep_h endpoint; /* NULL: not connected */
     bool has_failed;
-    ucs_status_t failure; /* why it has failed */
-    bool is_dirty;        /* listed in `dirty` */
-    size_t pending;       /* operations that have not completed here */
-    ucx_key *keys;        /* a hash table of a power of two */
+    ucs_status_t failure;   /* why it has failed */
+    bool is_dirty;          /* listed in `dirty` */
+    _Atomic size_t pending; /* operations that have not completed here */
+    ucx_key **keys;         /* a hash table of a power of two; NULL: an unused entry */
     size_t key_count, key_capacity;
 } ucx_peer;
 
@@ -126,8 +126,8 @@ banyan_status ucx_keys_listen(ucx *of);
 /* Send one with a payload. With the lock held. */
 banyan_status ucx_key_send(ucx *of, int rank, unsigned number, const ucx_key_message *header,
                            const void *payload, size_t bytes);
-/* Find a memory's entry, or an unused one, in the table of a peer, which has some. */
-ucx_key *ucx_key_place(const ucx_peer *peer, uint32_t kind, uint64_t id);
+/* Find the place of a memory's entry in the table of a peer, which has some. */
+ucx_key **ucx_key_place(const ucx_peer *peer, uint32_t kind, uint64_t id);
 /* Find the address and the key of remote memory, asking its owner the first time. */
 banyan_status ucx_find_key(ucx *of, const banyan_remote *remote, uint64_t *address,
                            ucp_rkey_h *rkey);

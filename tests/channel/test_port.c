@@ -101,12 +101,21 @@ static void puts_are_seen_with_the_signal_behind_them(void **state)
     CHECK(pthread_create(&thread, NULL, receive_rounds, &lane) == 0);
     for (uint64_t round = 1; round <= ROUNDS; round++) {
         size_t bytes = round_bytes(round);
-        port_request put = {PORT_PUT, lane.to, from[round % 2], bytes, 0, NULL, NULL};
-        port_request put_packets = {PORT_PUT_PACKETS, lane.packets, from[round % 2], bytes,
-                                    (uint32_t)round,  NULL,         &lane.receiver};
-        port_request forward = {PORT_FORWARD_PACKETS, lane.forwarded, lane.packets,  bytes,
-                                (uint32_t)round,      NULL,           &lane.receiver};
-        port_request signal = {PORT_SIGNAL, NULL, NULL, 0, 0, &lane.filled, &lane.receiver};
+        port_request put = {
+            .kind = PORT_PUT, .destination = lane.to, .source = from[round % 2], .bytes = bytes};
+        port_request put_packets = {.kind = PORT_PUT_PACKETS,
+                                    .destination = lane.packets,
+                                    .source = from[round % 2],
+                                    .bytes = bytes,
+                                    .flag = (uint32_t)round,
+                                    .peer = &lane.receiver};
+        port_request forward = {.kind = PORT_FORWARD_PACKETS,
+                                .destination = lane.forwarded,
+                                .source = lane.packets,
+                                .bytes = bytes,
+                                .flag = (uint32_t)round,
+                                .peer = &lane.receiver};
+        port_request signal = {.kind = PORT_SIGNAL, .signal = &lane.filled, .peer = &lane.receiver};
         fill(from[round % 2], bytes, round);
         wait_for_counter(&lane.sender, &lane.emptied, round - 1);
         post(&lane.sender, queue, &put);
@@ -137,8 +146,8 @@ static void a_full_queue_says_so_and_loses_nothing(void **state)
     port_queue *queue;
     CHECK_OK(port_proxy_create(&own, true, &proxy));
     CHECK_OK(port_queue_create(proxy, &queue));
-    port_request put = {PORT_PUT, to, from, bytes, 0, NULL, NULL};
-    port_request signal = {PORT_SIGNAL, NULL, NULL, 0, 0, &counted, &own};
+    port_request put = {.kind = PORT_PUT, .destination = to, .source = from, .bytes = bytes};
+    port_request signal = {.kind = PORT_SIGNAL, .signal = &counted, .peer = &own};
     uint64_t posted = 0;
     for (int run = 0; run < 3; run++) {
         post(&own, queue, &put);
@@ -171,10 +180,20 @@ static void packets_are_whole_wherever_a_long_put_is_cut(void **state)
     CHECK_OK(port_queue_create(proxy, &queue));
     for (uint32_t odd = 1; odd < 8; odd++) {
         port_request requests[] = {
-            {PORT_PUT, to, from, (size_t)odd * 10007, 0, NULL, NULL},
-            {PORT_PUT_PACKETS, packets, from, bytes, odd, NULL, &own},
-            {PORT_PUT, to, from, odd, 0, NULL, NULL},
-            {PORT_FORWARD_PACKETS, forwarded, packets, bytes, odd, NULL, &own},
+            {.kind = PORT_PUT, .destination = to, .source = from, .bytes = (size_t)odd * 10007},
+            {.kind = PORT_PUT_PACKETS,
+             .destination = packets,
+             .source = from,
+             .bytes = bytes,
+             .flag = odd,
+             .peer = &own},
+            {.kind = PORT_PUT, .destination = to, .source = from, .bytes = odd},
+            {.kind = PORT_FORWARD_PACKETS,
+             .destination = forwarded,
+             .source = packets,
+             .bytes = bytes,
+             .flag = odd,
+             .peer = &own},
         };
         for (int i = 0; i < 4; i++)
             CHECK(port_post(queue, &requests[i]));
@@ -206,8 +225,9 @@ static void a_queue_does_its_work_before_it_is_destroyed(void **state)
         for (int i = 0; i < 3; i++) {
             CHECK_OK(port_queue_create(proxy, &queues[i]));
             size_t part = bytes / 3, at = part * (size_t)i;
-            port_request put = {PORT_PUT, to + at, from + at, part, 0, NULL, NULL};
-            port_request signal = {PORT_SIGNAL, NULL, NULL, 0, 0, &counted, &own};
+            port_request put = {
+                .kind = PORT_PUT, .destination = to + at, .source = from + at, .bytes = part};
+            port_request signal = {.kind = PORT_SIGNAL, .signal = &counted, .peer = &own};
             CHECK(port_post(queues[i], &put) && port_post(queues[i], &signal));
         }
         for (int i = 0; i < 3; i++)
@@ -254,8 +274,12 @@ static void *post_many(void *argument)
     struct poster *poster = argument;
     for (uint64_t i = 1; i <= POSTS; i++) {
         poster->from[i % 16] = i;
-        port_request put = {PORT_PUT, &poster->to[i % 2], &poster->from[i % 16], 8, 0, NULL, NULL};
-        port_request signal = {PORT_SIGNAL, NULL, NULL, 0, 0, &poster->counted, poster->own};
+        port_request put = {.kind = PORT_PUT,
+                            .destination = &poster->to[i % 2],
+                            .source = &poster->from[i % 16],
+                            .bytes = 8};
+        port_request signal = {
+            .kind = PORT_SIGNAL, .signal = &poster->counted, .peer = poster->own};
         post(poster->own, poster->queue, &put);
         post(poster->own, poster->queue, &signal);
         if (i % 8 == 0) {
@@ -279,8 +303,8 @@ static void many_queues_are_served_side_by_side(void **state)
     port_queue *busy;
     CHECK_OK(port_proxy_create(&own, true, &proxy));
     CHECK_OK(port_queue_create(proxy, &busy));
-    port_request put = {PORT_PUT, to, from, bytes, 0, NULL, NULL};
-    port_request signal = {PORT_SIGNAL, NULL, NULL, 0, 0, &whole, &own};
+    port_request put = {.kind = PORT_PUT, .destination = to, .source = from, .bytes = bytes};
+    port_request signal = {.kind = PORT_SIGNAL, .signal = &whole, .peer = &own};
     CHECK(port_post(busy, &put) && port_post(busy, &signal));
     for (int i = 0; i < QUEUES; i++) {
         posters[i].own = &own;
@@ -319,7 +343,7 @@ static void a_proxy_without_work_sleeps_and_wakes(void **state)
     port_queue *queue;
     CHECK_OK(port_proxy_create(&own, false, &proxy));
     CHECK_OK(port_queue_create(proxy, &queue));
-    port_request signal = {PORT_SIGNAL, NULL, NULL, 0, 0, &counted, &own};
+    port_request signal = {.kind = PORT_SIGNAL, .signal = &counted, .peer = &own};
     for (uint64_t i = 1; i <= 3; i++) {
         uint64_t before_ns = process_cpu_ns();
         nanosleep(&(struct timespec){0, 100000000}, NULL);

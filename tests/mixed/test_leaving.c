@@ -106,7 +106,7 @@ static const leaving cases[] = {
     {"mixed_open without a table", "no/such/table.json", load_without_file, false},
     {"memory_alloc", "out of memory", alloc_too_much, false},
     {"loaded_plan_open of unlike sizes", "64 bytes at most", load_unlike, false},
-    {"comm_create of two nodes", "collectives run", create_comm_between_nodes, true},
+    {"comm_create of two nodes", "collectives need", create_comm_between_nodes, true},
 };
 #define CASES (sizeof cases / sizeof *cases)
 

@@ -85,6 +85,12 @@ banyan_world *ranks_open_world(int rank, int count, const banyan_unique_id *id, 
     options.world_size = count;
     options.unique_id = id;
     options.timeout_ns = timeout_ns;
+    char node[16];
+    const char *nodes = getenv("BANYAN_TEST_NODES");
+    if (nodes) {
+        snprintf(node, sizeof node, "node%d", rank * atoi(nodes) / count);
+        options.node = node;
+    }
     banyan_world *world = NULL;
     CHECK_OK(banyan_world_open(&options, &world));
     return world;

@@ -1,8 +1,9 @@
 /* Helpers for the built-in algorithms: the program that is being written, and the operations that
  * all of them share.
  *
- * Scratch has one layout on all ranks. A mesh is a set of memory channels, one in each direction
- * between any two ranks, created on first use. Waits on one mesh never consume signals of another,
+ * Scratch has one layout on all ranks. Rank = node × ranks_per_node + local rank. A mesh is a set
+ * of memory channels, or port channels between nodes, one in each direction between any two ranks,
+ * created on first use. Waits on one mesh never consume signals of another,
  * so steps whose signals must not be confused use different meshes. Functions without a thread
  * block argument use thread block 0. docs/algorithms.md explains why consecutive runs need no
  * barrier. */
@@ -33,10 +34,11 @@ typedef struct algorithm {
     uint64_t unit_bytes;
     uint64_t scratch_chunks; /* allocated so far, on each rank */
     banyan_program_memory_channel *
-        *meshes[ALGORITHM_MESHES];       /* [from × ranks + to]; NULL: not created yet */
-    banyan_program_port_channel **ports; /* as for meshes */
-    banyan_chunk *parts;                 /* room for two chunks for each rank */
-    int *everyone;                       /* 0, 1, … */
+        *meshes[ALGORITHM_MESHES]; /* [from × ranks + to]; NULL: not created yet */
+    banyan_program_port_channel **links[ALGORITHM_MESHES]; /* meshes between nodes */
+    banyan_program_port_channel **ports;                   /* as for meshes */
+    banyan_chunk *parts;                                   /* room for two chunks for each rank */
+    int *everyone;                                         /* 0, 1, … */
 } algorithm;
 
 /* Allocate the channels and lists for a->ranks ranks from `memory`. */
@@ -89,6 +91,8 @@ void remote_put_packets(algorithm *a, banyan_chunk remote, banyan_chunk local, i
 
 /* The port channel from one rank towards another. */
 banyan_program_port_channel *port_between(algorithm *a, int from, int to);
+/* Put through it, and signal after the last chunk. */
+void port_put_and_signal(algorithm *a, banyan_chunk remote, banyan_chunk local);
 
 void local_copy(algorithm *a, banyan_chunk destination, banyan_chunk source, int thread_block);
 /* destination = parts[0] ⊕ parts[1] ⊕ …, of a->parts, in this order. Parts in rank order give
@@ -122,7 +126,8 @@ typedef struct algorithm_entry {
     bool double_scratch;
     bool mixes_sizes; /* operations on the same chunks have different sizes */
     bool apart;       /* input and output must not share their memory */
-    bool by_nodes;    /* ranks_per_node must divide the ranks */
+    bool over_nodes;  /* uses memory channels within nodes alone */
+    bool by_nodes; /* the same, and is meant for several nodes; ranks_per_node divides the ranks */
     /* Pipelines reuse a ring of PIPELINE_UNITS units in each scratch chunk. A rank has
      * ring_per_rank × ranks + ring_once such chunks. 0 and 0: no pipeline. */
     int ring_per_rank, ring_once;
@@ -188,7 +193,13 @@ void broadcast_tree(algorithm *a);
 void reduce_tree(algorithm *a);
 
 void allreduce_hierarchical(algorithm *a);
+void allreduce_hierarchical_oneshot(algorithm *a);
 void allgather_hierarchical(algorithm *a);
+void reducescatter_hierarchical(algorithm *a);
+void alltoall_hierarchical(algorithm *a);
+void broadcast_hierarchical(algorithm *a);
+void reduce_hierarchical(algorithm *a);
+void sendrecv_hierarchical(algorithm *a);
 void sendrecv_port(algorithm *a);
 
 int factor_ports(int ranks);

@@ -142,6 +142,12 @@ banyan_status algorithm_take_tables(algorithm *a, arena *memory)
         if (!a->meshes[mesh])
             return BANYAN_ERR_NO_MEMORY;
         memset(a->meshes[mesh], 0, pairs * sizeof **a->meshes);
+        a->links[mesh] =
+            a->ranks_per_node == a->ranks ? NULL : arena_take(memory, pairs * sizeof **a->links);
+        if (a->links[mesh])
+            memset(a->links[mesh], 0, pairs * sizeof **a->links);
+        else if (a->ranks_per_node != a->ranks)
+            return BANYAN_ERR_NO_MEMORY;
     }
     a->ports = arena_take(memory, pairs * sizeof *a->ports);
     a->parts = arena_take(memory, 2 * (ranks + 1) * sizeof *a->parts);
@@ -167,8 +173,9 @@ static banyan_status algorithms_write_program(const algorithm_entry *entry,
     banyan_collective collective = collective_for(entry, params);
     banyan_program_options options = algorithms_options_for(entry, params);
     algorithm a = {.ranks = params->ranks,
-                   .ranks_per_node =
-                       params->ranks_per_node ? params->ranks_per_node : params->ranks,
+                   .ranks_per_node = entry->over_nodes && params->ranks_per_node
+                                         ? params->ranks_per_node
+                                         : params->ranks,
                    .collective = collective.kind,
                    .in_place = params->in_place,
                    .split = entry->mixes_sizes && options.instances > 1,

@@ -2,7 +2,7 @@
  * ranks_per_node + local rank. The ranks with one local rank on all nodes process one block. */
 #include "collective/algorithms/algorithm.h"
 
-enum { MESH_ARRIVED, MESH_WHOLE };
+enum { MESH_ARRIVED, MESH_WHOLE, MESH_BEGUN };
 
 typedef struct node_place {
     int rank, node, local; /* the rank, its node, and its local rank */
@@ -40,11 +40,12 @@ static void barrier_in_node(algorithm *a, const node_place *p, int mesh)
     mesh_wait(a, mesh, p->rank, hierarchical_rank_at(p, p->node, local), 0);
 }
 
-static void send_to_node(algorithm *a, const node_place *p, int node, uint64_t to, uint64_t from)
+/* Put slots into slots of the rank with this local rank on another node. */
+static void send_to_node(algorithm *a, const node_place *p, int node, uint64_t to, uint64_t from,
+                         int count)
 {
     int peer = hierarchical_rank_at(p, node, p->local);
-    banyan_program_port_put_with_signal(port_between(a, p->rank, peer), slot_at(a, peer, to),
-                                        slot_at(a, p->rank, from), 0);
+    port_put_and_signal(a, slot_range(a, peer, to, count), slot_range(a, p->rank, from, count));
 }
 
 static void wait_nodes(algorithm *a, const node_place *p)
@@ -84,16 +85,28 @@ static void allreduce_nodes(algorithm *a, const node_place *p, uint64_t sums, ui
 {
     uint64_t own = (uint64_t)p->node;
     EACH_NODE(p, node)
-    send_to_node(a, p, node, arrived + own, sums + (uint64_t)node);
+    send_to_node(a, p, node, arrived + own, sums + (uint64_t)node, 1);
     wait_nodes(a, p);
     for (int node = 0; node < p->nodes; node++)
         a->parts[node] = slot_at(a, p->rank, arrived + (uint64_t)node);
     a->parts[p->node] = slot_at(a, p->rank, sums + own);
     local_reduce_parts(a, p->nodes, slot_at(a, p->rank, whole + own), 0);
     EACH_NODE(p, node)
-    send_to_node(a, p, node, whole + own, whole + own);
+    send_to_node(a, p, node, whole + own, whole + own, 1);
     wait_nodes(a, p);
     flush_nodes(a, p);
+}
+
+/* Each rank has its block in its slots: gather the node's blocks into the outputs. */
+static void gather_in_node(algorithm *a, const node_place *p, uint64_t whole)
+{
+    int size = p->nodes;
+    barrier_in_node(a, p, MESH_WHOLE);
+    local_copy(a, output_range(a, p->rank, p->local * size, (p->local + 1) * size),
+               slot_range(a, p->rank, whole, size), 0);
+    EACH_LOCAL(p, local)
+    remote_get(a, output_range(a, p->rank, local * size, (local + 1) * size),
+               slot_range(a, hierarchical_rank_at(p, p->node, local), whole, size), 0);
 }
 
 /* Reduce-scatter within the nodes, all-reduce between them, all-gather within the nodes. */
@@ -106,12 +119,28 @@ void allreduce_hierarchical(algorithm *a)
         node_place p = hierarchical_place_of(a, rank);
         reduce_in_node(a, &p, in_node, slot_range(a, rank, sums, size));
         allreduce_nodes(a, &p, sums, between, whole);
-        barrier_in_node(a, &p, MESH_WHOLE);
-        local_copy(a, output_range(a, rank, p.local * size, (p.local + 1) * size),
-                   slot_range(a, rank, whole, size), 0);
-        EACH_LOCAL(&p, local)
-        remote_get(a, output_range(a, rank, local * size, (local + 1) * size),
-                   slot_range(a, hierarchical_rank_at(&p, p.node, local), whole, size), 0);
+        gather_in_node(a, &p, whole);
+    }
+}
+
+/* The same with one message between two nodes: every node receives all sums of the other nodes. */
+void allreduce_hierarchical_oneshot(algorithm *a)
+{
+    int size = a->ranks / a->ranks_per_node;
+    uint64_t in_node = slots_take(a, a->ranks), sums = slots_take(a, size * size);
+    uint64_t whole = slots_take(a, size);
+    for (int rank = 0; rank < a->ranks; rank++) {
+        node_place p = hierarchical_place_of(a, rank);
+        uint64_t own = sums + (uint64_t)(p.node * size);
+        reduce_in_node(a, &p, in_node, slot_range(a, rank, own, size));
+        EACH_NODE(&p, node)
+        send_to_node(a, &p, node, own, own, size);
+        wait_nodes(a, &p);
+        for (int node = 0; node < size; node++)
+            a->parts[node] = slot_range(a, rank, sums + (uint64_t)(node * size), size);
+        local_reduce_parts(a, size, slot_range(a, rank, whole, size), 0);
+        gather_in_node(a, &p, whole);
+        flush_nodes(a, &p);
     }
 }
 
@@ -125,7 +154,7 @@ void allgather_hierarchical(algorithm *a)
         uint64_t own = slots + (uint64_t)p.node;
         local_copy(a, slot_at(a, rank, own), input_at(a, rank, 0), 0);
         EACH_NODE(&p, node)
-        send_to_node(a, &p, node, own, own);
+        send_to_node(a, &p, node, own, own, 1);
         local_keep(a, output_at(a, rank, rank), input_at(a, rank, 0), 0);
         wait_nodes(a, &p);
         barrier_in_node(a, &p, MESH_ARRIVED);
@@ -141,19 +170,202 @@ void allgather_hierarchical(algorithm *a)
     }
 }
 
+/* Reduce within the node first, so that each node sends one chunk to each rank of the others. */
+void reducescatter_hierarchical(algorithm *a)
+{
+    int nodes = a->ranks / a->ranks_per_node;
+    uint64_t in_node = slots_take(a, a->ranks), sums = slots_take(a, nodes);
+    uint64_t between = slots_take(a, nodes);
+    for (int rank = 0; rank < a->ranks; rank++) {
+        node_place p = hierarchical_place_of(a, rank);
+        EACH_LOCAL(&p, local)
+        for (int node = 0; node < nodes; node++)
+            remote_put(a,
+                       slot_at(a, hierarchical_rank_at(&p, p.node, local),
+                               in_node + (uint64_t)(p.local * nodes + node)),
+                       input_at(a, rank, hierarchical_rank_at(&p, node, local)), 0);
+        barrier_in_node(a, &p, MESH_ARRIVED);
+        for (int node = 0; node < nodes; node++) {
+            for (int local = 0; local < p.locals; local++)
+                a->parts[local] = slot_at(a, rank, in_node + (uint64_t)(local * nodes + node));
+            a->parts[p.local] = input_at(a, rank, hierarchical_rank_at(&p, node, p.local));
+            local_reduce_parts(a, p.locals, slot_at(a, rank, sums + (uint64_t)node), 0);
+        }
+        EACH_NODE(&p, node)
+        send_to_node(a, &p, node, between + (uint64_t)p.node, sums + (uint64_t)node, 1);
+        wait_nodes(a, &p);
+        for (int node = 0; node < nodes; node++)
+            a->parts[node] = slot_at(a, rank, between + (uint64_t)node);
+        a->parts[p.node] = slot_at(a, rank, sums + (uint64_t)p.node);
+        local_reduce_parts(a, nodes, output_at(a, rank, 0), 0);
+        flush_nodes(a, &p);
+    }
+}
+
+/* Each rank collects its node's blocks for the ranks with its own local rank, so that two nodes
+ * exchange one message for each local rank. */
+void alltoall_hierarchical(algorithm *a)
+{
+    int nodes = a->ranks / a->ranks_per_node, locals = a->ranks_per_node;
+    uint64_t in_node = slots_take(a, a->ranks), between = slots_take(a, a->ranks);
+    for (int rank = 0; rank < a->ranks; rank++) {
+        node_place p = hierarchical_place_of(a, rank);
+        for (int node = 0; node < nodes; node++) {
+            uint64_t place = in_node + (uint64_t)(node * locals + p.local);
+            EACH_LOCAL(&p, local)
+            remote_put(a, slot_at(a, hierarchical_rank_at(&p, p.node, local), place),
+                       input_at(a, rank, hierarchical_rank_at(&p, node, local)), 0);
+            if (node != p.node)
+                local_copy(a, slot_at(a, rank, place),
+                           input_at(a, rank, hierarchical_rank_at(&p, node, p.local)), 0);
+        }
+        barrier_in_node(a, &p, MESH_ARRIVED);
+        EACH_NODE(&p, node)
+        send_to_node(a, &p, node, between + (uint64_t)(p.node * locals),
+                     in_node + (uint64_t)(node * locals), locals);
+        local_keep(a, output_at(a, rank, rank), input_at(a, rank, rank), 0);
+        EACH_LOCAL(&p, local)
+        local_copy(a, output_at(a, rank, hierarchical_rank_at(&p, p.node, local)),
+                   slot_at(a, rank, in_node + (uint64_t)(p.node * locals + local)), 0);
+        wait_nodes(a, &p);
+        EACH_NODE(&p, node)
+        local_copy(a, output_range(a, rank, node * locals, (node + 1) * locals),
+                   slot_range(a, rank, between + (uint64_t)(node * locals), locals), 0);
+        flush_nodes(a, &p);
+    }
+}
+
+/* Nodes as a binary tree, numbered from the root's: v has the children 2v + 1 and 2v + 2. */
+static int tree_node(const algorithm *a, const node_place *p, int v)
+{
+    return (a->root / a->ranks_per_node + v) % p->nodes;
+}
+
+static int tree_place(const algorithm *a, const node_place *p)
+{
+    return (p->node - a->root / a->ranks_per_node + p->nodes) % p->nodes;
+}
+
+/* The root deals out blocks to its node. Each block goes down the tree between ranks of one local
+ * rank. All gather the blocks of their node. A rank signals first that it has begun, so that its
+ * slots may be written. */
+void broadcast_hierarchical(algorithm *a)
+{
+    int size = a->ranks / a->ranks_per_node;
+    uint64_t block = slots_take(a, size);
+    for (int rank = 0; rank < a->ranks; rank++) {
+        node_place p = hierarchical_place_of(a, rank);
+        int v = tree_place(a, &p);
+        int source =
+            v > 0 ? hierarchical_rank_at(&p, tree_node(a, &p, (v - 1) / 2), p.local) : a->root;
+        if (rank != a->root)
+            mesh_signal_relaxed(a, MESH_BEGUN, rank, source, 0);
+        if (rank == a->root) {
+            local_copy(a, slot_range(a, rank, block, size),
+                       input_range(a, rank, p.local * size, (p.local + 1) * size), 0);
+            EACH_LOCAL(&p, local)
+            {
+                int peer = hierarchical_rank_at(&p, p.node, local);
+                mesh_wait_relaxed(a, MESH_BEGUN, rank, peer, 0);
+                remote_put(a, slot_range(a, peer, block, size),
+                           input_range(a, rank, local * size, (local + 1) * size), 0);
+                mesh_signal(a, MESH_ARRIVED, rank, peer, 0);
+            }
+        } else if (v == 0) {
+            mesh_wait(a, MESH_ARRIVED, rank, source, 0);
+        } else {
+            banyan_program_port_wait(port_between(a, rank, source), 0, BANYAN_SYNC_BOTH);
+        }
+        for (int child = 2 * v + 1; child <= 2 * v + 2 && child < p.nodes; child++) {
+            int node = tree_node(a, &p, child);
+            mesh_wait_relaxed(a, MESH_BEGUN, rank, hierarchical_rank_at(&p, node, p.local), 0);
+            send_to_node(a, &p, node, block, block, size);
+        }
+        if (rank == a->root) {
+            barrier_in_node(a, &p, MESH_WHOLE);
+            local_keep(a, output_range(a, rank, 0, a->ranks), input_all(a, rank), 0);
+        } else {
+            gather_in_node(a, &p, block);
+        }
+        for (int child = 2 * v + 1; child <= 2 * v + 2 && child < p.nodes; child++)
+            banyan_program_port_flush(
+                port_between(a, rank, hierarchical_rank_at(&p, tree_node(a, &p, child), p.local)),
+                0, BANYAN_SYNC_BOTH);
+    }
+}
+
+/* Reduce a block in each rank of a node, then over the nodes in the ranks of the root's node, from
+ * which the root reads. These signal first that they have begun. */
+void reduce_hierarchical(algorithm *a)
+{
+    int size = a->ranks / a->ranks_per_node, root_node = a->root / a->ranks_per_node;
+    uint64_t in_node = slots_take(a, a->ranks), sums = slots_take(a, size * size);
+    uint64_t whole = slots_take(a, size);
+    for (int rank = 0; rank < a->ranks; rank++) {
+        node_place p = hierarchical_place_of(a, rank);
+        uint64_t own = sums + (uint64_t)(p.node * size);
+        int first = p.local * size, end = first + size;
+        if (p.node == root_node)
+            EACH_NODE(&p, node)
+        mesh_signal_relaxed(a, MESH_BEGUN, rank, hierarchical_rank_at(&p, node, p.local), 0);
+        reduce_in_node(a, &p, in_node, slot_range(a, rank, own, size));
+        if (p.node != root_node) {
+            int peer = hierarchical_rank_at(&p, root_node, p.local);
+            mesh_wait_relaxed(a, MESH_BEGUN, rank, peer, 0);
+            send_to_node(a, &p, root_node, own, own, size);
+            banyan_program_port_flush(port_between(a, rank, peer), 0, BANYAN_SYNC_BOTH);
+            continue;
+        }
+        wait_nodes(a, &p);
+        for (int node = 0; node < size; node++)
+            a->parts[node] = slot_range(a, rank, sums + (uint64_t)(node * size), size);
+        if (rank != a->root) {
+            local_reduce_parts(a, size, slot_range(a, rank, whole, size), 0);
+            mesh_signal(a, MESH_WHOLE, rank, a->root, 0);
+            continue;
+        }
+        local_reduce_parts(a, size, output_range(a, rank, first, end), 0);
+        EACH_LOCAL(&p, local)
+        {
+            int peer = hierarchical_rank_at(&p, p.node, local);
+            mesh_wait(a, MESH_WHOLE, rank, peer, 0);
+            remote_get(a, output_range(a, rank, local * size, (local + 1) * size),
+                       slot_range(a, peer, whole, size), 0);
+        }
+    }
+}
+
 /* The receiver signals first that it has begun, which implies that its previous run is over. The
  * sender waits for that signal before it ends, so it is never two runs ahead. */
-void sendrecv_port(algorithm *a)
+static void write_sendrecv(algorithm *a, bool by_ports_alone)
 {
     uint64_t slot = slots_take(a, 1);
     for (int rank = 0; rank < a->ranks; rank++) {
-        int to = algorithm_rank(a, rank + a->shift);
-        int from = algorithm_rank(a, rank - a->shift);
-        mesh_signal(a, MESH_ARRIVED, rank, from, 0);
-        banyan_program_port_put_with_signal_and_flush(
-            port_between(a, rank, to), slot_at(a, to, slot), input_at(a, rank, 0), 0);
-        banyan_program_port_wait(port_between(a, rank, from), 0, BANYAN_SYNC_BOTH);
+        int to = algorithm_rank(a, rank + a->shift), from = algorithm_rank(a, rank - a->shift);
+        int node = rank / a->ranks_per_node;
+        mesh_signal(a, MESH_BEGUN, rank, from, 0);
+        if (!by_ports_alone && to / a->ranks_per_node == node) {
+            remote_put(a, slot_at(a, to, slot), input_at(a, rank, 0), 0);
+            mesh_signal(a, MESH_ARRIVED, rank, to, 0);
+        } else {
+            banyan_program_port_put_with_signal_and_flush(
+                port_between(a, rank, to), slot_at(a, to, slot), input_at(a, rank, 0), 0);
+        }
+        if (!by_ports_alone && from / a->ranks_per_node == node)
+            mesh_wait(a, MESH_ARRIVED, rank, from, 0);
+        else
+            banyan_program_port_wait(port_between(a, rank, from), 0, BANYAN_SYNC_BOTH);
         local_copy(a, output_at(a, rank, 0), slot_at(a, rank, slot), 0);
-        mesh_wait(a, MESH_ARRIVED, rank, to, 0);
+        mesh_wait(a, MESH_BEGUN, rank, to, 0);
     }
+}
+
+void sendrecv_port(algorithm *a)
+{
+    write_sendrecv(a, true);
+}
+
+void sendrecv_hierarchical(algorithm *a)
+{
+    write_sendrecv(a, false);
 }

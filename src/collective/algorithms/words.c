@@ -76,26 +76,63 @@ static banyan_program_memory_channel *mesh_channel(algorithm *a, int mesh, int f
     return channels[there];
 }
 
+static banyan_program_port_channel *words_port(algorithm *a, banyan_program_port_channel **channels,
+                                               int from, int to)
+{
+    size_t there = (size_t)from * (size_t)a->ranks + (size_t)to;
+    size_t back = (size_t)to * (size_t)a->ranks + (size_t)from;
+    if (!are_ranks(from, to))
+        return NULL;
+    if (!channels[there]) {
+        channels[there] = banyan_program_port_channel_create(a->program, to, from);
+        channels[back] = banyan_program_port_channel_create(a->program, from, to);
+    }
+    return channels[there];
+}
+
+/* Return the port channel of a mesh between nodes. NULL: the ranks share a node. */
+static banyan_program_port_channel *mesh_link(algorithm *a, int mesh, int from, int to)
+{
+    if (from / a->ranks_per_node == to / a->ranks_per_node)
+        return NULL;
+    return words_port(a, a->links[mesh], from, to);
+}
+
 void mesh_signal(algorithm *a, int mesh, int from, int to, int thread_block)
 {
-    banyan_program_memory_signal(mesh_channel(a, mesh, from, to), thread_block, BANYAN_SYNC_BOTH);
+    banyan_program_port_channel *link = mesh_link(a, mesh, from, to);
+    if (link)
+        banyan_program_port_signal(link, thread_block, BANYAN_SYNC_BOTH);
+    else
+        banyan_program_memory_signal(mesh_channel(a, mesh, from, to), thread_block,
+                                     BANYAN_SYNC_BOTH);
 }
 
 void mesh_wait(algorithm *a, int mesh, int at, int from, int thread_block)
 {
-    banyan_program_memory_wait(mesh_channel(a, mesh, at, from), thread_block, BANYAN_SYNC_BOTH);
+    banyan_program_port_channel *link = mesh_link(a, mesh, at, from);
+    if (link)
+        banyan_program_port_wait(link, thread_block, BANYAN_SYNC_BOTH);
+    else
+        banyan_program_memory_wait(mesh_channel(a, mesh, at, from), thread_block, BANYAN_SYNC_BOTH);
 }
 
 void mesh_signal_relaxed(algorithm *a, int mesh, int from, int to, int thread_block)
 {
-    banyan_program_memory_signal_relaxed(mesh_channel(a, mesh, from, to), thread_block,
-                                         BANYAN_SYNC_BOTH);
+    if (mesh_link(a, mesh, from, to))
+        mesh_signal(a, mesh, from, to, thread_block);
+    else
+        banyan_program_memory_signal_relaxed(mesh_channel(a, mesh, from, to), thread_block,
+                                             BANYAN_SYNC_BOTH);
 }
 
 void mesh_wait_relaxed(algorithm *a, int mesh, int at, int from, int thread_block)
 {
-    banyan_program_memory_wait_relaxed(mesh_channel(a, mesh, at, from), thread_block,
-                                       BANYAN_SYNC_BOTH);
+    if (mesh_link(a, mesh, at, from))
+        mesh_wait(a, mesh, at, from, thread_block);
+    else
+        banyan_program_memory_wait_relaxed(mesh_channel(a, mesh, at, from), thread_block,
+                                           BANYAN_SYNC_BOTH);
 }
 
 void mesh_signal_all(algorithm *a, int mesh, int rank, int thread_block)
@@ -118,15 +155,7 @@ void mesh_barrier(algorithm *a, int mesh, int rank, int thread_block)
 
 banyan_program_port_channel *port_between(algorithm *a, int from, int to)
 {
-    size_t there = (size_t)from * (size_t)a->ranks + (size_t)to;
-    size_t back = (size_t)to * (size_t)a->ranks + (size_t)from;
-    if (!are_ranks(from, to))
-        return NULL;
-    if (!a->ports[there]) {
-        a->ports[there] = banyan_program_port_channel_create(a->program, to, from);
-        a->ports[back] = banyan_program_port_channel_create(a->program, from, to);
-    }
-    return a->ports[there];
+    return words_port(a, a->ports, from, to);
 }
 
 /* Return the number of operations: one, or one for each chunk. Instances divide an operation's
@@ -151,6 +180,16 @@ void remote_put(algorithm *a, banyan_chunk remote, banyan_chunk local, int threa
         banyan_program_memory_put(mesh_channel(a, 0, local.rank, remote.rank),
                                   words_piece(a, remote, i), words_piece(a, local, i),
                                   BANYAN_TB(thread_block));
+}
+
+void port_put_and_signal(algorithm *a, banyan_chunk remote, banyan_chunk local)
+{
+    banyan_program_port_channel *channel = port_between(a, local.rank, remote.rank);
+    int last = words_pieces(a, remote) - 1;
+    for (int i = 0; i < last; i++)
+        banyan_program_port_put(channel, words_piece(a, remote, i), words_piece(a, local, i), 0);
+    banyan_program_port_put_with_signal(channel, words_piece(a, remote, last),
+                                        words_piece(a, local, last), 0);
 }
 
 void remote_get(algorithm *a, banyan_chunk local, banyan_chunk remote, int thread_block)

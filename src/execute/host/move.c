@@ -15,7 +15,7 @@ static uint32_t flag_of(const plan_run *of, const task *t, const step *s)
 
 static char *move_address(const plan_run *of, const task *t, const step *s, uint32_t operand)
 {
-    return of->bases[s->operands[operand].base] + t->piece[1 + operand];
+    return of->placed->bases[s->operands[operand].base] + t->piece[1 + operand];
 }
 
 static void next_piece(task *t, const step *s)
@@ -255,10 +255,10 @@ bool move_request(const plan_run *of, channel_end *end, const port_request *requ
     if (of->loaded->shuffle)
         return shuffle_post(of, end, request);
     if (!of->shared)
-        return port_post(end->queue, request);
+        return channel_end_post(end, request);
     while (atomic_flag_test_and_set_explicit(&end->posting, memory_order_acquire))
         spin_pause();
-    bool posted = port_post(end->queue, request);
+    bool posted = channel_end_post(end, request);
     atomic_flag_clear_explicit(&end->posting, memory_order_release);
     return posted;
 }
@@ -289,6 +289,11 @@ bool move_post(const plan_run *of, task *t, const step *s)
         .flag = flag_of(of, t, s),
         .peer = end->wake_up,
     };
+    if (end->remote) {
+        const memory_extent *lies_in = &of->placed->remote[s->operands[1].base];
+        request.memory = lies_in->id;
+        request.memory_bytes = lies_in->bytes;
+    }
     for (; t->pieces_left > 0; next_piece(t, s)) {
         if (t->piece[0] & STEP_PAD) {
             if (!post_pads(of, t, s, &request))

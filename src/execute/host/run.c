@@ -169,15 +169,21 @@ static banyan_status run_tasks(plan_run *of)
     return error_again(&shared.failed);
 }
 
-/* Wait until the proxy is done, also after a failed run: it still reads the caller's input, and
- * scratch that the next run uses. The proxy waits for no peer, so this ends. */
-static void drain_ports(const banyan_loaded_plan *loaded)
+/* Wait until the proxy and the transport are done, also after a failed run: they still read the
+ * caller's input, and scratch that the next run uses. The proxy waits for no peer, so this ends. */
+static banyan_status drain_ports(const banyan_loaded_plan *loaded)
 {
     const banyan_executor *executor = loaded->executor;
     wake_up *own = executor_wake_up(executor, executor->rank);
     uint32_t count = loaded->plan->ranks[executor->rank].channel_count[PLAN_PORT];
+    banyan_status status = BANYAN_OK;
     for (uint32_t i = 0; i < count; i++) {
         const port_queue *queue = loaded->ends[PLAN_PORT][i].queue;
+        if (!queue) {
+            banyan_status settled = remote_port_settle(loaded->ends[PLAN_PORT][i].remote);
+            status = status == BANYAN_OK ? settled : status;
+            continue;
+        }
         uint64_t posted = port_posted(queue);
         for (uint32_t looks = 0; port_done(queue) != posted; looks++) {
             if (looks < wake_up_spins(executor->crowded)) {
@@ -190,6 +196,7 @@ static void drain_ports(const banyan_loaded_plan *loaded)
             wake_up_withdraw(own);
         }
     }
+    return status;
 }
 
 static banyan_status host_run_execute(banyan_loaded_plan *loaded,
@@ -197,7 +204,7 @@ static banyan_status host_run_execute(banyan_loaded_plan *loaded,
 {
     plan_run of = {.loaded = loaded,
                    .specialized = specialized,
-                   .bases = placed->bases,
+                   .placed = placed,
                    .traces = loaded->executor->trace != NULL};
     RETURN_IF_FAILED(take_flags(loaded, specialized, &of.flag));
     binding_copy_in(placed);
@@ -209,7 +216,10 @@ static banyan_status host_run_execute(banyan_loaded_plan *loaded,
         status = run_tasks(&of);
     if (status == BANYAN_OK && loaded->shuffle)
         shuffle_end(loaded);
-    drain_ports(loaded);
+    const error_kept failed = error_keep(status);
+    status = drain_ports(loaded);
+    if (failed.status != BANYAN_OK)
+        status = error_again(&failed);
     if (status != BANYAN_OK)
         return control_fail(loaded->executor->world, status);
     binding_copy_out(placed);

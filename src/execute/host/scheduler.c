@@ -114,6 +114,8 @@ static banyan_status sleep_on_wake_up(struct turn *turn, uint32_t seen)
     }
     uint64_t nap_ns;
     RETURN_IF_FAILED(scheduler_wait_longer(turn, &nap_ns));
+    if (turn->of->loaded->executor->transport)
+        transport_rest(turn->of->loaded->executor->transports);
     wake_up_sleep_announced(turn->own, seen, nap_ns);
     return BANYAN_OK;
 }
@@ -139,7 +141,10 @@ static banyan_status scheduler_rest(struct turn *turn, enum pass *pass)
 /* False: go to sleep. */
 static bool look_again(struct turn *turn)
 {
-    bool crowded = turn->of->loaded->executor->crowded;
+    const banyan_executor *executor = turn->of->loaded->executor;
+    bool crowded = executor->crowded;
+    if (executor->transport)
+        transport_progress(executor->transports);
     if (turn->looks++ >= (crowded ? LOOKS_CROWDED : LOOKS))
         return false;
     if (crowded)

@@ -65,6 +65,11 @@ static bool step_flush(task *t, const step *s)
 {
     for (; t->index < s->end_count; t->index++) {
         const port_queue *queue = s->ends[t->index]->queue;
+        if (!queue) {
+            if (!remote_port_is_done(s->ends[t->index]->remote))
+                return false;
+            continue;
+        }
         if (t->target == 0)
             t->target = port_posted(queue) + 1;
         if (port_done(queue) + 1 < t->target)

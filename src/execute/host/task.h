@@ -41,7 +41,7 @@ typedef struct task {
 typedef struct plan_run {
     struct banyan_loaded_plan *loaded;
     const specialized_plan *specialized;
-    char *const *bases;
+    const struct binding *placed;
     uint32_t flag;
     bool shared; /* several threads run the rank's thread blocks */
     bool traces;
@@ -81,7 +81,7 @@ bool move_forward(const plan_run *of, task *t, const step *s);
 bool move_combine(const plan_run *of, task *t, const step *s);
 bool move_post(const plan_run *of, task *t, const step *s);
 
-/* Post to the proxy. False: the queue is full. */
+/* Post to the proxy or the transport. False: the queue is full. */
 bool move_request(const plan_run *of, channel_end *end, const port_request *request);
 
 /* Wake the waiters for the packets that the step has written. */

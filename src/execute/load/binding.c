@@ -189,20 +189,36 @@ static banyan_status private_buffer(banyan_loaded_plan *loaded, plan_buffer buff
     return BANYAN_OK;
 }
 
-static char *binding_part_of(const banyan_loaded_plan *loaded, const banyan_memory *memory,
-                             int rank)
+/* Place a rank's buffer in its part of a memory, which has `bytes` bytes. */
+static void place_in_part(const banyan_loaded_plan *loaded, binding *made, int rank,
+                          plan_buffer buffer, const banyan_memory *memory, uint64_t bytes,
+                          uint64_t offset)
 {
-    return memory_part_of(memory, memory_space_local(loaded->executor->space, rank));
+    uint32_t base = step_base(rank, buffer);
+    int local = memory_space_local(loaded->executor->space, rank);
+    made->bases[base] = (local < 0 ? REMOTE_PORT_START : memory_part_of(memory, local)) + offset;
+    if (made->remote)
+        made->remote[base] = (memory_extent){memory->id, bytes};
 }
 
-static char *staging_of(const banyan_loaded_plan *loaded, int rank, plan_buffer buffer)
+void binding_place_in_block(const banyan_loaded_plan *loaded, binding *made, int rank,
+                            plan_buffer buffer, uint64_t offset)
 {
-    return binding_part_of(loaded, loaded->block, rank) + loaded->layouts[rank].staging[buffer];
+    place_in_part(loaded, made, rank, buffer, loaded->block, loaded->layouts[rank].bytes, offset);
+}
+
+/* Return the length of a rank's part of the memory given for a buffer. */
+static uint64_t memory_bytes_of(const banyan_loaded_plan *loaded, int rank, plan_buffer buffer)
+{
+    if (loaded->memory_bytes[buffer])
+        return loaded->memory_bytes[buffer][rank];
+    int local = memory_space_local(loaded->executor->space, rank);
+    return loaded->memories[buffer]->parts[local].bytes;
 }
 
 /* Find every rank's buffer, if all lie in symmetric memory at this rank's offset. */
 static banyan_status place_in_memory(const struct given_buffers *with, plan_buffer buffer,
-                                     char **bases)
+                                     binding *made)
 {
     const banyan_loaded_plan *loaded = with->loaded;
     const banyan_memory *memory = loaded->memories[buffer];
@@ -210,23 +226,25 @@ static banyan_status place_in_memory(const struct given_buffers *with, plan_buff
     RETURN_IF_FAILED(find_in_memory(with, buffer, &offset));
     for (int r = 0; r < loaded->executor->ranks; r++) {
         uint64_t bytes = plan_geometry_bytes(&with->specialized->geometry, loaded->plan, r, buffer);
-        uint64_t room = memory->parts[memory_space_local(loaded->executor->space, r)].bytes;
+        uint64_t room = memory_bytes_of(loaded, r, buffer);
         if (bytes > 0 && (offset > room || bytes > room - offset))
             return error_set(BANYAN_ERR_INVALID,
                              "rank %d: %" PRIu64 " bytes of %s at offset %" PRIu64
                              " extend beyond rank %d's %" PRIu64 " bytes of symmetric memory",
                              with->rank, bytes, buffer_names[buffer], offset, r, room);
-        bases[step_base(r, buffer)] = binding_part_of(loaded, memory, r) + offset;
+        place_in_part(loaded, made, r, buffer, memory, room, offset);
     }
     return BANYAN_OK;
 }
 
-static void place_in_staging(const struct given_buffers *with, plan_buffer buffer, char **bases)
+static void place_in_staging(const struct given_buffers *with, plan_buffer buffer, binding *made)
 {
     const banyan_loaded_plan *loaded = with->loaded;
     for (int r = 0; r < loaded->executor->ranks; r++) {
-        bool staged = binding_is_staged(loaded, r, buffer);
-        bases[step_base(r, buffer)] = staged ? staging_of(loaded, r, buffer) : NULL;
+        if (binding_is_staged(loaded, r, buffer))
+            binding_place_in_block(loaded, made, r, buffer, loaded->layouts[r].staging[buffer]);
+        else
+            made->bases[step_base(r, buffer)] = NULL;
     }
 }
 
@@ -257,8 +275,8 @@ static banyan_status place_buffer(const struct given_buffers *with, plan_buffer 
     const reach *of = binding_reach_of(loaded, with->rank, buffer);
     char **mine = &made->bases[step_base(with->rank, buffer)];
     if (loaded->memories[buffer])
-        return place_in_memory(with, buffer, made->bases);
-    place_in_staging(with, buffer, made->bases);
+        return place_in_memory(with, buffer, made);
+    place_in_staging(with, buffer, made);
     /* Never write to the caller's input. */
     bool kept = buffer == PLAN_INPUT && of->written;
     if (!*mine && of->used && (kept || !with->buffers[buffer]))
@@ -273,12 +291,15 @@ static banyan_status place_buffer(const struct given_buffers *with, plan_buffer 
 }
 
 /* Set both bases of every rank from the base of the buffer that stands for both. */
-static void binding_fill_bases(const struct given_buffers *with, char **bases)
+static void binding_fill_bases(const struct given_buffers *with, binding *made)
 {
+    char **bases = made->bases;
     const banyan_plan *plan = with->loaded->plan;
     plan_buffer longer = with->loaded->longer;
     for (int r = 0; r < with->loaded->executor->ranks; r++) {
         char *both = bases[step_base(r, longer)];
+        for (int buffer = PLAN_INPUT; made->remote && buffer <= PLAN_OUTPUT; buffer++)
+            made->remote[step_base(r, (plan_buffer)buffer)] = made->remote[step_base(r, longer)];
         for (int buffer = PLAN_INPUT; buffer <= PLAN_OUTPUT; buffer++)
             bases[step_base(r, (plan_buffer)buffer)] =
                 both ? both + specialized_place(with->specialized, plan, r, (plan_buffer)buffer)
@@ -294,16 +315,16 @@ static banyan_status place_both(const struct given_buffers *with, binding *made)
     bool works_apart = may_work_apart(loaded) && with->apart;
     char **mine = &made->bases[step_base(with->rank, longer)];
     if (loaded->memories[longer] && !works_apart) {
-        RETURN_IF_FAILED(place_in_memory(with, longer, made->bases));
+        RETURN_IF_FAILED(place_in_memory(with, longer, made));
     } else {
-        place_in_staging(with, longer, made->bases);
+        place_in_staging(with, longer, made);
         if (!*mine && (works_apart || !with->buffers[longer]))
             RETURN_IF_FAILED(private_buffer(loaded, longer, mine));
         if (!*mine)
             *mine = with->buffers[longer];
     }
     char *own = *mine;
-    binding_fill_bases(with, made->bases);
+    binding_fill_bases(with, made);
     if (plan->collective != BANYAN_BROADCAST || with->rank == plan->root)
         plan_copy_in(with, made,
                      own + specialized_place(with->specialized, plan, with->rank, PLAN_INPUT));

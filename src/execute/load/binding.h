@@ -25,6 +25,10 @@ banyan_status binding_check_device(const banyan_executor *executor, DLDevice dev
 banyan_status binding_make(banyan_loaded_plan *loaded, const specialized_plan *specialized,
                            const void *input, void *output, binding *made);
 
+/* Set the base of a rank's buffer to an offset in its part of the plan's block. */
+void binding_place_in_block(const banyan_loaded_plan *loaded, binding *made, int rank,
+                            plan_buffer buffer, uint64_t offset);
+
 void binding_copy_in(const binding *of);
 void binding_copy_out(const binding *of);
 

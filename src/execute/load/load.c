@@ -5,6 +5,7 @@
 #include "execute/device/device.h"
 #include "execute/device/program.h"
 #include "execute/load/binding.h"
+#include "execute/load/nodes.h"
 #include "execute/shuffle/shuffle.h"
 #include "world/control.h"
 
@@ -34,7 +35,7 @@ static banyan_status execute_load_check_arguments(const banyan_executor *executo
                                                   banyan_memory_local(memories[i]),
                                                   i == 0 ? "input memory" : "output memory"));
     }
-    return BANYAN_OK;
+    return executor->transport ? nodes_check(executor, plan) : BANYAN_OK;
 }
 
 struct needs {
@@ -47,6 +48,7 @@ static void execute_load_measure(const banyan_loaded_plan *loaded, int rank, str
 {
     const uint32_t *channels = loaded->plan->ranks[rank].channel_count;
     uint64_t counters = (uint64_t)channels[PLAN_MEMORY] + channels[PLAN_PORT];
+    counters++; /* arrivals of packets from other nodes */
     needs->counters = counters > needs->counters ? counters : needs->counters;
     needs->scratch |= loaded->reaches[step_base(rank, PLAN_SCRATCH)].used;
     for (int buffer = PLAN_INPUT; buffer <= PLAN_OUTPUT; buffer++)
@@ -121,9 +123,17 @@ static banyan_status take_own(banyan_loaded_plan *loaded)
     for (uint32_t i = 0; i < rank->block_count; i++)
         loaded->tasks[i].block = &rank->blocks[i];
     for (int i = 0; i < 2; i++) {
-        loaded->bindings[i].bases =
+        binding *made = &loaded->bindings[i];
+        made->bases =
             execute_load_take_zeroed(ranks * PLAN_BUFFERS, sizeof(char *), "a plan's bases");
-        if (!loaded->bindings[i].bases)
+        if (!made->bases)
+            return BANYAN_ERR_NO_MEMORY;
+        if (!loaded->executor->transport)
+            continue;
+        made->remote =
+            execute_load_take_zeroed(ranks * PLAN_BUFFERS, sizeof *made->remote, "a plan's bases");
+        loaded->memory_bytes[i] = execute_load_take_zeroed(ranks, sizeof(uint64_t), "memories");
+        if (!made->remote || !loaded->memory_bytes[i])
             return BANYAN_ERR_NO_MEMORY;
     }
     for (int type = PLAN_MEMORY; type <= PLAN_PORT; type++) {
@@ -191,24 +201,59 @@ static banyan_status execute_load_prepare(banyan_loaded_plan *loaded, const bany
     return BANYAN_OK;
 }
 
+/* A rank's counters: of memory channels, of port channels, of arrivals. */
+static uint32_t counter_index(const banyan_loaded_plan *loaded, int rank, plan_channel_type type)
+{
+    const uint32_t *channels = loaded->plan->ranks[rank].channel_count;
+    return type == PLAN_MEMORY ? 0 : channels[PLAN_MEMORY];
+}
+
+/* NULL: the rank is on another node. */
 static counter *counters_of(const banyan_loaded_plan *loaded, int rank, plan_channel_type type)
 {
-    const banyan_executor *executor = loaded->executor;
-    counter *all =
-        (counter *)memory_part_of(loaded->block, memory_space_local(executor->space, rank));
-    return type == PLAN_PORT ? all + loaded->plan->ranks[rank].channel_count[PLAN_MEMORY] : all;
+    int local = memory_space_local(loaded->executor->space, rank);
+    if (local < 0)
+        return NULL;
+    return (counter *)memory_part_of(loaded->block, local) + counter_index(loaded, rank, type);
+}
+
+static banyan_remote remote_counter(const banyan_loaded_plan *loaded, int rank, uint32_t index)
+{
+    return (banyan_remote){.handle = {.rank = rank,
+                                      .kind = BANYAN_MEMORY_SYMMETRIC,
+                                      .id = loaded->block->id,
+                                      .bytes = loaded->layouts[rank].bytes},
+                           .offset = index * sizeof(counter)};
+}
+
+/* Connect to a peer of another node. A channel without a peer end has no signals; its counter is
+ * that of arrivals. */
+static banyan_status connect_remote(banyan_loaded_plan *loaded, channel_end *end, bool has_end,
+                                    uint32_t peer_channel)
+{
+    const uint32_t *channels = loaded->plan->ranks[end->peer].channel_count;
+    uint32_t ports = counter_index(loaded, end->peer, PLAN_PORT);
+    uint32_t arrivals = ports + channels[PLAN_PORT];
+    banyan_remote arrival = remote_counter(loaded, end->peer, arrivals);
+    banyan_remote signal =
+        remote_counter(loaded, end->peer, has_end ? ports + peer_channel : arrivals);
+    return remote_port_create(loaded->executor->transport, &signal, &arrival, &end->remote);
 }
 
 static banyan_status connect_end(banyan_loaded_plan *loaded, plan_channel_type type, uint32_t i)
 {
     banyan_executor *executor = loaded->executor;
     channel_end *end = &loaded->ends[type][i];
-    uint32_t peer_channel;
+    uint32_t peer_channel = 0;
     end->number = i;
     end->peer = loaded->plan->ranks[executor->rank].peers[type][i];
     end->incoming = &counters_of(loaded, executor->rank, type)[i];
     /* A channel without a peer end carries only data: the plan's check ensures that. */
-    if (plan_channel_pair(loaded->plan, executor->rank, type, i, &end->peer, &peer_channel))
+    bool has_end =
+        plan_channel_pair(loaded->plan, executor->rank, type, i, &end->peer, &peer_channel);
+    if (memory_space_local(executor->space, end->peer) < 0)
+        return connect_remote(loaded, end, has_end, peer_channel);
+    if (has_end)
         end->outgoing = &counters_of(loaded, end->peer, type)[peer_channel];
     end->wake_up = executor_wake_up(executor, end->peer);
     if (type != PLAN_PORT || !executor_is_host(executor))
@@ -231,9 +276,8 @@ static banyan_status execute_load_connect(banyan_loaded_plan *loaded)
         for (int r = 0; r < executor->ranks; r++) {
             const block_layout *layout = &loaded->layouts[r];
             uint64_t half = loaded->plan->double_scratch ? layout->scratch_half : 0;
-            loaded->bindings[parity].bases[step_base(r, PLAN_SCRATCH)] =
-                memory_part_of(loaded->block, memory_space_local(executor->space, r)) +
-                layout->scratch + (uint64_t)parity * half;
+            binding_place_in_block(loaded, &loaded->bindings[parity], r, PLAN_SCRATCH,
+                                   layout->scratch + (uint64_t)parity * half);
         }
     }
     return executor_is_host(executor) ? BANYAN_OK : device_load(loaded);
@@ -246,8 +290,10 @@ static void execute_load_release(banyan_loaded_plan *loaded)
     uint32_t ports = loaded->plan && loaded->ends[PLAN_PORT]
                          ? loaded->plan->ranks[loaded->executor->rank].channel_count[PLAN_PORT]
                          : 0;
-    for (uint32_t i = 0; i < ports; i++)
+    for (uint32_t i = 0; i < ports; i++) {
         port_queue_destroy(loaded->ends[PLAN_PORT][i].queue);
+        remote_port_destroy(loaded->ends[PLAN_PORT][i].remote);
+    }
     for (int type = 0; type < PLAN_CHANNEL_TYPES; type++)
         free(loaded->ends[type]);
     for (size_t i = 0; i < loaded->specialized.count; i++)
@@ -259,6 +305,8 @@ static void execute_load_release(banyan_loaded_plan *loaded)
     shuffle_free(loaded->shuffle);
     for (int i = 0; i < 2; i++) {
         free(loaded->bindings[i].bases);
+        free(loaded->bindings[i].remote);
+        free(loaded->memory_bytes[i]);
         free(loaded->private_buffers[i]);
     }
     free(loaded->tasks);
@@ -270,6 +318,18 @@ static void execute_load_release(banyan_loaded_plan *loaded)
     banyan_plan_destroy(loaded->plan);
     pthread_mutex_destroy(&loaded->waits.lock);
     free(loaded);
+}
+
+/* Other nodes' parts of the memories for input and output are not mapped here. */
+static banyan_status exchange_memory_bytes(banyan_loaded_plan *loaded)
+{
+    banyan_world *world = loaded->executor->world;
+    for (int i = 0; i < 2; i++) {
+        uint64_t mine = loaded->memories[i] ? banyan_memory_bytes(loaded->memories[i]) : 0;
+        RETURN_IF_FAILED(
+            banyan_world_allgather(world, &mine, sizeof mine, loaded->memory_bytes[i]));
+    }
+    return BANYAN_OK;
 }
 
 banyan_status banyan_loaded_plan_open(banyan_executor *executor, const banyan_plan *plan,
@@ -291,6 +351,8 @@ banyan_status banyan_loaded_plan_open(banyan_executor *executor, const banyan_pl
     status = control_agree(executor->world, status);
     if (status == BANYAN_OK)
         status = load_agree(made);
+    if (status == BANYAN_OK && executor->transport)
+        status = exchange_memory_bytes(made);
     if (status == BANYAN_OK)
         status = banyan_memory_alloc_on(executor->world, executor->device,
                                         made->layouts[executor->rank].bytes, &made->block);

@@ -33,12 +33,19 @@ typedef struct block_counter {
     _Alignas(64) _Atomic uint64_t value;
 } block_counter;
 
+/* Symmetric memory of a rank of another node. */
+typedef struct memory_extent {
+    uint64_t id, bytes;
+} memory_extent;
+
 /* Buffer bindings of runs with these arguments; kept from one run to the next. */
 typedef struct binding {
     const specialized_plan *specialized; /* NULL: not bound yet */
     const void *input;
     void *output;
-    char **bases; /* indexed by step_base */
+    /* Indexed by step_base. A base at another node counts from REMOTE_PORT_START. */
+    char **bases;
+    memory_extent *remote; /* where it lies there; NULL: all ranks are on this node */
     struct {
         char *to; /* NULL: copy nothing */
         const char *from;
@@ -75,6 +82,7 @@ struct banyan_loaded_plan {
     banyan_plan *plan; /* a private copy */
     uint64_t max_message_bytes;
     const banyan_memory *memories[2]; /* given for input and output, or NULL */
+    uint64_t *memory_bytes[2];        /* at each rank; NULL: all ranks are on this node */
     reach *reaches;                   /* indexed by step_base */
     plan_geometry largest;            /* geometry for the longest message */
     plan_buffer longer;               /* in place: the buffer that stands for both */

@@ -28,7 +28,7 @@ static bool shuffle_ports_pass_on(held_port *port, channel_end *end)
     if (port->count == 0)
         return false;
     uint32_t i = (uint32_t)shuffle_below(&port->random, count_able(port));
-    if (!port_post(end->queue, &port->requests[i]))
+    if (!channel_end_post(end, &port->requests[i]))
         return false;
     memmove(&port->requests[i], &port->requests[i + 1],
             (--port->count - i) * sizeof port->requests[0]);

@@ -133,16 +133,16 @@ static banyan_status shuffle_read_piece(const plan_run *of, shuffled_block *b, t
                                         const step *s, char *result)
 {
     uint64_t bytes = t->piece[0];
-    const char *from = of->bases[s->operands[0].base] + t->piece[1];
+    const char *from = of->placed->bases[s->operands[0].base] + t->piece[1];
     if (s->kind == STEP_COMBINE) {
         for (uint32_t i = 0; i < s->source_count; i++)
-            t->sources[i] = of->bases[s->operands[i].base] + t->piece[1 + i];
+            t->sources[i] = of->placed->bases[s->operands[i].base] + t->piece[1 + i];
         s->reduce(result, t->sources, s->source_count, bytes / of->specialized->elem_bytes);
         from = result;
     }
     for (uint32_t i = s->source_count; i < step_operand_count(s); i++)
         RETURN_IF_FAILED(
-            keep_store(b, of->bases[s->operands[i].base] + t->piece[1 + i], from, bytes));
+            keep_store(b, of->placed->bases[s->operands[i].base] + t->piece[1 + i], from, bytes));
     return BANYAN_OK;
 }
 

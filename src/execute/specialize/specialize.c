@@ -101,7 +101,7 @@ static banyan_status add_doorbells(struct builder *build, step *s)
     for (uint32_t i = s->source_count; i < step_operand_count(s); i++) {
         int owner = (int)(s->operands[i].base / PLAN_BUFFERS);
         wake_up *of = executor_wake_up(executor, owner);
-        bool known = !s->operands[i].packets || (owner == build->rank && !executor->pool);
+        bool known = !of || !s->operands[i].packets || (owner == build->rank && !executor->pool);
         for (uint32_t k = 0; k < s->doorbell_count; k++)
             known |= s->doorbells[k] == of;
         if (!known)

@@ -7,6 +7,7 @@
 #include "channel/multi_copy.h"
 #include "channel/port.h"
 #include "channel/reduce.h"
+#include "channel/remote_port.h"
 #include "execute/specialize/step_kind.h"
 #include "plan/geometry/geometry.h"
 #include "plan/plan.h"
@@ -14,14 +15,21 @@
 /* This rank's end of a memory or port channel. */
 typedef struct channel_end {
     counter *incoming;         /* at this rank; the peer adds to it */
-    counter *outgoing;         /* at the peer */
-    wake_up *wake_up;          /* wakes the peer */
-    port_queue *queue;         /* PORT */
+    counter *outgoing;         /* at the peer; NULL: it is on another node */
+    wake_up *wake_up;          /* wakes the peer; NULL: it is on another node */
+    port_queue *queue;         /* PORT, to a peer of this node */
+    remote_port *remote;       /* PORT, to a peer of another node */
     _Atomic uint64_t consumed; /* signals that waits on this rank have taken */
     atomic_flag posting;       /* lock: one thread posts at a time */
     int peer;
     uint32_t number; /* index among the rank's channels of the type */
 } channel_end;
+
+/* Post a request. One thread at a time. False: there is no room; try again later. */
+static inline bool channel_end_post(channel_end *end, const port_request *request)
+{
+    return end->remote ? remote_port_post(end->remote, request) : port_post(end->queue, request);
+}
 
 /* Sources, then destinations; each member of a group is an operand. */
 typedef struct step_operand {

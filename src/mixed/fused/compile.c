@@ -151,6 +151,7 @@ static banyan_status fused_write_program(fused *f, arena *memory, banyan_program
     collective.input_chunks = (uint64_t)f->chunks * (f->gathers ? 1 : blocks);
     collective.output_chunks = (uint64_t)f->chunks * (f->gathers ? blocks : 1);
     f->a.input_chunks = collective.input_chunks;
+    f->a.ranks_per_node = f->a.ranks;
     banyan_program_options options = fused_options_for(f);
     RETURN_IF_FAILED(algorithm_take_tables(&f->a, memory));
     RETURN_IF_FAILED(fused_expect(f, memory, &collective));
