@@ -1,8 +1,10 @@
+#include "support/nodes.h"
 #include "support/test.h"
 
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +19,19 @@ void ranks_become_child(void)
     ranks_in_child = true;
 }
 
+/* Return the number of network namespaces for the ranks; 0: they stay in this one. */
+static int ranks_networks(void)
+{
+    const char *text = getenv("BANYAN_TEST_NETWORK");
+    return text ? atoi(text) : 0;
+}
+
+static void enter_network(int rank, int count)
+{
+    if (ranks_networks() > 0)
+        nodes_enter(rank * ranks_networks() / count);
+}
+
 /* A separate process answers the ranks. This one then has a single thread when it forks them; the
  * helper ends with it. */
 static pid_t host_unique_id(banyan_unique_id *id)
@@ -29,6 +44,7 @@ static pid_t host_unique_id(banyan_unique_id *id)
     if (host == 0) {
         ranks_become_child();
         prctl(PR_SET_PDEATHSIG, SIGKILL);
+        enter_network(0, 1);
         CHECK_OK(banyan_unique_id_create(id));
         CHECK(write(channel[1], id, sizeof *id) == sizeof *id);
         for (;;)
@@ -40,7 +56,7 @@ static pid_t host_unique_id(banyan_unique_id *id)
     return host;
 }
 
-void ranks_fork(int count, ranks_raw_fn fn, void *context, int *statuses)
+static void fork_here(int count, ranks_raw_fn fn, void *context, int *statuses)
 {
     banyan_unique_id id;
     pid_t host = host_unique_id(&id);
@@ -51,6 +67,7 @@ void ranks_fork(int count, ranks_raw_fn fn, void *context, int *statuses)
         assert_true(children[rank] >= 0);
         if (children[rank] == 0) {
             ranks_become_child();
+            enter_network(rank, count);
             fn(rank, count, &id, context);
             fflush(NULL);
             _exit(0);
@@ -61,6 +78,40 @@ void ranks_fork(int count, ranks_raw_fn fn, void *context, int *statuses)
     kill(host, SIGKILL);
     waitpid(host, NULL, 0);
     free(children);
+}
+
+/* In a process of its own, since the networks end with it. */
+static void fork_in_networks(int count, ranks_raw_fn fn, void *context, int *statuses)
+{
+    size_t bytes = (size_t)count * sizeof *statuses;
+    int *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int status;
+    assert_true(shared != MAP_FAILED);
+    fflush(NULL);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        ranks_become_child();
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        const char *why_not = nodes_make(ranks_networks());
+        if (why_not)
+            printf("skipped: %s\n", why_not);
+        else
+            fork_here(count, fn, context, shared);
+        fflush(NULL);
+        _exit(why_not ? 77 : 0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+        exit(77);
+    assert_int_equal(status, 0);
+    memcpy(statuses, shared, bytes);
+    munmap(shared, bytes);
+}
+
+void ranks_fork(int count, ranks_raw_fn fn, void *context, int *statuses)
+{
+    (ranks_networks() > 0 ? fork_in_networks : fork_here)(count, fn, context, statuses);
 }
 
 void ranks_fork_and_lose_one(ranks_raw_fn fn, void *context)

@@ -1,5 +1,5 @@
-/* Tensors cross between four nodes of two ranks, each node with a network of its own. Every
- * survivor names a node or rank that is lost, and goes on in a new world. */
+/* Tensors and sums cross between four nodes of two ranks, each node with a network of its own.
+ * Every survivor names a node or rank that is lost, and goes on in a new world. */
 #include "support/nodes.h"
 #include "support/test.h"
 
@@ -16,6 +16,7 @@
 #define RANKS (2 * NODES)
 #define ROWS 640
 #define COLUMNS 1000
+#define SUMMED 1500
 #define SECRET "00112233445566778899aabbccddeeff"
 /* As in docs/limits.md, plus slack for a busy machine. */
 #define TIMEOUT_NS (4 * NS_PER_S)
@@ -58,6 +59,7 @@ typedef struct weights {
     banyan_tensors *source, *destination;
     banyan_reshard_plan *plan;
     banyan_copy_service *service;
+    banyan_comm *comm;
 } weights;
 
 static void weights_open(weights *w, banyan_world *world)
@@ -75,16 +77,33 @@ static void weights_open(weights *w, banyan_world *world)
     CHECK_OK(banyan_reshard_plan_create(w->rows, w->columns, world, NULL, &w->plan));
     CHECK_OK(banyan_copy_service_open(world, NULL, NULL, &w->service));
     CHECK(strcmp(banyan_copy_service_name(w->service), "pipeline") == 0);
+    CHECK_OK(banyan_comm_create(world, NULL, &w->comm));
 }
 
 static void weights_close(weights *w)
 {
+    (void)banyan_comm_destroy(w->comm);
     banyan_copy_service_close(w->service);
     banyan_reshard_plan_destroy(w->plan);
     banyan_tensors_destroy(w->source);
     banyan_tensors_destroy(w->destination);
     banyan_layout_destroy(w->rows);
     banyan_layout_destroy(w->columns);
+}
+
+/* Sum a vector of a version over all ranks, and compare every element. */
+static banyan_status weights_sum(const weights *w, banyan_world *world, int version)
+{
+    int64_t input[SUMMED], output[SUMMED], size = banyan_world_size(world);
+    for (int i = 0; i < SUMMED; i++)
+        input[i] = (int64_t)version * SUMMED + i + ((int64_t)1 << (8 + banyan_world_rank(world)));
+    memset(output, 0xff, sizeof output);
+    banyan_status status =
+        banyan_comm_allreduce(w->comm, input, output, SUMMED, BANYAN_I64, BANYAN_SUM, NULL);
+    for (int i = 0; status == BANYAN_OK && i < SUMMED; i++)
+        CHECK(output[i] == size * ((int64_t)version * SUMMED + i) + (((1 << size) - 1) << 8),
+              "element %d of version %d", i, version);
+    return status;
 }
 
 /* Move one version, and compare every element. */
@@ -122,6 +141,8 @@ static void play(struct job *job, int rank)
     int versions = job->fault == NO_FAULT ? 5 : 1 << 14;
     for (int version = 1; version <= versions && status == BANYAN_OK; version++) {
         status = weights_move(&w, world, version);
+        if (status == BANYAN_OK)
+            status = weights_sum(&w, world, version);
         if (version == 2)
             atomic_fetch_add(&job->moving, 1);
     }
@@ -148,8 +169,10 @@ static void play(struct job *job, int rank)
         return;
     network_open(rank, RANKS - 2, 29601, 0, &world);
     weights_open(&w, world);
-    for (int version = 1; version <= 2; version++)
+    for (int version = 1; version <= 2; version++) {
         CHECK_OK(weights_move(&w, world, version));
+        CHECK_OK(weights_sum(&w, world, version));
+    }
     weights_close(&w);
     CHECK_OK(banyan_world_close(world));
 }

@@ -98,7 +98,7 @@ static void allreduce_nodes(algorithm *a, const node_place *p, uint64_t sums, ui
 }
 
 /* Each rank has its block in its slots: gather the node's blocks into the outputs. */
-static void gather_in_node(algorithm *a, const node_place *p, uint64_t whole)
+static void gather_blocks_of_node(algorithm *a, const node_place *p, uint64_t whole)
 {
     int size = p->nodes;
     barrier_in_node(a, p, MESH_WHOLE);
@@ -119,7 +119,7 @@ void allreduce_hierarchical(algorithm *a)
         node_place p = hierarchical_place_of(a, rank);
         reduce_in_node(a, &p, in_node, slot_range(a, rank, sums, size));
         allreduce_nodes(a, &p, sums, between, whole);
-        gather_in_node(a, &p, whole);
+        gather_blocks_of_node(a, &p, whole);
     }
 }
 
@@ -139,7 +139,7 @@ void allreduce_hierarchical_oneshot(algorithm *a)
         for (int node = 0; node < size; node++)
             a->parts[node] = slot_range(a, rank, sums + (uint64_t)(node * size), size);
         local_reduce_parts(a, size, slot_range(a, rank, whole, size), 0);
-        gather_in_node(a, &p, whole);
+        gather_blocks_of_node(a, &p, whole);
         flush_nodes(a, &p);
     }
 }
@@ -285,7 +285,7 @@ void broadcast_hierarchical(algorithm *a)
             barrier_in_node(a, &p, MESH_WHOLE);
             local_keep(a, output_range(a, rank, 0, a->ranks), input_all(a, rank), 0);
         } else {
-            gather_in_node(a, &p, block);
+            gather_blocks_of_node(a, &p, block);
         }
         for (int child = 2 * v + 1; child <= 2 * v + 2 && child < p.nodes; child++)
             banyan_program_port_flush(

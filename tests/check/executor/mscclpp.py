@@ -28,7 +28,13 @@ class Stuck(Exception):
 
 def add(a, b):
     return bytes(
-        struct.pack(f"<{len(a) // 4}I", *[(x + y) & MASK for x, y in zip(*(struct.unpack(f"<{len(v) // 4}I", v) for v in (a, b)))])
+        struct.pack(
+            f"<{len(a) // 4}I",
+            *[
+                (x + y) & MASK
+                for x, y in zip(*(struct.unpack(f"<{len(v) // 4}I", v) for v in (a, b)))
+            ],
+        )
     )
 
 
@@ -158,7 +164,10 @@ class Load:
             kind, number, buffer = "local", None, entry["type"]
         offset = self.offset(entry["index"], buffer) + constant
         size = self.offset(entry["index"] + entry["size"], None) - self.offset(entry["index"], None)
-        begin, end = self.share(size, op.index, op.slices), self.share(size, op.index + 1, op.slices)
+        begin, end = (
+            self.share(size, op.index, op.slices),
+            self.share(size, op.index + 1, op.slices),
+        )
         return Operand(kind, number, reference, buffer, offset + begin, end - begin)
 
     def share(self, size, index, slices):
@@ -185,7 +194,9 @@ class Load:
     def scratch_size(self, input_range):
         if self.reuse and self.scratch_chunks:
             return 2 * PREDEFINED_SCRATCH
-        chunk = -(-min(input_range, self.plan.get("max_message_size", 2**64 - 1)) // self.input_chunks)
+        chunk = -(
+            -min(input_range, self.plan.get("max_message_size", 2**64 - 1)) // self.input_chunks
+        )
         size = chunk * self.scratch_chunks * (2 if self.packets else 1) * (2 if self.double else 1)
         return -(-size // self.alignment) * self.alignment
 
@@ -206,7 +217,18 @@ class Machine:
     """
 
     def __init__(
-        self, plan, input_size, output_size, begin, end, runs, seed, packet=16, threads=8, extra=0, tail=0
+        self,
+        plan,
+        input_size,
+        output_size,
+        begin,
+        end,
+        runs,
+        seed,
+        packet=16,
+        threads=8,
+        extra=0,
+        tail=0,
     ):
         self.plan, self.ranks = plan, len(plan["gpus"])
         self.random = random.Random(seed)
@@ -221,13 +243,17 @@ class Machine:
                 input_ = Memory(extra + input_size + tail, extra)
                 output = input_.part(extra + r * output_size if output_size < input_size else extra)
             else:
-                input_, output = (Memory(extra + size + tail, extra) for size in (input_size, output_size))
+                input_, output = (
+                    Memory(extra + size + tail, extra) for size in (input_size, output_size)
+                )
             self.load.append(Load(plan, r, input_size, output_size, input_.offset, output.offset))
             scratch = Memory(self.load[r].scratch_size(len(input_.bytes)))
             self.memory.append({"i": input_, "o": output, "s": scratch})
         self.pair_channels()
         self.run = [0] * self.ranks
-        self.semaphores = [[one["init_value"] for one in gpu.get("semaphores", [])] for gpu in plan["gpus"]]
+        self.semaphores = [
+            [one["init_value"] for one in gpu.get("semaphores", [])] for gpu in plan["gpus"]
+        ]
         self.syncers = [[0] * MAX_SYNCERS for _ in range(self.ranks)]
         self.fifo = [[] for _ in range(self.ranks)]
         self.moved = True
@@ -237,7 +263,12 @@ class Machine:
         self.ends = {}
         for kind in ("memory", "port"):
             peers = [
-                [peer for one in gpu["channels"] if one["channel_type"] == kind for peer in one["connected_to"]]
+                [
+                    peer
+                    for one in gpu["channels"]
+                    if one["channel_type"] == kind
+                    for peer in one["connected_to"]
+                ]
                 for gpu in self.plan["gpus"]
             ]
             for rank in range(self.ranks):
@@ -256,7 +287,11 @@ class Machine:
 
     def half(self, rank):
         load = self.load[rank]
-        return len(self.memory[rank]["s"].bytes) >> 1 if load.double and (self.run[rank] + 1) % 2 == 0 else 0
+        return (
+            len(self.memory[rank]["s"].bytes) >> 1
+            if load.double and (self.run[rank] + 1) % 2 == 0
+            else 0
+        )
 
     def local(self, rank, buffer):
         """Memory and offset of what getBuffer returns."""
@@ -433,7 +468,9 @@ class Machine:
         if size % VECTOR or base % VECTOR or into_base % VECTOR:
             raise Refused("not a multiple of 16 bytes")
         for at, step in self.steps(size, tid):
-            value = memory.read(base + first.offset + self.ringed(rank, first.buffer, offset) + at, step)
+            value = memory.read(
+                base + first.offset + self.ringed(rank, first.buffer, offset) + at, step
+            )
             yield True
             for i, one in enumerate(op.inputs[1:]):
                 if remote_inputs:
@@ -442,13 +479,17 @@ class Machine:
                     other, start = self.local(rank, one.buffer)
                     # The type that decides is that of an output, of which a remote one is a number.
                     decides = op.outputs[i + 1].reference if i + 1 < len(op.outputs) else 0
-                    place = start + self.ringed(rank, "ios"[decides] if decides < 3 else "i", offset)
+                    place = start + self.ringed(
+                        rank, "ios"[decides] if decides < 3 else "i", offset
+                    )
                 value = add(value, other.read(one.offset + place + at, step))
                 yield True
             into.write(into_base + to.offset + self.ringed(rank, to.buffer, offset) + at, value)
             yield True
             for one in op.outputs[1:] if sends else []:
-                self.remote(rank, one).write(one.offset + self.ringed(rank, one.buffer, offset) + at, value)
+                self.remote(rank, one).write(
+                    one.offset + self.ringed(rank, one.buffer, offset) + at, value
+                )
                 yield True
 
     def do_re(self, rank, block, op, tid, sync, offset, unit):
@@ -499,7 +540,9 @@ class Machine:
             for i in self.packets(one.size, tid):
                 data = source.read(base + one.offset + i * self.packet // 2, self.packet // 2)
                 yield True
-                self.write_packet(rank, self.remote(rank, to), 2 * to.offset + half + i * self.packet, data)
+                self.write_packet(
+                    rank, self.remote(rank, to), 2 * to.offset + half + i * self.packet, data
+                )
                 yield True
 
     def do_cpkt(self, rank, block, op, tid, sync, offset, unit):
@@ -524,9 +567,13 @@ class Machine:
     def do_rppkt(self, rank, block, op, tid, sync, offset, unit):
         one, half, scratch = op.inputs[0], self.half(rank), self.memory[rank]["s"]
         for i in self.packets(one.size, tid):
-            data = yield from self.read_packet(rank, scratch, half + 2 * one.offset + i * self.packet)
+            data = yield from self.read_packet(
+                rank, scratch, half + 2 * one.offset + i * self.packet
+            )
             for to in op.outputs if op.channel_type == "memory" else []:
-                self.write_packet(rank, self.remote(rank, to), half + 2 * to.offset + i * self.packet, data)
+                self.write_packet(
+                    rank, self.remote(rank, to), half + 2 * to.offset + i * self.packet, data
+                )
                 yield True
         if op.channel_type == "port":
             yield from sync.wait()
@@ -547,16 +594,22 @@ class Machine:
             for one in op.inputs[1:]:
                 at = half + 2 * one.offset + i * self.packet
                 data = add(data, (yield from self.read_packet(rank, self.memory[rank]["s"], at)))
-            data = add(data, source.read(base + first.offset + i * self.packet // 2, self.packet // 2))
+            data = add(
+                data, source.read(base + first.offset + i * self.packet // 2, self.packet // 2)
+            )
             yield True
             into.write(into_base + to.offset + i * self.packet // 2, data)
             yield True
             if copies:
                 memory, start = self.local(rank, op.outputs[1].buffer)
-                self.write_packet(rank, memory, start + 2 * op.outputs[1].offset + i * self.packet, data)
+                self.write_packet(
+                    rank, memory, start + 2 * op.outputs[1].offset + i * self.packet, data
+                )
                 yield True
             for one in op.outputs[2 if copies else 1 :] if sends else []:
-                self.write_packet(rank, self.remote(rank, one), half + 2 * one.offset + i * self.packet, data)
+                self.write_packet(
+                    rank, self.remote(rank, one), half + 2 * one.offset + i * self.packet, data
+                )
                 yield True
 
     def do_repkt(self, rank, block, op, tid, sync, offset, unit):
@@ -591,9 +644,13 @@ class Machine:
         one, to = op.inputs[0], op.outputs[0]
         source, base = self.local(rank, one.buffer)
         for i in self.packets(one.size, tid):
-            data = yield from self.read_packet(rank, source, base + 2 * one.offset + i * self.packet)
+            data = yield from self.read_packet(
+                rank, source, base + 2 * one.offset + i * self.packet
+            )
             for memory in self.group(rank, to):
-                self.write_packet(rank, memory, self.half(rank) + 2 * to.offset + i * self.packet, data)
+                self.write_packet(
+                    rank, memory, self.half(rank) + 2 * to.offset + i * self.packet, data
+                )
                 yield True
 
     def do_glres(self, rank, block, op, tid, sync, offset, unit):
@@ -601,7 +658,10 @@ class Machine:
         for at, step in self.steps(self.sized(one.size, offset, unit), tid):
             value = bytes(step)
             for memory in self.group(rank, one):
-                value = add(value, memory.read(one.offset + self.ringed(rank, one.buffer, offset) + at, step))
+                value = add(
+                    value,
+                    memory.read(one.offset + self.ringed(rank, one.buffer, offset) + at, step),
+                )
                 yield True
             for memory in self.group(rank, to):
                 memory.write(to.offset + self.ringed(rank, to.buffer, offset) + at, value)
@@ -627,7 +687,9 @@ class Machine:
         return True
 
     def carry(self, connection):
-        to, to_at, source, at, size = connection.under_way.pop(self.random.randrange(len(connection.under_way)))
+        to, to_at, source, at, size = connection.under_way.pop(
+            self.random.randrange(len(connection.under_way))
+        )
         to.write(to_at, source.read(at, size))
 
     def start(self, rank):
@@ -650,7 +712,9 @@ class Machine:
                 busy = [self.random.choice((0.001, 0.05, 0.5)) for _ in weights]
             rank = self.random.choices(range(self.ranks), weights)[0]
             moved = self.random.random() < busy[rank] and self.proxy(rank)
-            under_way = [one for key, one in self.outbound.items() if key[1] == rank and one.under_way]
+            under_way = [
+                one for key, one in self.outbound.items() if key[1] == rank and one.under_way
+            ]
             if under_way and self.random.random() < 0.1:
                 self.carry(self.random.choice(under_way))
                 moved = True

@@ -20,7 +20,10 @@ CHUNK = 96  # bytes of a chunk: a multiple of 32
 RUNS = 4
 NEEDS_GLRE = {"reducescatter_switch", "reducescatter_switch_direct"}
 # With 8 ranks: of operations of a thread block, and of its memory channels.
-TOO_LARGE = {"allreduce_ports_scratch": "at most 64 are possible", "broadcast_hierarchical": "at most 16 are possible"}
+TOO_LARGE = {
+    "allreduce_ports_scratch": "at most 64 are possible",
+    "broadcast_hierarchical": "at most 16 are possible",
+}
 
 
 def command(*arguments):
@@ -94,7 +97,9 @@ def emit(name, ranks, folder, *options):
 
 def limits(folder):
     """Return whether the last plan is sound on the executor, and what the proof presumes."""
-    done = command("check", "--executor", "mscclpp", "--no-warnings", "--json", Path(folder) / "plan.json")
+    done = command(
+        "check", "--executor", "mscclpp", "--no-warnings", "--json", Path(folder) / "plan.json"
+    )
     report = json.loads(done.stdout)
     return report["sound"], report["limits"]
 
@@ -109,8 +114,10 @@ def adapted_plans_are_right(folder, counts, seeds, *options):
                 continue
             total += 1
             if isinstance(plan, str):
-                assert name in NEEDS_GLRE and "(glre) is unknown to the executor" in plan or (
-                    name in TOO_LARGE and ranks == 8 and TOO_LARGE[name] in plan
+                assert (
+                    name in NEEDS_GLRE
+                    and "(glre) is unknown to the executor" in plan
+                    or (name in TOO_LARGE and ranks == 8 and TOO_LARGE[name] in plan)
                 ), plan
                 continue
             sound, presumed = limits(folder)
@@ -120,7 +127,9 @@ def adapted_plans_are_right(folder, counts, seeds, *options):
                 fault = play(plan, seed, (16, 8)[seed % 2], 32 * (seed + ranks) if anywhere else 0)
                 assert fault is None, f"{name} of {ranks} ranks, seed {seed}: {fault}"
             right += 1
-    print(f"{counts} ranks {' '.join(options)}: {right} of {total} plans are right, {total - right} are refused")
+    print(
+        f"{counts} ranks {' '.join(options)}: {right} of {total} plans are right, {total - right} are refused"
+    )
     return right, total
 
 

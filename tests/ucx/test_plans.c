@@ -1,0 +1,184 @@
+/* Plans between four network namespaces, or two: those of MSCCL++'s programs for several nodes,
+ * every built-in algorithm for several nodes, in random orders too. Plans that map memory of
+ * another node are refused. */
+#include <unistd.h>
+
+#include "execute/collective_check.h"
+#include "support/plans.h"
+
+static banyan_plan *read_plan(const char *name)
+{
+    char path[512];
+    banyan_plan *plan;
+    snprintf(path, sizeof path, "%s/%s", plans_dir(), name);
+    CHECK_OK(banyan_plan_read(path, &plan));
+    return plan;
+}
+
+static void set_networks(int count)
+{
+    char text[8];
+    snprintf(text, sizeof text, "%d", count);
+    setenv("BANYAN_TEST_NETWORK", text, 1);
+}
+
+static uint64_t message_of(const banyan_plan *plan, uint64_t elems, size_t elem_bytes)
+{
+    banyan_plan_info info = banyan_plan_describe(plan);
+    bool blocks = info.collective == BANYAN_REDUCESCATTER || info.collective == BANYAN_ALLTOALL;
+    return elems * elem_bytes * (blocks ? (uint64_t)info.ranks : 1);
+}
+
+static void run_at_sizes(banyan_world *world, const banyan_plan *plan, uint64_t seed)
+{
+    static const uint64_t sizes[] = {1, 7, 1000, 30001};
+    banyan_executor_options options = BANYAN_EXECUTOR_OPTIONS_INIT;
+    banyan_executor *executor;
+    options.shuffle_seed = seed;
+    options.workers = seed % 2 ? 2 : 1;
+    CHECK_OK(banyan_executor_open(world, &options, &executor));
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        collective_case c = {.plan = plan,
+                             .dtype = dtypes[(i + seed) % DTYPES],
+                             .symmetric = (i + seed) % 2 == 0,
+                             .apart = !banyan_plan_describe(plan).in_place,
+                             .runs = 4};
+        c.message_bytes = message_of(plan, sizes[i], banyan_dtype_bytes(c.dtype));
+        case_run(world, executor, &c);
+    }
+    banyan_executor_close(executor);
+}
+
+static void run_held(banyan_world *world, void *context)
+{
+    banyan_plan *plan = read_plan(context);
+    for (uint64_t seed = 0; seed <= 3; seed++)
+        run_at_sizes(world, plan, seed);
+    banyan_plan_destroy(plan);
+}
+
+static void plans_of_mscclpp_for_several_nodes_are_right(void **state)
+{
+    (void)state;
+    set_networks(2);
+    ranks_run(8, run_held, (void *)"multi_node_allgather_8.json");
+    ranks_run(4, run_held, (void *)"multi_node_allgather_tbg_4.json");
+    ranks_run(8, run_held, (void *)"multi_node_reducescatter_pkt_8.json");
+}
+
+static void run_algorithms(banyan_world *world, void *context)
+{
+    (void)context;
+    banyan_algorithm_info info;
+    uint64_t seed = 0;
+    for (size_t i = 0; banyan_algorithm_at(i, &info) == BANYAN_OK; i++) {
+        bool hierarchical = strstr(info.name, "hierarchical");
+        if (!hierarchical && !strstr(info.name, "port"))
+            continue;
+        banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
+        banyan_plan *plan;
+        params.ranks = banyan_world_size(world);
+        params.ranks_per_node = params.ranks / banyan_world_node_count(world);
+        params.root = params.ranks - 1;
+        params.instances = 1 + (int)(i % 2);
+        CHECK_OK(banyan_algorithm_compile(info.name, &params, &plan));
+        run_at_sizes(world, plan, 0);
+        run_at_sizes(world, plan, ++seed);
+        banyan_plan_destroy(plan);
+    }
+    CHECK(seed >= 15, "%d algorithms", (int)seed);
+}
+
+static void every_algorithm_for_several_nodes_is_right(void **state)
+{
+    (void)state;
+    set_networks(2);
+    ranks_run(4, run_algorithms, NULL);
+    ranks_run(2, run_algorithms, NULL);
+    set_networks(3);
+    ranks_run(6, run_algorithms, NULL);
+}
+
+static void refuse(banyan_world *world, void *context)
+{
+    (void)context;
+    banyan_executor *executor;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
+    banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
+    banyan_loaded_plan *loaded;
+    banyan_plan *plan;
+    options.max_message_bytes = 4096;
+    params.ranks = 4;
+    CHECK_OK(banyan_executor_open(world, NULL, &executor));
+    CHECK_OK(banyan_algorithm_compile("allreduce_ring", &params, &plan));
+    CHECK_FAILS(banyan_loaded_plan_open(executor, plan, &options, &loaded), BANYAN_ERR_UNSUPPORTED,
+                "memory channel 1 of rank 0 joins it with rank 3, which is on another node");
+    banyan_plan_destroy(plan);
+    CHECK_OK(banyan_algorithm_compile("allreduce_switch", &params, &plan));
+    CHECK_FAILS(banyan_loaded_plan_open(executor, plan, &options, &loaded), BANYAN_ERR_UNSUPPORTED,
+                "on another node; memory and switch channels join ranks of one node");
+    banyan_plan_destroy(plan);
+    banyan_executor_close(executor);
+}
+
+static void memory_of_another_node_is_refused_when_a_plan_is_loaded(void **state)
+{
+    (void)state;
+    set_networks(2);
+    ranks_run(4, refuse, NULL);
+}
+
+static void short_memory(banyan_world *world, void *context)
+{
+    (void)context;
+    bool is_last = banyan_world_rank(world) == 1;
+    banyan_executor *executor;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
+    banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
+    banyan_loaded_plan *loaded;
+    banyan_plan *plan;
+    banyan_memory *memory;
+    params.ranks = 2;
+    params.ranks_per_node = 1;
+    options.max_message_bytes = 4096;
+    CHECK_OK(banyan_memory_alloc(world, is_last ? 4096 : 8192, &memory));
+    options.output = memory;
+    CHECK_OK(banyan_executor_open(world, NULL, &executor));
+    CHECK_OK(banyan_algorithm_compile("allgather_ports", &params, &plan));
+    CHECK_OK(banyan_loaded_plan_open(executor, plan, &options, &loaded));
+    char input[4096] = {0};
+    CHECK_FAILS(
+        banyan_loaded_plan_run(loaded, input, banyan_memory_local(memory), 4096, BANYAN_F32, NULL),
+        BANYAN_ERR_INVALID,
+        is_last ? "does not lie in the symmetric memory"
+                : "beyond rank 1's 4096 bytes of symmetric memory");
+    (void)banyan_loaded_plan_close(loaded);
+    banyan_plan_destroy(plan);
+    banyan_executor_close(executor);
+    banyan_memory_free(memory);
+}
+
+static void memory_that_is_too_short_on_another_node_is_named(void **state)
+{
+    (void)state;
+    set_networks(2);
+    ranks_run(2, short_memory, NULL);
+}
+
+int main(void)
+{
+    if (access(BANYAN_BINARY_DIR "/lib/libbanyan_ucx.so", R_OK) != 0) {
+        printf("skipped: this build has no UCX module\n");
+        return 77;
+    }
+    setenv("BANYAN_MODULE_PATH", BANYAN_BINARY_DIR "/lib", 1);
+    setenv("UCX_TLS", "tcp", 1); /* shared memory would reach across the namespaces */
+    unsetenv("BANYAN_TRANSPORT");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_of_another_node_is_refused_when_a_plan_is_loaded),
+        cmocka_unit_test(memory_that_is_too_short_on_another_node_is_named),
+        cmocka_unit_test(every_algorithm_for_several_nodes_is_right),
+        cmocka_unit_test(plans_of_mscclpp_for_several_nodes_are_right),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
