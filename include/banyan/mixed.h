@@ -213,6 +213,18 @@ BANYAN_API banyan_mixed_grid banyan_mixed_describe(const banyan_mixed *mixed);
  * Any thread. */
 BANYAN_API int banyan_mixed_rank_at(const banyan_mixed_grid *grid, int tp_index, int dp_index);
 
+/* Set `*address` and `*bytes` to the context's GPU memory of a rank of this node, as mapped in this
+ * process. Kernels and graphs use these addresses: suspending and resuming keep them, and nothing
+ * is mapped there in between. Only the runs write to the memory. Any thread. Errors: INVALID (no
+ * such rank), NOT_FOUND (the context has no such memory: it is on the host, step 2 is missing, or
+ * no mode needs it). */
+BANYAN_API banyan_status banyan_mixed_peer_memory(const banyan_mixed *mixed, int local_rank,
+                                                  void **address, size_t *bytes);
+
+/* Return the multicast address of that memory of all ranks of this node; if `of_tp` is true, of
+ * this rank's tensor-parallel group in the node. NULL: there is no multicast. Any thread. */
+BANYAN_API void *banyan_mixed_multicast_memory(const banyan_mixed *mixed, bool of_tp);
+
 /* ---- running ---- */
 
 /* Run an operation in a mode. The shapes are those of banyan_mixed_op. Input and output must not

@@ -306,6 +306,26 @@ void bind_mixed(nb::module_ &m)
                          return banyan_mixed_describe(m.handle);
                      },
                      "The resolved grid. Local.")
+        .def("peer_memory",
+             [](const Mixed &m, int local_rank) {
+                 require_open(m, "the mixed context");
+                 void *address;
+                 size_t bytes;
+                 check(banyan_mixed_peer_memory(m.handle, local_rank, &address, &bytes));
+                 return std::make_pair((uintptr_t)address, bytes);
+             },
+             "local_rank"_a,
+             "Return the address of the context's GPU memory of a rank of this node, as mapped here, "
+             "and its size in bytes. ``resume`` keeps the address. Raises NotFound if the context "
+             "has none, as on the host. Local.")
+        .def("multicast_memory",
+             [](const Mixed &m, bool of_tp) {
+                 require_open(m, "the mixed context");
+                 return (uintptr_t)banyan_mixed_multicast_memory(m.handle, of_tp);
+             },
+             "of_tp"_a = false,
+             "Return the multicast address of the memory of all ranks of this node, or of this "
+             "rank's tensor-parallel group in it; 0: there is no multicast. Local.")
         .def("choice",
              [](const Mixed &m, const std::string &op, uint64_t nbytes) {
                  require_open(m, "the mixed context");

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import unittest
 from typing import Any
@@ -14,6 +15,7 @@ from banyan.integrations.flashinfer import (
     MixedCommOp,
     run_mixed_comm,
 )
+from banyan.integrations.m2n._types import at_pointer
 
 Op, Mode = MixedCommOp, MixedCommMode
 SCATTERS = (Op.REDUCESCATTER, Op.REDUCESCATTER_ALLREDUCE)
@@ -207,6 +209,36 @@ def refused(rank: int) -> None:
     inter.shutdown()
 
 
+def addresses(rank: int) -> None:
+    """Every rank of a node sees the GPU memory of all of them at the handler's addresses."""
+    handler = handler_for(1, 2, 1, torch.float32, use_autotune=False)
+    for op in handler.valid_op_list:
+        for mode in handler.valid_mode_list:
+            run_mixed_comm(op, handler, data(rank, 4, torch.float32, 1), None, mode)
+    assert set(handler.mc_ptr_dict) == {"full", "tp"} == set(handler.mc_buffer_dict)
+    if DEVICE == "cpu":
+        assert handler.uc_ptr_list is handler.vm_workspace_bytes is handler.mem_buffer.value is None
+        assert not any(handler.mc_ptr_dict.values())
+        handler.shutdown()
+        return
+    torch.cuda.synchronize()
+    dist.barrier()
+    assert handler.uc_ptr_list is not None and handler.vm_workspace_bytes
+    assert len(set(handler.uc_ptr_list)) == handler.para_info.local_size
+    assert handler.mem_buffer.value == handler.uc_ptr_list[handler.para_info.local_rank]
+    for key, pointer in handler.mc_ptr_dict.items():
+        assert handler.mc_buffer_dict[key].value == pointer
+    shape, seen = (handler.vm_workspace_bytes,), []
+    for pointer in handler.uc_ptr_list:
+        part = at_pointer(pointer, shape, torch.uint8).cpu()
+        seen.append(hashlib.sha256(part.numpy()).hexdigest())
+    assert len(set(seen)) > 1, "all ranks have the same memory"
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, seen)
+    assert every == [seen] * len(every), f"rank {rank}: {every}"
+    handler.shutdown()
+
+
 class Backend:
     def __init__(self, rank: int, size: int) -> None:
         self.Get_rank, self.Get_size = (lambda: rank), (lambda: size)
@@ -225,6 +257,7 @@ def checkpoints(rank: int) -> None:
     dist.barrier()
     with torch.cuda.graph(graph):
         run_mixed_comm(Op.ALLGATHER, handler, x, out, Mode.FUSED_OPT_WAITS_UC)
+    before = handler.uc_ptr_list
     for _ in range(2):
         handler.checkpoint_prepare()
     assert not handler._vm_mapped
@@ -234,6 +267,8 @@ def checkpoints(rank: int) -> None:
             handler.checkpoint_restore(wrong)
     for _ in range(2):
         handler.checkpoint_restore(Backend(rank, 2))
+    now = [handler.mixed.peer_memory(i)[0] for i in range(2)]
+    assert now == before, f"{now}, not {before}"
     out.zero_()
     graph.replay()
     torch.cuda.synchronize()
@@ -279,6 +314,9 @@ class FlashInferTest(unittest.TestCase):
     @unittest.skipUnless(DEVICE == "cuda", "memory of GPUs")
     def test_checkpoints(self) -> None:
         run(2, checkpoints, backend="gloo")
+
+    def test_addresses_of_the_memory(self) -> None:
+        run(4, addresses)
 
     def test_enumerations(self) -> None:
         self.assertEqual([int(op) for op in Op], list(range(5)))

@@ -318,6 +318,24 @@ banyan_mixed_grid banyan_mixed_describe(const banyan_mixed *mixed)
     return mixed ? mixed->setup.grid : (banyan_mixed_grid){0};
 }
 
+banyan_status banyan_mixed_peer_memory(const banyan_mixed *mixed, int local_rank, void **address,
+                                       size_t *bytes)
+{
+    RETURN_IF_NULL(mixed);
+    RETURN_IF_NULL(address);
+    RETURN_IF_NULL(bytes);
+    if (!mixed->memory)
+        return error_set(BANYAN_ERR_NOT_FOUND, "the mixed context has no memory of GPUs");
+    return banyan_memory_peer(mixed->memory, local_rank, address, bytes);
+}
+
+void *banyan_mixed_multicast_memory(const banyan_mixed *mixed, bool of_tp)
+{
+    if (!mixed)
+        return NULL;
+    return of_tp ? mixed->setup.multicast.tp : mixed->setup.multicast.node;
+}
+
 banyan_status banyan_mixed_close(banyan_mixed *mixed)
 {
     if (!live_remove(mixed))

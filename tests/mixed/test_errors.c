@@ -197,6 +197,8 @@ static void calls_without_a_context_are_refused(void **state)
     CHECK_NULL(banyan_mixed_load_autotune(NULL, "table"), mixed);
     CHECK_NULL(banyan_mixed_suspend(NULL), mixed);
     CHECK_NULL(banyan_mixed_resume(NULL, NULL), mixed);
+    CHECK_NULL(banyan_mixed_peer_memory(NULL, 0, NULL, NULL), mixed);
+    CHECK(!banyan_mixed_multicast_memory(NULL, false));
     CHECK(banyan_mixed_describe(NULL).tp == 0);
     CHECK(banyan_mixed_rank_at(NULL, 0, 0) == -1);
 }
@@ -230,6 +232,13 @@ static void pass_no_outputs(banyan_world *world, void *context)
     CHECK_NULL(banyan_mixed_print_autotune(mixed, NULL), file);
     CHECK_NULL(banyan_mixed_save_autotune(mixed, NULL), path);
     CHECK_NULL(banyan_mixed_load_autotune(mixed, NULL), path);
+    void *address;
+    size_t bytes;
+    CHECK_NULL(banyan_mixed_peer_memory(mixed, 0, NULL, &bytes), address);
+    CHECK_NULL(banyan_mixed_peer_memory(mixed, 0, &address, NULL), bytes);
+    CHECK_FAILS(banyan_mixed_peer_memory(mixed, 0, &address, &bytes), BANYAN_ERR_NOT_FOUND,
+                "no memory of GPUs");
+    CHECK(!banyan_mixed_multicast_memory(mixed, true));
     banyan_mixed_grid grid = banyan_mixed_describe(mixed);
     CHECK(banyan_mixed_rank_at(&grid, 1, 0) == 1 && banyan_mixed_rank_at(&grid, 2, 0) == -1);
     CHECK(banyan_mixed_rank_at(&grid, -1, 0) == -1 && banyan_mixed_rank_at(&grid, 0, 1) == -1);

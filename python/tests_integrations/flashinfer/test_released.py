@@ -147,6 +147,41 @@ def nccl_modes(rank: int) -> int:
     return compared
 
 
+def attributes() -> set[str]:
+    """Return the public attributes and methods of the release's handler."""
+    handler = DEFINED["MixedCommHandler"]
+    assert isinstance(handler, ast.ClassDef)
+    names = {one.name for one in handler.body if isinstance(one, ast.FunctionDef)}
+    for one in ast.walk(handler):
+        if (
+            isinstance(one, ast.Attribute)
+            and isinstance(one.ctx, ast.Store)
+            and ast.unparse(one.value) == "self"
+        ):
+            names.add(one.attr)
+    return {name for name in names if not name.startswith("_")}
+
+
+def has_attributes(rank: int) -> list[str]:
+    """Return what a handler of ours lacks. Each of these has a reason in its error."""
+    handler = ours.MixedCommHandler(
+        **grid_arguments(rank, 4, (2, 2, 1)),
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        use_autotune=False,
+    )
+    lacks = []
+    for name in sorted(attributes()):
+        try:
+            getattr(handler, name)
+        except AttributeError as error:
+            assert f"MixedCommHandler.{name} describes the kernels of FlashInfer" in str(error)
+            lacks.append(name)
+    assert not hasattr(handler, "unknown")
+    handler.shutdown()
+    return lacks
+
+
 def checks(rank: int) -> None:
     """The same wrong tensors get the same errors."""
     check = taken("_common_check")["_common_check"]
@@ -269,6 +304,15 @@ class ReleasedTest(unittest.TestCase):
         run_node = DEFINED["run_mixed_comm"]
         assert isinstance(run_node, ast.FunctionDef)
         self.assertEqual(own_arguments(ours.run_mixed_comm), arguments(run_node))
+
+    @unittest.skipUnless(DEVICE == "cpu", "runs on the host")
+    def test_attributes_are_those_of_the_release(self) -> None:
+        self.assertGreater(len(attributes()), 45)
+        lacks = run(4, has_attributes)[0]
+        self.assertEqual(list(ours._handler._INTERNALS), lacks)
+        page = (Path(__file__).resolve().parents[3] / "docs/flashinfer.md").read_text()
+        for name in lacks:
+            self.assertIn(f"`{name}`", page)
 
     def test_grids_are_those_of_the_release(self) -> None:
         theirs = taken()["ParallelInfo"]

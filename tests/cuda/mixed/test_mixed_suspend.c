@@ -61,6 +61,20 @@ static size_t bytes_of(const mixed_case *c)
     return bytes;
 }
 
+/* A number that differs if a rank's memory has another address or size here. */
+static uint64_t addresses_of(const mixed_case *c)
+{
+    uint64_t mixed_up = 0;
+    for (int local = 0; local < c->grid.local_size; local++) {
+        void *address;
+        size_t bytes;
+        CHECK_OK(banyan_mixed_peer_memory(c->mixed, local, &address, &bytes));
+        CHECK(address && bytes > 0);
+        mixed_up = 31 * mixed_up + (uint64_t)(uintptr_t)address + bytes;
+    }
+    return mixed_up + (uint64_t)(uintptr_t)banyan_mixed_multicast_memory(c->mixed, false);
+}
+
 static void suspend_and_resume(banyan_world *world, void *context)
 {
     mixed_case c;
@@ -72,6 +86,7 @@ static void suspend_and_resume(banyan_world *world, void *context)
     for (int round = 0; round < 3; round++) {
         gpu_case_replay(&c, &fused, fused_graph);
         size_t free_before = gpu_free_bytes(world), mapped_before = gpu_mapped_here();
+        uint64_t before = addresses_of(&c);
         CHECK_OK(banyan_mixed_suspend(c.mixed));
         size_t freed = gpu_free_bytes(world) - free_before;
         CHECK(freed >= bytes_of(&c), "%zu bytes were freed of %zu", freed, bytes_of(&c));
@@ -82,6 +97,7 @@ static void suspend_and_resume(banyan_world *world, void *context)
         CHECK_OK(banyan_mixed_status(c.mixed));
         CHECK_OK(banyan_mixed_resume(c.mixed, round % 2 ? world : NULL));
         CHECK(gpu_free_bytes(world) == free_before);
+        CHECK(addresses_of(&c) == before, "peers' memory has other addresses");
         gpu_case_replay(&c, &fused, fused_graph);
         gpu_case_replay(&c, &by_comm, comm_graph);
         run_all(&c);

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import contextlib
+import ctypes
+from typing import Any, Protocol, cast
 
 import torch
 import torch.distributed as dist
 
-from ... import Mixed
+from ... import Mixed, NotFound
 from ...torch import world as world_of
 from ._info import BANYAN_MODES, MixedCommMode, MixedCommOp, ParallelInfo
 
@@ -17,6 +19,33 @@ _NAMES = {op: op.name.lower() for op in MixedCommOp}
 _WARP_SIZE = 32
 #: Smallest compute capability of Banyan's kernels.
 _MIN_CAPABILITY = 80
+
+
+#: Attributes of FlashInfer's handler about the buffers and kernels that it has in place of Mixed.
+_INTERNALS = (
+    "access_bytes",
+    "buffer_info_bytes",
+    "init_nvshmem",
+    "init_virtual_memory",
+    "mc_handle_dict",
+    "mixed_comm_module",
+    "neg_zero_uint16",
+    "ns_buffer",
+    "ns_data_bytes",
+    "ns_data_bytes_all",
+    "ns_data_bytes_base",
+    "ns_signal_bytes",
+    "ns_signal_bytes_all",
+    "ns_signal_bytes_base",
+    "ns_workspace",
+    "num_buffers",
+    "uc_buffer_dict",
+    "uc_handle_list",
+    "vm_buffer_bytes",
+    "vm_buffer_bytes_all",
+    "vm_buffer_bytes_base",
+    "vm_handle_type",
+)
 
 
 class CommBackend(Protocol):
@@ -76,21 +105,15 @@ class MixedCommHandler:
             f"dtype is {dtype}: float16, bfloat16 and float32 are possible"
         )
         self.is_running = False
+        self.warp_size = _WARP_SIZE
         self.device = torch.device(device)
         if self.device.type == "cuda" and self.device.index is None:
             self.device = torch.device("cuda", torch.cuda.current_device())
         self.dtype = dtype
+        # ParallelInfo resolves sizes that are None.
+        sizes = cast(list[int], [local_tp_size, local_dp_size, inter_tp_size, inter_dp_size])
         self.para_info = ParallelInfo(
-            world_rank,
-            world_size,
-            local_rank,
-            local_size,
-            inter_rank,
-            inter_size,
-            local_tp_size,
-            local_dp_size,
-            inter_tp_size,
-            inter_dp_size,
+            world_rank, world_size, local_rank, local_size, inter_rank, inter_size, *sizes
         )
         info = self.para_info
         most = 1
@@ -132,6 +155,7 @@ class MixedCommHandler:
         """Context of Banyan, with its other functions."""
         self.is_running = True
         self._vm_mapped = True
+        self._read_addresses()
         self.local_comm_group = info.get_local_comm_group() if info.use_inter else None
         self.tp_comm_group = info.get_tp_comm_group() if info.use_mixed else None
         self.dp_comm_group = info.get_dp_comm_group() if info.use_mixed else None
@@ -149,6 +173,30 @@ class MixedCommHandler:
         self.autotune_max_coef = max(16 - info.dp_size.bit_length(), 1)
         self.autotune_map: dict[MixedCommOp, list[MixedCommMode]] = {}
         self._read_choices()
+
+    def _read_addresses(self) -> None:
+        """Read where the memory of the node's ranks is mapped. ``checkpoint_restore`` keeps it."""
+        info, parts = self.para_info, []
+        with contextlib.suppress(NotFound):  # on the host, and without other ranks on the node
+            parts = [self.mixed.peer_memory(rank) for rank in range(info.local_size)]
+        mine = parts[info.local_rank] if parts else (None, None)
+        self.uc_ptr_list = [address for address, _ in parts] or None
+        """Addresses of the GPU memory of the node's ranks, by local rank; None: there is none."""
+        self.mem_buffer, self.vm_workspace_bytes = ctypes.c_void_p(mine[0]), mine[1]
+        """Address and bytes of this rank's memory."""
+        tp = self.mixed.multicast_memory(of_tp=True) if info.use_local_tp else 0
+        self.mc_ptr_dict = {"full": self.mixed.multicast_memory() or None, "tp": tp or None}
+        """Multicast addresses: of the node's ranks, and of those of this tensor-parallel group."""
+        self.mc_buffer_dict = {key: ctypes.c_void_p(one) for key, one in self.mc_ptr_dict.items()}
+        """The same as pointers of ctypes."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise AttributeError, with a reason for what FlashInfer's handler has beside."""
+        if name in _INTERNALS:
+            raise AttributeError(
+                f"MixedCommHandler.{name} describes the kernels of FlashInfer; Banyan has its own"
+            )
+        raise AttributeError(f"MixedCommHandler has no attribute {name!r}")
 
     def _read_modes(self) -> dict[tuple[MixedCommOp, MixedCommMode], str]:
         """Return Banyan's name of each valid mode of each operation."""

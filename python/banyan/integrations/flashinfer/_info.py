@@ -62,7 +62,8 @@ class ParallelInfo:
     """The grid: tensor-parallel by data-parallel ranks in a node, and nodes likewise.
 
     local_rank = local_tp_rank + local_dp_rank * local_tp_size, and nodes are numbered in the same
-    way. world_rank = inter_rank * local_size + local_rank. A size that is None takes what remains.
+    way. world_rank = inter_rank * local_size + local_rank. A size of tp or dp that is None takes
+    what remains.
     """
 
     world_rank: int
@@ -80,36 +81,24 @@ class ParallelInfo:
     inter_tp_rank: int = field(init=False)
     inter_dp_rank: int = field(init=False)
 
-    def __init__(
-        self,
-        world_rank: int,
-        world_size: int,
-        local_rank: int,
-        local_size: int,
-        inter_rank: int,
-        inter_size: int,
-        local_tp_size: int | None,
-        local_dp_size: int | None,
-        inter_tp_size: int | None,
-        inter_dp_size: int | None,
-    ) -> None:
+    def __post_init__(self) -> None:
         """Resolve the grid. Raises AssertionError if the numbers contradict each other."""
-        assert world_rank == inter_rank * local_size + local_rank, (
-            f"world_rank {world_rank} is not inter_rank {inter_rank} * local_size {local_size} + "
-            f"local_rank {local_rank}"
+        assert self.world_rank == self.inter_rank * self.local_size + self.local_rank, (
+            f"world_rank {self.world_rank} is not inter_rank {self.inter_rank} * local_size "
+            f"{self.local_size} + local_rank {self.local_rank}"
         )
-        assert world_size == inter_size * local_size, (
-            f"world_size {world_size} is not inter_size {inter_size} * local_size {local_size}"
+        assert self.world_size == self.inter_size * self.local_size, (
+            f"world_size {self.world_size} is not inter_size {self.inter_size} * local_size "
+            f"{self.local_size}"
         )
-        self.world_rank, self.world_size = world_rank, world_size
-        self.local_rank, self.local_size = local_rank, local_size
-        self.inter_rank, self.inter_size = inter_rank, inter_size
-        local = _divide("a node", local_size, local_tp_size, local_dp_size)
-        inter = _divide("the nodes", inter_size, inter_tp_size, inter_dp_size)
-        self.local_tp_size, self.local_dp_size = local
-        self.inter_tp_size, self.inter_dp_size = inter
-        self.local_dp_rank, self.local_tp_rank = divmod(local_rank, self.local_tp_size)
-        self.inter_dp_rank, self.inter_tp_rank = divmod(inter_rank, self.inter_tp_size)
+        self.local_tp_size, self.local_dp_size = _divide(
+            "a node", self.local_size, self.local_tp_size, self.local_dp_size
+        )
+        self.inter_tp_size, self.inter_dp_size = _divide(
+            "the nodes", self.inter_size, self.inter_tp_size, self.inter_dp_size
+        )
+        self.local_dp_rank, self.local_tp_rank = divmod(self.local_rank, self.local_tp_size)
+        self.inter_dp_rank, self.inter_tp_rank = divmod(self.inter_rank, self.inter_tp_size)
 
     @property
     def tp_rank(self) -> int:
