@@ -181,7 +181,56 @@ def failures(rank: int) -> None:
     update(stream, weights, 2, None)
 
 
-def dies(rank: int) -> None:
+def fails_early(rank: int) -> None:
+    """A trainer fails before it sends. The others wait until it prepares the next update."""
+    weights: list[Weight] = [("w", torch.float32, (100,), None)]
+    stream = WeightStream(1100, device=DEVICE, timeout=60)
+    connect(stream, 2)
+    update(stream, weights, 1, None)
+    connect(stream, 2)
+    begun = time.monotonic()
+    if rank == 1:
+        time.sleep(1)
+    else:
+        call = stream.send(generate(weights, 2, None), 2) if rank < 2 else take(stream, 2)
+        text = message_of(lambda: asyncio.run(call), banyan.Aborted)
+        assert "rank 1" in text and "it failed before it sent its weights" in text, text
+        assert time.monotonic() - begun < 20
+    if rank == 1:
+        stream.describe(leads=False)
+    assert not connect(stream, 2)
+    update(stream, weights, 3, None)
+    assert connect(stream, 2)
+    update(stream, weights, 4, None)
+
+
+def overtaken(rank: int) -> None:
+    """A receiver that still waits joins the next world, which its error does not end."""
+    weights: list[Weight] = [("w", torch.float32, (100,), None)]
+    stream = WeightStream(1100, device=DEVICE, timeout=60)
+    connect(stream, 1)
+
+    async def receive_twice() -> None:
+        first = asyncio.ensure_future(take(stream, 1))
+        await asyncio.sleep(1)
+        connect(stream, 1)  # as an asynchronous actor does beside the call that waits
+        try:
+            await first
+        except banyan.Error as error:
+            assert "rank 0" in str(error), error
+        else:
+            raise AssertionError("nothing was sent")
+        require_equal(await take(stream, 2), weights, 2)
+
+    if rank == 0:
+        time.sleep(0.5)  # the others have joined, and wait
+        connect(stream, 1)
+        asyncio.run(stream.send(generate(weights, 2, None), 2))
+    else:
+        asyncio.run(receive_twice())
+
+
+def dies(rank: int, early: bool) -> None:
     weights: list[Weight] = [(f"w.{i}", torch.float32, (100,), None) for i in range(10)]
     stream = WeightStream(1100, device=DEVICE, timeout=20)
     connect(stream, 2)
@@ -193,10 +242,13 @@ def dies(rank: int) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             yield one
 
+    if early and rank == 1:
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
     call = stream.send(until_killed(), 2) if rank < 2 else take(stream, 2)
     begun = time.monotonic()
     text = message_of(lambda: asyncio.run(call), banyan.PeerLost)
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 10
     assert "rank 1" in text and "ranks 0 to 1 send, ranks 2 to 3 receive" in text, text
 
 
@@ -308,10 +360,15 @@ class TestStream(unittest.TestCase):
         run(4, failures, backend="gloo")
 
     def test_a_dead_trainer_is_named(self) -> None:
-        with self.assertRaises(Failed) as caught:
-            run(4, dies, backend="gloo")
-        self.assertNotIn("Traceback", str(caught.exception))
-        self.assertIn("rank 1: the process ended", str(caught.exception))
+        for early in (False, True):
+            with self.assertRaises(Failed) as caught:
+                run(4, dies, early, backend="gloo")
+            self.assertNotIn("Traceback", str(caught.exception))
+            self.assertIn("rank 1: the process ended", str(caught.exception))
+
+    def test_a_trainer_that_fails_before_it_sends_is_named(self) -> None:
+        run(4, fails_early, backend="gloo")
+        run(3, overtaken, backend="gloo")
 
     def test_a_late_receiver_is_waited_for_and_named(self) -> None:
         run(4, late, backend="gloo")

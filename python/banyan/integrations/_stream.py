@@ -154,6 +154,8 @@ class WeightStream:
         self.senders = 0
         #: Plans that were made, and buckets that were moved.
         self.planned = self.runs = 0
+        #: True on a sender that has joined and has not sent since. Receivers may wait for it.
+        self._is_due = False
         self._failure = "no group was initialized"
         self._unique_id: UniqueId | None = None
         self._token: tuple[str, int, int, int] | None = None
@@ -172,8 +174,14 @@ class WeightStream:
     # ---- the world ----
 
     def describe(self, *, leads: bool) -> dict[str, Any]:
-        """Return what all ranks need of this one for ``topology``. ``leads``: it may be rank 0."""
-        if self.world is not None:
+        """Return what all ranks need of this one for ``topology``. ``leads``: it may be rank 0.
+
+        If this sender has not sent since it joined, its last update failed before. The other ranks,
+        which may wait for it, raise now.
+        """
+        if self._is_due:
+            self._leave("it failed before it sent its weights")
+        elif self.world is not None:
             try:
                 self.world.check()
             except Exception:
@@ -196,6 +204,7 @@ class WeightStream:
 
     def join(self, rank: int, size: int, senders: int, unique_id: bytes, keep: bool) -> None:
         """Open the world, unless it is kept. Collective."""
+        self._is_due = rank < senders
         if keep:
             return
         if not 0 < senders < size:
@@ -207,8 +216,10 @@ class WeightStream:
         self._token = (hashlib.sha256(unique_id).hexdigest(), rank, size, senders)
         self._thread = ThreadPoolExecutor(1, "banyan-stream")
 
-    def _leave(self) -> None:
+    def _leave(self, reason: str = "this rank joins another world") -> None:
         """End the world. The other ranks may have ended theirs, or have died."""
+        if self.world is not None:
+            self.world.abort(reason)
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None
@@ -216,7 +227,6 @@ class WeightStream:
         self._token = None
         if self.world is not None:
             world, self.world = self.world, None
-            world.abort("this rank joins another world")
             with contextlib.suppress(Exception):
                 world.close()
 
@@ -238,8 +248,10 @@ class WeightStream:
         bucket has been sent.
         """
         step: Future[None] | None = None
+        world = self.world
         try:
             self._require(sends=True)
+            self._is_due = False
             number = 0
             async for bucket, is_last in _buckets(weights, self.bucket_bytes):
                 taken = self._take(bucket, number)
@@ -253,7 +265,7 @@ class WeightStream:
             await asyncio.wrap_future(step)
             self._prune()
         except BaseException as error:
-            self._fail(error, step)
+            self._fail(error, step, world)
             raise
 
     async def receive(
@@ -265,6 +277,7 @@ class WeightStream:
         chooses what this rank receives; its result must not change.
         """
         step: Future[tuple[list[tuple[str, Tensor]], bool]] | None = None
+        world = self.world
         try:
             self._require(sends=False)
             number, is_last = 0, False
@@ -280,7 +293,7 @@ class WeightStream:
                 if tensors:
                     yield tensors
         except BaseException as error:
-            self._fail(error, step)
+            self._fail(error, step, world)
             raise
         if tensors:
             yield tensors
@@ -314,20 +327,23 @@ class WeightStream:
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
 
-    def _fail(self, error: BaseException, step: Future[Any] | None) -> None:
-        """End the world after an error at this rank, so that no other rank waits for it."""
-        if self.world is None:
+    def _fail(self, error: BaseException, step: Future[Any] | None, world: World | None) -> None:
+        """End the world after an error at this rank, so that no other rank waits for it.
+
+        ``world``: that of the call, which this rank may have left since for another one.
+        """
+        if self.world is not world or world is None:
             return
         reason, roles = f"{type(error).__name__}: {error}", ""
         if isinstance(error, (GeneratorExit, asyncio.CancelledError)):
             reason = "it stopped in the middle of an update"
-        self.world.abort(reason)
+        world.abort(reason)
         if step is not None:
             wait([step])
         if isinstance(error, (PeerLost, Timeout)):
             roles = (
                 f" (ranks 0 to {self.senders - 1} send, ranks {self.senders} to "
-                f"{self.world.size - 1} receive)"
+                f"{world.size - 1} receive)"
             )
             error.args = (f"{error}{roles}",)
         self._leave()

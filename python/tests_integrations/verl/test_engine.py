@@ -159,17 +159,39 @@ class TestVerl(unittest.TestCase):
         job.rollout.refuse(False)
         check(8)
 
-        job.manager.remove_replicas(job.replicas[1:])
-        job.update(9)
-        job.manager.add_replicas(job.replicas[1:])
-        check(10)
+        job.trainers.use_shards(True)  # else the other trainer waits in FSDP's gathering
+        job.trainers.fail_at(1, "raises")
+        begun = time.monotonic()
+        with self.assertRaisesRegex(Exception, "no memory for the whole weights"):
+            job.update(8)
+        check(9)  # the replicas, which waited for that trainer, join again
+        self.assertLess(time.monotonic() - begun, 30)
+        job.trainers.use_shards(False)
 
+        job.manager.remove_replicas(job.replicas[1:])
+        job.update(10)
+        job.manager.add_replicas(job.replicas[1:])
+        check(11)
         job.trainers.die_at(1)
+        self.dead(job, 12)
+
+    def test_a_trainer_that_dies_before_it_sends(self) -> None:
+        job = Job(self.folder.name)  # type: ignore[attr-defined]
+        job.update(1)
+        job.trainers.fail_at(1, "dies")
+        self.dead(job, 2)
+
+    def dead(self, job: Job, version: int) -> None:
+        """Update with a trainer that dies. The waits of all others end, and name it."""
+        job.rollout.forget()
         begun = time.monotonic()
         with self.assertRaises(Exception) as caught:
-            job.update(11)
-        self.assertLess(time.monotonic() - begun, 30)
+            job.update(version)
         print("a dead trainer:", str(caught.exception)[-300:])
+        for text in job.rollout.failure():
+            self.assertRegex(text, "rank 1 .*died")
+            self.assertIn("ranks 0 to 1 send, ranks 2 to 3 receive", text)
+        self.assertLess(time.monotonic() - begun, 30)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -55,8 +56,19 @@ class Trainer(TrainingWorkerTest):
         """Kill one trainer in the middle of its next update."""
         self.dying = rank
 
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def fail_at(self, rank: int, way: str) -> None:
+        """Let one trainer raise, or be killed, in its next update before it sends."""
+        self.failing = way if torch.distributed.get_rank() == rank else ""
+
     @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)
     async def update_weights(self, global_steps: Any = None, mode: str = "auto") -> None:
+        if getattr(self, "failing", ""):
+            await asyncio.sleep(1)  # the others wait for it
+            if self.failing == "dies":
+                self.kill()
+            self.failing = ""
+            raise RuntimeError("no memory for the whole weights")
         if getattr(self, "shards", False):
             await self.checkpoint_engine.send_weights(self.engine, global_steps)
             return
@@ -78,13 +90,18 @@ class Adapter(MockServerAdapter):
     """Keeps what a server would load."""
 
     fails = False
+    failure = ""
 
     async def update_weights(self, weights: AsyncIterator[Any], **kwargs: Any) -> None:
         self.steps = kwargs["global_steps"]
-        async for name, weight in weights:
-            if self.fails:
-                raise RuntimeError("the loader refuses")
-            self.received_weights[name] = weight.clone()
+        try:
+            async for name, weight in weights:
+                if self.fails:
+                    raise RuntimeError("the loader refuses")
+                self.received_weights[name] = weight.clone()
+        except Exception as error:
+            self.failure = str(error)
+            raise
 
 
 class Rollout(CheckpointEngineWorkerTest):
@@ -111,6 +128,19 @@ class Rollout(CheckpointEngineWorkerTest):
             if buffer is not None:
                 buffer.fill_(0xAB)
         return count
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def forget(self) -> None:
+        """Forget the error of the last update."""
+        self.server_adapter.failure = ""
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    async def failure(self) -> str:
+        """Return the error of the update, once it has one."""
+        while not self.server_adapter.failure:
+            await asyncio.sleep(0.1)
+        found: str = self.server_adapter.failure
+        return found
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def refuse(self, wanted: bool) -> None:
