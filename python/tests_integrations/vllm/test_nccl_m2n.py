@@ -7,10 +7,14 @@ kernels of CPUs; so vLLM computes without packed weights here.
 
 from __future__ import annotations
 
+import itertools
+import os
+import signal
 import socket
 import tempfile
 import time
 import unittest
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +24,7 @@ import vllm._custom_ops
 import vllm.model_executor.layers.utils
 from engine import Engine
 from environment import DEVICE
-from processes import Process
+from processes import Died, Process
 from trainer import Trainer, save, trainers
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 from vllm.distributed.weight_transfer.m2n_source import DTensorModuleSource
@@ -70,21 +74,30 @@ class M2NTrainer(Trainer):
 
     def send(self, path: Any, version: int, dies: bool = False) -> float:  # type: ignore[override]
         self.fill(version)
+        engine = self.engines[path]
+        if dies:
+            engine.source = self.few(engine.source)
         began = time.perf_counter()
-        self.engines[path].send_weights()
+        engine.send_weights()
         return time.perf_counter() - began
+
+    def few(self, source: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield some tensors, and be killed."""
+        yield from itertools.islice(source, 3)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class M2NTest(unittest.TestCase):
+    def engine(self, at: Path, folder: Path, tp: int) -> Process:
+        extension = "banyan.integrations.m2n.vllm.Extension"
+        return Process(at, Engine, folder, tp, "nccl_m2n", worker_extension_cls=extension)
+
     def updates(self, family: str, tp: int, dims: Any) -> None:
         with tempfile.TemporaryDirectory() as temporary:
             at = Path(temporary)
             folder = models.save(family, at / "model", 1)
-            extension = "banyan.integrations.m2n.vllm.Extension"
             with (
-                Process(
-                    at / "engine", Engine, folder, tp, "nccl_m2n", worker_extension_cls=extension
-                ) as engine,
+                self.engine(at / "engine", folder, tp) as engine,
                 trainers(COUNT, folder, at, M2NTrainer) as training,
             ):
                 training.call("join", at / "engine", tp, free_port(), dims)
@@ -112,6 +125,34 @@ class M2NTest(unittest.TestCase):
 
     def test_qwen3_on_two_workers(self) -> None:
         self.updates("qwen3", 2, (1, 2))
+
+    def test_a_killed_trainer_ends_the_update_of_all(self) -> None:
+        with tempfile.TemporaryDirectory() as temporary:
+            at = Path(temporary)
+            folder = models.save("llama", at / "model", 1)
+            with (
+                self.engine(at / "engine", folder, 1) as engine,
+                trainers(COUNT, folder, at, M2NTrainer) as training,
+            ):
+                training.call("join", at / "engine", 1, free_port(), None)
+                began = time.monotonic()
+                calls = [("send", at / "engine", 2, dies) for dies in (False, True)]
+                results = training.each(calls)
+                seconds = time.monotonic() - began
+                self.assertIsInstance(results[1], Died)
+                self.assertRegex(str(results[0]), r"rank 1 \(pid \d+ on node .*\) died while rank")
+                self.assertLess(seconds, 60)
+                print(f"killed trainer: all have the error after {seconds:.1f} s", flush=True)
+                engine.call("shutdown_weight_transfer_engine")
+                again = at / "again"
+                again.mkdir()
+                save(folder, 3)
+                with trainers(COUNT, folder, again, M2NTrainer) as others:
+                    others.call("join", at / "engine", 1, free_port(), None)
+                    others.call("send", at / "engine", 3)
+                    with Process(at / "fresh", Engine, folder.with_name("version3"), 1) as fresh:
+                        wanted = fresh.call("digests")
+                    self.assertEqual(engine.call("digests"), wanted)
 
 
 if __name__ == "__main__":
