@@ -167,13 +167,13 @@ def kept(rank: int) -> None:
     """A plan is closed when the last handle that used it is destroyed."""
     world = banyan.torch.world()
 
-    def move(extent: int, handle: Any = None) -> None:
+    def move(extent: int, handle: Any = None, now: bool = True) -> None:
         whole = torch.arange(extent) * 3 + extent
         dst = torch.zeros_like(whole)
         m2n.reshard(
             whole if rank == 0 else None, dst if rank == 1 else None, world, **ENDS, handle=handle
         )
-        assert rank == 0 or torch.equal(dst, whole)
+        assert rank == 0 or torch.equal(dst, whole) == now
 
     first, second = m2n.init(), m2n.Handle.create()
     assert first.ptr != second.ptr and repr(first) == f"<Handle ptr={first.ptr:#x}>"
@@ -185,6 +185,16 @@ def kept(rank: int) -> None:
     first.destroy()
     assert open_plans(world) == 1 and repr(first) == "<Handle destroyed>"
     move(5, second)
+    assert open_plans(world) == 1
+    second.destroy()
+    assert open_plans(world) == 0
+    # The plan of a group belongs to the handles of all its calls.
+    first, second = m2n.init(), m2n.init()
+    with m2n.group():
+        move(8, first, now=False)
+        move(9, second, now=False)
+    assert open_plans(world) == 1
+    first.destroy()
     assert open_plans(world) == 1
     second.destroy()
     assert open_plans(world) == 0
@@ -312,13 +322,15 @@ def communicators(rank: int, port: int) -> None:
     # Calls by the communicator, its pointer, and that of another library which is attached.
     foreign = SimpleNamespace(comm=SimpleNamespace(value=0x7F0012340), rank=rank, world_size=3)
     m2n.attach(foreign, one.world)
+    handle = m2n.init()
     for comm in (one, one.ptr, foreign, foreign.comm.value):
         src = torch.arange(4) if rank == 0 else None
         dst = torch.zeros(4, dtype=torch.int64) if rank == 2 else None
         sides = ENDS | {"dst_mesh": [2]}
-        m2n.reshard(src, dst, comm, **sides)
+        m2n.reshard(src, dst, comm, **sides, handle=handle)
         assert dst is None or dst.tolist() == [0, 1, 2, 3]
     one.destroy()
+    handle.destroy()  # after its world
     assert not one.world.is_open and one.disabled
     try:
         m2n.reshard(None, None, one.ptr, **ENDS)
