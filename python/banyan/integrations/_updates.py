@@ -14,7 +14,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,14 +24,17 @@ from .. import (
     Error,
     Layout,
     Mismatch,
+    Mxfp8,
     NotFound,
     ReshardPlan,
     Tensors,
+    Transform,
     UniqueId,
     World,
     dtype_bytes,
 )
 from .._reshard import agree, unmatched
+from . import _mxfp8
 
 #: Types between which ``Updates`` casts, with their bytes.
 _FLOATS = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -61,8 +64,18 @@ class Part(NamedTuple):
     tensors: Mapping[str, Any]
 
 
-#: Returns the layout of a worker for the trainers' tensors, and the names that it does not take.
-Learn = Callable[[list[Meta]], tuple[Layout, Iterable[str]]]
+class Learned(NamedTuple):
+    """What a worker takes of the trainers' tensors."""
+
+    layout: Layout
+    #: The names that it does not take.
+    left: Iterable[str]
+    #: Its parameters that may arrive quantized.
+    quantizer: _mxfp8.Quantizer | None = None
+
+
+#: Returns what a worker takes of the trainers' tensors.
+Learn = Callable[[list[Meta]], Learned]
 
 
 class Weights:
@@ -357,8 +370,13 @@ class _Part:
         return self._set
 
 
-def _divide(layout: Layout, groups: Sequence[set[str]]) -> list[Layout]:
-    """Return the layouts of a rank's tensors by the groups of names that they have pieces of."""
+def _divide(
+    layout: Layout, groups: Sequence[set[str]], quantized: Collection[str] = ()
+) -> list[Layout]:
+    """Return the layouts of a rank's tensors by the groups of names that they have pieces of.
+
+    ``quantized``: names whose pieces are in MXFP8.
+    """
     made = [Layout() for _ in groups]
     numbers: dict[tuple[int, int], int] = {}  # of group and tensor: the tensor's in the group
     places: dict[int, list[tuple[int, int]]] = {}  # of a tensor: groups, and its numbers there
@@ -368,7 +386,8 @@ def _divide(layout: Layout, groups: Sequence[set[str]]) -> list[Layout]:
         group = group_of[piece.name]
         if (group, piece.tensor) not in numbers:
             one = tensors[piece.tensor]
-            number = made[group].add_tensor(one.name, one.dtype, one.shape)
+            dtype = _mxfp8.ELEMENTS if piece.name in quantized else one.dtype
+            number = made[group].add_tensor(one.name, dtype, one.shape)
             numbers[group, piece.tensor] = number
             places.setdefault(piece.tensor, []).append((group, number))
         made[group].add_piece(
@@ -454,14 +473,21 @@ class Updates:
         self._is_engine = destination is not None
         found = published(world, source)
         into: Layout | None = None
+        quantizer: _mxfp8.Quantizer | None = None
         groups = _groups(found, group_bytes)
 
         def describe() -> dict[str, Any]:
-            nonlocal into
-            into, left = destination(found) if callable(destination) else (destination, ())
+            nonlocal into, quantizer
+            into, left = destination if isinstance(destination, Layout) else None, ()
+            if callable(destination):
+                into, left, quantizer = destination(found)
+            quantizable = () if quantizer is None else quantizer.quantizable
+            dtypes = {one.name: one.dtype for one in found}
             return {
                 "source": list(_metas(source).values()),
+                "cut": _mxfp8.cut(source),
                 "destination": list(_wanted(into)),
+                "mxfp8": _mxfp8.offers(into, quantizable, dtypes),
                 "unused": sorted({*unused, *left}),
                 "cast": cast,
                 "group_bytes": group_bytes,
@@ -476,17 +502,43 @@ class Updates:
         sides = _Sides(texts)
 
         side = into if self._is_engine else source
+        self.quantized = _mxfp8.chosen(texts)
+        """Global tensors that trainers quantize, since the engine would make the same of them."""
+        if len(groups) > 1 and not all(one["can_divide"] for one in texts):
+            groups = [set().union(*groups)]
+        if self.quantized:
+            halves = [
+                half for one in groups for half in (one - self.quantized, one & self.quantized)
+            ]
+            groups = [one for one in halves if one]
         parts: list[Layout | None] = [side]
-        if len(groups) > 1 and all(one["can_divide"] for one in texts):
-            parts = [None] * len(groups) if side is None else list(_divide(side, groups))
+        if len(groups) > 1 or self.quantized:
+            into_quantized = self.quantized if self._is_engine else ()
+            parts = [None] * len(groups)
+            if side is not None:
+                parts = list(_divide(side, groups, into_quantized))
         self._parts = [None if one is None or len(one) == 0 else _Part(one) for one in parts]
         self._plans: list[ReshardPlan] = []
+        scales: Mapping[str, Any] = {}
+        if quantizer is not None and into is not None:
+            names = [one.name for one in into.tensors]
+            taken = {names[one.tensor] for one in into.pieces if one.name in self.quantized}
+            scales = quantizer.quantize(taken)
+
+        def transform_of(number: int) -> Transform | None:
+            part = self._parts[number]
+            if groups[number].isdisjoint(self.quantized):
+                return sides.transform()
+            transform = Mxfp8(side="sender")
+            for name in part.names if part is not None and self._is_engine else ():
+                transform.bind_scales(name, scales[name])
+            return transform
 
         def plan() -> bytes:
             self._service = CopyService(
                 world, backend, device=device, progress=False, timeout=timeout
             )
-            for part in self._parts:
+            for number, part in enumerate(self._parts):
                 layout = None if part is None else part.layout
                 self._plans.append(
                     ReshardPlan(
@@ -495,7 +547,7 @@ class Updates:
                         world,
                         require_whole_source=True,
                         skip=sides.unused,
-                        transform=sides.transform(),
+                        transform=transform_of(number),
                         checksums=checksums,
                         timeout=timeout,
                     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 import unittest
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import emulation  # noqa: F401
 import models
@@ -87,6 +89,7 @@ class QuantizedTest(unittest.TestCase):
             before = engine.call("generate")
             training.call("join", engine.path, tp, group_bytes)
             self.assertEqual(engine.call("generate"), before)
+            self.direct, self.buffered = engine.call("ways")
             for version in (1, 2):
                 save(version)
                 self.assertEqual(training.call("send", engine.path, version), [version] * COUNT)
@@ -114,6 +117,21 @@ class QuantizedTest(unittest.TestCase):
 
     def test_fp8_of_blocks(self) -> None:
         self.online("llama", 1, quantization="fp8_per_block")
+
+    def test_mxfp8_that_trainers_quantize(self) -> None:
+        with mock.patch.dict(os.environ, {"VLLM_MXFP8_EMULATION_DEQUANT_AT_LOAD": "0"}):
+            self.online("qwen3", 1, group_bytes=1, quantization="mxfp8")
+        self.assertIn("model.layers.0.self_attn.qkv_proj.weight", self.direct)
+        self.assertEqual(self.buffered, {"lm_head.weight", "model.embed_tokens.weight"})
+
+    def test_mxfp8_that_trainers_quantize_for_two_workers(self) -> None:
+        with mock.patch.dict(os.environ, {"VLLM_MXFP8_EMULATION_DEQUANT_AT_LOAD": "0"}):
+            self.online("llama", 2, quantization="mxfp8")
+        self.assertIn("model.layers.1.mlp.down_proj.weight", self.direct)
+
+    def test_mxfp8_of_an_engine_that_computes_with_other_values(self) -> None:
+        self.online("qwen3", 1, quantization="mxfp8")
+        self.assertIn("model.layers.0.self_attn.qkv_proj.weight", self.buffered)
 
     def test_fp8_beside_experts_that_are_not(self) -> None:
         self.online("qwen3_moe", 1, **DENSE)

@@ -21,7 +21,8 @@ from vllm.model_executor.model_loader.reload.meta import (
     restore_layer_on_meta,
 )
 
-from ... import Invalid, Layout, NotFound, Unsupported
+from ... import Invalid, Layout, Mxfp8, NotFound, Unsupported
+from .. import _mxfp8
 from .._updates import without_empty
 
 #: Parameters that an error lists.
@@ -159,7 +160,7 @@ def _require_all(model: nn.Module, layout: Layout) -> None:
     missing = [
         name
         for name in names
-        if not is_deferred_attention_layer(modules.get(name.rpartition(".")[0]))
+        if not is_deferred_attention_layer(modules.get(name.rpartition(".")[0], model))
     ]
     if missing:
         more = f" and {len(missing) - _MAX_LISTED} more" if len(missing) > _MAX_LISTED else ""
@@ -203,6 +204,8 @@ class Memory:
         for whole, places in self._places.items():
             for place in places:
                 modules.setdefault(place.module, {})[place.name] = whole
+        #: Parameters that processing only quantizes, as Banyan does; each with its scales.
+        self._quantizable: dict[str, _Place] = {}
         #: Modules that are processed; of each tensor the names in the module and in the layout.
         self._processed = {
             module: names for module, names in modules.items() if not self._is_kept(module, names)
@@ -257,13 +260,16 @@ class Memory:
             return True
         for one in given.values():
             one.copy_(torch.rand(one.shape, device=self._device) + 0.5)
+        matrix, scales = self._in_mxfp8(module, names)
+        if scales is not None:
+            given[matrix].copy_(_mxfp8.probe(given[matrix].shape, given[matrix].dtype))
         copies = {name: one.clone() for name, one in given.items()}
         stays = {name for name in names if not _is_recorded(module, name)}
         before = {name: live[name].clone() for name in stays}
         saved = _Saved(module)
         try:
             _process(module, given, self._device)
-            made = {name: getattr(module, name, None) for name in saved.parameters}
+            made: dict[str, Any] = {name: getattr(module, name, None) for name in saved.parameters}
             for name, kernel in saved.parameters.items():
                 new = made[name]
                 if kernel is not None and (
@@ -274,6 +280,16 @@ class Memory:
                         f'{_listed(names)}: vLLM\'s reload makes {what} of "{name}", and the '
                         f"running model has {kernel.dtype} {list(kernel.shape)}"
                     )
+            if scales is not None and not saved.changed():
+                others = saved.parameters.keys() - {matrix, scales}
+                bytes_of = [made[name].cpu().view(torch.uint8) for name in (matrix, scales)]
+                wanted = _mxfp8.quantized(copies[matrix].cpu())
+                if (
+                    module._parameters.keys() == saved.parameters.keys()
+                    and all(made[name] is saved.parameters[name] for name in others)
+                    and all(map(torch.equal, bytes_of, wanted))
+                ):
+                    self._quantizable[names[matrix]] = _Place(module, scales)
             return (
                 is_loaded
                 and not saved.changed()
@@ -288,6 +304,47 @@ class Memory:
             saved.restore()
             for name, one in before.items():
                 getattr(module, name).data.copy_(one)
+
+    def _in_mxfp8(self, module: nn.Module, names: Mapping[str, str]) -> tuple[str, str | None]:
+        """Return the names of a module's matrix and of its scales, if it may be in MXFP8."""
+        for name, whole in names.items():
+            shape, dtype = self._specs[whole]
+            live = module._parameters.get(name)
+            if (
+                live is None
+                or len(self._places[whole]) > 1
+                or dtype not in (torch.bfloat16, torch.float16)
+                or live.dtype != torch.float8_e4m3fn
+                or tuple(live.shape) != tuple(shape)
+                or len(shape) != 2
+                or shape[1] % _mxfp8.BLOCK
+            ):
+                continue
+            for other, scales in module._parameters.items():
+                if (
+                    scales is not None
+                    and scales.dtype in (torch.uint8, torch.float8_e8m0fnu)
+                    and tuple(scales.shape) == Mxfp8.scales_shape(shape)
+                ):
+                    return name, other
+        return "", None
+
+    @property
+    def quantizable(self) -> Collection[str]:
+        """Tensors of the layout that may arrive in MXFP8: vLLM makes the same bytes of them.
+
+        vLLM's processing was compared with Banyan's quantization: random values, and those at the
+        edges of the format. They differ for infinity and NaN.
+        """
+        return self._quantizable.keys()
+
+    def quantize(self, names: Collection[str]) -> Mapping[str, Tensor]:
+        """Receive tensors of the layout in MXFP8, in place, and return the memory of scales."""
+        for whole in names:
+            del self._processed[self._quantizable[whole].module]
+            self._specs[whole] = self._specs[whole][0], torch.float8_e4m3fn
+        self.buffered = {one for wholes in self._processed.values() for one in wholes.values()}
+        return {whole: self._quantizable[whole].tensor for whole in names}
 
     def tensors(self) -> Mapping[str, Tensor]:
         """Return the memory that an update fills, by the names of the layout. Local.

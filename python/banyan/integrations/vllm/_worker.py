@@ -18,7 +18,7 @@ from vllm.distributed.weight_transfer.base import (
 )
 from vllm.logger import init_logger
 
-from ... import Layout, Unsupported, World
+from ... import Unsupported, World
 from .. import _updates as updates
 from ._learn import learned_layout
 from ._memory import Memory
@@ -103,7 +103,7 @@ class BanyanWorkerEngine(WeightTransferEngine[BanyanInitInfo, BanyanUpdateInfo])
         """Time in which the last update was received, and processed."""
         self._guard = _Guard(model, self.weights.require_whole)
 
-    def _learn(self, verify: bool | None, found: list[updates.Meta]) -> tuple[Layout, set[str]]:
+    def _learn(self, verify: bool | None, found: list[updates.Meta]) -> updates.Learned:
         """Return the layout of this worker's parameters, and the tensors that it does not take."""
         if self.parallel_config.enable_eplb:
             raise Unsupported("vLLM moves experts between workers (enable_eplb)")
@@ -114,7 +114,8 @@ class BanyanWorkerEngine(WeightTransferEngine[BanyanInitInfo, BanyanUpdateInfo])
         with set_current_vllm_config(self.vllm_config):
             self._memory = Memory(self.model, layout, self.device, self.model_config.dtype)
         layout = self._memory.layout
-        return layout, checkpoint.keys() - {piece.name for piece in layout.pieces}
+        left = checkpoint.keys() - {piece.name for piece in layout.pieces}
+        return updates.Learned(layout, left, self._memory)
 
     def init_transfer_engine(self, init_info: BanyanInitInfo) -> None:
         """Join the trainers, learn where their tensors belong, and plan.
