@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import unittest
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import environment  # noqa: F401
 import torch
@@ -170,6 +173,19 @@ class MemoryTest(unittest.TestCase):
         self.assertTrue(bool((model.result("first") == 7).all()))
         self.assertTrue(bool((model.result("second") == 21).all()))
         self.assertIs(model.first.weight, model.second.weight)
+
+    def test_weights_that_are_asleep_are_refused(self) -> None:
+        memory = Memory(Model(keeps=Keeps()), layout_of("keeps"), CPU, torch.float32)
+        data = [SimpleNamespace(is_asleep=True, tag="kv_cache")]
+        allocator = SimpleNamespace(pointer_to_data=dict(enumerate(data)))
+        module: Any = SimpleNamespace(CuMemAllocator=SimpleNamespace(instance=allocator))
+        with mock.patch.dict(sys.modules, {"vllm.device_allocator.cumem": module}):
+            self.assertEqual(list(memory.tensors()), ["keeps.weight"])
+            allocator.pointer_to_data[1] = SimpleNamespace(is_asleep=True, tag="weights")
+            with self.assertRaisesRegex(banyan.Invalid, "weights are asleep: call wake_up"):
+                memory.tensors()
+            allocator.pointer_to_data[1].is_asleep = False
+            self.assertEqual(list(memory.tensors()), ["keeps.weight"])
 
     def test_what_cannot_be_restored_is_refused(self) -> None:
         model = Model(shrinks=Shrinks()).process()
