@@ -142,7 +142,7 @@ typedef struct banyan_mixed_options {
  * - INVALID: an option is out of range, or the grid does not fit the world; the message names it.
  * - MISMATCH: ranks have different options, or the table is for another grid.
  * - UNSUPPORTED: this machine or build lacks a feature, or the ranks on the host are of several
- *   nodes.
+ *   nodes that no transport joins.
  * - NVSHMEM, NO_MEMORY, SYSTEM, and those of reading the table. */
 BANYAN_API banyan_status banyan_mixed_open(banyan_world *world, const banyan_mixed_options *options,
                                            banyan_mixed **mixed);

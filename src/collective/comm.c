@@ -38,18 +38,6 @@ banyan_status comm_share_with(banyan_comm *comm, banyan_world *world)
     return executor_share_with(comm->executor, world, &comm->blocks_most);
 }
 
-/* Collectives need a way from every rank to every other; a plan may do with less. */
-static banyan_status check_reach(const banyan_executor *executor)
-{
-    for (int rank = 0; executor->transport && rank < executor->ranks; rank++) {
-        if (!banyan_transport_capabilities(executor->transport, rank))
-            return error_set(BANYAN_ERR_UNSUPPORTED,
-                             "collectives need every rank to reach all others: %s",
-                             banyan_last_error());
-    }
-    return BANYAN_OK;
-}
-
 static banyan_status comm_open_parts(banyan_comm *comm, const banyan_comm_options *options)
 {
     const char *check = getenv("BANYAN_CHECK_CALLS");
@@ -60,7 +48,9 @@ static banyan_status comm_open_parts(banyan_comm *comm, const banyan_comm_option
     how.workers = options->workers;
     how.device = options->device;
     RETURN_IF_FAILED(banyan_executor_open(comm->world, &how, &comm->executor));
-    RETURN_IF_FAILED(control_agree(comm->world, check_reach(comm->executor)));
+    if (comm->executor->transport)
+        RETURN_IF_FAILED(control_agree(
+            comm->world, transport_check_reach(comm->executor->transport, "collectives")));
     RETURN_IF_FAILED(comm_share_with(comm, comm->world));
     return tuning_load(&comm->table, comm->world, options->tuning);
 }

@@ -25,8 +25,7 @@ struct banyan_mixed {
     banyan_mixed_options options; /* `autotune` is NULL: only the open call reads it */
     mixed_engine_setup setup;     /* with the grid, and the context's own worlds */
     int rank, ranks;
-    /* Each group of the kind is on one machine, so that communicators can serve it. */
-    bool is_near[MIXED_GROUPS];
+    bool has_comms[MIXED_GROUPS]; /* communicators can serve each group of the kind */
 
     const mixed_engine_ops *ops;
     void *engine;

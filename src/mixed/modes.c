@@ -160,10 +160,10 @@ static bool fused_is_valid(const banyan_mixed *mixed, banyan_mixed_op op, banyan
     return mixed->ops->has(mixed->engine, op, mode, reason->text, reason->bytes);
 }
 
-static bool modes_is_near(const banyan_mixed *mixed, banyan_mixed_mode mode)
+static bool modes_has_comms(const banyan_mixed *mixed, banyan_mixed_mode mode)
 {
-    return mode_is_separate(mode) ? mixed->is_near[MIXED_TP] && mixed->is_near[MIXED_DP]
-                                  : mixed->is_near[MIXED_WORLD];
+    return mode_is_separate(mode) ? mixed->has_comms[MIXED_TP] && mixed->has_comms[MIXED_DP]
+                                  : mixed->has_comms[MIXED_WORLD];
 }
 
 static bool collective_is_valid(const banyan_mixed *mixed, banyan_mixed_op op,
@@ -173,8 +173,9 @@ static bool collective_is_valid(const banyan_mixed *mixed, banyan_mixed_op op,
         return modes_refuse(reason, "it is a single collective");
     if (mixed->is_suspended)
         return modes_refuse(reason, "they are suspended");
-    if (!mode_is_nccl(mode) && !modes_is_near(mixed, mode))
-        return modes_refuse(reason, "communicators are of one machine, and its ranks are on %d",
+    if (!mode_is_nccl(mode) && !modes_has_comms(mixed, mode))
+        return modes_refuse(reason,
+                            "communicators of GPUs are of one machine, and its ranks are on %d",
                             banyan_world_node_count(mixed->world));
     if (mode_is_nccl(mode) && !mixed->has_nccl)
         return modes_refuse(reason, "%s", mixed->nccl_lacks);

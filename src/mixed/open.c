@@ -12,6 +12,7 @@
 #include "mixed/memory.h"
 #include "mixed/tuning/autotune.h"
 #include "mixed/worlds.h"
+#include "transport/tables.h"
 #include "world/control.h"
 
 #define DEFAULT_MAX_BYTES (UINT64_C(64) << 20)
@@ -142,22 +143,30 @@ static banyan_status open_engine(banyan_mixed *mixed)
     return find_nccl(mixed);
 }
 
+/* Check, before anything is opened, that a transport joins the nodes for communicators. */
+static banyan_status open_check_reach(banyan_world *world)
+{
+    banyan_transport *transport;
+    RETURN_IF_FAILED(banyan_transport_open(world, NULL, &transport));
+    banyan_status status = transport_check_reach(transport, "mixed collectives on the host");
+    banyan_transport_close(transport);
+    return control_fail_together(world, status);
+}
+
 static banyan_status create_together(banyan_mixed *mixed)
 {
     banyan_world *world = mixed->world;
     RETURN_IF_FAILED(mixed_options_agree(world, &mixed->options));
-    if (device_is_host(mixed->options.device)) /* the engine does not exist yet */
-        RETURN_IF_FAILED(control_fail_together(
-            world, control_require_one_node(
-                       world, "mixed collectives on the host run",
-                       "between nodes they run on GPUs, or split a world off for each node "
-                       "(banyan_world_split)")));
+    bool on_host = device_is_host(mixed->options.device); /* the engine does not exist yet */
+    if (on_host && banyan_world_node_count(world) > 1)
+        RETURN_IF_FAILED(open_check_reach(world));
     RETURN_IF_FAILED(mixed_check_calls_begin(mixed));
     RETURN_IF_FAILED(
         control_fail_together(world, grid_resolve(&mixed->options, mixed->rank, mixed->ranks,
                                                   open_node_of, world, &mixed->setup.grid)));
     for (int group = 0; group < MIXED_GROUPS; group++)
-        mixed->is_near[group] = worlds_are_near(world, &mixed->setup.grid, (mixed_group)group);
+        mixed->has_comms[group] =
+            on_host || worlds_are_near(world, &mixed->setup.grid, (mixed_group)group);
     RETURN_IF_FAILED(worlds_open(world, &mixed->setup.grid, mixed->setup.worlds));
     return open_engine(mixed);
 }

@@ -36,6 +36,9 @@ void transport_world_close(transport_world *of, const transport_table *table);
 banyan_status transport_add(banyan_transport *transport, const banyan_remote *counter,
                             uint64_t add);
 
+/* UNSUPPORTED, with the reason, if this rank cannot reach all others. `what` needs that. */
+banyan_status transport_check_reach(banyan_transport *transport, const char *what);
+
 /* The wake-up of a rank of this node, given by its index on the node. */
 wake_up *transport_wake_up(const transport_world *of, int local);
 /* Ring it. */

@@ -330,6 +330,18 @@ uint64_t banyan_transport_capabilities(banyan_transport *transport, int peer)
     return table->ops->capabilities(table->state, peer);
 }
 
+banyan_status transport_check_reach(banyan_transport *transport, const char *what)
+{
+    const transport_table *table;
+    for (int rank = 0; rank < banyan_world_size(transport->of->world); rank++) {
+        banyan_status status = transport_find_table(transport, rank, &table);
+        if (status != BANYAN_OK)
+            return error_set(status, "%s need a way between all ranks: %s", what,
+                             banyan_last_error());
+    }
+    return BANYAN_OK;
+}
+
 const char *banyan_transport_peer(banyan_transport *transport, int peer, uint64_t *cost_ns)
 {
     const transport_table *table;

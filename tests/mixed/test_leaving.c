@@ -99,7 +99,7 @@ static banyan_status load_unlike(banyan_world *world)
 
 static const leaving cases[] = {
     {"allgather", "8 bytes to an allgather", gather_unequal, false},
-    {"mixed_open of two nodes", "mixed collectives on the host run", open_between_nodes, true},
+    {"mixed_open of two nodes", "mixed collectives on the host", open_between_nodes, true},
     {"mixed_open of unlike options", "local_tp is", open_unlike, false},
     {"mixed_open of a wrong grid", "local_tp 3", open_wrong_grid, false},
     {"mixed_open with a wrong option", "min_num_steps of 0", open_wrong_at_one, false},

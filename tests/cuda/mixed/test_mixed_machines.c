@@ -56,7 +56,7 @@ static void meet(int rank, int count, const banyan_unique_id *id, void *context)
     }
     mixed_one call = {BANYAN_MIXED_ALLREDUCE, BANYAN_MIXED_SINGLE, DATA_WHOLE, 1, 1, false};
     CHECK_FAILS(case_call(&c, &call), BANYAN_ERR_INVALID,
-                "communicators are of one machine, and its ranks are on 2");
+                "communicators of GPUs are of one machine, and its ranks are on 2");
     gpu_case_close(&c);
     CHECK_OK(banyan_world_close(world));
 }
