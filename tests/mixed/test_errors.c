@@ -554,35 +554,6 @@ static void single_collectives_have_modes_of_their_own(void **state)
     ranks_run(2, refuse_single, NULL);
 }
 
-static void meet_across_machines(int rank, int count, const banyan_unique_id *id, void *context)
-{
-    (void)context;
-    banyan_world_options options = BANYAN_WORLD_OPTIONS_INIT;
-    options.rank = rank;
-    options.world_size = count;
-    options.unique_id = id;
-    options.node = rank < 2 ? "here" : "there";
-    banyan_mixed_options how = BANYAN_MIXED_OPTIONS_INIT;
-    banyan_mixed *mixed = NULL;
-    banyan_world *world;
-    CHECK_OK(banyan_world_open(&options, &world));
-    CHECK_FAILS(banyan_mixed_open(world, &how, &mixed), BANYAN_ERR_UNSUPPORTED,
-                "mixed collectives on the host run between ranks of one node, and this world's 4 "
-                "ranks are on 2: rank 0 is on node here, rank 2 on node there");
-    CHECK(mixed == NULL);
-    CHECK_OK(banyan_world_barrier(world));
-    CHECK_OK(banyan_world_close(world));
-}
-
-static void hosts_of_several_machines_have_no_mixed_collectives(void **state)
-{
-    (void)state;
-    int statuses[4];
-    ranks_fork(4, meet_across_machines, NULL, statuses);
-    for (int rank = 0; rank < 4; rank++)
-        CHECK(statuses[rank] == 0);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -598,7 +569,6 @@ int main(void)
         cmocka_unit_test(all_hear_of_one_that_measures_wrongly),
         cmocka_unit_test(outputs_of_more_rows_than_can_be_counted_are_refused),
         cmocka_unit_test(single_collectives_have_modes_of_their_own),
-        cmocka_unit_test(hosts_of_several_machines_have_no_mixed_collectives),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
