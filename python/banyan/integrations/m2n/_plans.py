@@ -37,6 +37,7 @@ class Call(NamedTuple):
 
     @property
     def device(self) -> torch.device | None:
+        """The device of the local tensors. None: this rank has none."""
         return next((one.device for one in self.tensors if one is not None), None)
 
 
