@@ -478,7 +478,8 @@ class Updates:
 
         def describe() -> dict[str, Any]:
             nonlocal into, quantizer
-            into, left = destination if isinstance(destination, Layout) else None, ()
+            into = destination if isinstance(destination, Layout) else None
+            left: Iterable[str] = ()
             if callable(destination):
                 into, left, quantizer = destination(found)
             quantizable = () if quantizer is None else quantizer.quantizable
