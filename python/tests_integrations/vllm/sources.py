@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -78,6 +79,27 @@ class StageSource(WeightSource):  # type: ignore[misc]
             yield name, None if name.startswith(self._other) else one
 
 
+class FullSource(WeightSource):  # type: ignore[misc]
+    """Has vLLM 0.33's names: ``metadata`` is an attribute, and ``iter_full`` yields tensors."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+
+    @cached_property
+    def metadata(self) -> list[ParamMeta]:
+        return [
+            ParamMeta(name, one.dtype, tuple(one.shape))
+            for name, one in self._model.named_parameters()
+        ]
+
+    def iter_full(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, one in self._model.named_parameters():
+            yield name, one.full_tensor() if isinstance(one, DTensor) else one
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        raise NotImplementedError("iter_full is there")
+
+
 class WideSource(ModuleSource):  # type: ignore[misc]
     """Casts what it yields."""
 
@@ -137,6 +159,7 @@ SOURCES: dict[str, Callable[[Any], Any]] = {
     "PolicySource": lambda model: PolicySource(Policy(model)),
     "PolicyShards": lambda model: PolicyShards(Policy(model), 2),
     "StageSource": StageSource,
+    "FullSource": FullSource,
     "WideSource": WideSource,
     "GatheringSource": GatheringSource,
     "ReusingSource": ReusingSource,

@@ -77,7 +77,13 @@ class SourcesTest(unittest.TestCase):
                 training.call("choose", name)
                 return errors(training.each([("join", engine.path, 1)] * COUNT))
 
-            for name in ("DTensorModuleSource", "PolicySource", "PolicyShards", "ModuleSource"):
+            for name in (
+                "DTensorModuleSource",
+                "PolicySource",
+                "PolicyShards",
+                "FullSource",
+                "ModuleSource",
+            ):
                 with self.subTest(name):
                     use(name, [HALVES, HALVES])
             for name, reason in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,7 +68,8 @@ class ShardSource(WeightSource):  # type: ignore[misc]
             layout = checkpoint_layout(layout, revert)
         return updates.Part(layout, tensors)
 
-    def metadata(self) -> list[ParamMeta]:  # a cached_property from vLLM 0.33 on
+    @cached_property  # which vLLM 0.33 requires; 0.32 has a method
+    def metadata(self) -> list[ParamMeta]:
         """Not offered: the engine "banyan" reads the layout."""
         raise NotImplementedError('ShardSource is for the engine "banyan"')
 
@@ -148,11 +150,13 @@ class _Iterated:
             ) from None
 
     def _iterate(self) -> dict[str, Tensor]:
-        metas = {one.name: one for one in self._source.metadata()}
+        metadata, whole = self._source.metadata, getattr(self._source, "iter_full", None)
+        listed = metadata() if callable(metadata) else metadata
+        metas = {one.name: one for one in listed}
         held: dict[str, Tensor] = {}
         versions: dict[str, int] = {}
         with torch.no_grad(), _not_gathering():
-            for name, one in self._source:
+            for name, one in self._source if whole is None else whole():  # vLLM 0.33: iter_full
                 if one is None:  # held_names: other ranks have it
                     continue
                 if name in held or name not in metas:
@@ -217,6 +221,12 @@ def _m2n_metadata(source: Any) -> list[SimpleNamespace]:
     ]
 
 
+def _has_local(source: Any) -> bool:
+    """True if a source yields this rank's pieces, as sources of vLLM 0.33 may."""
+    base = getattr(WeightSource, "iter_local", None)  # which raises
+    return hasattr(source, "iter_local") and getattr(type(source), "iter_local", None) is not base
+
+
 def reader_of(source: Any) -> ShardSource | _Iterated | _Pieces:
     """Return what reads the part and the tensors of a source on this rank. Nothing is gathered.
 
@@ -226,7 +236,7 @@ def reader_of(source: Any) -> ShardSource | _Iterated | _Pieces:
         return source
     if type(source) in (ModuleSource, DTensorModuleSource):
         return ShardSource(source._module)
-    if hasattr(source, "iter_local"):  # vLLM 0.33
+    if _has_local(source):
         return _Pieces(lambda: source.metadata, source.iter_local)
     if M2NWeightSource is not None and isinstance(source, M2NWeightSource):
         return _Pieces(lambda: _m2n_metadata(source), lambda: iter(source))
