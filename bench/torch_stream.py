@@ -89,8 +89,8 @@ def measure(rank: int, layers: int, bucket: int) -> dict[str, float]:
 
     buffer = torch.zeros(bucket, dtype=torch.uint8)
     halves = (
-        torch.zeros(nbytes // 2, dtype=torch.uint8),
-        torch.zeros(nbytes // 2, dtype=torch.uint8),
+        torch.ones(nbytes // 2, dtype=torch.uint8),
+        torch.ones(nbytes // 2, dtype=torch.uint8),
     )
     calls: dict[str, Callable[[], object]] = {
         "whole": lambda: asyncio.run(update(streams[0], whole)),

@@ -48,13 +48,33 @@ def refit_config(**options: Any) -> Any:
     )
 
 
+def connect() -> None:
+    """Start Ray, with this process's environment."""
+    begins = ("PYTHONPATH", "BANYAN_")
+    passed = {name: text for name, text in os.environ.items() if name.startswith(begins)}
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=bool(os.environ.get("BANYAN_TEST_VERBOSE")),
+        object_store_memory=200 << 20,
+        runtime_env={"env_vars": {"OMP_NUM_THREADS": "1", **passed}},
+    )
+
+
 class Job:
     """Policy workers, and one vLLM engine with several workers."""
 
-    def __init__(self, policies: int, workers: int, **options: Any) -> None:
+    def __init__(
+        self,
+        policies: int,
+        workers: int,
+        policy_class: type = Policy,
+        worker_class: type = Worker,
+        **options: Any,
+    ) -> None:
         self.folder = tempfile.TemporaryDirectory()
         actor = {"num_cpus": 0, "num_gpus": 0.1 if DEVICE == "cuda" else 0}
-        policy, worker = (ray.remote(**actor)(one) for one in (Policy, Worker))
+        policy, worker = (ray.remote(**actor)(one) for one in (policy_class, worker_class))
         paths = [os.path.join(self.folder.name, one) for one in ("policy", "vllm")]
         self.policies = [policy.remote(rank, policies, paths[0]) for rank in range(policies)]
         self.workers = [worker.remote(rank, workers, paths[1]) for rank in range(workers)]
@@ -89,15 +109,7 @@ class Job:
 class TestNemoRl(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
-        begins = ("PYTHONPATH", "BANYAN_")
-        passed = {name: text for name, text in os.environ.items() if name.startswith(begins)}
-        ray.init(
-            num_cpus=2,
-            include_dashboard=False,
-            log_to_driver=bool(os.environ.get("BANYAN_TEST_VERBOSE")),
-            object_store_memory=200 << 20,
-            runtime_env={"env_vars": {"OMP_NUM_THREADS": "1", **passed}},
-        )
+        connect()
 
     @classmethod
     def tearDownClass(cls) -> None:

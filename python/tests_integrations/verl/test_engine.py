@@ -7,6 +7,7 @@ import os
 import tempfile
 import time
 import unittest
+from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 if os.environ.get("BANYAN_TEST_DEVICE", "cpu") == "cpu":
@@ -38,9 +39,9 @@ BUCKET_BYTES = 1 << 20
 MODULE = "banyan.integrations.verl"
 
 
-def save_model(folder: str) -> int:
-    """Save a small Qwen3 with sizes that 2 and 3 do not divide. Return the number of weights."""
-    config = transformers.Qwen3Config(
+def small_config() -> Any:
+    """Return a small Qwen3 with sizes that 2 and 3 do not divide."""
+    return transformers.Qwen3Config(
         vocab_size=1031,
         hidden_size=168,
         intermediate_size=371,
@@ -50,6 +51,10 @@ def save_model(folder: str) -> int:
         head_dim=42,
         tie_word_embeddings=False,
     )
+
+
+def save_model(folder: str, config: Any) -> int:
+    """Save a model of random weights, and a tokenizer. Return the number of weights."""
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.save_pretrained(folder)
     words = {f"w{i}": i for i in range(100)}
@@ -62,13 +67,33 @@ def save_model(folder: str) -> int:
     return len(model.state_dict())
 
 
+def connect() -> None:
+    """Start Ray, with this process's environment."""
+    begins = ("PYTHONPATH", "VERL_", "BANYAN_")
+    passed = {name: text for name, text in os.environ.items() if name.startswith(begins)}
+    ray.init(
+        num_cpus=8,
+        include_dashboard=False,
+        log_to_driver=bool(os.environ.get("BANYAN_TEST_VERBOSE")),
+        object_store_memory=200 << 20,
+        runtime_env={"env_vars": {"OMP_NUM_THREADS": "1", **passed}},
+    )
+
+
 class Job:
     """Two trainers and two replicas of one rank, as verl arranges them."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(
+        self,
+        folder: str,
+        megabytes: int = 1,
+        trainer: type = Trainer,
+        replica: type = Rollout,
+        **options: Any,
+    ) -> None:
         self.config = CheckpointEngineConfig(
             backend="banyan",
-            update_weights_bucket_megabytes=1,
+            update_weights_bucket_megabytes=megabytes,
             engine_kwargs={"banyan": {"timeout": 60, "device": "cpu"}},
             custom_backend_module=MODULE,
         )
@@ -85,18 +110,22 @@ class Job:
             model_config=model,
             optimizer_config=FSDPOptimizerConfig(lr=1e-3),
             engine_config=FSDPEngineConfig(
-                forward_only=False, fsdp_size=2, strategy="fsdp2", use_torch_compile=False
+                forward_only=False,
+                fsdp_size=2,
+                strategy="fsdp2",
+                use_torch_compile=False,
+                **options,
             ),
         )
         made = RayClassWithInitArgs(
-            cls=ray.remote(Trainer), config=training, checkpoint_engine_config=self.config
+            cls=ray.remote(trainer), config=training, checkpoint_engine_config=self.config
         )
         self.trainers = RayWorkerGroup(
             resource_pool=trainers, ray_cls_with_init=made, device_name="cpu"
         )
         self.trainers.reset()
         made = RayClassWithInitArgs(
-            cls=ray.remote(Rollout), model_config=model, rollout_config=rollout
+            cls=ray.remote(replica), model_config=model, rollout_config=rollout
         )
         self.rollout = RayWorkerGroup(
             resource_pool=rollouts, ray_cls_with_init=made, device_name="cpu"
@@ -115,16 +144,8 @@ class TestVerl(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
         cls.folder = tempfile.TemporaryDirectory()  # type: ignore[attr-defined]
-        cls.count = save_model(cls.folder.name)  # type: ignore[attr-defined]
-        begins = ("PYTHONPATH", "VERL_", "BANYAN_")
-        passed = {name: text for name, text in os.environ.items() if name.startswith(begins)}
-        ray.init(
-            num_cpus=8,
-            include_dashboard=False,
-            log_to_driver=bool(os.environ.get("BANYAN_TEST_VERBOSE")),
-            object_store_memory=200 << 20,
-            runtime_env={"env_vars": {"OMP_NUM_THREADS": "1", **passed}},
-        )
+        cls.count = save_model(cls.folder.name, small_config())  # type: ignore[attr-defined]
+        connect()
 
     @classmethod
     def tearDownClass(cls) -> None:
