@@ -17,7 +17,7 @@ from vllm.model_executor.model_loader.reload import record_metadata_for_reloadin
 import banyan
 from banyan.integrations import _updates as updates
 from banyan.integrations.vllm._memory import Memory
-from banyan.integrations.vllm._worker import _Guard
+from banyan.integrations.vllm._worker import BanyanWorkerEngine, _Guard
 
 SHAPE = 4, 6
 CPU = torch.device("cpu")
@@ -218,6 +218,22 @@ class MemoryTest(unittest.TestCase):
             weights.torn = None
             guard.set(False)
             self.assertEqual((model(), model.compute_logits()), ("hidden", "logits"))
+
+
+class RefusedTest(unittest.TestCase):
+    def test_engines_that_change_their_layers(self) -> None:
+        def learn(**config: Any) -> None:
+            parallel = SimpleNamespace(enable_eplb=config.pop("enable_eplb", False))
+            engine = SimpleNamespace(
+                parallel_config=parallel, vllm_config=SimpleNamespace(**config)
+            )
+            BanyanWorkerEngine._learn(engine, None, [])
+
+        with self.assertRaisesRegex(banyan.Unsupported, r"moves experts .* \(enable_eplb\)"):
+            learn(enable_eplb=True, lora_config=None)
+        with self.assertRaisesRegex(banyan.Unsupported, r"for LoRA \(enable_lora\)"):
+            learn(lora_config=object())
+        self.assertFalse(BanyanWorkerEngine.supports_draft_weight_update)
 
 
 if __name__ == "__main__":
