@@ -51,8 +51,8 @@ typedef struct banyan_comm_options {
 #define BANYAN_COMM_OPTIONS_INIT BANYAN_INIT_WITH(banyan_comm_options, BANYAN_MEMBER(workers, 1))
 
 /* Create a communicator of all ranks of `world`. `options` NULL means the defaults. Collective.
- * Errors: those of banyan_executor_open (UNSUPPORTED also where ranks cannot reach each other), and NOT_FOUND,
- * INVALID, SYSTEM or FORMAT for a tuning file. */
+ * Errors: those of banyan_executor_open (UNSUPPORTED also where ranks cannot reach each other), and
+ * NOT_FOUND, INVALID, SYSTEM or FORMAT for a tuning file. */
 BANYAN_API banyan_status banyan_comm_create(banyan_world *world, const banyan_comm_options *options,
                                             banyan_comm **comm);
 

@@ -6,11 +6,13 @@
 #include "core/containers.h"
 #include "core/error.h"
 #include "transport/tables.h"
+#include "world/control.h"
 
 /* Room for packets on their way, at first. */
 #define PACKETS_ROOM ((size_t)64 << 10)
 
 struct remote_port {
+    banyan_world *world;
     banyan_transport *transport;
     int peer;
     banyan_remote signal, arrival;
@@ -19,11 +21,13 @@ struct remote_port {
     error_kept failed;
 };
 
-banyan_status remote_port_create(banyan_transport *transport, const banyan_remote *signal,
-                                 const banyan_remote *arrival, remote_port **port)
+banyan_status remote_port_create(banyan_world *world, banyan_transport *transport,
+                                 const banyan_remote *signal, const banyan_remote *arrival,
+                                 remote_port **port)
 {
     remote_port *made = alloc_zeroed(1, sizeof *made, "a port channel");
     RETURN_IF_NO_MEMORY(made);
+    made->world = world;
     made->transport = transport;
     made->peer = signal->handle.rank;
     made->signal = *signal;
@@ -110,8 +114,10 @@ bool remote_port_post(remote_port *port, const port_request *request)
     if (port->failed.status != BANYAN_OK)
         return true;
     banyan_status status = remote_port_start(port, request, &posted);
-    if (status != BANYAN_OK)
+    if (status != BANYAN_OK) {
         port->failed = error_keep(status);
+        (void)control_fail(port->world, status);
+    }
     return posted;
 }
 

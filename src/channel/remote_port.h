@@ -14,13 +14,15 @@ typedef struct remote_port remote_port;
 
 /* Create an end towards the rank of `signal`, its counter of the channel's signals. An addition to
  * its counter `arrival` wakes it to look for packets. */
-banyan_status remote_port_create(banyan_transport *transport, const banyan_remote *signal,
-                                 const banyan_remote *arrival, remote_port **port);
+banyan_status remote_port_create(banyan_world *world, banyan_transport *transport,
+                                 const banyan_remote *signal, const banyan_remote *arrival,
+                                 remote_port **port);
 /* After remote_port_settle. NULL is ignored. */
 void remote_port_destroy(remote_port *port);
 
 /* Post a request. Any thread, one at a time. False: there is no room for its packets; try again
- * later. After a failure, which remote_port_settle reports, requests are dropped. */
+ * later. A failure ends the world, so that nobody waits for the request; remote_port_settle reports
+ * it, and requests are dropped. */
 bool remote_port_post(remote_port *port, const port_request *request);
 
 /* True if the sources of all requests may be reused. */

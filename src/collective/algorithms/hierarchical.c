@@ -123,7 +123,8 @@ void allreduce_hierarchical(algorithm *a)
     }
 }
 
-/* The same with one message between two nodes: every node receives all sums of the other nodes. */
+/* As allreduce_hierarchical, with one message between two nodes: every node receives all sums of
+ * the other nodes. */
 void allreduce_hierarchical_oneshot(algorithm *a)
 {
     int size = a->ranks / a->ranks_per_node;

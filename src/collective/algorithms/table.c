@@ -38,7 +38,7 @@ const algorithm_entry algorithm_table[] = {
              "Inside the nodes over memory channels, between them over port channels"),
      .mixes_sizes = true, BY_NODES},
     {SCRATCH(allreduce_hierarchical_oneshot, BANYAN_ALLREDUCE,
-             "The same with one message between two nodes"),
+             "As allreduce_hierarchical, with one message between two nodes"),
      .mixes_sizes = true, .double_scratch = true, BY_NODES},
     {SCRATCH(allreduce_switch, BANYAN_ALLREDUCE,
              "Each rank reduces and stores a block of everybody's scratch at once"),

@@ -237,7 +237,8 @@ static banyan_status connect_remote(banyan_loaded_plan *loaded, channel_end *end
     banyan_remote arrival = remote_counter(loaded, end->peer, arrivals);
     banyan_remote signal =
         remote_counter(loaded, end->peer, has_end ? ports + peer_channel : arrivals);
-    return remote_port_create(loaded->executor->transport, &signal, &arrival, &end->remote);
+    return remote_port_create(loaded->executor->world, loaded->executor->transport, &signal,
+                              &arrival, &end->remote);
 }
 
 static banyan_status connect_end(banyan_loaded_plan *loaded, plan_channel_type type, uint32_t i)
