@@ -8,6 +8,7 @@
 #include <banyan/check.h>
 #include <banyan/checkpoint.h>
 #include <banyan/collective.h>
+#include <banyan/connect.h>
 #include <banyan/copy.h>
 #include <banyan/core.h>
 #include <banyan/execute.h>

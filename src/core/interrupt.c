@@ -10,6 +10,7 @@ static _Atomic(banyan_interrupt_fn) interrupt_fn;
 static void *_Atomic interrupt_context;
 static _Thread_local uint64_t interrupt_next_ns;
 static _Thread_local const atomic_bool *interrupt_other;
+static _Thread_local unsigned interrupts;
 
 void banyan_interrupt_set(banyan_interrupt_fn fn, void *context)
 {
@@ -38,8 +39,10 @@ void interrupt_also(const atomic_bool *also)
 
 bool interrupt_requested(void)
 {
-    if (interrupt_other && atomic_load_explicit(interrupt_other, memory_order_relaxed))
+    if (interrupt_other && atomic_load_explicit(interrupt_other, memory_order_relaxed)) {
+        interrupts++;
         return true;
+    }
     banyan_interrupt_fn fn = atomic_load_explicit(&interrupt_fn, memory_order_acquire);
     if (!fn)
         return false;
@@ -47,5 +50,12 @@ bool interrupt_requested(void)
     if (now < interrupt_next_ns)
         return false;
     interrupt_next_ns = now + INTERRUPT_PERIOD_NS;
-    return fn(atomic_load(&interrupt_context));
+    bool ends = fn(atomic_load(&interrupt_context));
+    interrupts += ends;
+    return ends;
+}
+
+unsigned interrupt_count(void)
+{
+    return interrupts;
 }

@@ -18,6 +18,9 @@ uint64_t interrupt_left(uint64_t left_ns);
  * call this as often as they look. Hold no lock. */
 bool interrupt_requested(void);
 
+/* Return how many times the function has ended a wait of the calling thread. */
+unsigned interrupt_count(void);
+
 /* Let the waits of the calling thread end, too, when `*also` is true. */
 void interrupt_also(const atomic_bool *also);
 

@@ -374,11 +374,12 @@ static bool may_start(const struct joining *joining, banyan_status status)
 }
 
 static banyan_status open_world(const banyan_world_options *options,
-                                const struct identity *identity, banyan_world *world)
+                                const struct identity *identity, const struct join_guard *guard,
+                                banyan_world *world)
 {
-    struct joining joining = {0};
+    struct joining joining = {.joiner.guard = guard};
     world->rank = identity->rank;
-    world->size = identity->world_size;
+    world->size = world->listening_size = identity->world_size;
     error_kept kept = error_keep(join_and_prepare(options, identity, world, &joining));
     bool informed = kept.status != BANYAN_OK && inform_others(options, identity, &joining, &kept);
     joiner_close(&joining.joiner);
@@ -395,15 +396,16 @@ static banyan_status open_world(const banyan_world_options *options,
     return error_again(&kept);
 }
 
-banyan_status banyan_world_open(const banyan_world_options *options, banyan_world **world)
+banyan_status world_open_guarded(const banyan_world_options *options,
+                                 const struct join_guard *guard, banyan_world **world)
 {
     struct identity identity;
     banyan_world_options taken = BANYAN_WORLD_OPTIONS_INIT;
     RETURN_IF_FAILED(options_take(options, "BANYAN_WORLD_OPTIONS_INIT", &taken, sizeof taken));
     RETURN_IF_FAILED(identity_discover(&taken, &identity));
     banyan_world *opened = calloc(1, sizeof *opened);
-    banyan_status status =
-        opened ? open_world(&taken, &identity, opened) : error_no_memory(sizeof *opened, "a world");
+    banyan_status status = opened ? open_world(&taken, &identity, guard, opened)
+                                  : error_no_memory(sizeof *opened, "a world");
     error_kept kept = error_keep(status);
     if (!opened && identity.world_size > 1)
         (void)world_report(&taken, &identity, &kept);
@@ -415,6 +417,11 @@ banyan_status banyan_world_open(const banyan_world_options *options, banyan_worl
     }
     *world = opened;
     return BANYAN_OK;
+}
+
+banyan_status banyan_world_open(const banyan_world_options *options, banyan_world **world)
+{
+    return world_open_guarded(options, NULL, world);
 }
 
 static void destroy_attachments(banyan_world *world)
@@ -561,7 +568,7 @@ static banyan_status make_sub(banyan_world *parent, const int *ranks, int count,
     split->endpoint = parent->endpoint;
     split->is_sub = true;
     split->rank = rank;
-    split->size = count;
+    split->size = split->listening_size = count;
     split->timeout_ns = parent->timeout_ns;
     split->opened_timeout_ns = parent->timeout_ns;
     split->call_timeout_ns = parent->call_timeout_ns;

@@ -22,7 +22,8 @@ struct banyan_world {
     struct context *context;
     bool is_sub; /* shares its parent's endpoint */
     int rank, size;
-    int *node_of; /* one per rank */
+    int listening_size; /* see banyan_world_listening_size */
+    int *node_of;       /* one per rank */
     int node_count;
     int *local_peers; /* the ranks of this node */
     int local_rank, local_size;
@@ -78,6 +79,11 @@ uint64_t world_wait_due(control_wait *wait, uint64_t number, int job_rank, const
 banyan_status world_wait_connected(banyan_world *world);
 
 banyan_status world_barrier(banyan_world *world, const char *what);
+
+/* Open a world as banyan_world_open does, unless `guard` (NULL: none) ends this before. */
+struct join_guard;
+banyan_status world_open_guarded(const banyan_world_options *options,
+                                 const struct join_guard *guard, banyan_world **world);
 
 /* Note the name of a rank that a message begins with. The message comes from the end of a world or
  * from an agreement; an agreement on it does not put another name before it. */

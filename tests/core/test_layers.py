@@ -34,7 +34,7 @@ ENGINES = ["pmix", "mpi", "ucx", "cuda"]
 CONTRACT = {"core/module.h", "core/status.h"}
 TABLES = CONTRACT | {"core/types/float_bits.h", "core/types/mxfp8_bits.h", "memory/device.h", "execute/device/engine.h", "execute/specialize/step_kind.h", "copy/direct/gpu_copy.h", "copy/pipeline/gpu_pipeline.h", "copy/service/device_report.h", "mixed/engine.h"}
 PUBLIC = {
-    "core": "core", "world": "world", "memory": "memory", "transport": "transport",
+    "core": "core", "world": "world", "connect": "world", "memory": "memory", "transport": "transport",
     "copy": "copy", "pipeline": "copy", "layout": "reshard", "reshard": "reshard",
     "transform": "reshard", "checkpoint": "reshard", "rules": "reshard",
     "plan": "plan", "program": "program", "check": "check", "simulate": "simulate", "execute": "execute", "collective": "collective",

@@ -17,6 +17,8 @@
  * little longer. */
 #define GRACE_NS (NS_PER_S)
 #define NEWS_BYTES 1000
+/* Time between two looks at a guard. */
+#define GUARD_NS (50 * NS_PER_MS)
 /* Time for which a rank that cannot open the world tries to report this. */
 #define REPORT_NS NS_PER_S
 
@@ -110,10 +112,21 @@ static void pause_a_little(void)
     pause_for(RETRY_NS);
 }
 
-static banyan_status join_interrupted(const struct joiner *joiner)
+/* Return why this rank stops before its deadline. */
+static banyan_status check_goes_on(const struct joiner *joiner)
 {
-    return error_set(BANYAN_ERR_ABORTED, "rank %d of %d was joining its world: " INTERRUPT_TEXT,
-                     joiner->request.rank, joiner->request.world_size);
+    if (interrupt_requested())
+        return error_set(BANYAN_ERR_ABORTED, "rank %d of %d was joining its world: " INTERRUPT_TEXT,
+                         joiner->request.rank, joiner->request.world_size);
+    return joiner->guard ? joiner->guard->check(joiner->guard->context) : BANYAN_OK;
+}
+
+static void join_step(struct joiner *joiner, uint64_t left_ns)
+{
+    uint64_t nap_ns = interrupt_left(left_ns);
+    if (joiner->guard && nap_ns > GUARD_NS)
+        nap_ns = GUARD_NS;
+    reactor_step(&joiner->reactor, nap_ns);
 }
 
 /* Make one attempt at one address, until its connection ends. */
@@ -139,14 +152,13 @@ static banyan_status ask_once(struct joiner *joiner, const struct address *addre
     }
     while (!joiner->has_table && !joiner->gone) {
         uint64_t left_ns = deadline_left_ns(deadline_ns);
-        if (interrupt_requested())
-            return join_interrupted(joiner);
+        RETURN_IF_FAILED(check_goes_on(joiner));
         if (left_ns == 0)
             return error_set(BANYAN_ERR_TIMEOUT,
                              "rank %d waited %.1f s for an answer from %s (to join a world of %d)",
                              joiner->request.rank, (double)joiner->request.timeout_ns / 1e9, who,
                              joiner->request.world_size);
-        reactor_step(&joiner->reactor, interrupt_left(left_ns));
+        join_step(joiner, left_ns);
     }
     return joiner->has_table ? BANYAN_OK : joiner->status;
 }
@@ -187,8 +199,8 @@ static banyan_status ask_everywhere(struct joiner *joiner, const struct rendezvo
     for (int i = 0; i < place->address_count; i++) {
         status = bootstrap_join_ask(joiner, &place->addresses[i], deadline_ns);
         joiner->via = &place->addresses[i];
-        if (status == BANYAN_OK || status == BANYAN_ERR_TIMEOUT || joiner->is_identified ||
-            joiner->has_failed)
+        if (status == BANYAN_OK || status == BANYAN_ERR_TIMEOUT || status == BANYAN_ERR_ABORTED ||
+            joiner->is_identified || joiner->has_failed)
             break;
     }
     return status;
@@ -264,8 +276,7 @@ banyan_status joiner_join(struct joiner *joiner, const struct rendezvous_place *
         if (!place->may_start_late || !may_try_again(joiner, status) ||
             deadline_left_ns(deadline_ns) == 0)
             break;
-        if (interrupt_requested())
-            return join_interrupted(joiner);
+        RETURN_IF_FAILED(check_goes_on(joiner));
         log_search(joiner, place, status, began_ns, &log_ns);
         pause_a_little();
     }
@@ -296,15 +307,15 @@ banyan_status joiner_wait_for_all(struct joiner *joiner)
         uint64_t left_ns = deadline_left_ns(joiner->ends_ns);
         if (joiner->gone)
             status = joiner->status;
-        else if (interrupt_requested())
-            status = join_interrupted(joiner);
+        else if ((status = check_goes_on(joiner)) != BANYAN_OK)
+            break;
         else if (left_ns == 0)
             status = error_set(BANYAN_ERR_TIMEOUT,
                                "rank %d waited for the rendezvous to say that all %d ranks are "
                                "ready; " TIMEOUT_HINT,
                                joiner->request.rank, joiner->request.world_size);
         else
-            reactor_step(&joiner->reactor, interrupt_left(left_ns));
+            join_step(joiner, left_ns);
     }
     return status;
 }

@@ -89,6 +89,15 @@ static void add_interfaces(struct id_content *content)
     freeifaddrs(list);
 }
 
+bool rendezvous_own_address(int port, struct address *address)
+{
+    struct id_content content = {0};
+    add_interfaces(&content);
+    if (content.address_count > 0)
+        *address = address_of_v6(content.addresses[0].bytes, port);
+    return content.address_count > 0;
+}
+
 static banyan_status place_of_content(const struct id_content *content, const char *node,
                                       struct rendezvous_place *place)
 {

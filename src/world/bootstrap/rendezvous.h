@@ -55,6 +55,10 @@ struct rendezvous_place {
 banyan_status rendezvous_place_of_id(const banyan_unique_id *id, const char *node,
                                      struct rendezvous_place *place);
 
+/* Get an address at which other machines reach this one, with a port; loopback when it has no
+ * other. False when it has none. */
+bool rendezvous_own_address(int port, struct address *address);
+
 /* Get the place for a job whose rank 0 is the rendezvous. */
 banyan_status rendezvous_place_of_job(const struct identity *identity,
                                       struct rendezvous_place *place);
@@ -85,12 +89,20 @@ bool rendezvous_stop(struct rendezvous *rendezvous, const error_kept *why);
 void rendezvous_refuse(const struct rendezvous_place *place, int tcp_fd, int world_size,
                        const error_kept *why, uint64_t ns);
 
+/* A condition beside the rendezvous under which a rank stops opening its world. `check` sets the
+ * message of the status that it returns; it is called at least every 100 ms, without a lock. */
+struct join_guard {
+    banyan_status (*check)(void *context);
+    void *context;
+};
+
 /* A rank's side of the rendezvous: from its request to join until all ranks are ready. */
 struct joiner {
     struct reactor reactor;
     bool is_open;
     struct join_request request;
-    const error_kept *failure; /* to report; NULL: this rank joins */
+    const error_kept *failure;      /* to report; NULL: this rank joins */
+    const struct join_guard *guard; /* NULL: none */
     struct member_table *table;
     const struct address *via; /* the address that answered */
     struct link *link;         /* carries the request */

@@ -107,7 +107,7 @@ static struct address any_v4(bool loopback, int port)
     return address;
 }
 
-static int port_of(const struct address *address)
+int address_port(const struct address *address)
 {
     struct sockaddr_in v4;
     struct sockaddr_in6 v6;
@@ -152,7 +152,7 @@ banyan_status address_listen_tcp(bool loopback, int wanted_port, int *fd, int *p
         return status;
     }
     *fd = listener;
-    *port = port_of(&address);
+    *port = address_port(&address);
     return BANYAN_OK;
 }
 

@@ -27,6 +27,9 @@ banyan_status address_listen(const struct address *address, int *fd);
  */
 banyan_status address_listen_tcp(bool loopback, int wanted_port, int *fd, int *port);
 
+/* Return the port of an IP address. */
+int address_port(const struct address *address);
+
 /* Return the address with another port. */
 struct address address_with_port(const struct address *address, int port);
 struct address address_loopback(int port);

@@ -25,7 +25,11 @@
 /* The control plane sends no longer message. */
 #define WIRE_PAYLOAD_MAX (UINT64_C(1) << 32)
 
-enum wire_purpose { WIRE_PURPOSE_JOIN = 1, WIRE_PURPOSE_PEER = 2 };
+enum wire_purpose {
+    WIRE_PURPOSE_JOIN = 1, /* a rank and a rendezvous */
+    WIRE_PURPOSE_PEER,     /* two ranks of a job */
+    WIRE_PURPOSE_CONNECT   /* ranks 0 of two worlds: connect/message.h says how they use frames */
+};
 
 struct wire_hello {
     uint64_t magic;
