@@ -230,23 +230,30 @@ def overtaken(rank: int) -> None:
         asyncio.run(receive_twice())
 
 
-def dies(rank: int, early: bool) -> None:
+def dies(rank: int, way: str) -> None:
     weights: list[Weight] = [(f"w.{i}", torch.float32, (100,), None) for i in range(10)]
     stream = WeightStream(1100, device=DEVICE, timeout=20)
     connect(stream, 2)
     update(stream, weights, 1, None)
+    senders = dist.new_group([0, 1])
 
     def until_killed() -> Iterator[tuple[str, Any]]:
         for i, one in enumerate(generate(weights, 2, None)):
             if rank == 1 and i == 6:
                 os.kill(os.getpid(), signal.SIGKILL)
+            if way == "gathers":
+                dist.barrier(senders)
             yield one
 
-    if early and rank == 1:
+    if way == "early" and rank == 1:
         time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGKILL)
     call = stream.send(until_killed(), 2) if rank < 2 else take(stream, 2)
     begun = time.monotonic()
+    if way == "gathers" and rank == 0:
+        message_of(lambda: asyncio.run(call), RuntimeError)  # Gloo's, or Banyan's
+        assert time.monotonic() - begun < 10
+        return
     text = message_of(lambda: asyncio.run(call), banyan.PeerLost)
     assert time.monotonic() - begun < 10
     assert "rank 1" in text and "ranks 0 to 1 send, ranks 2 to 3 receive" in text, text
@@ -360,9 +367,9 @@ class TestStream(unittest.TestCase):
         run(4, failures, backend="gloo")
 
     def test_a_dead_trainer_is_named(self) -> None:
-        for early in (False, True):
+        for way in ("sends", "gathers", "early"):
             with self.assertRaises(Failed) as caught:
-                run(4, dies, early, backend="gloo")
+                run(4, dies, way, backend="gloo")
             self.assertNotIn("Traceback", str(caught.exception))
             self.assertIn("rank 1: the process ended", str(caught.exception))
 

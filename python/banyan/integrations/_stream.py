@@ -15,6 +15,7 @@ import hashlib
 import json
 import math
 import struct
+import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple, TypeAlias
@@ -27,6 +28,7 @@ from torch.distributed.tensor import DTensor
 from .. import (
     Box,
     CopyService,
+    Error,
     Layout,
     Mismatch,
     PeerLost,
@@ -48,6 +50,8 @@ _ALIGNMENT = 256
 #: shapes, digest of what this rank has of them. From rank 0 a new header follows.
 _MESSAGE = struct.Struct("<q?16s16s")
 _NO_VERSION = -1
+#: Seconds in which a sender whose weights fail waits for the report that a peer has died.
+_LOSS_SECONDS = 0.5
 
 
 class _Tensor(NamedTuple):
@@ -123,6 +127,18 @@ async def _buckets(
         bucket.append((name, tensor.detach()))
         size += nbytes
     yield bucket, True
+
+
+async def _loss(world: World) -> None:
+    """Wait a little until the world reports a dead peer, after which collectives of trainers fail.
+
+    An earlier abort would hide the name of the peer from the other ranks.
+    """
+    deadline = time.monotonic() + _LOSS_SECONDS
+    with contextlib.suppress(Error):
+        while time.monotonic() < deadline:
+            world.check()
+            await asyncio.sleep(0.01)
 
 
 class WeightStream:
@@ -265,6 +281,8 @@ class WeightStream:
             await asyncio.wrap_future(step)
             self._prune()
         except BaseException as error:
+            if isinstance(error, RuntimeError) and world is not None:
+                await _loss(world)
             self._fail(error, step, world)
             raise
 
