@@ -30,19 +30,19 @@ static void message_sent(void *request, ucs_status_t status, void *message)
     ucx_calls.ucp_request_free(request);
 }
 
-banyan_status ucx_key_send(ucx *of, int rank, unsigned number, const ucx_key_message *header,
-                           const void *payload, size_t bytes)
+banyan_status ucx_send(ucx *of, int rank, unsigned number, const void *header, size_t header_bytes,
+                       const void *payload, size_t bytes)
 {
     ucp_ep_h endpoint;
     banyan_status status = ucx_connect(of, rank, &endpoint);
     if (status != BANYAN_OK)
         return status;
-    char *message = malloc(sizeof *header + bytes);
+    char *message = malloc(header_bytes + bytes);
     if (!message)
-        return ucx_no_memory(of, sizeof *header + bytes);
-    memcpy(message, header, sizeof *header);
+        return ucx_no_memory(of, header_bytes + bytes);
+    memcpy(message, header, header_bytes);
     if (bytes > 0)
-        memcpy(message + sizeof *header, payload, bytes);
+        memcpy(message + header_bytes, payload, bytes);
     ucp_request_param_t params = {
         .op_attr_mask =
             UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
@@ -50,8 +50,8 @@ banyan_status ucx_key_send(ucx *of, int rank, unsigned number, const ucx_key_mes
         .user_data = message,
         .flags = UCP_AM_SEND_FLAG_EAGER,
     };
-    ucs_status_ptr_t request = ucx_calls.ucp_am_send_nbx(endpoint, number, message, sizeof *header,
-                                                         message + sizeof *header, bytes, &params);
+    ucs_status_ptr_t request = ucx_calls.ucp_am_send_nbx(endpoint, number, message, header_bytes,
+                                                         message + header_bytes, bytes, &params);
     if (!UCS_PTR_IS_PTR(request))
         free(message);
     if (UCS_PTR_IS_ERR(request))
@@ -108,29 +108,28 @@ static ucs_status_t answer_arrived(void *argument, const void *header, size_t he
     }
     key->address = message.address;
     key->bytes = message.bytes;
+    key->is_on_host = message.is_on_host;
     key->is_answered = true;
     return UCS_OK;
 }
 
+banyan_status ucx_listen(ucx *of, unsigned number, ucp_am_recv_callback_t arrived)
+{
+    ucp_am_handler_param_t params = {
+        .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                      UCP_AM_HANDLER_PARAM_FIELD_ARG,
+        .id = number,
+        .cb = arrived,
+        .arg = of,
+    };
+    ucs_status_t status = ucx_calls.ucp_worker_set_am_recv_handler(of->worker, &params);
+    return status == UCS_OK ? BANYAN_OK : ucx_failed(of, "ucp_worker_set_am_recv_handler", status);
+}
+
 banyan_status ucx_keys_listen(ucx *of)
 {
-    const struct {
-        unsigned id;
-        ucp_am_recv_callback_t call;
-    } handlers[] = {{UCX_QUESTION, question_arrived}, {UCX_ANSWER, answer_arrived}};
-    for (size_t i = 0; i < sizeof handlers / sizeof *handlers; i++) {
-        ucp_am_handler_param_t params = {
-            .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
-                          UCP_AM_HANDLER_PARAM_FIELD_ARG,
-            .id = handlers[i].id,
-            .cb = handlers[i].call,
-            .arg = of,
-        };
-        ucs_status_t status = ucx_calls.ucp_worker_set_am_recv_handler(of->worker, &params);
-        if (status != UCS_OK)
-            return ucx_failed(of, "ucp_worker_set_am_recv_handler", status);
-    }
-    return BANYAN_OK;
+    banyan_status status = ucx_listen(of, UCX_QUESTION, question_arrived);
+    return status == BANYAN_OK ? ucx_listen(of, UCX_ANSWER, answer_arrived) : status;
 }
 
 /* Own memory that is being mapped for peers. */
@@ -153,6 +152,11 @@ static banyan_status mapping_make(void *argument, void *address, uint64_t bytes)
     }
     own->mapping.address = (uint64_t)(uintptr_t)address;
     own->mapping.bytes = bytes;
+    DLDevice device;
+    banyan_status located = banyan_memory_locate(address, &device);
+    if (located != BANYAN_OK)
+        return located;
+    own->mapping.is_on_host = device.device_type == kDLCPU;
     ucp_mem_map_params_t params = {
         .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH,
         .address = address,
@@ -166,12 +170,22 @@ static banyan_status mapping_make(void *argument, void *address, uint64_t bytes)
     return BANYAN_OK;
 }
 
-static ucx_mapping *mapping_find(const ucx *of, uint32_t kind, uint64_t id)
+static ucx_mapping *mapping_find(ucx *of, uint32_t kind, uint64_t id)
 {
-    for (size_t i = 0; i < of->mapping_count; i++)
-        if (of->mappings[i].kind == kind && of->mappings[i].id == id)
-            return &of->mappings[i];
+    size_t *recent = &of->recent[id % (sizeof of->recent / sizeof *of->recent)];
+    for (size_t i = 0; i <= of->mapping_count; i++) {
+        size_t at = i == 0 ? *recent : i - 1;
+        if (at < of->mapping_count && of->mappings[at].kind == kind && of->mappings[at].id == id) {
+            *recent = at;
+            return &of->mappings[at];
+        }
+    }
     return NULL;
+}
+
+const ucx_mapping *ucx_find_mapping(ucx *of, uint32_t kind, uint64_t id)
+{
+    return mapping_find(of, kind, id);
 }
 
 /* Map the memory, unless it is mapped, and pack its key. */
@@ -189,6 +203,7 @@ static banyan_status key_pack(ucx *of, const ucx_question *question, ucx_key_mes
     }
     answer->address = found->address;
     answer->bytes = found->bytes;
+    answer->is_on_host = found->is_on_host;
     if (!found->memory)
         return BANYAN_OK;
     ucs_status_t status = ucx_calls.ucp_rkey_pack(of->context, found->memory, packed, bytes);
@@ -204,11 +219,11 @@ static void question_answer(ucx *of, const ucx_question *question)
     banyan_status status = key_pack(of, question, &answer, &packed, &bytes);
     answer.status = (int32_t)status;
     if (status == BANYAN_OK) {
-        ucx_key_send(of, question->rank, UCX_ANSWER, &answer, packed, bytes);
+        ucx_send(of, question->rank, UCX_ANSWER, &answer, sizeof answer, packed, bytes);
     } else {
         char text[256];
         snprintf(text, sizeof text, "%s", banyan_last_error());
-        ucx_key_send(of, question->rank, UCX_ANSWER, &answer, text, strlen(text));
+        ucx_send(of, question->rank, UCX_ANSWER, &answer, sizeof answer, text, strlen(text));
     }
     if (packed)
         ucx_calls.ucp_rkey_buffer_release(packed);

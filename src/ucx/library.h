@@ -8,9 +8,6 @@
 
 #define UCX_FUNCTIONS(F)                                                                           \
     F(ucp_get_version)                                                                             \
-    F(ucp_config_read)                                                                             \
-    F(ucp_config_modify)                                                                           \
-    F(ucp_config_release)                                                                          \
     F(ucp_init_version)                                                                            \
     F(ucp_cleanup)                                                                                 \
     F(ucp_worker_create)                                                                           \
@@ -20,7 +17,6 @@
     F(ucp_worker_get_efd)                                                                          \
     F(ucp_worker_arm)                                                                              \
     F(ucp_worker_progress)                                                                         \
-    F(ucp_worker_fence)                                                                            \
     F(ucp_worker_set_am_recv_handler)                                                              \
     F(ucp_ep_create)                                                                               \
     F(ucp_ep_close_nbx)                                                                            \
@@ -34,7 +30,6 @@
     F(ucp_mem_unmap)                                                                               \
     F(ucp_put_nbx)                                                                                 \
     F(ucp_get_nbx)                                                                                 \
-    F(ucp_atomic_op_nbx)                                                                           \
     F(ucp_am_send_nbx)                                                                             \
     F(ucp_request_check_status)                                                                    \
     F(ucp_request_free)                                                                            \

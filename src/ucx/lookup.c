@@ -38,7 +38,7 @@ static banyan_status key_ask(ucx *of, ucx_peer *peer, const banyan_memory_handle
     key->id = handle->id;
     key->kind = handle->kind;
     ucx_key_message question = {.rank = of->rank, .kind = handle->kind, .id = handle->id};
-    status = ucx_key_send(of, handle->rank, UCX_QUESTION, &question, NULL, 0);
+    status = ucx_send(of, handle->rank, UCX_QUESTION, &question, sizeof question, NULL, 0);
     if (status != BANYAN_OK) {
         free(key);
         return status;
@@ -79,7 +79,7 @@ static banyan_status key_check(const ucx *of, const banyan_memory_handle *handle
 }
 
 banyan_status ucx_find_key(ucx *of, const banyan_remote *remote, uint64_t *address,
-                           ucp_rkey_h *rkey)
+                           const ucx_key **found)
 {
     const banyan_memory_handle *handle = &remote->handle;
     ucx_peer *peer = &of->peers[handle->rank];
@@ -90,7 +90,7 @@ banyan_status ucx_find_key(ucx *of, const banyan_remote *remote, uint64_t *addre
         status = key_ask(of, peer, handle, &key);
     if (key && !key->is_answered) {
         pthread_mutex_unlock(&of->lock);
-        status = ucx_wait(of, handle->rank, &key->is_answered, "for the key of its memory");
+        status = ucx_wait(of, handle->rank, UCX_KEY_ANSWERED, key, "for the key of its memory");
         pthread_mutex_lock(&of->lock);
     }
     if (status == BANYAN_OK)
@@ -99,7 +99,7 @@ banyan_status ucx_find_key(ucx *of, const banyan_remote *remote, uint64_t *addre
         status = key_unpack(of, handle->rank, key);
     if (status == BANYAN_OK) {
         *address = (handle->address != 0 ? handle->address : key->address) + remote->offset;
-        *rkey = key->rkey;
+        *found = key;
     }
     pthread_mutex_unlock(&of->lock);
     return status;

@@ -59,31 +59,6 @@ banyan_status ucx_connect(ucx *of, int rank, ucp_ep_h *endpoint)
     return BANYAN_OK;
 }
 
-void ucx_disconnect(ucx *of, int rank)
-{
-    ucx_peer *peer = &of->peers[rank];
-    if (!peer->endpoint)
-        return;
-    for (size_t i = 0; i < peer->key_capacity; i++) {
-        ucx_key *key = peer->keys[i];
-        if (key && key->rkey)
-            ucx_calls.ucp_rkey_destroy(key->rkey);
-        if (key)
-            key->rkey = NULL;
-    }
-    ucp_request_param_t params = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
-                                  .flags = UCP_EP_CLOSE_FLAG_FORCE};
-    ucs_status_ptr_t request = ucx_calls.ucp_ep_close_nbx(peer->endpoint, &params);
-    peer->endpoint = NULL;
-    if (!peer->has_failed)
-        peer->failure = UCS_ERR_CANCELED;
-    peer->has_failed = true;
-    while (UCS_PTR_IS_PTR(request) && ucx_calls.ucp_request_check_status(request) == UCS_INPROGRESS)
-        ucx_calls.ucp_worker_progress(of->worker);
-    if (UCS_PTR_IS_PTR(request))
-        ucx_calls.ucp_request_free(request);
-}
-
 static void operation_completed(void *request, ucs_status_t status, void *argument)
 {
     ucx_peer *peer = argument;

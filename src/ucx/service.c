@@ -20,7 +20,7 @@ size_t ucx_turn(ucx *of)
         ucx_answer_questions(of);
         events++;
     }
-    return events;
+    return events + ucx_messages_reply(of);
 }
 
 static void ucx_door_ring(const ucx *of)
@@ -64,6 +64,7 @@ static void *ucx_serve(void *argument)
         pthread_mutex_unlock(&of->lock);
         if (events > 0)
             of->host->notify(of->host->context);
+        ucx_report_fault(of);
         if (armed == UCS_ERR_BUSY)
             continue;
         poll(wakes, 2, armed == UCS_OK ? -1 : NAP_MS);

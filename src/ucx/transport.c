@@ -24,21 +24,13 @@ static uint64_t now_ns(void)
 
 static banyan_status context_open(ucx *of)
 {
-    ucp_config_t *config;
-    ucs_status_t status = ucx_calls.ucp_config_read(NULL, NULL, &config);
-    if (status != UCS_OK)
-        return ucx_failed(of, "ucp_config_read", status);
-    /* Additions are carried out by the owner's processor, so that it notices them. */
-    status = ucx_calls.ucp_config_modify(config, "ATOMIC_MODE", "cpu");
     ucp_params_t params = {
         .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS,
-        .features = UCP_FEATURE_RMA | UCP_FEATURE_AMO64 | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
+        .features = UCP_FEATURE_RMA | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
         .estimated_num_eps = (size_t)of->size,
     };
-    if (status == UCS_OK)
-        status =
-            ucx_calls.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &of->context);
-    ucx_calls.ucp_config_release(config);
+    ucs_status_t status =
+        ucx_calls.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, NULL, &of->context);
     return status == UCS_OK ? BANYAN_OK : ucx_failed(of, "ucp_init", status);
 }
 
@@ -98,6 +90,13 @@ static void ucx_close_endpoints(ucx *of)
         ucx_peer *peer = &of->peers[rank];
         if (!peer->endpoint || peer->has_failed)
             continue;
+        if (ucx_messages_flush(of, rank) != BANYAN_OK)
+            continue;
+        while (peer->pending > 0 && !peer->has_failed && now_ns() < end_ns &&
+               banyan_world_check(of->world) == BANYAN_OK)
+            ucx_turn(of);
+        if (peer->has_failed)
+            continue;
         ucs_status_ptr_t request = ucx_calls.ucp_ep_flush_nbx(peer->endpoint, &params);
         while (UCS_PTR_IS_PTR(request) &&
                ucx_calls.ucp_request_check_status(request) == UCS_INPROGRESS && now_ns() < end_ns &&
@@ -116,6 +115,7 @@ static void ucx_close(void *state)
     ucx_service_stop(of);
     ucx_close_endpoints(of);
     ucx_keys_free(of);
+    ucx_messages_free(of);
     if (of->worker)
         ucx_calls.ucp_worker_destroy(of->worker);
     if (of->context)
@@ -124,6 +124,7 @@ static void ucx_close(void *state)
     free(of->addresses);
     free(of->peers);
     free(of->dirty);
+    free(of->owing);
     free(of);
 }
 
@@ -133,9 +134,11 @@ static banyan_status ucx_create(const banyan_transport_host *host, ucx **made)
     int size = banyan_world_size(host->world), rank = banyan_world_rank(host->world);
     ucx_peer *peers = of ? calloc((size_t)size, sizeof *peers) : NULL;
     int *dirty = of ? calloc((size_t)size, sizeof *dirty) : NULL;
-    if (!peers || !dirty) {
+    int *owing = of ? calloc((size_t)size, sizeof *owing) : NULL;
+    if (!peers || !dirty || !owing) {
         free(peers);
         free(dirty);
+        free(owing);
         free(of);
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "ucx: rank %d is out of memory for %d peers",
                                 rank, size);
@@ -146,6 +149,9 @@ static banyan_status ucx_create(const banyan_transport_host *host, ucx **made)
     of->size = size;
     of->peers = peers;
     of->dirty = dirty;
+    of->owing = owing;
+    for (int i = 0; i < size; i++)
+        peers[i].of = of;
     of->door = -1;
     pthread_mutex_init(&of->lock, NULL);
     banyan_status status = context_open(of);
@@ -153,6 +159,8 @@ static banyan_status ucx_create(const banyan_transport_host *host, ucx **made)
         status = worker_open(of);
     if (status == BANYAN_OK)
         status = ucx_keys_listen(of);
+    if (status == BANYAN_OK)
+        status = ucx_messages_listen(of);
     if (status != BANYAN_OK) {
         ucx_close(of);
         return status;
@@ -218,12 +226,6 @@ static banyan_status check_on_host(const ucx *of, const banyan_iovec *pieces, si
     return BANYAN_OK;
 }
 
-typedef struct ucx_target {
-    ucp_ep_h endpoint;
-    ucp_rkey_h rkey;
-    uint64_t address;
-} ucx_target;
-
 static void ucx_mark(ucx *of, int rank)
 {
     if (!of->peers[rank].is_dirty)
@@ -231,36 +233,49 @@ static void ucx_mark(ucx *of, int rank)
     of->peers[rank].is_dirty = true;
 }
 
+/* Start to put or get a piece. With the lock held. */
+static banyan_status piece_start(ucx *of, int rank, const ucx_key *key, uint64_t address,
+                                 const banyan_iovec *piece, bool is_put)
+{
+    ucp_ep_h endpoint;
+    banyan_status status = ucx_connect(of, rank, &endpoint);
+    if (status != BANYAN_OK || piece->bytes == 0)
+        return status;
+    if (is_put)
+        ucx_mark(of, rank);
+    if (is_put && key->is_on_host && piece->bytes <= UCX_MESSAGE_MOST)
+        return ucx_message_put(of, rank, key, address, piece->local, piece->bytes);
+    ucp_request_param_t params = ucx_tracked(of, rank);
+    of->peers[rank].puts += is_put;
+    return ucx_track(of, rank,
+                     is_put ? ucx_calls.ucp_put_nbx(endpoint, piece->local, piece->bytes, address,
+                                                    key->rkey, &params)
+                            : ucx_calls.ucp_get_nbx(endpoint, piece->local, piece->bytes, address,
+                                                    key->rkey, &params),
+                     is_put ? "a put" : "a get");
+}
+
 /* Start puts or gets of pieces, without waiting for the last ones. */
 static banyan_status pieces_start(ucx *of, const banyan_remote *remote, const banyan_iovec *pieces,
                                   size_t count, bool is_put)
 {
     int rank = remote->handle.rank;
-    ucx_target to;
+    const ucx_peer *peer = &of->peers[rank];
+    uint64_t address;
+    const ucx_key *key;
     banyan_status status = check_on_host(of, pieces, count);
     if (status == BANYAN_OK)
-        status = ucx_find_key(of, remote, &to.address, &to.rkey);
+        status = ucx_find_key(of, remote, &address, &key);
     for (size_t i = 0; i < count && status == BANYAN_OK;) {
         pthread_mutex_lock(&of->lock);
-        status = ucx_connect(of, rank, &to.endpoint);
-        ucp_request_param_t params = ucx_tracked(of, rank);
-        if (is_put)
-            ucx_mark(of, rank);
-        for (; i < count && status == BANYAN_OK && of->peers[rank].pending < PENDING_MAX; i++) {
-            const banyan_iovec *piece = &pieces[i];
-            uint64_t there = to.address + piece->offset;
-            if (piece->bytes == 0)
-                continue;
-            ucs_status_ptr_t request =
-                is_put ? ucx_calls.ucp_put_nbx(to.endpoint, piece->local, piece->bytes, there,
-                                               to.rkey, &params)
-                       : ucx_calls.ucp_get_nbx(to.endpoint, piece->local, piece->bytes, there,
-                                               to.rkey, &params);
-            status = ucx_track(of, rank, request, is_put ? "a put" : "a get");
-        }
+        for (; i < count && status == BANYAN_OK && peer->pending < PENDING_MAX &&
+               ucx_messages_have_room(peer);
+             i++)
+            status = piece_start(of, rank, key, address + pieces[i].offset, &pieces[i], is_put);
         pthread_mutex_unlock(&of->lock);
         if (i < count && status == BANYAN_OK)
-            status = ucx_wait(of, rank, NULL, "for earlier puts and gets");
+            status = ucx_wait(of, rank, peer->pending < PENDING_MAX ? UCX_HAS_ROOM : UCX_SETTLED,
+                              NULL, "for earlier puts and gets");
     }
     return status;
 }
@@ -269,7 +284,7 @@ static banyan_status pieces_start(ucx *of, const banyan_remote *remote, const ba
 static banyan_status ucx_finish(ucx *of, int rank, banyan_status so_far, const char *text)
 {
     if (so_far == BANYAN_OK)
-        return ucx_wait(of, rank, NULL, text);
+        return ucx_wait(of, rank, UCX_SETTLED, NULL, text);
     pthread_mutex_lock(&of->lock);
     if (of->peers[rank].pending > 0)
         ucx_disconnect(of, rank);
@@ -306,16 +321,24 @@ static banyan_status ucx_put_begin(void *state, const banyan_remote *destination
     return pieces_start(state, destination, &piece, 1, true);
 }
 
-static size_t ucx_pending(void *state, int peer)
+/* A message that waits for an addition is sent now: the caller wants its source back. */
+static size_t ucx_pending(void *state, int rank)
 {
     ucx *of = state;
-    return atomic_load_explicit(&of->peers[peer].pending, memory_order_acquire);
+    const ucx_peer *peer = &of->peers[rank];
+    if (atomic_load_explicit(&peer->is_held, memory_order_relaxed)) {
+        pthread_mutex_lock(&of->lock);
+        (void)ucx_messages_release(of, rank); /* `settle` reports it */
+        pthread_mutex_unlock(&of->lock);
+    }
+    return atomic_load_explicit(&peer->pending, memory_order_acquire);
 }
 
-static banyan_status ucx_settle(void *state, int peer)
+static banyan_status ucx_settle(void *state, int rank)
 {
-    return ucx_pending(state, peer) == 0 ? BANYAN_OK
-                                         : ucx_wait(state, peer, NULL, "to take what is put");
+    return ucx_pending(state, rank) == 0
+               ? BANYAN_OK
+               : ucx_wait(state, rank, UCX_SETTLED, NULL, "to take what is put");
 }
 
 static banyan_status ucx_get(void *state, void *destination, const banyan_remote *source,
@@ -325,48 +348,31 @@ static banyan_status ucx_get(void *state, void *destination, const banyan_remote
     return ucx_get_many(state, source, &piece, 1);
 }
 
-/* Start an addition. `*add` and `*before` (may be NULL) stay valid until it has completed. */
-static banyan_status addition_start(ucx *of, const banyan_remote *counter, const uint64_t *add,
+static banyan_status addition_start(ucx *of, const banyan_remote *counter, uint64_t add,
                                     uint64_t *before)
 {
     int rank = counter->handle.rank;
-    ucx_target to;
-    banyan_status status = ucx_find_key(of, counter, &to.address, &to.rkey);
-    if (status != BANYAN_OK)
-        return status;
-    pthread_mutex_lock(&of->lock);
-    status = ucx_connect(of, rank, &to.endpoint);
-    if (status == BANYAN_OK) {
-        ucs_status_t fenced = ucx_calls.ucp_worker_fence(of->worker);
-        if (fenced != UCS_OK)
-            status = ucx_failed(of, "ucp_worker_fence", fenced);
-    }
-    if (status == BANYAN_OK) {
-        ucx_mark(of, rank);
-        ucp_request_param_t params = ucx_tracked(of, rank);
-        params.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE;
-        params.datatype = ucp_dt_make_contig(sizeof *add);
-        if (before) {
-            params.op_attr_mask |= UCP_OP_ATTR_FIELD_REPLY_BUFFER;
-            params.reply_buffer = before;
+    uint64_t address;
+    const ucx_key *key;
+    banyan_status status = ucx_find_key(of, counter, &address, &key);
+    while (status == BANYAN_OK) {
+        pthread_mutex_lock(&of->lock);
+        bool has_room = ucx_messages_have_room(&of->peers[rank]);
+        if (has_room) {
+            ucx_mark(of, rank);
+            status = ucx_message_add(of, rank, key, address, add, before);
         }
-        status = ucx_track(of, rank,
-                           ucx_calls.ucp_atomic_op_nbx(to.endpoint, UCP_ATOMIC_OP_ADD, add, 1,
-                                                       to.address, to.rkey, &params),
-                           "an addition");
+        pthread_mutex_unlock(&of->lock);
+        if (has_room)
+            break;
+        status = ucx_wait(of, rank, UCX_HAS_ROOM, NULL, "to take earlier messages");
     }
-    pthread_mutex_unlock(&of->lock);
     return status;
 }
 
-/* Signals add 1: their operand is static, so they need not wait for earlier puts. */
 static banyan_status ucx_add(void *state, const banyan_remote *counter, uint64_t add)
 {
-    static const uint64_t one = 1;
-    banyan_status status = addition_start(state, counter, add == one ? &one : &add, NULL);
-    if (add == one && status == BANYAN_OK)
-        return BANYAN_OK;
-    return ucx_finish(state, counter->handle.rank, status, "to take a signal");
+    return addition_start(state, counter, add, NULL);
 }
 
 static banyan_status ucx_put_with_add(void *state, const banyan_remote *destination,
@@ -376,14 +382,14 @@ static banyan_status ucx_put_with_add(void *state, const banyan_remote *destinat
     banyan_iovec piece = {.local = (void *)(uintptr_t)source, .bytes = bytes};
     banyan_status status = pieces_start(state, destination, &piece, 1, true);
     if (status == BANYAN_OK)
-        status = addition_start(state, counter, &add, NULL);
+        status = addition_start(state, counter, add, NULL);
     return ucx_finish(state, counter->handle.rank, status, "to take what is put");
 }
 
 static banyan_status ucx_fetch_add(void *state, const banyan_remote *counter, uint64_t add,
                                    uint64_t *before)
 {
-    banyan_status status = addition_start(state, counter, &add, before);
+    banyan_status status = addition_start(state, counter, add, before);
     return ucx_finish(state, counter->handle.rank, status, "for the value of a counter");
 }
 
@@ -392,10 +398,13 @@ static banyan_status flush_start(ucx *of, int rank)
 {
     ucp_ep_h endpoint;
     banyan_status status = ucx_connect(of, rank, &endpoint);
-    if (status != BANYAN_OK)
-        return status;
-    ucp_request_param_t params = ucx_tracked(of, rank);
-    return ucx_track(of, rank, ucx_calls.ucp_ep_flush_nbx(endpoint, &params), "a flush");
+    return status == BANYAN_OK ? ucx_messages_flush(of, rank) : status;
+}
+
+static banyan_status flush_finish(ucx *of, int rank, banyan_status so_far)
+{
+    return so_far == BANYAN_OK ? ucx_wait(of, rank, UCX_FLUSHED, NULL, "to take all that was put")
+                               : ucx_finish(of, rank, so_far, NULL);
 }
 
 static banyan_status ucx_flush(void *state, int rank)
@@ -406,7 +415,7 @@ static banyan_status ucx_flush(void *state, int rank)
     pthread_mutex_lock(&of->lock);
     banyan_status status = flush_start(of, rank);
     pthread_mutex_unlock(&of->lock);
-    return ucx_finish(of, rank, status, "to take all that was put");
+    return flush_finish(of, rank, status);
 }
 
 static banyan_status ucx_flush_all(void *state)
@@ -424,7 +433,7 @@ static banyan_status ucx_flush_all(void *state)
         }
         pthread_mutex_unlock(&of->lock);
         for (int i = 0; i < count; i++)
-            status = ucx_finish(of, ranks[i], status, "to take all that was put");
+            status = flush_finish(of, ranks[i], status);
     } while (count == FLUSHED_TOGETHER);
     return status;
 }

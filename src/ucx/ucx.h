@@ -1,9 +1,9 @@
 /* The transport "ucx": one UCX worker for each rank of a world, and an endpoint for each peer that
  * it talks to.
  *
- * Data goes by UCX's puts and gets, and signals by its atomic additions, which UCX performs at the
- * owner (ATOMIC_MODE=cpu): an addition therefore wakes the owner's service thread. The owner of
- * memory sends its key to each peer that asks for it, once. */
+ * Long puts and gets are UCX's own. Short puts and all additions are active messages, which the
+ * owner's processor carries out: an addition therefore wakes the owner's service thread. The owner
+ * of memory sends its key to each peer that asks for it, once. */
 #ifndef UCX_UCX_H
 #define UCX_UCX_H
 
@@ -24,12 +24,16 @@ typedef struct ucx_key {
     banyan_status status; /* of the owner's answer */
     bool is_answered;
     uint64_t address, bytes; /* the whole memory, at its owner */
+    bool is_on_host;         /* its owner's processor can write it */
     ucp_rkey_h rkey;         /* NULL until the first use */
     char *answer;            /* the packed key, or a message */
     size_t answer_bytes;
 } ucx_key;
 
+typedef struct ucx_message ucx_message;
+
 typedef struct ucx_peer {
+    struct ucx *of;
     ucp_ep_h endpoint; /* NULL: not connected */
     bool has_failed;
     ucs_status_t failure;   /* why it has failed */
@@ -37,6 +41,26 @@ typedef struct ucx_peer {
     _Atomic size_t pending; /* operations that have not completed here */
     ucx_key **keys;         /* a hash table of a power of two; NULL: an unused entry */
     size_t key_count, key_capacity;
+
+    /* Messages to the peer (messages.c). */
+    ucx_message *open;                /* takes more puts; NULL: none */
+    _Atomic bool is_held;             /* `open` reads its data from the caller's source */
+    ucx_message *owed, *owed_last;    /* wait until earlier puts of UCX are flushed */
+    size_t queued;                    /* messages that UCX has not sent, and those in `owed` */
+    uint64_t sent, confirmed;         /* numbers of the last message, and of the last confirmed */
+    uint64_t puts, flushing, flushed; /* puts of UCX: started, in a flush under way, flushed */
+    uint64_t flush_to;                /* puts that somebody waits for */
+    bool is_flushing;
+    size_t asked;    /* answers that have not come; a part of `pending` */
+    uint64_t *fetch; /* receives the next answer's value */
+
+    /* Messages from the peer. */
+    uint64_t received;  /* number of the last one */
+    ucx_message *early; /* those that came before an earlier one, ascending */
+    uint64_t confirms;  /* confirmations to send */
+    uint64_t fetched;   /* an answer to send */
+    bool has_fetched;
+    bool owes; /* listed in `owing` */
 } ucx_peer;
 
 /* Memory of this rank for which a peer has asked. */
@@ -44,6 +68,7 @@ typedef struct ucx_mapping {
     uint64_t id;
     uint32_t kind;
     uint64_t address, bytes;
+    bool is_on_host;
     ucp_mem_h memory; /* NULL: it has 0 bytes */
 } ucx_mapping;
 
@@ -71,6 +96,13 @@ typedef struct ucx {
     ucx_mapping *mappings;
     size_t mapping_count, mapping_capacity;
     ucx_question *questions;
+    size_t recent[8];      /* mappings that were found last, by their ids */
+    ucx_message *unused;   /* messages that may be filled */
+    uint32_t records_most; /* of a message */
+    int *owing;            /* ranks that wait for an answer */
+    int owing_count;
+    char fault[256];        /* why a peer's message was refused; "": none was */
+    _Atomic bool has_fault; /* and it is not reported yet */
 
     pthread_t service;
     bool is_served;
@@ -92,9 +124,15 @@ size_t ucx_turn(ucx *of);
 size_t ucx_progress(void *state);
 void ucx_rest(void *state);
 
-/* Make progress until no operation to the peer is pending here, or until `*answered`, if it is not
- * NULL. On failure, all pending operations are cancelled. `text` describes the wait. */
-banyan_status ucx_wait(ucx *of, int peer, const bool *answered, const char *text);
+typedef enum ucx_aim {
+    UCX_SETTLED,      /* no operation to the peer is pending here */
+    UCX_FLUSHED,      /* and a flush has ended */
+    UCX_KEY_ANSWERED, /* the peer has answered a question */
+    UCX_HAS_ROOM      /* the peer takes more messages */
+} ucx_aim;
+/* Make progress until the aim is reached. `key`: for UCX_KEY_ANSWERED. On failure, all pending
+ * operations are cancelled. `text` describes the wait. */
+banyan_status ucx_wait(ucx *of, int peer, ucx_aim aim, const ucx_key *key, const char *text);
 
 /* Return the peer's endpoint, connecting it first. With the lock held. */
 banyan_status ucx_connect(ucx *of, int peer, ucp_ep_h *endpoint);
@@ -111,31 +149,66 @@ banyan_status ucx_failed(const ucx *of, const char *call, ucs_status_t status);
 
 banyan_status ucx_no_memory(const ucx *of, size_t bytes);
 
+/* Numbers of UCX's active messages. */
+enum { UCX_QUESTION = 1, UCX_ANSWER, UCX_MESSAGE, UCX_REPLY };
+
 /* Messages about keys. An answer's payload is the packed key, or the error's message. */
-enum { UCX_QUESTION = 1, UCX_ANSWER };
 typedef struct ucx_key_message {
     int32_t rank; /* of the sender */
     uint32_t kind;
     uint64_t id;
     int32_t status;
+    uint32_t is_on_host;
     uint64_t address, bytes;
 } ucx_key_message;
 
+/* Call `arrived` for active messages of a number. */
+banyan_status ucx_listen(ucx *of, unsigned number, ucp_am_recv_callback_t arrived);
 /* Receive the messages about keys. */
 banyan_status ucx_keys_listen(ucx *of);
-/* Send one with a payload. With the lock held. */
-banyan_status ucx_key_send(ucx *of, int rank, unsigned number, const ucx_key_message *header,
-                           const void *payload, size_t bytes);
+/* Send an active message; its header and its payload are copied. With the lock held. */
+banyan_status ucx_send(ucx *of, int rank, unsigned number, const void *header, size_t header_bytes,
+                       const void *payload, size_t bytes);
 /* Find the place of a memory's entry in the table of a peer, which has some. */
 ucx_key **ucx_key_place(const ucx_peer *peer, uint32_t kind, uint64_t id);
-/* Find the address and the key of remote memory, asking its owner the first time. */
+/* Find the key of remote memory, asking its owner the first time, and the remote's address there.
+ */
 banyan_status ucx_find_key(ucx *of, const banyan_remote *remote, uint64_t *address,
-                           ucp_rkey_h *rkey);
+                           const ucx_key **key);
+/* Find own memory that a peer has asked for. NULL: there is none. With the lock held. */
+const ucx_mapping *ucx_find_mapping(ucx *of, uint32_t kind, uint64_t id);
 /* Answer the questions of peers. With the lock held. */
 void ucx_answer_questions(ucx *of);
 /* The operation `forget` of the table. */
 void ucx_forget(void *state, uint32_t kind, uint64_t id);
 void ucx_keys_free(ucx *of);
+
+/* Receive messages of puts and additions, and the replies to them. */
+banyan_status ucx_messages_listen(ucx *of);
+/* The longest put that goes in messages. */
+#define UCX_MESSAGE_MOST ((size_t)128 << 10)
+/* Put by messages. The source of a put with `pending` operations is still in use. `key` and
+ * `address`: the destination. With the lock held. */
+banyan_status ucx_message_put(ucx *of, int rank, const ucx_key *key, uint64_t address,
+                              const void *source, size_t bytes);
+/* Add to a counter, after all earlier puts to its rank. `before` (NULL: not wanted) receives its
+ * value before the addition, when nothing is pending to the rank any more. With the lock held. */
+banyan_status ucx_message_add(ucx *of, int rank, const ucx_key *key, uint64_t address, uint64_t add,
+                              uint64_t *before);
+/* Send what waits for an addition, if it reads from a source. With the lock held. */
+banyan_status ucx_messages_release(ucx *of, int rank);
+/* Ask the peer to confirm all messages, if it has not: this is pending until then. With the lock
+ * held. */
+banyan_status ucx_messages_flush(ucx *of, int rank);
+/* True if the peer takes more messages now. With the lock held. */
+bool ucx_messages_have_room(const ucx_peer *peer);
+/* Send replies that peers wait for; return their number. With the lock held. */
+size_t ucx_messages_reply(ucx *of);
+/* Drop what was not sent to a peer whose endpoint is closed. With the lock held. */
+void ucx_messages_drop(ucx *of, int rank);
+void ucx_messages_free(ucx *of);
+/* End the world if a message of a peer was refused. Without the lock. */
+void ucx_report_fault(ucx *of);
 
 extern const banyan_transport_ops ucx_transport;
 

@@ -1,3 +1,4 @@
+/* Wait for operations, and cancel those of a wait that fails. */
 #include <poll.h>
 #include <sched.h>
 
@@ -24,6 +25,7 @@ size_t ucx_progress(void *state)
     pthread_mutex_unlock(&of->lock);
     if (events > 0)
         of->host->notify(of->host->context);
+    ucx_report_fault(of);
     return events;
 }
 
@@ -40,7 +42,48 @@ static void ucx_sleep(ucx *of)
     pthread_mutex_lock(&of->lock);
 }
 
-banyan_status ucx_wait(ucx *of, int rank, const bool *answered, const char *text)
+void ucx_disconnect(ucx *of, int rank)
+{
+    ucx_peer *peer = &of->peers[rank];
+    if (!peer->endpoint)
+        return;
+    for (size_t i = 0; i < peer->key_capacity; i++) {
+        ucx_key *key = peer->keys[i];
+        if (key && key->rkey)
+            ucx_calls.ucp_rkey_destroy(key->rkey);
+        if (key)
+            key->rkey = NULL;
+    }
+    ucp_request_param_t params = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
+                                  .flags = UCP_EP_CLOSE_FLAG_FORCE};
+    ucs_status_ptr_t request = ucx_calls.ucp_ep_close_nbx(peer->endpoint, &params);
+    peer->endpoint = NULL;
+    if (!peer->has_failed)
+        peer->failure = UCS_ERR_CANCELED;
+    peer->has_failed = true;
+    while (UCS_PTR_IS_PTR(request) && ucx_calls.ucp_request_check_status(request) == UCS_INPROGRESS)
+        ucx_calls.ucp_worker_progress(of->worker);
+    if (UCS_PTR_IS_PTR(request))
+        ucx_calls.ucp_request_free(request);
+    ucx_messages_drop(of, rank);
+}
+
+static bool wait_is_over(const ucx_peer *peer, ucx_aim aim, const ucx_key *key)
+{
+    switch (aim) {
+    case UCX_SETTLED:
+        return peer->pending == 0;
+    case UCX_FLUSHED:
+        return peer->pending == 0 && peer->flushed >= peer->flush_to;
+    case UCX_KEY_ANSWERED:
+        return key->is_answered;
+    case UCX_HAS_ROOM:
+        return ucx_messages_have_room(peer);
+    }
+    return true;
+}
+
+banyan_status ucx_wait(ucx *of, int rank, ucx_aim aim, const ucx_key *key, const char *text)
 {
     const ucx_peer *peer = &of->peers[rank];
     module_wait wait;
@@ -48,7 +91,9 @@ banyan_status ucx_wait(ucx *of, int rank, const bool *answered, const char *text
     size_t events = 0, idle = 0;
     bool waits = false;
     pthread_mutex_lock(&of->lock);
-    while (!peer->has_failed && (answered ? !*answered : peer->pending > 0)) {
+    if (aim == UCX_SETTLED || aim == UCX_FLUSHED)
+        status = ucx_messages_release(of, rank);
+    while (status == BANYAN_OK && !peer->has_failed && !wait_is_over(peer, aim, key)) {
         ucx_drive(of);
         size_t some = ucx_turn(of);
         events += some;
@@ -61,6 +106,7 @@ banyan_status ucx_wait(ucx *of, int rank, const bool *answered, const char *text
         waits = true;
         ucx_sleep(of);
         pthread_mutex_unlock(&of->lock);
+        ucx_report_fault(of);
         status = banyan_module_wait_on(&wait, rank, text);
         pthread_mutex_lock(&of->lock);
         if (status != BANYAN_OK)
@@ -74,5 +120,6 @@ banyan_status ucx_wait(ucx *of, int rank, const bool *answered, const char *text
         banyan_module_wait_end(&wait);
     if (events > 0)
         of->host->notify(of->host->context);
+    ucx_report_fault(of);
     return status == BANYAN_OK && has_failed ? ucx_peer_lost(of, rank) : status;
 }
