@@ -10,7 +10,9 @@
 
 /* Polls of all waits before the thread sleeps. If each rank has a processor, they take about as
  * long as falling asleep and waking up. If ranks share processors, each poll yields the processor
- * to the ranks that the thread waits for. */
+ * to the ranks that the thread waits for. Between nodes each poll asks a transport, by a system
+ * call: one more, to yield, costs little, and a sleep costs more, since a thread of the transport
+ * must wake this one. */
 #define LOOKS 400
 #define LOOKS_CROWDED 40
 
@@ -142,12 +144,12 @@ static banyan_status scheduler_rest(struct turn *turn, enum pass *pass)
 static bool look_again(struct turn *turn)
 {
     const banyan_executor *executor = turn->of->loaded->executor;
-    bool crowded = executor->crowded;
-    if (executor->transport)
+    bool asks = executor->transport, crowded = executor->crowded;
+    if (asks)
         transport_progress(executor->transports);
-    if (turn->looks++ >= (crowded ? LOOKS_CROWDED : LOOKS))
+    if (turn->looks++ >= (crowded && !asks ? LOOKS_CROWDED : LOOKS))
         return false;
-    if (crowded)
+    if (crowded || asks)
         sched_yield();
     else
         spin_pause();
