@@ -10,6 +10,7 @@
 #include "core/deadline.h"
 
 #define SAMPLED 32
+#define RANKS_PER_NODE 8
 #define LIMIT_SECONDS 0.5
 #define LIMIT_BYTES ((uint64_t)200 << 20)
 #define LIMIT_RATIO 1.3
@@ -116,6 +117,7 @@ static banyan_status measure(struct scene *scene, const char *from, const char *
     scene->source_ranks = banyan_spec_world_size(&scene->from);
     banyan_reshard_sample_world world = {
         .world_size = scene->source_ranks + banyan_spec_world_size(&scene->to),
+        .ranks_per_node = RANKS_PER_NODE,
         .layouts = rank_layouts,
         .context = scene,
     };

@@ -33,6 +33,11 @@ typedef struct banyan_transfer {
     /* The value map that the run computes at the receiver (BANYAN_PIECE_NEGATIVE_EXP), with or
      * without a transform. 0: none. */
     uint32_t value_map;
+    /* 0: from the source. 1: inside a node, from the destination of the sending rank, to which a
+     * transfer of stage 0 with the same box and turn brought the elements. Then source_piece is in
+     * the sender's destination layout, and both types are the destination's. */
+    uint32_t stage;
+    uint32_t turn; /* a run with stages moves transfers of consecutive turns in different waves */
 } banyan_transfer;
 
 /* Change of tensor formats during a run; see its struct below. */
@@ -57,6 +62,9 @@ typedef struct banyan_reshard_options {
     /* Timeout of every wait, here and in runs of the plan (world.h). 0: the world's. Waits on GPUs
      * have the timeout of the copy service. */
     uint64_t timeout_ns;
+    /* Let each rank fetch everything that it needs over the network, even if several ranks of its
+     * node need it. False: it crosses the network once to each node. */
+    bool each_rank_fetches;
 } banyan_reshard_options;
 
 #define BANYAN_RESHARD_OPTIONS_INIT BANYAN_INIT(banyan_reshard_options)
@@ -78,8 +86,15 @@ typedef struct banyan_reshard_plan banyan_reshard_plan;
  * dimensions that allow it; along the fastest one, only at multiples of 128 elements of the global
  * tensor.
  *
- * Reproducibility. The plan depends on the layouts alone, never on timing. Adding ranks at the end
- * of the world does not change any task id.
+ * Nodes. In a world of several nodes, a box that several ranks of a node need crosses the network
+ * once to this node. Its parts go to different ranks there (stage 0), which pass them on to the
+ * others (stage 1). Each rank receives an equal share over the network, to within one part. A node
+ * that holds an element in the source takes it from there. Exceptions are boxes that a transform
+ * converts: each rank fetches its own, unless the transform is a cast. The option each_rank_fetches
+ * turns this off.
+ *
+ * Reproducibility. The plan depends on the layouts and nodes alone, never on timing. Adding ranks
+ * at the end of the world does not change any task id.
  *
  * Several destinations. One source may feed several destinations with the same tensors in different
  * layouts, such as prefill and decode engines. Make one plan for each; pass only its destination.
@@ -223,6 +238,8 @@ typedef struct banyan_reshard_sample_world {
     /* If not NULL: receive the progress, `done` of `total` steps. */
     void (*progress)(void *context, uint64_t done, uint64_t total);
     void *context; /* passed to both functions */
+    /* Number of ranks of each node, in rank order; the last node may have fewer. 0: one node. */
+    int ranks_per_node;
 } banyan_reshard_sample_world;
 
 /* Plan a world of any size in this process, with the planner of a real world. Every rank describes

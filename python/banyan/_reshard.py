@@ -41,6 +41,7 @@ class Reshard:
         transform: Transform | None = None,
         max_staging_bytes: int = 0,
         checksums: bool = False,
+        each_rank_fetches: bool = False,
         progress: Progress = True,
         timeout: float | None = None,
     ) -> None:
@@ -60,6 +61,7 @@ class Reshard:
             transform=transform,
             max_staging_bytes=max_staging_bytes,
             checksums=checksums,
+            each_rank_fetches=each_rank_fetches,
             timeout=timeout,
         )
         """Plan of this rank."""

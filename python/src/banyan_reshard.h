@@ -213,7 +213,7 @@ struct ReshardOptions {
     "min_split_bytes: int = 0, require_whole_source: bool = False, skip: "                         \
     "collections.abc.Iterable[str] = (), transform: Transform | None = None"
 #define RUN_OPTIONS                                                                                \
-    PLAN_OPTIONS ", max_staging_bytes: int = 0, checksums: bool = False, timeout: float | None = " \
-                 "None"
+    PLAN_OPTIONS ", max_staging_bytes: int = 0, checksums: bool = False, "                         \
+                 "each_rank_fetches: bool = False, timeout: float | None = None"
 
 #endif

@@ -186,6 +186,8 @@ ReshardOptions::ReshardOptions(const nb::kwargs &given)
             options.checksums = nb::cast<bool>(value);
         else if (name == "require_whole_source")
             options.require_whole_source = nb::cast<bool>(value);
+        else if (name == "each_rank_fetches")
+            options.each_rank_fetches = nb::cast<bool>(value);
         else if (name == "timeout")
             options.timeout_ns = timeout_of(value);
         else if (name == "skip")
@@ -453,9 +455,11 @@ static void bind_plan_class(nb::module_ &m)
         FIELD("source_rank", t.transfer.source_rank, "Rank that sends.")
         FIELD("destination_rank", t.transfer.destination_rank, "Rank that receives.")
         FIELD("task_id", t.transfer.task_id, "Number of the transfer, equal at both ranks.")
+        FIELD("stage", t.transfer.stage,
+              "0: from the source. 1: inside a node, from another rank's destination.")
         FIELD("nbytes", t.transfer.bytes, "Bytes in the source's type.")
         FIELD("source_piece", t.transfer.source_piece,
-              "Piece of this rank's source layout, if this rank sends.")
+              "Piece of this rank's source layout (stage 1: destination), if this rank sends.")
         FIELD("destination_piece", t.transfer.destination_piece,
               "Piece of this rank's destination layout, if this rank receives.")
         FIELD("source_dtype", dtype_text(t.transfer.source_dtype), "Type of the source.")
@@ -504,7 +508,9 @@ static void bind_plan_class(nb::module_ &m)
             "``require_whole_source``: every source element must arrive somewhere, except tensors "
             "that match a pattern of ``skip``. ``transform``: allows types to differ. "
             "``max_staging_bytes``: limit of the memory that runs stage in; 0: none. "
-            "``checksums``: verify every transfer. ``timeout``: seconds, of planning and of runs.",
+            "``checksums``: verify every transfer. ``each_rank_fetches``: let each rank fetch all of "
+            "its data over the network, even if several ranks of its node need it. ``timeout``: "
+            "seconds, of planning and of runs.",
             "source"_a.none(), "destination"_a.none(), "world"_a, "options"_a);
     plan.def("execute", execute, "source"_a.none(), "destination"_a.none(), "service"_a,
              nb::kw_only(), "stream"_a = nb::none(),

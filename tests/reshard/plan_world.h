@@ -57,11 +57,11 @@ static inline banyan_status plan_world_round(plan_world *world, int rank)
     return status;
 }
 
-/* Takes ownership of the layouts (NULL if a rank has none). `statuses` and `errors` receive each
- * rank's result. */
-static inline plan_world *plan_world_make(int size, banyan_layout **sources,
-                                          banyan_layout **destinations,
-                                          const banyan_reshard_options *options)
+/* Takes ownership of the layouts (NULL if a rank has none), not of the ranks' nodes. `statuses` and
+ * `errors` receive each rank's result. */
+static inline plan_world *plan_world_make_on(int size, const int *node_of, banyan_layout **sources,
+                                             banyan_layout **destinations,
+                                             const banyan_reshard_options *options)
 {
     plan_world *world = calloc(1, sizeof *world);
     world->size = size;
@@ -74,8 +74,8 @@ static inline plan_world *plan_world_make(int size, banyan_layout **sources,
     world->errors = calloc((size_t)size, sizeof *world->errors);
     for (int rank = 0; rank < size; rank++) {
         CHECK_OK(directory_part_create(rank, size, &world->parts[rank]));
-        world->statuses[rank] = planner_create(rank, size, sources[rank], destinations[rank],
-                                               options, &world->planners[rank]);
+        world->statuses[rank] = planner_create(rank, size, node_of, sources[rank],
+                                               destinations[rank], options, &world->planners[rank]);
         if (world->statuses[rank] == BANYAN_OK)
             CHECK_OK(planner_describe(world->planners[rank], plan_world_put, world->parts[rank]));
         else
@@ -94,6 +94,14 @@ static inline plan_world *plan_world_make(int size, banyan_layout **sources,
             snprintf(world->errors[rank], sizeof world->errors[rank], "%s", banyan_last_error());
     }
     return world;
+}
+
+/* All ranks share one node. */
+static inline plan_world *plan_world_make(int size, banyan_layout **sources,
+                                          banyan_layout **destinations,
+                                          const banyan_reshard_options *options)
+{
+    return plan_world_make_on(size, NULL, sources, destinations, options);
 }
 
 static inline void plan_world_free(plan_world *world)

@@ -193,7 +193,9 @@ static bool ask_for_destination(planner *planning, const planner_piece *own)
     uint32_t from = planner_from(planning, own);
     if (cells.level > 0 && !ask_cells(planning, from, &cells))
         return false;
-    return ask_where_noted(planning, from, PLAN_SOURCE, &own->piece->box);
+    /* With several nodes, also for boxes that other ranks of the node may need. */
+    int side = planning->groups.node_of ? -1 : PLAN_SOURCE;
+    return ask_where_noted(planning, from, side, &own->piece->box);
 }
 
 /* Ask for the tensor that a falling-back destination asks for first, to learn whether it has a

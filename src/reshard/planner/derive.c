@@ -8,21 +8,15 @@
 #include "reshard/layout/value_map.h"
 #include "reshard/planner/share.h"
 #include "reshard/planner/state.h"
+#include "reshard/planner/view.h"
 #include "reshard/run/convert.h"
-
-/* The range of a name's claims: sources first, then destinations. */
-typedef struct name_claims {
-    size_t first_source, first_destination, end;
-} name_claims;
 
 typedef struct deriving {
     planner *planning;
     name_claims *claims; /* of each name */
-    uint32_t viewed;     /* the name that `tensor` is of; NO_NAME: none yet */
-    planner_tensor tensor;
-    ARRAY(planner_held) sources;
-    ARRAY(banyan_box) bounds;
+    planner_view view;   /* of the name at hand */
     planner_shares shares;
+    once_shares received, passed;
     ARRAY(planner_move) sends;
     ARRAY(planner_move) recvs;
     const char **destination_names;
@@ -82,33 +76,9 @@ static banyan_status find_name_claims(deriving *work)
     return BANYAN_OK;
 }
 
-/* Make `tensor` the one of this name. */
 static banyan_status view_tensor(deriving *work, uint32_t index)
 {
-    if (work->viewed == index)
-        return BANYAN_OK;
-    const planner *planning = work->planning;
-    const planner_name *name = &planning->names.data[index];
-    const name_claims *range = &work->claims[index];
-    size_t count = range->first_destination - range->first_source;
-    work->sources.count = work->bounds.count = 0;
-    RETURN_IF_NO_MEMORY(array_reserve(&work->sources, count) &&
-                        array_reserve(&work->bounds, planner_bounds_count(count)));
-    for (size_t i = 0; i < count; i++)
-        work->sources.data[i] = planning->claims.data[range->first_source + i].claim;
-    planner_bounds_of(work->sources.data, count, work->bounds.data);
-    work->tensor = (planner_tensor){
-        .name = name->text,
-        .ndim = name->ndim,
-        .shape = name->shape,
-        .elem_bytes = banyan_dtype_bytes(name->source_dtype),
-        .min_split_bytes = planning->min_split_bytes,
-        .sources = work->sources.data,
-        .bounds = work->bounds.data,
-        .source_count = count,
-    };
-    work->viewed = index;
-    return BANYAN_OK;
+    return planner_view_name(&work->view, work->planning, &work->claims[index], index);
 }
 
 /* The claim of a piece, and this rank's place among those that make it. A piece that falls back
@@ -162,6 +132,24 @@ static const planner_piece *own_source(const planner *planning, uint32_t name,
     return &own[low];
 }
 
+/* The destination piece of this rank that makes the claim. */
+static const planner_piece *own_destination(const planner *planning, const planner_claim *claim)
+{
+    uint64_t wanted = claim->name;
+    if (claim->wanted)
+        map_get_string(&planning->name_index, claim->wanted, &wanted);
+    const planner_piece *own = planning->pieces.data;
+    size_t low =
+        BISECT(i, 0, planning->pieces.count,
+               own[i].name != wanted ? own[i].name < wanted
+               : own[i].side != PLAN_DESTINATION
+                   ? own[i].side < PLAN_DESTINATION
+                   : planner_box_compare(&own[i].piece->box, &claim->claim.box) < 0 ||
+                         (planner_box_compare(&own[i].piece->box, &claim->claim.box) == 0 &&
+                          own[i].ordinal < claim->claim.ordinal));
+    return &own[low];
+}
+
 static DLDataType landing_dtype(uint32_t flags, DLDataType declared, DLDataType source)
 {
     return flags & BANYAN_PIECE_PERSISTENT_BUFFER ? source : declared;
@@ -176,10 +164,12 @@ static planner_move derive_move_of(const deriving *work, const planner_share *sh
             {
                 .name = name,
                 .box = share->box,
-                .bytes = banyan_box_elems(&share->box) * work->tensor.elem_bytes,
+                .bytes = banyan_box_elems(&share->box) * work->view.all.elem_bytes,
                 .source_piece = SIZE_MAX,
                 .destination_piece = SIZE_MAX,
-                .source_dtype = planning->names.data[work->viewed].source_dtype,
+                .source_dtype = planning->names.data[work->view.name].source_dtype,
+                .stage = share->stage,
+                .turn = share->turn,
             },
         .destination = destination->box,
         .ordinal = destination->ordinal,
@@ -187,11 +177,22 @@ static planner_move derive_move_of(const deriving *work, const planner_share *sh
     return move;
 }
 
+/* In stage 1 the destination's bytes travel as they are. */
+static void derive_settle_stage(banyan_transfer *transfer)
+{
+    if (transfer->stage == 0)
+        return;
+    transfer->source_dtype = transfer->destination_dtype;
+    transfer->bytes =
+        banyan_box_elems(&transfer->box) * banyan_dtype_bytes(transfer->destination_dtype);
+    transfer->value_map = 0;
+}
+
 static bool push_send(deriving *work, const planner_piece *own, const planner_claim *destination,
                       const planner_share *share)
 {
     const planner *planning = work->planning;
-    const char *name = destination->wanted ? destination->wanted : work->tensor.name;
+    const char *name = destination->wanted ? destination->wanted : work->view.all.name;
     planner_move move = derive_move_of(work, share, name, &destination->claim);
     banyan_transfer *transfer = &move.transfer;
     transfer->source_rank = planning->rank;
@@ -199,10 +200,36 @@ static bool push_send(deriving *work, const planner_piece *own, const planner_cl
     transfer->source_piece = own->number;
     transfer->destination_dtype =
         landing_dtype(destination->flags, destination->dtype, transfer->source_dtype);
-    value_map_between(planning->names.data[own->name].source_flags, destination->flags,
+    value_map_between(planning->names.data[work->view.name].source_flags, destination->flags,
                       &transfer->value_map);
+    derive_settle_stage(transfer);
     transfer->task_id = planner_id_of(&move);
     return array_push(&work->sends, move);
+}
+
+/* Append the sends of `shares` from an own piece: of the source, or of stage 1. */
+static bool push_sends(deriving *work, const planner_piece *own, const once_shares *shares)
+{
+    for (size_t i = 0; i < shares->count; i++) {
+        const planner_claim *claim = work->view.claims.data[shares->data[i].box];
+        if (!push_send(work, own, claim, &shares->data[i].share))
+            return false;
+    }
+    return true;
+}
+
+/* Send to one destination by the rule for one node, or where every holder fetches its own. */
+static banyan_status derive_sends_alone(deriving *work, const planner_piece *own, size_t source,
+                                        int64_t index, const planner_claim *destination)
+{
+    work->shares.count = 0;
+    RETURN_IF_FAILED(planner_shares_sent(&work->view.all, source, index, work->planning->rank,
+                                         &destination->claim, &work->shares));
+    for (size_t s = 0; s < work->shares.count; s++) {
+        work->shares.data[s].turn = work->view.once.turn;
+        RETURN_IF_NO_MEMORY(push_send(work, own, destination, &work->shares.data[s]));
+    }
+    return BANYAN_OK;
 }
 
 static banyan_status derive_sends(deriving *work, const planner_piece *own)
@@ -214,17 +241,17 @@ static banyan_status derive_sends(deriving *work, const planner_piece *own)
     int64_t index;
     RETURN_IF_FAILED(derive_find_own(work, own, &claim, &index));
     RETURN_IF_FAILED(view_tensor(work, own->name));
-    const name_claims *range = &work->claims[own->name];
-    size_t source = (size_t)(claim - planning->claims.data) - range->first_source;
-    for (size_t i = range->first_destination; i < range->end; i++) {
-        const planner_claim *destination = &planning->claims.data[i];
-        if (!planner_serves(planning, destination))
+    planner_view *view = &work->view;
+    size_t source = (size_t)(claim - planning->claims.data) - work->claims[own->name].first_source;
+    for (size_t i = 0; i < view->claims.count; i++) {
+        if (!planner_view_once(view, i)) {
+            RETURN_IF_FAILED(derive_sends_alone(work, own, source, index, view->claims.data[i]));
             continue;
-        work->shares.count = 0;
-        RETURN_IF_FAILED(planner_shares_sent(&work->tensor, source, index, planning->rank,
-                                             &destination->claim, &work->shares));
-        for (size_t s = 0; s < work->shares.count; s++)
-            RETURN_IF_NO_MEMORY(push_send(work, own, destination, &work->shares.data[s]));
+        }
+        work->passed.count = 0;
+        RETURN_IF_NO_MEMORY(once_sent(&view->once, source, index, view->local_of.data[source], i,
+                                      &view->work, &work->passed) &&
+                            push_sends(work, own, &work->passed));
     }
     return BANYAN_OK;
 }
@@ -302,7 +329,7 @@ static banyan_status fail_uncovered(const deriving *work, const planner_piece *o
 {
     banyan_box hole = own->piece->box;
     char text[BOX_TEXT_BYTES], what[2 * BOX_TEXT_BYTES];
-    planner_hole_of(&work->tensor, &own->piece->box, &hole);
+    planner_hole_of(&work->view.all, &own->piece->box, &hole);
     snprintf(what, sizeof what, "no rank holds %s of it in the source",
              banyan_box_format(&hole, text, sizeof text));
     return fail_piece(work, own, BANYAN_ERR_INVALID, what);
@@ -350,12 +377,41 @@ static banyan_status push_recv(deriving *work, const planner_piece *own, uint32_
         landing_dtype(own->piece->flags, own->dtype, transfer->source_dtype);
     if (share->rank == planning->rank)
         transfer->source_piece =
-            own_source(planning, from, &work->tensor.sources[share->source].box)->number;
+            share->stage > 0
+                ? own_destination(planning, work->view.claims.data[share->source])->number
+                : own_source(planning, from, &work->view.all.sources[share->source].box)->number;
     value_map_between(planning->names.data[from].source_flags, own->piece->flags,
                       &transfer->value_map);
+    derive_settle_stage(transfer);
     transfer->task_id = planner_id_of(&move);
     RETURN_IF_FAILED(check_change(work, own, transfer));
     return array_push(&work->recvs, move) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
+static banyan_status derive_recvs_alone(deriving *work, const planner_piece *own, uint32_t from,
+                                        const planner_claim *claim, int64_t index,
+                                        uint64_t *covered)
+{
+    work->shares.count = 0;
+    RETURN_IF_FAILED(planner_shares_received(&work->view.all, &claim->claim, index,
+                                             work->planning->rank, &work->shares, covered));
+    for (size_t s = 0; s < work->shares.count; s++) {
+        work->shares.data[s].turn = work->view.once.turn;
+        RETURN_IF_FAILED(push_recv(work, own, from, &work->shares.data[s]));
+    }
+    return BANYAN_OK;
+}
+
+static banyan_status derive_recvs_once(deriving *work, const planner_piece *own, uint32_t from,
+                                       size_t box, uint64_t *covered)
+{
+    work->received.count = work->passed.count = 0;
+    RETURN_IF_NO_MEMORY(once_received(&work->view.once, box, &work->view.work, &work->received,
+                                      &work->passed, covered));
+    for (size_t s = 0; s < work->received.count; s++)
+        RETURN_IF_FAILED(push_recv(work, own, from, &work->received.data[s].share));
+    RETURN_IF_NO_MEMORY(push_sends(work, own, &work->passed));
+    return BANYAN_OK;
 }
 
 static banyan_status derive_recvs(deriving *work, const planner_piece *own)
@@ -368,13 +424,13 @@ static banyan_status derive_recvs(deriving *work, const planner_piece *own)
     RETURN_IF_FAILED(derive_find_own(work, own, &claim, &index));
     RETURN_IF_FAILED(view_tensor(work, from));
     uint64_t covered;
-    work->shares.count = 0;
-    RETURN_IF_FAILED(planner_shares_received(&work->tensor, &claim->claim, index, planning->rank,
-                                             &work->shares, &covered));
+    size_t box = planner_view_find(&work->view, claim);
+    if (planner_view_once(&work->view, box))
+        RETURN_IF_FAILED(derive_recvs_once(work, own, from, box, &covered));
+    else
+        RETURN_IF_FAILED(derive_recvs_alone(work, own, from, claim, index, &covered));
     if (covered < banyan_box_elems(&own->piece->box))
         return fail_uncovered(work, own);
-    for (size_t s = 0; s < work->shares.count; s++)
-        RETURN_IF_FAILED(push_recv(work, own, from, &work->shares.data[s]));
     work->piece_dtypes[own->number] = planning->names.data[from].source_dtype;
     work->destination_names[own->number] = planning->names.data[from].text;
     return BANYAN_OK;
@@ -466,14 +522,15 @@ static banyan_status derive_all(deriving *work, planner_result *result)
 banyan_status planner_derive(planner *planning, planner_result *result)
 {
     settle_claims(planning);
-    deriving work = {.planning = planning, .viewed = NO_NAME};
+    deriving work = {.planning = planning, .view.name = NO_NAME};
     planner_result made = {0};
     banyan_status status = derive_all(&work, &made);
     free(work.claims);
     free(work.piece_dtypes);
-    array_free(&work.sources);
-    array_free(&work.bounds);
+    planner_view_free(&work.view);
     array_free(&work.shares);
+    array_free(&work.received);
+    array_free(&work.passed);
     array_free(&work.sends);
     array_free(&work.recvs);
     if (status != BANYAN_OK) {

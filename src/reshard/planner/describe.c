@@ -125,8 +125,17 @@ static banyan_status compile_skip(planner *planning, const banyan_reshard_option
     return BANYAN_OK;
 }
 
-banyan_status planner_create(int rank, int world_size, const banyan_layout *source,
-                             const banyan_layout *destination,
+/* Nodes matter where there are several. */
+static const int *several_nodes(const int *node_of, int world_size)
+{
+    for (int rank = 1; node_of && rank < world_size; rank++)
+        if (node_of[rank] != node_of[0])
+            return node_of;
+    return NULL;
+}
+
+banyan_status planner_create(int rank, int world_size, const int *node_of,
+                             const banyan_layout *source, const banyan_layout *destination,
                              const banyan_reshard_options *options, planner **made)
 {
     planner *planning = alloc_zeroed(1, sizeof *planning, "a planner");
@@ -138,6 +147,9 @@ banyan_status planner_create(int rank, int world_size, const banyan_layout *sour
         options->min_split_bytes > 0 ? options->min_split_bytes : DEFAULT_MIN_SPLIT_BYTES;
     planning->transform = options->transform;
     planning->whole_source = options->require_whole_source;
+    if (!options->each_rank_fetches)
+        planning->groups.node_of = several_nodes(node_of, world_size);
+    planning->groups.node = planning->groups.node_of ? node_of[rank] : 0;
     banyan_status status = compile_skip(planning, options);
     if (status == BANYAN_OK)
         status = describe_add_pieces(planning, source, PLAN_SOURCE);
@@ -168,6 +180,7 @@ void planner_destroy(planner *planning)
     array_free(&planning->notes);
     array_free(&planning->claims);
     array_free(&planning->sets);
+    planner_groups_free(&planning->groups);
     array_free(&planning->asks);
     bytes_writer_free(&planning->key_text);
     free(planning->keys);

@@ -12,11 +12,11 @@
 
 /* Options must be equal on all ranks. */
 
-enum { OPTION_VALUES = 6 };
+enum { OPTION_VALUES = 7 };
 
 static const char *const option_names[OPTION_VALUES] = {
-    "min_split_bytes",       "max_staging_bytes",    "checksums",
-    "transform (as a hash)", "require_whole_source", "skip (as a hash)"};
+    "min_split_bytes",      "max_staging_bytes", "checksums",        "transform (as a hash)",
+    "require_whole_source", "skip (as a hash)",  "each_rank_fetches"};
 
 static uint64_t hash_skip(const banyan_reshard_options *options)
 {
@@ -46,6 +46,7 @@ static banyan_status agree_on_options(banyan_world *world, const banyan_reshard_
         transform ? hash_string(transform->name ? transform->name : "", 1) : 0,
         options->require_whole_source,
         hash_skip(options),
+        options->each_rank_fetches,
     };
     uint64_t most;
     bool same;
@@ -198,6 +199,22 @@ static banyan_status planner_assemble(const banyan_layout *source, const banyan_
     return BANYAN_OK;
 }
 
+static banyan_status make_planner(banyan_world *world, const banyan_layout *source,
+                                  const banyan_layout *destination,
+                                  const banyan_reshard_options *options, int **nodes,
+                                  planner **planning)
+{
+    int ranks = banyan_world_size(world);
+    if (banyan_world_node_count(world) > 1) {
+        *nodes = alloc_zeroed((size_t)ranks, sizeof **nodes, "the nodes of ranks");
+        RETURN_IF_NO_MEMORY(*nodes);
+        for (int rank = 0; rank < ranks; rank++)
+            (*nodes)[rank] = banyan_world_node_of(world, rank);
+    }
+    return planner_create(banyan_world_rank(world), ranks, *nodes, source, destination, options,
+                          planning);
+}
+
 banyan_status banyan_reshard_plan_create(const banyan_layout *source,
                                          const banyan_layout *destination, banyan_world *world,
                                          const banyan_reshard_options *options,
@@ -213,6 +230,7 @@ banyan_status banyan_reshard_plan_create(const banyan_layout *source,
     RETURN_IF_FAILED(agree_on_options(world, &chosen));
 
     planner *planning = NULL;
+    int *nodes = NULL;
     banyan_directory *directory = NULL;
     planner_result transfers = {0};
     banyan_reshard_plan *made = NULL;
@@ -221,8 +239,7 @@ banyan_status banyan_reshard_plan_create(const banyan_layout *source,
     if (status == BANYAN_OK && destination)
         status = banyan_layout_check_as(destination, BANYAN_DESTINATION);
     if (status == BANYAN_OK)
-        status = planner_create(banyan_world_rank(world), banyan_world_size(world), source,
-                                destination, &chosen, &planning);
+        status = make_planner(world, source, destination, &chosen, &nodes, &planning);
     status = control_agree(world, status);
     if (status != BANYAN_OK)
         goto destroy_planner;
@@ -254,6 +271,7 @@ banyan_status banyan_reshard_plan_create(const banyan_layout *source,
         banyan_reshard_plan_destroy(made);
 destroy_planner:
     planner_destroy(planning);
+    free(nodes);
     return status;
 }
 

@@ -15,9 +15,10 @@
 
 typedef struct planner planner;
 
-/* The layouts (NULL: none on that side) must outlive the planner and be free of errors. */
-banyan_status planner_create(int rank, int world_size, const banyan_layout *source,
-                             const banyan_layout *destination,
+/* The layouts (NULL: none on that side) must outlive the planner and be free of errors, and so must
+ * `node_of`, the node of each rank (NULL: all share one). */
+banyan_status planner_create(int rank, int world_size, const int *node_of,
+                             const banyan_layout *source, const banyan_layout *destination,
                              const banyan_reshard_options *options, planner **made);
 void planner_destroy(planner *planning);
 

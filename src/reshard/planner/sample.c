@@ -21,6 +21,7 @@ struct sample_rank {
 struct sample_job {
     const banyan_reshard_sample_world *world;
     const banyan_reshard_options *options;
+    int *nodes; /* of each rank */
     directory_part **parts;
     banyan_reshard_plan_cost **costs; /* of each rank, NULL for most */
     planner_replay *replays;          /* for each rank; empty except for measured ranks */
@@ -119,8 +120,8 @@ static banyan_status sample_rank_make(struct sample_job *job, int rank, struct s
 static banyan_status sample_rank_describe(struct sample_job *job, struct sample_rank *of,
                                           planner_put_fn put)
 {
-    RETURN_IF_FAILED(planner_create(of->rank, job->world->world_size, of->source, of->destination,
-                                    job->options, &of->planner));
+    RETURN_IF_FAILED(planner_create(of->rank, job->world->world_size, job->nodes, of->source,
+                                    of->destination, job->options, &of->planner));
     return planner_describe(of->planner, put, job->parts[of->rank]);
 }
 
@@ -293,6 +294,8 @@ static banyan_status sample_imagine(const banyan_reshard_sample_world *world,
                                     int count, banyan_reshard_plan_cost *costs,
                                     planner_take_fn take, void *take_context)
 {
+    if (world->ranks_per_node < 0)
+        return error_set(BANYAN_ERR_INVALID, "%d ranks for each node", world->ranks_per_node);
     if (world->world_size < 1 || count < 0)
         return error_set(BANYAN_ERR_INVALID, "%d sampled ranks of a world of %d", count,
                          world->world_size);
@@ -309,10 +312,13 @@ static banyan_status sample_imagine(const banyan_reshard_sample_world *world,
     job.parts = calloc(size, sizeof *job.parts);
     job.costs = calloc(size, sizeof *job.costs);
     job.replays = calloc(size, sizeof *job.replays);
-    if (!job.parts || !job.costs || !job.replays || !found) {
+    job.nodes = calloc(size, sizeof *job.nodes);
+    if (!job.parts || !job.costs || !job.replays || !job.nodes || !found) {
         error_no_memory(size * sizeof *job.parts, "an job world");
         goto free_imagined;
     }
+    for (int rank = 0; rank < world->world_size && world->ranks_per_node > 0; rank++)
+        job.nodes[rank] = rank / world->ranks_per_node;
     status = sample_choose_ranks(&job, ranks, count, found);
     if (status == BANYAN_OK)
         status = sample_play(&job);
@@ -323,6 +329,7 @@ static banyan_status sample_imagine(const banyan_reshard_sample_world *world,
         directory_part_destroy(job.parts[rank]);
     }
 free_imagined:
+    free(job.nodes);
     free(job.replays);
     free(job.costs);
     free(job.parts);

@@ -15,135 +15,6 @@
 /* With so many parts of a box for each sender, more would not balance the work better. */
 #define SHARES_A_SENDER 8
 
-typedef ARRAY(banyan_box) box_list;
-typedef ARRAY(size_t) index_list;
-
-int planner_holders_at(const planner_holders *holders, int64_t index)
-{
-    for (size_t i = 0; i < holders->set_count; i++) {
-        int64_t size = banyan_rank_set_size(&holders->sets[i]);
-        if (index < size)
-            return banyan_rank_set_at(&holders->sets[i], index);
-        index -= size;
-    }
-    return -1;
-}
-
-int64_t planner_holders_find(const planner_holders *holders, int rank)
-{
-    int64_t before = 0;
-    for (size_t i = 0; i < holders->set_count; i++) {
-        int64_t index = banyan_rank_set_find(&holders->sets[i], rank);
-        if (index >= 0)
-            return before + index;
-        before += banyan_rank_set_size(&holders->sets[i]);
-    }
-    return -1;
-}
-
-int planner_box_compare(const banyan_box *a, const banyan_box *b)
-{
-    RETURN_IF_UNEQUAL(a->ndim, b->ndim);
-    for (int d = 0; d < a->ndim; d++)
-        RETURN_IF_UNEQUAL(a->start[d], b->start[d]);
-    for (int d = 0; d < a->ndim; d++)
-        RETURN_IF_UNEQUAL(a->extent[d], b->extent[d]);
-    return 0;
-}
-
-/* Node k of the tree has the children 2k and 2k + 1; a node of so many sources has none. */
-#define LEAF_SOURCES 8
-#define ROOT 1
-
-size_t planner_bounds_count(size_t source_count)
-{
-    size_t nodes = 2;
-    for (; source_count > LEAF_SOURCES; source_count -= source_count / 2)
-        nodes *= 2;
-    return nodes;
-}
-
-/* Grow `bound` until it contains the box. */
-static void bound_add(banyan_box *bound, const banyan_box *box)
-{
-    for (int d = 0; d < box->ndim; d++) {
-        int64_t end = bound->start[d] + bound->extent[d], box_end = box->start[d] + box->extent[d];
-        if (box->start[d] < bound->start[d])
-            bound->start[d] = box->start[d];
-        bound->extent[d] = (box_end > end ? box_end : end) - bound->start[d];
-    }
-}
-
-static void build_bounds(const planner_held *sources, size_t first, size_t last, banyan_box *bounds,
-                         size_t node)
-{
-    bounds[node] = sources[first].box;
-    if (last - first <= LEAF_SOURCES) {
-        for (size_t i = first + 1; i < last; i++)
-            bound_add(&bounds[node], &sources[i].box);
-        return;
-    }
-    size_t middle = first + (last - first) / 2;
-    build_bounds(sources, first, middle, bounds, 2 * node);
-    build_bounds(sources, middle, last, bounds, 2 * node + 1);
-    bounds[node] = bounds[2 * node];
-    bound_add(&bounds[node], &bounds[2 * node + 1]);
-}
-
-void planner_bounds_of(const planner_held *sources, size_t source_count, banyan_box *bounds)
-{
-    if (source_count > 0)
-        build_bounds(sources, 0, source_count, bounds, ROOT);
-}
-
-static bool find_intersecting(const planner_tensor *tensor, size_t node, size_t first, size_t last,
-                              const banyan_box *box, size_t end, index_list *found)
-{
-    banyan_box common;
-    if (first >= end || !banyan_box_intersect(&tensor->bounds[node], box, &common))
-        return true;
-    if (last - first > LEAF_SOURCES) {
-        size_t middle = first + (last - first) / 2;
-        return find_intersecting(tensor, 2 * node, first, middle, box, end, found) &&
-               find_intersecting(tensor, 2 * node + 1, middle, last, box, end, found);
-    }
-    for (size_t i = first; i < last && i < end; i++)
-        if (banyan_box_intersect(&tensor->sources[i].box, box, &common) && !array_push(found, i))
-            return false;
-    return true;
-}
-
-/* The sources before `end` that intersect the box, in ascending order. */
-static bool sources_intersecting(const planner_tensor *tensor, const banyan_box *box, size_t end,
-                                 index_list *found)
-{
-    found->count = 0;
-    return tensor->source_count == 0 ||
-           find_intersecting(tensor, ROOT, 0, tensor->source_count, box, end, found);
-}
-
-/* Take `cut` out of every box of the list. */
-static bool boxes_subtract(box_list *boxes, const banyan_box *cut)
-{
-    size_t count = boxes->count;
-    size_t kept = 0;
-    for (size_t i = 0; i < count; i++) {
-        banyan_box box = boxes->data[i], common, rest[2 * BANYAN_MAX_DIMS];
-        if (!banyan_box_intersect(&box, cut, &common)) {
-            boxes->data[kept++] = box;
-            continue;
-        }
-        int pieces = banyan_box_subtract(&box, cut, rest);
-        for (int p = 0; p < pieces; p++)
-            if (!array_push(boxes, rest[p]))
-                return false;
-    }
-    size_t added = boxes->count - count;
-    memmove(boxes->data + kept, boxes->data + count, added * sizeof boxes->data[0]);
-    boxes->count = kept + added;
-    return true;
-}
-
 /* Along the fastest dimension cuts keep to whole blocks, along others where that costs no evenness:
  * a destination may hold them transposed. */
 static int64_t block_elems(const banyan_box *box, int d, int64_t parts)
@@ -238,16 +109,6 @@ banyan_box planner_grid_part(const planner_grid *grid, const banyan_box *box, in
     return cut;
 }
 
-/* Division of one box between the holders of a source, for the holders of a destination. Part p
- * for the t-th destination has number t · parts + p. The source's holder (base + number) mod
- * holders sends it. So each holder sends ⌊n ÷ holders⌋ or one more of n parts. */
-typedef struct box_division {
-    banyan_box box;
-    planner_grid grid;
-    int64_t base;
-    int64_t holders;
-} box_division;
-
 /* Return the number of the box among boxes of its size that tile the tensor. With it, the boxes of
  * a regular layout begin at consecutive holders. */
 static uint64_t tile_number(const planner_tensor *tensor, const banyan_box *box)
@@ -272,31 +133,35 @@ static int64_t greatest_divisor(int64_t a, int64_t b)
 }
 
 /* Into how many parts a box is cut for each of its receivers: one a sender, or fewer when there are
- * receivers enough to keep all senders equally busy without. */
-static int64_t parts_wanted(int64_t senders, int64_t receivers)
+ * receivers enough to keep all senders equally busy without. A receiver of several ranks gets a
+ * multiple of their number. */
+static int64_t parts_wanted(int64_t senders, int64_t receivers, int64_t ranks_each)
 {
     int64_t even = senders / greatest_divisor(senders, receivers);
     int64_t least = (senders * SHARES_A_SENDER + receivers - 1) / receivers;
     int64_t parts = (least + even - 1) / even * even;
-    return parts < senders ? parts : senders;
+    parts = parts < senders ? parts : senders;
+    return (parts + ranks_each - 1) / ranks_each * ranks_each;
 }
 
-static box_division division_of(const planner_tensor *tensor, const planner_held *source,
-                                const planner_held *destination, const banyan_box *box)
+planner_division planner_divide(const planner_tensor *tensor, const planner_held *source,
+                                const planner_held *destination, int64_t receivers,
+                                int64_t ranks_each, const banyan_box *box)
 {
     uint64_t min_elems = tensor->min_split_bytes / tensor->elem_bytes +
                          (tensor->min_split_bytes % tensor->elem_bytes != 0);
-    box_division made = {
+    int64_t wanted = parts_wanted(source->holders.count, receivers, ranks_each);
+    planner_division made = {
         .box = *box,
-        .grid = planner_grid_of(
-            box, parts_wanted(source->holders.count, destination->holders.count), min_elems),
+        .grid = planner_grid_of(box, wanted, min_elems),
         .holders = source->holders.count,
     };
     uint64_t seed = hash_bytes(source->box.start, (size_t)box->ndim * sizeof source->box.start[0],
                                hash_string(tensor->name, destination->ordinal));
-    uint64_t turn = tile_number(tensor, &destination->box) * (uint64_t)destination->holders.count *
-                    (uint64_t)made.grid.count;
+    uint64_t tile = tile_number(tensor, &destination->box);
+    uint64_t turn = tile * (uint64_t)receivers * (uint64_t)made.grid.count;
     made.base = (int64_t)((seed + turn) % (uint64_t)made.holders);
+    made.first_rank = (int64_t)(((seed >> 32) + tile) % (uint64_t)ranks_each);
     return made;
 }
 
@@ -304,9 +169,9 @@ static box_division division_of(const planner_tensor *tensor, const planner_held
 typedef struct share_work {
     const planner_tensor *tensor;
     planner_shares *shares;
-    box_list given, rest;
-    index_list own;         /* sources that the receiver holds */
-    index_list overlapping; /* sources that intersect the box at hand */
+    planner_boxes given, rest;
+    planner_indices own;         /* sources that the receiver holds */
+    planner_indices overlapping; /* sources that intersect the box at hand */
 } share_work;
 
 static void sharing_free(share_work *work)
@@ -327,10 +192,10 @@ static bool find_given(share_work *work, size_t source, const banyan_box *needed
     if (!banyan_box_intersect(needed, &sources[source].box, &common))
         return true;
     if (!array_push(&work->given, common) ||
-        !sources_intersecting(work->tensor, &common, source, &work->overlapping))
+        !planner_sources_intersecting(work->tensor, &common, source, &work->overlapping))
         return false;
     for (size_t i = 0; i < work->overlapping.count && work->given.count > 0; i++)
-        if (!boxes_subtract(&work->given, &sources[work->overlapping.data[i]].box))
+        if (!planner_boxes_subtract(&work->given, &sources[work->overlapping.data[i]].box))
             return false;
     return true;
 }
@@ -345,17 +210,19 @@ static bool share_is_own(const share_work *work, size_t source)
 static bool append_share(share_work *work, const banyan_box *box, size_t end, int rank,
                          size_t source)
 {
-    box_list *rest = &work->rest;
+    planner_boxes *rest = &work->rest;
     rest->count = 0;
     if (!array_push(rest, *box) ||
-        (work->own.count > 0 && !sources_intersecting(work->tensor, box, end, &work->overlapping)))
+        (work->own.count > 0 &&
+         !planner_sources_intersecting(work->tensor, box, end, &work->overlapping)))
         return false;
     for (size_t i = 0; work->own.count > 0 && i < work->overlapping.count && rest->count > 0; i++)
         if (share_is_own(work, work->overlapping.data[i]) &&
-            !boxes_subtract(rest, &work->tensor->sources[work->overlapping.data[i]].box))
+            !planner_boxes_subtract(rest, &work->tensor->sources[work->overlapping.data[i]].box))
             return false;
     for (size_t i = 0; i < rest->count; i++)
-        if (!array_push(work->shares, (planner_share){rest->data[i], rank, source}))
+        if (!array_push(work->shares,
+                        (planner_share){.box = rest->data[i], .rank = rank, .source = source}))
             return false;
     return true;
 }
@@ -363,9 +230,9 @@ static bool append_share(share_work *work, const banyan_box *box, size_t end, in
 /* The sources that intersect the box and are held by the rank. */
 static bool share_find_own(share_work *work, const banyan_box *box, int rank)
 {
-    index_list *own = &work->own;
+    planner_indices *own = &work->own;
     size_t kept = 0;
-    if (!sources_intersecting(work->tensor, box, SIZE_MAX, own))
+    if (!planner_sources_intersecting(work->tensor, box, SIZE_MAX, own))
         return false;
     for (size_t i = 0; i < own->count; i++)
         if (planner_holders_find(&work->tensor->sources[own->data[i]].holders, rank) >= 0)
@@ -391,7 +258,8 @@ static bool append_received(share_work *work, const planner_held *destination, i
 {
     const planner_held *from = &work->tensor->sources[source];
     for (size_t g = 0; g < work->given.count; g++) {
-        box_division division = division_of(work->tensor, from, destination, &work->given.data[g]);
+        planner_division division = planner_divide(
+            work->tensor, from, destination, destination->holders.count, 1, &work->given.data[g]);
         for (int64_t p = 0; p < division.grid.count; p++) {
             int64_t number = index * division.grid.count + p;
             int sender =
@@ -409,11 +277,11 @@ banyan_status planner_shares_received(const planner_tensor *tensor, const planne
                                       uint64_t *covered_elems)
 {
     share_work work = {.tensor = tensor, .shares = shares};
-    index_list sources = {0};
+    planner_indices sources = {0};
     uint64_t covered = 0;
     bool ok = share_find_own(&work, &destination->box, rank) &&
               append_own(&work, &destination->box, rank) &&
-              sources_intersecting(tensor, &destination->box, SIZE_MAX, &sources);
+              planner_sources_intersecting(tensor, &destination->box, SIZE_MAX, &sources);
     for (size_t i = 0; i < sources.count && ok; i++) {
         ok = find_given(&work, sources.data[i], &destination->box);
         for (size_t g = 0; g < work.given.count && ok; g++)
@@ -428,7 +296,7 @@ banyan_status planner_shares_received(const planner_tensor *tensor, const planne
 }
 
 static bool append_sent(share_work *work, size_t source, int64_t index, int rank,
-                        const planner_held *destination, const box_division *division)
+                        const planner_held *destination, const planner_division *division)
 {
     int64_t numbers = destination->holders.count * division->grid.count;
     int64_t number = (index - division->base + division->holders) % division->holders;
@@ -451,8 +319,9 @@ banyan_status planner_shares_sent(const planner_tensor *tensor, size_t source, i
     share_work work = {.tensor = tensor, .shares = shares};
     bool ok = find_given(&work, source, &destination->box);
     for (size_t g = 0; g < work.given.count && ok; g++) {
-        box_division division =
-            division_of(tensor, &tensor->sources[source], destination, &work.given.data[g]);
+        planner_division division =
+            planner_divide(tensor, &tensor->sources[source], destination,
+                           destination->holders.count, 1, &work.given.data[g]);
         ok = append_sent(&work, source, index, rank, destination, &division);
     }
     sharing_free(&work);
@@ -461,10 +330,10 @@ banyan_status planner_shares_sent(const planner_tensor *tensor, size_t source, i
 
 bool planner_hole_of(const planner_tensor *tensor, const banyan_box *box, banyan_box *hole)
 {
-    box_list holes = {0};
+    planner_boxes holes = {0};
     bool ok = array_push(&holes, *box);
     for (size_t i = 0; i < tensor->source_count && ok; i++)
-        ok = boxes_subtract(&holes, &tensor->sources[i].box);
+        ok = planner_boxes_subtract(&holes, &tensor->sources[i].box);
     bool found = ok && holes.count > 0;
     if (found)
         *hole = holes.data[0];

@@ -3,55 +3,16 @@
 #ifndef RESHARD_PLANNER_SHARE_H
 #define RESHARD_PLANNER_SHARE_H
 
-#include <banyan/layout.h>
 #include <banyan/reshard.h>
 
-#include "core/containers.h"
-
-/* The ranks that hold a box, in an order that is identical at every rank. */
-typedef struct planner_holders {
-    const banyan_rank_set *sets;
-    size_t set_count;
-    int64_t count; /* of ranks */
-} planner_holders;
-
-int planner_holders_at(const planner_holders *holders, int64_t index);
-/* Return the rank's index, or -1 if it is not a holder. */
-int64_t planner_holders_find(const planner_holders *holders, int rank);
-
-/* One box of a global tensor on one side. */
-typedef struct planner_held {
-    banyan_box box;
-    planner_holders holders;
-    uint32_t ordinal;
-} planner_held;
-
-/* A tensor as input of the rule: distinct source boxes in ascending order of planner_box_compare.
- * They may overlap. To find what one source sends, a rank needs only the sources that intersect it.
- */
-typedef struct planner_tensor {
-    const char *name;
-    int ndim;
-    const int64_t *shape;
-    size_t elem_bytes; /* of the source's type */
-    uint64_t min_split_bytes;
-    const planner_held *sources;
-    const banyan_box *bounds; /* of the sources, from planner_bounds_of */
-    size_t source_count;
-} planner_tensor;
-
-/* By start, then by extent. */
-int planner_box_compare(const banyan_box *a, const banyan_box *b);
-/* A tree of bounding boxes of neighbours among the sources, by which those that intersect a box are
- * found in logarithmic time: neighbours in the order of planner_box_compare lie close together. */
-size_t planner_bounds_count(size_t source_count);
-void planner_bounds_of(const planner_held *sources, size_t source_count, banyan_box *bounds);
+#include "reshard/planner/sources.h"
 
 /* A box that one rank sends to another; `source` is an index into the tensor's sources. */
 typedef struct planner_share {
     banyan_box box;
     int rank; /* the other end; the receiver itself where it holds the box */
     size_t source;
+    uint32_t stage, turn; /* of the transfer */
 } planner_share;
 
 typedef ARRAY(planner_share) planner_shares;
@@ -81,6 +42,21 @@ typedef struct planner_grid {
 
 planner_grid planner_grid_of(const banyan_box *box, int64_t wanted, uint64_t min_elems);
 banyan_box planner_grid_part(const planner_grid *grid, const banyan_box *box, int64_t part);
+
+/* Division of one box between the holders of a source, for receivers: ranks, or nodes with several
+ * ranks each. Part p for the t-th receiver has number t · parts + p. The source's holder (base +
+ * number) mod holders sends it. So each holder sends ⌊n ÷ holders⌋ or one more of n parts. */
+typedef struct planner_division {
+    banyan_box box;
+    planner_grid grid;
+    int64_t base;
+    int64_t holders;
+    int64_t first_rank; /* of a receiver's ranks: it gets part 0, the next one part 1, … */
+} planner_division;
+
+planner_division planner_divide(const planner_tensor *tensor, const planner_held *source,
+                                const planner_held *destination, int64_t receivers,
+                                int64_t ranks_each, const banyan_box *box);
 
 /* Task ids, which both ends of a transfer derive independently. */
 

@@ -3,6 +3,7 @@
 #define RESHARD_PLANNER_STATE_H
 
 #include "reshard/model/glob.h"
+#include "reshard/planner/groups.h"
 #include "reshard/planner/rank.h"
 #include "reshard/planner/record.h"
 #include "reshard/planner/share.h"
@@ -81,6 +82,7 @@ struct planner {
     ARRAY(planner_note) notes;
     ARRAY(planner_claim) claims;
     ARRAY(banyan_rank_set) sets;
+    planner_groups groups; /* with several nodes */
     int round;
     ARRAY(planner_ask_for) asks;
     bytes_writer key_text;

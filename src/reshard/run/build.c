@@ -23,21 +23,34 @@
 
 #define ZEROS_BYTES 256 /* an upper limit of element sizes */
 
+/* In stage 1 a rank sends from its destination. */
+static bool end_is_in_source(const execution_end *end)
+{
+    return end->is_send && end->transfer->stage == 0;
+}
+
+static const banyan_layout *end_layout(const execution *run, const execution_end *end)
+{
+    return end_is_in_source(end) ? run->plan->source : run->plan->destination;
+}
+
 static const banyan_piece *end_piece(const execution *run, const execution_end *end)
 {
-    return end->is_send
-               ? banyan_layout_piece(run->plan->source, end->transfer->source_piece)
-               : banyan_layout_piece(run->plan->destination, end->transfer->destination_piece);
+    return banyan_layout_piece(end_layout(run, end), end->is_send
+                                                         ? end->transfer->source_piece
+                                                         : end->transfer->destination_piece);
 }
 
 static const DLTensor *end_tensor(const execution *run, const execution_end *end)
 {
     int tensor = end_piece(run, end)->tensor;
-    return banyan_tensors_get(end->is_send ? run->source : run->destination, (size_t)tensor);
+    return banyan_tensors_get(end_is_in_source(end) ? run->source : run->destination,
+                              (size_t)tensor);
 }
 
-static execution_end build_end_of(const banyan_transfer *transfer, const execution_blocks *cut,
-                                  uint64_t number, bool is_send, bool transformed)
+static execution_end build_end_of(const execution *run, const banyan_transfer *transfer,
+                                  const execution_blocks *cut, uint64_t number, bool is_send,
+                                  bool transformed)
 {
     execution_end end = {
         .transfer = transfer,
@@ -48,7 +61,7 @@ static execution_end build_end_of(const banyan_transfer *transfer, const executi
         .transformed = transformed,
     };
     uint64_t name[2] = {transfer->task_id, number};
-    end.position = hash_bytes(name, sizeof name, 0) >> 1;
+    end.position = execution_position(run, transfer, hash_bytes(name, sizeof name, 0));
     return end;
 }
 
@@ -123,8 +136,8 @@ static banyan_status add_transfer(execution *run, const banyan_transfer *transfe
     execution_blocks cut;
     RETURN_IF_FAILED(cut_transfer(run, transfer, transformed, &cut));
     for (uint64_t i = 0; i < cut.count; i++) {
-        execution_end end = build_end_of(transfer, &cut, i, is_send, transformed);
-        execution_end sending = build_end_of(transfer, &cut, i, true, transformed);
+        execution_end end = build_end_of(run, transfer, &cut, i, is_send, transformed);
+        execution_end sending = build_end_of(run, transfer, &cut, i, true, transformed);
         end.on_the_way = sending.on_the_way = on_the_way;
         bool added = is_local ? array_push(&run->locals, sending) && array_push(&run->locals, end)
                               : array_push(&run->ends, end);
@@ -198,7 +211,7 @@ static banyan_transform_task build_task_of(const execution *run, const execution
                                            banyan_transfer *transfer, banyan_box *place)
 {
     const banyan_piece *piece = end_piece(run, end);
-    const banyan_layout *layout = end->is_send ? run->plan->source : run->plan->destination;
+    const banyan_layout *layout = end_layout(run, end);
     const DLTensor *whole = end_tensor(run, end);
     *transfer = *end->transfer;
     transfer->box = end->box;
@@ -500,7 +513,9 @@ banyan_status execution_build(const banyan_reshard_plan *plan, banyan_tensors *s
             .keeps_schedules = capabilities & BANYAN_COPY_KEEPS_SCHEDULES,
             .device = banyan_copy_service_device(service),
         };
-        status = build_alone(run);
+        status = execution_count_turns(run);
+        if (status == BANYAN_OK)
+            status = build_alone(run);
     }
     status = control_agree(world, status);
     if (status == BANYAN_OK)

@@ -36,6 +36,13 @@ static banyan_status finish_run(const execution *run)
     return transform && transform->finish ? transform->finish(transform->context) : BANYAN_OK;
 }
 
+/* Between waves of stages that have schedules, ranks synchronize with their partners only, and a
+ * rank that fails goes on: its partners take part. */
+static bool waves_follow_alone(const execution *run, const execution_wave *wave)
+{
+    return run->plan->max_staging_bytes == 0 && wave->schedule && wave[1].schedule;
+}
+
 banyan_status execution_run(execution *run)
 {
     const banyan_transform *transform = run->transform;
@@ -43,10 +50,13 @@ banyan_status execution_run(execution *run)
     if (transform && transform->begin)
         status = transform->begin(transform->context);
     for (size_t w = 0; w < run->waves.count; w++) {
-        bool agreed;
+        bool agreed, is_last = w == run->waves.count - 1;
+        bool goes_on = !is_last && waves_follow_alone(run, &run->waves.data[w]);
         status = execution_run_wave(run, &run->waves.data[w], status, &agreed);
-        if (status == BANYAN_OK && w == run->waves.count - 1)
+        if (status == BANYAN_OK && is_last)
             status = finish_run(run);
+        if (goes_on)
+            continue;
         if (!agreed)
             status = control_agree(run->world, status);
         if (status != BANYAN_OK)

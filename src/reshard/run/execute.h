@@ -63,6 +63,9 @@ typedef struct execution {
     ARRAY(strided_view) paddings;
     arena dims;          /* shapes of tensors that a transform makes on a device */
     uint64_t kept_bytes; /* memory that the transform itself keeps permanently */
+    /* With stages: the transfers of stage 0 move in so many waves, and those of stage 1 one wave
+     * behind the transfer that they follow. 0: there are no stages. */
+    uint64_t turns;
     run_memory arena;
 } execution;
 
@@ -92,6 +95,12 @@ banyan_status execution_prepare_end(execution *run, execution_end *end,
                                     int *part_count);
 banyan_status execution_finalize_end(const execution *run, const execution_end *end,
                                      const DLTensor *parts, int part_count);
+
+/* Choose run->turns, which needs one small collective in a world of several nodes. */
+banyan_status execution_count_turns(execution *run);
+
+/* Return a transfer's position on the line, from a hash that is identical at both ends. */
+uint64_t execution_position(const execution *run, const banyan_transfer *transfer, uint64_t hash);
 
 /* Cut the line of positions into waves that need no more than the bound, identically at every rank.
  * Assign the ends to them and allocate the staging memory. Collective; every rank returns the

@@ -8,6 +8,55 @@
 /* Positions are below this. */
 #define LINE_END UINT64_MAX
 
+/* With stages, a wave moves about this much of the rank that receives most over the network. More
+ * waves shorten the last one, in which only stage 1 is left, and make messages smaller. */
+#define WAVE_BYTES (UINT64_C(32) << 20)
+#define TURNS_LEAST 2
+#define TURNS_MOST 32
+
+/* The bytes that this rank receives to pass on: each of them once. */
+static uint64_t bytes_passed_on(const banyan_reshard_plan *plan)
+{
+    uint64_t received = 0;
+    bool passes = false;
+    for (size_t i = 0; i < plan->transfers.send_count; i++)
+        passes |= plan->transfers.sends[i].stage > 0;
+    for (size_t i = 0; i < plan->transfers.recv_count; i++) {
+        const banyan_transfer *recv = &plan->transfers.recvs[i];
+        passes |= recv->stage > 0;
+        received += recv->stage == 0 && recv->source_rank != plan->rank ? recv->bytes : 0;
+    }
+    return passes ? received + 1 : 0;
+}
+
+/* Ranks that pass nothing on take part in as many waves as the others. */
+banyan_status execution_count_turns(execution *run)
+{
+    uint64_t most = 0;
+    run->turns = 0;
+    if (banyan_world_node_count(run->world) > 1)
+        RETURN_IF_FAILED(control_max(run->world, bytes_passed_on(run->plan), &most));
+    if (most > 0)
+        run->turns = most / WAVE_BYTES < TURNS_LEAST  ? TURNS_LEAST
+                     : most / WAVE_BYTES > TURNS_MOST ? TURNS_MOST
+                                                      : most / WAVE_BYTES;
+    return BANYAN_OK;
+}
+
+/* Return the length of the line on which positions of one turn lie. */
+static uint64_t turn_length(const execution *run)
+{
+    return run->turns > 0 ? LINE_END / (run->turns + 1) : LINE_END;
+}
+
+uint64_t execution_position(const execution *run, const banyan_transfer *transfer, uint64_t hash)
+{
+    uint64_t length = turn_length(run);
+    if (run->turns == 0)
+        return hash >> 1;
+    return (transfer->turn % run->turns + transfer->stage) * length + hash % length;
+}
+
 /* This rank's data at a position, and the staging memory that it needs. */
 typedef struct execution_need {
     uint64_t position, bytes;
@@ -16,39 +65,58 @@ typedef struct execution_need {
 /* The first positions of all waves except the first. */
 typedef ARRAY(uint64_t) execution_boundaries;
 
-/* Return how far from `first` on this rank can go: the first position that no longer fits. Needs at
- * one position stay together; if a hash collision made positions equal, that costs a little more.
- */
-static uint64_t reach_from(const execution_need *needs, size_t count, size_t first, uint64_t bound)
+/* Return how far from `first` on this rank can go: the first position that no longer fits, at most
+ * `limit`. Needs at one position stay together; if a hash collision made positions equal, that
+ * costs a little more. */
+static uint64_t reach_from(const execution_need *needs, size_t count, size_t first, uint64_t bound,
+                           uint64_t limit)
 {
     uint64_t total = 0;
-    for (size_t i = first; i < count; i++) {
+    for (size_t i = first; i < count && needs[i].position < limit; i++) {
         bool fits = total <= bound && needs[i].bytes <= bound - total;
         if (!fits && needs[i].position != needs[first].position)
             return needs[i].position;
         total += needs[i].bytes;
     }
-    return LINE_END;
+    return limit;
 }
 
-/* End each wave where the first rank is full, so that no rank exceeds the bound: one small
- * collective per wave, once. Each single need is within the bound. */
-static banyan_status cut_waves(banyan_world *world, const execution_need *needs, size_t count,
+/* Return where the turn ends that a position lies in. */
+static uint64_t turn_end(const execution *run, uint64_t position)
+{
+    uint64_t turn = position / turn_length(run);
+    return turn < run->turns ? (turn + 1) * turn_length(run) : LINE_END;
+}
+
+/* End each wave with its turn, or where the first rank is full, so that no rank exceeds the bound:
+ * one small collective per wave, once. Each single need is within the bound. */
+static banyan_status cut_waves(const execution *run, const execution_need *needs, size_t count,
                                uint64_t bound_bytes, execution_boundaries *boundaries)
 {
     size_t at = 0;
+    uint64_t boundary = 0;
     banyan_status mine = BANYAN_OK;
     for (;;) {
-        uint64_t reach = reach_from(needs, count, at, bound_bytes), inverse;
-        RETURN_IF_FAILED(control_max(world, ~reach, &inverse));
-        uint64_t boundary = ~inverse;
+        uint64_t reach = reach_from(needs, count, at, bound_bytes, turn_end(run, boundary)),
+                 inverse;
+        RETURN_IF_FAILED(control_max(run->world, ~reach, &inverse));
+        boundary = ~inverse;
         if (boundary == LINE_END)
-            return control_agree(world, mine);
+            return control_agree(run->world, mine);
         if (!array_push(boundaries, boundary))
             mine = BANYAN_ERR_NO_MEMORY;
         while (at < count && needs[at].position < boundary)
             at++;
     }
+}
+
+/* Without a bound, a wave is a turn. */
+static banyan_status cut_turns(const execution *run, execution_boundaries *boundaries)
+{
+    uint64_t boundary = turn_end(run, 0);
+    for (; boundary != LINE_END; boundary = turn_end(run, boundary))
+        RETURN_IF_NO_MEMORY(array_push(boundaries, boundary));
+    return BANYAN_OK;
 }
 
 static int compare_needs(const void *left, const void *right)
@@ -132,12 +200,13 @@ static banyan_status cut_and_deal(execution *run)
     execution_need *needs = NULL;
     size_t count = 0;
     execution_boundaries boundaries = {0};
-    banyan_status status = control_agree(run->world, list_needs(run, &needs, &count));
-    if (status == BANYAN_OK && run->plan->max_staging_bytes > 0)
-        status = cut_waves(run->world, needs, count,
-                           run->plan->max_staging_bytes - execution_set_aside(run), &boundaries);
+    uint64_t bound = run->plan->max_staging_bytes;
+    banyan_status mine = bound > 0 ? list_needs(run, &needs, &count) : cut_turns(run, &boundaries);
+    banyan_status status = control_agree(run->world, mine);
+    if (status == BANYAN_OK && bound > 0)
+        status = cut_waves(run, needs, count, bound - execution_set_aside(run), &boundaries);
     if (status == BANYAN_OK) {
-        banyan_status mine = deal_waves(run, &boundaries);
+        mine = deal_waves(run, &boundaries);
         status = control_agree(run->world, mine == BANYAN_OK ? check_run_staging(run) : mine);
     }
     free(needs);

@@ -9,6 +9,7 @@
 #include "core/text/escape.h"
 #include "core/text/text.h"
 #include "reshard/layout/box.h"
+#include "reshard/planner/sources.h"
 
 static bool box_inside(const banyan_box *box, const banyan_box *of)
 {
@@ -72,7 +73,8 @@ static banyan_status check_held(const check_rank *checked, const banyan_transfer
                                 banyan_reshard_report *report)
 {
     char text[BOX_TEXT_BYTES], held[BOX_TEXT_BYTES] = "";
-    const banyan_layout *source = checked->source, *destination = checked->destination;
+    const banyan_layout *destination = checked->destination;
+    const banyan_layout *source = transfer->stage == 0 ? checked->source : destination;
     bool known = transfer->source_rank == checked->rank &&
                  transfer->source_piece < banyan_layout_piece_count(source);
     const banyan_piece *piece = known ? banyan_layout_piece(source, transfer->source_piece) : NULL;
@@ -93,6 +95,54 @@ static banyan_status check_held(const check_rank *checked, const banyan_transfer
                             banyan_box_format(&transfer->box, text, sizeof text), transfer->name,
                             transfer->bytes, transfer->destination_rank,
                             piece ? piece->name : "none", held);
+}
+
+static int by_place(const void *left, const void *right)
+{
+    const banyan_transfer *a = left, *b = right;
+    RETURN_IF_UNEQUAL(a->destination_piece, b->destination_piece);
+    RETURN_IF_UNEQUAL(a->turn, b->turn);
+    return planner_box_compare(&a->box, &b->box);
+}
+
+/* Check that a transfer of stage 1 passes on what another rank sends in stage 0: `first` are these
+ * receives, sorted. */
+static banyan_status check_passed_on(const check_rank *checked, const banyan_transfer *transfer,
+                                     const banyan_transfer *first, size_t count,
+                                     banyan_reshard_report *report)
+{
+    char text[BOX_TEXT_BYTES];
+    banyan_transfer wanted = *transfer;
+    wanted.destination_piece = transfer->source_piece;
+    if (bsearch(&wanted, first, count, sizeof *first, by_place))
+        return BANYAN_OK;
+    return check_report_add(report, BANYAN_RESHARD_SOURCE, checked->rank,
+                            "it is to pass %s of \"%s\" on to rank %d, and does not receive that "
+                            "before",
+                            banyan_box_format(&transfer->box, text, sizeof text), transfer->name,
+                            transfer->destination_rank);
+}
+
+static banyan_status check_stages(const check_rank *checked, banyan_reshard_report *report)
+{
+    const planner_result *transfers = checked->transfers;
+    banyan_transfer *first =
+        alloc_zeroed(transfers->recv_count + 1, sizeof *first, "the check of stages");
+    RETURN_IF_NO_MEMORY(first);
+    size_t count = 0;
+    banyan_status status = BANYAN_OK;
+    for (size_t i = 0; i < transfers->recv_count; i++)
+        if (transfers->recvs[i].stage == 0 && transfers->recvs[i].source_rank != checked->rank)
+            first[count++] = transfers->recvs[i];
+    sort_elements(first, count, sizeof *first, by_place);
+    for (size_t i = 0; i < transfers->send_count && status == BANYAN_OK; i++)
+        if (transfers->sends[i].stage > 0)
+            status = check_passed_on(checked, &transfers->sends[i], first, count, report);
+    for (size_t i = 0; i < transfers->recv_count && status == BANYAN_OK; i++)
+        if (transfers->recvs[i].stage > 0 && transfers->recvs[i].source_rank == checked->rank)
+            status = check_passed_on(checked, &transfers->recvs[i], first, count, report);
+    free(first);
+    return status;
 }
 
 static int by_piece(const void *left, const void *right)
@@ -157,6 +207,7 @@ banyan_status check_rank_alone(const check_rank *checked, banyan_reshard_report 
     for (size_t i = 0; i < transfers->recv_count; i++)
         if (transfers->recvs[i].source_rank == checked->rank)
             RETURN_IF_FAILED(check_held(checked, &transfers->recvs[i], report));
+    RETURN_IF_FAILED(check_stages(checked, report));
     return check_receives(checked, report);
 }
 

@@ -31,8 +31,9 @@ static bool same_task(const pair_end *a, const pair_end *b)
 
 static bool same_bytes(const banyan_transfer *a, const banyan_transfer *b)
 {
-    return a->bytes == b->bytes && banyan_box_equal(&a->box, &b->box) &&
-           strcmp(a->name, b->name) == 0 && banyan_dtype_equal(a->source_dtype, b->source_dtype);
+    return a->bytes == b->bytes && a->stage == b->stage && a->turn == b->turn &&
+           banyan_box_equal(&a->box, &b->box) && strcmp(a->name, b->name) == 0 &&
+           banyan_dtype_equal(a->source_dtype, b->source_dtype);
 }
 
 static const banyan_piece *verify_pairs_piece_of(const banyan_layout *layout, size_t i)
@@ -59,8 +60,9 @@ static bool is_held(const check_rank *all, const banyan_transfer *recv)
 static bool names_fit(const check_rank *all, const banyan_transfer *send,
                       const banyan_transfer *recv)
 {
-    const banyan_piece *from =
-        verify_pairs_piece_of(all[send->source_rank].source, send->source_piece);
+    const banyan_piece *from = verify_pairs_piece_of(
+        send->stage == 0 ? all[send->source_rank].source : all[send->source_rank].destination,
+        send->source_piece);
     const banyan_piece *to =
         verify_pairs_piece_of(all[recv->destination_rank].destination, recv->destination_piece);
     return from && to && check_names_fit(from, to);
@@ -82,7 +84,7 @@ static banyan_status check_task(const check_rank *all, const pair_end *ends, siz
     const banyan_transfer *one = last->transfer;
     char text[BOX_TEXT_BYTES];
     banyan_box_format(&one->box, text, sizeof text);
-    if (!last->is_send && !is_held(all, one))
+    if (!last->is_send && one->stage == 0 && !is_held(all, one))
         RETURN_IF_FAILED(check_report_add(report, BANYAN_RESHARD_SOURCE, one->destination_rank,
                                           "it is to receive %s of \"%s\" from rank %d, which does "
                                           "not hold it",

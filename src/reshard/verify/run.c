@@ -116,6 +116,9 @@ static banyan_status find_shared(const execution *run, shared_tensors *shared)
 static banyan_status add_end(const execution *run, const shared_tensors *shared,
                              const execution_end *end, run_spans *spans)
 {
+    /* Stage 1 reads the destination after stage 0 has written it. */
+    if (end->is_send && end->transfer->stage > 0)
+        return BANYAN_OK;
     const banyan_piece *piece =
         end->is_send
             ? banyan_layout_piece(run->plan->source, end->transfer->source_piece)

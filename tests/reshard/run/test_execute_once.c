@@ -1,0 +1,237 @@
+/* Runs in worlds of several nodes: data that crosses the network once is completed inside the node,
+ * in every run, and a failure in any wave leaves all destinations torn. */
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "reshard/sides.h"
+
+#include "reshard/run/execute.h"
+
+static void take_nodes(int nodes)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", nodes);
+    setenv("BANYAN_TEST_NODES", text, 1);
+}
+
+static size_t transfers_of_stage_1(const banyan_reshard_plan *plan)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < banyan_reshard_plan_send_count(plan); i++)
+        count += banyan_reshard_plan_send(plan, i)->stage;
+    for (size_t i = 0; i < banyan_reshard_plan_recv_count(plan); i++)
+        count += banyan_reshard_plan_recv(plan, i)->stage;
+    return count;
+}
+
+/* Add up over the world. */
+static uint64_t sum_of(banyan_world *world, uint64_t mine)
+{
+    uint64_t all[16] = {0}, sum = 0;
+    CHECK_OK(banyan_world_allgather(world, &mine, sizeof mine, all));
+    for (int rank = 0; rank < banyan_world_size(world); rank++)
+        sum += all[rank];
+    return sum;
+}
+
+struct many {
+    uint64_t seed;
+    const char *backend;
+    int cases;
+};
+
+static void run_case(banyan_world *world, uint64_t seed, banyan_copy_service *service,
+                     uint64_t *staged)
+{
+    random_state random = random_from(seed);
+    random_case *of = any_case(world, random_next(&random), random_between(&random, 1, 2000));
+    memory_kind kind = (memory_kind)random_between(&random, 0, MEMORY_STRIDED);
+    banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
+    options.min_split_bytes = (uint64_t)random_between(&random, 1, 500);
+    options.checksums = random_next(&random) % 2;
+    if (random_next(&random) % 2)
+        options.max_staging_bytes = (uint64_t)random_between(&random, 1024, 8192);
+    sides mine = sides_make(of, world, kind);
+    banyan_reshard_plan *plan;
+    CHECK_OK(banyan_reshard_plan_create(mine.source_layout, mine.destination_layout, world,
+                                        &options, &plan));
+    CHECK_OK(banyan_reshard_plan_prove(plan));
+    uint64_t stage_1 = sum_of(world, transfers_of_stage_1(plan));
+    *staged += stage_1;
+    for (int pass = 1; pass <= 3; pass++) {
+        filled_make(mine.source_layout, mine.source, pass);
+        filled_poison(mine.destination);
+        CHECK_OK(banyan_world_barrier(world));
+        CHECK_OK(banyan_reshard_execute(plan, mine.source, mine.destination, service, world, NULL,
+                                        NULL));
+        CHECK(banyan_tensors_version(mine.destination) == (uint64_t)pass);
+        filled_check(mine.destination_layout, mine.destination, pass, false);
+        CHECK((plan->execution->waves.count > 1 && plan->execution->turns > 0) || stage_1 == 0);
+    }
+    banyan_reshard_plan_destroy(plan);
+    sides_free(&mine);
+    free(of);
+}
+
+static void run_many(banyan_world *world, void *context)
+{
+    const struct many *many = context;
+    random_state random = random_from(many->seed);
+    banyan_copy_service *service = open_service(world, many->backend);
+    uint64_t staged = 0;
+    for (int i = 0; i < many->cases; i++)
+        run_case(world, random_next(&random), service, &staged);
+    CHECK(staged > (uint64_t)many->cases, "%" PRIu64 " transfers of stage 1", staged);
+    banyan_copy_service_close(service);
+}
+
+static void every_element_lands_over(const char *backend, int cases)
+{
+    random_state random = random_from(random_seed());
+    static const int ranks[] = {4, 6, 7}, nodes[] = {2, 2, 3};
+    for (int i = 0; i < 3; i++) {
+        struct many many = {random_next(&random), backend, cases};
+        take_nodes(nodes[i]);
+        ranks_run(ranks[i], run_many, &many);
+    }
+}
+
+static void every_element_lands_over_a_service_of_four_functions(void **state)
+{
+    (void)state;
+    every_element_lands_over("mailbox", 12);
+}
+
+static void note_reach(banyan_world *world, void *context)
+{
+    banyan_copy_service *service;
+    bool *reaches = context;
+    *reaches = banyan_copy_service_open(world, "pipeline", NULL, &service) == BANYAN_OK;
+    if (!*reaches)
+        printf("skipped: %s\n", banyan_last_error());
+    else
+        banyan_copy_service_close(service);
+}
+
+/* The module for UCX may be missing. */
+static void skip_without_network(void)
+{
+    bool *reaches =
+        mmap(NULL, sizeof *reaches, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(reaches != MAP_FAILED);
+    take_nodes(2);
+    ranks_run(2, note_reach, reaches);
+    bool reached = *reaches;
+    munmap(reaches, sizeof *reaches);
+    if (!reached)
+        skip();
+}
+
+static void every_element_lands_over_the_pipeline(void **state)
+{
+    (void)state;
+    skip_without_network();
+    every_element_lands_over("pipeline", 8);
+}
+
+/* Rank 0 holds a matrix; the ranks of the other node need it whole, or the upper half of it. */
+static random_case *halves_case(int world_size)
+{
+    random_case *made = calloc(1, sizeof *made);
+    made->world_size = world_size;
+    for (int t = 0; t < 4; t++) {
+        made->tensors[t] = (case_tensor){"", {kDLBfloat, 16, 1}, 2, {64, 30}};
+        snprintf(made->tensors[t].name, sizeof made->tensors[t].name, "layers.%d.w", t);
+        made->tensor_count++;
+        made->holdings[made->holding_count++] = (case_holding){
+            .tensor = t, .box = {2, {0, 0}, {64, 30}}, .ranks = banyan_rank_set_one(0)};
+        for (int rank = world_size / 2; rank < world_size; rank++)
+            made->holdings[made->holding_count++] =
+                (case_holding){.tensor = t,
+                               .is_destination = true,
+                               .box = {2, {0, 0}, {rank % 2 ? 32 : 64, 30}},
+                               .ranks = banyan_rank_set_one(rank),
+                               .seed = (uint64_t)rank};
+    }
+    return made;
+}
+
+static lane halves_make(banyan_world *world, const char *backend)
+{
+    lane made = {.of = halves_case(banyan_world_size(world))};
+    banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
+    options.min_split_bytes = 64;
+    made.mine = sides_make(made.of, world, MEMORY_ORDINARY);
+    made.service = open_service(world, backend);
+    CHECK_OK(banyan_reshard_plan_create(made.mine.source_layout, made.mine.destination_layout,
+                                        world, &options, &made.plan));
+    return made;
+}
+
+/* Three waves a run: the mailbox fails in the last one of the second run. */
+static void fail_and_run_again(banyan_world *world, void *context)
+{
+    (void)context;
+    int rank = banyan_world_rank(world);
+    lane on = halves_make(world, "mailbox");
+    CHECK(sum_of(world, transfers_of_stage_1(on.plan)) > 0);
+    CHECK_OK(lane_run(&on, world, 1));
+    lane_check(&on, 1, 1);
+    CHECK(on.plan->execution->waves.count == 3);
+    mailbox_trouble.fail_in_run = rank == 3 ? 6 : 0;
+    CHECK_FAILS(lane_run(&on, world, 2), BANYAN_ERR_SYSTEM, "the mailbox is full");
+    CHECK(banyan_tensors_get_state(on.mine.destination) == BANYAN_TENSORS_TORN);
+    filled_poison(on.mine.destination);
+    CHECK_OK(lane_run(&on, world, 3));
+    lane_check(&on, 3, 2);
+    lane_free(&on);
+}
+
+static void a_wave_that_fails_leaves_all_torn(void **state)
+{
+    (void)state;
+    take_nodes(2);
+    ranks_run(4, fail_and_run_again, NULL);
+}
+
+/* A rank that others wait for in a later wave is lost. */
+static void lose_a_rank(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    (void)context;
+    banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(20000000000));
+    lane on = halves_make(world, "pipeline");
+    CHECK_OK(lane_run(&on, world, 1));
+    lane_check(&on, 1, 1);
+    filled_make(on.mine.source_layout, on.mine.source, 2);
+    CHECK_OK(banyan_world_barrier(world));
+    if (rank == 3)
+        raise(SIGKILL);
+    CHECK_FAILS(banyan_reshard_execute(on.plan, on.mine.source, on.mine.destination, on.service,
+                                       world, NULL, NULL),
+                BANYAN_ERR_PEER_LOST, "rank 3");
+    CHECK(banyan_tensors_get_state(on.mine.destination) != BANYAN_TENSORS_WHOLE);
+    exit(0);
+}
+
+static void every_rank_reports_a_lost_one(void **state)
+{
+    (void)state;
+    int statuses[4];
+    skip_without_network();
+    ranks_fork(4, lose_a_rank, NULL, statuses);
+    for (int rank = 0; rank < 3; rank++)
+        CHECK(WIFEXITED(statuses[rank]) && WEXITSTATUS(statuses[rank]) == 0);
+    CHECK(WIFSIGNALED(statuses[3]));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_element_lands_over_a_service_of_four_functions),
+        cmocka_unit_test(every_element_lands_over_the_pipeline),
+        cmocka_unit_test(a_wave_that_fails_leaves_all_torn),
+        cmocka_unit_test(every_rank_reports_a_lost_one),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
