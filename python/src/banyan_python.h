@@ -76,6 +76,9 @@ struct World {
     nb::dict plans; /* what the package keeps until the world is closed */
 };
 
+/* Make the object of a world that was opened. It stays open if Python forgets it. (world.cpp) */
+std::shared_ptr<World> keep_world(banyan_world *handle);
+
 /* Raise if the world is closed, or if a request's work drives it. */
 void require_idle(const World &world);
 
@@ -363,6 +366,7 @@ class LateProgress {
 
 void bind_tensor(nb::module_ &m);
 void bind_world(nb::module_ &m);
+void bind_connect(nb::module_ &m);
 void bind_memory(nb::module_ &m);
 void bind_plan(nb::module_ &m);
 void bind_execute(nb::module_ &m);

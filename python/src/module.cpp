@@ -7,6 +7,7 @@ NB_MODULE(_core, m)
     m.doc() = "The C library of Banyan. Use the package banyan.";
     bind_tensor(m);
     bind_world(m);
+    bind_connect(m);
     bind_memory(m);
     bind_plan(m);
     bind_execute(m);

@@ -207,7 +207,7 @@ struct UniqueId {
     banyan_unique_id id;
 };
 
-static std::shared_ptr<World> keep_world(banyan_world *handle)
+std::shared_ptr<World> keep_world(banyan_world *handle)
 {
     auto world = std::make_shared<World>();
     world->handle = handle;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -82,3 +83,30 @@ def seed() -> int:
     value = int(os.environ.get("TEST_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
     print(f"TEST_SEED={value}", flush=True)
     return value
+
+
+class FileStore:
+    """A key-value store in a folder, with the methods that stores of PyTorch have."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self.folder, key.encode().hex())
+
+    def set(self, key: str, value: str) -> None:
+        with open(self._path(key) + ".new", "w") as file:
+            file.write(value)
+        os.rename(self._path(key) + ".new", self._path(key))
+
+    def get(self, key: str) -> bytes:
+        while not os.path.exists(self._path(key)):
+            time.sleep(0.001)
+        with open(self._path(key), "rb") as file:
+            return file.read()
+
+    def add(self, key: str, amount: int) -> int:
+        path = self._path(key)
+        value = amount + (int(self.get(key)) if os.path.exists(path) else 0)
+        self.set(key, str(value))
+        return value

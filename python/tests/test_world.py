@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import banyan
-from ranks import Failed, run
+from ranks import Failed, FileStore, run
 
 
 def control_plane(world: banyan.World) -> None:
@@ -66,33 +66,6 @@ def raw_errors(rank: int, count: int, unique_id: banyan.UniqueId) -> str:
         except banyan.Aborted:
             return str(error)
     raise AssertionError("no error")
-
-
-class FileStore:
-    """A key-value store in a folder, with the methods that stores of PyTorch have."""
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-
-    def _path(self, key: str) -> str:
-        return os.path.join(self.folder, key.encode().hex())
-
-    def set(self, key: str, value: str) -> None:
-        with open(self._path(key) + ".new", "w") as file:
-            file.write(value)
-        os.rename(self._path(key) + ".new", self._path(key))
-
-    def get(self, key: str) -> bytes:
-        while not os.path.exists(self._path(key)):
-            time.sleep(0.001)
-        with open(self._path(key), "rb") as file:
-            return file.read()
-
-    def add(self, key: str, amount: int) -> int:
-        path = self._path(key)
-        value = amount + (int(self.get(key)) if os.path.exists(path) else 0)
-        self.set(key, str(value))
-        return value
 
 
 def raw_store(rank: int, count: int, unique_id: banyan.UniqueId, folder: str) -> None:
