@@ -1,4 +1,4 @@
-/* Banyan: run plans between the ranks of a node.
+/* Banyan: run plans between ranks.
  *
  * On the host, a rank is a process (or thread) and runs its thread blocks as tasks. The calling
  * thread, or several worker threads, switch between tasks that wait. With one GPU a rank, a run is
@@ -48,8 +48,8 @@ typedef struct banyan_executor_options {
 
 /* Open an executor. `options` NULL means the defaults. Collective. Errors:
  * - INVALID: an option is out of range.
- * - UNSUPPORTED: on GPUs, the world has several nodes, or more than 16 ranks. This build or machine
- *   has no GPU support; the message has the reason.
+ * - UNSUPPORTED: on GPUs, the world has more than 16 ranks, or a rank of another node cannot be
+ *   reached. This build or machine has no GPU support; the message has the reason.
  * - MISMATCH: some ranks use GPUs and others the host.
  * - NO_MEMORY, SYSTEM. */
 BANYAN_API banyan_status banyan_executor_open(banyan_world *world,
@@ -77,6 +77,7 @@ typedef struct banyan_loaded_plan_options {
  * Collective. Errors:
  * - INVALID: the plan has another number of ranks, or more thread blocks than the GPU runs at once.
  *   The plan cannot run with max_message_bytes. A symmetric buffer is of another world or device.
+ * - UNSUPPORTED: between nodes, the plan has memory or switch channels, or on GPUs packets.
  * - MISMATCH: the ranks differ in the plan or the options.
  * - NO_MEMORY. */
 BANYAN_API banyan_status banyan_loaded_plan_open(banyan_executor *executor, const banyan_plan *plan,

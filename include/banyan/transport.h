@@ -37,9 +37,10 @@ typedef struct banyan_remote {
 
 /* Capabilities between this rank and a peer. */
 enum {
-    BANYAN_TRANSPORT_ADDRESS = 1 << 0,    /* the peer's symmetric memory is mapped: load, store */
-    BANYAN_TRANSPORT_ONE_SIDED = 1 << 1,  /* access to user memory needs no thread of its owner */
-    BANYAN_TRANSPORT_USER_MEMORY = 1 << 2 /* puts and gets accept registered user memory */
+    BANYAN_TRANSPORT_ADDRESS = 1 << 0,     /* the peer's symmetric memory is mapped: load, store */
+    BANYAN_TRANSPORT_ONE_SIDED = 1 << 1,   /* access to user memory needs no thread of its owner */
+    BANYAN_TRANSPORT_USER_MEMORY = 1 << 2, /* puts and gets accept registered user memory */
+    BANYAN_TRANSPORT_CUDA = 1 << 3 /* and memory of CUDA GPUs: any here, and the peer's symmetric */
 };
 
 /* Services that Banyan offers to an open table. Any thread may call these functions until `close`

@@ -214,11 +214,16 @@ static void add_gpu_rows(tuning *table, size_t count)
     }
 }
 
-static void add_host_rows(tuning *table, const struct tuning_entry *entries, size_t count,
-                          bool several)
+/* A GPU's puts to other nodes pass through few slots, so more parts do not make them faster. */
+#define INSTANCES_OVER_NODES 4
+
+static void tuning_default_add_rows(tuning *table, const struct tuning_entry *entries, size_t count,
+                                    bool several, bool on_gpu)
 {
     for (size_t i = 0; i < count; i++) {
         tuning_row row = {.kind = entries[i].kind,
+                          .on_gpu = on_gpu,
+                          .instances = on_gpu ? INSTANCES_OVER_NODES : 0,
                           .ranks = entries[i].ranks,
                           .several_nodes = several,
                           .registered = entries[i].registered,
@@ -233,10 +238,11 @@ banyan_status tuning_default(tuning *table)
     size_t count = sizeof one_node / sizeof *one_node;
     size_t several_count = sizeof several_nodes / sizeof *several_nodes;
     size_t gpu_count = sizeof gpu_entries / sizeof *gpu_entries;
-    if (!array_reserve(&table->rows, count + several_count + gpu_count))
+    if (!array_reserve(&table->rows, count + 2 * several_count + gpu_count))
         return BANYAN_ERR_NO_MEMORY;
     add_gpu_rows(table, gpu_count);
-    add_host_rows(table, one_node, count, false);
-    add_host_rows(table, several_nodes, several_count, true);
+    tuning_default_add_rows(table, one_node, count, false, false);
+    tuning_default_add_rows(table, several_nodes, several_count, true, false);
+    tuning_default_add_rows(table, several_nodes, several_count, true, true);
     return BANYAN_OK;
 }

@@ -6,10 +6,11 @@
 
 #include "core/deadline.h"
 
-#define MODULE_ABI_VERSION 5
+#define MODULE_ABI_VERSION 6
 #define MODULE_ENTRY "banyan_module_entry"
 
 struct banyan_world;
+struct banyan_transport;
 struct banyan_copy_backend;
 struct banyan_transport_ops;
 struct memory_device_ops;
@@ -85,6 +86,11 @@ BANYAN_API void banyan_module_device_waits(module_wait *wait, int rank, uint64_t
 /* For modules: control_agree. Call it before peers wait for something that this rank failed to get.
  */
 BANYAN_API banyan_status banyan_module_agree(struct banyan_world *world, banyan_status mine);
+
+/* For threads of modules that poll: process what has arrived by the tables of a transport's world;
+ * and tell them that the thread stops polling for a while. Any thread. */
+BANYAN_API void banyan_module_transport_progress(struct banyan_transport *transport);
+BANYAN_API void banyan_module_transport_rest(struct banyan_transport *transport);
 
 /* True if module_load would find a file. */
 bool module_is_there(const char *name);

@@ -73,9 +73,6 @@ static banyan_status open_alone(banyan_world *world, const banyan_executor_optio
                          "an executor has 1 to 1024 workers, and rank %d asks for %d",
                          banyan_world_rank(world), threads);
     bool on_host = device_is_host(options->device);
-    if (!on_host)
-        RETURN_IF_FAILED(control_require_one_node(
-            world, "plans run on GPUs", "split a world off for each node (banyan_world_split)"));
     if (!on_host && options->shuffle_seed != 0)
         return error_set(BANYAN_ERR_UNSUPPORTED,
                          "rank %d: plans are shuffled on the host, not on a device",
@@ -136,6 +133,8 @@ static banyan_status open_together(banyan_executor *executor)
     RETURN_IF_FAILED(transport_world_of(executor->world, &executor->transports));
     if (banyan_world_node_count(executor->world) > 1)
         RETURN_IF_FAILED(banyan_transport_open(executor->world, NULL, &executor->transport));
+    if (executor->transport && !executor_is_host(executor))
+        RETURN_IF_FAILED(device_connect(executor));
     executor->crowded = memory_space_is_crowded(executor->space, executor->worker_count);
     banyan_status status = BANYAN_OK;
     if (executor->worker_count > 1 && executor_is_host(executor))

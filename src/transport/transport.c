@@ -488,6 +488,16 @@ banyan_status banyan_transport_idle(banyan_transport *transport, uint64_t seen)
     return BANYAN_OK;
 }
 
+void banyan_module_transport_progress(banyan_transport *transport)
+{
+    transport_progress(transport->of);
+}
+
+void banyan_module_transport_rest(banyan_transport *transport)
+{
+    transport_rest(transport->of);
+}
+
 banyan_status banyan_transport_put_begin(banyan_transport *transport,
                                          const banyan_remote *destination, const void *source,
                                          size_t bytes)

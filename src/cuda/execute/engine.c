@@ -160,6 +160,7 @@ static void execute_engine_close_engine(void *opened)
     if (engine->serves)
         pthread_join(engine->proxy, NULL);
     ports_end(engine);
+    remote_close(engine->remote);
     staged_end(engine);
     trace_close(engine);
     if (engine->stream && driver_enter(engine->device) == BANYAN_OK) {
@@ -206,6 +207,7 @@ const execute_engine_ops cuda_engine_ops = {
     .name = "cuda",
     .open = execute_engine_open_engine,
     .close = execute_engine_close_engine,
+    .connect = ports_connect,
     .blocks_at_once = blocks_at_once,
     .load = plan_load,
     .unload = plan_unload,

@@ -7,6 +7,7 @@
 
 #include "cuda/driver.h"
 #include "cuda/execute/kernel.h"
+#include "cuda/execute/remote.h"
 #include "cuda/runtime/watch.h"
 
 extern const execute_engine_ops cuda_engine_ops;
@@ -21,8 +22,11 @@ typedef struct cuda_port {
     uint64_t room;
     CUdeviceptr done; /* on the device: number of completed requests */
     CUstream stream;
-    uint64_t served;  /* requests that are in the stream */
-    uint64_t signals; /* signals given to the peer's counter, which has no other writer */
+    uint64_t served;     /* requests that are in the stream */
+    uint64_t signals;    /* signals given to the peer's counter, which has no other writer */
+    int remote;          /* the peer, if it is on another node; otherwise -1 */
+    uint64_t passed;     /* bytes of the next request that have started */
+    uint64_t done_count; /* requests that `done` counts */
     atomic_bool broken;
     char trouble[256]; /* the error, once it is broken */
 } cuda_port;
@@ -102,6 +106,7 @@ struct cuda_engine {
     pthread_mutex_t ports_lock;
     atomic_uint visitors;
     cuda_plan *served;
+    remote_peers *remote;                    /* NULL: all ranks are on this node */
     CUstream port_streams[ENGINE_RANKS_MAX]; /* indexed by peer; NULL: not created yet */
 
     /* For programs that are stages; NULL until the first one. */
@@ -175,6 +180,8 @@ banyan_status program_run(void *loaded, void *uploaded, const engine_run *run, v
 banyan_status ports_open(cuda_plan *plan);
 void ports_close(cuda_plan *plan);
 void ports_end(cuda_engine *engine); /* after its thread has ended */
+/* The operation `connect` of the table. */
+banyan_status ports_connect(void *engine);
 /* Wait until all posted requests are done. The device is entered. */
 banyan_status ports_drain(cuda_plan *plan);
 /* Return the reason why copies could not be started; NULL: no error. */

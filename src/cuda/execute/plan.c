@@ -87,7 +87,14 @@ static banyan_status copy_shape(cuda_plan *plan, const engine_plan *shape)
     for (uint32_t i = 0; i < shape->end_count; i++)
         plan->port_count += plan->ends[i].is_port;
     plan->ports = calloc(plan->port_count + 1, sizeof *plan->ports);
-    return plan->ports ? BANYAN_OK : execute_plan_no_memory("a plan's port channels");
+    if (!plan->ports)
+        return execute_plan_no_memory("a plan's port channels");
+    cuda_port *port = plan->ports;
+    for (uint32_t i = 0; i < shape->end_count; i++) {
+        if (plan->ends[i].is_port)
+            port++->remote = plan->ends[i].is_remote ? plan->ends[i].peer : -1;
+    }
+    return BANYAN_OK;
 }
 
 static banyan_status execute_plan_take_memory(cuda_plan *plan)

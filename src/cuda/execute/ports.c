@@ -10,6 +10,7 @@
 /* Polls without progress before the thread naps between polls, and the length of a nap. */
 #define LOOKS 4000
 #define NAP_NS 20000L
+#define IDLE_NS 2000000L
 
 static bool has_come(const cuda_port *port)
 {
@@ -44,6 +45,39 @@ static void break_port(cuda_engine *engine, cuda_port *port, CUresult result)
     atomic_store_explicit(&port->broken, true, memory_order_release);
 }
 
+/* False: it has not been passed on whole yet. */
+static bool execute_ports_pass_far(cuda_engine *engine, cuda_port *port,
+                                   const kernel_request *request)
+{
+    uint64_t value = port->signals + 1;
+    bool is_signal = request->kind == KERNEL_SIGNAL;
+    bool passed = is_signal ? remote_put(engine->remote, port->remote, request->signal, &value,
+                                         sizeof value, true, &port->passed)
+                            : remote_put(engine->remote, port->remote, request->destination,
+                                         request->source, request->bytes, false, &port->passed);
+    if (!passed)
+        return false;
+    port->signals += is_signal;
+    port->passed = 0;
+    return true;
+}
+
+/* A port to another node. Requests are done when their sources have been read. */
+static bool serve_far_port(cuda_engine *engine, cuda_port *port)
+{
+    uint64_t first = port->served, done_before = port->done_count;
+    while (has_come(port) &&
+           execute_ports_pass_far(engine, port, &port->requests[port->served % port->room]))
+        port->served++;
+    if (port->served == done_before || remote_reads_sources(engine->remote, port->remote))
+        return port->served != first;
+    CUresult result = execute_ports_count_up(port, port->served - 1, 1, port->done, port->served);
+    if (result != CUDA_SUCCESS)
+        break_port(engine, port, result);
+    port->done_count = port->served;
+    return true;
+}
+
 /* A request that cannot be passed on is never completed, so that its waiters reach their
  * deadline. */
 static bool serve_port(cuda_engine *engine, cuda_port *port)
@@ -64,9 +98,27 @@ static bool serve_port(cuda_engine *engine, cuda_port *port)
 static bool serve_plan(cuda_engine *engine, cuda_plan *plan)
 {
     bool any = false;
-    for (uint32_t i = 0; i < plan->port_count; i++)
-        any |= !atomic_load(&plan->ports[i].broken) && serve_port(engine, &plan->ports[i]);
+    for (uint32_t i = 0; i < plan->port_count; i++) {
+        cuda_port *port = &plan->ports[i];
+        if (!atomic_load(&port->broken))
+            any |= (port->remote < 0 ? serve_port : serve_far_port)(engine, port);
+    }
     return any;
+}
+
+/* Find this rank's memory for a message from another node. */
+static CUdeviceptr execute_ports_find(void *context, uint64_t id, uint64_t offset, uint64_t bytes)
+{
+    const cuda_engine *engine = context;
+    for (const cuda_plan *plan = engine->served; plan; plan = plan->next_served) {
+        for (int i = 0; i < ENGINE_MEMORIES; i++) {
+            const engine_memory *memory = &plan->shape.memories[i];
+            if (memory->id == id && memory->address && offset <= memory->bytes &&
+                bytes <= memory->bytes - offset)
+                return (CUdeviceptr)(uintptr_t)(memory->address + offset);
+        }
+    }
+    return 0;
 }
 
 static bool execute_ports_serve_all(cuda_engine *engine)
@@ -75,6 +127,8 @@ static bool execute_ports_serve_all(cuda_engine *engine)
     pthread_mutex_lock(&engine->ports_lock);
     for (cuda_plan *plan = engine->served; plan; plan = plan->next_served)
         any |= !atomic_load(&plan->is_staged) && serve_plan(engine, plan);
+    if (engine->remote)
+        any |= remote_serve(engine->remote, execute_ports_find, engine);
     pthread_mutex_unlock(&engine->ports_lock);
     return any;
 }
@@ -84,12 +138,28 @@ static void execute_ports_nap(void)
     nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
 }
 
+/* Messages from other nodes arrive also when no run is under way. */
 static void sleep_until_busy(cuda_engine *engine)
 {
     pthread_mutex_lock(&engine->lock);
-    while (!atomic_load(&engine->busy) && !atomic_load(&engine->closing))
+    while (!atomic_load(&engine->busy) && !atomic_load(&engine->closing)) {
+        if (engine->remote) {
+            module_cond_nap(&engine->wake, &engine->lock, IDLE_NS);
+            break;
+        }
         pthread_cond_wait(&engine->wake, &engine->lock);
+    }
     pthread_mutex_unlock(&engine->lock);
+}
+
+static void execute_ports_rest(cuda_engine *engine)
+{
+    if (engine->remote)
+        remote_rest(engine->remote);
+    if (atomic_load(&engine->busy))
+        execute_ports_nap();
+    else
+        sleep_until_busy(engine);
 }
 
 static void *execute_ports_serve(void *argument)
@@ -105,10 +175,8 @@ static void *execute_ports_serve(void *argument)
             idle = 0;
         else if (idle++ < LOOKS)
             continue;
-        else if (atomic_load(&engine->busy))
-            execute_ports_nap();
         else
-            sleep_until_busy(engine);
+            execute_ports_rest(engine);
     }
     driver_leave();
     return NULL;
@@ -138,6 +206,10 @@ static banyan_status find_streams(cuda_plan *plan)
     for (uint32_t i = 0; i < plan->shape.end_count && status == BANYAN_OK; i++) {
         if (!plan->ends[i].is_port)
             continue;
+        if (plan->ends[i].is_remote) {
+            port++->stream = remote_stream(engine->remote);
+            continue;
+        }
         CUstream *stream = &engine->port_streams[plan->ends[i].peer];
         if (!*stream)
             status = DRIVER(engine->device, cuStreamCreate, stream, CU_STREAM_NON_BLOCKING);
@@ -160,7 +232,7 @@ static banyan_status try_copies(const cuda_port *port, const engine_end *end, in
         RETURN_IF_FAILED(
             DRIVER(device, cuMemcpyAsync, zeros + TRIAL_BYTES / 2, zeros, sizes[i], port->stream));
     const CUdeviceptr sources[] = {zeros, (CUdeviceptr)port->values};
-    for (int i = 0; i < 2 && end->outgoing; i++)
+    for (int i = 0; i < 2 && end->outgoing && !end->is_remote; i++)
         RETURN_IF_FAILED(DRIVER(device, cuMemcpyAsync, (CUdeviceptr)end->outgoing, sources[i],
                                 sizeof *end->outgoing, port->stream));
     RETURN_IF_FAILED(DRIVER(device, cuMemcpyAsync, port->done, (CUdeviceptr)port->values,
@@ -195,17 +267,30 @@ static banyan_status try_streams(const cuda_plan *plan)
     return status;
 }
 
-banyan_status ports_open(cuda_plan *plan)
+static banyan_status ports_start(cuda_engine *engine)
 {
-    cuda_engine *engine = plan->engine;
-    if (plan->port_count == 0)
-        return BANYAN_OK;
-    RETURN_IF_FAILED(find_streams(plan));
-    RETURN_IF_FAILED(try_streams(plan));
     if (!engine->serves)
         RETURN_IF_FAILED(
             module_thread_start(&engine->proxy, execute_ports_serve, engine, "port channels"));
     engine->serves = true;
+    return BANYAN_OK;
+}
+
+banyan_status ports_connect(void *opened)
+{
+    cuda_engine *engine = opened;
+    RETURN_IF_FAILED(remote_open(engine->world, engine->device, &engine->remote));
+    return banyan_module_agree(engine->world, ports_start(engine));
+}
+
+banyan_status ports_open(cuda_plan *plan)
+{
+    cuda_engine *engine = plan->engine;
+    if (plan->port_count == 0 && !engine->remote)
+        return BANYAN_OK;
+    RETURN_IF_FAILED(find_streams(plan));
+    RETURN_IF_FAILED(try_streams(plan));
+    RETURN_IF_FAILED(ports_start(engine));
     execute_ports_visit(engine);
     plan->next_served = engine->served;
     engine->served = plan;
@@ -250,12 +335,37 @@ const char *ports_trouble(const cuda_plan *plan)
     return NULL;
 }
 
+/* Serve until everything is at its place in other nodes. */
+static banyan_status drain_far(cuda_plan *plan)
+{
+    cuda_engine *engine = plan->engine;
+    uint64_t ends_ns = module_now_ns() + engine->timeout_ns;
+    for (bool is_idle = false; !is_idle;) {
+        execute_ports_visit(engine);
+        bool any = serve_plan(engine, plan);
+        any |= remote_serve(engine->remote, execute_ports_find, engine);
+        is_idle = !any && remote_is_idle(engine->remote);
+        execute_ports_leave(engine);
+        RETURN_IF_FAILED(banyan_world_check(engine->world));
+        if (!is_idle && module_now_ns() > ends_ns)
+            return banyan_error_set(BANYAN_ERR_TIMEOUT,
+                                    "rank %d waited %.1f s for other nodes to take what its port "
+                                    "channels put",
+                                    plan->shape.rank, (double)engine->timeout_ns / 1e9);
+        if (!any)
+            execute_ports_nap();
+    }
+    return BANYAN_OK;
+}
+
 banyan_status ports_drain(cuda_plan *plan)
 {
     cuda_engine *engine = plan->engine;
     if (plan->port_count == 0)
         return BANYAN_OK;
-    banyan_status status = BANYAN_OK;
+    banyan_status status = engine->remote ? drain_far(plan) : BANYAN_OK;
+    if (status != BANYAN_OK)
+        return status;
     execute_ports_visit(engine);
     serve_plan(engine, plan);
     for (uint32_t i = 0; i < plan->port_count && status == BANYAN_OK; i++)
@@ -270,7 +380,7 @@ void ports_reset(cuda_plan *plan)
     for (uint32_t i = 0; i < plan->port_count; i++) {
         cuda_port *port = &plan->ports[i];
         memset(port->requests, 0, port->room * sizeof *port->requests);
-        port->served = port->signals = 0;
+        port->served = port->signals = port->passed = port->done_count = 0;
         atomic_store(&port->broken, false);
     }
     execute_ports_leave(plan->engine);

@@ -42,6 +42,11 @@ banyan_status device_open(banyan_executor *executor, DLDevice device)
     return BANYAN_OK;
 }
 
+banyan_status device_connect(banyan_executor *executor)
+{
+    return executor->engine_ops->connect(executor->engine);
+}
+
 void device_close(banyan_executor *executor)
 {
     if (executor->engine_ops)
@@ -133,9 +138,34 @@ static void fill_ends(const banyan_loaded_plan *loaded, engine_end *ends)
                                    .outgoing = (uint64_t *)end->outgoing,
                                    .peer = end->peer,
                                    .is_port = type == PLAN_PORT,
+                                   .is_remote = !end->wake_up,
                                    .mirror = ENGINE_NO_MIRROR};
         }
     }
+}
+
+static engine_memory device_describe_memory(const banyan_memory *memory)
+{
+    if (!memory)
+        return (engine_memory){.id = 0};
+    return (engine_memory){memory->id, banyan_memory_local(memory), banyan_memory_bytes(memory)};
+}
+
+/* Check that remote addresses can name what the plan reaches. */
+static banyan_status device_check_memories(const banyan_loaded_plan *loaded)
+{
+    const banyan_memory *memories[] = {loaded->memories[PLAN_INPUT], loaded->memories[PLAN_OUTPUT],
+                                       loaded->block};
+    uint64_t most = UINT64_C(1) << ENGINE_REMOTE_SHIFT;
+    for (int i = 0; i < ENGINE_MEMORIES && loaded->executor->transport; i++) {
+        if (memories[i] &&
+            (memories[i]->id >= UINT64_MAX / most || banyan_memory_bytes(memories[i]) > most))
+            return error_set(BANYAN_ERR_UNSUPPORTED,
+                             "rank %d: GPUs of other nodes reach the first %" PRIu64
+                             " symmetric buffers of a world, of up to %" PRIu64 " bytes",
+                             loaded->executor->rank, UINT64_MAX / most, most);
+    }
+    return BANYAN_OK;
 }
 
 banyan_status device_load(banyan_loaded_plan *loaded)
@@ -144,7 +174,8 @@ banyan_status device_load(banyan_loaded_plan *loaded)
     const plan_rank *rank = &loaded->plan->ranks[executor->rank];
     const block_layout *layout = &loaded->layouts[executor->rank];
     uint32_t end_count = rank->channel_count[PLAN_MEMORY] + rank->channel_count[PLAN_PORT];
-    bool lock_step = plan_is_spmd(loaded->plan);
+    bool lock_step = !executor->transport && plan_is_spmd(loaded->plan);
+    RETURN_IF_FAILED(device_check_memories(loaded));
     if (lock_step)
         RETURN_IF_FAILED(plan_runs_in_lock_step(loaded->plan, &lock_step));
     engine_end *ends = calloc(end_count + 1, sizeof *ends);
@@ -163,6 +194,9 @@ banyan_status device_load(banyan_loaded_plan *loaded)
         .semaphores = rank->semaphores,
         .semaphore_count = rank->semaphore_count,
         .barrier_count = loaded->barrier_count,
+        .memories = {device_describe_memory(loaded->memories[PLAN_INPUT]),
+                     device_describe_memory(loaded->memories[PLAN_OUTPUT]),
+                     device_describe_memory(loaded->block)},
         .cleared = banyan_memory_local(loaded->block),
         .cleared_bytes = layout->scratch + layout->scratch_bytes,
         .scratch_half = loaded->plan->double_scratch ? layout->scratch_half : 0,

@@ -7,6 +7,8 @@
 /* Open the engine of the device that the options name. Local. */
 banyan_status device_open(banyan_executor *executor, DLDevice device);
 void device_close(banyan_executor *executor);
+/* Connect to ranks of other nodes. Collective. */
+banyan_status device_connect(banyan_executor *executor);
 
 /* Hand over everything that does not depend on the message size. Local. */
 banyan_status device_load(banyan_loaded_plan *loaded);

@@ -3,7 +3,8 @@
  *
  * The host specializes a plan for a size and element type (specialize.h). A program is the
  * specialized plan in plain arrays, so that it can be copied to a device unchanged and read by a
- * kernel. Every function in the table is local: agreement between ranks takes place above it. */
+ * kernel. Every function in the table but one is local: agreement between ranks takes place above
+ * it. */
 #ifndef EXECUTE_DEVICE_ENGINE_H
 #define EXECUTE_DEVICE_ENGINE_H
 
@@ -96,8 +97,37 @@ typedef struct engine_end {
     uint64_t *incoming, *outgoing;
     int32_t peer;
     uint32_t is_port;
-    uint32_t mirror; /* by number */
+    uint32_t is_remote; /* a port to another node; `outgoing` is a remote address */
+    uint32_t mirror;    /* by number */
 } engine_end;
+
+/* A remote address stands for a byte of a symmetric buffer at a rank of another node: the buffer's
+ * number, and the offset. Kernels only add to it. */
+#define ENGINE_REMOTE_SHIFT 40
+
+static inline char *engine_remote(uint64_t memory, uint64_t offset)
+{
+    return (char *)(uintptr_t)(memory << ENGINE_REMOTE_SHIFT | offset);
+}
+
+static inline uint64_t engine_remote_memory(const void *remote)
+{
+    return (uint64_t)(uintptr_t)remote >> ENGINE_REMOTE_SHIFT;
+}
+
+static inline uint64_t engine_remote_offset(const void *remote)
+{
+    return (uint64_t)(uintptr_t)remote & ((UINT64_C(1) << ENGINE_REMOTE_SHIFT) - 1);
+}
+
+/* This rank's part of a symmetric buffer that peers of other nodes write to. */
+typedef struct engine_memory {
+    uint64_t id; /* 0: none */
+    char *address;
+    uint64_t bytes;
+} engine_memory;
+
+#define ENGINE_MEMORIES 3
 
 /* The reason why a run on the device ended. */
 typedef enum engine_verdict {
@@ -128,6 +158,7 @@ typedef struct engine_plan {
     const uint64_t *semaphores; /* values at the start of every run */
     uint32_t semaphore_count;
     uint32_t barrier_count;
+    engine_memory memories[ENGINE_MEMORIES]; /* given for input and output, and the plan's block */
     char *cleared; /* this rank's counters and scratch: zero before the first run */
     uint64_t cleared_bytes;
     uint64_t scratch_half; /* added to the bases of scratch in odd runs; 0: nothing */
@@ -169,6 +200,8 @@ typedef struct execute_engine_ops {
      * world (banyan_world_check) and ends the kernels after a failure. */
     banyan_status (*open)(banyan_world *world, int device, uint64_t timeout_ns, void **engine);
     void (*close)(void *engine);
+    /* Let plans have port channels to ranks of other nodes. Collective, in a world of several. */
+    banyan_status (*connect)(void *engine);
 
     /* Thread blocks of the largest size that run at once, for a plan that uses no shared memory. */
     banyan_status (*blocks_at_once)(void *engine, uint32_t *blocks);

@@ -196,7 +196,12 @@ static void place_in_part(const banyan_loaded_plan *loaded, binding *made, int r
 {
     uint32_t base = step_base(rank, buffer);
     int local = memory_space_local(loaded->executor->space, rank);
-    made->bases[base] = (local < 0 ? REMOTE_PORT_START : memory_part_of(memory, local)) + offset;
+    if (local >= 0)
+        made->bases[base] = memory_part_of(memory, local) + offset;
+    else if (executor_is_host(loaded->executor))
+        made->bases[base] = REMOTE_PORT_START + offset;
+    else
+        made->bases[base] = engine_remote(memory->id, offset);
     if (made->remote)
         made->remote[base] = (memory_extent){memory->id, bytes};
 }

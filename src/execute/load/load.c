@@ -237,6 +237,10 @@ static banyan_status connect_remote(banyan_loaded_plan *loaded, channel_end *end
     banyan_remote arrival = remote_counter(loaded, end->peer, arrivals);
     banyan_remote signal =
         remote_counter(loaded, end->peer, has_end ? ports + peer_channel : arrivals);
+    if (!executor_is_host(loaded->executor)) {
+        end->outgoing = (counter *)(void *)engine_remote(signal.handle.id, signal.offset);
+        return BANYAN_OK;
+    }
     return remote_port_create(loaded->executor->world, loaded->executor->transport, &signal,
                               &arrival, &end->remote);
 }
@@ -374,6 +378,9 @@ banyan_status banyan_loaded_plan_close(banyan_loaded_plan *loaded)
 {
     if (!loaded)
         return BANYAN_OK;
+    /* Peers of other nodes have this plan until all that was sent to them is at its place. */
+    if (loaded->on_device && loaded->executor->transport)
+        (void)device_drain(loaded);
     banyan_status status = banyan_world_barrier(loaded->executor->world);
     execute_load_release(loaded);
     return status;

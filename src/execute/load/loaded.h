@@ -43,7 +43,8 @@ typedef struct binding {
     const specialized_plan *specialized; /* NULL: not bound yet */
     const void *input;
     void *output;
-    /* Indexed by step_base. A base at another node counts from REMOTE_PORT_START. */
+    /* Indexed by step_base. A base at another node counts from REMOTE_PORT_START; on a device it is
+     * a remote address (engine.h). */
     char **bases;
     memory_extent *remote; /* where it lies there; NULL: all ranks are on this node */
     struct {

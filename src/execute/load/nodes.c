@@ -38,10 +38,35 @@ static banyan_status check_mapped(const banyan_executor *executor, const banyan_
     return BANYAN_OK;
 }
 
+/* Kernels write packets themselves, into memory that they reach. */
+static banyan_status nodes_check_packets(const banyan_executor *executor, const banyan_plan *plan)
+{
+    for (plan_cursor at = {.plan = plan}; plan_cursor_next(&at);) {
+        if (at.op->kind != PLAN_PUT_PACKET && at.op->kind != PLAN_READ_PUT_PACKET)
+            continue;
+        for (uint32_t i = at.op->source_count; i < plan_operand_count(at.op); i++) {
+            const int *ranks;
+            int room;
+            int count = plan_operand_ranks(at.plan, at.rank, at.block, at.op,
+                                           plan_operand_at(at.op, i), &ranks, &room);
+            for (int r = 0; r < count; r++) {
+                if (is_apart(executor, at.rank, ranks[r]))
+                    return error_set(BANYAN_ERR_UNSUPPORTED,
+                                     "plan %s: rank %d puts packets to rank %d, which is on "
+                                     "another node; between nodes GPUs put data and signals",
+                                     plan->name, at.rank, ranks[r]);
+            }
+        }
+    }
+    return BANYAN_OK;
+}
+
 banyan_status nodes_check(const banyan_executor *executor, const banyan_plan *plan)
 {
     for (int r = 0; r < plan->rank_count; r++)
         RETURN_IF_FAILED(check_mapped(executor, plan, r));
+    if (!executor_is_host(executor))
+        RETURN_IF_FAILED(nodes_check_packets(executor, plan));
     const plan_rank *own = &plan->ranks[executor->rank];
     for (uint32_t i = 0; i < own->channel_count[PLAN_PORT]; i++) {
         if (!banyan_transport_capabilities(executor->transport, own->peers[PLAN_PORT][i]))

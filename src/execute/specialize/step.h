@@ -14,11 +14,12 @@
 
 /* This rank's end of a memory or port channel. */
 typedef struct channel_end {
-    counter *incoming;         /* at this rank; the peer adds to it */
-    counter *outgoing;         /* at the peer; NULL: it is on another node */
-    wake_up *wake_up;          /* wakes the peer; NULL: it is on another node */
-    port_queue *queue;         /* PORT, to a peer of this node */
-    remote_port *remote;       /* PORT, to a peer of another node */
+    counter *incoming;   /* at this rank; the peer adds to it */
+    counter *outgoing;   /* at the peer; NULL: it is on another node. On a device then a remote
+                            address (engine.h) */
+    wake_up *wake_up;    /* wakes the peer; NULL: it is on another node */
+    port_queue *queue;   /* PORT, to a peer of this node */
+    remote_port *remote; /* PORT, to a peer of another node */
     _Atomic uint64_t consumed; /* signals that waits on this rank have taken */
     atomic_flag posting;       /* lock: one thread posts at a time */
     int peer;
