@@ -125,14 +125,12 @@ static bool is_final(const struct link *link, banyan_status status)
 static void caller_note_gone(void *owner, struct link *link, banyan_status status)
 {
     struct caller *caller = owner;
-    char who[CALLER_WHO_BYTES];
     if (link != caller->link)
         return;
     if (status == BANYAN_OK)
-        status = error_set(BANYAN_ERR_PEER_LOST, "%s has closed the connection",
-                           caller_who(caller, who));
+        status = error_set(BANYAN_ERR_PEER_LOST, "it has closed the connection");
     caller->link = NULL;
-    caller->waits = false;
+    caller->waits = caller->invited = false;
     caller->last = error_keep(status);
     caller->is_final = is_final(link, status);
     caller->retry_ns = deadline_after(caller->pause_ns);
@@ -322,32 +320,39 @@ static banyan_status caller_look(struct caller *caller, struct connect_step *ste
     return BANYAN_OK;
 }
 
-/* All ranks have the id: open the joined world. */
-static banyan_status connect_join(banyan_world *world, struct caller *caller,
-                                  const struct join_plan *plan, banyan_world **joined)
+/* Wait until the listening world accepts this one, and all ranks have the plan of the joined world.
+ * A listener that has gone before is looked for again. */
+static banyan_status connect_wait(banyan_world *world, struct caller *caller, banyan_status status,
+                                  struct join_plan *plan)
 {
-    struct join_guard guard = {caller_check, caller};
-    RETURN_IF_FAILED(control_agree(world, caller ? caller_check(caller) : BANYAN_OK));
-    if (caller)
-        caller_send_ready(caller);
-    return join_worlds(world, plan, plan->listening_size + world->rank, caller ? &guard : NULL,
-                       joined);
-}
-
-static banyan_status connect_all(banyan_world *world, struct caller *caller, banyan_status status,
-                                 banyan_world **joined)
-{
-    struct connect_step step;
-    do {
-        step = (struct connect_step){.kind = CONNECT_FAILED};
+    for (;;) {
+        struct connect_step step = {.kind = CONNECT_FAILED};
         if (caller && status == BANYAN_OK)
             status = caller_look(caller, &step);
         error_kept kept = error_keep(status);
         RETURN_IF_FAILED(banyan_world_broadcast(world, &step, sizeof step, 0));
         if (step.kind == CONNECT_FAILED)
             return control_agree(world, error_again(&kept));
-    } while (step.kind == CONNECT_WAITS);
-    return connect_join(world, caller, &step.plan, joined);
+        if (step.kind == CONNECT_WAITS)
+            continue;
+        *plan = step.plan;
+        RETURN_IF_FAILED(control_agree(world, BANYAN_OK)); /* a late rank has come */
+        if (control_agree(world, caller ? caller_check(caller) : BANYAN_OK) == BANYAN_OK)
+            return BANYAN_OK;
+        RETURN_IF_FAILED(control_check(world));
+    }
+}
+
+static banyan_status connect_all(banyan_world *world, struct caller *caller, banyan_status status,
+                                 banyan_world **joined)
+{
+    struct join_plan plan;
+    struct join_guard guard = {caller_check, caller};
+    RETURN_IF_FAILED(connect_wait(world, caller, status, &plan));
+    if (caller)
+        caller_send_ready(caller);
+    return join_worlds(world, &plan, plan.listening_size + world->rank, caller ? &guard : NULL,
+                       joined);
 }
 
 banyan_status banyan_world_connect(banyan_world *world, const char *address, const char *secret,

@@ -242,7 +242,7 @@ static void *queue_serve(void *argument)
         reactor_step(&queue->reactor, LOOK_NS);
         queue_check_world(queue);
         while (queue_disconnect_one(queue))
-            ;
+            reactor_step(&queue->reactor, 0); /* closes it */
     }
     return NULL;
 }

@@ -23,7 +23,8 @@
 /* In memory that all processes of a test share. */
 struct apart {
     uint64_t seed;
-    char address[64]; /* of the listener, once `listens` is not 0 */
+    char address[64];   /* of the listener, once `listens` is not 0 */
+    char listen_at[16]; /* where later listeners listen: at the port of the first */
     _Atomic int listens;
     _Atomic int marks[16]; /* of any meaning to a test */
     _Atomic int jobs;
@@ -157,13 +158,17 @@ static inline void apart_end_killed(const struct apart_job *job)
     apart_end(job, job->size, job->size);
 }
 
-/* Open a listener, and tell the other worlds its address. */
+/* Open a listener, and tell the other worlds its address. A trainer that comes back listens at the
+ * port of the first one. */
 static inline banyan_listener *apart_listen(banyan_world *world, struct apart *shared,
                                             const banyan_connect_options *options)
 {
     banyan_listener *listener;
-    CHECK_OK(banyan_world_listen(world, NULL, APART_SECRET, options, &listener));
+    CHECK_OK(banyan_world_listen(world, shared->listen_at[0] ? shared->listen_at : NULL,
+                                 APART_SECRET, options, &listener));
     if (banyan_world_rank(world) == 0) {
+        const char *port = strrchr(banyan_listener_address(listener), ':');
+        snprintf(shared->listen_at, sizeof shared->listen_at, "%s", port);
         snprintf(shared->address, sizeof shared->address, "%s", banyan_listener_address(listener));
         atomic_fetch_add(&shared->listens, 1);
     }

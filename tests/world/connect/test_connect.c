@@ -2,6 +2,8 @@
  * what a wrong side gets. */
 #include "world/connect/apart.h"
 
+#include "support/descriptors.h"
+
 /* Every rank of a joined world passes its side, its own world's rank and its number. */
 struct place {
     int is_listening, own_rank, rank;
@@ -64,10 +66,185 @@ static void a_joined_world_has_the_listening_ranks_first(void **state)
     apart_test(play_join);
 }
 
+/* ---- several worlds at once ---- */
+
+#define ENGINES 3
+
+/* Engine e has e + 1 ranks. All ask before the first is accepted; the joined worlds are open at
+ * once. */
+static void listen_for_three(banyan_world *world, struct apart *shared)
+{
+    banyan_world *joined[ENGINES], *none;
+    int sizes = 0;
+    banyan_listener *listener = apart_listen(world, shared, NULL);
+    apart_wait(&shared->marks[0], ENGINES);
+    for (int i = 0; i < ENGINES; i++) {
+        joined[i] = apart_accept(listener);
+        int size = banyan_world_size(joined[i]) - banyan_world_size(world);
+        check_joined(world, joined[i], true, LISTENING, size);
+        sizes |= 1 << size;
+    }
+    CHECK(sizes == (1 << 1 | 1 << 2 | 1 << 3), "sizes %x", (unsigned)sizes);
+    CHECK_OK(banyan_listener_accept(listener, 0, &none));
+    CHECK(none == NULL);
+    banyan_listener_close(listener);
+    for (int i = 0; i < ENGINES; i++)
+        CHECK_OK(banyan_world_barrier(joined[i]));
+    for (int i = ENGINES - 1; i >= 0; i--)
+        CHECK_OK(banyan_world_close(joined[i]));
+}
+
+static void connect_with_others(banyan_world *world, struct apart *shared)
+{
+    apart_wait(&shared->listens, 1);
+    if (banyan_world_rank(world) == 0)
+        atomic_fetch_add(&shared->marks[0], 1);
+    banyan_world *joined = apart_connect(world, shared);
+    check_joined(world, joined, false, LISTENING, banyan_world_size(world));
+    CHECK_OK(banyan_world_barrier(joined));
+    CHECK_OK(banyan_world_close(joined));
+}
+
+static void play_three(struct apart *shared)
+{
+    struct apart_job engines[ENGINES];
+    for (int e = 0; e < ENGINES; e++)
+        engines[e] = apart_start(shared, e + 1, e, connect_with_others);
+    struct apart_job trainer = apart_start(shared, LISTENING, 0, listen_for_three);
+    for (int e = 0; e < ENGINES; e++)
+        apart_end_well(&engines[e]);
+    apart_end_well(&trainer);
+}
+
+static void several_worlds_are_accepted_one_by_one(void **state)
+{
+    (void)state;
+    apart_test(play_three);
+}
+
+/* ---- sub-worlds ---- */
+
+/* Ranks 2 and 1 of three listen as a world of two; rank 0 of it is rank 2. */
+static void listen_as_part(banyan_world *world, struct apart *shared)
+{
+    banyan_world *part;
+    int ranks[2] = {2, 1};
+    if (banyan_world_rank(world) == 0)
+        return;
+    CHECK_OK(banyan_world_split(world, ranks, 2, &part));
+    banyan_listener *listener = apart_listen(part, shared, NULL);
+    banyan_world *joined = apart_accept(listener);
+    check_joined(part, joined, true, 2, CONNECTING);
+    CHECK_OK(banyan_world_close(joined));
+    banyan_listener_close(listener);
+    CHECK_OK(banyan_world_close(part));
+}
+
+static void connect_to_part(banyan_world *world, struct apart *shared)
+{
+    banyan_world *joined = apart_connect(world, shared);
+    check_joined(world, joined, false, 2, CONNECTING);
+    CHECK_OK(banyan_world_close(joined));
+}
+
+static void play_part(struct apart *shared)
+{
+    struct apart_job trainer = apart_start(shared, LISTENING, 0, listen_as_part);
+    struct apart_job engine = apart_start(shared, CONNECTING, 0, connect_to_part);
+    apart_end_well(&engine);
+    apart_end_well(&trainer);
+}
+
+static void a_sub_world_can_be_joined(void **state)
+{
+    (void)state;
+    apart_test(play_part);
+}
+
+/* ---- nothing is left ---- */
+
+#define CONNECTS 50
+
+static size_t count_threads(void)
+{
+    size_t count = 0;
+    DIR *folder = opendir("/proc/self/task");
+    CHECK(folder != NULL);
+    while (readdir(folder))
+        count++;
+    closedir(folder);
+    return count;
+}
+
+/* Wait until all four ranks of both worlds are here. */
+static void meet(struct apart *shared, int number)
+{
+    atomic_fetch_add(&shared->marks[number], 1);
+    apart_wait(&shared->marks[number], 4);
+}
+
+/* Compare descriptors and threads after the first and after the last connection, while no rank does
+ * anything. Threads of the library end a connection soon after its world is closed. */
+static void check_left(struct apart *shared, int connect, size_t *descriptors, size_t *threads)
+{
+    if (connect != 0 && connect != CONNECTS - 1)
+        return;
+    meet(shared, connect == 0 ? 0 : 2);
+    if (connect == 0) {
+        usleep(300000 * TEST_SLOWER);
+        *descriptors = open_descriptors();
+        *threads = count_threads();
+    }
+    uint64_t until_ns = deadline_after(10 * NS_PER_S);
+    while (open_descriptors() != *descriptors && deadline_left_ns(until_ns) > 0)
+        usleep(1000);
+    CHECK(open_descriptors() == *descriptors, "%zu descriptors, %zu before", open_descriptors(),
+          *descriptors);
+    CHECK(count_threads() == *threads, "%zu threads, %zu before", count_threads(), *threads);
+    meet(shared, connect == 0 ? 1 : 3);
+}
+
+static void listen_often(banyan_world *world, struct apart *shared)
+{
+    size_t descriptors = 0, threads = 0;
+    banyan_listener *listener = apart_listen(world, shared, NULL);
+    for (int i = 0; i < CONNECTS; i++) {
+        CHECK_OK(banyan_world_close(apart_accept(listener)));
+        check_left(shared, i, &descriptors, &threads);
+    }
+    banyan_listener_close(listener);
+}
+
+static void connect_often(banyan_world *world, struct apart *shared)
+{
+    size_t descriptors = 0, threads = 0;
+    for (int i = 0; i < CONNECTS; i++) {
+        CHECK_OK(banyan_world_close(apart_connect(world, shared)));
+        check_left(shared, i, &descriptors, &threads);
+    }
+}
+
+static void play_often(struct apart *shared)
+{
+    struct apart_job trainer = apart_start(shared, 2, 0, listen_often);
+    struct apart_job engine = apart_start(shared, 2, 0, connect_often);
+    apart_end_well(&engine);
+    apart_end_well(&trainer);
+}
+
+static void connections_leave_nothing_behind(void **state)
+{
+    (void)state;
+    apart_test(play_often);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_joined_world_has_the_listening_ranks_first),
+        cmocka_unit_test(several_worlds_are_accepted_one_by_one),
+        cmocka_unit_test(a_sub_world_can_be_joined),
+        cmocka_unit_test(connections_leave_nothing_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
