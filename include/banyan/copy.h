@@ -189,11 +189,13 @@ typedef struct banyan_copy_schedule banyan_copy_schedule;
 
 /* Open a service over `world`. `options` NULL means the defaults. Collective.
  *
- * `backend` NULL means the environment variable BANYAN_COPY, else the default. On one node this is
- * "direct" if it can reach every peer, otherwise "pipeline"; on a device it is "direct". On several
- * nodes it is "mpi", and on a device "pipeline" over NVSHMEM. "direct", and "pipeline" on the host,
- * move tensors only within a node. A batch with other tensors fails with UNSUPPORTED on every rank,
- * before anything moves.
+ * `backend` NULL means the environment variable BANYAN_COPY, else the default. In host memory this is
+ * "direct", on several nodes over the transport "ucx", or "mpi" if a rank cannot reach all others. On
+ * a device it is "direct", and on several nodes "pipeline" over NVSHMEM. A batch with tensors for a
+ * rank that the backend does not reach fails with UNSUPPORTED on every rank, before anything moves.
+ *
+ * Between nodes, "direct" puts tensors straight into ordinary memory of their receiver, which it
+ * registers as long as the schedule exists: keep this memory allocated until then.
  *
  * With options->device, all tensors are in the memory of this rank's GPU.
  * - Runs are enqueued in the caller's stream and ordered with it. They send what earlier work in

@@ -26,14 +26,17 @@ static banyan_status host_with_memory(void *context, uint32_t kind, uint64_t id,
     return memory_with(of->space, kind, id, use, argument);
 }
 
+/* Memory is freed after failures, too: the caller's error stays. */
 static void tables_forget(void *context, uint32_t kind, uint64_t id)
 {
     const transport_world *of = context;
+    error_kept kept = error_keep(BANYAN_ERR_ABORTED); /* any status keeps the message */
     for (size_t i = 0; i < of->tables.count; i++) {
         const transport_table *table = &of->tables.data[i];
         if (table->ops->forget)
             table->ops->forget(table->state, kind, id);
     }
+    (void)error_again(&kept);
 }
 
 /* A barrier must mean the same for all transports: what was put before it is there after it. */

@@ -239,9 +239,8 @@ void ucx_answer_questions(ucx *of)
     }
 }
 
-void ucx_forget(void *state, uint32_t kind, uint64_t id)
+void ucx_unmap(ucx *of, uint32_t kind, uint64_t id)
 {
-    ucx *of = state;
     pthread_mutex_lock(&of->lock);
     ucx_mapping *found = mapping_find(of, kind, id);
     if (found) {

@@ -14,6 +14,8 @@
 size_t ucx_turn(ucx *of)
 {
     size_t events = 0;
+    if (!of->worker)
+        return 0;
     for (unsigned more; (more = ucx_calls.ucp_worker_progress(of->worker)) > 0;)
         events += more;
     if (of->questions) {
@@ -99,9 +101,11 @@ void ucx_service_stop(ucx *of)
         atomic_store(&of->is_driven, false);
         ucx_door_ring(of);
         pthread_join(of->service, NULL);
+        of->is_served = false;
     }
     if (of->door >= 0)
         close(of->door);
+    of->door = -1;
 }
 
 void ucx_rest(void *state)

@@ -179,6 +179,8 @@ banyan_status ucx_find_key(ucx *of, const banyan_remote *remote, uint64_t *addre
 const ucx_mapping *ucx_find_mapping(ucx *of, uint32_t kind, uint64_t id);
 /* Answer the questions of peers. With the lock held. */
 void ucx_answer_questions(ucx *of);
+/* Unmap memory for which a peer may have asked. */
+void ucx_unmap(ucx *of, uint32_t kind, uint64_t id);
 /* The operation `forget` of the table. */
 void ucx_forget(void *state, uint32_t kind, uint64_t id);
 void ucx_keys_free(ucx *of);

@@ -80,24 +80,20 @@ static void fork_here(int count, ranks_raw_fn fn, void *context, int *statuses)
     free(children);
 }
 
-/* In a process of its own, since the networks end with it. */
-static void fork_in_networks(int count, ranks_raw_fn fn, void *context, int *statuses)
+void ranks_in_networks(int nodes, void (*fn)(void *context), void *context)
 {
-    size_t bytes = (size_t)count * sizeof *statuses;
-    int *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int status;
-    assert_true(shared != MAP_FAILED);
     fflush(NULL);
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
         ranks_become_child();
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        const char *why_not = nodes_make(ranks_networks());
+        const char *why_not = nodes_make(nodes);
         if (why_not)
             printf("skipped: %s\n", why_not);
         else
-            fork_here(count, fn, context, shared);
+            fn(context);
         fflush(NULL);
         _exit(why_not ? 77 : 0);
     }
@@ -105,6 +101,28 @@ static void fork_in_networks(int count, ranks_raw_fn fn, void *context, int *sta
     if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
         exit(77);
     assert_int_equal(status, 0);
+}
+
+struct fork_arguments {
+    int count;
+    ranks_raw_fn fn;
+    void *context;
+    int *statuses;
+};
+
+static void fork_in_network(void *context)
+{
+    const struct fork_arguments *arguments = context;
+    fork_here(arguments->count, arguments->fn, arguments->context, arguments->statuses);
+}
+
+static void fork_in_networks(int count, ranks_raw_fn fn, void *context, int *statuses)
+{
+    size_t bytes = (size_t)count * sizeof *statuses;
+    int *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(shared != MAP_FAILED);
+    struct fork_arguments arguments = {count, fn, context, shared};
+    ranks_in_networks(ranks_networks(), fork_in_network, &arguments);
     memcpy(statuses, shared, bytes);
     munmap(shared, bytes);
 }

@@ -288,7 +288,7 @@ static void copy_between_nodes(int rank, int count, const banyan_unique_id *id, 
     nodes_open(&s, rank, count, id, 0);
     banyan_copy_service *service;
     CHECK_OK(banyan_copy_service_open(s.world, backend, NULL, &service));
-    CHECK(strcmp(banyan_copy_service_name(service), backend ? backend : "pipeline") == 0);
+    CHECK(strcmp(banyan_copy_service_name(service), backend ? backend : "direct") == 0);
     int64_t elems = BYTES / 4 / RANKS;
     for (size_t i = 0; i < BYTES / 4; i++)
         ((uint32_t *)(void *)s.block)[i] = (uint32_t)(i * 2654435761u + (uint32_t)rank);

@@ -40,6 +40,7 @@ typedef struct direct_state {
     banyan_memory *shared;
     int local_size, local_rank;
     uint32_t first_signal, signal_ranks;
+    remote_signals remote;
     copy_progress progress;
     bool broken;        /* a run ended in the middle, so counters are no longer valid */
     direct_seen seen[]; /* for each local rank */
@@ -48,6 +49,7 @@ typedef struct direct_state {
 static void copy_direct_state_close(void *argument)
 {
     direct_state *state = argument;
+    remote_signals_close(&state->remote);
     if (state->signal_ranks > 0)
         banyan_transport_signals_free(state->transport, state->first_signal,
                                       2 * state->signal_ranks);
@@ -69,7 +71,7 @@ static banyan_status copy_direct_open_shared(direct_state *state,
     RETURN_IF_FAILED(banyan_transport_signals_alloc(state->transport, 2 * (uint32_t)signal_ranks,
                                                     &state->first_signal));
     state->signal_ranks = (uint32_t)signal_ranks;
-    return BANYAN_OK;
+    return remote_signals_open(state->world, state->transport, &state->remote);
 }
 
 static banyan_status copy_direct_state_open(banyan_world *world, const banyan_copy_options *options,
@@ -95,7 +97,7 @@ static banyan_status copy_direct_state_open(banyan_world *world, const banyan_co
     return BANYAN_OK;
 }
 
-/* A partner during a run. */
+/* A partner whose memory is mapped, during a run. */
 typedef struct direct_partner_run {
     const direct_partner *partner;
     int slot; /* the partner's local rank */
@@ -107,7 +109,9 @@ typedef struct direct_partner_run {
 /* A schedule and the memory that its runs need. */
 typedef struct direct_schedule {
     direct_plan *plan;
-    direct_partner_run *runs; /* one per partner */
+    direct_partner_run *runs; /* of partners whose memory is mapped */
+    remote_run *remote_runs;  /* of the others */
+    size_t run_count, remote_count;
     bool streaming;
 } direct_schedule;
 
@@ -123,11 +127,13 @@ static uint32_t finished_signal(const direct_state *state, int slot)
 
 static banyan_status signal_entered(const direct_state *state, const direct_schedule *schedule)
 {
-    for (size_t i = 0; i < schedule->plan->partner_count; i++)
+    for (size_t i = 0; i < schedule->run_count; i++)
         atomic_store_explicit(&schedule->runs[i].in->next, 0, memory_order_relaxed);
-    for (size_t i = 0; i < schedule->plan->partner_count; i++)
+    for (size_t i = 0; i < schedule->run_count; i++)
         RETURN_IF_FAILED(banyan_transport_signal(state->transport, schedule->runs[i].partner->peer,
                                                  entered_signal(state, state->local_rank), 1));
+    for (size_t i = 0; i < schedule->remote_count; i++)
+        RETURN_IF_FAILED(remote_run_begin(&state->remote, &schedule->remote_runs[i]));
     return BANYAN_OK;
 }
 
@@ -201,17 +207,25 @@ static banyan_status work_with(direct_state *state, const direct_partner_run *ru
     return status == BANYAN_OK ? BANYAN_OK : control_first_cause(state->world, status);
 }
 
-/* Wait for the first partner that has not entered; partners enter in any order. */
+/* Wait for the first partner that is not done; partners come in any order. */
 static banyan_status wait_for_absent(direct_state *state, const direct_schedule *schedule,
                                      control_wait *wait, uint64_t epoch)
 {
     uint64_t nap_ns;
-    size_t i = 0;
-    while (schedule->runs[i].worked)
-        i++;
-    int absent = schedule->runs[i].partner->peer;
+    size_t i = 0, k = 0;
+    int absent;
     char text[64];
-    snprintf(text, sizeof text, "for rank %d to enter a direct copy", absent);
+    while (i < schedule->run_count && schedule->runs[i].worked)
+        i++;
+    if (i < schedule->run_count) {
+        absent = schedule->runs[i].partner->peer;
+        snprintf(text, sizeof text, "for rank %d to enter a direct copy", absent);
+    } else {
+        while (remote_run_is_done(&schedule->remote_runs[k]))
+            k++;
+        absent = schedule->remote_runs[k].peer;
+        remote_run_describe(&state->remote, &schedule->remote_runs[k], text);
+    }
     RETURN_IF_FAILED(control_wait_on(wait, absent, text, &nap_ns));
     return banyan_transport_idle(state->transport, epoch);
 }
@@ -221,7 +235,7 @@ static banyan_status wait_for_absent(direct_state *state, const direct_schedule 
 static size_t work_with_entered(direct_state *state, direct_schedule *schedule, banyan_status *mine)
 {
     size_t served = 0;
-    for (size_t i = 0; i < schedule->plan->partner_count; i++) {
+    for (size_t i = 0; i < schedule->run_count; i++) {
         direct_partner_run *run = &schedule->runs[i];
         if (run->worked || !copy_direct_has_entered(state, run->slot))
             continue;
@@ -233,19 +247,47 @@ static size_t work_with_entered(direct_state *state, direct_schedule *schedule, 
     return served;
 }
 
-static banyan_status work_with_all(direct_state *state, direct_schedule *schedule,
+/* Take a turn with each partner that is reached by puts; `*left` receives how many are not done. */
+static banyan_status turn_with_remote(direct_state *state, direct_schedule *schedule, size_t *left,
+                                      bool *moved)
+{
+    *left = 0;
+    for (size_t i = 0; i < schedule->remote_count; i++) {
+        remote_run *run = &schedule->remote_runs[i];
+        if (remote_run_is_done(run))
+            continue;
+        RETURN_IF_FAILED(
+            remote_run_turn(&state->remote, run, schedule->streaming, &state->progress, moved));
+        *left += !remote_run_is_done(run);
+    }
+    return BANYAN_OK;
+}
+
+/* Work with all partners whose memory is mapped, and meanwhile with the others. `to_the_end`: until
+ * those are done, too. */
+static banyan_status work_with_all(direct_state *state, direct_schedule *schedule, bool to_the_end,
                                    banyan_status *mine)
 {
     control_wait wait = control_wait_begin(state->world);
     banyan_status status = BANYAN_OK;
-    for (size_t left = schedule->plan->partner_count; left > 0 && status == BANYAN_OK;) {
+    size_t left = to_the_end ? 0 : schedule->run_count, remote_left = schedule->remote_count;
+    while (left > 0 || (to_the_end && remote_left > 0)) {
         uint64_t epoch = banyan_transport_epoch(state->transport);
-        size_t served = work_with_entered(state, schedule, mine);
+        bool moved = false;
+        status = turn_with_remote(state, schedule, &remote_left, &moved);
+        if (status != BANYAN_OK)
+            break;
+        size_t served = left > 0 ? work_with_entered(state, schedule, mine) : 0;
         left -= served;
-        if (served > 0)
+        if (served > 0 || moved) {
             control_wait_restart(&wait);
-        else
-            status = wait_for_absent(state, schedule, &wait, epoch);
+            continue;
+        }
+        if (left == 0 && remote_left == 0)
+            break;
+        status = wait_for_absent(state, schedule, &wait, epoch);
+        if (status != BANYAN_OK)
+            break;
     }
     control_wait_end(&wait);
     return status;
@@ -280,10 +322,10 @@ static banyan_status report_theirs(const direct_state *state, const direct_partn
 static banyan_status run_with_partners(direct_state *state, direct_schedule *schedule,
                                        banyan_status *mine)
 {
-    size_t count = schedule->plan->partner_count;
+    size_t count = schedule->run_count;
     RETURN_IF_FAILED(signal_entered(state, schedule));
     copy_direct_run_all(&schedule->plan->local, schedule->streaming, &state->progress);
-    RETURN_IF_FAILED(work_with_all(state, schedule, mine));
+    RETURN_IF_FAILED(work_with_all(state, schedule, false, mine));
     /* All partners have entered, so none reads an earlier run's message. */
     if (*mine != BANYAN_OK)
         snprintf(((direct_shared *)banyan_memory_local(state->shared))->why, WHY_BYTES, "%s",
@@ -294,6 +336,7 @@ static banyan_status run_with_partners(direct_state *state, direct_schedule *sch
             run_shared(&run->partner->out.shared, run->out, schedule->streaming, &state->progress);
         RETURN_IF_FAILED(signal_finished(state, run->partner->peer, *mine));
     }
+    RETURN_IF_FAILED(work_with_all(state, schedule, true, mine));
     for (size_t i = 0; i < count; i++) {
         banyan_status theirs;
         RETURN_IF_FAILED(wait_finished(state, &schedule->runs[i], &theirs));
@@ -309,12 +352,28 @@ static uint64_t copy_direct_bytes(const direct_plan *plan)
     uint64_t bytes = plan->local.bytes;
     for (size_t i = 0; i < plan->partner_count; i++) {
         const direct_partner *partner = &plan->partners[i];
+        bytes += partner->remote_in.bytes + partner->remote_out.bytes;
         bytes += partner->in.shared.bytes + partner->in.own.bytes;
         bytes += partner->out.shared.bytes + partner->out.own.bytes;
         for (size_t read = 0; read < partner->in.reads.count; read++)
             bytes += direct_gather_bytes(&partner->in.reads.data[read]);
     }
     return bytes;
+}
+
+/* End the world after a run that ended in the middle, and what this rank still puts: it may not
+ * read its sources any more. Peers may not write here any more either. */
+static banyan_status end_remote(direct_state *state, direct_schedule *schedule,
+                                banyan_status status)
+{
+    if (schedule->remote_count == 0)
+        return status;
+    status = control_fail(state->world, control_first_cause(state->world, status));
+    error_kept kept = error_keep(status);
+    for (size_t i = 0; i < schedule->remote_count; i++)
+        (void)banyan_transport_settle(state->transport, schedule->remote_runs[i].peer);
+    direct_plan_withdraw(schedule->plan);
+    return error_again(&kept);
 }
 
 static banyan_status copy_direct_execute(void *argument, void *planned, void *stream)
@@ -326,34 +385,50 @@ static banyan_status copy_direct_execute(void *argument, void *planned, void *st
         return error_set(BANYAN_ERR_INVALID,
                          "direct: an earlier run on this service of rank %d ended in the middle",
                          banyan_world_rank(state->world));
-    for (size_t i = 0; i < schedule->plan->partner_count; i++)
+    for (size_t i = 0; i < schedule->run_count; i++)
         schedule->runs[i].worked = false;
     banyan_status mine = BANYAN_OK;
     if (state->progress.report)
         copy_progress_begin(&state->progress, copy_direct_bytes(schedule->plan));
     banyan_status status = run_with_partners(state, schedule, &mine);
     state->broken = status != BANYAN_OK;
-    if (status == BANYAN_OK && mine == BANYAN_OK)
+    if (status != BANYAN_OK)
+        return end_remote(state, schedule, status);
+    if (mine == BANYAN_OK)
         copy_progress_end(&state->progress);
-    return status != BANYAN_OK ? status : mine;
+    return mine;
+}
+
+/* Open the runs of a partner whose memory is mapped. */
+static banyan_status open_run(const direct_state *state, const direct_partner *partner,
+                              direct_partner_run *run)
+{
+    direct_shared *own = banyan_memory_local(state->shared);
+    void *far;
+    size_t bytes;
+    run->partner = partner;
+    run->slot = direct_local_rank(state->world, partner->peer);
+    run->in = &own->claims[run->slot];
+    RETURN_IF_FAILED(banyan_memory_peer(state->shared, partner->peer, &far, &bytes));
+    run->out = &((direct_shared *)far)->claims[state->local_rank];
+    run->why = ((direct_shared *)far)->why;
+    return BANYAN_OK;
 }
 
 static banyan_status open_runs(const direct_state *state, direct_schedule *schedule)
 {
-    direct_shared *own = banyan_memory_local(state->shared);
     size_t count = schedule->plan->partner_count;
-    RETURN_IF_NO_MEMORY(schedule->runs = alloc_zeroed(count + 1, sizeof *schedule->runs,
-                                                      "the partners of a schedule"));
+    RETURN_IF_NO_MEMORY(
+        schedule->runs = alloc_zeroed(count, sizeof *schedule->runs, "the partners of a schedule"));
+    RETURN_IF_NO_MEMORY(schedule->remote_runs = alloc_zeroed(count, sizeof *schedule->remote_runs,
+                                                             "the partners of a schedule"));
     for (size_t i = 0; i < count; i++) {
-        direct_partner_run *run = &schedule->runs[i];
-        void *far;
-        size_t bytes;
-        run->partner = &schedule->plan->partners[i];
-        run->slot = direct_local_rank(state->world, run->partner->peer);
-        run->in = &own->claims[run->slot];
-        RETURN_IF_FAILED(banyan_memory_peer(state->shared, run->partner->peer, &far, &bytes));
-        run->out = &((direct_shared *)far)->claims[state->local_rank];
-        run->why = ((direct_shared *)far)->why;
+        const direct_partner *partner = &schedule->plan->partners[i];
+        if (partner->is_remote)
+            schedule->remote_runs[schedule->remote_count++] = (remote_run){
+                .peer = partner->peer, .out = &partner->remote_out, .in = &partner->remote_in};
+        else
+            RETURN_IF_FAILED(open_run(state, partner, &schedule->runs[schedule->run_count++]));
     }
     return BANYAN_OK;
 }
@@ -364,6 +439,7 @@ static void copy_direct_release(void *argument, void *planned)
     direct_schedule *schedule = planned;
     direct_plan_destroy(schedule->plan);
     free(schedule->runs);
+    free(schedule->remote_runs);
     free(schedule);
 }
 
@@ -372,7 +448,8 @@ static banyan_status copy_direct_prepare(void *argument, const banyan_copy_batch
 {
     const direct_state *state = argument;
     direct_plan *plan;
-    RETURN_IF_FAILED(direct_plan_create(state->world, state->transport, batch, &plan));
+    RETURN_IF_FAILED(direct_plan_create(state->world, state->transport, state->remote.peers != NULL,
+                                        batch, &plan));
     direct_schedule *schedule = calloc(1, sizeof *schedule);
     banyan_status status = BANYAN_OK;
     if (schedule) {

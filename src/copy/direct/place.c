@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "copy/match/match.h"
 #include "core/log.h"
@@ -16,6 +17,12 @@ typedef struct ordinary {
     uintptr_t low, high;
     size_t op;
 } ordinary;
+
+bool direct_is_remote(banyan_transport *transport, int peer)
+{
+    uint64_t can = banyan_transport_capabilities(transport, peer);
+    return (can & BANYAN_TRANSPORT_USER_MEMORY) && !(can & BANYAN_TRANSPORT_ADDRESS);
+}
 
 bool direct_place_find_symmetric(banyan_world *world, direct_place *place)
 {
@@ -38,8 +45,8 @@ static int compare_ordinary(const void *a, const void *b)
 }
 
 /* Register [low, high) for the operations that lie in it. */
-static banyan_status register_window(direct_places *places, const ordinary *parts, size_t count,
-                                     uintptr_t high)
+static banyan_status register_window(direct_places *places, direct_place *ops,
+                                     const ordinary *parts, size_t count, uintptr_t high)
 {
     banyan_memory_handle handle;
     RETURN_IF_NO_MEMORY(array_reserve(&places->windows, 1));
@@ -47,40 +54,53 @@ static banyan_status register_window(direct_places *places, const ordinary *part
         banyan_memory_register(places->world, (void *)parts[0].low, high - parts[0].low, &handle));
     places->windows.data[places->windows.count++] = handle;
     for (size_t i = 0; i < count; i++) {
-        direct_place *place = &places->sends[parts[i].op];
+        direct_place *place = &ops[parts[i].op];
         place->handle = handle;
         place->offset = (int64_t)((uintptr_t)place->view.data - handle.address);
     }
     return BANYAN_OK;
 }
 
-static banyan_status register_windows(direct_places *places, ordinary *parts, size_t count)
+/* A network card needs memory in all pages of a registration, so memory that is put to is merged
+ * only across parts of pages. */
+static bool window_reaches(uintptr_t high, uintptr_t low, bool is_put_to)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    return is_put_to ? low / page <= (high - 1) / page + 1 : low <= high + WINDOW_GAP_BYTES;
+}
+
+static banyan_status register_windows(direct_places *places, direct_place *ops, ordinary *parts,
+                                      size_t count, bool are_put_to)
 {
     sort_elements(parts, count, sizeof *parts, compare_ordinary);
     for (size_t first = 0, behind; first < count; first = behind) {
         uintptr_t high = parts[first].high;
-        for (behind = first + 1; behind < count && parts[behind].low <= high + WINDOW_GAP_BYTES;
-             behind++)
+        for (behind = first + 1;
+             behind < count && window_reaches(high, parts[behind].low, are_put_to); behind++)
             high = parts[behind].high > high ? parts[behind].high : high;
-        RETURN_IF_FAILED(register_window(places, parts + first, behind - first, high));
+        RETURN_IF_FAILED(register_window(places, ops, parts + first, behind - first, high));
     }
     return BANYAN_OK;
 }
 
-static banyan_status find_sends(direct_places *places, const banyan_copy_batch *batch, int rank)
+/* Find one side of the operations with other ranks: `ops` are their places. */
+static banyan_status direct_places_find_side(direct_places *places, banyan_transport *transport,
+                                             const banyan_copy_op *list, size_t op_count,
+                                             bool are_sends, direct_place *ops)
 {
-    ordinary *parts = malloc((batch->send_count + 1) * sizeof *parts);
-    if (!parts)
-        return error_no_memory(batch->send_count * sizeof *parts, "the places of a batch");
+    int rank = banyan_world_rank(places->world);
+    ordinary *parts = alloc_zeroed(op_count, sizeof *parts, "the places of a batch");
+    RETURN_IF_NO_MEMORY(parts);
     size_t count = 0;
     banyan_status status = BANYAN_OK;
-    for (size_t i = 0; i < batch->send_count && status == BANYAN_OK; i++) {
-        direct_place *place = &places->sends[i];
-        if (batch->sends[i].peer == rank)
+    for (size_t i = 0; i < op_count && status == BANYAN_OK; i++) {
+        direct_place *place = &ops[i];
+        if (list[i].peer == rank)
             continue;
-        status = strided_view_anywhere(&batch->sends[i].tensor, &place->view);
+        status = strided_view_anywhere(&list[i].tensor, &place->view);
+        bool is_accessed = are_sends != direct_is_remote(transport, list[i].peer);
         if (status != BANYAN_OK || place->view.elems == 0 ||
-            direct_place_find_symmetric(places->world, place))
+            direct_place_find_symmetric(places->world, place) || !is_accessed)
             continue;
         char *low;
         size_t bytes;
@@ -88,21 +108,9 @@ static banyan_status find_sends(direct_places *places, const banyan_copy_batch *
         parts[count++] = (ordinary){(uintptr_t)low, (uintptr_t)low + bytes, i};
     }
     if (status == BANYAN_OK)
-        status = register_windows(places, parts, count);
+        status = register_windows(places, ops, parts, count, !are_sends);
     free(parts);
     return status;
-}
-
-static banyan_status find_recvs(direct_places *places, const banyan_copy_batch *batch, int rank)
-{
-    for (size_t i = 0; i < batch->recv_count; i++) {
-        direct_place *place = &places->recvs[i];
-        if (batch->recvs[i].peer == rank)
-            continue;
-        RETURN_IF_FAILED(strided_view_anywhere(&batch->recvs[i].tensor, &place->view));
-        direct_place_find_symmetric(places->world, place);
-    }
-    return BANYAN_OK;
 }
 
 banyan_status direct_places_make(banyan_world *world, const banyan_copy_batch *batch,
@@ -120,15 +128,16 @@ banyan_status direct_places_make(banyan_world *world, const banyan_copy_batch *b
     return BANYAN_OK;
 }
 
-banyan_status direct_places_find(banyan_world *world, const banyan_copy_batch *batch,
-                                 direct_places *places)
+banyan_status direct_places_find(banyan_world *world, banyan_transport *transport,
+                                 const banyan_copy_batch *batch, direct_places *places)
 {
     direct_places found;
-    int rank = banyan_world_rank(world);
     RETURN_IF_FAILED(direct_places_make(world, batch, &found));
-    banyan_status status = find_sends(&found, batch, rank);
+    banyan_status status = direct_places_find_side(&found, transport, batch->sends,
+                                                   batch->send_count, true, found.sends);
     if (status == BANYAN_OK)
-        status = find_recvs(&found, batch, rank);
+        status = direct_places_find_side(&found, transport, batch->recvs, batch->recv_count, false,
+                                         found.recvs);
     if (status == BANYAN_OK)
         *places = found;
     else
@@ -136,11 +145,16 @@ banyan_status direct_places_find(banyan_world *world, const banyan_copy_batch *b
     return status;
 }
 
-void direct_places_free(direct_places *places)
+void direct_places_withdraw(direct_places *places)
 {
     for (size_t i = 0; i < places->windows.count; i++)
         banyan_memory_unregister(places->world, &places->windows.data[i]);
     array_free(&places->windows);
+}
+
+void direct_places_free(direct_places *places)
+{
+    direct_places_withdraw(places);
     banyan_memory_free(places->landing);
     direct_moves_free(&places->landed);
     free(places->sends);

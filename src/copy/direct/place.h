@@ -24,16 +24,22 @@ typedef struct direct_places {
     direct_moves landed;
 } direct_places;
 
+/* True if this rank reaches the peer by puts, but does not map its memory. */
+bool direct_is_remote(banyan_transport *transport, int peer);
+
 /* Allocate the places of a batch, none of them found yet. */
 banyan_status direct_places_make(banyan_world *world, const banyan_copy_batch *batch,
                                  direct_places *places);
 /* False for memory that does not lie entirely in symmetric memory. */
 bool direct_place_find_symmetric(banyan_world *world, direct_place *place);
 
-/* Find all operations with other ranks, and register sources in ordinary memory. Sources near each
- * other share a registration, so that many small tensors are read in few calls. */
-banyan_status direct_places_find(banyan_world *world, const banyan_copy_batch *batch,
-                                 direct_places *places);
+/* Find all operations with other ranks, and register ordinary memory that a peer accesses: sources
+ * that a peer reads, which maps memory of this rank, and destinations into which another one puts.
+ * Places near each other share a registration, so that peers need few calls and keys. */
+banyan_status direct_places_find(banyan_world *world, banyan_transport *transport,
+                                 const banyan_copy_batch *batch, direct_places *places);
+/* End the registrations. */
+void direct_places_withdraw(direct_places *places);
 /* Find the places on a device, where the sender writes: sources may lie anywhere in its memory, and
  * have no place for a peer. Destinations that are not symmetric are registered; where CUDA lets no
  * peer map them, they get places in a landing. Collective. */

@@ -26,20 +26,20 @@ static banyan_status direct_plan_unreachable(const note_context *context, const 
                          "(BANYAN_COPY=pipeline)",
                          rank, banyan_world_node_of(context->world, rank), op->peer,
                          banyan_world_node_of(context->world, op->peer));
-    return error_set(
-        BANYAN_ERR_UNSUPPORTED,
-        "direct: rank %d (node %d) cannot map the memory of rank %d (node %d); take the pipeline "
-        "(BANYAN_COPY=pipeline), which crosses nodes",
-        rank, banyan_world_node_of(context->world, rank), op->peer,
-        banyan_world_node_of(context->world, op->peer));
+    return error_set(BANYAN_ERR_UNSUPPORTED,
+                     "direct: rank %d (node %d) cannot map the memory of rank %d (node %d), and no "
+                     "transport puts data there: %s",
+                     rank, banyan_world_node_of(context->world, rank), op->peer,
+                     banyan_world_node_of(context->world, op->peer), banyan_last_error());
 }
 
+/* If not, the error is that of the transport. */
 static bool can_reach(const note_context *context, int peer)
 {
     banyan_world *world = context->world;
     if (context->transport)
         return (banyan_transport_capabilities(context->transport, peer) &
-                BANYAN_TRANSPORT_ADDRESS) != 0;
+                (BANYAN_TRANSPORT_ADDRESS | BANYAN_TRANSPORT_USER_MEMORY)) != 0;
     return banyan_world_node_of(world, peer) ==
            banyan_world_node_of(world, banyan_world_rank(world));
 }
@@ -182,6 +182,10 @@ static banyan_status add_match(banyan_world *world, direct_plan *plan, direct_pa
         return BANYAN_OK;
     direct_place far;
     RETURN_IF_FAILED(read_far(match, &far));
+    plan->bytes += partner->is_remote && !is_send ? match->bytes : 0;
+    if (partner->is_remote)
+        return is_send ? remote_flow_add(&partner->remote_out, &far, own, true)
+                       : remote_flow_add(&partner->remote_in, own, &far, false);
     direct_flow *flow = is_send ? &partner->out : &partner->in;
     flow->bytes += match->bytes;
     if (direct_plan_is_on_device(plan))
@@ -207,10 +211,12 @@ static banyan_status add_matches(banyan_world *world, direct_plan *plan, const c
     return BANYAN_OK;
 }
 
-static banyan_status finish_flows(direct_plan *plan)
+static banyan_status finish_flows(banyan_world *world, direct_plan *plan)
 {
     for (size_t i = 0; i < plan->partner_count; i++) {
         direct_partner *partner = &plan->partners[i];
+        RETURN_IF_FAILED(remote_flow_finish(&partner->remote_in, world, false));
+        RETURN_IF_FAILED(remote_flow_finish(&partner->remote_out, world, true));
         RETURN_IF_FAILED(direct_moves_finish(&partner->in.shared));
         RETURN_IF_FAILED(direct_moves_finish(&partner->in.own));
         RETURN_IF_FAILED(direct_moves_finish(&partner->out.shared));
@@ -234,17 +240,54 @@ static banyan_status direct_plan_add_local(direct_plan *plan, const banyan_copy_
 }
 
 /* Local to each rank. */
-static banyan_status direct_plan_flows(banyan_world *world, direct_plan *plan,
-                                       const banyan_copy_batch *batch, const copy_matches *matches)
+static banyan_status direct_plan_flows(banyan_world *world, banyan_transport *transport,
+                                       direct_plan *plan, const banyan_copy_batch *batch,
+                                       const copy_matches *matches)
 {
     RETURN_IF_FAILED(list_partners(plan, banyan_world_rank(world), matches));
+    for (size_t i = 0; transport && i < plan->partner_count; i++)
+        plan->partners[i].is_remote = direct_is_remote(transport, plan->partners[i].peer);
     RETURN_IF_FAILED(add_matches(world, plan, matches->sends, matches->send_count, true));
     RETURN_IF_FAILED(add_matches(world, plan, matches->recvs, matches->recv_count, false));
     RETURN_IF_FAILED(direct_plan_add_local(plan, batch));
     if (direct_plan_is_on_device(plan))
         return BANYAN_OK;
     direct_pages_prefault(&plan->pages);
-    return finish_flows(plan);
+    return finish_flows(world, plan);
+}
+
+static banyan_status land_flows(direct_plan *plan, const control_message *messages, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        for (size_t k = 0; k < plan->partner_count; k++)
+            if (plan->partners[k].peer == messages[i].rank)
+                RETURN_IF_FAILED(remote_flow_land(&plan->partners[k].remote_out, messages[i].rank,
+                                                  messages[i].data, messages[i].bytes));
+    return BANYAN_OK;
+}
+
+/* Receivers send their senders the handles of their slots. Collective. */
+static banyan_status exchange_slots(banyan_world *world, direct_plan *plan, banyan_status mine)
+{
+    control_message *messages = calloc(plan->partner_count + 1, sizeof *messages), *received;
+    size_t count = 0, received_count;
+    if (!messages)
+        return control_fail(world, error_no_memory((plan->partner_count + 1) * sizeof *messages,
+                                                   "messages about slots"));
+    for (size_t i = 0; mine == BANYAN_OK && i < plan->partner_count; i++) {
+        remote_flow *flow = &plan->partners[i].remote_in;
+        if (flow->is_registered)
+            messages[count++] =
+                (control_message){plan->partners[i].peer, &flow->landing, sizeof flow->landing};
+    }
+    banyan_status status = control_exchange(world, messages, count, "the slots of a direct copy",
+                                            &received, &received_count);
+    free(messages);
+    RETURN_IF_FAILED(status);
+    if (mine == BANYAN_OK)
+        mine = land_flows(plan, received, received_count);
+    control_messages_free(received, received_count);
+    return mine;
 }
 
 static banyan_status want_destinations(direct_plan *plan, const copy_matches *matches)
@@ -280,15 +323,17 @@ static banyan_status plan_fill(banyan_world *world, banyan_transport *transport,
     note_context context = {world, transport, batch, &plan->places, BANYAN_OK};
     context.status = direct_plan_is_on_device(plan)
                          ? direct_places_find_on_device(world, plan->device, batch, &plan->places)
-                         : direct_places_find(world, batch, &plan->places);
+                         : direct_places_find(world, transport, batch, &plan->places);
     copy_matches matches;
     RETURN_IF_FAILED(copy_match_batch(world, "direct", batch, write_note, &context, &matches));
     banyan_status status = context.status;
     if (direct_plan_is_on_device(plan))
         status = attach_destinations(world, plan, &matches);
     if (status == BANYAN_OK)
-        status = direct_plan_flows(world, plan, batch, &matches);
+        status = direct_plan_flows(world, transport, plan, batch, &matches);
     copy_matches_free(&matches);
+    if (plan->has_remote)
+        status = exchange_slots(world, plan, status);
     array_free(&plan->wanted);
     return status;
 }
@@ -306,6 +351,8 @@ static void plan_clear(direct_plan *plan)
     for (size_t i = 0; i < plan->partner_count; i++) {
         direct_flow_free(&plan->partners[i].in);
         direct_flow_free(&plan->partners[i].out);
+        remote_flow_free(&plan->partners[i].remote_in, plan->places.world);
+        remote_flow_free(&plan->partners[i].remote_out, plan->places.world);
     }
     free(plan->partners);
     direct_moves_free(&plan->local);
@@ -315,10 +362,10 @@ static void plan_clear(direct_plan *plan)
 }
 
 static banyan_status direct_plan_build(banyan_world *world, banyan_transport *transport,
-                                       DLDevice device, const banyan_copy_batch *batch,
-                                       direct_plan **plan)
+                                       bool has_remote, DLDevice device,
+                                       const banyan_copy_batch *batch, direct_plan **plan)
 {
-    direct_plan made = {.device = device}, *kept = NULL;
+    direct_plan made = {.device = device, .has_remote = has_remote}, *kept = NULL;
     banyan_status status = plan_fill(world, transport, batch, &made);
     if (status == BANYAN_OK && !(kept = malloc(sizeof *kept)))
         status = error_no_memory(sizeof *kept, "a schedule");
@@ -341,16 +388,23 @@ int direct_local_rank(const banyan_world *world, int rank)
     return local;
 }
 
-banyan_status direct_plan_create(banyan_world *world, banyan_transport *transport,
+banyan_status direct_plan_create(banyan_world *world, banyan_transport *transport, bool has_remote,
                                  const banyan_copy_batch *batch, direct_plan **plan)
 {
-    return direct_plan_build(world, transport, BANYAN_HOST, batch, plan);
+    return direct_plan_build(world, transport, has_remote, BANYAN_HOST, batch, plan);
 }
 
 banyan_status direct_plan_create_on_device(banyan_world *world, DLDevice device,
                                            const banyan_copy_batch *batch, direct_plan **plan)
 {
-    return direct_plan_build(world, NULL, device, batch, plan);
+    return direct_plan_build(world, NULL, false, device, batch, plan);
+}
+
+void direct_plan_withdraw(direct_plan *plan)
+{
+    direct_places_withdraw(&plan->places);
+    for (size_t i = 0; i < plan->partner_count; i++)
+        remote_flow_withdraw(&plan->partners[i].remote_in, plan->places.world);
 }
 
 void direct_plan_destroy(direct_plan *plan)

@@ -4,6 +4,7 @@
 
 #include "copy/direct/moves.h"
 #include "copy/direct/place.h"
+#include "copy/direct/remote.h"
 #include "copy/match/match.h"
 #include "copy/service/backends.h"
 #include "copy/strided/loops.h"
@@ -81,7 +82,9 @@ typedef struct direct_flow {
 
 typedef struct direct_partner {
     int peer;
+    bool is_remote; /* its memory is not mapped here: only the remote flows are used */
     direct_flow in, out;
+    remote_flow remote_in, remote_out;
 } direct_partner;
 
 typedef struct direct_plan {
@@ -91,6 +94,7 @@ typedef struct direct_plan {
     direct_moves local;
     direct_pages pages; /* used while the plan is made */
     uint64_t bytes;     /* that this rank may have to move itself */
+    bool has_remote;    /* some rank of the world has peers whose memory it does not map */
     DLDevice device;
     memory_attachments *attached; /* registered destinations at peers' devices */
     ARRAY(memory_wanted)
@@ -101,11 +105,14 @@ typedef struct direct_plan {
 /* Return the local rank of a rank on this node. */
 int direct_local_rank(const banyan_world *world, int rank);
 
-/* Collective; fails on all ranks or on none. */
-banyan_status direct_plan_create(banyan_world *world, banyan_transport *transport,
+/* Collective; fails on all ranks or on none. `has_remote` is that of the plan, equal on all ranks.
+ */
+banyan_status direct_plan_create(banyan_world *world, banyan_transport *transport, bool has_remote,
                                  const banyan_copy_batch *batch, direct_plan **plan);
 banyan_status direct_plan_create_on_device(banyan_world *world, DLDevice device,
                                            const banyan_copy_batch *batch, direct_plan **plan);
+/* End the registrations of this rank's memory: the plan cannot run again. */
+void direct_plan_withdraw(direct_plan *plan);
 void direct_plan_destroy(direct_plan *plan);
 
 #endif

@@ -157,8 +157,9 @@ static banyan_status count_unreachable(banyan_world *world, const banyan_copy_op
     return BANYAN_OK;
 }
 
-/* Between nodes, the pipeline over UCX carries tensors in host memory, or MPI where UCX is missing,
- * and the pipeline over NVSHMEM tensors in GPU memory. */
+/* Between nodes, direct over UCX carries tensors in host memory, or MPI where UCX is missing, and
+ * the pipeline over NVSHMEM tensors in GPU memory. Direct is faster than the pipeline for all
+ * shapes (docs/internals/transports.md). */
 static banyan_status open_across_nodes(banyan_world *world, const banyan_copy_options *options,
                                        banyan_copy_service **service)
 {
@@ -173,7 +174,7 @@ static banyan_status open_across_nodes(banyan_world *world, const banyan_copy_op
         RETURN_IF_FAILED(control_max(world, unreachable, &unreachable));
     }
     if (on_host && unreachable == 0)
-        return banyan_copy_service_open(world, "pipeline", options, service);
+        return banyan_copy_service_open(world, "direct", options, service);
     if (on_host) {
         banyan_status found = banyan_copy_backend_find("mpi", &table);
         status = open_backend(world, found, table, "mpi", options, service);
@@ -186,7 +187,7 @@ static banyan_status open_across_nodes(banyan_world *world, const banyan_copy_op
                      "no copy backend carries tensors between the %d nodes of this world (%s): "
                      "%s where it is there (%s); if no tensor leaves its node, name %s",
                      banyan_world_node_count(world), control_nodes_text(world, nodes),
-                     on_host ? "pipeline with module ucx does, or mpi"
+                     on_host ? "direct with module ucx does, or mpi"
                              : "pipeline, over NVSHMEM, does",
                      banyan_last_error(), on_host ? "direct or pipeline" : "direct");
 }

@@ -518,6 +518,8 @@ static void a_backend_that_this_build_lacks_is_not_in_the_list(void **state)
 {
     (void)state;
     const banyan_copy_backend *backend;
+    const char *before = getenv("BANYAN_MODULE_PATH");
+    char *kept = before ? strdup(before) : NULL;
     setenv("BANYAN_MODULE_PATH", "/nonexistent", 1);
     CHECK_FAILS(banyan_copy_backend_find("teleport", &backend), BANYAN_ERR_NOT_FOUND,
                 "this build has direct, pipeline; for mpi, build with MPI");
@@ -528,6 +530,9 @@ static void a_backend_that_this_build_lacks_is_not_in_the_list(void **state)
         CHECK_FAILS(banyan_copy_backend_find("teleport", &backend), BANYAN_ERR_NOT_FOUND,
                     "this build has direct, pipeline, mpi");
     unsetenv("BANYAN_MODULE_PATH");
+    if (kept)
+        setenv("BANYAN_MODULE_PATH", kept, 1);
+    free(kept);
 }
 
 static void open_in_every_way(banyan_world *world, void *context)

@@ -182,11 +182,19 @@ static void each_case_holds_over_direct(void **state)
     each_case_over("direct");
 }
 
+static void each_case_holds_over_the_pipeline_between_machines(void **state)
+{
+    (void)state;
+    if (getenv("BANYAN_TEST_NETWORK"))
+        each_case_over("pipeline");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_case_holds_over_a_service_of_four_functions),
         cmocka_unit_test(each_case_holds_over_direct),
+        cmocka_unit_test(each_case_holds_over_the_pipeline_between_machines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
