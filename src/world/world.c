@@ -107,7 +107,7 @@ static banyan_status prepare_to_serve(const struct identity *identity,
     *tcp_fd = -1;
     if (!place->local) {
         RETURN_IF_FAILED(address_listen_tcp(false, identity->port, tcp_fd, &port));
-        address_random_name(place->name);
+        tree_name(place, 0, place->name);
         place->local = true;
     }
     return BANYAN_OK;
@@ -125,9 +125,12 @@ static banyan_status world_check_descriptors(const struct identity *identity, st
 static banyan_status world_find_place(const struct identity *identity, const char *node,
                                       struct rendezvous_place *place)
 {
-    if (identity->has_unique_id)
-        return rendezvous_place_of_id(&identity->unique_id, node, place);
-    return rendezvous_place_of_job(identity, place);
+    RETURN_IF_FAILED(identity->has_unique_id
+                         ? rendezvous_place_of_id(&identity->unique_id, node, place)
+                         : rendezvous_place_of_job(identity, place));
+    place->all_here = identity->local_size == identity->world_size;
+    tree_base(place, node);
+    return BANYAN_OK;
 }
 
 /* State that exists only while a world is opened. */
@@ -143,7 +146,10 @@ static banyan_status world_join_ranks(const struct identity *identity, const str
                                       uint64_t timeout_ns, struct member_table *table,
                                       struct joining *joining)
 {
-    struct join_request request = {identity->rank, identity->world_size, timeout_ns, *self};
+    struct join_request request = {.rank = identity->rank,
+                                   .world_size = identity->world_size,
+                                   .timeout_ns = timeout_ns,
+                                   .self = *self};
     if (identity->rank == 0 && rank_0_hosts(identity)) {
         int tcp_fd;
         RETURN_IF_FAILED(prepare_to_serve(identity, &joining->place, &tcp_fd));
@@ -199,9 +205,9 @@ static bool inform_others(const banyan_world_options *options, const struct iden
         return informed;
     }
     if (identity->world_size == 1 || gave_up || joining->joiner.refused ||
-        why->status == BANYAN_ERR_PEER_LOST)
+        (why->status == BANYAN_ERR_PEER_LOST && !joining->joiner.lost_relay))
         return false;
-    return world_report(options, identity, why);
+    return joiner_is_turned_away(&joining->joiner) || world_report(options, identity, why);
 }
 
 /* Without a secret, only ranks of one node may be in a world. */
@@ -337,6 +343,11 @@ static banyan_status start_world(banyan_world *world)
     banyan_status status = world_wait_connected(world);
     if (status == BANYAN_OK)
         status = world_barrier(world, "opening the world");
+    char what[64];
+    snprintf(what, sizeof what, "rank %d of %d opened", world->rank, world->size);
+    pthread_mutex_lock(&world->endpoint->reactor.lock);
+    reactor_log_traffic(&world->endpoint->reactor, what);
+    pthread_mutex_unlock(&world->endpoint->reactor.lock);
     return status;
 }
 
@@ -382,6 +393,8 @@ static banyan_status open_world(const banyan_world_options *options,
     world->size = world->listening_size = identity->world_size;
     error_kept kept = error_keep(join_and_prepare(options, identity, world, &joining));
     bool informed = kept.status != BANYAN_OK && inform_others(options, identity, &joining, &kept);
+    if (kept.status != BANYAN_OK)
+        joiner_turn_away(&joining.joiner, &kept);
     joiner_close(&joining.joiner);
     if (!informed && may_start(&joining, kept.status)) {
         kept = error_keep(start_world(world));

@@ -74,6 +74,10 @@ void join_write(bytes_writer *writer, const struct join_request *request)
     bytes_write_u32(writer, (uint32_t)request->rank);
     bytes_write_u32(writer, (uint32_t)request->world_size);
     bytes_write_u64(writer, request->timeout_ns);
+    bytes_write_u32(writer, request->relays);
+    bytes_write_u32(writer, (uint32_t)request->relay_port);
+    bytes_write_u32(writer, (uint32_t)request->lost);
+    bytes_write_u64(writer, request->failure);
     member_write(writer, &request->self);
 }
 
@@ -82,6 +86,10 @@ static void read_request(bytes_reader *reader, struct join_request *request)
     request->rank = read_count(reader);
     request->world_size = read_count(reader);
     request->timeout_ns = bytes_read_u64(reader);
+    request->relays = bytes_read_u32(reader) != 0;
+    request->relay_port = read_port(reader);
+    request->lost = read_count(reader);
+    request->failure = bytes_read_u64(reader);
     member_read(reader, &request->self);
 }
 
@@ -114,6 +122,14 @@ void table_write(bytes_writer *writer, int world_size)
     randombytes_buf(token, sizeof token);
     bytes_write(writer, token, sizeof token);
     bytes_write_u32(writer, (uint32_t)world_size);
+}
+
+void table_write_again(bytes_writer *writer, const struct member_table *table, int world_size)
+{
+    bytes_write(writer, table->token, sizeof table->token);
+    bytes_write_u32(writer, (uint32_t)world_size);
+    for (int rank = 0; rank < world_size; rank++)
+        member_write(writer, &table->members[rank]);
 }
 
 banyan_status table_read(const void *data, size_t bytes, int world_size, struct member_table *table)

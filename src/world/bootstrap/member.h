@@ -36,6 +36,10 @@ struct join_request {
     int rank, world_size;
     uint64_t timeout_ns;
     struct member self;
+    bool relays;      /* it accepts ranks that join through it, at its name in the tree */
+    int relay_port;   /* and at this TCP port; 0: not over TCP */
+    int lost;         /* 1 + the rank through which it joined before, and which ended; 0: none */
+    uint64_t failure; /* the last one of which this rank was informed; 0: none */
 };
 
 void join_write(bytes_writer *writer, const struct join_request *request);
@@ -49,6 +53,8 @@ bool failure_read(const void *data, size_t bytes, struct join_request *request, 
 
 /* Write the table's head and choose the token; world_size calls of member_write follow. */
 void table_write(bytes_writer *writer, int world_size);
+/* Write a table that was read. */
+void table_write_again(bytes_writer *writer, const struct member_table *table, int world_size);
 void member_write(bytes_writer *writer, const struct member *member);
 banyan_status table_read(const void *data, size_t bytes, int world_size,
                          struct member_table *table);

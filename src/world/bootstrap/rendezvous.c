@@ -12,14 +12,13 @@
 #include "core/log.h"
 #include "core/threads/thread.h"
 #include "world/bootstrap/member.h"
+#include "world/bootstrap/tree.h"
 #include "world/net/descriptors.h"
 #include "world/net/reactor.h"
 
 /* Longest time for sent tables and messages to arrive. */
 #define FAREWELL_NS (10 * NS_PER_S)
 #define LOOK_NS (100 * NS_PER_MS)
-/* Most copies of the table in flight at once: each copy grows with the job. */
-#define HANDED_AT_ONCE 64
 /* Time for a rank to report a failure on a second connection, after the first one ended. */
 #define REPORT_NS (200 * NS_PER_MS)
 /* Time for which late ranks are still informed that the world does not open. */
@@ -30,11 +29,12 @@
 
 /* A rank's state at the rendezvous. */
 struct rank_entry {
-    struct link *link; /* NULL: not connected */
+    struct link *link; /* by which it joined, its own or that of a rank before it; NULL: none */
     struct join_request request;
     uint64_t gives_up_ns;
     bool gave_up, died; /* the last process of this rank */
     bool came;          /* a process was here, or none will be */
+    int cut_off;        /* 1 + the rank whose end cut its way off; 0: none */
     bool ready;         /* has the table, and accepts connections */
 };
 
@@ -50,8 +50,9 @@ struct rendezvous {
     atomic_bool stop;
     bool detached;
     enum phase phase;
-    unsigned char key[WIRE_KEY_BYTES];
+    struct rendezvous_place place;
     int world_size, joined, sized_by;
+    struct tree_children children;
     error_kept lacks;          /* missing descriptors for all ranks */
     const error_kept *refuses; /* refuses every rank; NULL: only invalid requests */
     uint64_t refuses_until_ns;
@@ -59,12 +60,11 @@ struct rendezvous {
     struct rank_entry *entries;
     /* when the first rank joined, and when the next status line is due */
     uint64_t came_ns, news_ns;
-    error_kept failure;     /* of a rank: sent to ranks that join later */
+    error_kept failure; /* of a rank: sent to ranks that join later */
+    uint64_t failure_number;
     bool turned_away;       /* the others have been informed of it */
     error_kept own_failure; /* of the hosting rank; set before `stop` */
     /* Set once all ranks have joined. */
-    bytes_writer table;
-    int handed; /* ranks that were sent the table */
     int ready;
     int lost; /* a rank whose connection ended; -1: none */
     uint64_t lost_ns, ends_ns;
@@ -83,6 +83,13 @@ static void nothing_to_say(void *owner, struct link *link)
     (void)link;
 }
 
+/* True if a rank has joined on a link of its own. */
+static bool is_seated(const struct rendezvous *rendezvous, const struct link *link)
+{
+    return rendezvous->entries && link->rank >= 0 && link->rank < rendezvous->world_size &&
+           rendezvous->entries[link->rank].link == link;
+}
+
 /* Count the connections of ranks, as far as they are known. */
 static int count_connections(const struct rendezvous *rendezvous)
 {
@@ -94,9 +101,10 @@ static int count_connections(const struct rendezvous *rendezvous)
 
 static banyan_status fix_world_size(struct rendezvous *rendezvous, int rank, int world_size)
 {
+    int most = world_size < RELAY_CHILDREN ? world_size : RELAY_CHILDREN;
     if (rendezvous->lacks.status == BANYAN_OK)
-        rendezvous->lacks = error_keep(
-            descriptors_check_hosting(world_size, world_size - count_connections(rendezvous)));
+        rendezvous->lacks =
+            error_keep(descriptors_check_hosting(world_size, most - count_connections(rendezvous)));
     RETURN_IF_FAILED(error_again(&rendezvous->lacks));
     rendezvous->entries = calloc((size_t)world_size, sizeof *rendezvous->entries);
     if (!rendezvous->entries)
@@ -122,6 +130,12 @@ static banyan_status check_size(struct rendezvous *rendezvous, const struct join
     return BANYAN_OK;
 }
 
+/* True if one process joins again, on another way. */
+static bool is_same_process(const struct member *a, const struct member *b)
+{
+    return a->pid == b->pid && strcmp(a->name, b->name) == 0;
+}
+
 static banyan_status check_request(struct rendezvous *rendezvous,
                                    const struct join_request *request)
 {
@@ -132,7 +146,7 @@ static banyan_status check_request(struct rendezvous *rendezvous,
         return error_set(BANYAN_ERR_MISMATCH,
                          "rank %d comes again, and the world of %d ranks is open already", rank,
                          world_size);
-    if (entry->link)
+    if (entry->link && !is_same_process(&entry->request.self, &request->self))
         return error_set(BANYAN_ERR_MISMATCH,
                          "two processes say that they are rank %d of %d: pid %d on node %s came "
                          "first, then pid %d on node %s",
@@ -141,18 +155,23 @@ static banyan_status check_request(struct rendezvous *rendezvous,
     return BANYAN_OK;
 }
 
-/* Send a rank the reason, and disconnect it. A rank that cannot be reached connects again and gets
- * the reason then. */
-static void rendezvous_dismiss(struct rendezvous *rendezvous, struct rank_entry *entry,
+/* Disconnect a rank, and those behind it, with the reason. A rank that cannot be reached connects
+ * again and gets the reason then. */
+static void rendezvous_dismiss(struct rendezvous *rendezvous, struct link *link,
                                const error_kept *why)
 {
-    struct link *link = entry->link;
     pthread_mutex_lock(&rendezvous->reactor.lock);
-    bool informed = link_refuse(link, why->status, why->message) == BANYAN_OK;
+    uint64_t number = why == &rendezvous->failure ? rendezvous->failure_number : 0;
+    bool informed = link_refuse_all(link, number, why->status, why->message) == BANYAN_OK;
     if (!informed)
         shutdown(link->fd, SHUT_RDWR);
     pthread_mutex_unlock(&rendezvous->reactor.lock);
-    *entry = (struct rank_entry){.request = entry->request, .came = informed};
+    for (int rank = 0; rank < rendezvous->world_size; rank++) {
+        struct rank_entry *entry = &rendezvous->entries[rank];
+        if (entry->link == link)
+            *entry = (struct rank_entry){.request = entry->request, .came = informed};
+    }
+    tree_remove_child(&rendezvous->children, link);
     reactor_drop(&rendezvous->reactor, link, why->status);
 }
 
@@ -160,33 +179,27 @@ static void rendezvous_dismiss(struct rendezvous *rendezvous, struct rank_entry 
 static void call_off(struct rendezvous *rendezvous, const error_kept *why)
 {
     log_info("the rendezvous: the world is not opened: %s", why->message);
-    for (int rank = 0; rank < rendezvous->world_size; rank++) {
-        if (rendezvous->entries[rank].link)
-            rendezvous_dismiss(rendezvous, &rendezvous->entries[rank], why);
-    }
-    bytes_writer_free(&rendezvous->table);
-    rendezvous->table = (bytes_writer){0};
+    while (rendezvous->children.count > 0)
+        rendezvous_dismiss(rendezvous, rendezvous->children.data[0].link, why);
     rendezvous->phase = GATHERING;
-    rendezvous->joined = rendezvous->handed = rendezvous->ready = 0;
+    rendezvous->joined = rendezvous->ready = 0;
     rendezvous->lost = -1;
 }
 
-/* Return the failure of a rank that cannot open the world, with the rank's name, for the others. */
-static error_kept name_failure(int rank, const error_kept *why)
+/* Keep a failure for ranks that join later. */
+static void keep_failure(struct rendezvous *rendezvous, const error_kept *why)
 {
-    char name[32];
-    int length = snprintf(name, sizeof name, "rank %d", rank);
-    bool is_named = strncmp(why->message, name, (size_t)length) == 0;
-    error_kept named = {.status = why->status};
-    snprintf(named.message, sizeof named.message, "%s%s%.1900s", is_named ? "" : name,
-             is_named ? "" : ": ", why->message);
-    return named;
+    rendezvous->failure = *why;
+    do
+        randombytes_buf(&rendezvous->failure_number, sizeof rendezvous->failure_number);
+    while (rendezvous->failure_number == 0);
 }
 
 /* Give up because a rank cannot open the world; ranks that join later are informed, too. */
 static void call_off_for(struct rendezvous *rendezvous, int rank, const error_kept *why)
 {
-    rendezvous->failure = name_failure(rank, why);
+    error_kept named = tree_name_failure(rank, why);
+    keep_failure(rendezvous, &named);
     rendezvous->entries[rank].came = true;
     call_off(rendezvous, &rendezvous->failure);
 }
@@ -195,47 +208,58 @@ static void call_off_for(struct rendezvous *rendezvous, int rank, const error_ke
 static void call_off_here(struct rendezvous *rendezvous, banyan_status status)
 {
     error_kept why = error_keep(status);
-    rendezvous->failure = rendezvous->detached ? why : name_failure(0, &why);
-    why = rendezvous->failure;
-    call_off(rendezvous, &why);
+    if (!rendezvous->detached)
+        why = tree_name_failure(0, &why);
+    keep_failure(rendezvous, &why);
+    call_off(rendezvous, &rendezvous->failure);
 }
 
-/* Give up because a rank is lost while others may have the table. */
+/* Give up because a rank is lost while others may have the table. Ranks that joined through it are
+ * informed when they connect again. */
 static void call_off_for_loss(struct rendezvous *rendezvous)
 {
-    const struct member *lost = &rendezvous->entries[rendezvous->lost].request.self;
+    struct rank_entry *entry = &rendezvous->entries[rendezvous->lost];
+    const struct member *lost = &entry->request.self;
     error_kept why = error_keep(error_set(BANYAN_ERR_PEER_LOST,
                                           "rank %d (pid %d on node %s) died while the world was "
                                           "opened",
                                           rendezvous->lost, lost->pid, lost->host));
-    call_off(rendezvous, &why);
+    entry->came = true;
+    keep_failure(rendezvous, &why);
+    call_off(rendezvous, &rendezvous->failure);
 }
 
-/* Write the table, once all ranks have joined. */
-static void rendezvous_write_table(struct rendezvous *rendezvous)
+/* Send a frame to every rank that has a connection, for it and for those behind it. */
+static banyan_status send_down(struct rendezvous *rendezvous, const struct wire_frame *frame,
+                               const void *data)
 {
-    table_write(&rendezvous->table, rendezvous->world_size);
-    for (int rank = 0; rank < rendezvous->world_size; rank++)
-        member_write(&rendezvous->table, &rendezvous->entries[rank].request.self);
-    rendezvous->phase = PREPARING;
-}
-
-static void hand_out_table(struct rendezvous *rendezvous)
-{
-    const bytes_writer *table = &rendezvous->table;
-    struct wire_frame frame = {.kind = WIRE_TABLE, .bytes = table->count};
-    banyan_status status =
-        table->failed ? error_no_memory(table->count, "the table of ranks to hand out") : BANYAN_OK;
+    banyan_status status = BANYAN_OK;
     pthread_mutex_lock(&rendezvous->reactor.lock);
-    while (status == BANYAN_OK && rendezvous->handed < rendezvous->world_size &&
-           rendezvous->handed - rendezvous->ready < HANDED_AT_ONCE) {
-        struct link *link = rendezvous->entries[rendezvous->handed++].link;
-        if (link) {
-            status = link_send(link, &frame, table->data, -1);
-            reactor_update(&rendezvous->reactor, link);
-        }
+    for (size_t i = 0; i < rendezvous->children.count; i++) {
+        struct link *link = rendezvous->children.data[i].link;
+        banyan_status sent = link_send(link, frame, data, -1);
+        if (sent != BANYAN_OK && frame->kind == WIRE_GO)
+            shutdown(link->fd, SHUT_RDWR);
+        status = status == BANYAN_OK ? sent : status;
+        reactor_update(&rendezvous->reactor, link);
     }
     pthread_mutex_unlock(&rendezvous->reactor.lock);
+    return status;
+}
+
+/* Send all ranks the table, once all have joined. */
+static void hand_out_table(struct rendezvous *rendezvous)
+{
+    bytes_writer table = {0};
+    table_write(&table, rendezvous->world_size);
+    for (int rank = 0; rank < rendezvous->world_size; rank++)
+        member_write(&table, &rendezvous->entries[rank].request.self);
+    struct wire_frame frame = {.kind = WIRE_TABLE, .bytes = table.count};
+    rendezvous->phase = PREPARING;
+    banyan_status status = table.failed
+                               ? error_no_memory(table.count, "the table of ranks to hand out")
+                               : send_down(rendezvous, &frame, table.data);
+    bytes_writer_free(&table);
     if (status != BANYAN_OK)
         call_off_here(rendezvous, status);
 }
@@ -248,104 +272,217 @@ static void let_go(struct rendezvous *rendezvous)
     reactor_stop_listening(&rendezvous->reactor);
     rendezvous->phase = ALL_READY;
     rendezvous->ends_ns = deadline_after(FAREWELL_NS);
+    (void)send_down(rendezvous, &frame, NULL);
+}
+
+/* Send a log line to a waiting rank. */
+static void send_news_to(struct rendezvous *rendezvous, int rank, const char *text)
+{
+    struct link *link = rendezvous->entries[rank].link;
+    struct wire_frame frame = {.kind = WIRE_NEWS, .tag = (uint64_t)rank, .bytes = strlen(text)};
     pthread_mutex_lock(&rendezvous->reactor.lock);
-    for (int rank = 0; rank < rendezvous->world_size; rank++) {
-        struct link *link = rendezvous->entries[rank].link;
-        if (link) {
-            if (link_send(link, &frame, NULL, -1) != BANYAN_OK)
-                shutdown(link->fd, SHUT_RDWR);
-            reactor_update(&rendezvous->reactor, link);
-        }
-    }
+    link_send(link, &frame, text, -1);
+    reactor_update(&rendezvous->reactor, link);
     pthread_mutex_unlock(&rendezvous->reactor.lock);
 }
 
-/* Send a log line to the lowest `most` waiting ranks. */
-static void rendezvous_send_news(struct rendezvous *rendezvous, const char *text, int most)
+/* Send a log line to all waiting ranks. */
+static void rendezvous_send_news(struct rendezvous *rendezvous, const char *text)
 {
-    struct wire_frame frame = {.kind = WIRE_NEWS, .bytes = strlen(text)};
+    struct wire_frame frame = {.kind = WIRE_NEWS, .tag = WIRE_ALL, .bytes = strlen(text)};
     log_info("the rendezvous: %s", text);
-    pthread_mutex_lock(&rendezvous->reactor.lock);
-    for (int rank = 0; rank < rendezvous->world_size && most > 0; rank++) {
-        struct link *link = rendezvous->entries[rank].link;
-        if (!link || link->closed)
+    (void)send_down(rendezvous, &frame, text);
+}
+
+static void write_death(const struct rendezvous *rendezvous, int rank, char text[NEWS_BYTES])
+{
+    const struct member *self = &rendezvous->entries[rank].request.self;
+    snprintf(text, NEWS_BYTES,
+             "rank %d (pid %d on node %s) died before all %d ranks had joined; until the deadline "
+             "another process may take its place",
+             rank, self->pid, self->host, rendezvous->world_size);
+}
+
+/* A rank has come again: it may have missed the news of deaths. */
+static void send_deaths(struct rendezvous *rendezvous, int to)
+{
+    char text[NEWS_BYTES];
+    for (int rank = 0; rank < rendezvous->world_size; rank++) {
+        if (!rendezvous->entries[rank].died)
             continue;
-        link_send(link, &frame, text, -1);
-        reactor_update(&rendezvous->reactor, link);
-        most--;
+        write_death(rendezvous, rank, text);
+        send_news_to(rendezvous, to, text);
     }
+}
+
+/* Send a rank the last error. It came on this link, its own or that of a rank before it. `for_all`:
+ * it concerns the ranks behind it, too. */
+static void send_refusal(struct rendezvous *rendezvous, struct link *link, int rank,
+                         banyan_status status, bool for_all)
+{
+    const char *text = banyan_last_error();
+    struct wire_frame frame = {.kind = WIRE_DISMISS,
+                               .flags = (uint32_t)status,
+                               .tag = (uint64_t)rank,
+                               .bytes = strlen(text)};
+    pthread_mutex_lock(&rendezvous->reactor.lock);
+    if (rank != link->rank)
+        link_send(link, &frame, text, -1);
+    else if (for_all)
+        link_refuse_all(link, rendezvous->failure_number, status, text);
+    else
+        link_refuse(link, status, text);
+    reactor_update(&rendezvous->reactor, link);
     pthread_mutex_unlock(&rendezvous->reactor.lock);
 }
 
-static banyan_status rendezvous_refuse_newcomer(struct rendezvous *rendezvous, struct link *link,
-                                                banyan_status status)
+static void refuse_rank(struct rendezvous *rendezvous, struct link *link, int rank,
+                        banyan_status status)
 {
+    bool for_all = rendezvous->refuses || rendezvous->failure.status != BANYAN_OK;
     if (!rendezvous->refuses)
         log_warn("%s refused %s: %s", rendezvous->reactor.name, link->who, banyan_last_error());
-    pthread_mutex_lock(&rendezvous->reactor.lock);
-    link_refuse(link, status, banyan_last_error());
-    pthread_mutex_unlock(&rendezvous->reactor.lock);
-    return status;
+    send_refusal(rendezvous, link, rank, status, for_all);
 }
 
-/* A rank that was informed of a failure and connects again starts over. */
-static banyan_status check_failure(struct rendezvous *rendezvous, struct rank_entry *entry)
+/* A rank that was informed of a failure and tries again starts over. A process that comes a second
+ * time in one attempt was not informed. */
+static banyan_status check_failure(struct rendezvous *rendezvous, struct rank_entry *entry,
+                                   const struct join_request *request)
 {
-    if (entry->came)
+    bool knows = request->failure != 0 && request->failure == rendezvous->failure_number;
+    if (!is_same_process(&entry->request.self, &request->self) && (entry->came || knows))
         rendezvous->failure.status = BANYAN_OK;
     entry->came = true;
     return error_again(&rendezvous->failure);
 }
 
-static banyan_status take_join(struct rendezvous *rendezvous, struct link *link, const void *data,
-                               size_t bytes)
+/* Send a rank to one of the ranks that have joined here, if there are many of them. */
+static bool send_elsewhere(struct rendezvous *rendezvous, struct link *link)
 {
-    struct join_request request = {0};
-    banyan_status status = BANYAN_OK;
-    if (!join_read(data, bytes, &request) || request.rank != link->rank)
-        status = error_set(BANYAN_ERR_FORMAT, "%s sends a malformed request to join", link->who);
-    if (status == BANYAN_OK && rendezvous->refuses) {
-        rendezvous->refused++;
-        status = error_again(rendezvous->refuses);
-    }
-    if (status == BANYAN_OK)
-        status = check_request(rendezvous, &request);
-    if (status == BANYAN_OK && rendezvous->phase == PREPARING)
-        call_off_for_loss(rendezvous);
-    if (status == BANYAN_OK)
-        status = check_failure(rendezvous, &rendezvous->entries[request.rank]);
-    if (status != BANYAN_OK)
-        return rendezvous_refuse_newcomer(rendezvous, link, status);
-    struct address remote = {.bytes = sizeof remote.socket};
-    if (link->authenticated &&
-        getpeername(link->fd, (struct sockaddr *)&remote.socket, &remote.bytes) == 0)
-        request.self.tcp = address_with_port(&remote, request.self.port);
-    struct rank_entry *entry = &rendezvous->entries[request.rank];
-    char text[NEWS_BYTES];
-    if (entry->died) {
-        snprintf(text, sizeof text, "rank %d (pid %d on node %s) has taken its place", request.rank,
-                 request.self.pid, request.self.host);
-        rendezvous_send_news(rendezvous, text, rendezvous->world_size);
-    }
-    *entry = (struct rank_entry){.link = link,
-                                 .request = request,
-                                 .gives_up_ns = deadline_after(request.timeout_ns),
-                                 .came = true};
-    if (rendezvous->joined++ == 0)
-        rendezvous->news_ns = (rendezvous->came_ns = time_now_ns()) + log_wait_period_ns();
-    log_debug("rank %d of %d (pid %d) joins", request.rank, request.world_size, request.self.pid);
-    return BANYAN_OK;
+    struct address address;
+    if (link->rank == 0 || rendezvous->children.count < RELAY_CHILDREN ||
+        !tree_choose_child(&rendezvous->children, &rendezvous->place, link->authenticated,
+                           &address))
+        return false;
+    pthread_mutex_lock(&rendezvous->reactor.lock);
+    tree_redirect(link, link->rank, &address);
+    reactor_update(&rendezvous->reactor, link);
+    pthread_mutex_unlock(&rendezvous->reactor.lock);
+    return true;
 }
 
-static banyan_status take_ready(struct rendezvous *rendezvous, const struct link *link)
+static banyan_status check_join(struct rendezvous *rendezvous, const struct join_request *request)
 {
-    struct rank_entry *entry =
-        rendezvous->phase == PREPARING ? &rendezvous->entries[link->rank] : NULL;
-    if (!entry || entry->link != link || entry->ready)
-        return error_set(BANYAN_ERR_FORMAT, "%s is ready for a world that is not opened",
-                         link->who);
-    entry->ready = true;
-    rendezvous->ready++;
+    if (rendezvous->refuses) {
+        rendezvous->refused++;
+        return error_again(rendezvous->refuses);
+    }
+    RETURN_IF_FAILED(check_request(rendezvous, request));
+    struct rank_entry *entry = &rendezvous->entries[request->rank];
+    if (rendezvous->phase == PREPARING) {
+        /* Its way to here has ended, or it takes a place too late. */
+        bool returns = is_same_process(&entry->request.self, &request->self);
+        if (rendezvous->lost < 0 && request->lost <= rendezvous->world_size)
+            rendezvous->lost = request->lost - 1;
+        if (rendezvous->lost < 0)
+            call_off_here(rendezvous, error_set(BANYAN_ERR_PEER_LOST,
+                                                "the rank through which rank %d had joined died "
+                                                "while the world was opened",
+                                                request->rank));
+        else
+            call_off_for_loss(rendezvous);
+        entry->came = !returns;
+    }
+    return check_failure(rendezvous, entry, request);
+}
+
+static void seat(struct rendezvous *rendezvous, struct link *link,
+                 const struct join_request *request)
+{
+    struct rank_entry *entry = &rendezvous->entries[request->rank];
+    char text[NEWS_BYTES];
+    bool returns = is_same_process(&entry->request.self, &request->self);
+    if (entry->died && !returns) {
+        snprintf(text, sizeof text, "rank %d (pid %d on node %s) has taken its place",
+                 request->rank, request->self.pid, request->self.host);
+        rendezvous_send_news(rendezvous, text);
+    }
+    if (rendezvous->joined == 0)
+        rendezvous->news_ns = (rendezvous->came_ns = time_now_ns()) + log_wait_period_ns();
+    rendezvous->joined += !entry->link;
+    *entry = (struct rank_entry){.link = link,
+                                 .request = *request,
+                                 .gives_up_ns = deadline_after(request->timeout_ns),
+                                 .came = true};
+    if (returns)
+        send_deaths(rendezvous, request->rank);
+    log_debug("rank %d of %d (pid %d) joins%s", request->rank, request->world_size,
+              request->self.pid, link->rank == request->rank ? "" : " through another rank");
+}
+
+static banyan_status take_request(struct rendezvous *rendezvous, struct link *link,
+                                  struct join_request *request)
+{
+    bool is_own = request->rank == link->rank, is_new = is_own && !is_seated(rendezvous, link);
+    banyan_status status = check_join(rendezvous, request);
+    if (status != BANYAN_OK || link->closed) {
+        if (!link->closed)
+            refuse_rank(rendezvous, link, request->rank, status);
+        return is_own ? status : BANYAN_OK;
+    }
+    if (is_new && send_elsewhere(rendezvous, link))
+        return BANYAN_OK;
+    if (is_new && !array_reserve(&rendezvous->children, 1))
+        return BANYAN_ERR_NO_MEMORY;
+    tree_complete_address(link, &request->self);
+    seat(rendezvous, link, request);
+    return is_new ? tree_add_child(&rendezvous->children, link, request) : BANYAN_OK;
+}
+
+static banyan_status take_joins(struct rendezvous *rendezvous, struct link *link, const void *data,
+                                size_t bytes)
+{
+    bytes_reader reader = bytes_reader_of(data, bytes);
+    banyan_status status = BANYAN_OK;
+    for (bool first = true; status == BANYAN_OK && (first || reader.left > 0); first = false) {
+        struct join_request request = {0};
+        size_t length;
+        const void *blob = bytes_read_blob(&reader, &length);
+        bool ok = blob && join_read(blob, length, &request);
+        if (!ok || (first && !is_seated(rendezvous, link) && request.rank != link->rank)) {
+            status =
+                error_set(BANYAN_ERR_FORMAT, "%s sends a malformed request to join", link->who);
+            refuse_rank(rendezvous, link, link->rank, status);
+            break;
+        }
+        status = take_request(rendezvous, link, &request);
+        if (status == BANYAN_OK && !is_seated(rendezvous, link))
+            break; /* it was sent elsewhere, with all behind it */
+    }
+    for (; rendezvous->refuses && reader.left > 0 && !reader.failed; rendezvous->refused++) {
+        size_t length;
+        (void)bytes_read_blob(&reader, &length);
+    }
+    return status;
+}
+
+static banyan_status take_ready(struct rendezvous *rendezvous, const struct link *link,
+                                const void *data, size_t bytes)
+{
+    bytes_reader reader = bytes_reader_of(data, bytes);
+    while (reader.left > 0) {
+        uint32_t rank = bytes_read_u32(&reader);
+        struct rank_entry *entry =
+            rendezvous->phase == PREPARING && rank < (uint32_t)rendezvous->world_size
+                ? &rendezvous->entries[rank]
+                : NULL;
+        if (reader.failed || !entry || entry->link != link || entry->ready)
+            return error_set(BANYAN_ERR_FORMAT, "%s is ready for a world that is not opened",
+                             link->who);
+        entry->ready = true;
+        rendezvous->ready++;
+    }
     return BANYAN_OK;
 }
 
@@ -370,15 +507,70 @@ static banyan_status rendezvous_take_failure(struct rendezvous *rendezvous, stru
         status = check_size(rendezvous, &request);
     if (status == BANYAN_OK && rendezvous->phase != ALL_READY &&
         !is_of_another(&rendezvous->entries[request.rank], &request.self)) {
+        /* It informs the ranks that joined through it. */
+        for (int rank = 0; rank < rendezvous->world_size; rank++)
+            rendezvous->entries[rank].came |= rendezvous->entries[rank].cut_off == request.rank + 1;
         call_off_for(rendezvous, request.rank, &why);
         status = error_again(&rendezvous->failure);
     }
     if (status == BANYAN_OK)
         status = error_set(BANYAN_ERR_MISMATCH, "rank %d is another process", request.rank);
     pthread_mutex_lock(&rendezvous->reactor.lock);
-    link_refuse(link, status, banyan_last_error());
+    link_refuse_all(link, rendezvous->failure_number, status, banyan_last_error());
     pthread_mutex_unlock(&rendezvous->reactor.lock);
     return status;
+}
+
+/* A rank has lost its way to this process. `died`: it will not come back. Otherwise another rank's
+ * end has cut it off (-1: which is unknown). */
+static void rank_left(struct rendezvous *rendezvous, int rank, bool died, int ended)
+{
+    struct rank_entry *entry = &rendezvous->entries[rank];
+    char text[NEWS_BYTES];
+    entry->link = NULL;
+    rendezvous->joined--;
+    if (rendezvous->phase == ALL_READY || entry->gave_up)
+        return;
+    entry->came = entry->died = died;
+    entry->cut_off = died ? 0 : ended + 1;
+    if (!died)
+        return;
+    if (rendezvous->phase == PREPARING) {
+        if (rendezvous->lost < 0) {
+            rendezvous->lost = rank;
+            rendezvous->lost_ns = deadline_after(REPORT_NS);
+        }
+        return;
+    }
+    write_death(rendezvous, rank, text);
+    rendezvous_send_news(rendezvous, text);
+}
+
+/* Return the rank that died, of a message about losses; -1: none. */
+static int find_died(const void *data, size_t bytes)
+{
+    bytes_reader reader = bytes_reader_of(data, bytes);
+    while (reader.left > 0 && !reader.failed) {
+        uint32_t rank = bytes_read_u32(&reader);
+        if (bytes_read_u32(&reader) != 0)
+            return (int)rank;
+    }
+    return -1;
+}
+
+static banyan_status take_left(struct rendezvous *rendezvous, const struct link *link,
+                               const void *data, size_t bytes)
+{
+    bytes_reader reader = bytes_reader_of(data, bytes);
+    int ended = find_died(data, bytes);
+    while (reader.left > 0) {
+        uint32_t rank = bytes_read_u32(&reader), died = bytes_read_u32(&reader);
+        if (reader.failed || rank >= (uint32_t)rendezvous->world_size || (int)rank == link->rank)
+            return error_set(BANYAN_ERR_FORMAT, "%s reports malformed losses", link->who);
+        if (rendezvous->entries[rank].link == link)
+            rank_left(rendezvous, (int)rank, died != 0, ended);
+    }
+    return BANYAN_OK;
 }
 
 static banyan_status rendezvous_take_frame(void *owner, struct link *link,
@@ -387,49 +579,38 @@ static banyan_status rendezvous_take_frame(void *owner, struct link *link,
     banyan_status status;
     if (fd >= 0)
         close(fd);
-    if (frame->kind == WIRE_READY)
-        status = take_ready(owner, link);
+    size_t bytes = (size_t)frame->bytes;
+    if (link->closed)
+        status = BANYAN_OK; /* an earlier frame of it called the opening off */
+    else if (frame->kind == WIRE_READY)
+        status = take_ready(owner, link, payload, bytes);
     else if (frame->kind == WIRE_FAILED)
-        status = rendezvous_take_failure(owner, link, payload, (size_t)frame->bytes);
+        status = rendezvous_take_failure(owner, link, payload, bytes);
+    else if (frame->kind == WIRE_LEFT)
+        status = take_left(owner, link, payload, bytes);
     else
-        status = take_join(owner, link, frame->kind == WIRE_JOIN ? payload : NULL,
-                           frame->kind == WIRE_JOIN ? (size_t)frame->bytes : 0);
+        status = take_joins(owner, link, frame->kind == WIRE_JOIN ? payload : NULL,
+                            frame->kind == WIRE_JOIN ? bytes : 0);
     free(payload);
     return status;
 }
 
-/* A waiting rank whose link ends leaves its entry. */
+/* A rank whose link ends is gone; the ranks behind it may come again. */
 static void leave_seat(void *owner, struct link *link, banyan_status status)
 {
     struct rendezvous *rendezvous = owner;
-    int rank = link->rank;
-    if (!rendezvous->entries || rank < 0 || rank >= rendezvous->world_size ||
-        rendezvous->entries[rank].link != link)
+    if (!tree_has_child(&rendezvous->children, link))
         return;
-    struct rank_entry *entry = &rendezvous->entries[rank];
     if ((link->own_error != 0 || status == BANYAN_ERR_NO_MEMORY) &&
         rendezvous->phase != ALL_READY) {
         call_off_here(rendezvous, status);
         return;
     }
-    entry->link = NULL;
-    rendezvous->joined--;
-    if (rendezvous->phase == ALL_READY || entry->gave_up)
-        return;
-    char text[NEWS_BYTES];
-    entry->died = true;
-    if (rendezvous->phase == PREPARING) {
-        if (rendezvous->lost < 0) {
-            rendezvous->lost = rank;
-            rendezvous->lost_ns = deadline_after(REPORT_NS);
-        }
-        return;
+    tree_remove_child(&rendezvous->children, link);
+    for (int rank = 0; rank < rendezvous->world_size; rank++) {
+        if (rendezvous->entries[rank].link == link)
+            rank_left(rendezvous, rank, rank == link->rank, link->rank);
     }
-    snprintf(text, sizeof text,
-             "rank %d (pid %d on node %s) died before all %d ranks had joined; until the deadline "
-             "another process may take its place",
-             rank, entry->request.self.pid, entry->request.self.host, rendezvous->world_size);
-    rendezvous_send_news(rendezvous, text, rendezvous->world_size);
 }
 
 static const struct reactor_ops rendezvous_ops = {
@@ -461,13 +642,15 @@ static void name_missing(const struct rendezvous *rendezvous, char *text, size_t
         snprintf(text + used, bytes - used, " (gave up waiting)");
 }
 
-/* Disconnect ranks whose deadline has passed, with a list of the missing ranks. */
+/* Disconnect ranks whose deadline has passed, with a list of the missing ranks. A rank comes after
+ * those that join through it. */
 static void send_home(struct rendezvous *rendezvous)
 {
     uint64_t now = time_now_ns();
-    for (int rank = 0; rendezvous->entries && rank < rendezvous->world_size; rank++) {
+    for (int rank = rendezvous->world_size - 1; rendezvous->entries && rank >= 0; rank--) {
         struct rank_entry *entry = &rendezvous->entries[rank];
-        if (!entry->link || now < entry->gives_up_ns)
+        struct link *link = entry->link;
+        if (!link || now < entry->gives_up_ns)
             continue;
         char missing[MISSING_BYTES];
         name_missing(rendezvous, missing, sizeof missing);
@@ -476,10 +659,11 @@ static void send_home(struct rendezvous *rendezvous)
             "rank %d waited %.1f s for all %d ranks to join: not there yet: rank %s; " TIMEOUT_HINT,
             rank, (double)entry->request.timeout_ns / 1e9, rendezvous->world_size, missing);
         entry->gave_up = true;
-        pthread_mutex_lock(&rendezvous->reactor.lock);
-        link_refuse(entry->link, status, banyan_last_error());
-        pthread_mutex_unlock(&rendezvous->reactor.lock);
-        reactor_drop(&rendezvous->reactor, entry->link, status);
+        send_refusal(rendezvous, link, rank, status, false);
+        if (rank == link->rank)
+            reactor_drop(&rendezvous->reactor, link, status);
+        else
+            rank_left(rendezvous, rank, false, -1);
     }
 }
 
@@ -521,14 +705,21 @@ static void rendezvous_send_missing(struct rendezvous *rendezvous)
     snprintf(text, sizeof text,
              "%.1f s after the first of all %d ranks joined, not there yet: rank %s",
              (double)(now - rendezvous->came_ns) / 1e9, rendezvous->world_size, missing);
-    rendezvous_send_news(rendezvous, text, 1);
+    log_info("the rendezvous: %s", text);
+    int lowest = 0;
+    while (!rendezvous->entries[lowest].link)
+        lowest++;
+    send_news_to(rendezvous, lowest, text);
 }
 
 static void rendezvous_free(struct rendezvous *rendezvous)
 {
+    char what[64];
+    snprintf(what, sizeof what, "the rendezvous of %d ranks", rendezvous->world_size);
+    reactor_log_traffic(&rendezvous->reactor, what);
     reactor_close(&rendezvous->reactor);
-    sodium_memzero(rendezvous->key, sizeof rendezvous->key);
-    bytes_writer_free(&rendezvous->table);
+    sodium_memzero(&rendezvous->place, sizeof rendezvous->place);
+    array_free(&rendezvous->children);
     free(rendezvous->entries);
     free(rendezvous);
 }
@@ -555,14 +746,12 @@ static bool serve_once(struct rendezvous *rendezvous)
 {
     if (rendezvous->phase == GATHERING && rendezvous->world_size > 0 &&
         rendezvous->joined == rendezvous->world_size)
-        rendezvous_write_table(rendezvous);
+        hand_out_table(rendezvous);
     if (rendezvous->phase == GATHERING) {
         send_home(rendezvous);
         rendezvous_send_missing(rendezvous);
         return false;
     }
-    if (rendezvous->phase == PREPARING)
-        hand_out_table(rendezvous);
     if (rendezvous->phase == PREPARING && rendezvous->ready == rendezvous->world_size)
         let_go(rendezvous);
     else if (rendezvous->phase == PREPARING)
@@ -631,7 +820,7 @@ static banyan_status open_rendezvous(const struct rendezvous_place *place, int t
 {
     struct rendezvous *opened = calloc(1, sizeof *opened);
     banyan_status status = opened ? reactor_open(&opened->reactor, WIRE_PURPOSE_JOIN, -1,
-                                                 opened->key, &rendezvous_ops, opened)
+                                                 opened->place.key, &rendezvous_ops, opened)
                                   : error_no_memory(sizeof *opened, "a rendezvous");
     if (status != BANYAN_OK) {
         if (tcp_fd >= 0)
@@ -639,7 +828,7 @@ static banyan_status open_rendezvous(const struct rendezvous_place *place, int t
         free(opened);
         return status;
     }
-    memcpy(opened->key, place->key, sizeof opened->key);
+    opened->place = *place;
     opened->lost = -1;
     opened->reactor.name = "the rendezvous";
     status = listen_everywhere(opened, place, tcp_fd);
@@ -676,7 +865,7 @@ void rendezvous_refuse(const struct rendezvous_place *place, int tcp_fd, int wor
     struct rendezvous *rendezvous;
     if (open_rendezvous(place, tcp_fd, &rendezvous) != BANYAN_OK)
         return;
-    error_kept named = name_failure(0, why);
+    error_kept named = tree_name_failure(0, why);
     rendezvous->world_size = world_size;
     rendezvous->refuses = &named;
     rendezvous->refuses_until_ns = deadline_after(ns);

@@ -1,5 +1,6 @@
 /* The rendezvous of a job: one process collects every rank's entry, and sends all ranks the table
- * when all have joined. The process need not be a rank. */
+ * when all have joined. The process need not be a rank. Most ranks join through others, which pass
+ * their entries on: see tree.h. */
 #ifndef WORLD_BOOTSTRAP_RENDEZVOUS_H
 #define WORLD_BOOTSTRAP_RENDEZVOUS_H
 
@@ -48,8 +49,16 @@ struct rendezvous_place {
     struct address addresses[RENDEZVOUS_ADDRESSES];
     int address_count;
     bool may_start_late; /* it may start after the ranks that look for it */
+    bool all_here;       /* all ranks are on this node */
+    bool has_tree;       /* ranks may join through others */
     unsigned char key[WIRE_KEY_BYTES];
+    unsigned char tree[WIRE_KEY_BYTES]; /* the names of ranks in the tree follow from it */
 };
+
+/* Let ranks join through others. Call it for a rank's place, before that rank changes it. */
+void tree_base(struct rendezvous_place *place, const char *node);
+/* Get the name of a rank's listener on this node. */
+void tree_name(const struct rendezvous_place *place, int rank, char name[ADDRESS_NAME_BYTES]);
 
 /* Get the place from a unique id. `node` is this process's. FORMAT when it is not an id. */
 banyan_status rendezvous_place_of_id(const banyan_unique_id *id, const char *node,
@@ -96,20 +105,67 @@ struct join_guard {
     void *context;
 };
 
+/* A connection on which a rank, and those behind it, join through this process. */
+struct tree_child {
+    struct link *link;
+    bool relays;             /* others may join there, at its name in the tree */
+    struct address over_tcp; /* or over TCP; none: not over TCP */
+};
+
+struct tree_children {
+    struct tree_child *data;
+    size_t count, capacity;
+    size_t turn; /* the child at which the next rank joins */
+};
+
+/* A rank that joins through this one. */
+struct relayed {
+    struct link *link;
+    struct join_request request;
+    uint64_t gives_up_ns;
+    bool is_sent, is_ready, is_ready_sent;
+};
+
+/* The ranks that join through this one. Their entries are sent on together: at once when this
+ * rank's whole subtree has joined, otherwise at growing intervals. */
+struct relay {
+    int most; /* children; 0: none */
+    bool leads;
+    int port;                 /* of its TCP listener; 0: none */
+    struct relayed **of;      /* by rank */
+    int count, ready, inside; /* `inside`: those of its subtree */
+    int unsent, ready_unsent;
+    struct tree_children children;
+    uint64_t flush_ns, window_ns;
+    error_kept failed; /* this rank cannot pass on */
+};
+
 /* A rank's side of the rendezvous: from its request to join until all ranks are ready. */
 struct joiner {
     struct reactor reactor;
     bool is_open;
+    const struct rendezvous_place *place;
+    struct relay relay;
+    bool to_relay;   /* `link` leads to another rank, not to the rendezvous */
+    int through;     /* that rank; -1: none, or unknown */
+    bool absent;     /* nobody listens there */
+    bool astray;     /* the way ended: this rank has to find another one */
+    bool redirected; /* to `next`; no address: to the rendezvous itself */
+    bool to_root;
+    struct address next;
+    bool lost_relay; /* all have joined, and the rank through which this one joined has ended */
+    uint64_t patient_until_ns;
     struct join_request request;
     const error_kept *failure;      /* to report; NULL: this rank joins */
     const struct join_guard *guard; /* NULL: none */
     struct member_table *table;
-    const struct address *via; /* the address that answered */
+    const struct address *via; /* the address at which it asks the rendezvous */
     struct link *link;         /* carries the request */
     char host[192];            /* the rank that is the rendezvous, once known */
     uint64_t ends_ns;
     bool has_table, may_go, gone;
-    bool is_ready;      /* and this rank has reported it */
+    bool is_prepared;   /* this rank accepts connections */
+    bool is_ready;      /* and has reported it */
     bool has_reason;    /* the other side has sent a reason */
     bool refused;       /* the other side refused, or is not the right one */
     bool has_failed;    /* failed for a local reason */
@@ -125,6 +181,12 @@ banyan_status joiner_join(struct joiner *joiner, const struct rendezvous_place *
                           const struct join_request *request, struct member_table *table);
 /* Report that this rank accepts connections, and wait until all ranks do. */
 banyan_status joiner_wait_for_all(struct joiner *joiner);
+/* True if the rendezvous has sent the reason why the world is not opened, or has ended since it
+ * sent the table. */
+bool joiner_is_turned_away(struct joiner *joiner);
+/* This rank cannot open the world: inform the ranks that join through it, unless they may join
+ * elsewhere. */
+void joiner_turn_away(struct joiner *joiner, const error_kept *why);
 void joiner_close(struct joiner *joiner);
 
 /* Report to the rendezvous that a rank cannot open the world; the rendezvous informs the other

@@ -12,6 +12,10 @@
 #define HOST 4
 /* To join: epoll, a wake-up, a connection. */
 #define JOIN 3
+/* To let others join through this rank, if there are so many: three listeners. */
+#define RELAY 3
+/* Left free for other purposes while others join through a rank. */
+#define SPARE 8
 
 /* For a rank without a limit. */
 #define UNLIMITED INT32_MAX
@@ -31,7 +35,7 @@ static int descriptors_lesser(int a, int b)
 
 static int taken_by_rendezvous(int world_size, bool hosts)
 {
-    return OWN + JOIN + (hosts ? HOST + world_size : 0);
+    return OWN + JOIN + (hosts ? HOST + descriptors_lesser(world_size, RELAY_CHILDREN) : 0);
 }
 
 /* Return the descriptors that a rank needs. For each rank of its node: two connections and a pidfd.
@@ -56,6 +60,8 @@ struct descriptors descriptors_count(int world_size)
     if (limit.rlim_cur < UNLIMITED)
         found.limit = (int)limit.rlim_cur;
     int enough = taken_by_world(0, world_size, world_size, true);
+    int relays = OWN + JOIN + RELAY + SPARE + descriptors_lesser(world_size, RELAY_CHILDREN);
+    enough = enough > relays ? enough : relays;
     found.free = 0;
     for (int fd = 0; fd < found.limit && found.free < enough; fd++)
         found.free += fcntl(fd, F_GETFD) < 0;
@@ -106,6 +112,11 @@ static banyan_status check_host(int taken, int world_size, const char *doing)
                      "the process of the rendezvous has a limit of %d open files and %d of them "
                      "open, and %s takes %d more: raise the limit, for example by \"ulimit -n %d\"",
                      mine.limit, open, doing, taken, sufficient_limit(&mine, taken));
+}
+
+int descriptors_for_relay(const struct descriptors *mine)
+{
+    return mine->free - OWN - JOIN - RELAY - SPARE;
 }
 
 banyan_status descriptors_check_id(void)

@@ -23,6 +23,10 @@ banyan_status descriptors_check_rendezvous(const struct descriptors *mine, int r
 /* Check that this process has enough descriptors to make a unique id; or, once it has made one, to
  * answer all ranks, this many of which are not connected yet. SYSTEM otherwise. */
 banyan_status descriptors_check_id(void);
+/* Most ranks that join at one process, if these relay others. */
+#define RELAY_CHILDREN 32
+/* Return the number of ranks that may join through a rank with these. */
+int descriptors_for_relay(const struct descriptors *mine);
 banyan_status descriptors_check_hosting(int world_size, int missing);
 
 /* Raise the soft limit by `count`, as far as the hard limit allows, to report a failure. True when

@@ -231,11 +231,26 @@ banyan_status link_send(struct link *link, const struct wire_frame *frame, const
     return write_pieces(link, pieces, count, fd);
 }
 
+static banyan_status send_refusal(struct link *link, uint32_t flags, uint64_t failure,
+                                  banyan_status status, const char *text)
+{
+    struct wire_frame frame = {.kind = WIRE_REFUSED,
+                               .flags = flags,
+                               .context = failure,
+                               .tag = (uint64_t)status,
+                               .bytes = strlen(text)};
+    return link_send(link, &frame, text, -1);
+}
+
 banyan_status link_refuse(struct link *link, banyan_status status, const char *text)
 {
-    struct wire_frame frame = {
-        .kind = WIRE_REFUSED, .tag = (uint64_t)status, .bytes = strlen(text)};
-    return link_send(link, &frame, text, -1);
+    return send_refusal(link, 0, 0, status, text);
+}
+
+banyan_status link_refuse_all(struct link *link, uint64_t failure, banyan_status status,
+                              const char *text)
+{
+    return send_refusal(link, WIRE_FOR_ALL, failure, status, text);
 }
 
 void link_greet(struct link *link)
@@ -384,6 +399,8 @@ static banyan_status complete_frame(struct link *link)
     banyan_status status = BANYAN_OK;
     if (frame.kind == WIRE_REFUSED) {
         link->refused = true;
+        link->refused_all = frame.flags & WIRE_FOR_ALL;
+        link->failure = frame.context;
         status = be_refused(link, &frame, payload);
         free(payload);
     } else if (frame.kind == WIRE_WELCOME) {

@@ -62,7 +62,9 @@ struct link {
     pthread_mutex_t *lock; /* guards the next two and all of the output */
     enum link_stage stage;
     bool peer_said_goodbye;
-    bool refused; /* the other side has sent a reason */
+    bool refused;     /* the other side has sent a reason */
+    bool refused_all; /* and it concerns the ranks behind this one, too */
+    uint64_t failure; /* the number of that failure; 0: none */
     struct wire_hello hello;
     unsigned char nonce[WIRE_NONCE_BYTES]; /* the accepting side's */
 
@@ -125,6 +127,11 @@ banyan_status link_send(struct link *link, const struct wire_frame *frame, const
 
 /* Send the other side the reason why the link is about to be closed. With the lock held. */
 banyan_status link_refuse(struct link *link, banyan_status status, const char *text);
+/* Send the reason to the other side, and to the ranks that join through it. `failure` is its
+ * number.
+ */
+banyan_status link_refuse_all(struct link *link, uint64_t failure, banyan_status status,
+                              const char *text);
 
 /* True for an errno of a connection that the peer, or the network, broke. */
 bool link_is_peers_error(int error);

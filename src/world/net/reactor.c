@@ -153,20 +153,37 @@ close_descriptors:
     return status;
 }
 
-static void free_list(struct link **list)
+static void free_list(struct reactor *reactor, struct link **list)
 {
     while (*list) {
         struct link *link = *list;
         *list = link->next;
+        reactor->sent += link->out_count;
+        reactor->received += link->in_count;
         link_destroy(link);
     }
+}
+
+void reactor_log_traffic(const struct reactor *reactor, const char *what)
+{
+    uint64_t sent = reactor->sent, received = reactor->received;
+    const struct link *const lists[] = {reactor->links, reactor->finished};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
+        for (const struct link *link = lists[i]; link; link = link->next) {
+            sent += link->out_count;
+            received += link->in_count;
+        }
+    }
+    log_debug("%s: connections %llu made, %llu accepted; messages %llu sent, %llu received", what,
+              (unsigned long long)reactor->connected, (unsigned long long)reactor->accepted,
+              (unsigned long long)sent, (unsigned long long)received);
 }
 
 /* With the lock held, so that no fork happens while a descriptor is in no list. */
 static void free_finished(struct reactor *reactor)
 {
     pthread_mutex_lock(&reactor->lock);
-    free_list(&reactor->finished);
+    free_list(reactor, &reactor->finished);
     pthread_mutex_unlock(&reactor->lock);
 }
 
@@ -174,10 +191,10 @@ void reactor_close(struct reactor *reactor)
 {
     fork_guard_remove(&reactor->guard);
     stranger_log_sum_up(&reactor->strangers, reactor->name, true);
-    free_list(&reactor->finished);
-    free_list(&reactor->links);
-    free_list(&reactor->near.first);
-    free_list(&reactor->far.first);
+    free_list(reactor, &reactor->finished);
+    free_list(reactor, &reactor->links);
+    free_list(reactor, &reactor->near.first);
+    free_list(reactor, &reactor->far.first);
     reactor_stop_listening(reactor);
     close(reactor->wake.fd);
     close(reactor->epoll_fd);
@@ -277,6 +294,7 @@ struct link *reactor_add(struct reactor *reactor, int fd, bool connected, bool a
         return NULL;
     }
     put_in_list(among ? &among->first : &reactor->links, link);
+    *(connects ? &reactor->connected : &reactor->accepted) += 1;
     if ((link->among = among))
         among->count++;
     reactor->handshakes += reactor_is_timed(reactor, link);

@@ -70,7 +70,7 @@ struct reactor_ops {
     void (*forked)(void *owner);
 };
 
-#define REACTOR_LISTENERS 2
+#define REACTOR_LISTENERS 3
 
 struct reactor {
     pthread_mutex_t lock; /* guards outputs and stages of links, and data of the owner */
@@ -84,7 +84,9 @@ struct reactor {
     struct newcomers near, far; /* accepted from Unix sockets, and TCP; the loop's thread */
     size_t proving;             /* accepted links whose hello has the key's tag */
     struct stranger_log strangers;
-    size_t handshakes; /* handshakes with a deadline */
+    size_t handshakes;            /* handshakes with a deadline */
+    uint64_t connected, accepted; /* connections made by this side, and by others */
+    uint64_t sent, received;      /* frames of links that have ended */
     /* Longest time for a peer's first answer to a connection; 0: no limit. For owners that
      * reconnect. */
     uint64_t answer_ns;
@@ -132,6 +134,10 @@ void reactor_unwatch(struct reactor *reactor, struct event_source *source);
 
 /* Wait for events, at most `timeout_ns`, and handle them. */
 void reactor_step(struct reactor *reactor, uint64_t timeout_ns);
+
+/* Log, for debugging, the number of connections and frames so far; `what` begins the line. With the
+ * lock held, or in the loop's thread. */
+void reactor_log_traffic(const struct reactor *reactor, const char *what);
 
 /* Make a reactor_step return. Any thread. */
 void reactor_wake(struct reactor *reactor);

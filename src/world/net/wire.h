@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define WIRE_MAGIC UINT64_C(0x314e41594e4142f5)
-#define WIRE_VERSION 4U
+#define WIRE_VERSION 5U
 #define WIRE_KEY_BYTES 32
 #define WIRE_NONCE_BYTES 32
 #define WIRE_PROOF_BYTES 32
@@ -51,10 +51,13 @@ enum wire_kind {
     WIRE_WELCOME = 1, /* the handshake is complete */
     /* a handshake or a join was refused: tag is the status, the payload is the reason */
     WIRE_REFUSED,
-    WIRE_JOIN,       /* a rank sends the rendezvous its entry */
-    WIRE_TABLE,      /* the rendezvous sends a rank the table */
-    WIRE_NEWS,       /* about missing ranks: a line for the log */
-    WIRE_READY,      /* a rank has the table and accepts connections */
+    WIRE_JOIN, /* ranks send the rendezvous their entries: requests to join, each as a blob */
+    WIRE_LEFT, /* joined ranks are gone: pairs of a rank, and 1 if it died or 0 if it may return */
+    WIRE_REDIRECT,   /* rank `tag` joins at another address; none: at the rendezvous itself */
+    WIRE_DISMISS,    /* rank `tag` is refused: flags is the status, the payload is the reason */
+    WIRE_TABLE,      /* the rendezvous sends the ranks the table */
+    WIRE_NEWS,       /* for rank `tag`, or WIRE_ALL: a line for the log about missing ranks */
+    WIRE_READY,      /* ranks that have the table and accept connections */
     WIRE_GO,         /* all ranks are ready */
     WIRE_FAILED,     /* a rank cannot open the world: a join request, the status, and the message */
     WIRE_MESSAGE,    /* control_send */
@@ -75,8 +78,12 @@ enum wire_kind {
 };
 
 /* A flag of WIRE_ASK: the asker's deadline has passed. A receiver that has not entered gives up the
- * gate. */
-enum { WIRE_HAS_DESCRIPTOR = 1, WIRE_DEADLINE_PASSED = 2 };
+ * gate. A flag of WIRE_REFUSED: it concerns the ranks that join through the receiver, too; the
+ * context is the number of the failure, or 0. */
+enum { WIRE_HAS_DESCRIPTOR = 1, WIRE_DEADLINE_PASSED = 2, WIRE_FOR_ALL = 4 };
+
+/* The tag of news for every rank. */
+#define WIRE_ALL UINT64_MAX
 
 struct wire_frame {
     uint32_t kind;
