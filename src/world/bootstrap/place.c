@@ -145,6 +145,32 @@ banyan_status rendezvous_place_new(const char *node, struct rendezvous_place *pl
     return status;
 }
 
+static bool is_loopback(const unsigned char bytes[16])
+{
+    struct in6_addr v6;
+    memcpy(&v6, bytes, sizeof v6);
+    return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && bytes[12] == 127);
+}
+
+void rendezvous_id_prefer(banyan_unique_id *id, const struct address *address)
+{
+    struct id_content content;
+    unsigned char bytes[16];
+    uint32_t last = 0;
+    memcpy(&content, id->bytes, sizeof content);
+    if (!interface_bytes((const struct sockaddr *)&address->socket, bytes) || is_loopback(bytes))
+        return;
+    while (last < content.address_count && memcmp(content.addresses[last].bytes, bytes, 16) != 0)
+        last++;
+    if (last == content.address_count && last < RENDEZVOUS_ADDRESSES)
+        content.address_count++;
+    else if (last == RENDEZVOUS_ADDRESSES)
+        last--; /* instead of the last one */
+    memmove(&content.addresses[1], &content.addresses[0], last * sizeof content.addresses[0]);
+    memcpy(content.addresses[0].bytes, bytes, 16);
+    memcpy(id->bytes, &content, sizeof content);
+}
+
 static banyan_status bootstrap_place_resolve(const char *host, int port,
                                              struct rendezvous_place *place)
 {

@@ -82,6 +82,10 @@ bool rendezvous_has_other_secret(const struct rendezvous_place *place,
 banyan_status rendezvous_place_new(const char *node, struct rendezvous_place *place,
                                    banyan_unique_id *id, int *tcp_fd);
 
+/* Let ranks of other nodes try an address of this machine first. Loopback is of no use to them, and
+ * changes nothing. */
+void rendezvous_id_prefer(banyan_unique_id *id, const struct address *address);
+
 /* Serve from a new thread, which ends when all ranks have the table. Takes ownership of `tcp_fd`
  * (-1: none), even on failure. `world_size` 0: the first rank to join sets it. A detached
  * rendezvous frees itself, and `*rendezvous` is not set. */

@@ -92,6 +92,7 @@ struct accept_step {
 /* State of rank 0 while it accepts a world. */
 struct accepting {
     struct connect_party party;
+    struct address local; /* by which it came */
     struct rendezvous *rendezvous;
     bool has_taken;
 };
@@ -122,6 +123,7 @@ static banyan_status accept_start_rendezvous(banyan_listener *listener, struct a
     plan->limit_ns = listener->terms.opening_ns;
     plan->timeout_ns = listener->terms.timeout_ns;
     RETURN_IF_FAILED(rendezvous_place_new(node, &place, &plan->id, &tcp_fd));
+    rendezvous_id_prefer(&plan->id, &accepting->local);
     banyan_status status =
         rendezvous_start(&place, tcp_fd, plan->size, false, &accepting->rendezvous);
     sodium_memzero(&place, sizeof place);
@@ -141,8 +143,9 @@ static banyan_status accept_look(banyan_listener *listener, struct accepting *ac
     uint64_t answer_ns = banyan_world_timeout_ns(listener->world) / 2;
     answer_ns = listen_least(answer_ns, listen_least(ANSWER_NS, listener->terms.opening_ns));
     step->kind = ACCEPT_WAITS;
-    accepting->has_taken = connect_queue_take(
-        listener->queue, listen_least(deadline_left_ns(until_ns), slice_ns), &accepting->party);
+    accepting->has_taken =
+        connect_queue_take(listener->queue, listen_least(deadline_left_ns(until_ns), slice_ns),
+                           &accepting->party, &accepting->local);
     if (!accepting->has_taken)
         return BANYAN_OK;
     banyan_status status = accept_start_rendezvous(listener, accepting, &step->plan);

@@ -402,14 +402,18 @@ static bool queue_sleep(struct connect_queue *queue, uint64_t until_ns)
     return goes_on;
 }
 
-bool connect_queue_take(struct connect_queue *queue, uint64_t ns, struct connect_party *party)
+bool connect_queue_take(struct connect_queue *queue, uint64_t ns, struct connect_party *party,
+                        struct address *local)
 {
     uint64_t until_ns = deadline_after(ns);
     pthread_mutex_lock(&queue->reactor.lock);
     while (!queue_first(queue) && queue_sleep(queue, until_ns))
         ;
-    if ((queue->taken = queue_first(queue)))
+    if ((queue->taken = queue_first(queue))) {
         *party = queue->taken->party;
+        *local = (struct address){.bytes = sizeof local->socket};
+        (void)getsockname(queue->taken->link->fd, (struct sockaddr *)&local->socket, &local->bytes);
+    }
     bool has = queue->taken != NULL;
     pthread_mutex_unlock(&queue->reactor.lock);
     return has;

@@ -22,8 +22,9 @@ void connect_queue_close(struct connect_queue *queue);
 bool connect_queue_has(struct connect_queue *queue);
 
 /* Take the first world, and wait for one up to `ns`. False when there is none. At most one world is
- * taken at a time. */
-bool connect_queue_take(struct connect_queue *queue, uint64_t ns, struct connect_party *party);
+ * taken at a time. `local` receives the address of this machine by which it came. */
+bool connect_queue_take(struct connect_queue *queue, uint64_t ns, struct connect_party *party,
+                        struct address *local);
 
 /* Send the world that was taken the joined world's id, and wait up to `ns` until all its ranks have
  * it. */

@@ -2,7 +2,11 @@
  * what a wrong side gets. */
 #include "world/connect/apart.h"
 
+#include <netinet/in.h>
+
 #include "support/descriptors.h"
+#include "world/bootstrap/rendezvous.h"
+#include "world/connect/message.h"
 
 /* Every rank of a joined world passes its side, its own world's rank and its number. */
 struct place {
@@ -238,6 +242,43 @@ static void connections_leave_nothing_behind(void **state)
     apart_test(play_often);
 }
 
+/* ---- addresses ---- */
+
+static struct address address_of(const char *host)
+{
+    struct address address;
+    CHECK(connect_resolve(host, 1, &address, 1) == 1, "%s", banyan_last_error());
+    return address;
+}
+
+static void an_id_has_the_address_by_which_a_world_came_first(void **state)
+{
+    (void)state;
+    static const char *const hosts[] = {"10.9.8.7", "2001:db8::5", "10.9.8.7", "10.1.1.1"};
+    static const char *const firsts[] = {"10.9.8.7:", "[2001:db8::5]:", "10.9.8.7:", "10.1.1.1:"};
+    banyan_unique_id id;
+    struct rendezvous_place place;
+    char text[ADDRESS_TEXT_BYTES];
+    assert_int_equal(banyan_unique_id_create(&id), BANYAN_OK);
+    assert_int_equal(rendezvous_place_of_id(&id, "elsewhere", &place), BANYAN_OK);
+    int count = place.address_count;
+    for (int i = 0; i < 4; i++) {
+        struct address address = address_of(hosts[i]);
+        rendezvous_id_prefer(&id, &address);
+        struct address loopback = address_loopback(1);
+        rendezvous_id_prefer(&id, &loopback);
+        assert_int_equal(rendezvous_place_of_id(&id, "elsewhere", &place), BANYAN_OK);
+        assert_ptr_equal(strstr(address_text(&place.addresses[0], text), firsts[i]), text);
+        assert_true(place.address_count <= RENDEZVOUS_ADDRESSES);
+    }
+    /* Each is there once. */
+    assert_true(place.address_count == count + 3 || place.address_count == RENDEZVOUS_ADDRESSES);
+    for (int i = 0; i < place.address_count; i++)
+        for (int j = 0; j < i; j++)
+            assert_memory_not_equal(&place.addresses[i].socket, &place.addresses[j].socket,
+                                    sizeof(struct sockaddr_in6));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -245,6 +286,7 @@ int main(void)
         cmocka_unit_test(several_worlds_are_accepted_one_by_one),
         cmocka_unit_test(a_sub_world_can_be_joined),
         cmocka_unit_test(connections_leave_nothing_behind),
+        cmocka_unit_test(an_id_has_the_address_by_which_a_world_came_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
