@@ -167,7 +167,8 @@ BANYAN_API uint64_t banyan_transport_capabilities(banyan_transport *transport, i
 /* The functions below check their arguments and then call the operation of the table. Except for
  * banyan_transport_signals_alloc they are local. Errors of all: INVALID (a rank, signal or range
  * that does not exist; NULL for local memory), UNSUPPORTED (the transport cannot reach the peer or
- * this kind of memory; registered GPU memory is accessed by copies that are prepared, see copy.h),
+ * this kind of memory, such as a GPU's without BANYAN_TRANSPORT_CUDA; registered GPU memory is
+ * accessed by copies that are prepared, see copy.h),
  * and those of the operation. */
 
 /* Write `bytes` bytes from `source` to remote memory. The call returns when `source` may be

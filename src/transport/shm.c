@@ -57,7 +57,7 @@ static uint64_t shm_capabilities(void *state, int peer)
     if (memory_space_local(shm->space, peer) < 0)
         return 0;
     bool alone = peer == shm->space->rank || user_memory_path(shm->user) == BANYAN_USER_MEMORY_CMA;
-    return BANYAN_TRANSPORT_ADDRESS | BANYAN_TRANSPORT_USER_MEMORY |
+    return BANYAN_TRANSPORT_ADDRESS | BANYAN_TRANSPORT_USER_MEMORY | BANYAN_TRANSPORT_CUDA |
            (alone ? BANYAN_TRANSPORT_ONE_SIDED : 0);
 }
 

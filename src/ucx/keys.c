@@ -157,6 +157,9 @@ static banyan_status mapping_make(void *argument, void *address, uint64_t bytes)
     if (located != BANYAN_OK)
         return located;
     own->mapping.is_on_host = device.device_type == kDLCPU;
+    if (!own->mapping.is_on_host && !of->has_cuda)
+        return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
+                                "UCX of rank %d does not reach memory of GPUs", of->rank);
     ucp_mem_map_params_t params = {
         .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH,
         .address = address,

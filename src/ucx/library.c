@@ -13,6 +13,8 @@ static void *library_load(char *reason, size_t reason_bytes)
     /* UCX reads these when it is loaded. Its own handlers would replace those of the program. */
     setenv("UCX_HANDLE_ERRORS", "none", false);
     setenv("UCX_WARN_UNUSED_ENV_VARS", "n", false);
+    /* Memory of GPUs may be older than the library, which then takes it for the host's. */
+    setenv("UCX_MEMTYPE_CACHE", "n", false);
     void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (!library)
         snprintf(reason, reason_bytes,

@@ -9,6 +9,7 @@
 #define UCX_FUNCTIONS(F)                                                                           \
     F(ucp_get_version)                                                                             \
     F(ucp_init_version)                                                                            \
+    F(ucp_context_query)                                                                           \
     F(ucp_cleanup)                                                                                 \
     F(ucp_worker_create)                                                                           \
     F(ucp_worker_destroy)                                                                          \

@@ -34,6 +34,25 @@ static banyan_status context_open(ucx *of)
     return status == UCS_OK ? BANYAN_OK : ucx_failed(of, "ucp_init", status);
 }
 
+/* BANYAN_GPU_NETWORK: "pinned" and "direct" overrule UCX's own report. */
+static banyan_status memories_find(ucx *of)
+{
+    const char *path = getenv("BANYAN_GPU_NETWORK");
+    ucp_context_attr_t context = {.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES};
+    ucs_status_t status = ucx_calls.ucp_context_query(of->context, &context);
+    if (status != UCS_OK)
+        return ucx_failed(of, "ucp_context_query", status);
+    of->has_cuda = (context.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0;
+    if (!path || !path[0])
+        return BANYAN_OK;
+    of->has_cuda = strcmp(path, "direct") == 0;
+    if (!of->has_cuda && strcmp(path, "pinned") != 0)
+        return banyan_error_set(BANYAN_ERR_INVALID,
+                                "ucx: BANYAN_GPU_NETWORK is \"%s\", and should be direct or pinned",
+                                path);
+    return BANYAN_OK;
+}
+
 static banyan_status worker_open(ucx *of)
 {
     ucp_worker_params_t params = {
@@ -44,22 +63,31 @@ static banyan_status worker_open(ucx *of)
     return status == UCS_OK ? BANYAN_OK : ucx_failed(of, "ucp_worker_create", status);
 }
 
+/* Sent by a rank before its address. */
+typedef struct address_record {
+    uint64_t bytes; /* of its address */
+    uint64_t has_cuda;
+} address_record;
+
 /* Exchange the workers' addresses. Collective. */
 static banyan_status addresses_exchange(ucx *of)
 {
     ucp_worker_attr_t own = {.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS};
     ucs_status_t queried = ucx_calls.ucp_worker_query(of->worker, &own);
-    uint64_t mine = queried == UCS_OK ? own.address_length : 0;
-    uint64_t *lengths = calloc((size_t)of->size, sizeof *lengths);
+    address_record mine = {queried == UCS_OK ? own.address_length : 0, of->has_cuda};
+    address_record *records = calloc((size_t)of->size, sizeof *records);
     banyan_status status =
         queried == UCS_OK ? BANYAN_OK : ucx_failed(of, "ucp_worker_query", queried);
-    if (status == BANYAN_OK && !lengths)
+    if (status == BANYAN_OK && !records)
         status = banyan_error_set(BANYAN_ERR_NO_MEMORY, "ucx: rank %d is out of memory", of->rank);
     status = banyan_module_agree(of->world, status);
     if (status == BANYAN_OK)
-        status = banyan_world_allgather(of->world, &mine, sizeof mine, lengths);
-    for (int rank = 0; status == BANYAN_OK && rank < of->size; rank++)
-        of->address_bytes = lengths[rank] > of->address_bytes ? lengths[rank] : of->address_bytes;
+        status = banyan_world_allgather(of->world, &mine, sizeof mine, records);
+    for (int rank = 0; status == BANYAN_OK && rank < of->size; rank++) {
+        if (records[rank].bytes > of->address_bytes)
+            of->address_bytes = records[rank].bytes;
+        of->peers[rank].has_cuda = of->has_cuda && records[rank].has_cuda;
+    }
     char *padded = NULL;
     if (status == BANYAN_OK) {
         padded = calloc(1, of->address_bytes);
@@ -77,7 +105,7 @@ static banyan_status addresses_exchange(ucx *of)
     if (queried == UCS_OK)
         ucx_calls.ucp_worker_release_address(of->worker, own.address);
     free(padded);
-    free(lengths);
+    free(records);
     return status;
 }
 
@@ -156,6 +184,8 @@ static banyan_status ucx_create(const banyan_transport_host *host, ucx **made)
     pthread_mutex_init(&of->lock, NULL);
     banyan_status status = context_open(of);
     if (status == BANYAN_OK)
+        status = memories_find(of);
+    if (status == BANYAN_OK)
         status = worker_open(of);
     if (status == BANYAN_OK)
         status = ucx_keys_listen(of);
@@ -188,9 +218,8 @@ static banyan_status ucx_open(const banyan_transport_host *host, void **state)
 
 static uint64_t ucx_capabilities(void *state, int peer)
 {
-    (void)state;
-    (void)peer;
-    return BANYAN_TRANSPORT_USER_MEMORY;
+    const ucx *of = state;
+    return BANYAN_TRANSPORT_USER_MEMORY | (of->peers[peer].has_cuda ? BANYAN_TRANSPORT_CUDA : 0);
 }
 
 static uint64_t ucx_cost_ns(void *state, int rank, size_t bytes)
@@ -209,21 +238,25 @@ static uint64_t ucx_cost_ns(void *state, int rank, size_t bytes)
     return (uint64_t)(estimate.estimated_time * 1e9);
 }
 
-/* Local memory is read and written by UCX for the host alone. */
-static banyan_status check_on_host(const ucx *of, const banyan_iovec *pieces, size_t count)
+/* Find out whether the pieces lie in memory of GPUs; a list has pieces of one kind. */
+static banyan_status pieces_locate(const ucx *of, int rank, const banyan_iovec *pieces,
+                                   size_t count, bool *are_on_host)
 {
+    size_t on_host = 0;
     for (size_t i = 0; i < count; i++) {
         DLDevice device;
         banyan_status status = banyan_memory_locate(pieces[i].local, &device);
         if (status != BANYAN_OK)
             return status;
-        if (device.device_type != kDLCPU)
-            return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
-                                    "ucx: rank %d: memory of a GPU is not put or got: copy it to "
-                                    "the host",
-                                    of->rank);
+        on_host += device.device_type == kDLCPU;
     }
-    return BANYAN_OK;
+    *are_on_host = on_host == count;
+    if (*are_on_host || of->peers[rank].has_cuda)
+        return BANYAN_OK;
+    return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
+                            "ucx: rank %d: UCX of this rank or of rank %d does not reach memory of "
+                            "GPUs: copy it to the host",
+                            of->rank, rank);
 }
 
 static void ucx_mark(ucx *of, int rank)
@@ -235,7 +268,7 @@ static void ucx_mark(ucx *of, int rank)
 
 /* Start to put or get a piece. With the lock held. */
 static banyan_status piece_start(ucx *of, int rank, const ucx_key *key, uint64_t address,
-                                 const banyan_iovec *piece, bool is_put)
+                                 const banyan_iovec *piece, bool is_on_host, bool is_put)
 {
     ucp_ep_h endpoint;
     banyan_status status = ucx_connect(of, rank, &endpoint);
@@ -243,9 +276,13 @@ static banyan_status piece_start(ucx *of, int rank, const ucx_key *key, uint64_t
         return status;
     if (is_put)
         ucx_mark(of, rank);
-    if (is_put && key->is_on_host && piece->bytes <= UCX_MESSAGE_MOST)
+    if (is_put && is_on_host && key->is_on_host && piece->bytes <= UCX_MESSAGE_MOST)
         return ucx_message_put(of, rank, key, address, piece->local, piece->bytes);
     ucp_request_param_t params = ucx_tracked(of, rank);
+    if (is_on_host) {
+        params.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+        params.memory_type = UCS_MEMORY_TYPE_HOST;
+    }
     of->peers[rank].puts += is_put;
     return ucx_track(of, rank,
                      is_put ? ucx_calls.ucp_put_nbx(endpoint, piece->local, piece->bytes, address,
@@ -263,7 +300,8 @@ static banyan_status pieces_start(ucx *of, const banyan_remote *remote, const ba
     const ucx_peer *peer = &of->peers[rank];
     uint64_t address;
     const ucx_key *key;
-    banyan_status status = check_on_host(of, pieces, count);
+    bool are_on_host = true;
+    banyan_status status = pieces_locate(of, rank, pieces, count, &are_on_host);
     if (status == BANYAN_OK)
         status = ucx_find_key(of, remote, &address, &key);
     for (size_t i = 0; i < count && status == BANYAN_OK;) {
@@ -271,7 +309,8 @@ static banyan_status pieces_start(ucx *of, const banyan_remote *remote, const ba
         for (; i < count && status == BANYAN_OK && peer->pending < PENDING_MAX &&
                ucx_messages_have_room(peer);
              i++)
-            status = piece_start(of, rank, key, address + pieces[i].offset, &pieces[i], is_put);
+            status = piece_start(of, rank, key, address + pieces[i].offset, &pieces[i], are_on_host,
+                                 is_put);
         pthread_mutex_unlock(&of->lock);
         if (i < count && status == BANYAN_OK)
             status = ucx_wait(of, rank, peer->pending < PENDING_MAX ? UCX_HAS_ROOM : UCX_SETTLED,

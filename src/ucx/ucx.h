@@ -35,6 +35,7 @@ typedef struct ucx_message ucx_message;
 typedef struct ucx_peer {
     struct ucx *of;
     ucp_ep_h endpoint; /* NULL: not connected */
+    bool has_cuda;     /* its UCX and this rank's reach memory of GPUs */
     bool has_failed;
     ucs_status_t failure;   /* why it has failed */
     bool is_dirty;          /* listed in `dirty` */
@@ -88,6 +89,7 @@ typedef struct ucx {
     pthread_mutex_t lock; /* for all that follows, up to the service */
     ucp_context_h context;
     ucp_worker_h worker;
+    bool has_cuda;   /* this rank's UCX reaches memory of GPUs */
     char *addresses; /* of all ranks' workers */
     size_t address_bytes;
     ucx_peer *peers;

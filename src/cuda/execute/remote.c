@@ -22,7 +22,7 @@ typedef struct remote_message {
 #define STRIDE (sizeof(remote_message) + SLOT_BYTES)
 #define BOX_BYTES (SLOTS * STRIDE)
 
-typedef struct remote_peer {
+typedef struct port_peer {
     int rank;
     bool is_direct; /* the transport reaches memory of its GPU */
     banyan_remote box;
@@ -32,7 +32,7 @@ typedef struct remote_peer {
     /* Counts of messages. To the peer: begun and given to the transport; the peer's additions tell
      * how many are at their place. From it: taken out of slots, and at their place. */
     uint64_t begun, passed, taken, landed;
-} remote_peer;
+} port_peer;
 
 struct remote_peers {
     banyan_world *world;
@@ -40,7 +40,7 @@ struct remote_peers {
     banyan_transport *transport;
     uint32_t arrived, granted; /* signals, one for each rank: of messages, and of places */
     bool has_failed;
-    remote_peer *peers;
+    port_peer *peers;
     void *pinned;
     uint64_t pinned_bytes;
     banyan_memory_handle registered;
@@ -68,7 +68,7 @@ static banyan_status remote_no_memory(const remote_peers *of)
                             of->count);
 }
 
-static banyan_status peer_make_events(const remote_peers *of, remote_peer *peer)
+static banyan_status peer_make_events(const remote_peers *of, port_peer *peer)
 {
     banyan_status status = BANYAN_OK;
     for (int i = 0; i < SLOTS && status == BANYAN_OK; i++) {
@@ -88,7 +88,7 @@ static banyan_status remote_take_device(remote_peers *of)
     RETURN_IF_FAILED(DRIVER(of->device, cuStreamCreate, &of->out, CU_STREAM_NON_BLOCKING));
     RETURN_IF_FAILED(DRIVER(of->device, cuStreamCreate, &of->in, CU_STREAM_NON_BLOCKING));
     for (int i = 0; i < of->count; i++) {
-        remote_peer *peer = &of->peers[i];
+        port_peer *peer = &of->peers[i];
         peer->receives = (char *)of->pinned + (uint64_t)i * BOX_BYTES;
         peer->sends = (char *)of->pinned + (uint64_t)(of->count + i) * BOX_BYTES;
         RETURN_IF_FAILED(peer_make_events(of, peer));
@@ -113,12 +113,6 @@ static banyan_status remote_take_own(remote_peers *of)
     return banyan_memory_register(of->world, of->pinned, of->pinned_bytes, &of->registered);
 }
 
-static bool remote_may_be_direct(void)
-{
-    const char *path = getenv("BANYAN_GPU_NETWORK");
-    return !path || strcmp(path, "pinned") != 0;
-}
-
 static banyan_status remote_connect(remote_peers *of)
 {
     banyan_memory_handle *all = calloc((size_t)of->ranks, sizeof *all);
@@ -126,7 +120,7 @@ static banyan_status remote_connect(remote_peers *of)
     if (status == BANYAN_OK)
         status = banyan_world_allgather(of->world, &of->registered, sizeof *all, all);
     for (int i = 0; i < of->count && status == BANYAN_OK; i++) {
-        remote_peer *peer = &of->peers[i];
+        port_peer *peer = &of->peers[i];
         peer->box = (banyan_remote){all[peer->rank],
                                     remote_place(of->world, peer->rank, of->rank) * BOX_BYTES};
         uint64_t can = banyan_transport_capabilities(of->transport, peer->rank);
@@ -135,7 +129,7 @@ static banyan_status remote_connect(remote_peers *of)
                                       "cuda: rank %d cannot reach rank %d, which is on another "
                                       "node: %s",
                                       of->rank, peer->rank, banyan_last_error());
-        peer->is_direct = (can & BANYAN_TRANSPORT_CUDA) && remote_may_be_direct();
+        peer->is_direct = (can & BANYAN_TRANSPORT_CUDA) != 0;
     }
     free(all);
     return banyan_module_agree(of->world, status);
@@ -228,9 +222,9 @@ static bool remote_holds(remote_peers *of, banyan_status status)
     return false;
 }
 
-static remote_peer *remote_peer_of(const remote_peers *of, int rank)
+static port_peer *remote_peer_of(const remote_peers *of, int rank)
 {
-    remote_peer *peer = of->peers;
+    port_peer *peer = of->peers;
     while (peer->rank != rank)
         peer++;
     return peer;
@@ -246,7 +240,7 @@ bool remote_reads_sources(const remote_peers *of, int rank)
     return remote_peer_of(of, rank)->is_direct && banyan_transport_pending(of->transport, rank) > 0;
 }
 
-static uint64_t peer_granted(const remote_peers *of, const remote_peer *peer)
+static uint64_t peer_granted(const remote_peers *of, const port_peer *peer)
 {
     return banyan_transport_read(of->transport, of->granted + (uint32_t)peer->rank);
 }
@@ -264,7 +258,7 @@ static banyan_status remote_slot_fill(const remote_peers *of, const remote_messa
 }
 
 /* Begin a message, if a slot is free. */
-static bool message_begin(remote_peers *of, remote_peer *peer, const remote_message *message,
+static bool message_begin(remote_peers *of, port_peer *peer, const remote_message *message,
                           const void *source, bool is_value)
 {
     if (peer->begun - peer_granted(of, peer) >= SLOTS)
@@ -283,7 +277,7 @@ static bool message_begin(remote_peers *of, remote_peer *peer, const remote_mess
 bool remote_put(remote_peers *of, int rank, const void *destination, const void *source,
                 uint64_t bytes, bool is_value, uint64_t *passed)
 {
-    remote_peer *peer = remote_peer_of(of, rank);
+    port_peer *peer = remote_peer_of(of, rank);
     uint64_t memory = engine_remote_memory(destination);
     uint64_t offset = engine_remote_offset(destination);
     if (of->has_failed)
@@ -308,7 +302,7 @@ bool remote_put(remote_peers *of, int rank, const void *destination, const void 
 }
 
 /* Give the transport the messages whose slots are filled. */
-static bool peer_pass_on(remote_peers *of, remote_peer *peer)
+static bool peer_pass_on(remote_peers *of, port_peer *peer)
 {
     bool any = false;
     while (peer->passed < peer->begun && !of->has_failed) {
@@ -333,8 +327,8 @@ static bool peer_pass_on(remote_peers *of, remote_peer *peer)
 }
 
 /* Start to copy a message to its place. */
-static banyan_status message_place(const remote_peers *of, const remote_peer *peer,
-                                   remote_find find, void *context)
+static banyan_status message_place(const remote_peers *of, const port_peer *peer, remote_find find,
+                                   void *context)
 {
     uint64_t slot = peer->taken % SLOTS;
     const char *at = peer->receives + slot * STRIDE;
@@ -356,7 +350,7 @@ static banyan_status message_place(const remote_peers *of, const remote_peer *pe
 }
 
 /* Take what has arrived out of the slots, and return the empty ones. */
-static bool peer_take(remote_peers *of, remote_peer *peer, remote_find find, void *context)
+static bool peer_take(remote_peers *of, port_peer *peer, remote_find find, void *context)
 {
     uint64_t before = peer->taken, landed = peer->landed;
     uint64_t arrived = banyan_transport_read(of->transport, of->arrived + (uint32_t)peer->rank);
@@ -391,7 +385,7 @@ bool remote_serve(remote_peers *of, remote_find find, void *context)
 bool remote_is_idle(const remote_peers *of)
 {
     for (int i = 0; i < of->count && !of->has_failed; i++) {
-        const remote_peer *peer = &of->peers[i];
+        const port_peer *peer = &of->peers[i];
         if (peer_granted(of, peer) < peer->begun || remote_reads_sources(of, peer->rank))
             return false;
     }

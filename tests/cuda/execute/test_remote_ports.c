@@ -184,6 +184,20 @@ static void replay(banyan_world *world, void *context)
     take_down(&rig);
 }
 
+/* Emulated GPUs' memory is the host's for UCX, so it reaches it. */
+static void data_goes_straight_where_ucx_reaches_memory_of_gpus(void **state)
+{
+    (void)state;
+    if (!gpu_is_emulated())
+        skip();
+    setenv("BANYAN_GPU_NETWORK", "direct", 1);
+    set_nodes(2);
+    ranks_run(2, run_long, (void *)"allgather_ports");
+    ranks_run(4, run_algorithms, NULL);
+    ranks_run(2, replay, NULL);
+    unsetenv("BANYAN_GPU_NETWORK");
+}
+
 static void a_graph_of_a_run_may_be_replayed(void **state)
 {
     (void)state;
@@ -345,6 +359,7 @@ int main(void)
         cmocka_unit_test(every_algorithm_for_several_nodes_is_right),
         cmocka_unit_test(long_messages_go_in_parts),
         cmocka_unit_test(a_graph_of_a_run_may_be_replayed),
+        cmocka_unit_test(data_goes_straight_where_ucx_reaches_memory_of_gpus),
         cmocka_unit_test(communicators_span_nodes),
         cmocka_unit_test(channels_that_need_mapped_memory_are_refused),
         cmocka_unit_test(a_lost_peer_ends_the_kernel),

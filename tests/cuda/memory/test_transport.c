@@ -2,6 +2,7 @@
  * place, before its signal. */
 #include "support/test.h"
 
+#include "core/module.h"
 #include "support/gpu/gpu.h"
 
 #define BYTES ((size_t)300000)
@@ -163,12 +164,72 @@ static void ordinary_memory_and_a_gpu_do_not_meet(void **state)
     ranks_run(2, meet_ordinary, NULL);
 }
 
+/* Between nodes: UCX reaches emulated GPUs' memory, which is the host's for it. */
+static void puts_and_gets_reach_gpus_of_other_nodes(void **state)
+{
+    (void)state;
+    if (!module_is_there("ucx") || !gpu_is_emulated())
+        skip();
+    setenv("BANYAN_TEST_NODES", "2", 1);
+    setenv("BANYAN_GPU_NETWORK", "direct", 1);
+    ranks_run(4, move_both_ways, NULL);
+    unsetenv("BANYAN_GPU_NETWORK");
+    unsetenv("BANYAN_TEST_NODES");
+}
+
+/* UCX that does not reach memory of GPUs: neither end accepts it, and the error names the rank. */
+static void miss_a_gpu(banyan_world *world, void *context)
+{
+    (void)context;
+    int rank = banyan_world_rank(world);
+    char bytes[64] = {0};
+    banyan_memory *memory, *on_host;
+    banyan_transport *transport;
+    CHECK_OK(banyan_memory_alloc_on(world, gpu_device_for(rank), 4096, &memory));
+    CHECK_OK(banyan_memory_alloc(world, 4096, &on_host));
+    CHECK_OK(banyan_transport_open(world, NULL, &transport));
+    banyan_memory_handle handles[2];
+    CHECK_OK(banyan_memory_find(world, banyan_memory_local(memory), 4096, &handles[0]));
+    CHECK_OK(banyan_memory_find(world, banyan_memory_local(on_host), 4096, &handles[1]));
+    for (int i = 0; i < 2; i++) {
+        handles[i].rank = 1 - rank;
+        handles[i].address = 0;
+    }
+    CHECK((banyan_transport_capabilities(transport, rank) & BANYAN_TRANSPORT_CUDA) != 0);
+    CHECK((banyan_transport_capabilities(transport, 1 - rank) & BANYAN_TRANSPORT_CUDA) == 0);
+    CHECK_FAILS(banyan_transport_put(transport, &(banyan_remote){handles[0], 0}, bytes, 64),
+                BANYAN_ERR_UNSUPPORTED,
+                rank == 0 ? "UCX of rank 1 does not reach memory of GPUs"
+                          : "UCX of rank 0 does not reach memory of GPUs");
+    CHECK_FAILS(banyan_transport_put(transport, &(banyan_remote){handles[1], 0},
+                                     banyan_memory_local(memory), 64),
+                BANYAN_ERR_UNSUPPORTED, "does not reach memory of GPUs: copy it to the host");
+    CHECK_OK(banyan_world_barrier(world));
+    banyan_transport_close(transport);
+    banyan_memory_free(memory);
+    banyan_memory_free(on_host);
+}
+
+static void gpus_that_ucx_does_not_reach_are_refused(void **state)
+{
+    (void)state;
+    if (!module_is_there("ucx"))
+        skip();
+    setenv("BANYAN_TEST_NODES", "2", 1);
+    setenv("BANYAN_GPU_NETWORK", "pinned", 1);
+    ranks_run(2, miss_a_gpu, NULL);
+    unsetenv("BANYAN_GPU_NETWORK");
+    unsetenv("BANYAN_TEST_NODES");
+}
+
 int main(void)
 {
     gpu_count();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(puts_and_gets_reach_memory_of_gpus),
         cmocka_unit_test(ordinary_memory_and_a_gpu_do_not_meet),
+        cmocka_unit_test(puts_and_gets_reach_gpus_of_other_nodes),
+        cmocka_unit_test(gpus_that_ucx_does_not_reach_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
