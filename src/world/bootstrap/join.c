@@ -493,7 +493,7 @@ bool joiner_is_turned_away(struct joiner *joiner)
 {
     if (joiner->is_open && !joiner->gone)
         reactor_step(&joiner->reactor, 0);
-    bool has_ended = joiner->has_table && joiner->gone && !joiner->to_relay;
+    bool has_ended = joiner->has_table && joiner->gone && !joiner->has_failed && !joiner->to_relay;
     return joiner->has_reason || has_ended;
 }
 
