@@ -1,8 +1,9 @@
-"""Puts, copies and collectives between two machines, beside ucx_perftest and Open MPI.
+"""Puts, copies, collectives and reshards between machines, beside ucx_perftest and Open MPI.
 
-usage: network.py BUILD. The machines are network namespaces, joined by a virtual cable. Goals: at
-least 90 % of ucx_perftest's bandwidth, at most 1.3 times its latency, and copies at least 85 % of
-its bandwidth; collectives of 4 ranks at least as fast as Open MPI's.
+usage: network.py BUILD. The machines are network namespaces, joined by a bridge. Goals: at least
+90 % of ucx_perftest's bandwidth, at most 1.3 times its latency, and copies at least 85 % of its
+bandwidth; collectives of 4 ranks at least as fast as Open MPI's; a reshard at 85 % of the
+bandwidth, with at most 1.05 times the least bytes on the wire.
 """
 
 from __future__ import annotations
@@ -23,6 +24,26 @@ ROUNDS = 3
 #: UCX lists the network cards of a machine in /sys. Open MPI takes machines of one name for one.
 OWN = "mount -t sysfs sysfs /sys; mount -t tmpfs tmpfs /dev/shm; hostname machine{}; exec sleep 600"
 LONGEST = 4 << 20  # bytes of a collective
+#: Links of the reshard: slower than the processors, which all machines share.
+LINK = "1gbit"
+QUEUE = ["burst", "512kb", "latency", "20ms"]
+#: One TCP stream of about 2 s, and its rate at the receiver.
+SEND = """
+import socket, sys, time
+to = socket.create_connection((sys.argv[1], 29602))
+data, end = bytes(1 << 20), time.monotonic() + 2
+while time.monotonic() < end:
+    to.sendall(data)
+"""
+RECEIVE = """
+import socket, time
+[at, _] = socket.create_server(("", 29602)).accept()
+data, count = bytearray(1 << 20), at.recv_into(bytearray(1))
+start = time.monotonic()
+while some := at.recv_into(data):
+    count += some
+print(count / (time.monotonic() - start))
+"""
 
 
 def has_started(pid: int) -> bool:
@@ -31,21 +52,25 @@ def has_started(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def machines() -> Iterator[list[list[str]]]:
-    """Make two machines; yield the words before a command that run it there."""
-    holders = [
-        subprocess.Popen(["unshare", "-n", "-m", "-u", "sh", "-c", OWN.format(i)]) for i in range(2)
-    ]
+def machines(count: int = 2) -> Iterator[list[list[str]]]:
+    """Make machines on one bridge; yield the words before a command that run it there."""
+    switch = ["unshare", "-n", "sh", "-c", "ip link add switch type bridge; exec sleep 600"]
+    names = ["unshare", "-n", "-m", "-u", "sh", "-c"]
+    holders = [subprocess.Popen([*names, OWN.format(i)]) for i in range(count)]
+    holders.append(subprocess.Popen(switch))
     try:
-        inside = [["nsenter", "-t", str(one.pid), "-n", "-m", "-u"] for one in holders]
+        inside = [["nsenter", "-t", str(one.pid), "-n", "-m", "-u"] for one in holders[:count]]
+        outside = ["nsenter", "-t", str(holders[count].pid), "-n"]
         end = time.monotonic() + 10
         while not all(has_started(one.pid) for one in holders):
             if time.monotonic() > end or any(one.poll() is not None for one in holders):
                 sys.exit("network: not measured, since this user may make no network namespaces")
             time.sleep(0.01)
-        second = str(holders[1].pid)
-        run(inside[0], "ip", "link", "add", "eth0", "type", "veth", "peer", "eth0", "netns", second)
+        run(outside, "ip", "link", "set", "switch", "up")
         for i, node in enumerate(inside):
+            cable = ["type", "veth", "peer", "eth0", "netns", str(holders[i].pid)]
+            run(outside, "ip", "link", "add", f"port{i}", *cable)
+            run(outside, "ip", "link", "set", f"port{i}", "master", "switch", "up")
             run(node, "ip", "address", "add", f"10.77.1.{i + 1}/24", "dev", "eth0")
             run(node, "ip", "link", "set", "lo", "up")
             run(node, "ip", "link", "set", "eth0", "up")
@@ -66,44 +91,117 @@ def run(node: list[str], *command: str) -> str:
     ).stdout
 
 
-def perftest(nodes: list[list[str]], *options: str) -> list[float]:
-    """Run ucx_perftest; return its numbers: iterations, latencies (us), MB/s, messages/s."""
+def perftest(nodes: list[list[str]], *options: str, pairs: int = 1) -> list[list[float]]:
+    """Run ucx_perftest between machines i and i + len / 2, all pairs at once.
+
+    Return the numbers of each: iterations, latencies (us), MB/s, messages/s.
+    """
     command = ["env", "UCX_TLS=tcp", "ucx_perftest", *options]
-    server = subprocess.Popen([*nodes[1], *command], stdout=subprocess.PIPE, text=True)
+    far = len(nodes) // 2
+    servers = [
+        subprocess.Popen([*nodes[far + i], *command], stdout=subprocess.PIPE) for i in range(pairs)
+    ]
     try:
         time.sleep(0.3)
-        out = run(nodes[0], *command[:2], "ucx_perftest", "10.77.1.2", *options, "-f")
-        server.wait(timeout=30)
+        clients = [
+            subprocess.Popen(
+                [*nodes[i], *command[:3], f"10.77.1.{far + i + 1}", *options, "-f"],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for i in range(pairs)
+        ]
+        outputs = [one.communicate(timeout=120)[0] for one in clients]
+        for server in servers:
+            server.wait(timeout=30)
     finally:
-        server.kill()
-    words = out.splitlines()[-1].replace("Final:", "").split()
-    return [float(word) for word in words]
+        for server in servers:
+            server.kill()
+    words = [out.splitlines()[-1].replace("Final:", "").split() for out in outputs]
+    return [[float(word) for word in line] for line in words]
 
 
-def banyan(nodes: list[list[str]], build: pathlib.Path) -> dict[str, float]:
-    """Run both ranks; return what rank 0 measured."""
+def banyan(
+    nodes: list[list[str]], build: pathlib.Path, ranks: int, *program: str
+) -> dict[str, float]:
+    """Run a program's ranks, spread over the machines; return what rank 0 measured."""
     settings = [
         "UCX_TLS=tcp",
-        "WORLD_SIZE=2",
+        f"WORLD_SIZE={ranks}",
         "MASTER_ADDR=10.77.1.1",
         "MASTER_PORT=29600",
         "BANYAN_PORT=29601",
         f"BANYAN_SECRET={SECRET}",
         f"BANYAN_MODULE_PATH={build / 'lib'}",
     ]
-    ranks = [
+    command = [str(build / "bin" / program[0]), *program[1:]]
+    started = [
         subprocess.Popen(
-            [*node, "env", *settings, f"RANK={rank}", str(build / "bin/network_ranks")],
+            [*nodes[rank * len(nodes) // ranks], "env", *settings, f"RANK={rank}", *command],
             stdout=subprocess.PIPE,
             text=True,
         )
-        for rank, node in enumerate(nodes)
+        for rank in range(ranks)
     ]
-    outputs = [one.communicate(timeout=120)[0] for one in ranks]
-    if any(one.returncode for one in ranks):
+    outputs = [one.communicate(timeout=120)[0] for one in started]
+    if any(one.returncode for one in started):
         sys.exit("network: a rank failed")
     found: dict[str, float] = json.loads(outputs[0])
     return found
+
+
+def stream(nodes: list[list[str]], pairs: int) -> float:
+    """Return the bytes a second of plain TCP between as many pairs of machines at once."""
+    far = len(nodes) // 2
+    receive = [
+        subprocess.Popen([*nodes[far + i], sys.executable, "-c", RECEIVE], stdout=subprocess.PIPE)
+        for i in range(pairs)
+    ]
+    time.sleep(0.5)
+    send = [
+        subprocess.Popen([*nodes[i], sys.executable, "-c", SEND, f"10.77.1.{far + i + 1}"])
+        for i in range(pairs)
+    ]
+    rates = [float(one.communicate(timeout=60)[0]) for one in receive]
+    for one in send:
+        one.wait()
+    return sum(rates)
+
+
+def reshards(build: pathlib.Path) -> bool:
+    """Measure a reshard between four machines; return True if a goal of direct is missed."""
+    speed = ["-t", "ucp_put_bw", "-s", str(1 << 20), "-n", "200", "-w", "20"]
+    best: dict[str, dict[str, float]] = {}
+    perf = plain = 0.0
+    with machines(4) as nodes:
+        for node in nodes:
+            run(node, *f"tc qdisc add dev eth0 root tbf rate {LINK}".split(), *QUEUE)
+        for _ in range(ROUNDS):
+            rates = perftest(nodes, *speed, pairs=2)
+            perf = max(perf, sum(one[-4] * 2**20 for one in rates))
+            plain = max(plain, stream(nodes, 2))
+            for backend in ("direct", "pipeline"):
+                one = banyan(nodes, build, 8, "network_reshard", backend)
+                if backend not in best or one["seconds"] < best[backend]["seconds"]:
+                    best[backend] = one
+    print(
+        "reshard from 4 ranks on 2 machines to 4 on 2 others, each box needed twice in a machine\n"
+        f"two links of {LINK}: perftest {perf / 1e6:.0f} MB/s, plain TCP {plain / 1e6:.0f} MB/s\n"
+        f"{'':<10}{'MB/s':>8}{'share of the faster':>22}{'goal':>8}"
+        f"{'wire/minimum':>14}{'goal':>8}"
+    )
+    missed = False
+    for backend, one in best.items():
+        wire = one["wire_bytes"] / one["bytes"]
+        rate = one["wire_bytes"] / one["seconds"]
+        share = rate / max(perf, plain)
+        wrong = backend == "direct" and (wire > 1.05 or share < 0.85)
+        missed |= wrong
+        print(
+            f"{backend:<10}{rate / 1e6:>8.0f}{share:>22.2f}{0.85:>8.2f}{wire:>14.3f}{1.05:>8.2f}"
+            f"{'  MISSED' if wrong else ''}"
+        )
+    return missed
 
 
 def collectives(nodes: list[list[str]], build: pathlib.Path) -> bool:
@@ -157,7 +255,7 @@ def main() -> int:
     if not (build / "lib/libbanyan_ucx.so").exists():
         print("network: not measured, since this build has no UCX module")
         return 0
-    for tool in ("ucx_perftest", "ip", "unshare", "nsenter"):
+    for tool in ("ucx_perftest", "ip", "tc", "unshare", "nsenter"):
         if not shutil.which(tool):
             print(f"network: not measured, since {tool} is missing")
             return 0
@@ -165,16 +263,16 @@ def main() -> int:
     theirs = {"put_bytes_per_s": 0.0, "put_latency_us": float("inf")}
     with machines() as nodes:
         for _ in range(ROUNDS):  # in turn, since machines are shared
-            one = banyan(nodes, build)
+            one = banyan(nodes, build, 2, "network_ranks")
             for name, value in one.items():
                 if isinstance(value, str):
                     continue
                 better = min if name.endswith("_us") else max
                 ours[name] = better(ours.get(name, value), value)
-            speed = perftest(
+            [speed] = perftest(
                 nodes, "-t", "ucp_put_bw", "-s", str(1 << 20), "-n", "1000", "-w", "50"
             )
-            late = perftest(nodes, "-t", "ucp_put_lat", "-s", "8", "-n", "20000", "-w", "1000")
+            [late] = perftest(nodes, "-t", "ucp_put_lat", "-s", "8", "-n", "20000", "-w", "1000")
             theirs["put_bytes_per_s"] = max(theirs["put_bytes_per_s"], speed[-4] * 2**20)
             theirs["put_latency_us"] = min(theirs["put_latency_us"], late[1])
         missed = False
@@ -198,6 +296,7 @@ def main() -> int:
             f"{title:<30}{ours[mine] / unit:>10.2f}{theirs[peer] / unit:>10.2f}{ratio:>8.2f}"
             f"{goal:>8.2f}{'  MISSED' if wrong else ''}"
         )
+    missed |= reshards(build)
     return int(missed)
 
 
