@@ -2,7 +2,8 @@
  *
  * This process plans all ranks of the reshard, with the planner of a real world. It then simulates
  * their transfers on a topology (simulate.h). The direct copy service moves all of them at once.
- * The copy pipeline moves them in rounds, through staging slots. docs/internals/simulation.md
+ * The copy pipeline moves them in rounds, through staging slots. In a world of several nodes, data
+ * that ranks pass on within their nodes follows in waves (reshard.h). docs/internals/simulation.md
  * describes the model.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -49,6 +50,30 @@ typedef struct banyan_traffic_info {
 
 /* Return the properties of the traffic. Any thread. */
 BANYAN_API banyan_traffic_info banyan_traffic_describe(const banyan_traffic *traffic);
+
+/* Load of several links: those with at least one byte. */
+typedef struct banyan_traffic_load {
+    uint64_t links;       /* number of links */
+    uint64_t most, least; /* bytes of one of them */
+    uint64_t bytes;       /* of all */
+} banyan_traffic_load;
+
+/* Bytes that cross links. Each rank has a network card of its own. */
+typedef struct banyan_traffic_links {
+    int nodes;                  /* number of nodes (reshard.h: ranks_per_node) */
+    uint64_t turns;             /* in which a run goes, if it has stages; otherwise 0 */
+    banyan_traffic_load out;    /* of network cards */
+    banyan_traffic_load in;     /* of network cards */
+    banyan_traffic_load pairs;  /* from one node to another */
+    banyan_traffic_load inside; /* from one rank to another of its node */
+    /* The least that can cross the network: every element once to each node that needs it and does
+     * not hold it in the source. 0 if a transform is among the options. */
+    uint64_t least_bytes;
+} banyan_traffic_links;
+
+/* Compute the loads of links. Errors: NO_MEMORY. Any thread. */
+BANYAN_API banyan_status banyan_traffic_describe_links(const banyan_traffic *traffic,
+                                                       banyan_traffic_links *links);
 
 /* Service that carries the traffic, as in copy.h. */
 typedef enum banyan_forecast_service {

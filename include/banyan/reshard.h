@@ -37,7 +37,7 @@ typedef struct banyan_transfer {
      * transfer of stage 0 with the same box and turn brought the elements. Then source_piece is in
      * the sender's destination layout, and both types are the destination's. */
     uint32_t stage;
-    uint32_t turn; /* a run with stages moves transfers of consecutive turns in different waves */
+    uint32_t turn; /* place in a run with stages, as a fraction of 2^32 */
 } banyan_transfer;
 
 /* Change of tensor formats during a run; see its struct below. */

@@ -44,6 +44,9 @@ typedef struct banyan_topology_info {
     int processors, switches; /* their numbers */
     size_t links;             /* each direction counts */
     int thread_blocks;        /* that a processor runs at their full rate at once */
+    /* Processors of a node: consecutive ones whose names are equal up to the last dot. The number
+     * of all processors if nodes differ in size. */
+    int processors_per_node;
 } banyan_topology_info;
 
 /* Return the properties of a topology. Any thread. */

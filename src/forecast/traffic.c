@@ -1,21 +1,61 @@
 #include "forecast/traffic.h"
 
+#include "forecast/least.h"
 #include "reshard/model/model.h"
+#include "reshard/planner/once.h"
 #include "reshard/planner/sample.h"
+
+typedef struct planning_traffic {
+    banyan_traffic *traffic;
+    const banyan_reshard_sample_world *world;
+    uint64_t most_passed;
+    least_network least;
+    bool counts_least;
+} planning_traffic;
 
 /* Keep only the requests to a service: transfers are many, and large. */
 static banyan_status traffic_take_rank(void *context, int rank, planner_result *result)
 {
-    banyan_traffic *traffic = context;
-    traffic_rank *of = &traffic->ranks[rank];
+    planning_traffic *planning = context;
+    traffic_rank *of = &planning->traffic->ranks[rank];
+    uint64_t passed = planner_bytes_passed(result, rank);
+    planning->most_passed = passed > planning->most_passed ? passed : planning->most_passed;
     for (size_t i = 0; i < result->recv_count; i++) {
         const banyan_transfer *received = &result->recvs[i];
         if (received->source_rank == rank)
             of->local_bytes += received->bytes;
     }
     banyan_status status = planner_tasks_sent(result, &of->tasks, &of->task_count);
+    if (status == BANYAN_OK && planning->counts_least)
+        status = least_network_add(&planning->least, planning->world, rank, result);
     planner_result_free(result);
     return status;
+}
+
+static int compare_waves(const void *left, const void *right, void *context)
+{
+    const pipeline_world_task *a = left, *b = right;
+    const banyan_traffic *traffic = context;
+    uint64_t first = traffic_wave_of(traffic, a), second = traffic_wave_of(traffic, b);
+    RETURN_IF_UNEQUAL(first, second);
+    RETURN_IF_UNEQUAL(a->peer, b->peer);
+    return COMPARE(a->id, b->id);
+}
+
+/* Sort by waves, once their number is known. */
+static void sort_waves(banyan_traffic *traffic)
+{
+    for (int r = 0; r < traffic->info.ranks && traffic->turns > 0; r++)
+        qsort_r(traffic->ranks[r].tasks, traffic->ranks[r].task_count,
+                sizeof *traffic->ranks[r].tasks, compare_waves, traffic);
+}
+
+traffic_slice traffic_wave(const banyan_traffic *traffic, int rank, uint64_t wave)
+{
+    const traffic_rank *of = &traffic->ranks[rank];
+    size_t first = BISECT(i, 0, of->task_count, traffic_wave_of(traffic, &of->tasks[i]) < wave);
+    size_t end = BISECT(i, first, of->task_count, traffic_wave_of(traffic, &of->tasks[i]) <= wave);
+    return (traffic_slice){of->tasks + first, end - first};
 }
 
 static banyan_status traffic_count_up(banyan_traffic *traffic)
@@ -58,9 +98,20 @@ banyan_status banyan_traffic_plan(const banyan_reshard_sample_world *world,
         return error_no_memory(ranks * sizeof *made->ranks, "a world's traffic");
     }
     made->info.ranks = world->world_size;
-    banyan_status status = planner_imagine(world, options, traffic_take_rank, made);
+    made->ranks_per_node = world->ranks_per_node;
+    planning_traffic planning = {
+        .traffic = made,
+        .world = world,
+        .counts_least = world->ranks_per_node > 0 && !(options && options->transform),
+    };
+    banyan_status status = planner_imagine(world, options, traffic_take_rank, &planning);
+    if (status == BANYAN_OK && planning.counts_least)
+        status = least_network_finish(&planning.least, &made->least_bytes);
+    least_network_free(&planning.least);
+    made->turns = planner_turns_for(planning.most_passed);
     if (status == BANYAN_OK)
         status = traffic_count_up(made);
+    sort_waves(made);
     if (status != BANYAN_OK) {
         banyan_traffic_destroy(made);
         return status;

@@ -6,9 +6,10 @@
 #include <banyan/forecast.h>
 
 #include "copy/schedule/world.h"
+#include "reshard/planner/once.h"
 
 typedef struct traffic_rank {
-    pipeline_world_task *tasks; /* by peer and id */
+    pipeline_world_task *tasks; /* by wave, peer and id */
     size_t task_count;
     uint64_t local_bytes;
 } traffic_rank;
@@ -16,7 +17,29 @@ typedef struct traffic_rank {
 struct banyan_traffic {
     traffic_rank *ranks;
     banyan_traffic_info info;
+    int ranks_per_node; /* 0: all ranks share a node */
+    uint64_t turns;
+    uint64_t least_bytes; /* between nodes */
 };
+
+static inline uint64_t traffic_wave_count(const banyan_traffic *traffic)
+{
+    return traffic->turns + 1;
+}
+
+static inline uint64_t traffic_wave_of(const banyan_traffic *traffic,
+                                       const pipeline_world_task *task)
+{
+    return planner_wave_of(task->stage, task->turn, traffic->turns);
+}
+
+/* The tasks of one wave, within those of a rank. */
+typedef struct traffic_slice {
+    const pipeline_world_task *tasks;
+    size_t count;
+} traffic_slice;
+
+traffic_slice traffic_wave(const banyan_traffic *traffic, int rank, uint64_t wave);
 
 static inline uint64_t traffic_task_bytes(const pipeline_world_task *task)
 {

@@ -213,6 +213,48 @@ static void optimal_rounds_are_as_many_as_the_busiest_rank_has_batches(void **st
     banyan_traffic_destroy(traffic);
 }
 
+/* Four ranks of one node hold the rows of a matrix; four of another need all of it. */
+static banyan_status gather_layouts(void *context, int rank, banyan_layout *source,
+                                    banyan_layout *destination)
+{
+    (void)context;
+    const int64_t shape[] = {ROWS, COLUMNS};
+    banyan_mesh from = {.ndim = 1, .extent = {4}}, to = {.ndim = 1, .extent = {4}, .first_rank = 4};
+    banyan_placement rows = {BANYAN_SHARD, 0}, whole = {BANYAN_REPLICATE, 0};
+    banyan_layout_add_sharded(source, "weight", BANYAN_BF16, 2, shape, &from, &rows, rank);
+    banyan_layout_add_sharded(destination, "weight", BANYAN_BF16, 2, shape, &to, &whole, rank);
+    return BANYAN_OK;
+}
+
+static void data_that_is_passed_on_follows_one_wave_behind(void **state)
+{
+    (void)state;
+    banyan_reshard_sample_world world = {
+        .world_size = 8, .layouts = gather_layouts, .ranks_per_node = 4};
+    banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
+    banyan_traffic *traffic;
+    banyan_traffic_links links;
+    CHECK_OK(banyan_traffic_plan(&world, NULL, &traffic));
+    CHECK_OK(banyan_traffic_describe_links(traffic, &links));
+    CHECK(links.nodes == 2 && links.turns == 2 && links.least_bytes == BYTES);
+    CHECK(links.in.links == 4 && links.in.most == BYTES / 4 && links.in.least == BYTES / 4);
+    CHECK(links.out.links == 4 && links.out.most == BYTES / 4 && links.out.bytes == BYTES);
+    CHECK(links.pairs.links == 1 && links.pairs.bytes == BYTES);
+    CHECK(links.inside.links == 12 && links.inside.least == BYTES / 4);
+    /* A quarter comes over the network, and then three from the others. */
+    banyan_forecast direct = forecast(traffic, &plain, BANYAN_FORECAST_DIRECT, 0, false);
+    check_near("direct", direct.seconds, (double)BYTES / RATE + 2 * LATENCY);
+    banyan_forecast pipeline = forecast(traffic, &plain, BANYAN_FORECAST_PIPELINE, 0, true);
+    check_near("pipeline", pipeline.seconds, (double)BYTES / RATE + 2 * LATENCY);
+    banyan_traffic_destroy(traffic);
+    options.each_rank_fetches = true;
+    CHECK_OK(banyan_traffic_plan(&world, &options, &traffic));
+    CHECK_OK(banyan_traffic_describe_links(traffic, &links));
+    CHECK(links.turns == 0 && links.in.most == BYTES && links.in.bytes == 4 * BYTES);
+    CHECK(links.inside.links == 0 && links.least_bytes == BYTES);
+    banyan_traffic_destroy(traffic);
+}
+
 static void impossible_traffic_is_refused(void **state)
 {
     (void)state;
@@ -247,6 +289,7 @@ int main(void)
         cmocka_unit_test(a_long_way_is_waited_for_every_second_batch),
         cmocka_unit_test(bytes_are_conserved_and_links_are_no_faster_than_they_are),
         cmocka_unit_test(optimal_rounds_are_as_many_as_the_busiest_rank_has_batches),
+        cmocka_unit_test(data_that_is_passed_on_follows_one_wave_behind),
         cmocka_unit_test(impossible_traffic_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

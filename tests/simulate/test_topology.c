@@ -79,6 +79,21 @@ static void a_printed_topology_reads_back_equal(void **state)
     }
 }
 
+static void nodes_are_found_by_the_names_of_processors(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int each;
+    } cases[] = {{"dgx-h100x1024", 8}, {"dgx-h100x16", 8}, {"h200x8", 8}, {"gb200-nvl72", 72}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        banyan_topology *topology;
+        CHECK_OK(banyan_topology_read(cases[i].name, &topology));
+        CHECK(banyan_topology_describe(topology).processors_per_node == cases[i].each);
+        banyan_topology_destroy(topology);
+    }
+}
+
 #define LEVEL(bytes, rate)                                                                         \
     "{\"working_set_bytes\": " bytes ", \"local_bytes_per_s\": " rate                              \
     ", \"load_bytes_per_s\": " rate ", \"store_bytes_per_s\": " rate                               \
@@ -242,6 +257,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_entry_stands_for_many),
         cmocka_unit_test(a_printed_topology_reads_back_equal),
+        cmocka_unit_test(nodes_are_found_by_the_names_of_processors),
         cmocka_unit_test(a_byte_takes_longer_the_more_are_touched),
         cmocka_unit_test(the_quickest_way_is_taken_and_never_through_a_processor),
         cmocka_unit_test(processors_reach_each_other),

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <banyan/reshard.h>
+#include <banyan/forecast.h>
 #include <jansson.h>
 
 #include "cli/files.h"
@@ -11,15 +11,17 @@
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "layout/job_spec.h"
+#include "layout/traffic_links.h"
 
 #define WHO "banyan plan-scale"
 
 struct scale {
     job_spec spec;
-    int sampled;
-    bool json;
+    int sampled, ranks_per_node;
+    bool json, each_rank_fetches;
     int *ranks;
     banyan_reshard_plan_cost *costs;
+    banyan_traffic_links links; /* with ranks_per_node */
     progress bar;
 };
 
@@ -93,6 +95,7 @@ static void plan_scale_command_print_table(const struct scale *scale)
     plan_scale_command_print_row("slowest", &scale->costs[scale->sampled - 1]);
     plan_scale_command_print_row("median", &scale->costs[scale->sampled / 2]);
     plan_scale_command_print_row("most memory", plan_scale_command_largest(scale));
+    traffic_links_print(&scale->links);
 }
 
 static int plan_scale_command_print_json(const struct scale *scale)
@@ -114,7 +117,24 @@ static int plan_scale_command_print_json(const struct scale *scale)
         scale->spec.ranks, "slowest_seconds", scale->costs[scale->sampled - 1].seconds,
         "median_seconds", scale->costs[scale->sampled / 2].seconds, "most_bytes",
         (json_int_t)plan_scale_command_largest(scale)->bytes, "sampled", ranks);
+    if (scale->ranks_per_node > 0)
+        json_object_set_new(object, "links", traffic_links_json(&scale->links));
     return json_print(object) == BANYAN_OK ? 0 : text_fail(WHO);
+}
+
+/* Plan all ranks to the end, and add up what they move. */
+static banyan_status plan_scale_command_count_links(struct scale *scale,
+                                                    const banyan_reshard_sample_world *world,
+                                                    const banyan_reshard_options *options)
+{
+    banyan_traffic *traffic;
+    banyan_status status = banyan_traffic_plan(world, options, &traffic);
+    progress_end(&scale->bar);
+    if (status != BANYAN_OK)
+        return status;
+    status = banyan_traffic_describe_links(traffic, &scale->links);
+    banyan_traffic_destroy(traffic);
+    return status;
 }
 
 static int plan_scale_command_measure(struct scale *scale)
@@ -125,12 +145,16 @@ static int plan_scale_command_measure(struct scale *scale)
     banyan_reshard_sample_world world = {.world_size = scale->spec.ranks,
                                          .layouts = plan_scale_command_rank_layouts,
                                          .progress = plan_scale_command_show_progress,
-                                         .context = scale};
+                                         .context = scale,
+                                         .ranks_per_node = scale->ranks_per_node};
     banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
     options.require_whole_source = !scale->spec.partial_source;
+    options.each_rank_fetches = scale->each_rank_fetches;
     banyan_status status =
         banyan_reshard_plan_sample(&world, &options, scale->ranks, scale->sampled, scale->costs);
     progress_end(&scale->bar);
+    if (status == BANYAN_OK && scale->ranks_per_node > 0)
+        status = plan_scale_command_count_links(scale, &world, &options);
     if (status != BANYAN_OK)
         return text_fail(WHO);
     qsort(scale->costs, (size_t)scale->sampled, sizeof *scale->costs, by_seconds);
@@ -154,6 +178,10 @@ int plan_scale_command(int argc, char **argv)
          "destination ranks differ from source ranks", 0, 0},
         {"ranks-sampled", '\0', OPTION_COUNT, &scale.sampled, "K",
          "number of ranks to measure (16)", 1, 1000000},
+        {"ranks-per-node", '\0', OPTION_COUNT, &scale.ranks_per_node, "N",
+         "also print the bytes that cross links between nodes of N ranks", 1, 1000000},
+        {"each-rank-fetches", '\0', OPTION_FLAG, &scale.each_rank_fetches, NULL,
+         "let each rank of a node fetch all of its data over the network", 0, 0},
         {"partial-source", '\0', OPTION_FLAG, &scale.spec.partial_source, NULL,
          "allow source elements that no destination holds (they are refused)", 0, 0},
         {"config", '\0', OPTION_TEXT, &scale.spec.config_path, "FILE",

@@ -36,7 +36,7 @@ typedef struct simulate_reshard_arguments {
     const char *case_path, *topology_name, *trace_path;
     const char *service; /* NULL: both */
     uint64_t slot_bytes;
-    bool optimal_rounds, json;
+    bool optimal_rounds, each_rank_fetches, json;
 } simulate_reshard_arguments;
 
 /* Return why the arguments contradict each other, or NULL. */

@@ -11,6 +11,7 @@
 #include "cli/text.h"
 #include "core/status.h"
 #include "core/text/escape.h"
+#include "layout/traffic_links.h"
 #include "simulate/simulate_report.h"
 
 #define WHO "banyan simulate"
@@ -30,6 +31,7 @@ typedef struct job {
     banyan_topology *topology;
     banyan_traffic *traffic;
     char title[JOB_SPEC_TITLE_BYTES];
+    banyan_traffic_links links;
     progress bar;
     outcome outcomes[SERVICES];
 } job;
@@ -43,8 +45,9 @@ const char *simulate_reshard_problem(const simulate_reshard_arguments *given,
         known = known || strcmp(given->service, services[i]) == 0;
     if (!known)
         return "--service is direct or pipeline";
-    if (!is_reshard && (given->service || given->slot_bytes > 0 || given->optimal_rounds))
-        return "--service, --slot-bytes and --optimal-rounds are for reshards";
+    if (!is_reshard && (given->service || given->slot_bytes > 0 || given->optimal_rounds ||
+                        given->each_rank_fetches))
+        return "--service, --slot-bytes, --optimal-rounds and --each-rank-fetches are for reshards";
     if (is_reshard && trace_path && !given->service)
         return "a trace is of one --service";
     return NULL;
@@ -81,12 +84,15 @@ static banyan_status simulate_reshard_plan_case(job *of)
 
 static banyan_status plan_model(job *of)
 {
-    const banyan_reshard_sample_world world = {.world_size = of->given->spec.ranks,
-                                               .layouts = simulate_reshard_rank_layouts,
-                                               .progress = simulate_reshard_show_progress,
-                                               .context = of};
+    const banyan_reshard_sample_world world = {
+        .world_size = of->given->spec.ranks,
+        .layouts = simulate_reshard_rank_layouts,
+        .progress = simulate_reshard_show_progress,
+        .context = of,
+        .ranks_per_node = banyan_topology_describe(of->topology).processors_per_node};
     banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
     options.require_whole_source = !of->given->spec.partial_source;
+    options.each_rank_fetches = of->given->each_rank_fetches;
     job_spec_title(&of->given->spec, of->title);
     banyan_status status = banyan_traffic_plan(&world, &options, &of->traffic);
     progress_end(&of->bar);
@@ -103,6 +109,7 @@ static void print_traffic(const job *of)
            text_bytes(info.bytes, texts[2]), text_bytes(info.local_bytes, texts[3]));
     printf("one rank sends up to %s", text_bytes(info.most_sent, texts[4]));
     printf(", receives up to %s\n", text_bytes(info.most_received, texts[4]));
+    traffic_links_print(&of->links);
 }
 
 static void print_forecast(const job *of, size_t service)
@@ -157,13 +164,13 @@ static json_t *forecasts_json(const job *of)
 static banyan_status simulate_reshard_print_json(const job *of)
 {
     banyan_traffic_info info = banyan_traffic_describe(of->traffic);
-    json_t *object =
-        json_pack("{s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "title", of->title,
-                  "topology", banyan_topology_describe(of->topology).name, "ranks", info.ranks,
-                  "transfers", (json_int_t)info.transfers, "bytes", (json_int_t)info.bytes,
-                  "local_bytes", (json_int_t)info.local_bytes, "pairs", (json_int_t)info.pairs,
-                  "most_sent", (json_int_t)info.most_sent, "most_received",
-                  (json_int_t)info.most_received, "forecasts", forecasts_json(of));
+    json_t *object = json_pack(
+        "{s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "title", of->title, "topology",
+        banyan_topology_describe(of->topology).name, "ranks", info.ranks, "transfers",
+        (json_int_t)info.transfers, "bytes", (json_int_t)info.bytes, "local_bytes",
+        (json_int_t)info.local_bytes, "pairs", (json_int_t)info.pairs, "most_sent",
+        (json_int_t)info.most_sent, "most_received", (json_int_t)info.most_received, "links",
+        traffic_links_json(&of->links), "forecasts", forecasts_json(of));
     return json_print(object);
 }
 
@@ -202,6 +209,7 @@ static banyan_status simulate_reshard_run(job *of)
     const simulate_reshard_arguments *given = of->given;
     RETURN_IF_FAILED(banyan_topology_read(given->topology_name, &of->topology));
     RETURN_IF_FAILED(given->is_case ? simulate_reshard_plan_case(of) : plan_model(of));
+    RETURN_IF_FAILED(banyan_traffic_describe_links(of->traffic, &of->links));
     RETURN_IF_FAILED(forecast_all(of));
     if (given->json)
         return simulate_reshard_print_json(of);

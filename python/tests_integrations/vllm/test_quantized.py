@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+import time
 import unittest
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import models
 import quantized
 import torch
 import torch.distributed as dist
-from engine import Engine, FolderTest, fresh
+from engine import Engine, fresh
 from processes import Process
 from safetensors.torch import load_file
 from torch.distributed.device_mesh import init_device_mesh
@@ -59,7 +61,16 @@ class StoredTrainer(Trainer):
             self.state[name].to_local().copy_(one.to_local())
 
 
-class QuantizedTest(FolderTest):
+class QuantizedTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self._folder.cleanup)
+        self.at = Path(self._folder.name)
+        self._began = time.monotonic()
+
+    def tearDown(self) -> None:
+        print(f"{self.id().split('.')[-1]}: {time.monotonic() - self._began:.0f} s", flush=True)
+
     def updates(
         self,
         folder: Path,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
+import time
 import unittest
+from pathlib import Path
 from typing import Any
 
 import models
 import torch
-from engine import Engine, FolderTest, fresh
+from engine import Engine, fresh
 from processes import Process
 from sources import SOURCES
 from trainer import PieceTrainer, Trainer, errors, save, trainers
@@ -36,10 +39,16 @@ class SourceTrainer(Trainer):
         return {n.split(".")[-2]: list(t.shape) for n, t in tensors.items() if "layers.0.mlp" in n}
 
 
-class SourcesTest(FolderTest):
+class SourcesTest(unittest.TestCase):
     def setUp(self) -> None:
-        super().setUp()
+        made = tempfile.TemporaryDirectory()
+        self.addCleanup(made.cleanup)
+        self.at = Path(made.name)
         self.folder = models.save("llama", self.at / "model", 1)
+        self._began = time.monotonic()
+
+    def tearDown(self) -> None:
+        print(f"{self.id().split('.')[-1]}: {time.monotonic() - self._began:.0f} s", flush=True)
 
     def fresh(self, version: int) -> Any:
         save(self.folder, version)

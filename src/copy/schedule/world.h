@@ -11,6 +11,7 @@ typedef struct pipeline_world_task {
     int peer;
     uint64_t id;
     pipeline_task task;
+    uint32_t stage, turn; /* of a reshard's transfer; not used here */
 } pipeline_world_task;
 
 /* A rank's flows, by partner. Incoming flows share the batches of their senders. */

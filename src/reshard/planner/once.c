@@ -14,10 +14,60 @@ void once_work_free(once_work *work)
     array_free(&work->ranks);
 }
 
+/* Steps of sequences that fill [0, 1) evenly, together and each alone, in units of 2^-32: powers of
+ * the root of x³ = x + 1. The first is for layers, the next for experts. */
+static const uint32_t turn_steps[] = {3242174889, 2447445414, 1847522138};
+#define TURN_STEPS (sizeof turn_steps / sizeof turn_steps[0])
+
 uint32_t once_turn_of(const char *name)
 {
-    const char *digits = strpbrk(name, "0123456789");
-    return digits ? (uint32_t)strtoul(digits, NULL, 10) : (uint32_t)hash_string(name, 0);
+    uint32_t turn = 0;
+    uint64_t words = 0;
+    size_t numbers = 0;
+    while (*name) {
+        size_t length = strcspn(name, "0123456789");
+        words = hash_bytes(name, length, words);
+        name += length;
+        char *end = (char *)name;
+        if (*name)
+            turn += (uint32_t)strtoull(name, &end, 10) *
+                    turn_steps[numbers++ < TURN_STEPS - 1 ? numbers - 1 : TURN_STEPS - 1];
+        name = end;
+    }
+    return turn + (uint32_t)words;
+}
+
+/* A turn moves about this much of the rank that receives most. More turns shorten the last wave, in
+ * which only stage 1 is left, and make messages smaller. */
+#define TURN_BYTES (UINT64_C(32) << 20)
+#define TURNS_LEAST 2
+#define TURNS_MOST 12
+
+uint64_t planner_bytes_passed(const planner_result *transfers, int rank)
+{
+    uint64_t received = 0;
+    bool passes = false;
+    for (size_t i = 0; i < transfers->send_count; i++)
+        passes |= transfers->sends[i].stage > 0;
+    for (size_t i = 0; i < transfers->recv_count; i++) {
+        const banyan_transfer *recv = &transfers->recvs[i];
+        passes |= recv->stage > 0;
+        received += recv->stage == 0 && recv->source_rank != rank ? recv->bytes : 0;
+    }
+    return passes ? received + 1 : 0;
+}
+
+uint64_t planner_wave_of(uint32_t stage, uint32_t turn, uint64_t turns)
+{
+    return turns > 0 ? (turn * turns >> 32) + stage : 0;
+}
+
+uint64_t planner_turns_for(uint64_t most_bytes_passed)
+{
+    uint64_t turns = most_bytes_passed / TURN_BYTES;
+    if (most_bytes_passed == 0)
+        return 0;
+    return turns < TURNS_LEAST ? TURNS_LEAST : turns > TURNS_MOST ? TURNS_MOST : turns;
 }
 
 /* One source and one node: where parts come from and go to. */
@@ -233,7 +283,7 @@ static planner_share share_of(const once_pair *pair, int64_t part, int rank, uin
     return (planner_share){.rank = rank,
                            .source = pair->source,
                            .stage = stage,
-                           .turn = pair->tensor->turn + (uint32_t)(part / each)};
+                           .turn = pair->tensor->turn + (uint32_t)(part / each) * turn_steps[0]};
 }
 
 /* Append one share for every box of work->rest. */

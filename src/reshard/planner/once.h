@@ -11,6 +11,7 @@
 #define RESHARD_PLANNER_ONCE_H
 
 #include "reshard/planner/groups.h"
+#include "reshard/planner/rank.h"
 #include "reshard/planner/share.h"
 
 /* A box of the destination. Boxes of one kind are stored with equal bytes. */
@@ -66,7 +67,20 @@ bool once_sent(const once_tensor *tensor, size_t source, int64_t index, size_t l
 bool once_received(const once_tensor *tensor, size_t box, once_work *work, once_shares *received,
                    once_shares *passed, uint64_t *covered_elems);
 
-/* Return the turn of a tensor's first parts, by the first number in its name: layers take turns. */
+/* Return the turn of a tensor's first parts, a fraction of 2^32. Numbers in its name, which are
+ * those of layers and experts in most models, spread the tensors of any layers evenly over all
+ * turns. */
 uint32_t once_turn_of(const char *name);
+
+/* Return the bytes that a rank receives from others in stage 0, plus 1; or 0, if it has no transfer
+ * of stage 1. */
+uint64_t planner_bytes_passed(const planner_result *transfers, int rank);
+
+/* Return the number of turns of a run, from the largest result of planner_bytes_passed of all
+ * ranks. 0: there are no stages. */
+uint64_t planner_turns_for(uint64_t most_bytes_passed);
+
+/* Return the wave of a transfer in a run of so many turns: stage 1 is one wave behind. */
+uint64_t planner_wave_of(uint32_t stage, uint32_t turn, uint64_t turns);
 
 #endif

@@ -453,7 +453,9 @@ banyan_status planner_tasks_sent(const planner_result *transfers, pipeline_world
         if (sent->destination_rank != sent->source_rank)
             made[kept++] = (pipeline_world_task){.peer = sent->destination_rank,
                                                  .id = sent->task_id,
-                                                 .task = {sent->bytes / elem_bytes, elem_bytes}};
+                                                 .task = {sent->bytes / elem_bytes, elem_bytes},
+                                                 .stage = sent->stage,
+                                                 .turn = sent->turn};
     }
     pipeline_world_sort(made, kept);
     *tasks = made;

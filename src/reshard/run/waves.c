@@ -1,6 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "reshard/planner/once.h"
 #include "reshard/run/execute.h"
 #include "reshard/verify/run.h"
 #include "world/control.h"
@@ -8,38 +9,14 @@
 /* Positions are below this. */
 #define LINE_END UINT64_MAX
 
-/* With stages, a wave moves about this much of the rank that receives most over the network. More
- * waves shorten the last one, in which only stage 1 is left, and make messages smaller. */
-#define WAVE_BYTES (UINT64_C(32) << 20)
-#define TURNS_LEAST 2
-#define TURNS_MOST 32
-
-/* The bytes that this rank receives to pass on: each of them once. */
-static uint64_t bytes_passed_on(const banyan_reshard_plan *plan)
-{
-    uint64_t received = 0;
-    bool passes = false;
-    for (size_t i = 0; i < plan->transfers.send_count; i++)
-        passes |= plan->transfers.sends[i].stage > 0;
-    for (size_t i = 0; i < plan->transfers.recv_count; i++) {
-        const banyan_transfer *recv = &plan->transfers.recvs[i];
-        passes |= recv->stage > 0;
-        received += recv->stage == 0 && recv->source_rank != plan->rank ? recv->bytes : 0;
-    }
-    return passes ? received + 1 : 0;
-}
-
 /* Ranks that pass nothing on take part in as many waves as the others. */
 banyan_status execution_count_turns(execution *run)
 {
     uint64_t most = 0;
-    run->turns = 0;
     if (banyan_world_node_count(run->world) > 1)
-        RETURN_IF_FAILED(control_max(run->world, bytes_passed_on(run->plan), &most));
-    if (most > 0)
-        run->turns = most / WAVE_BYTES < TURNS_LEAST  ? TURNS_LEAST
-                     : most / WAVE_BYTES > TURNS_MOST ? TURNS_MOST
-                                                      : most / WAVE_BYTES;
+        RETURN_IF_FAILED(control_max(
+            run->world, planner_bytes_passed(&run->plan->transfers, run->plan->rank), &most));
+    run->turns = planner_turns_for(most);
     return BANYAN_OK;
 }
 
@@ -54,7 +31,7 @@ uint64_t execution_position(const execution *run, const banyan_transfer *transfe
     uint64_t length = turn_length(run);
     if (run->turns == 0)
         return hash >> 1;
-    return (transfer->turn % run->turns + transfer->stage) * length + hash % length;
+    return planner_wave_of(transfer->stage, transfer->turn, run->turns) * length + hash % length;
 }
 
 /* This rank's data at a position, and the staging memory that it needs. */

@@ -3,6 +3,31 @@
 #include <math.h>
 #include <string.h>
 
+/* Return the length of a processor's name up to its last dot. */
+static size_t node_length(const banyan_topology *topology, uint32_t processor)
+{
+    const char *name = topology->vertices.data[processor].name, *dot = strrchr(name, '.');
+    return dot ? (size_t)(dot - name) : 0;
+}
+
+static bool same_node(const banyan_topology *topology, uint32_t a, uint32_t b)
+{
+    size_t length = node_length(topology, a);
+    return node_length(topology, b) == length &&
+           strncmp(topology->vertices.data[a].name, topology->vertices.data[b].name, length) == 0;
+}
+
+static int processors_per_node(const banyan_topology *topology)
+{
+    uint32_t count = topology->processor_count, each = 1;
+    while (each < count && same_node(topology, 0, each))
+        each++;
+    for (uint32_t p = 1; p < count; p++)
+        if (same_node(topology, p - 1, p) != (p % each != 0))
+            return (int)count;
+    return (int)each;
+}
+
 banyan_topology_info banyan_topology_describe(const banyan_topology *topology)
 {
     uint32_t processors = topology->processor_count;
@@ -12,6 +37,7 @@ banyan_topology_info banyan_topology_describe(const banyan_topology *topology)
                                   .processors = (int)processors,
                                   .switches = (int)(topology->vertices.count - processors),
                                   .links = topology->links.count,
+                                  .processors_per_node = processors_per_node(topology),
                                   .thread_blocks =
                                       (int)topology->vertices.data[0].kind->blocks_at_once};
 }

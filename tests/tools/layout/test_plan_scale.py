@@ -55,6 +55,23 @@ class PlanScale(unittest.TestCase):
         self.assertEqual(found["slowest_seconds"], max(r["seconds"] for r in found["sampled"]))
         self.assertEqual(found["most_bytes"], max(r["bytes"] for r in found["sampled"]))
 
+    def test_what_two_ranks_of_a_node_need_crosses_the_network_once(self):
+        arguments = ("--from", "tp=4", "--to", "tp=2,dp=2", "--disjoint", "--ranks-per-node", "4")
+        links = self.measure(*arguments)["links"]
+        size = small_model.size(self.model)
+        self.assertEqual((links["nodes"], links["least_network_bytes"]), (2, size))
+        self.assertEqual((links["in"]["bytes"], links["out"]["bytes"]), (size, size))
+        self.assertEqual((links["in"]["links"], links["node_pairs"]["links"]), (4, 1))
+        # The other copy of the two halves, and all norms three times more.
+        norms = {name: tensor for name, tensor in self.model.items() if "norm" in name}
+        self.assertEqual(links["inside"]["bytes"], size + 2 * small_model.size(norms))
+        alone = self.measure(*arguments, "--each-rank-fetches")["links"]
+        self.assertEqual(alone["in"]["bytes"], 2 * size + 2 * small_model.size(norms))
+        self.assertEqual((alone["inside"]["bytes"], alone["least_network_bytes"]), (0, size))
+        done = self.run_scale(*arguments)
+        for part in ("cards, inwards", "node to node", "crosses the network at least"):
+            self.assertIn(part, done.stdout)
+
     def test_the_table_names_ranks_and_layouts(self):
         done = self.run_scale("--from", "tp=2", "--to", "tp=4")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
