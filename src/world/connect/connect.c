@@ -131,6 +131,8 @@ static void caller_note_gone(void *owner, struct link *link, banyan_status statu
         return;
     if (status == BANYAN_OK)
         status = error_set(BANYAN_ERR_PEER_LOST, "it has closed the connection");
+    else if (status == BANYAN_ERR_SYSTEM && link->own_error == 0)
+        status = BANYAN_ERR_PEER_LOST; /* the connection broke */
     caller->link = NULL;
     caller->waits = caller->invited = false;
     caller->last = error_keep(status);
