@@ -320,6 +320,38 @@ static void a_timeout_names_both_ranks_and_the_wait(void **state)
     assert_int_equal(statuses[1], 0);
 }
 
+/* Rank 0 waits for rank 3, which waits in a barrier for rank 2. */
+static void wait_for_a_rank_in_a_barrier(int rank, int count, const banyan_unique_id *id,
+                                         void *context)
+{
+    (void)context;
+    banyan_world *world = ranks_open_world(rank, count, id, 0);
+    banyan_transport *transport;
+    uint32_t signal;
+    CHECK_OK(banyan_transport_open(world, NULL, &transport));
+    CHECK_OK(banyan_transport_signals_alloc(transport, 1, &signal));
+    if (rank == 0) {
+        CHECK_OK(banyan_world_set_timeout(world, 2 * NS_PER_S));
+        CHECK_FAILS(banyan_transport_wait(transport, signal, 1, 3, "a slot"), BANYAN_ERR_TIMEOUT,
+                    "s for rank 3 (a slot)");
+        CHECK(strstr(banyan_last_error(), "; rank 2 (pid "), "%s", banyan_last_error());
+    } else if (rank == 2) {
+        sleep(3);
+    }
+    CHECK_OK(banyan_world_barrier(world));
+    banyan_transport_close(transport);
+    CHECK_OK(banyan_world_close(world));
+}
+
+static void a_timeout_names_the_rank_that_another_waits_for_in_a_barrier(void **state)
+{
+    (void)state;
+    int statuses[4];
+    ranks_fork(4, wait_for_a_rank_in_a_barrier, NULL, statuses);
+    for (int rank = 0; rank < 4; rank++)
+        assert_int_equal(statuses[rank], 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -330,6 +362,7 @@ int main(void)
         cmocka_unit_test(a_poller_sleeps_until_something_changes),
         cmocka_unit_test(a_wait_for_a_killed_rank_ends_within_a_second),
         cmocka_unit_test(a_timeout_names_both_ranks_and_the_wait),
+        cmocka_unit_test(a_timeout_names_the_rank_that_another_waits_for_in_a_barrier),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

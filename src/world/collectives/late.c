@@ -120,9 +120,10 @@ static struct waiting *find_elsewhere(const struct endpoint *endpoint, struct co
 }
 
 /* Return the wait that keeps this rank from the awaited call, and its world; NULL: this rank does
- * not wait. For a wait outside collectives, a rank in a collective is late. */
+ * not wait. For a wait outside collectives, a rank in a collective that waits for the asking rank
+ * `from` is late. */
 static struct waiting *find_hindrance(const struct endpoint *endpoint, struct context **context,
-                                      uint64_t number)
+                                      int from, uint64_t number)
 {
     struct context *asked = *context;
     bool is_number = number < DEVICE_NUMBER;
@@ -131,7 +132,10 @@ static struct waiting *find_hindrance(const struct endpoint *endpoint, struct co
     if (number == DEVICE_NUMBER && asked->on_device.active)
         return &asked->on_device;
     if (asked->waiting.active)
-        return is_number || asked->waiting.number == NO_NUMBER ? &asked->waiting : NULL;
+        return is_number || asked->waiting.number == NO_NUMBER ||
+                       late_rank(endpoint, &asked->waiting) != from
+                   ? &asked->waiting
+                   : NULL;
     if (is_number && late_has_entered(asked, number))
         return NULL;
     if (number == NO_NUMBER && asked->on_device.active)
@@ -147,7 +151,7 @@ static void take_question(struct endpoint *endpoint, struct context *context, in
     bool is_number = number < DEVICE_NUMBER;
     bool gives_up = is_number && (frame->flags & WIRE_DEADLINE_PASSED);
     struct context *in = context;
-    struct waiting *waiting = find_hindrance(endpoint, &in, number);
+    struct waiting *waiting = find_hindrance(endpoint, &in, from, number);
     int late = waiting ? late_rank(endpoint, waiting) : endpoint->rank;
     if (gives_up && !late_has_entered(context, number))
         late_give_up(endpoint, context, number, late);
