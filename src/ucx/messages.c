@@ -3,7 +3,7 @@
  * A message has records of puts and additions, and the data of its puts. A put waits in the open
  * message of its peer until an addition, a flush, or a full message: so a put and its signal are
  * one message, which the owner does not acknowledge. Short data is copied into the message. Longer
- * data is read from its source, one piece for each message, and is pending until UCX has read it.
+ * data is read from its source, one part for each message, and is pending until UCX has read it.
  *
  * Order: messages have numbers, and the owner carries them out in order. UCX orders its own puts
  * before messages only by a flush. So an addition behind such a put waits in a queue until a flush
@@ -20,11 +20,12 @@
 #define DATA_BYTES ((size_t)8 << 10)
 /* A longer put is not copied into the message. */
 #define COPIED_MOST ((size_t)4 << 10)
-/* With its header it fits into one packet of UCX over TCP. */
-#define FRAGMENT_BYTES ((size_t)56 << 10)
+/* A part, with its header, fits into one packet of UCX over TCP (64 KiB). */
+#define PART_MOST ((size_t)62 << 10)
+#define PART_MULTIPLE 64
 #define RECORDS_MAX 64
 /* Messages to a peer that UCX has not sent. */
-#define QUEUED_MAX 64
+#define QUEUED_MAX 128
 
 enum { RECORD_PUT, RECORD_ADD, RECORD_FETCH, RECORD_CONFIRM };
 
@@ -47,7 +48,7 @@ struct ucx_message {
     uint64_t after;     /* puts of UCX that must be flushed before */
     const void *source; /* of the data; NULL: it is in `data` */
     size_t bytes;       /* of the data */
-    char *data;
+    char *data;         /* NULL: not allocated */
     ucx_message_header header;
 };
 
@@ -65,15 +66,21 @@ static size_t header_bytes(uint32_t records)
 
 /* ---- the sender's side ---- */
 
-static ucx_message *message_take(ucx *of, size_t data_bytes)
+static ucx_message *message_take(ucx *of)
 {
-    size_t before_data = offsetof(ucx_message, header) + header_bytes(RECORDS_MAX);
-    ucx_message *message = malloc(before_data + data_bytes);
-    if (message)
-        message->data = (char *)message + before_data;
-    else
-        (void)ucx_no_memory(of, before_data + data_bytes);
+    size_t bytes = offsetof(ucx_message, header) + header_bytes(RECORDS_MAX);
+    ucx_message *message = calloc(1, bytes);
+    if (!message)
+        (void)ucx_no_memory(of, bytes);
     return message;
+}
+
+static void message_free(ucx_message *message)
+{
+    if (!message)
+        return;
+    free(message->data);
+    free(message);
 }
 
 /* Return the peer's open message. NULL: out of memory. */
@@ -86,7 +93,7 @@ static ucx_message *message_open(ucx *of, int rank)
     if (message)
         of->unused = message->next;
     else
-        message = message_take(of, DATA_BYTES);
+        message = message_take(of);
     if (!message)
         return NULL;
     message->next = NULL;
@@ -263,32 +270,39 @@ static void record_append(ucx_message *message, uint32_t what, const ucx_key *ke
         (ucx_record){what, key ? key->kind : 0, key ? key->id : 0, address, value};
 }
 
+size_t ucx_message_part(size_t bytes)
+{
+    size_t parts = (bytes + PART_MOST - 1) / PART_MOST;
+    return parts < 2 ? bytes : (bytes / parts + PART_MULTIPLE) / PART_MULTIPLE * PART_MULTIPLE;
+}
+
+/* Copy data into a message. */
+static banyan_status message_copy(ucx *of, ucx_message *message, const void *source, size_t bytes)
+{
+    if (!message->data)
+        message->data = malloc(DATA_BYTES);
+    if (!message->data)
+        return ucx_no_memory(of, DATA_BYTES);
+    memcpy(message->data + message->bytes, source, bytes);
+    return BANYAN_OK;
+}
+
 banyan_status ucx_message_put(ucx *of, int rank, const ucx_key *key, uint64_t address,
                               const void *source, size_t bytes)
 {
     bool is_copied = bytes <= COPIED_MOST;
-    for (size_t done = 0; done < bytes;) {
-        size_t some = bytes - done < FRAGMENT_BYTES ? bytes - done : FRAGMENT_BYTES;
-        const char *from = (const char *)source + done;
-        ucx_message *message;
-        banyan_status status = message_with_room(of, rank, some, is_copied, &message);
-        if (status != BANYAN_OK)
-            return status;
-        record_append(message, RECORD_PUT, key, address + done, some);
-        if (is_copied)
-            memcpy(message->data + message->bytes, from, some);
-        else
-            message->source = from;
-        message->bytes += some;
-        done += some;
-        if (is_copied)
-            continue;
+    ucx_message *message;
+    banyan_status status = message_with_room(of, rank, bytes, is_copied, &message);
+    if (status == BANYAN_OK && is_copied)
+        status = message_copy(of, message, source, bytes);
+    if (status != BANYAN_OK)
+        return status;
+    record_append(message, RECORD_PUT, key, address, bytes);
+    message->bytes += bytes;
+    if (!is_copied) {
+        message->source = source;
         message->peer->pending++;
         message->peer->is_held = true;
-        if (done < bytes)
-            status = message_close(of, rank, 0);
-        if (status != BANYAN_OK)
-            return status;
     }
     return BANYAN_OK;
 }
@@ -487,8 +501,11 @@ static void message_carry_out(ucx *of, const ucx_message_header *header, const c
 static void message_keep(ucx *of, const ucx_message_header *header, const char *data, size_t bytes)
 {
     ucx_message **at = &of->peers[header->rank].early;
-    ucx_message *kept = message_take(of, bytes);
-    if (!kept) {
+    ucx_message *kept = message_take(of);
+    if (kept)
+        kept->data = malloc(bytes + 1);
+    if (!kept || !kept->data) {
+        message_free(kept);
         fault_note(of, "ucx: rank %d is out of memory for a message of rank %d of %zu bytes",
                    of->rank, header->rank, bytes);
         of->has_fault = true;
@@ -533,7 +550,7 @@ static ucs_status_t message_arrived(void *argument, const void *given, size_t gi
         ucx_message *next = peer->early;
         peer->early = next->next;
         message_carry_out(of, &next->header, next->data, next->bytes);
-        free(next);
+        message_free(next);
     }
     return UCS_OK;
 }
@@ -574,7 +591,7 @@ static void messages_list_free(ucx_message *first)
 {
     while (first) {
         ucx_message *next = first->next;
-        free(first);
+        message_free(first);
         first = next;
     }
 }
@@ -584,7 +601,7 @@ void ucx_messages_free(ucx *of)
     for (int rank = 0; of->peers && rank < of->size; rank++) {
         messages_list_free(of->peers[rank].early);
         messages_list_free(of->peers[rank].owed);
-        free(of->peers[rank].open);
+        message_free(of->peers[rank].open);
     }
     messages_list_free(of->unused);
 }

@@ -266,30 +266,71 @@ static void ucx_mark(ucx *of, int rank)
     of->peers[rank].is_dirty = true;
 }
 
-/* Start to put or get a piece. With the lock held. */
-static banyan_status piece_start(ucx *of, int rank, const ucx_key *key, uint64_t address,
-                                 const banyan_iovec *piece, bool is_on_host, bool is_put)
+/* A peer that is lost often closes its endpoint before the world has said why. */
+static banyan_status ucx_explain(ucx *of, int rank, banyan_status status)
 {
+    return status == BANYAN_ERR_PEER_LOST ? ucx_peer_lost(of, rank) : status;
+}
+
+/* Find own memory, which this rank accesses itself. NULL, with the error set, when it has ended.
+ * With the lock held. */
+static void *own_find(ucx *of, const ucx_key *key, uint64_t address)
+{
+    if (ucx_find_mapping(of, key->kind, key->id))
+        return (void *)(uintptr_t)address; /* NOLINT(performance-no-int-to-ptr) */
+    (void)banyan_error_set(BANYAN_ERR_NOT_FOUND, "ucx: rank %d has no memory %#" PRIx64 " any more",
+                           of->rank, key->id);
+    return NULL;
+}
+
+static banyan_status own_move(ucx *of, const ucx_key *key, uint64_t address,
+                              const banyan_iovec *piece, bool is_put)
+{
+    void *found = own_find(of, key, address + piece->offset);
+    if (!found)
+        return BANYAN_ERR_NOT_FOUND;
+    memmove(is_put ? found : piece->local, is_put ? piece->local : found, piece->bytes);
+    return BANYAN_OK;
+}
+
+/* Start to put or get a piece from its byte `*done` on: all of it, or one part by a message. With
+ * the lock held. */
+static banyan_status piece_start(ucx *of, int rank, const ucx_key *key, uint64_t address,
+                                 const banyan_iovec *piece, bool is_on_host, bool is_put,
+                                 size_t *done)
+{
+    ucx_peer *peer = &of->peers[rank];
     ucp_ep_h endpoint;
     banyan_status status = ucx_connect(of, rank, &endpoint);
-    if (status != BANYAN_OK || piece->bytes == 0)
+    size_t bytes = piece->bytes - *done;
+    if (status != BANYAN_OK || bytes == 0)
         return status;
+    if (rank == of->rank && is_on_host && key->is_on_host) {
+        *done = bytes;
+        return own_move(of, key, address, piece, is_put);
+    }
     if (is_put)
         ucx_mark(of, rank);
-    if (is_put && is_on_host && key->is_on_host && piece->bytes <= UCX_MESSAGE_MOST)
-        return ucx_message_put(of, rank, key, address, piece->local, piece->bytes);
+    if (is_put && is_on_host && key->is_on_host && piece->bytes <= peer->message_most) {
+        const char *source = (const char *)piece->local + *done;
+        size_t part = ucx_message_part(bytes);
+        address += piece->offset + *done;
+        *done += part;
+        return ucx_message_put(of, rank, key, address, source, part);
+    }
     ucp_request_param_t params = ucx_tracked(of, rank);
     if (is_on_host) {
         params.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
         params.memory_type = UCS_MEMORY_TYPE_HOST;
     }
-    of->peers[rank].puts += is_put;
-    return ucx_track(of, rank,
-                     is_put ? ucx_calls.ucp_put_nbx(endpoint, piece->local, piece->bytes, address,
-                                                    key->rkey, &params)
-                            : ucx_calls.ucp_get_nbx(endpoint, piece->local, piece->bytes, address,
-                                                    key->rkey, &params),
-                     is_put ? "a put" : "a get");
+    peer->puts += is_put;
+    *done = bytes;
+    address += piece->offset;
+    return ucx_track(
+        of, rank,
+        is_put ? ucx_calls.ucp_put_nbx(endpoint, piece->local, bytes, address, key->rkey, &params)
+               : ucx_calls.ucp_get_nbx(endpoint, piece->local, bytes, address, key->rkey, &params),
+        is_put ? "a put" : "a get");
 }
 
 /* Start puts or gets of pieces, without waiting for the last ones. */
@@ -300,23 +341,27 @@ static banyan_status pieces_start(ucx *of, const banyan_remote *remote, const ba
     const ucx_peer *peer = &of->peers[rank];
     uint64_t address;
     const ucx_key *key;
+    size_t done = 0; /* of the piece */
     bool are_on_host = true;
     banyan_status status = pieces_locate(of, rank, pieces, count, &are_on_host);
     if (status == BANYAN_OK)
         status = ucx_find_key(of, remote, &address, &key);
     for (size_t i = 0; i < count && status == BANYAN_OK;) {
         pthread_mutex_lock(&of->lock);
-        for (; i < count && status == BANYAN_OK && peer->pending < PENDING_MAX &&
-               ucx_messages_have_room(peer);
-             i++)
-            status = piece_start(of, rank, key, address + pieces[i].offset, &pieces[i], are_on_host,
-                                 is_put);
+        while (i < count && status == BANYAN_OK && peer->pending < PENDING_MAX &&
+               ucx_messages_have_room(peer)) {
+            status = piece_start(of, rank, key, address, &pieces[i], are_on_host, is_put, &done);
+            if (done < pieces[i].bytes)
+                continue;
+            i++;
+            done = 0;
+        }
         pthread_mutex_unlock(&of->lock);
         if (i < count && status == BANYAN_OK)
             status = ucx_wait(of, rank, peer->pending < PENDING_MAX ? UCX_HAS_ROOM : UCX_SETTLED,
                               NULL, "for earlier puts and gets");
     }
-    return status;
+    return ucx_explain(of, rank, status);
 }
 
 /* Wait for the operations of a call that has started some, also after an error. */
@@ -387,6 +432,18 @@ static banyan_status ucx_get(void *state, void *destination, const banyan_remote
     return ucx_get_many(state, source, &piece, 1);
 }
 
+static banyan_status own_add(ucx *of, const ucx_key *key, uint64_t address, uint64_t add,
+                             uint64_t *before)
+{
+    _Atomic uint64_t *counter = own_find(of, key, address);
+    if (!counter)
+        return BANYAN_ERR_NOT_FOUND;
+    uint64_t was = atomic_fetch_add_explicit(counter, add, memory_order_acq_rel);
+    if (before)
+        *before = was;
+    return BANYAN_OK;
+}
+
 static banyan_status addition_start(ucx *of, const banyan_remote *counter, uint64_t add,
                                     uint64_t *before)
 {
@@ -397,7 +454,9 @@ static banyan_status addition_start(ucx *of, const banyan_remote *counter, uint6
     while (status == BANYAN_OK) {
         pthread_mutex_lock(&of->lock);
         bool has_room = ucx_messages_have_room(&of->peers[rank]);
-        if (has_room) {
+        if (rank == of->rank) {
+            status = own_add(of, key, address, add, before);
+        } else if (has_room) {
             ucx_mark(of, rank);
             status = ucx_message_add(of, rank, key, address, add, before);
         }
@@ -406,7 +465,7 @@ static banyan_status addition_start(ucx *of, const banyan_remote *counter, uint6
             break;
         status = ucx_wait(of, rank, UCX_HAS_ROOM, NULL, "to take earlier messages");
     }
-    return status;
+    return ucx_explain(of, rank, status);
 }
 
 static banyan_status ucx_add(void *state, const banyan_remote *counter, uint64_t add)
@@ -443,7 +502,7 @@ static banyan_status flush_start(ucx *of, int rank)
 static banyan_status flush_finish(ucx *of, int rank, banyan_status so_far)
 {
     return so_far == BANYAN_OK ? ucx_wait(of, rank, UCX_FLUSHED, NULL, "to take all that was put")
-                               : ucx_finish(of, rank, so_far, NULL);
+                               : ucx_finish(of, rank, ucx_explain(of, rank, so_far), NULL);
 }
 
 static banyan_status ucx_flush(void *state, int rank)

@@ -40,6 +40,7 @@ typedef struct ucx_peer {
     ucs_status_t failure;   /* why it has failed */
     bool is_dirty;          /* listed in `dirty` */
     _Atomic size_t pending; /* operations that have not completed here */
+    size_t message_most;    /* bytes of the longest put that goes in messages */
     ucx_key **keys;         /* a hash table of a power of two; NULL: an unused entry */
     size_t key_count, key_capacity;
 
@@ -189,9 +190,9 @@ void ucx_keys_free(ucx *of);
 
 /* Receive messages of puts and additions, and the replies to them. */
 banyan_status ucx_messages_listen(ucx *of);
-/* The longest put that goes in messages. */
-#define UCX_MESSAGE_MOST ((size_t)128 << 10)
-/* Put by messages. The source of a put with `pending` operations is still in use. `key` and
+/* Return the bytes of the next part of a put that goes in messages. */
+size_t ucx_message_part(size_t bytes);
+/* Put a part by a message. A part is `pending` as long as its source is in use. `key` and
  * `address`: the destination. With the lock held. */
 banyan_status ucx_message_put(ucx *of, int rank, const ucx_key *key, uint64_t address,
                               const void *source, size_t bytes);
