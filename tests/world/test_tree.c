@@ -165,6 +165,11 @@ static void many_nodes_are_sent_on(void **state)
     (void)state;
     open_and_count(RANKS_MOST, RANKS_MOST, false);
     int sent_on = 0;
+    for (int rank = 0; rank < RANKS_MOST; rank++) {
+        /* Steps of a barrier in both directions, and neighbours in the tree: also at rank 0. */
+        assert_in_range(play->opened[rank].accepted, 1, 3 * log2_of(RANKS_MOST));
+        assert_in_range(play->opened[rank].made, 1, 3 * log2_of(RANKS_MOST));
+    }
     for (int rank = 1; rank < RANKS_MOST; rank++) {
         sent_on += play->joined[rank].made >= 2;
         assert_true(play->joined[rank].accepted <= RELAY_CHILDREN);

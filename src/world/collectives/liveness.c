@@ -48,20 +48,22 @@ static bool has_living_world(const struct endpoint *endpoint)
     return false;
 }
 
-static int lowest_rank(const struct endpoint *endpoint, int node)
+/* Return the nearest ancestor that is present, else the lowest rank that is. */
+static int present_parent(const struct endpoint *endpoint)
 {
-    for (int rank = 0; rank < endpoint->size; rank++) {
-        const struct peer *peer = &endpoint->peers[rank];
-        if (peer->state == PEER_HERE && (node < 0 || peer->node == node))
-            return rank;
-    }
-    return endpoint->rank;
+    int rank = endpoint->peers[endpoint->rank].parent, lowest = 0;
+    while (rank >= 0 && endpoint->peers[rank].state != PEER_HERE)
+        rank = endpoint->peers[rank].parent;
+    if (rank >= 0)
+        return rank;
+    while (endpoint->peers[lowest].state != PEER_HERE)
+        lowest++; /* this rank itself, at the latest */
+    return lowest;
 }
 
 void liveness_connect(struct endpoint *endpoint)
 {
-    endpoint_want(endpoint, lowest_rank(endpoint, -1));
-    endpoint_want(endpoint, lowest_rank(endpoint, endpoint->peers[endpoint->rank].node));
+    endpoint_want(endpoint, present_parent(endpoint));
 }
 
 static bool is_connected(const struct endpoint *endpoint, int rank)
@@ -72,9 +74,7 @@ static bool is_connected(const struct endpoint *endpoint, int rank)
 
 bool liveness_is_connected(const struct endpoint *endpoint, int *missing)
 {
-    *missing = lowest_rank(endpoint, -1);
-    if (is_connected(endpoint, *missing))
-        *missing = lowest_rank(endpoint, endpoint->peers[endpoint->rank].node);
+    *missing = present_parent(endpoint);
     return is_connected(endpoint, *missing);
 }
 

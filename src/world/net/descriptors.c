@@ -40,14 +40,13 @@ static int taken_by_rendezvous(int world_size, bool hosts)
 
 /* Return the descriptors that a rank needs. For each rank of its node: two connections and a pidfd.
  * For ranks of other nodes: one connection each way, for each step of a collective, in either
- * direction. Rank 0 learns of every death, from every rank. */
-static int taken_by_world(int rank, int world_size, int near, bool hosts)
+ * direction; the first rank of a node also has its neighbours in the tree. */
+static int taken_by_world(int world_size, int near, bool hosts)
 {
-    int far = world_size - near, steps = 2 * log2_ceiling(world_size);
+    int far = world_size - near, steps = 3 * log2_ceiling(world_size);
     int joining = taken_by_rendezvous(world_size, hosts);
     int64_t taken = OWN + (hosts ? HOST : 0) + 3 * ((int64_t)near - 1) +
-                    descriptors_lesser(far, steps) +
-                    (rank == 0 ? far : descriptors_lesser(far, steps));
+                    2 * (int64_t)descriptors_lesser(far, steps);
     return taken > UNLIMITED ? UNLIMITED : taken > joining ? (int)taken : joining;
 }
 
@@ -59,7 +58,7 @@ struct descriptors descriptors_count(int world_size)
         return found;
     if (limit.rlim_cur < UNLIMITED)
         found.limit = (int)limit.rlim_cur;
-    int enough = taken_by_world(0, world_size, world_size, true);
+    int enough = taken_by_world(world_size, world_size, true);
     int relays = OWN + JOIN + RELAY + SPARE + descriptors_lesser(world_size, RELAY_CHILDREN);
     enough = enough > relays ? enough : relays;
     found.free = 0;
@@ -96,8 +95,8 @@ banyan_status descriptors_check_rendezvous(const struct descriptors *mine, int r
 {
     if (mine->free >= taken_by_rendezvous(world_size, rank_0_hosts && rank == 0))
         return BANYAN_OK;
-    /* No rank takes more than rank 0 with all others on its node. */
-    int most = taken_by_world(0, world_size, world_size, rank_0_hosts);
+    /* No rank takes more than one with all others on its node. */
+    int most = taken_by_world(world_size, world_size, rank_0_hosts);
     return say_too_few(mine, rank, world_size, 0, most, sufficient_limit(mine, most));
 }
 
@@ -153,7 +152,7 @@ banyan_status descriptors_check_members(const struct member *members, const int 
     int lacking = -1, lacks = 0, limit = 0;
     for (int rank = world_size - 1; rank >= 0; rank--) {
         const struct descriptors *its = &members[rank].descriptors;
-        int taken = taken_by_world(rank, world_size, near[nodes[rank]], rank == 0 && rank_0_hosts);
+        int taken = taken_by_world(world_size, near[nodes[rank]], rank == 0 && rank_0_hosts);
         if (its->free >= taken)
             continue;
         lacking = rank;

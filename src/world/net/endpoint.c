@@ -284,6 +284,42 @@ static banyan_status number_nodes(struct endpoint *endpoint)
     return ok ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
+/* Number without its lowest bit: the parent in a binomial tree. */
+static int tree_above(int number)
+{
+    return number & (number - 1);
+}
+
+/* Arrange the ranks in a tree: those of a node below its lowest rank, and the lowest ranks of the
+ * nodes below rank 0, each in a binomial tree. So no rank has more than 2 log2(ranks) children. */
+static banyan_status find_parents(struct endpoint *endpoint)
+{
+    int size = endpoint->size, nodes = 0, *next, *first, *ordered;
+    int *memory = calloc(3 * (size_t)size + 1, sizeof *memory);
+    if (!memory)
+        return error_no_memory(3 * (size_t)size * sizeof *memory, "the tree of ranks");
+    first = memory; /* of each node, in `ordered` */
+    next = memory + size + 1;
+    ordered = next + size;
+    for (int rank = 0; rank < size; rank++) {
+        int node = endpoint->peers[rank].node;
+        nodes = node + 1 > nodes ? node + 1 : nodes;
+        first[node + 1]++;
+    }
+    for (int node = 0; node < nodes; node++)
+        first[node + 1] += first[node];
+    for (int rank = 0; rank < size; rank++) {
+        struct peer *peer = &endpoint->peers[rank];
+        int *of_node = ordered + first[peer->node], index = next[peer->node]++;
+        of_node[index] = rank;
+        peer->parent = index > 0 ? of_node[tree_above(index)] : -1;
+        if (index == 0 && peer->node > 0)
+            peer->parent = ordered[first[tree_above(peer->node)]];
+    }
+    free(memory);
+    return BANYAN_OK;
+}
+
 static banyan_status endpoint_check_descriptors(const struct endpoint *endpoint, bool rank_0_hosts)
 {
     int *nodes = calloc((size_t)endpoint->size, sizeof *nodes);
@@ -312,6 +348,7 @@ banyan_status endpoint_introduce(struct endpoint *endpoint, struct member_table 
         endpoint->peers[rank].process =
             (struct event_source){EVENT_WATCH, -1, &endpoint->peers[rank]};
     RETURN_IF_FAILED(number_nodes(endpoint));
+    RETURN_IF_FAILED(find_parents(endpoint));
     if (endpoint->size > 1)
         RETURN_IF_FAILED(endpoint_check_descriptors(endpoint, rank_0_hosts));
     /* Reserve now, so that this rank can connect and record losses even when memory runs out. */
@@ -376,16 +413,13 @@ static void pause_unlocked(struct endpoint *endpoint)
 
 static bool waits_for_peers(const struct endpoint *endpoint, const struct context *context)
 {
-    int missing, node = endpoint->peers[endpoint->rank].node, lowest = 0;
+    int missing;
     if (context->was_aborted && context->aborted_by == endpoint->rank &&
         !liveness_is_connected(endpoint, &missing))
         return true;
-    while (endpoint->peers[lowest].node != node)
-        lowest++;
-    for (int rank = 0; rank < endpoint->size && lowest == endpoint->rank; rank++) {
+    for (int rank = 0; rank < endpoint->size; rank++) {
         const struct peer *peer = &endpoint->peers[rank];
-        if (rank != endpoint->rank && (endpoint->rank == 0 || peer->node == node) && !peer->came &&
-            peer->state == PEER_HERE)
+        if (peer->parent == endpoint->rank && !peer->came && peer->state == PEER_HERE)
             return true;
     }
     return false;

@@ -27,7 +27,8 @@ struct peer {
     enum peer_state state;
     banyan_status lost_status; /* once lost */
     char *lost_how;
-    int node; /* index, by lowest rank */
+    int node;   /* index, by lowest rank */
+    int parent; /* the rank to which it keeps a connection; -1: none */
     struct link *out, *in;
     bool came;         /* it has connected to this rank */
     bool said_goodbye; /* on either connection, after a collective close */
@@ -181,10 +182,11 @@ void liveness_leave(struct endpoint *endpoint, struct peer *peer);
 void liveness_watch(struct endpoint *endpoint, const struct link *link);
 void liveness_process_ended(struct endpoint *endpoint, struct event_source *source);
 
-/* Request the permanent connections: to the lowest rank present, which learns of every loss, and to
- * the lowest of this node, which sees its processes. Any thread, with the lock held. */
+/* Request the permanent connection, to this rank's parent in a tree of all ranks: losses spread
+ * along its edges. If the parent is lost, the nearest present ancestor takes its place. Any thread,
+ * with the lock held. */
 void liveness_connect(struct endpoint *endpoint);
-/* True if both connections are ready; otherwise `missing` is one that is not. */
+/* True if that connection is ready; otherwise `missing` is the rank at its other end. */
 bool liveness_is_connected(const struct endpoint *endpoint, int *missing);
 
 /* A world is opened; it may have ended already, with its parent or a member. With the lock held. */
