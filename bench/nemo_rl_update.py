@@ -22,19 +22,12 @@ from test_engine import Job, connect
 import ray
 import torch
 import workers
+from copies import copy_seconds
 from torch.distributed.tensor import DTensor, Shard
 from torch_reshard import shapes
 
 TURNS = 4
 MEMORY_BYTES = 1 << 30  # of a device; the bucket is a share of it
-
-
-def copy_seconds(nbytes: int) -> float:
-    """Copy so many bytes, and return the seconds."""
-    source, into = (torch.ones(nbytes, dtype=torch.uint8) for _ in range(2))
-    began = time.perf_counter()
-    into.copy_(source)
-    return time.perf_counter() - began
 
 
 class Policy(workers.Policy):

@@ -25,6 +25,7 @@ sys.path[:0] = [str(ROOT / "python/tests_torch"), str(ROOT / "python/tests_integ
 import torch
 import torch.distributed as dist
 import transformers
+from copies import copy_seconds
 from engines import run, save
 from safetensors.torch import load_file, save_file
 
@@ -32,14 +33,6 @@ from banyan.integrations.sglang import Trainer
 
 TURNS = 4
 WAYS = ("banyan", "tensors", "disk", "saved and disk", "copies")
-
-
-def copy_half(nbytes: int) -> float:
-    """Copy half of the model at this rank, as all others do, and return the seconds."""
-    source, destination = (torch.ones(nbytes // 2, dtype=torch.uint8) for _ in range(2))
-    began = time.perf_counter()
-    destination.copy_(source)
-    return time.perf_counter() - began
 
 
 def train(rank: int, call: Any, folder: str, nbytes: int) -> None:
@@ -56,7 +49,7 @@ def train(rank: int, call: Any, folder: str, nbytes: int) -> None:
             if way == "banyan":
                 trainer.update(call)
             elif way == "copies":
-                times[way].append(copy_half(nbytes))
+                times[way].append(copy_seconds(nbytes // 2))
                 continue
             elif rank == 0:
                 if way == "saved and disk":

@@ -8,6 +8,8 @@ rank. The time is that of ``CheckpointEngineManager.update_weights``, the median
 Each replica copies the weights into parameters that exist. No engine computes a token.
 """
 
+# verl makes the methods of groups of workers when it runs, and its decorators have no types.
+# mypy: disable-error-code="attr-defined, has-type, no-untyped-call, untyped-decorator"
 from __future__ import annotations
 
 import argparse
@@ -28,6 +30,7 @@ import torch
 import torch.distributed as dist
 import transformers
 import workers
+from copies import copy_seconds
 from verl.checkpoint_engine import CheckpointEngineRegistry
 from verl.checkpoint_engine.base import CheckpointEngine, merge_weight_chunks, split_weight_chunks
 from verl.single_controller.base.decorator import Dispatch, register
@@ -128,14 +131,6 @@ class GlooEngine(CheckpointEngine):  # type: ignore[misc]
             yield one
 
 
-def copy_seconds(nbytes: int) -> float:
-    """Copy so many bytes, and return the seconds."""
-    source, into = (torch.ones(nbytes, dtype=torch.uint8) for _ in range(2))
-    began = time.perf_counter()
-    into.copy_(source)
-    return time.perf_counter() - began
-
-
 class Trainer(workers.Trainer):
     """A trainer with both engines."""
 
@@ -199,9 +194,8 @@ class Rollout(workers.Rollout):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def total(self) -> float:
         """Return a number that follows from all weights."""
-        return sum(
-            one.double().abs().sum().item() for one in self.server_adapter.received_weights.values()
-        )
+        received = self.server_adapter.received_weights.values()
+        return float(sum(one.double().abs().sum().item() for one in received))
 
 
 def measure(folder: str, bucket: int) -> None:

@@ -14,11 +14,13 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import models
 import torch
+from copies import copy_seconds
 from engine import Engine
 from processes import Process
 from trainer import Trainer, trainers
@@ -32,7 +34,7 @@ LAYER = HIDDEN * (HIDDEN * 2 + 512 * 2) + 3 * HIDDEN * INNER
 REST = VOCABULARY * HIDDEN
 
 
-class SavingTrainer(Trainer):
+class Saving(Trainer):
     """A trainer that can also save its model."""
 
     def save(self, folder: Path) -> None:
@@ -62,22 +64,18 @@ def median(seconds: list[float]) -> str:
     return f"{statistics.median(seconds):6.2f} s (of {len(seconds)}: {low:.2f} to {high:.2f})"
 
 
-def copy_seconds(size: int) -> float:
-    """Return the time of one copy of so many bytes."""
-    source, into = torch.ones(size, dtype=torch.uint8), torch.zeros(size, dtype=torch.uint8)
-    times = []
-    for _ in range(ROUNDS):
-        began = time.perf_counter()
-        into.copy_(source)
-        times.append(time.perf_counter() - began)
-    return statistics.median(times)
+def measure(
+    kind: type[Saving], backend: str, join: Sequence[Any] = (), **options: Any
+) -> dict[str, list[float]]:
+    """Let the update by a backend and the way through the disk take turns. Print and return times.
 
-
-def main() -> None:
-    """Measure."""
+    ``join``: arguments of the trainers' ``join`` behind engine and workers. ``options``: the
+    engine's.
+    """
     size = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
     layers = max(1, round((size * 1e9 / 2 - REST) / LAYER))
     nbytes = 2 * (layers * LAYER + REST)
+    times: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as temporary:
         at = Path(temporary)
         folder = models.save(
@@ -94,39 +92,46 @@ def main() -> None:
         )
         saved = at / "saved"
         with (
-            Process(at / "engine", Engine, folder, 1, "banyan") as engine,
-            trainers(COUNT, folder, at, SavingTrainer) as training,
+            Process(at / "engine", Engine, folder, 1, backend, **options) as engine,
+            trainers(COUNT, folder, at, kind) as training,
         ):
-            training.call("join", engine.path, 1)
-            ours: dict[str, list[float]] = {"sent": [], "all": [], "received": [], "processed": []}
-            theirs: dict[str, list[float]] = {"saved": [], "all": []}
+            training.call("join", engine.path, 1, *join)
             for version in range(1, ROUNDS + 2):  # the first one warms up
                 training.call("change", version)
+                found = {}
                 began = time.perf_counter()
                 training.call("send_only", engine.path)
-                sent = time.perf_counter() - began
+                found["sent"] = time.perf_counter() - began
                 first = engine.call("first_token")
-                times = sent, time.perf_counter() - began, *engine.call("seconds")
+                found["all"] = time.perf_counter() - began
+                if backend == "banyan":
+                    found["received"], found["processed"] = engine.call("seconds")
                 began = time.perf_counter()
                 training.call("save", saved)
-                wrote = time.perf_counter() - began
+                found["saved"] = time.perf_counter() - began
                 engine.call("collective_rpc", "reload_weights", kwargs={"weights_path": str(saved)})
                 assert engine.call("first_token") == first, "the two ways give other tokens"
+                found["reloaded"] = time.perf_counter() - began
                 if version > 1:
-                    for key, value in zip(ours, times, strict=True):
-                        ours[key].append(value)
-                    theirs["saved"].append(wrote)
-                    theirs["all"].append(time.perf_counter() - began)
+                    for key, value in found.items():
+                        times.setdefault(key, []).append(value)
     print(f"update of {nbytes / 1e9:.2f} GB of {layers} layers, {COUNT} trainers, 1 worker")
-    print(f"  trainer's call to first token      {median(ours['all'])}")
-    print(f"    until send_weights returns       {median(ours['sent'])}")
-    print(f"    received by the worker           {median(ours['received'])}")
-    print(f"    repacked for the CPU by vLLM     {median(ours['processed'])}")
-    print(f"  checkpoint, reload, first token    {median(theirs['all'])}")
-    print(f"    until the checkpoint is saved    {median(theirs['saved'])}")
-    limit = copy_seconds(nbytes)
+    print(f"  trainer's call to first token      {median(times['all'])}")
+    print(f"    until send_weights returns       {median(times['sent'])}")
+    if backend == "banyan":
+        print(f"    received by the worker           {median(times['received'])}")
+        print(f"    repacked for the CPU by vLLM     {median(times['processed'])}")
+    print(f"  checkpoint, reload, first token    {median(times['reloaded'])}")
+    print(f"    until the checkpoint is saved    {median(times['saved'])}")
+    limit = statistics.median(copy_seconds(nbytes) for _ in range(ROUNDS))
     print(f"  limit: one copy of the bytes       {limit:6.2f} s")
-    ratio = statistics.median(theirs["all"]) / statistics.median(ours["all"])
+    return times
+
+
+def main() -> None:
+    """Measure."""
+    times = measure(Saving, "banyan")
+    ratio = statistics.median(times["reloaded"]) / statistics.median(times["all"])
     print(f"  {ratio:.1f} times as fast as checkpoint and reload")
 
 

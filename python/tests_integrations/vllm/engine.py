@@ -6,6 +6,8 @@ import hashlib
 import multiprocessing
 import os
 import tempfile
+import time
+import unittest
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +120,19 @@ def fresh(folder: Path, tp: int, **options: Any) -> Generated:
         with Process(path, Engine, folder, tp, **options) as engine:
             made: Generated = engine.call("generate")
             return made
+
+
+class FolderTest(unittest.TestCase):
+    """A test with a folder of its own. It prints its seconds."""
+
+    def setUp(self) -> None:
+        made = tempfile.TemporaryDirectory()
+        self.addCleanup(made.cleanup)
+        self.at = Path(made.name)
+        self._began = time.monotonic()
+
+    def tearDown(self) -> None:
+        print(f"{self.id().split('.')[-1]}: {time.monotonic() - self._began:.0f} s", flush=True)
 
 
 class Client:

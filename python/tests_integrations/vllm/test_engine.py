@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-import time
 import unittest
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +14,7 @@ from unittest import mock
 
 import models
 import torch
-from engine import Engine, fresh
+from engine import Engine, FolderTest, fresh
 from environment import DEVICE
 from processes import Process
 from safetensors.torch import load_file, save_file
@@ -26,16 +24,7 @@ from trainer import PackedTrainer, Trainer, errors, save, trainers
 COUNT = 2
 
 
-class EngineTest(unittest.TestCase):
-    def setUp(self) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self._folder.cleanup)
-        self.at = Path(self._folder.name)
-        self._began = time.monotonic()
-
-    def tearDown(self) -> None:
-        print(f"{self.id().split('.')[-1]}: {time.monotonic() - self._began:.0f} s", flush=True)
-
+class EngineTest(FolderTest):
     def engine(self, name: str, folder: Path, tp: int, **options: Any) -> Process:
         return Process(self.at / name, Engine, folder, tp, "banyan", **options)
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
-import time
 import unittest
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import models
 import torch
-from engine import Engine, fresh
+from engine import Engine, FolderTest, fresh
 from processes import Died, Process
 from trainer import Trainer, errors, save, trainers
 
@@ -45,18 +42,12 @@ class FailingTrainer(Trainer):
         self.engines[path].source.fails = fails
 
 
-class FailuresTest(unittest.TestCase):
+class FailuresTest(FolderTest):
     def setUp(self) -> None:
-        made = tempfile.TemporaryDirectory()
-        self.addCleanup(made.cleanup)
-        self.at = Path(made.name)
+        super().setUp()
         self.folder = models.save("qwen3", self.at / "model", 1)
         for name in ("first", "second", "third"):
             (self.at / name).mkdir()
-        self._began = time.monotonic()
-
-    def tearDown(self) -> None:
-        print(f"{self.id().split('.')[-1]}: {time.monotonic() - self._began:.0f} s", flush=True)
 
     def engine(self, tp: int) -> Process:
         return Process(self.at / "engine", Engine, self.folder, tp, "banyan")

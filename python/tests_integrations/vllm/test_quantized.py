@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
-import time
 import unittest
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ import models
 import quantized
 import torch
 import torch.distributed as dist
-from engine import Engine, fresh
+from engine import Engine, FolderTest, fresh
 from processes import Process
 from safetensors.torch import load_file
 from torch.distributed.device_mesh import init_device_mesh
@@ -61,16 +59,7 @@ class StoredTrainer(Trainer):
             self.state[name].to_local().copy_(one.to_local())
 
 
-class QuantizedTest(unittest.TestCase):
-    def setUp(self) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self._folder.cleanup)
-        self.at = Path(self._folder.name)
-        self._began = time.monotonic()
-
-    def tearDown(self) -> None:
-        print(f"{self.id().split('.')[-1]}: {time.monotonic() - self._began:.0f} s", flush=True)
-
+class QuantizedTest(FolderTest):
     def updates(
         self,
         folder: Path,

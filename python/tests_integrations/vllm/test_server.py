@@ -100,48 +100,37 @@ class HttpTrainer(Trainer):
 
 
 class ServerTest(unittest.TestCase):
-    def test_updates_over_http(self) -> None:
+    def updates(self, replicas: int, *options: str) -> None:
+        """Update all replicas of a server, and compare the tokens of each with a new engine's."""
         with tempfile.TemporaryDirectory() as temporary:
             at = Path(temporary)
             folder = models.save("qwen3", at / "model", 1)
             with (
-                Server(folder) as server,
+                Server(folder, *options) as server,
                 Process(at / "trainer", HttpTrainer, 0, 1, folder, at / "store") as trainer,
             ):
                 server.wait()
-                trainer.call("join", server.url, 1)
+                trainer.call("join", server.url, replicas)
                 for version in (1, 2):
                     server.post("pause")
                     self.assertEqual(trainer.call("send", server.url, version), version)
                     server.post("resume")
                     save(folder, version)
-                    wanted = fresh(folder.with_name(f"version{version}"), 1)
-                    self.assertEqual(server.generate(), [tokens for tokens, _ in wanted])
+                    wanted = [one for one, _ in fresh(folder.with_name(f"version{version}"), 1)]
+                    for replica in range(replicas) if options else (None,):
+                        self.assertEqual(server.generate(replica), wanted)
                     self.assertEqual(server.version(), str(version))
+                if options:
+                    with self.assertRaises(urllib.error.HTTPError):  # there is no other replica
+                        server.generate(replicas)
                 trainer.call("shutdown", server.url)
-                self.assertEqual(server.generate(), [tokens for tokens, _ in wanted])
+                self.assertEqual(server.generate(0 if options else None), wanted)
+
+    def test_updates_over_http(self) -> None:
+        self.updates(1)
 
     def test_updates_of_two_replicas(self) -> None:
-        with tempfile.TemporaryDirectory() as temporary:
-            at = Path(temporary)
-            folder = models.save("qwen3", at / "model", 1)
-            with (
-                Server(folder, "--data-parallel-size", "2") as server,
-                Process(at / "trainer", HttpTrainer, 0, 1, folder, at / "store") as trainer,
-            ):
-                server.wait()
-                trainer.call("join", server.url, 2)
-                for version in (1, 2):
-                    server.post("pause")
-                    self.assertEqual(trainer.call("send", server.url, version), version)
-                    server.post("resume")
-                    save(folder, version)
-                    wanted = fresh(folder.with_name(f"version{version}"), 1)
-                    for replica in range(2):
-                        self.assertEqual(server.generate(replica), [one for one, _ in wanted])
-                    self.assertEqual(server.version(), str(version))
-                with self.assertRaises(urllib.error.HTTPError):  # there are two
-                    server.generate(2)
+        self.updates(2, "--data-parallel-size", "2")
 
 
 if __name__ == "__main__":

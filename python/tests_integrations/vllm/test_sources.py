@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
-import time
 import unittest
-from pathlib import Path
 from typing import Any
 
 import models
 import torch
-from engine import Engine, fresh
+from engine import Engine, FolderTest, fresh
 from processes import Process
 from sources import SOURCES
 from trainer import PieceTrainer, Trainer, errors, save, trainers
@@ -39,16 +36,10 @@ class SourceTrainer(Trainer):
         return {n.split(".")[-2]: list(t.shape) for n, t in tensors.items() if "layers.0.mlp" in n}
 
 
-class SourcesTest(unittest.TestCase):
+class SourcesTest(FolderTest):
     def setUp(self) -> None:
-        made = tempfile.TemporaryDirectory()
-        self.addCleanup(made.cleanup)
-        self.at = Path(made.name)
+        super().setUp()
         self.folder = models.save("llama", self.at / "model", 1)
-        self._began = time.monotonic()
-
-    def tearDown(self) -> None:
-        print(f"{self.id().split('.')[-1]}: {time.monotonic() - self._began:.0f} s", flush=True)
 
     def fresh(self, version: int) -> Any:
         save(self.folder, version)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 
 from ... import Invalid
@@ -24,8 +25,12 @@ def _call(
     handle: Handle | None = None,
     local_shapes: tuple[Sequence[int] | None, Sequence[int] | None] = (None, None),
     dtypes: tuple[Any, Any] = (None, None),
+    window: Any = None,
 ) -> Call:
-    """Read the arguments of a call. ``shape`` None: it follows from the parts."""
+    """Read the arguments of a call. ``shape`` None: it follows from the parts.
+
+    ``window``: one that must have a part of this rank.
+    """
     number = number_of(handle)
     names = ("src", "dst")
     given = [read_buffer(*one) for one in zip(tensors, local_shapes, dtypes, names, strict=True)]
@@ -55,7 +60,10 @@ def _call(
     types |= {torch_type(one) for one in dtypes if one is not None}
     if len(types) > 1:
         raise Invalid(f"src and dst have different types: {sorted(map(str, types))}")
-    return Call(local, whole, types.pop() if types else None, sides, number)
+    call = Call(local, whole, types.pop() if types else None, sides, number)
+    if window is not None:
+        require_inside(window, *call.tensors)
+    return call
 
 
 def _whole_shape(tensors: Sequence[Any]) -> Sequence[int] | None:
@@ -111,16 +119,15 @@ def reshard(
     submit(
         comm,
         stream,
-        lambda rank, members: _call(
-            rank,
-            members,
-            (src, dst),
-            (src_mesh, dst_mesh),
-            (src_placements, dst_placements),
-            global_shape,
-            handle,
-            (src_local_shape, dst_local_shape),
-            (src_dtype, dst_dtype),
+        partial(
+            _call,
+            tensors=(src, dst),
+            meshes=(src_mesh, dst_mesh),
+            placements=(src_placements, dst_placements),
+            shape=global_shape,
+            handle=handle,
+            local_shapes=(src_local_shape, dst_local_shape),
+            dtypes=(src_dtype, dst_dtype),
         ),
     )
 
@@ -151,23 +158,21 @@ def reshard_with_window(
     """
     if window is None:
         raise TypeError("window must be a registered NCCL window")
-
-    def read(rank: int, members: Collection[int]) -> Call:
-        call = _call(
-            rank,
-            members,
-            (src, dst),
-            (src_mesh, dst_mesh),
-            (src_placements, dst_placements),
-            global_shape,
-            handle,
-            (src_local_shape, dst_local_shape),
-            (src_dtype, dst_dtype),
-        )
-        require_inside(window, *call.tensors)
-        return call
-
-    submit(comm, stream, read)
+    submit(
+        comm,
+        stream,
+        partial(
+            _call,
+            tensors=(src, dst),
+            meshes=(src_mesh, dst_mesh),
+            placements=(src_placements, dst_placements),
+            shape=global_shape,
+            handle=handle,
+            local_shapes=(src_local_shape, dst_local_shape),
+            dtypes=(src_dtype, dst_dtype),
+            window=window,
+        ),
+    )
 
 
 def xdtensor_reshard(
