@@ -1,8 +1,8 @@
 """Opening worlds of 8 to 512 ranks on this machine: time, and connections and messages of a rank.
 
-usage: open_world.py BUILD [NODES]. The ranks are on one node, or pretend to be on NODES nodes. Goal:
-no rank, and not the rendezvous, has more than a constant times log2(ranks) connections; on one
-node, the most messages of a rank grow with log2(ranks).
+usage: open_world.py BUILD [NODES]. The ranks are on one node, or pretend to be on NODES
+nodes. Goal on one node: no rank, and not the rendezvous, has more than a constant times log2(ranks)
+connections or messages.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@
 #include "core/log.h"
 #include "world/bootstrap/rendezvous.h"
 #include "world/net/descriptors.h"
+#include "world/net/interface.h"
 
 #define DEFAULT_TIMEOUT_NS (600 * NS_PER_S)
 #define JOB_CONTEXT 1
@@ -67,6 +68,7 @@ banyan_status banyan_unique_id_create(banyan_unique_id *id)
     struct rendezvous_place place;
     banyan_unique_id made;
     int tcp_fd;
+    RETURN_IF_FAILED(interface_check());
     RETURN_IF_FAILED(descriptors_check_id());
     RETURN_IF_FAILED(find_node(NULL, node));
     RETURN_IF_FAILED(rendezvous_place_new(node, &place, &made, &tcp_fd));
@@ -286,6 +288,7 @@ static banyan_status open_endpoint(const banyan_world_options *options,
     struct member_table table = {0};
     struct endpoint *opened;
     bool alone = identity->world_size == 1 && !identity->has_unique_id;
+    RETURN_IF_FAILED(interface_check());
     RETURN_IF_FAILED(world_check_descriptors(identity, &self));
     RETURN_IF_FAILED(find_node(options->node, self.node));
     find_host(&self, options->node, self.host);

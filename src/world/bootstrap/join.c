@@ -235,7 +235,7 @@ static banyan_status ask_once(struct joiner *joiner, const struct address *addre
         if (left_ns == 0)
             return error_set(BANYAN_ERR_TIMEOUT,
                              "rank %d waited %.1f s for an answer from %s (to join a world of %d)",
-                             joiner->request.rank, (double)joiner->request.timeout_ns / 1e9, who,
+                             joiner->request.rank, (double)joiner->request.limit_ns / 1e9, who,
                              joiner->request.world_size);
         uint64_t due_ns = relay_flush(joiner);
         RETURN_IF_FAILED(error_again(&joiner->relay.failed));
@@ -400,6 +400,7 @@ static banyan_status open_joiner(struct joiner *joiner, const struct rendezvous_
 {
     joiner->request = *request;
     joiner->request.failure = last_failure;
+    joiner->request.limit_ns = request->timeout_ns;
     joiner->place = place;
     joiner->through = -1;
     RETURN_IF_FAILED(

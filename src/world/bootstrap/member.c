@@ -74,6 +74,7 @@ void join_write(bytes_writer *writer, const struct join_request *request)
     bytes_write_u32(writer, (uint32_t)request->rank);
     bytes_write_u32(writer, (uint32_t)request->world_size);
     bytes_write_u64(writer, request->timeout_ns);
+    bytes_write_u64(writer, request->limit_ns);
     bytes_write_u32(writer, request->relays);
     bytes_write_u32(writer, (uint32_t)request->relay_port);
     bytes_write_u32(writer, (uint32_t)request->lost);
@@ -86,6 +87,7 @@ static void read_request(bytes_reader *reader, struct join_request *request)
     request->rank = read_count(reader);
     request->world_size = read_count(reader);
     request->timeout_ns = bytes_read_u64(reader);
+    request->limit_ns = bytes_read_u64(reader);
     request->relays = bytes_read_u32(reader) != 0;
     request->relay_port = read_port(reader);
     request->lost = read_count(reader);

@@ -34,7 +34,8 @@ struct member_table {
 
 struct join_request {
     int rank, world_size;
-    uint64_t timeout_ns;
+    uint64_t timeout_ns; /* until this rank gives up */
+    uint64_t limit_ns;   /* of its whole wait, for messages */
     struct member self;
     bool relays;      /* it accepts ranks that join through it, at its name in the tree */
     int relay_port;   /* and at this TCP port; 0: not over TCP */

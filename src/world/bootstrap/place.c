@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "world/bootstrap/rendezvous.h"
+#include "world/net/interface.h"
 
 #define ID_MAGIC UINT64_C(0x1d4e41594e4142f5)
 
@@ -44,6 +45,13 @@ static struct address address_of_v6(const unsigned char bytes[16], int port)
     struct address address = {.bytes = sizeof(struct sockaddr_in6)};
     struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
     memcpy(&v6.sin6_addr, bytes, 16);
+    if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) { /* some machines have no IPv6 */
+        struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = v6.sin6_port};
+        memcpy(&v4.sin_addr, bytes + 12, 4);
+        address.bytes = sizeof v4;
+        memcpy(&address.socket, &v4, sizeof v4);
+        return address;
+    }
     memcpy(&address.socket, &v6, sizeof v6);
     return address;
 }
@@ -77,6 +85,7 @@ static void add_interfaces(struct id_content *content)
         for (struct ifaddrs *entry = list; entry; entry = entry->ifa_next) {
             bool is_loopback = entry->ifa_flags & IFF_LOOPBACK;
             if (!entry->ifa_addr || !(entry->ifa_flags & IFF_UP) || is_loopback != loopback ||
+                !interface_is_selected(entry->ifa_name) ||
                 content->address_count == RENDEZVOUS_ADDRESSES)
                 continue;
             /* The last entry is reserved for loopback. */
@@ -177,6 +186,12 @@ static banyan_status bootstrap_place_resolve(const char *host, int port,
     char service[16];
     snprintf(service, sizeof service, "%d", port);
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
+    char literal[INET6_ADDRSTRLEN + IF_NAMESIZE + 1];
+    size_t length = strlen(host);
+    if (host[0] == '[' && host[length - 1] == ']' && length - 2 < sizeof literal) {
+        snprintf(literal, sizeof literal, "%.*s", (int)length - 2, host + 1);
+        host = literal;
+    }
     int error = getaddrinfo(host, service, &hints, &found);
     if (error != 0)
         return error_set(BANYAN_ERR_SYSTEM, "cannot resolve rank 0's address \"%s\": %s", host,

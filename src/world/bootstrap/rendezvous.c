@@ -19,6 +19,8 @@
 /* Longest time for sent tables and messages to arrive. */
 #define FAREWELL_NS (10 * NS_PER_S)
 #define LOOK_NS (100 * NS_PER_MS)
+/* Time for a rank that is cut off to find another way. */
+#define RETURN_NS NS_PER_S
 /* Time for a rank to report a failure on a second connection, after the first one ended. */
 #define REPORT_NS (200 * NS_PER_MS)
 /* Time for which late ranks are still informed that the world does not open. */
@@ -32,10 +34,11 @@ struct rank_entry {
     struct link *link; /* by which it joined, its own or that of a rank before it; NULL: none */
     struct join_request request;
     uint64_t gives_up_ns;
-    bool gave_up, died; /* the last process of this rank */
-    bool came;          /* a process was here, or none will be */
-    int cut_off;        /* 1 + the rank whose end cut its way off; 0: none */
-    bool ready;         /* has the table, and accepts connections */
+    bool gave_up, died;        /* the last process of this rank */
+    bool came;                 /* a process was here, or none will be */
+    int cut_off;               /* 1 + the rank whose end cut its way off; 0: none */
+    uint64_t returns_until_ns; /* it is cut off, and looks for another way */
+    bool ready;                /* has the table, and accepts connections */
 };
 
 enum phase {
@@ -533,6 +536,7 @@ static void rank_left(struct rendezvous *rendezvous, int rank, bool died, int en
         return;
     entry->came = entry->died = died;
     entry->cut_off = died ? 0 : ended + 1;
+    entry->returns_until_ns = died ? 0 : deadline_after(RETURN_NS);
     if (!died)
         return;
     if (rendezvous->phase == PREPARING) {
@@ -618,27 +622,39 @@ static const struct reactor_ops rendezvous_ops = {
     .closed = leave_seat,
 };
 
+/* Why a rank is not connected. A rank that is cut off returns soon. */
+enum absence { PRESENT, NEVER_JOINED, GAVE_UP, RETURNS, ABSENCES };
+
+static enum absence absence_of(const struct rank_entry *entry)
+{
+    if (entry->link)
+        return PRESENT;
+    if (entry->gave_up)
+        return GAVE_UP;
+    return time_now_ns() < entry->returns_until_ns ? RETURNS : NEVER_JOINED;
+}
+
 /* List the ranks that never joined or, if there are none, those that joined and gave up. */
 static void name_missing(const struct rendezvous *rendezvous, char *text, size_t bytes)
 {
-    int named = 0, missing = 0, gone = 0;
+    int named = 0, counts[ABSENCES] = {0};
     size_t used = 0;
-    for (int rank = 0; rank < rendezvous->world_size; rank++) {
-        const struct rank_entry *entry = &rendezvous->entries[rank];
-        missing += !entry->link && !entry->gave_up;
-        gone += !entry->link;
-    }
-    bool came = missing == 0;
+    for (int rank = 0; rank < rendezvous->world_size; rank++)
+        counts[absence_of(&rendezvous->entries[rank])]++;
+    enum absence listed = counts[NEVER_JOINED] > 0 ? NEVER_JOINED
+                          : counts[GAVE_UP] > 0    ? GAVE_UP
+                                                   : RETURNS;
+    text[0] = '\0';
     for (int rank = 0; rank < rendezvous->world_size && named < MISSING_NAMED; rank++) {
         const struct rank_entry *entry = &rendezvous->entries[rank];
-        if (!entry->link && entry->gave_up == came)
+        if (absence_of(entry) == listed)
             used += (size_t)snprintf(text + used, bytes - used, "%s%d%s", named++ ? ", " : "", rank,
                                      entry->died ? " (died)" : "");
     }
-    int unnamed = (came ? gone : missing) - named;
-    if (unnamed > 0)
-        used += (size_t)snprintf(text + used, bytes - used, " and %d others", unnamed);
-    if (came)
+    if (counts[listed] > named)
+        used +=
+            (size_t)snprintf(text + used, bytes - used, " and %d others", counts[listed] - named);
+    if (listed == GAVE_UP)
         snprintf(text + used, bytes - used, " (gave up waiting)");
 }
 
@@ -657,7 +673,7 @@ static void send_home(struct rendezvous *rendezvous)
         banyan_status status = error_set(
             BANYAN_ERR_TIMEOUT,
             "rank %d waited %.1f s for all %d ranks to join: not there yet: rank %s; " TIMEOUT_HINT,
-            rank, (double)entry->request.timeout_ns / 1e9, rendezvous->world_size, missing);
+            rank, (double)entry->request.limit_ns / 1e9, rendezvous->world_size, missing);
         entry->gave_up = true;
         send_refusal(rendezvous, link, rank, status, false);
         if (rank == link->rank)
@@ -688,8 +704,7 @@ static void check_preparing(struct rendezvous *rendezvous)
         BANYAN_ERR_TIMEOUT,
         "rank %d waited %.1f s for rank %d (pid %d on node %s), which has joined and has not "
         "become ready; " TIMEOUT_HINT,
-        rank, (double)rendezvous->entries[rank].request.timeout_ns / 1e9, late, who->pid,
-        who->host));
+        rank, (double)rendezvous->entries[rank].request.limit_ns / 1e9, late, who->pid, who->host));
     call_off(rendezvous, &why);
 }
 

@@ -65,6 +65,8 @@ banyan_status tree_add_child(struct tree_children *children, struct link *link,
     struct tree_child child = {.link = link,
                                .relays = request->relays,
                                .over_tcp = remote_address(link, request->relay_port)};
+    if (child.over_tcp.bytes > 0 && request->self.tcp.bytes > 0) /* it has chosen an interface */
+        child.over_tcp = address_with_port(&request->self.tcp, request->relay_port);
     return array_push(children, child) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 

@@ -12,6 +12,7 @@
 #include "core/log.h"
 #include "core/threads/thread.h"
 #include "world/net/descriptors.h"
+#include "world/net/interface.h"
 
 /* Longest time for a rank's last messages to arrive. */
 #define FAREWELL_NS (2 * NS_PER_S)
@@ -202,6 +203,8 @@ static banyan_status listen_at(struct endpoint *endpoint, enum endpoint_tcp tcp,
     if (tcp == ENDPOINT_NO_TCP)
         return BANYAN_OK;
     RETURN_IF_FAILED(address_listen_tcp(tcp == ENDPOINT_TCP_LOOPBACK, 0, &fd, &self->port));
+    if (tcp == ENDPOINT_TCP_ANYWHERE)
+        self->tcp = interface_address(self->port);
     return reactor_listen(&endpoint->reactor, fd, true);
 }
 
