@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# usage: scripts/gpu_bundle.sh OUT [BUILD]
+# usage: scripts/gpu_bundle.sh OUT [BUILD [UCX]]
 # Copy everything that a machine with GPUs, but without Banyan's packages, needs to run the tests and
 # benchmarks of BUILD (default: build): programs in OUT/bin, libraries in OUT/lib, and OUT/run_tests.sh.
+# UCX: a folder with libucp.so.0 and its modules, such as libucx/lib of PyPI's libucx-cu13; it goes to
+# OUT/ucx, and run_tests.sh uses it.
 set -euo pipefail
 shopt -s nullglob
-[[ $# -ge 1 ]] || { sed -n '2,5s/^# //p' "$0"; exit 2; }
+[[ $# -ge 1 ]] || { sed -n '2,7s/^# //p' "$0"; exit 2; }
 out=$1
 build=${2:-build}
+ucx=${3:-}
 source=$(cd "$(dirname "$0")/.." && pwd)
 
 rm -rf "$out"
@@ -16,7 +19,7 @@ programs=("$build"/bin/banyan "$build"/bin/test_cuda_* "$build"/bin/bench_* "$bu
 cp "${programs[@]}" "$out/bin/"
 rm -f "$out"/bin/*.py # until programs have been stripped
 cp "$source"/tests/cuda/test_*.py "$out/tests/"
-cp -P "$build"/lib/libbanyan.so* "$build"/lib/libbanyan_cuda.so "$out/lib/"
+cp -P "$build"/lib/libbanyan.so* "$build"/lib/libbanyan_cuda.so "$build"/lib/libbanyan_ucx*.so "$out/lib/"
 
 packages=()
 if [[ -d $build/python/banyan ]]; then
@@ -37,6 +40,11 @@ find "$out/bin" "$out/lib" -type f -exec ldd {} + |
     done
 find "$out/bin" "$out/lib" "${packages[@]}" -type f -exec strip --strip-unneeded {} +
 cp "$build"/bin/*.py "$out/bin/"
+if [[ $ucx ]]; then
+    mkdir -p "$out/ucx/ucx"
+    cp "$ucx"/libuc[pstm].so.0 "$out/ucx/"
+    cp "$ucx"/ucx/libuc[tm]_*.so.0 "$out/ucx/ucx/"
+fi
 
 # The plans that tests read.
 BANYAN_PLANS=$out/plans "$build/bin/test_program_mscclpp"

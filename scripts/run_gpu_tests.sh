@@ -8,6 +8,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 pattern=${1:-}
 export BANYAN_MODULE_PATH=${BANYAN_MODULE_PATH:-$here/lib} BANYAN_PLANS=$here/plans
 export BANYAN_BUILD=$here
+[[ ! -e $here/ucx/libucp.so.0 ]] || export BANYAN_UCX=${BANYAN_UCX:-$here/ucx/libucp.so.0}
 
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT

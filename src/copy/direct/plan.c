@@ -22,7 +22,7 @@ static banyan_status direct_plan_unreachable(const note_context *context, const 
     if (!context->transport)
         return error_set(BANYAN_ERR_UNSUPPORTED,
                          "direct: the device of rank %d (node %d) cannot reach that of rank %d "
-                         "(node %d); between nodes take the pipeline over NVSHMEM "
+                         "(node %d); between nodes take the pipeline "
                          "(BANYAN_COPY=pipeline)",
                          rank, banyan_world_node_of(context->world, rank), op->peer,
                          banyan_world_node_of(context->world, op->peer));

@@ -158,7 +158,7 @@ static banyan_status count_unreachable(banyan_world *world, const banyan_copy_op
 }
 
 /* Between nodes, direct over UCX carries tensors in host memory, or MPI where UCX is missing, and
- * the pipeline over NVSHMEM tensors in GPU memory. Direct fills a link that the pipeline
+ * the pipeline tensors in GPU memory, over UCX or NVSHMEM. Direct fills a link that the pipeline
  * uses to four fifths (docs/internals/transports.md). */
 static banyan_status open_across_nodes(banyan_world *world, const banyan_copy_options *options,
                                        banyan_copy_service **service)
@@ -188,7 +188,7 @@ static banyan_status open_across_nodes(banyan_world *world, const banyan_copy_op
                      "%s where it is there (%s); if no tensor leaves its node, name %s",
                      banyan_world_node_count(world), control_nodes_text(world, nodes),
                      on_host ? "direct with module ucx does, or mpi"
-                             : "pipeline, over NVSHMEM, does",
+                             : "pipeline, over UCX or NVSHMEM, does",
                      banyan_last_error(), on_host ? "direct or pipeline" : "direct");
 }
 

@@ -3,6 +3,8 @@
 #ifndef CUDA_PIPELINE_KERNEL_H
 #define CUDA_PIPELINE_KERNEL_H
 
+#include <banyan/device/port.h>
+
 #include "cuda/copy/work.h"
 
 /* The sequence check at the start of every slot, before its bytes. A slot is sent as it was
@@ -19,7 +21,8 @@ typedef enum gpu_pipeline_task {
     PIPELINE_STAMP,  /* wait until the peer has granted a slot, and write the sequence check of the
                       slot to send */
     PIPELINE_ACCEPT, /* wait for the peer's next batch, and check its sequence number */
-    PIPELINE_SIGNAL  /* add one to the peer's word */
+    PIPELINE_SIGNAL, /* add one to the peer's word */
+    PIPELINE_POST    /* post a request to the host, and wait until it is done if it has bytes */
 } gpu_pipeline_task;
 
 typedef struct gpu_pipeline_args {
@@ -33,6 +36,8 @@ typedef struct gpu_pipeline_args {
     copy_shared *shared;
     copy_report *report;
     uint64_t timeout_ns;
+    banyan_port_queue *queue; /* for POST */
+    banyan_port_request request;
 } gpu_pipeline_args;
 
 #ifdef __cplusplus

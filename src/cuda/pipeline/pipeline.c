@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <banyan/transport.h>
+
 #include "core/module.h"
 #include "cuda/copy/report.h"
 #include "cuda/memory/memory.h"
@@ -20,17 +22,25 @@ typedef struct pipeline_parameters {
     char transport[16];
 } pipeline_parameters;
 
-static const gpu_pipeline_transport_ops *const transports[] = {&gpu_pipeline_peer_ops,
-                                                               &gpu_pipeline_nvshmem_ops};
+static const gpu_pipeline_transport_ops *const transports[] = {
+    &gpu_pipeline_peer_ops, &gpu_pipeline_ucx_ops, &gpu_pipeline_nvshmem_ops};
 
-/* Between machines only NVSHMEM is possible. */
+/* Between nodes UCX, or NVSHMEM where the module is missing. */
+static const char *transport_by_default(const banyan_world *world)
+{
+    const banyan_transport_ops *ops;
+    if (banyan_world_node_count(world) == 1)
+        return "peer";
+    return banyan_transport_find("ucx", &ops) == BANYAN_OK ? "ucx" : "nvshmem";
+}
+
 static banyan_status choose_transport(const banyan_world *world, const char *name,
                                       const gpu_pipeline_transport_ops **transport)
 {
     if (!name || !*name)
         name = getenv("BANYAN_GPU_TRANSPORT");
     if (!name || !*name)
-        name = banyan_world_node_count(world) > 1 ? "nvshmem" : "peer";
+        name = transport_by_default(world);
     for (size_t i = 0; i < sizeof(transports) / sizeof(transports[0]); i++)
         if (strcmp(transports[i]->name, name) == 0) {
             *transport = transports[i];
@@ -38,7 +48,7 @@ static banyan_status choose_transport(const banyan_world *world, const char *nam
         }
     return banyan_error_set(BANYAN_ERR_NOT_FOUND,
                             "pipeline: there is no transport \"%s\" between GPUs; there are peer, "
-                            "nvshmem",
+                            "ucx, nvshmem",
                             name);
 }
 
@@ -230,9 +240,11 @@ static banyan_status open_all(gpu_pipeline *made, banyan_world *world, const cha
     status = cuda_pipeline_barrier(made, world, status);
     if (status != BANYAN_OK)
         return status;
+    gpu_pipeline_memory memory = {NULL, NULL};
     status = made->transport_ops->open(world, made->device, gpu_pipeline_recv_slot(made, SLOTS),
-                                       gpu_pipeline_words_bytes(made), &made->transport,
-                                       &made->symmetric);
+                                       gpu_pipeline_words_bytes(made), &made->transport, &memory);
+    made->symmetric = memory.local;
+    made->words = memory.words;
     if (status == BANYAN_OK)
         status = cuda_pipeline_open_device(made);
     return status == BANYAN_OK ? cuda_pipeline_watch_waits(made, world) : status;

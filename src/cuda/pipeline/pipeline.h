@@ -10,34 +10,50 @@
 #include "cuda/pipeline/kernel.h"
 #include "cuda/runtime/watch.h"
 
+/* This rank's part of the symmetric memory, and where its words are. */
+typedef struct gpu_pipeline_memory {
+    char *local, *words;
+} gpu_pipeline_memory;
+
+/* How a word is added to. For a batch, `bytes` is the length of the put before it. */
+typedef struct gpu_pipeline_signal {
+    const struct gpu_pipeline *owner;
+    uint64_t *count; /* how often this rank has done so */
+    size_t to, from, bytes;
+} gpu_pipeline_signal;
+
 /* The transport between slots: symmetric memory of the ranks' devices, and puts and signals in the
- * order of a stream. A table with one implementation for devices that map each other's memory, and
- * one over NVSHMEM. Places are offsets into the symmetric memory, equal on every rank. */
+ * order of a stream. A table with implementations for devices that map each other's memory, over
+ * the world's transport, and over NVSHMEM. Places are offsets into the symmetric memory, equal on
+ * every rank. */
 typedef struct gpu_pipeline_transport_ops {
     const char *name;
 
-    /* Allocate `bytes` of symmetric memory; `*local` is this rank's part. Its first `zero_bytes`
-     * are zero on every rank when all ranks have returned. Collective; ranks agree on the status
+    /* Allocate `bytes` of symmetric memory. Its first `zero_bytes`, or the words elsewhere, are
+     * zero on every rank when all ranks have returned. Collective; ranks agree on the status
      * afterwards. The device's context is not entered. */
     banyan_status (*open)(banyan_world *world, int device, size_t bytes, size_t zero_bytes,
-                          void **transport, char **local);
+                          void **transport, gpu_pipeline_memory *memory);
     /* Local; no operation of this rank is in progress. */
     void (*close)(void *transport);
 
     /* The device's context is entered; both functions queue their work. signal: add one to the
-     * peer's word at `word`, after all earlier work in the stream. `signalled` counts how often
-     * this rank has done so. */
+     * peer's word at `word`, after all earlier work in the stream. */
     banyan_status (*signal)(void *transport, CUstream stream, int peer, size_t word,
-                            uint64_t *signalled);
-    /* Move bytes; after it in the stream, the source may change. If `put_signals`, it then adds one
-     * to the peer's word; otherwise the caller uses `signal`. */
+                            const gpu_pipeline_signal *how);
+    /* Move bytes; after it in the stream, and after the signal, the source may change. If
+     * `put_signals`, it then adds one to the peer's word; otherwise the caller uses `signal`. */
     banyan_status (*put)(void *transport, CUstream stream, int peer, size_t to, size_t from,
                          size_t bytes, size_t word);
     bool put_signals;
+    /* Return the host memory at which the peer's batches for a slot arrive; NULL: in the slot.
+     * Without this function, all do. */
+    const char *(*arrives)(void *transport, int peer, size_t slot);
 } gpu_pipeline_transport_ops;
 
 extern const gpu_pipeline_transport_ops gpu_pipeline_peer_ops;
 extern const gpu_pipeline_transport_ops gpu_pipeline_nvshmem_ops;
+extern const gpu_pipeline_transport_ops gpu_pipeline_ucx_ops;
 
 #define SLOTS BANYAN_PIPELINE_SLOTS
 
@@ -61,6 +77,7 @@ typedef struct gpu_pipeline {
     const gpu_pipeline_transport_ops *transport_ops;
     void *transport;
     char *symmetric; /* this rank's part: words, send slots, receive slots */
+    char *words;     /* `symmetric`, or elsewhere */
     size_t slot_bytes;
     CUfunction kernel, copy_kernel;
     uint32_t threads, blocks; /* of a copy */

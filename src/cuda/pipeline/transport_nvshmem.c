@@ -8,7 +8,8 @@
 #include "cuda/pipeline/nvshmem.h"
 
 static banyan_status transport_nvshmem_open(banyan_world *world, int device, size_t bytes,
-                                            size_t zero_bytes, void **opened, char **local)
+                                            size_t zero_bytes, void **opened,
+                                            gpu_pipeline_memory *memory)
 {
     nvshmem_part *part = calloc(1, sizeof *part);
     if (!part) /* nvshmem_take reports this to the others */
@@ -22,7 +23,7 @@ static banyan_status transport_nvshmem_open(banyan_world *world, int device, siz
         return status;
     }
     *opened = part;
-    *local = part->local;
+    memory->local = memory->words = part->local;
     return BANYAN_OK;
 }
 
@@ -48,9 +49,9 @@ static banyan_status transport_nvshmem_put(void *argument, CUstream stream, int 
 }
 
 static banyan_status transport_nvshmem_signal(void *argument, CUstream stream, int peer,
-                                              size_t word, uint64_t *signalled)
+                                              size_t word, const gpu_pipeline_signal *how)
 {
-    (void)signalled;
+    (void)how;
     const nvshmem_part *part = argument;
     part->functions->nvshmemx_signal_op_on_stream(transport_nvshmem_word_at(part, word), 1,
                                                   NVSHMEM_ADD, part->pes[peer], stream);

@@ -42,7 +42,7 @@ static banyan_status transport_peer_find_parts(peer_transport *transport, banyan
 }
 
 static banyan_status peer_open(banyan_world *world, int device, size_t bytes, size_t zero_bytes,
-                               void **opened, char **local)
+                               void **opened, gpu_pipeline_memory *memory_of)
 {
     (void)zero_bytes; /* all of it is zero */
     banyan_memory *memory;
@@ -61,19 +61,19 @@ static banyan_status peer_open(banyan_world *world, int device, size_t bytes, si
         return status;
     }
     *opened = transport;
-    *local = banyan_memory_local(memory);
+    memory_of->local = memory_of->words = banyan_memory_local(memory);
     return BANYAN_OK;
 }
 
 static banyan_status peer_signal(void *argument, CUstream stream, int peer, size_t word,
-                                 uint64_t *signalled)
+                                 const gpu_pipeline_signal *how)
 {
     const peer_transport *transport = argument;
     gpu_pipeline_args args = {
         .task = PIPELINE_SIGNAL,
         .peer = peer,
         .their_word = (uint64_t *)(void *)(transport->parts[peer] + word),
-        .count = signalled,
+        .count = how->count,
     };
     void *params[] = {&args};
     return DRIVER(transport->device, cuLaunchKernel, transport->kernel, 1, 1, 1, 1, 1, 1, 0, stream,

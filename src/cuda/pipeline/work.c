@@ -232,17 +232,18 @@ typedef struct queued_work {
     uint64_t received_in[SLOTS];    /* round of the latest batch in each slot */
 } queued_work;
 
+/* `slot`: the address of the slot, or of the host memory at which it arrives. */
 static banyan_status launch_wait(const gpu_pipeline *of, gpu_pipeline_task task, int peer,
-                                 size_t slot, uint64_t bytes, CUstream stream)
+                                 const char *slot, uint64_t bytes, CUstream stream)
 {
     bool stamps = task == PIPELINE_STAMP;
     size_t word = stamps ? gpu_pipeline_slot_word(of, peer) : gpu_pipeline_batch_word(of, peer);
     gpu_pipeline_args args = {
         .task = task,
         .peer = peer,
-        .word = (const uint64_t *)(const void *)(of->symmetric + word),
+        .word = (const uint64_t *)(const void *)(of->words + word),
         .count = gpu_pipeline_count(of, stamps ? COUNT_STAMPED : COUNT_ACCEPTED, peer),
-        .check = (gpu_pipeline_sequence_check *)(void *)(of->symmetric + slot),
+        .check = (gpu_pipeline_sequence_check *)(uintptr_t)slot,
         .bytes = bytes,
         .shared = of->shared,
         .report = of->device_report,
@@ -283,9 +284,11 @@ static banyan_status work_grant_slots(queued_work *run)
         int peer = run->of->steps[run->next_grant++].recv.peer;
         if (peer < 0)
             continue;
-        banyan_status status = of->transport_ops->signal(
-            of->transport, of->streams[STREAM_UNPACK], peer, gpu_pipeline_slot_word(of, of->rank),
-            gpu_pipeline_count(of, COUNT_SIGNALLED_SLOTS, peer));
+        gpu_pipeline_signal how = {of, gpu_pipeline_count(of, COUNT_SIGNALLED_SLOTS, peer), 0, 0,
+                                   0};
+        banyan_status status =
+            of->transport_ops->signal(of->transport, of->streams[STREAM_UNPACK], peer,
+                                      gpu_pipeline_slot_word(of, of->rank), &how);
         if (status != BANYAN_OK)
             return status;
         run->granted++;
@@ -317,7 +320,8 @@ static banyan_status queue_stamp(const queued_work *run, uint64_t round, const w
     if (round > run->sent_in + 1)
         RETURN_IF_FAILED(after_sends(run, stream));
     RETURN_IF_FAILED(launch_wait(of, PIPELINE_STAMP, batch->peer,
-                                 gpu_pipeline_send_slot(of, (int)slot), batch->bytes, stream));
+                                 of->symmetric + gpu_pipeline_send_slot(of, (int)slot),
+                                 batch->bytes, stream));
     return DRIVER(of->device, cuEventRecord, of->stamped[slot], stream);
 }
 
@@ -329,16 +333,17 @@ static banyan_status queue_put(const queued_work *run, const work_batch *batch, 
     const gpu_pipeline_transport_ops *transport = of->transport_ops;
     CUstream stream = of->streams[transport->put_signals ? STREAM_SEND : STREAM_SEND + (int)slot];
     size_t word = gpu_pipeline_batch_word(of, of->rank);
+    gpu_pipeline_signal how = {of, gpu_pipeline_count(of, COUNT_SIGNALLED_BATCHES, batch->peer),
+                               gpu_pipeline_recv_slot(of, batch->slot),
+                               gpu_pipeline_send_slot(of, (int)slot),
+                               PIPELINE_HEADER_BYTES + batch->bytes};
     RETURN_IF_FAILED(DRIVER(of->device, cuStreamWaitEvent, stream, of->stamped[slot], 0));
-    RETURN_IF_FAILED(transport->put(
-        of->transport, stream, batch->peer, gpu_pipeline_recv_slot(of, batch->slot),
-        gpu_pipeline_send_slot(of, (int)slot), PIPELINE_HEADER_BYTES + batch->bytes, word));
+    RETURN_IF_FAILED(
+        transport->put(of->transport, stream, batch->peer, how.to, how.from, how.bytes, word));
     if (!transport->put_signals)
         RETURN_IF_FAILED(after_sends(run, stream));
     if (!transport->put_signals)
-        RETURN_IF_FAILED(
-            transport->signal(of->transport, stream, batch->peer, word,
-                              gpu_pipeline_count(of, COUNT_SIGNALLED_BATCHES, batch->peer)));
+        RETURN_IF_FAILED(transport->signal(of->transport, stream, batch->peer, word, &how));
     return DRIVER(of->device, cuEventRecord, of->sent[slot], stream);
 }
 
@@ -360,10 +365,19 @@ static banyan_status queue_receive(queued_work *run, uint64_t round, const work_
     const gpu_pipeline *of = run->gpu_pipeline;
     size_t slot = run->received % SLOTS;
     CUstream stream = of->streams[STREAM_UNPACK];
+    char *arrived = of->symmetric + gpu_pipeline_recv_slot(of, batch->slot);
+    const char *on_host = NULL;
+    if (of->transport_ops->arrives)
+        on_host = of->transport_ops->arrives(of->transport, batch->peer,
+                                             gpu_pipeline_recv_slot(of, batch->slot));
     banyan_status status = after_sends(run, stream); /* the first rule */
     if (status == BANYAN_OK)
-        status = launch_wait(of, PIPELINE_ACCEPT, batch->peer,
-                             gpu_pipeline_recv_slot(of, batch->slot), batch->bytes, stream);
+        status = launch_wait(of, PIPELINE_ACCEPT, batch->peer, on_host ? on_host : arrived,
+                             batch->bytes, stream);
+    if (status == BANYAN_OK && on_host)
+        status =
+            DRIVER(of->device, cuMemcpyAsync, (CUdeviceptr)(uintptr_t)arrived,
+                   (CUdeviceptr)(uintptr_t)on_host, PIPELINE_HEADER_BYTES + batch->bytes, stream);
     if (status == BANYAN_OK)
         status = gpu_pipeline_copies_launch(&run->of->batches, batch->list, stream);
     run->received_in[slot] = round;

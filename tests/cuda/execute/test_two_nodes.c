@@ -56,12 +56,13 @@ static void refuse(int rank, int count, const banyan_unique_id *id, void *contex
     DLDevice device = gpu_device_for(rank);
     banyan_copy_options copying = BANYAN_COPY_OPTIONS_INIT;
     copying.device = device;
+    copying.transport = "nvshmem";
     banyan_copy_service *service = NULL;
     setenv("BANYAN_NVSHMEM", "/no/such/library", 1);
-    CHECK_REFUSED(world, banyan_copy_service_open(world, NULL, &copying, &service),
-                  BANYAN_ERR_UNSUPPORTED,
-                  "no copy backend carries tensors between the 2 nodes of this world (rank 0 is on "
-                  "node left, rank 2 on node right): pipeline, over NVSHMEM, does where it is");
+    CHECK_REFUSED(
+        world, banyan_copy_service_open(world, NULL, &copying, &service), BANYAN_ERR_UNSUPPORTED,
+        "no copy backend carries tensors between the 2 nodes of this world (rank 0 is on "
+        "node left, rank 2 on node right): pipeline, over UCX or NVSHMEM, does where it is");
     CHECK(!service);
     refuse_copies(world, device, "direct", rank);
     if (gpu_is_emulated() || gpu_count() >= RANKS) /* NCCL needs a GPU for each rank */

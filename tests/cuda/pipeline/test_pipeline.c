@@ -67,7 +67,7 @@ static void refuse(banyan_world *world, void *context)
     options.device = gpu_device_for(rank);
     options.transport = "pigeon";
     CHECK_FAILS(banyan_copy_service_open(world, "pipeline", &options, &service),
-                BANYAN_ERR_NOT_FOUND, "there are peer, nvshmem");
+                BANYAN_ERR_NOT_FOUND, "there are peer, ucx, nvshmem");
     options.transport = "peer";
     options.slot_bytes = rank == 1 ? 5000 : 4000;
     CHECK_FAILS(banyan_copy_service_open(world, "pipeline", &options, &service),

@@ -244,6 +244,99 @@ static void connections_leave_nothing_behind(void **state)
 
 /* ---- addresses ---- */
 
+/* A world of this process alone, with a node's name of its own. */
+static banyan_world *open_alone(const char *node)
+{
+    banyan_world *world;
+    banyan_world_options options = BANYAN_WORLD_OPTIONS_INIT;
+    options.rank = 0;
+    options.world_size = 1;
+    options.node = node;
+    options.timeout_ns = 60 * NS_PER_S;
+    CHECK_OK(banyan_world_open(&options, &world));
+    return world;
+}
+
+/* Where a test listens, and the names of nodes of both sides. */
+static const struct address_case {
+    const char *address, *begins, *listening_node, *connecting_node;
+    int nodes;
+} address_cases[] = {
+    {"127.0.0.1:0", "127.0.0.1:", "left", "right", 2},
+    {"localhost:0", "127.0.0.1:", "one", "one", 1},
+    {"[::1]:0", "[::1]:", "left", "right", 2},
+    {"[::]:0", "", "one", "one", 1},
+    {"0.0.0.0:0", "", NULL, "right", 2},
+    {":0", "", NULL, NULL, 1},
+};
+#define ADDRESS_CASES (sizeof address_cases / sizeof address_cases[0])
+
+static void listen_at_addresses(banyan_world *world, struct apart *shared)
+{
+    (void)world;
+    for (size_t i = 0; i < ADDRESS_CASES; i++) {
+        const struct address_case *of = &address_cases[i];
+        banyan_world *own = open_alone(of->listening_node), *joined;
+        banyan_listener *listener = NULL;
+        banyan_connect_options options = BANYAN_CONNECT_OPTIONS_INIT;
+        options.timeout_ns = 7 * NS_PER_S;
+        if (banyan_world_listen(own, of->address, APART_SECRET, &options, &listener) == BANYAN_OK) {
+            const char *text = banyan_listener_address(listener);
+            CHECK(strncmp(text, of->begins, strlen(of->begins)) == 0 ||
+                      strcmp(of->address, "localhost:0") == 0,
+                  "%s", text);
+            CHECK(!strstr(text, "0.0.0.0") && !strstr(text, "[::]"), "%s", text);
+            snprintf(shared->address, sizeof shared->address, "%s", text);
+        } else { /* a machine without IPv6 */
+            CHECK(of->address[0] == '[', "%s: %s", of->address, banyan_last_error());
+            printf("not tested: %s\n", banyan_last_error());
+            shared->address[0] = '\0';
+        }
+        atomic_store(&shared->listens, (int)i + 1);
+        if (listener) {
+            joined = apart_accept(listener);
+            CHECK(banyan_world_node_count(joined) == of->nodes, "case %zu", i);
+            CHECK(banyan_world_timeout_ns(joined) == 7 * NS_PER_S);
+            CHECK(banyan_world_timeout_ns(own) == 60 * NS_PER_S);
+            CHECK_OK(banyan_world_close(joined));
+        }
+        banyan_listener_close(listener);
+        CHECK_OK(banyan_world_close(own));
+        apart_wait(&shared->marks[0], (int)i + 1);
+    }
+}
+
+static void connect_to_addresses(banyan_world *world, struct apart *shared)
+{
+    (void)world;
+    for (size_t i = 0; i < ADDRESS_CASES; i++) {
+        apart_wait(&shared->listens, (int)i + 1);
+        banyan_world *own = open_alone(address_cases[i].connecting_node), *joined;
+        if (shared->address[0]) {
+            CHECK_OK(banyan_world_connect(own, shared->address, APART_SECRET, NULL, &joined));
+            CHECK(banyan_world_node_count(joined) == address_cases[i].nodes);
+            CHECK(banyan_world_timeout_ns(joined) == 60 * NS_PER_S);
+            CHECK_OK(banyan_world_close(joined));
+        }
+        CHECK_OK(banyan_world_close(own));
+        atomic_store(&shared->marks[0], (int)i + 1);
+    }
+}
+
+static void play_addresses(struct apart *shared)
+{
+    struct apart_job listening = apart_start(shared, 1, 0, listen_at_addresses);
+    struct apart_job connecting = apart_start(shared, 1, 0, connect_to_addresses);
+    apart_end_well(&connecting);
+    apart_end_well(&listening);
+}
+
+static void a_listener_may_be_at_any_address(void **state)
+{
+    (void)state;
+    apart_test(play_addresses);
+}
+
 static struct address address_of(const char *host)
 {
     struct address address;
@@ -286,6 +379,7 @@ int main(void)
         cmocka_unit_test(several_worlds_are_accepted_one_by_one),
         cmocka_unit_test(a_sub_world_can_be_joined),
         cmocka_unit_test(connections_leave_nothing_behind),
+        cmocka_unit_test(a_listener_may_be_at_any_address),
         cmocka_unit_test(an_id_has_the_address_by_which_a_world_came_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
