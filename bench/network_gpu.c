@@ -13,7 +13,7 @@
 #include <banyan/banyan.h>
 
 #define BYTES ((size_t)256 << 20)
-#define ROUNDS 5
+#define ROUNDS 3
 
 struct gpu_bench {
     banyan_world *world;
@@ -48,7 +48,9 @@ static void enter_device(struct gpu_bench *b)
     int devices = 1;
     if (driver) {
         *(void **)&retain = dlsym(driver, "cuDevicePrimaryCtxRetain");
-        *(void **)&set = dlsym(driver, "cuCtxPushCurrent");
+        *(void **)&set = dlsym(driver, "cuCtxPushCurrent_v2"); /* of CUDA 4 and later */
+        if (!set)
+            *(void **)&set = dlsym(driver, "cuCtxPushCurrent");
         *(void **)&count = dlsym(driver, "cuDeviceGetCount");
         *(void **)&b->synchronize = dlsym(driver, "cuStreamSynchronize");
     }
@@ -57,8 +59,12 @@ static void enter_device(struct gpu_bench *b)
         _exit(1);
     }
     b->device = BANYAN_CUDA(b->rank % devices);
-    if (retain(&context, b->device.device_id) != 0 || set(context) != 0) {
-        fprintf(stderr, "bench network_gpu: device %d cannot be used\n", b->device.device_id);
+    int error = retain(&context, b->device.device_id);
+    if (error == 0)
+        error = set(context);
+    if (error != 0) {
+        fprintf(stderr, "bench network_gpu: device %d cannot be used: CUDA's error %d\n",
+                b->device.device_id, error);
         _exit(1);
     }
 }
@@ -92,7 +98,7 @@ static void bench_local(struct gpu_bench *b)
 /* Each rank sends to the other. */
 static void bench_ports(struct gpu_bench *b)
 {
-    static const uint64_t sizes[] = {8, 4096, 65536, 1 << 20, 16 << 20, BYTES};
+    static const uint64_t sizes[] = {8, 65536, 1 << 20, 16 << 20, BYTES};
     banyan_executor_options options = BANYAN_EXECUTOR_OPTIONS_INIT;
     banyan_loaded_plan_options loading = BANYAN_LOADED_PLAN_OPTIONS_INIT;
     banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;

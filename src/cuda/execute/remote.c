@@ -7,6 +7,7 @@
 
 #include "core/module.h"
 #include "cuda/memory/memory.h"
+#include "cuda/runtime/watch.h"
 
 /* A slot takes longer on any network than what starts it. */
 #define SLOTS 4
@@ -129,7 +130,7 @@ static banyan_status remote_connect(remote_peers *of)
                                       "cuda: rank %d cannot reach rank %d, which is on another "
                                       "node: %s",
                                       of->rank, peer->rank, banyan_last_error());
-        peer->is_direct = (can & BANYAN_TRANSPORT_CUDA) != 0;
+        peer->is_direct = (can & BANYAN_TRANSPORT_CUDA) && module_network_is_direct();
     }
     free(all);
     return banyan_module_agree(of->world, status);
@@ -210,16 +211,10 @@ void remote_close(remote_peers *of)
     free(of);
 }
 
-/* False after a failure. It ends the world, so that no rank waits for what is not passed on. */
 static bool remote_holds(remote_peers *of, banyan_status status)
 {
-    if (status == BANYAN_OK)
-        return true;
-    error_kept kept = error_keep(status);
-    if (banyan_world_check(of->world) == BANYAN_OK)
-        (void)banyan_world_abort(of->world, kept.message);
-    of->has_failed = true;
-    return false;
+    of->has_failed |= !module_world_holds(of->world, status);
+    return !of->has_failed;
 }
 
 static port_peer *remote_peer_of(const remote_peers *of, int rank)

@@ -56,16 +56,10 @@ static banyan_status wire_no_memory(const ucx_transport *of)
                             of->rank);
 }
 
-/* False after a failure, which ends the world, so that no rank waits for what is not done. */
 static bool wire_holds(ucx_transport *of, banyan_status status)
 {
-    if (status == BANYAN_OK)
-        return true;
-    error_kept kept = error_keep(status);
-    if (banyan_world_check(of->world) == BANYAN_OK)
-        (void)banyan_world_abort(of->world, kept.message);
-    of->has_failed = true;
-    return false;
+    of->has_failed |= !module_world_holds(of->world, status);
+    return !of->has_failed;
 }
 
 /* Do a request: put a slot, if it has bytes, and add to the peer's word. */
@@ -193,7 +187,7 @@ static banyan_status wire_find_ways(ucx_transport *of, bool *needs_copies)
             RETURN_IF_FAILED(banyan_memory_peer(of->memory, rank, &part, &bytes));
             of->parts[rank] = part;
         } else {
-            of->is_direct[rank] = (can & BANYAN_TRANSPORT_CUDA) != 0;
+            of->is_direct[rank] = (can & BANYAN_TRANSPORT_CUDA) && module_network_is_direct();
             *needs_copies |= !of->is_direct[rank];
         }
     }

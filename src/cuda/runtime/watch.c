@@ -7,6 +7,8 @@
 #include <time.h>
 
 #define PERIOD_NS 10000000
+/* Periods until the world should know of a loss: its own silence ends after some seconds. */
+#define LOSS_TRIES 800
 /* Warps report every 256 ms that they wait. */
 #define BEAT_NS UINT64_C(600000000)
 
@@ -33,6 +35,27 @@ banyan_status module_thread_start(pthread_t *thread, void *(*run)(void *), void 
     return failed ? banyan_error_set(BANYAN_ERR_SYSTEM, "cuda: no thread for %s: %s", what,
                                      strerror(failed))
                   : BANYAN_OK;
+}
+
+bool module_network_is_direct(void)
+{
+    const char *path = getenv("BANYAN_GPU_NETWORK");
+    return path && strcmp(path, "direct") == 0;
+}
+
+bool module_world_holds(banyan_world *world, banyan_status status)
+{
+    if (status == BANYAN_OK)
+        return true;
+    error_kept kept = error_keep(status);
+    for (int i = 0; i < LOSS_TRIES && status == BANYAN_ERR_PEER_LOST; i++) {
+        if (banyan_world_check(world) != BANYAN_OK)
+            return false;
+        nanosleep(&(struct timespec){.tv_nsec = PERIOD_NS}, NULL);
+    }
+    if (banyan_world_check(world) == BANYAN_OK)
+        (void)banyan_world_abort(world, kept.message);
+    return false;
 }
 
 uint64_t module_now_ns(void)

@@ -15,6 +15,15 @@
 banyan_status module_thread_start(pthread_t *thread, void *(*run)(void *), void *argument,
                                   const char *what);
 
+/* True if BANYAN_GPU_NETWORK is "direct": transports may access memory of GPUs while kernels wait.
+ * UCX's copies for CUDA did not go on beside a waiting kernel on an H100 (docs/internals/gpu.md).
+ */
+bool module_network_is_direct(void);
+
+/* False, and end the world, if a thread's operation has failed: then no rank waits for what the
+ * thread does not do. A lost peer's world ends by itself, with the reason, unless it takes long. */
+bool module_world_holds(banyan_world *world, banyan_status status);
+
 /* The time of CLOCK_MONOTONIC. */
 uint64_t module_now_ns(void);
 /* Initialize a condition variable whose waits end by that clock; and wait on it for up to this
