@@ -38,6 +38,9 @@ typedef struct banyan_transfer {
      * the sender's destination layout, and both types are the destination's. */
     uint32_t stage;
     uint32_t turn; /* place in a run with stages, as a fraction of 2^32 */
+    /* Type and value map of the transfer of stage 0: source_dtype and value_map, if this is it. */
+    DLDataType origin_dtype;
+    uint32_t origin_map;
 } banyan_transfer;
 
 /* Change of tensor formats during a run; see its struct below. */
@@ -148,6 +151,21 @@ BANYAN_API size_t banyan_reshard_plan_recv_count(const banyan_reshard_plan *plan
 /* Return receive `i`, or NULL if `i` is not below the count. */
 BANYAN_API const banyan_transfer *banyan_reshard_plan_recv(const banyan_reshard_plan *plan,
                                                            size_t i);
+
+/* Bytes that the transfers of one rank move. */
+typedef struct banyan_reshard_plan_bytes {
+    uint64_t network_sent, network_received; /* to and from ranks of other nodes */
+    uint64_t inside_sent, inside_received;   /* to and from other ranks of this node */
+    uint64_t passed_on; /* of inside_sent: received over the network before (stage 1) */
+    uint64_t local;     /* copied within the rank */
+    /* Part of network_received: boxes that other ranks of the node fetch over the network, too,
+     * because a transform converts them. */
+    uint64_t fetched_again;
+} banyan_reshard_plan_bytes;
+
+/* Return the bytes that this rank's transfers move. Any thread. */
+BANYAN_API banyan_reshard_plan_bytes
+banyan_reshard_plan_count_bytes(const banyan_reshard_plan *plan);
 
 /* Return the number of local tensors of the destination. */
 BANYAN_API size_t banyan_reshard_plan_tensor_count(const banyan_reshard_plan *plan);

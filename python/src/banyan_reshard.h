@@ -211,9 +211,10 @@ struct ReshardOptions {
 /* The options for signatures: those of every plan, and those of a plan that runs. */
 #define PLAN_OPTIONS                                                                               \
     "min_split_bytes: int = 0, require_whole_source: bool = False, skip: "                         \
-    "collections.abc.Iterable[str] = (), transform: Transform | None = None"
+    "collections.abc.Iterable[str] = (), transform: Transform | None = None, each_rank_fetches: "  \
+    "bool = False"
 #define RUN_OPTIONS                                                                                \
-    PLAN_OPTIONS ", max_staging_bytes: int = 0, checksums: bool = False, "                         \
-                 "each_rank_fetches: bool = False, timeout: float | None = None"
+    PLAN_OPTIONS ", max_staging_bytes: int = 0, checksums: bool = False, timeout: float | None = " \
+                 "None"
 
 #endif

@@ -175,13 +175,25 @@ class SampleWorld {
     }
 };
 
+/* Take the option of a SampleWorld out of the others. */
+static int take_ranks_per_node(nb::kwargs &kwargs)
+{
+    if (!kwargs.contains("ranks_per_node"))
+        return 0;
+    int taken = nb::cast<int>(kwargs["ranks_per_node"]);
+    nb::del(kwargs["ranks_per_node"]);
+    return taken;
+}
+
 static std::vector<banyan_reshard_plan_cost> plan_scale(nb::object layouts,
                                                         std::optional<int> world_size,
                                                         nb::object ranks, nb::object progress,
                                                         nb::kwargs kwargs)
 {
+    int ranks_per_node = take_ranks_per_node(kwargs);
     ReshardOptions options(kwargs);
     SampleWorld world(layouts, world_size, progress);
+    world.world.ranks_per_node = ranks_per_node;
     std::vector<int> sampled;
     if (nb::isinstance<nb::int_>(ranks)) {
         /* Evenly over the world, with the first and the last. */
@@ -212,6 +224,7 @@ struct Traffic {
 static std::shared_ptr<Traffic> make_traffic(nb::object layouts, std::optional<int> world_size,
                                              nb::object progress, nb::kwargs kwargs)
 {
+    int ranks_per_node = take_ranks_per_node(kwargs);
     ReshardOptions options(kwargs);
     auto traffic = std::make_shared<Traffic>();
     if (nb::isinstance<MegatronCase>(layouts)) {
@@ -220,9 +233,17 @@ static std::shared_ptr<Traffic> make_traffic(nb::object layouts, std::optional<i
         return traffic;
     }
     SampleWorld world(layouts, world_size, progress);
+    world.world.ranks_per_node = ranks_per_node;
     world.plan(
         [&] { return banyan_traffic_plan(&world.world, &options.options, &traffic->handle); });
     return traffic;
+}
+
+static banyan_traffic_links links_of(const Traffic &traffic)
+{
+    banyan_traffic_links links;
+    check(banyan_traffic_describe_links(traffic.handle, &links));
+    return links;
 }
 
 struct Forecast {
@@ -294,22 +315,24 @@ void bind_forecast(nb::module_ &m)
           "progress"_a.none() = true, "options"_a,
           nb::sig("def plan_scale(layouts: " LAYOUTS ", world_size: int | None = None, ranks: int | "
                   "collections.abc.Sequence[int] = 16, " PROGRESS ", *, " PLAN_OPTIONS
-                  ") -> list[PlanCost]"),
+                  ", ranks_per_node: int = 0) -> list[PlanCost]"),
           "Plan a reshard of a world of any size in this process, and return what it costs some of "
           "the ranks.\n\n"
           "``layouts``: a Job, or a function that adds everything that a rank holds to two empty "
           "layouts, source and destination; it may be called several times for a rank. "
           "``ranks``: their number, evenly over the world, or a list. ``progress``: True draws a bar "
           "on a terminal and in notebooks; a function is called with the steps that are done, and "
-          "their number. No other thread may allocate much memory meanwhile.");
+          "their number. ``ranks_per_node``: ranks of each node, in rank order; 0: one node. No other "
+          "thread may allocate much memory meanwhile.");
 
     auto traffic = nb::class_<Traffic>(m, "Traffic",
                                        "All transfers of a reshard, of a world that need not "
                                        "exist.");
     def_new(traffic, make_traffic,
             "layouts: MegatronCase | " LAYOUTS ", world_size: int | None = None, " PROGRESS
-            ", *, " PLAN_OPTIONS,
-            "Plan every rank. ``layouts`` is as for plan_scale, or a case, and ``progress``, too.",
+            ", *, " PLAN_OPTIONS ", ranks_per_node: int = 0",
+            "Plan every rank. ``layouts`` is as for plan_scale, or a case, and ``progress``, too. "
+            "``ranks_per_node``: ranks of each node, in rank order; 0: one node.",
             "layouts"_a, "world_size"_a = nb::none(), "progress"_a.none() = true, "options"_a);
 #define INFO(name, member, doc)                                                                    \
     .def_prop_ro(name, [](const Traffic &t) { return banyan_traffic_describe(t.handle).member; },  \
@@ -330,6 +353,16 @@ void bind_forecast(nb::module_ &m)
                  "\"h200x4\". ``slot_bytes``: of the pipeline; 0: 16 MiB. ``steps``: record every "
                  "move, for the critical path and traces.");
 #undef INFO
+#define LINKS(name, member, doc)                                                                   \
+    .def_prop_ro(name, [](const Traffic &t) { return links_of(t).member; }, doc)
+    traffic LINKS("network_nbytes", in.bytes, "Bytes that cross between nodes.")
+        LINKS("least_network_nbytes", least_bytes,
+              "The least: every element once to each node that needs it and does not hold it.")
+        LINKS("most_card_sent", out.most, "Bytes out of one rank's network card: the maximum.")
+        LINKS("most_card_received", in.most, "Bytes into one rank's network card: the maximum.")
+        LINKS("inside_nbytes", inside.bytes, "Bytes between ranks of one node.")
+        LINKS("turns", turns, "Turns of a run with stages; otherwise 0.");
+#undef LINKS
     nb::class_<Forecast>(m, "Forecast", "Predicted time of a reshard.")
         .def_prop_ro("seconds", [](const Forecast &f) { return f.forecast.seconds; },
                      "Time until the last rank is done.")

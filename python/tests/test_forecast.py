@@ -94,6 +94,19 @@ class ForecastTest(unittest.TestCase):
         with self.assertRaises(banyan.NotFound):
             traffic.simulate("abacus")
 
+    def test_bytes_that_cross_links(self) -> None:
+        job = banyan.Job("tp=4,head=8", "tp=2,dp=2,head=8", model=self.model, disjoint=True)
+        once = banyan.Traffic(job, ranks_per_node=4)
+        self.assertEqual(once.network_nbytes, once.least_network_nbytes)
+        self.assertEqual(once.network_nbytes, self.model.nbytes)
+        self.assertGreater(once.inside_nbytes, 0)
+        self.assertGreater(once.turns, 0)
+        alone = banyan.Traffic(job, ranks_per_node=4, each_rank_fetches=True)
+        self.assertEqual((alone.inside_nbytes, alone.turns), (0, 0))
+        self.assertGreater(alone.network_nbytes, once.network_nbytes)
+        self.assertGreater(alone.most_card_received, once.most_card_received)
+        self.assertGreaterEqual(alone.most_card_sent, once.most_card_sent)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -25,8 +25,8 @@ typedef struct writer {
     move_list *moves;
     banyan_forecast *counted;
     wave_end *before; /* of each rank */
-    /* Of this wave: the sends, the unpacks that receive them, and the unpacks that emptied the
-     * granted slots. */
+    /* Batches of this wave: the sends, the unpacks that receive them, and the unpacks that emptied
+     * the granted slots. */
     batch_ends sends, unpacks, grants;
 } writer;
 

@@ -8,7 +8,6 @@
 typedef struct planning_traffic {
     banyan_traffic *traffic;
     const banyan_reshard_sample_world *world;
-    uint64_t most_passed;
     least_network least;
     bool counts_least;
 } planning_traffic;
@@ -18,8 +17,9 @@ static banyan_status traffic_take_rank(void *context, int rank, planner_result *
 {
     planning_traffic *planning = context;
     traffic_rank *of = &planning->traffic->ranks[rank];
-    uint64_t passed = planner_bytes_passed(result, rank);
-    planning->most_passed = passed > planning->most_passed ? passed : planning->most_passed;
+    uint64_t turns = planner_turns_wanted(result, rank);
+    if (turns > planning->traffic->turns)
+        planning->traffic->turns = turns;
     for (size_t i = 0; i < result->recv_count; i++) {
         const banyan_transfer *received = &result->recvs[i];
         if (received->source_rank == rank)
@@ -108,7 +108,6 @@ banyan_status banyan_traffic_plan(const banyan_reshard_sample_world *world,
     if (status == BANYAN_OK && planning.counts_least)
         status = least_network_finish(&planning.least, &made->least_bytes);
     least_network_free(&planning.least);
-    made->turns = planner_turns_for(planning.most_passed);
     if (status == BANYAN_OK)
         status = traffic_count_up(made);
     sort_waves(made);

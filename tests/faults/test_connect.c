@@ -1,8 +1,6 @@
 /* Joining two halves of a job as worlds that were started apart, with a fault at one rank. */
 #include "faults/job.h"
 
-#include <errno.h>
-
 #include "core/deadline.h"
 #include "core/status.h"
 
@@ -77,10 +75,7 @@ static void have_halves(job_rank *r)
  * is late or has gone. */
 static banyan_status unless_other_half_failed(banyan_status status)
 {
-    const char *why = banyan_last_error();
-    bool has_gone = strstr(why, strerror(ECONNRESET)) || strstr(why, strerror(ECONNREFUSED));
-    bool is_lost = status == BANYAN_ERR_TIMEOUT || status == BANYAN_ERR_PEER_LOST ||
-                   (status == BANYAN_ERR_SYSTEM && has_gone);
+    bool is_lost = status == BANYAN_ERR_TIMEOUT || status == BANYAN_ERR_PEER_LOST;
     return is_lost ? BANYAN_OK : status;
 }
 

@@ -29,7 +29,8 @@ struct run {
     uint64_t elems;       /* of this rank's destination, each verified */
     double best_s, median_s, memcpy_bytes_per_s;
     /* Over all ranks. */
-    uint64_t transfers, bytes, bytes_between; /* between: of them, to another rank */
+    uint64_t transfers, bytes;
+    uint64_t bytes_between, bytes_network; /* of them, to another rank, and to another node */
     uint64_t all_elems;
 };
 
@@ -109,7 +110,7 @@ static banyan_status verify_piece(struct run *run, const banyan_piece *piece,
         banyan_piece filled = *piece;
         filled.name = names[i];
         if (!sent ||
-            (banyan_dtype_equal(sent->source_dtype, tensor->dtype) && sent->value_map == 0))
+            (banyan_dtype_equal(sent->origin_dtype, tensor->dtype) && sent->origin_map == 0))
             result = pattern_check(&filled, tensor);
         else
             RETURN_IF_FAILED(cast_check(&filled, sent, tensor, &result));
@@ -256,6 +257,10 @@ static void add_received(struct run *run, size_t to, const uint64_t *words)
         run->pair_bytes[from * ranks + to] = bytes;
         run->bytes += bytes;
         run->bytes_between += from != to ? bytes : 0;
+        run->bytes_network += banyan_world_node_of(run->move.world, (int)from) !=
+                                      banyan_world_node_of(run->move.world, (int)to)
+                                  ? bytes
+                                  : 0;
     }
     run->transfers += received.transfers;
     run->all_elems += received.elems;
@@ -322,6 +327,9 @@ static void reshard_report_print_table(const struct run *run)
     printf("%s of them between ranks, planned in %s; memcpy by %d ranks at once: %.2f GB/s\n",
            text_bytes(run->bytes_between, between), text_seconds(run->move.plan_s, planned),
            job->spec.ranks, run->memcpy_bytes_per_s / 1e9);
+    if (banyan_world_node_count(run->move.world) > 1)
+        printf("%s cross the network between %d nodes\n", text_bytes(run->bytes_network, between),
+               banyan_world_node_count(run->move.world));
     printf("every one of %s destination elements is right\n", text_count(run->all_elems, elems));
 }
 
@@ -339,7 +347,8 @@ static json_t *json_of(const struct run *run)
                                                    (json_int_t)run->pair_bytes[i]));
     }
     return json_pack(
-        "{s:s?, s:s, s:s, s:b, s:i, s:s, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:o, "
+        "{s:s?, s:s, s:s, s:b, s:i, s:s, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, "
+        "s:o, "
         "s:f, s:f,"
         " s:f, s:I, s:o}",
         "model", job->spec.model_path, "from", job->spec.from_text, "to", job->spec.to_text,
@@ -349,10 +358,11 @@ static json_t *json_of(const struct run *run)
         job->how.transform ? job->how.transform : "none", "checksums", job->how.checksums,
         "tensors", (json_int_t)banyan_model_tensor_count(job->spec.model), "transfers",
         (json_int_t)run->transfers, "bytes", (json_int_t)run->bytes, "bytes_between_ranks",
-        (json_int_t)run->bytes_between, "plan_seconds", run->move.plan_s, "best_seconds",
-        run->best_s, "median_seconds", run->median_s, "iteration_seconds", iterations, "gb_per_s",
-        gigabytes_per_s(run), "memcpy_gb_per_s", run->memcpy_bytes_per_s / 1e9, "share_of_memcpy",
-        share_of_memcpy(run), "verified_elements", (json_int_t)run->all_elems, "pair_bytes", pairs);
+        (json_int_t)run->bytes_between, "bytes_between_nodes", (json_int_t)run->bytes_network,
+        "plan_seconds", run->move.plan_s, "best_seconds", run->best_s, "median_seconds",
+        run->median_s, "iteration_seconds", iterations, "gb_per_s", gigabytes_per_s(run),
+        "memcpy_gb_per_s", run->memcpy_bytes_per_s / 1e9, "share_of_memcpy", share_of_memcpy(run),
+        "verified_elements", (json_int_t)run->all_elems, "pair_bytes", pairs);
 }
 
 static banyan_status write_picture(const struct run *run)

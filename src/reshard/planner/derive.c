@@ -17,6 +17,7 @@ typedef struct deriving {
     planner_view view;   /* of the name at hand */
     planner_shares shares;
     once_shares received, passed;
+    uint64_t fetched_again;
     ARRAY(planner_move) sends;
     ARRAY(planner_move) recvs;
     const char **destination_names;
@@ -180,6 +181,8 @@ static planner_move derive_move_of(const deriving *work, const planner_share *sh
 /* In stage 1 the destination's bytes travel as they are. */
 static void derive_settle_stage(banyan_transfer *transfer)
 {
+    transfer->origin_dtype = transfer->source_dtype;
+    transfer->origin_map = transfer->value_map;
     if (transfer->stage == 0)
         return;
     transfer->source_dtype = transfer->destination_dtype;
@@ -388,6 +391,23 @@ static banyan_status push_recv(deriving *work, const planner_piece *own, uint32_
     return array_push(&work->recvs, move) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
+/* Count what this rank fetches from other nodes beside other ranks of its node. */
+static banyan_status count_again(deriving *work, const planner_claim *claim,
+                                 const planner_shares *shares)
+{
+    planner *planning = work->planning;
+    planner_groups *groups = &planning->groups;
+    if (!groups->node_of)
+        return BANYAN_OK;
+    const planner_group *group = planner_group_of(groups, &claim->claim.holders);
+    RETURN_IF_NO_MEMORY(group);
+    for (size_t s = 0; s < shares->count && group->own.count > 1; s++)
+        if (groups->node_of[shares->data[s].rank] != groups->node)
+            work->fetched_again +=
+                banyan_box_elems(&shares->data[s].box) * work->view.all.elem_bytes;
+    return BANYAN_OK;
+}
+
 static banyan_status derive_recvs_alone(deriving *work, const planner_piece *own, uint32_t from,
                                         const planner_claim *claim, int64_t index,
                                         uint64_t *covered)
@@ -399,7 +419,7 @@ static banyan_status derive_recvs_alone(deriving *work, const planner_piece *own
         work->shares.data[s].turn = work->view.once.turn;
         RETURN_IF_FAILED(push_recv(work, own, from, &work->shares.data[s]));
     }
-    return BANYAN_OK;
+    return count_again(work, claim, &work->shares);
 }
 
 static banyan_status derive_recvs_once(deriving *work, const planner_piece *own, uint32_t from,
@@ -516,6 +536,7 @@ static banyan_status derive_all(deriving *work, planner_result *result)
     result->send_count = work->sends.count;
     RETURN_IF_FAILED(take_moves(work->recvs.data, work->recvs.count, &result->recvs));
     result->recv_count = work->recvs.count;
+    result->fetched_again = work->fetched_again;
     return BANYAN_OK;
 }
 

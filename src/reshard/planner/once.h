@@ -72,13 +72,9 @@ bool once_received(const once_tensor *tensor, size_t box, once_work *work, once_
  * turns. */
 uint32_t once_turn_of(const char *name);
 
-/* Return the bytes that a rank receives from others in stage 0, plus 1; or 0, if it has no transfer
- * of stage 1. */
-uint64_t planner_bytes_passed(const planner_result *transfers, int rank);
-
-/* Return the number of turns of a run, from the largest result of planner_bytes_passed of all
- * ranks. 0: there are no stages. */
-uint64_t planner_turns_for(uint64_t most_bytes_passed);
+/* Return the number of turns in which a run moves this rank's transfers best. All ranks take the
+ * largest number. 0: the rank receives nothing in stage 1. */
+uint64_t planner_turns_wanted(const planner_result *transfers, int rank);
 
 /* Return the wave of a transfer in a run of so many turns: stage 1 is one wave behind. */
 uint64_t planner_wave_of(uint32_t stage, uint32_t turn, uint64_t turns);

@@ -173,6 +173,27 @@ static banyan_status planner_consult(banyan_world *world, banyan_directory *dire
     return BANYAN_OK;
 }
 
+static banyan_reshard_plan_bytes count_bytes(const banyan_world *world,
+                                             const planner_result *transfers)
+{
+    banyan_reshard_plan_bytes bytes = {.fetched_again = transfers->fetched_again};
+    int rank = banyan_world_rank(world), node = banyan_world_node_of(world, rank);
+    for (size_t i = 0; i < transfers->send_count; i++) {
+        const banyan_transfer *sent = &transfers->sends[i];
+        bool inside = banyan_world_node_of(world, sent->destination_rank) == node;
+        *(inside ? &bytes.inside_sent : &bytes.network_sent) += sent->bytes;
+        bytes.passed_on += sent->stage > 0 ? sent->bytes : 0;
+    }
+    for (size_t i = 0; i < transfers->recv_count; i++) {
+        const banyan_transfer *recv = &transfers->recvs[i];
+        bool inside = banyan_world_node_of(world, recv->source_rank) == node;
+        *(recv->source_rank == rank ? &bytes.local
+          : inside                  ? &bytes.inside_received
+                                    : &bytes.network_received) += recv->bytes;
+    }
+    return bytes;
+}
+
 static banyan_status planner_assemble(const banyan_layout *source, const banyan_layout *destination,
                                       banyan_world *world, const banyan_reshard_options *options,
                                       planner_result *transfers, banyan_reshard_plan **plan)
@@ -188,6 +209,7 @@ static banyan_status planner_assemble(const banyan_layout *source, const banyan_
     made->max_staging_bytes = options->max_staging_bytes;
     made->checksums = options->checksums;
     made->transfers = *transfers;
+    made->bytes = count_bytes(world, transfers);
     banyan_status status = layout_copy(source, NULL, &made->source);
     if (status == BANYAN_OK)
         status = layout_copy(destination, made->transfers.destination_dtypes, &made->destination);
@@ -310,6 +332,11 @@ size_t banyan_reshard_plan_recv_count(const banyan_reshard_plan *plan)
 const banyan_transfer *banyan_reshard_plan_recv(const banyan_reshard_plan *plan, size_t i)
 {
     return i < plan->transfers.recv_count ? &plan->transfers.recvs[i] : NULL;
+}
+
+banyan_reshard_plan_bytes banyan_reshard_plan_count_bytes(const banyan_reshard_plan *plan)
+{
+    return plan->bytes;
 }
 
 size_t banyan_reshard_plan_tensor_count(const banyan_reshard_plan *plan)

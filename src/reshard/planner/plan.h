@@ -11,6 +11,7 @@ struct banyan_reshard_plan {
     uint64_t max_staging_bytes; /* 0: no bound */
     bool checksums;
     planner_result transfers;
+    banyan_reshard_plan_bytes bytes;     /* that they move */
     banyan_layout *source, *destination; /* copies; the destination has the types of a run */
     struct execution *execution;         /* kept by the last run for the next; NULL: none */
 };

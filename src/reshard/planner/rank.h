@@ -42,6 +42,8 @@ typedef struct planner_result {
     size_t recv_count;
     /* The type of each local tensor of the destination: its own, or the source's. */
     DLDataType *destination_dtypes;
+    /* Bytes of boxes that this rank fetches over the network beside others of its node. */
+    uint64_t fetched_again;
     /* Per piece of the destination, the tensor that fills it: its own, or its fallback. */
     const char **destination_names;
 } planner_result;

@@ -12,12 +12,12 @@
 /* Ranks that pass nothing on take part in as many waves as the others. */
 banyan_status execution_count_turns(execution *run)
 {
-    uint64_t most = 0;
-    if (banyan_world_node_count(run->world) > 1)
-        RETURN_IF_FAILED(control_max(
-            run->world, planner_bytes_passed(&run->plan->transfers, run->plan->rank), &most));
-    run->turns = planner_turns_for(most);
-    return BANYAN_OK;
+    const banyan_reshard_plan *plan = run->plan;
+    run->turns = 0;
+    return banyan_world_node_count(run->world) > 1
+               ? control_max(run->world, planner_turns_wanted(&plan->transfers, plan->rank),
+                             &run->turns)
+               : BANYAN_OK;
 }
 
 /* Return the length of the line on which positions of one turn lie. */

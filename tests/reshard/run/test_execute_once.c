@@ -59,6 +59,10 @@ static void run_case(banyan_world *world, uint64_t seed, banyan_copy_service *se
     CHECK_OK(banyan_reshard_plan_prove(plan));
     uint64_t stage_1 = sum_of(world, transfers_of_stage_1(plan));
     *staged += stage_1;
+    banyan_reshard_plan_bytes bytes = banyan_reshard_plan_count_bytes(plan);
+    CHECK(sum_of(world, bytes.network_sent) == sum_of(world, bytes.network_received));
+    CHECK(sum_of(world, bytes.inside_sent) == sum_of(world, bytes.inside_received));
+    CHECK(sum_of(world, bytes.passed_on) == 0 || stage_1 > 0);
     for (int pass = 1; pass <= 3; pass++) {
         filled_make(mine.source_layout, mine.source, pass);
         filled_poison(mine.destination);
@@ -135,6 +139,13 @@ static void every_element_lands_over_the_pipeline(void **state)
     every_element_lands_over("pipeline", 8);
 }
 
+static void every_element_lands_over_direct(void **state)
+{
+    (void)state;
+    skip_without_network();
+    every_element_lands_over("direct", 8);
+}
+
 /* Rank 0 holds a matrix; the ranks of the other node need it whole, or the upper half of it. */
 static random_case *halves_case(int world_size)
 {
@@ -195,6 +206,96 @@ static void a_wave_that_fails_leaves_all_torn(void **state)
     ranks_run(4, fail_and_run_again, NULL);
 }
 
+/* Rank 0 holds a matrix in BF16, and ranks 2 and 3, of another node, need it in another type. */
+static banyan_layout *layout_of_matrix(int rank, int first, int count, DLDataType dtype)
+{
+    banyan_layout *layout;
+    const int64_t shape[] = {64, 64};
+    banyan_mesh mesh = {.ndim = 1, .extent = {count}, .first_rank = first};
+    banyan_placement whole = {BANYAN_REPLICATE, 0};
+    CHECK_OK(banyan_layout_create(&layout));
+    if (rank >= first && rank < first + count)
+        banyan_layout_add_sharded(layout, "w", dtype, 2, shape, &mesh, &whole, rank);
+    CHECK_OK(banyan_layout_check(layout));
+    return layout;
+}
+
+static void cast_for_a_node(banyan_world *world, void *context)
+{
+    (void)context;
+    int rank = banyan_world_rank(world);
+    banyan_layout *from = layout_of_matrix(rank, 0, 1, BANYAN_BF16);
+    banyan_layout *to = layout_of_matrix(rank, 2, 2, BANYAN_F32);
+    banyan_tensors *source, *destination;
+    CHECK_OK(banyan_tensors_alloc(from, NULL, &source));
+    CHECK_OK(banyan_tensors_alloc(to, NULL, &destination));
+    banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
+    banyan_transform *transform;
+    CHECK_OK(banyan_cast_create(NULL, &transform));
+    options.transform = transform;
+    banyan_reshard_plan *plan;
+    CHECK_OK(banyan_reshard_plan_create(from, to, world, &options, &plan));
+    banyan_reshard_plan_bytes bytes = banyan_reshard_plan_count_bytes(plan);
+    CHECK(sum_of(world, bytes.network_received) == 64 * 64 * 2);
+    CHECK(sum_of(world, bytes.passed_on) == 64 * 64 * 4 && bytes.fetched_again == 0);
+    banyan_copy_service *service = open_service(world, "mailbox");
+    for (int pass = 1; pass <= 2; pass++) {
+        for (int i = 0; i < 64 * 64 && rank == 0; i++) /* integers that BF16 has */
+            ((uint16_t *)banyan_tensors_get(source, 0)->data)[i] =
+                (uint16_t)(0x3f80 + (i + pass) % 128);
+        CHECK_OK(banyan_world_barrier(world));
+        CHECK_OK(
+            banyan_reshard_execute(plan, source, destination, service, world, transform, NULL));
+        for (int i = 0; i < 64 * 64 && rank >= 2; i++) {
+            float found = ((float *)banyan_tensors_get(destination, 0)->data)[i];
+            float expected = 1 + (float)((i + pass) % 128) / 128;
+            CHECK(found == expected, "element %d is %g, not %g", i, found, expected);
+        }
+    }
+    banyan_reshard_plan_destroy(plan);
+    banyan_copy_service_close(service);
+    banyan_transform_destroy(transform);
+    banyan_tensors_destroy(source);
+    banyan_tensors_destroy(destination);
+    banyan_layout_destroy(from);
+    banyan_layout_destroy(to);
+}
+
+static void elements_that_were_cast_are_passed_on(void **state)
+{
+    (void)state;
+    take_nodes(2);
+    ranks_run(4, cast_for_a_node, NULL);
+}
+
+static void quantize_for_a_node(banyan_world *world, void *context)
+{
+    (void)context;
+    int rank = banyan_world_rank(world);
+    banyan_layout *from = layout_of_matrix(rank, 0, 1, BANYAN_BF16);
+    banyan_layout *to = layout_of_matrix(rank, 2, 2, BANYAN_F8_E4M3);
+    banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
+    banyan_transform *transform;
+    CHECK_OK(banyan_mxfp8_create(NULL, &transform));
+    options.transform = transform;
+    banyan_reshard_plan *plan;
+    CHECK_OK(banyan_reshard_plan_create(from, to, world, &options, &plan));
+    banyan_reshard_plan_bytes bytes = banyan_reshard_plan_count_bytes(plan);
+    CHECK(bytes.fetched_again == (rank >= 2 ? 64 * 64 * 2 : 0) && bytes.passed_on == 0);
+    CHECK(bytes.network_received == bytes.fetched_again);
+    banyan_reshard_plan_destroy(plan);
+    banyan_transform_destroy(transform);
+    banyan_layout_destroy(from);
+    banyan_layout_destroy(to);
+}
+
+static void each_rank_fetches_what_is_quantized(void **state)
+{
+    (void)state;
+    take_nodes(2);
+    ranks_run(4, quantize_for_a_node, NULL);
+}
+
 /* A rank that others wait for in a later wave is lost. */
 static void lose_a_rank(int rank, int count, const banyan_unique_id *id, void *context)
 {
@@ -230,7 +331,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_element_lands_over_a_service_of_four_functions),
         cmocka_unit_test(every_element_lands_over_the_pipeline),
+        cmocka_unit_test(every_element_lands_over_direct),
         cmocka_unit_test(a_wave_that_fails_leaves_all_torn),
+        cmocka_unit_test(elements_that_were_cast_are_passed_on),
+        cmocka_unit_test(each_rank_fetches_what_is_quantized),
         cmocka_unit_test(every_rank_reports_a_lost_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
