@@ -59,6 +59,8 @@ static const char *caller_who(const struct caller *caller, char text[CALLER_WHO_
     return text;
 }
 
+#define CALLER_REASON_BYTES (sizeof(((error_kept *)0)->message) + 64)
+
 /* ---- the connection ---- */
 
 static banyan_status caller_admit(void *owner, struct link *link)
@@ -129,6 +131,8 @@ static void caller_note_gone(void *owner, struct link *link, banyan_status statu
         return;
     if (status == BANYAN_OK)
         status = error_set(BANYAN_ERR_PEER_LOST, "it has closed the connection");
+    else if (status == BANYAN_ERR_SYSTEM && link->own_error == 0)
+        status = BANYAN_ERR_PEER_LOST; /* the connection broke */
     caller->link = NULL;
     caller->waits = caller->invited = false;
     caller->last = error_keep(status);
@@ -170,16 +174,28 @@ static void caller_try(struct caller *caller)
     }
 }
 
+/* Return the reason why the world still waits: the latest failure, if any. */
+static const char *caller_reason(const struct caller *caller, char text[CALLER_REASON_BYTES])
+{
+    const char *last = caller->last.message;
+    if (caller->waits)
+        snprintf(text, CALLER_REASON_BYTES, " to accept it%s%s", last[0] ? "; before that: " : "",
+                 last);
+    else
+        snprintf(text, CALLER_REASON_BYTES, ": %s", last[0] ? last : "it has not answered yet");
+    return text;
+}
+
 static void caller_log(struct caller *caller)
 {
-    char who[CALLER_WHO_BYTES];
+    char who[CALLER_WHO_BYTES], reason[CALLER_REASON_BYTES];
     uint64_t now = time_now_ns();
     if (now < caller->log_ns)
         return;
     caller->log_ns = now + log_wait_period_ns();
-    log_warn("rank 0 of a world of %d has waited %.1f s for %s%s%s", caller->request.party.size,
+    log_warn("rank 0 of a world of %d has waited %.1f s for %s%s", caller->request.party.size,
              (double)(now - caller->began_ns) / 1e9, caller_who(caller, who),
-             caller->waits ? " to accept it" : ": ", caller->waits ? "" : caller->last.message);
+             caller_reason(caller, reason));
 }
 
 /* Move on by one step, at most `ns` long. */
@@ -201,13 +217,12 @@ static void caller_step(struct caller *caller, uint64_t ns)
 
 static banyan_status caller_give_up(const struct caller *caller)
 {
-    char who[CALLER_WHO_BYTES];
+    char who[CALLER_WHO_BYTES], reason[CALLER_REASON_BYTES];
     return error_set(BANYAN_ERR_TIMEOUT,
-                     "rank 0 of a world of %d waited %.1f s for %s%s%s; connect_timeout_ns of "
+                     "rank 0 of a world of %d waited %.1f s for %s%s; connect_timeout_ns of "
                      "banyan_connect_options" TIMEOUT_SETS,
                      caller->request.party.size, (double)caller->timeout_ns / 1e9,
-                     caller_who(caller, who), caller->waits ? " to accept it" : ": ",
-                     caller->waits ? "" : caller->last.message);
+                     caller_who(caller, who), caller_reason(caller, reason));
 }
 
 /* Wait until the world is accepted, at most `ns`. */

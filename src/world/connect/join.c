@@ -69,8 +69,12 @@ static banyan_status open_joined(banyan_world *world, const struct join_plan *pl
     banyan_status status = world_open_guarded(&options, &both, joined);
     if (status != BANYAN_OK && interrupt_count() != interrupts)
         return control_fail(world, status);
-    bool is_lost = status == BANYAN_ERR_PEER_LOST || status == BANYAN_ERR_SYSTEM;
-    return is_lost ? join_first_reason(&both, status) : status;
+    if (status == BANYAN_ERR_PEER_LOST || status == BANYAN_ERR_SYSTEM)
+        status = join_first_reason(&both, status);
+    if (status != BANYAN_OK) /* its ranks have other numbers than those of `world` */
+        return error_set(status, "in the joined world of %d ranks: %s", plan->size,
+                         banyan_last_error());
+    return BANYAN_OK;
 }
 
 banyan_status join_worlds(banyan_world *world, const struct join_plan *plan, int rank,

@@ -102,7 +102,8 @@ static bool must_wait(int error)
 bool link_is_peers_error(int error)
 {
     return error == EPIPE || error == ECONNRESET || error == ECONNABORTED || error == ETIMEDOUT ||
-           error == EHOSTUNREACH || error == EHOSTDOWN || error == ENETUNREACH || error == ENETDOWN;
+           error == ECONNREFUSED || error == EHOSTUNREACH || error == EHOSTDOWN ||
+           error == ENETUNREACH || error == ENETDOWN;
 }
 
 static void break_off(struct link *link, int error)
