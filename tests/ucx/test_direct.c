@@ -204,51 +204,6 @@ static void every_way_of_a_task_is_right(void **state)
     unsetenv("BANYAN_TEST_NODES");
 }
 
-/* One long tensor from one rank to the other. */
-#define LONG_BYTES ((size_t)32 << 20)
-
-typedef struct lane {
-    banyan_world *world;
-    banyan_copy_service *service;
-    banyan_copy_schedule *schedule;
-    unsigned char *memory;
-} lane;
-
-static void lane_open(lane *on, int rank, int count, const banyan_unique_id *id, int sender,
-                      uint64_t timeout_ns)
-{
-    int64_t bytes = LONG_BYTES;
-    setenv("BANYAN_TEST_NODES", "2", 1);
-    on->world = ranks_open_world(rank, count, id, timeout_ns);
-    on->memory = malloc(LONG_BYTES);
-    CHECK(on->memory);
-    memset(on->memory, 1, LONG_BYTES);
-    DLTensor tensor = {
-        .data = on->memory, .device = BANYAN_HOST, .ndim = 1, .dtype = BANYAN_U8, .shape = &bytes};
-    CHECK_OK(banyan_copy_service_open(on->world, "direct", NULL, &on->service));
-    if (rank == sender)
-        CHECK_OK(banyan_copy_service_submit_send(on->service, &tensor, 1 - rank, 1));
-    else
-        CHECK_OK(banyan_copy_service_submit_recv(on->service, &tensor, sender, 1));
-    CHECK_OK(banyan_copy_service_prepare(on->service, &on->schedule));
-}
-
-static banyan_status lane_run_on(const lane *on)
-{
-    banyan_status status = BANYAN_OK;
-    while (status == BANYAN_OK)
-        status = banyan_copy_schedule_run(on->schedule, NULL);
-    return status;
-}
-
-static void lane_close(lane *on)
-{
-    banyan_copy_schedule_destroy(on->schedule);
-    banyan_copy_service_close(on->service);
-    (void)banyan_world_close(on->world);
-    free(on->memory);
-}
-
 static void *signal_soon(void *context)
 {
     usleep(150000);
@@ -256,31 +211,55 @@ static void *signal_soon(void *context)
     return NULL;
 }
 
-/* Rank 1 is stopped while it sends, and goes on after the receiver's run has failed: then it
- * changes nothing more. */
+static banyan_status run_until_failure(banyan_copy_schedule *schedule)
+{
+    banyan_status status = BANYAN_OK;
+    while (status == BANYAN_OK)
+        status = banyan_copy_schedule_run(schedule, NULL);
+    return status;
+}
+
+/* Rank 1 is stopped while it sends a long tensor, and goes on after the receiver's run has failed:
+ * then it changes nothing more. */
+#define LONG_BYTES ((size_t)32 << 20)
+
 static void play_late(int rank, int count, const banyan_unique_id *id, void *context)
 {
     (void)context;
-    lane on;
     int pids[2], pid = getpid(), number = SIGSTOP;
+    int64_t bytes = LONG_BYTES;
     pthread_t stopper;
-    lane_open(&on, rank, count, id, 1, NS_PER_S);
-    CHECK_OK(banyan_world_allgather(on.world, &pid, sizeof pid, pids));
+    banyan_copy_service *service;
+    banyan_copy_schedule *schedule;
+    setenv("BANYAN_TEST_NODES", "2", 1);
+    banyan_world *world = ranks_open_world(rank, count, id, NS_PER_S);
+    unsigned char *memory = calloc(1, LONG_BYTES);
+    CHECK(memory);
+    DLTensor tensor = {
+        .data = memory, .device = BANYAN_HOST, .ndim = 1, .dtype = BANYAN_U8, .shape = &bytes};
+    CHECK_OK(banyan_world_allgather(world, &pid, sizeof pid, pids));
+    CHECK_OK(banyan_copy_service_open(world, "direct", NULL, &service));
+    CHECK_OK((rank == 1 ? banyan_copy_service_submit_send
+                        : banyan_copy_service_submit_recv)(service, &tensor, 1 - rank, 1));
+    CHECK_OK(banyan_copy_service_prepare(service, &schedule));
     if (rank == 1)
         CHECK(pthread_create(&stopper, NULL, signal_soon, &number) == 0);
-    banyan_status status = lane_run_on(&on);
+    banyan_status status = run_until_failure(schedule);
     if (rank == 1) {
         pthread_join(stopper, NULL);
     } else {
         CHECK(status == BANYAN_ERR_TIMEOUT && strstr(banyan_last_error(), "rank 1"), "%s",
               banyan_last_error());
-        memset(on.memory, POISON, LONG_BYTES);
+        memset(memory, POISON, LONG_BYTES);
         kill(pids[1], SIGCONT);
         usleep(500000);
         for (size_t i = 0; i < LONG_BYTES; i++)
-            CHECK(on.memory[i] == POISON, "byte %zu was put late", i);
+            CHECK(memory[i] == POISON, "byte %zu was put late", i);
     }
-    lane_close(&on);
+    banyan_copy_schedule_destroy(schedule);
+    banyan_copy_service_close(service);
+    (void)banyan_world_close(world);
+    free(memory);
 }
 
 static void memory_stays_as_it_is_after_a_failed_run(void **state)
@@ -292,23 +271,33 @@ static void memory_stays_as_it_is_after_a_failed_run(void **state)
     assert_int_equal(statuses[1], 0);
 }
 
-/* The receiver dies while the sender has many puts and signals under way. */
+/* The other rank dies while this one has many puts and signals under way, long and short. */
 static void play_death(int rank, int count, const banyan_unique_id *id, void *context)
 {
     (void)context;
-    lane on;
     int number = SIGKILL;
     pthread_t killer;
-    lane_open(&on, rank, count, id, 0, 0);
+    banyan_copy_service *service;
+    banyan_copy_schedule *schedule;
+    ends mine;
+    setenv("BANYAN_TEST_NODES", "2", 1);
+    banyan_world *world = ranks_open_world(rank, count, id, 0);
+    ends_make(&mine, world);
+    CHECK_OK(banyan_copy_service_open(world, "direct", NULL, &service));
+    ends_submit(&mine, service);
+    CHECK_OK(banyan_copy_service_prepare(service, &schedule));
     if (rank == 1)
         CHECK(pthread_create(&killer, NULL, signal_soon, &number) == 0);
-    banyan_status status = lane_run_on(&on);
+    banyan_status status = run_until_failure(schedule);
     CHECK(status == BANYAN_ERR_PEER_LOST && strstr(banyan_last_error(), "rank 1"), "%s",
           banyan_last_error());
-    lane_close(&on);
+    banyan_copy_schedule_destroy(schedule);
+    banyan_copy_service_close(service);
+    ends_free(&mine);
+    (void)banyan_world_close(world);
 }
 
-static void a_receiver_that_dies_in_a_run_is_named(void **state)
+static void a_rank_that_dies_in_a_run_is_named(void **state)
 {
     (void)state;
     for (int i = 0; i < 5; i++)
@@ -326,7 +315,7 @@ int main(void)
     unsetenv("BANYAN_COPY");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_way_of_a_task_is_right),
-        cmocka_unit_test(a_receiver_that_dies_in_a_run_is_named),
+        cmocka_unit_test(a_rank_that_dies_in_a_run_is_named),
         cmocka_unit_test(memory_stays_as_it_is_after_a_failed_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

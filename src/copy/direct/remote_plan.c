@@ -5,8 +5,9 @@
 
 #include "copy/schedule/batch.h"
 
-/* A put of this many bytes goes as fast by itself as in a slot (docs/internals/transports.md). */
-#define STRAIGHT_BYTES ((uint64_t)32 << 10)
+/* A put of this many bytes is nearly as fast by itself as in a slot, and needs no copies
+ * (docs/internals/transports.md). */
+#define STRAIGHT_BYTES ((uint64_t)64 << 10)
 #define SLOT_BYTES ((uint64_t)512 << 10)
 #define PAGE_BYTES ((uint64_t)4096)
 

@@ -159,7 +159,7 @@ static banyan_status count_unreachable(banyan_world *world, const banyan_copy_op
 
 /* Between nodes, direct over UCX carries tensors in host memory, or MPI where UCX is missing, and
  * the pipeline tensors in GPU memory, over UCX or NVSHMEM. Direct fills a link that the pipeline
- * uses to four fifths (docs/internals/transports.md). */
+ * uses to nine tenths (docs/internals/transports.md). */
 static banyan_status open_across_nodes(banyan_world *world, const banyan_copy_options *options,
                                        banyan_copy_service **service)
 {

@@ -263,7 +263,8 @@ bool move_request(const plan_run *of, channel_end *end, const port_request *requ
     return posted;
 }
 
-/* Post a pad as a few zeros at a time. */
+/* Post a pad as a few zeros at a time. Only puts have pads: packets that are forwarded lie in
+ * scratch at both ends, and scratch has all bytes of all chunks. */
 static bool post_pads(const plan_run *of, task *t, const step *s, port_request *request)
 {
     uint64_t bytes = t->piece[0] & ~STEP_PAD;
