@@ -1,6 +1,8 @@
 /* Joining two halves of a job as worlds that were started apart, with a fault at one rank. */
 #include "faults/job.h"
 
+#include <errno.h>
+
 #include "core/deadline.h"
 #include "core/status.h"
 
@@ -75,7 +77,10 @@ static void have_halves(job_rank *r)
  * is late or has gone. */
 static banyan_status unless_other_half_failed(banyan_status status)
 {
-    bool is_lost = status == BANYAN_ERR_TIMEOUT || status == BANYAN_ERR_PEER_LOST;
+    const char *why = banyan_last_error();
+    bool has_gone = strstr(why, strerror(ECONNRESET)) || strstr(why, strerror(ECONNREFUSED));
+    bool is_lost = status == BANYAN_ERR_TIMEOUT || status == BANYAN_ERR_PEER_LOST ||
+                   (status == BANYAN_ERR_SYSTEM && has_gone);
     return is_lost ? BANYAN_OK : status;
 }
 

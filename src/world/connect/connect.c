@@ -366,8 +366,10 @@ static banyan_status connect_all(banyan_world *world, struct caller *caller, ban
     RETURN_IF_FAILED(connect_wait(world, caller, status, &plan));
     if (caller)
         caller_send_ready(caller);
-    return join_worlds(world, &plan, plan.listening_size + world->rank, caller ? &guard : NULL,
-                       joined);
+    banyan_world *opened = NULL;
+    status =
+        join_open(world, &plan, plan.listening_size + world->rank, caller ? &guard : NULL, &opened);
+    return join_agree(world, &plan, status, opened, joined);
 }
 
 banyan_status banyan_world_connect(banyan_world *world, const char *address, const char *secret,

@@ -54,8 +54,8 @@ static const char *own_node(const banyan_world *world)
     return is_named ? self->node : NULL;
 }
 
-static banyan_status open_joined(banyan_world *world, const struct join_plan *plan, int rank,
-                                 const struct join_guard *guard, banyan_world **joined)
+banyan_status join_open(banyan_world *world, const struct join_plan *plan, int rank,
+                        const struct join_guard *guard, banyan_world **opened)
 {
     struct watched_world watched = {world, guard};
     struct join_guard both = {check_world, &watched};
@@ -66,7 +66,7 @@ static banyan_status open_joined(banyan_world *world, const struct join_plan *pl
     options.node = own_node(world);
     options.timeout_ns = plan->limit_ns;
     unsigned interrupts = interrupt_count();
-    banyan_status status = world_open_guarded(&options, &both, joined);
+    banyan_status status = world_open_guarded(&options, &both, opened);
     if (status != BANYAN_OK && interrupt_count() != interrupts)
         return control_fail(world, status);
     if (status == BANYAN_ERR_PEER_LOST || status == BANYAN_ERR_SYSTEM)
@@ -77,11 +77,10 @@ static banyan_status open_joined(banyan_world *world, const struct join_plan *pl
     return BANYAN_OK;
 }
 
-banyan_status join_worlds(banyan_world *world, const struct join_plan *plan, int rank,
-                          const struct join_guard *guard, banyan_world **joined)
+banyan_status join_agree(banyan_world *world, const struct join_plan *plan, banyan_status status,
+                         banyan_world *opened, banyan_world **joined)
 {
-    banyan_world *opened = NULL;
-    banyan_status status = control_agree(world, open_joined(world, plan, rank, guard, &opened));
+    status = control_agree(world, status);
     if (status == BANYAN_OK) {
         opened->listening_size = plan->listening_size;
         opened->opened_timeout_ns = opened->timeout_ns = plan->timeout_ns;

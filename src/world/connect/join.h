@@ -17,10 +17,14 @@ struct join_plan {
     uint64_t timeout_ns; /* of its waits */
 };
 
-/* Open the joined world, of which this rank is number `rank`. `guard` may end this early; so does
- * the end of `world`. On failure no rank of `world` has the joined world. Collective over `world`.
- */
-banyan_status join_worlds(banyan_world *world, const struct join_plan *plan, int rank,
-                          const struct join_guard *guard, banyan_world **joined);
+/* Open the joined world at this rank, which is its number `rank`. `guard` may end this early; so
+ * does the end of `world`. Call join_agree afterwards, also after a failure. */
+banyan_status join_open(banyan_world *world, const struct join_plan *plan, int rank,
+                        const struct join_guard *guard, banyan_world **opened);
+
+/* Agree on whether all ranks of `world` have opened the joined world: `status` is this rank's. On
+ * failure no rank has it any more. Collective over `world`. */
+banyan_status join_agree(banyan_world *world, const struct join_plan *plan, banyan_status status,
+                         banyan_world *opened, banyan_world **joined);
 
 #endif

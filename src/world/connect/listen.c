@@ -171,8 +171,16 @@ static banyan_status accept_taken(banyan_listener *listener, struct accepting *a
 {
     banyan_world *world = listener->world;
     struct join_guard guard = {accept_check, listener->queue};
+    banyan_world *opened = NULL;
     banyan_status status =
-        join_worlds(world, plan, world->rank, listener->queue ? &guard : NULL, joined);
+        join_open(world, plan, world->rank, listener->queue ? &guard : NULL, &opened);
+    if (status != BANYAN_OK && accepting->rendezvous) { /* the others need not wait there */
+        error_kept failed = error_keep(status);
+        (void)rendezvous_stop(accepting->rendezvous, NULL);
+        accepting->rendezvous = NULL;
+        (void)error_again(&failed);
+    }
+    status = join_agree(world, plan, status, opened, joined);
     error_kept kept = error_keep(status);
     accept_end(listener, accepting, status == BANYAN_OK ? NULL : &kept);
     return control_check(world);
