@@ -1,6 +1,7 @@
 #include "launch/forked.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,56 @@
 #include <unistd.h>
 
 #include "launch/launch.h"
+
+static int read_count(const char *name, int otherwise)
+{
+    const char *text = getenv(name);
+    char *end;
+    long count = text ? strtol(text, &end, 10) : otherwise;
+    return text && (*end != '\0' || end == text || count < 0 || count > INT_MAX) ? otherwise
+                                                                                 : (int)count;
+}
+
+job_place job_place_find(void)
+{
+    static const char *const sources[][3] = {
+        {"BANYAN_RANK", "BANYAN_WORLD_SIZE", "BANYAN_LOCAL_RANK"},
+        {"RANK", "WORLD_SIZE", "LOCAL_RANK"},
+        {"PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
+        {"PMIX_RANK", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"},
+    };
+    for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++) {
+        job_place found = {read_count(sources[i][0], -1), read_count(sources[i][1], 0), 0};
+        if (found.rank < 0 || found.size <= found.rank)
+            continue;
+        found.local_rank = read_count(sources[i][2], found.rank);
+        return found;
+    }
+    return (job_place){.size = 1};
+}
+
+int job_run(const char *who, int ranks, int (*rank_main)(int rank, void *context), void *context,
+            failure *noted)
+{
+    job_place place = job_place_find();
+    char text[FAILURE_TEXT_BYTES];
+    if (place.size <= 1)
+        return forked_run(who, ranks, rank_main, context, noted);
+    if (place.size != ranks) {
+        fprintf(
+            stderr,
+            "%s: this process is rank %d of a job of %d, and the command is for %d ranks: start "
+            "%d, or unset the launcher's variables to start them on this machine\n",
+            who, place.rank, place.size, ranks, ranks);
+        return 1;
+    }
+    signal(SIGXFSZ, SIG_IGN);
+    int code = rank_main(place.rank, context);
+    const char *message = failure_message(noted, text);
+    if (message)
+        fprintf(stderr, "%s: %s\n", who, message);
+    return code;
+}
 
 int forked_run(const char *who, int ranks, int (*rank_main)(int rank, void *context), void *context,
                failure *noted)

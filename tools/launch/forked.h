@@ -34,6 +34,20 @@ const char *failure_message(const failure *shared, char text[FAILURE_TEXT_BYTES]
 int forked_run(const char *who, int ranks, int (*rank_main)(int rank, void *context), void *context,
                failure *noted);
 
+/* This process's place in a job that a launcher started: `banyan launch`, torchrun, mpirun or srun.
+ */
+typedef struct job_place {
+    int rank, size; /* size 1: no launcher started it, or it is alone */
+    int local_rank; /* on its machine */
+} job_place;
+
+job_place job_place_find(void);
+
+/* Run `rank_main` as this process's rank of its job, which must have `ranks` ranks; without a job,
+ * as forked_run does. Returns the exit code. */
+int job_run(const char *who, int ranks, int (*rank_main)(int rank, void *context), void *context,
+            failure *noted);
+
 /* Return the rank that mpirun or srun gave this process; -1 when they did not start it. */
 int under_mpi_rank(void);
 

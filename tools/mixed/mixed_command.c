@@ -39,8 +39,8 @@ static int mixed_command_run_ranks(mixed_job *job)
     for (uint64_t rows = job->rows[0]; rows <= job->rows[1] && job->size_count < MIXED_SIZES_MOST;
          rows *= 2)
         job->sizes[job->size_count++].rows = rows;
-    int code = forked_run(WHO, job->ranks, mixed_rank, job, job->failed);
-    return code == 0 ? mixed_command_report(job) : code;
+    int code = job_run(WHO, job->ranks, mixed_rank, job, job->failed);
+    return code == 0 && job_place_find().rank == 0 ? mixed_command_report(job) : code;
 }
 
 /* Check before any measurement. NULL: nothing is to be written. */

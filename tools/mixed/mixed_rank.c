@@ -324,7 +324,7 @@ int mixed_rank(int rank, void *context)
 {
     mixed_job job = *(const mixed_job *)context;
     if (job.on_gpus)
-        job.options.device = BANYAN_CUDA(rank);
+        job.options.device = BANYAN_CUDA(job_place_find().local_rank);
     struct mixed_rank_run run = {.job = &job, .rank = rank};
     progress_begin(&run.bar, rank == 0, "measuring", 1, false);
     banyan_status status = mixed_rank_run_job(&run);

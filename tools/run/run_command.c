@@ -90,8 +90,8 @@ static int run_command_print_wrong(const run_job *job)
 
 static int run_command_run_ranks(run_job *job)
 {
-    int code = forked_run(WHO, job->info.ranks, run_rank, job, job->failed);
-    if (code != 0)
+    int code = job_run(WHO, job->info.ranks, run_rank, job, job->failed);
+    if (code != 0 || job_place_find().rank > 0)
         return code;
     if (!job->json)
         run_report_end(job);

@@ -117,19 +117,22 @@ static banyan_status run_rank_prepare(struct rank_run *run)
 {
     RETURN_IF_FAILED(banyan_world_open(NULL, &run->world));
     run->ranks = banyan_world_size(run->world);
-    run->device = run->job->on_gpus ? BANYAN_CUDA(run->rank) : BANYAN_HOST;
+    run->device =
+        run->job->on_gpus ? BANYAN_CUDA(banyan_world_local_rank(run->world)) : BANYAN_HOST;
     run->all_found = calloc((size_t)run->ranks, sizeof *run->all_found);
     run->all_seconds = calloc((size_t)run->ranks, sizeof *run->all_seconds);
     if (!run->all_found || !run->all_seconds)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory for %d ranks", run->ranks);
     RETURN_IF_FAILED(run_rank_take_buffers(run));
     /* Threads that serve this one start on its processor at that time, while the plan is loaded. */
-    bool elsewhere = bound_leaves_room(run->ranks);
+    int local_rank = banyan_world_local_rank(run->world);
+    int local_size = banyan_world_local_size(run->world);
+    bool elsewhere = bound_leaves_room(local_size);
     if (run->job->bound && !elsewhere)
-        bound_to_processor(run->rank, run->ranks);
+        bound_to_processor(local_rank, local_size);
     RETURN_IF_FAILED(run_rank_load(run));
     if (run->job->bound && elsewhere)
-        bound_to_processor(run->rank, run->ranks);
+        bound_to_processor(local_rank, local_size);
     return BANYAN_OK;
 }
 

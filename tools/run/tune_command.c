@@ -213,9 +213,9 @@ static banyan_status tune(const tune_job *job, int rank, measurements *kept)
     banyan_comm_options options = BANYAN_COMM_OPTIONS_INIT;
     options.tuning = job->exists ? job->path : NULL;
     options.workers = job->workers;
-    if (job->on_gpus)
-        options.device = BANYAN_CUDA(rank);
     RETURN_IF_FAILED(banyan_world_open(NULL, &world));
+    if (job->on_gpus)
+        options.device = BANYAN_CUDA(banyan_world_local_rank(world));
     RETURN_IF_FAILED(banyan_comm_create(world, &options, &comm));
     RETURN_IF_FAILED(tune_command_measure(job, comm, rank, kept));
     RETURN_IF_FAILED(banyan_comm_destroy(comm));
@@ -239,8 +239,9 @@ static int tune_rank(int rank, void *context)
 
 static int tune_command_run(tune_job *job)
 {
-    job->exists = access(job->path, F_OK) == 0;
-    if (!out_file_possible(job->path)) {
+    bool writes = job_place_find().rank == 0;
+    job->exists = writes && access(job->path, F_OK) == 0;
+    if (writes && !out_file_possible(job->path)) {
         fprintf(stderr, WHO ": cannot write %s: %s\n", job->path, strerror(errno));
         return 1;
     }
@@ -249,7 +250,7 @@ static int tune_command_run(tune_job *job)
         fprintf(stderr, WHO ": out of memory\n");
         return 1;
     }
-    int code = forked_run(WHO, job->ranks, tune_rank, job, job->failed);
+    int code = job_run(WHO, job->ranks, tune_rank, job, job->failed);
     failure_destroy(job->failed);
     return code;
 }
@@ -280,6 +281,7 @@ int tune_command(int argc, char **argv)
     const option_table table = {
         WHO, "-n RANKS -o FILE [options]",
         "Measure the built-in algorithms of every collective between processes of this machine,\n"
+        "or between the ranks of a job whose launcher starts this command on several machines,\n"
         "in ordinary and in registered memory, and record which is the fastest for each size.\n"
         "Print the rows of the table for this number of ranks, and the times of each size: that\n"
         "of the fastest algorithm and of the next one; with --json, of all. A time is that of a\n"
@@ -290,6 +292,8 @@ int tune_command(int argc, char **argv)
     options_result result = options_parse_only(&table, argc, argv);
     if (result != OPTIONS_OK)
         return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
+    if (job.ranks == 0 && job_place_find().size > 1)
+        job.ranks = job_place_find().size;
     if (job.ranks == 0 || !job.path)
         return options_refuse(&table, "%s is missing", job.path ? "--ranks N" : "--out FILE");
     if (dtype && banyan_dtype_parse(dtype, &job.how.dtype) != BANYAN_OK)

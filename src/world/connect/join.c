@@ -83,7 +83,8 @@ banyan_status join_agree(banyan_world *world, const struct join_plan *plan, bany
     status = control_agree(world, status);
     if (status == BANYAN_OK) {
         opened->listening_size = plan->listening_size;
-        opened->opened_timeout_ns = opened->timeout_ns = plan->timeout_ns;
+        opened->opened_timeout_ns = plan->timeout_ns;
+        opened->timeout_ns = plan->timeout_ns;
         *joined = opened;
         return BANYAN_OK;
     }

@@ -12,7 +12,11 @@ static size_t make_tasks(random_state *random, int rank, pipeline_world_task tas
     size_t count = (size_t)random_between(random, 0, TASKS);
     for (size_t i = 0; i < count; i++) {
         int peer = (rank + (int)random_between(random, 1, RANKS - 1)) % RANKS;
-        tasks[i] = (pipeline_world_task){peer, i, {(uint64_t)random_between(random, 0, 2000), 4}};
+        tasks[i] = (pipeline_world_task){
+            .peer = peer,
+            .id = i,
+            .task = {(uint64_t)random_between(random, 0, 2000), 4},
+        };
     }
     pipeline_world_sort(tasks, count);
     return count;

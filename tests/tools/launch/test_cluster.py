@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import re
@@ -63,20 +64,24 @@ PartitionName=all Nodes=ALL Default=YES State=UP
 """
 
 
+def by_hand(rank: int, address: str) -> dict[str, str]:
+    """Return the variables that torchrun sets."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": str(rank % 2),
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": address,
+        "MASTER_PORT": "29600",
+    }
+
+
 def start_by_hand(pair, address, **more):
-    """Start two ranks on each machine, as torchrun sets the variables."""
-    ranks = []
-    for rank in range(4):
-        settings = SETTINGS | {
-            "RANK": str(rank),
-            "WORLD_SIZE": "4",
-            "LOCAL_RANK": str(rank % 2),
-            "LOCAL_WORLD_SIZE": "2",
-            "MASTER_ADDR": address,
-            "MASTER_PORT": "29600",
-        }
-        ranks.append(pair[rank // 2].start(BANYAN, "world", "info", **(settings | more)))
-    return ranks
+    """Start two ranks on each machine."""
+    return [
+        pair[rank // 2].start(BANYAN, "world", "info", **(SETTINGS | by_hand(rank, address) | more))
+        for rank in range(4)
+    ]
 
 
 def finish(ranks):
@@ -123,6 +128,66 @@ class Addresses(unittest.TestCase):
                 )
 
 
+class Commands(unittest.TestCase):
+    """Commands that are ranks of a job measure across its machines."""
+
+    def start(self, pair, *command):
+        """Run a command as four ranks; return codes, rank 0's output, errors."""
+        ranks = [
+            pair[rank // 2].start(
+                BANYAN,
+                *command,
+                **(SETTINGS | by_hand(rank, "10.77.3.1")),
+            )
+            for rank in range(4)
+        ]
+        return finish(ranks)
+
+    def test_run_and_mixed(self):
+        with cluster.machines() as pair, tempfile.TemporaryDirectory() as folder:
+            plan = pathlib.Path(folder) / "plan.json"
+            for ranks in (4, 8):
+                command = [
+                    BANYAN,
+                    "algo",
+                    "emit",
+                    "allreduce_hierarchical",
+                    "-n",
+                    str(ranks),
+                    "--ranks-per-node",
+                    "2",
+                ]
+                plan.write_text(
+                    subprocess.run(command, check=True, capture_output=True, text=True).stdout
+                )
+                codes, out, errors = self.start(pair, "run", str(plan), "-s", "4K:8K", "--json")
+                if ranks == 4:
+                    self.assertEqual(codes, [0] * 4, errors)
+                    self.assertEqual(json.loads(out)["ranks"], 4)
+            self.assertEqual(codes, [1] * 4)
+            self.assertIn(
+                "banyan run: this process is rank 3 of a job of 4, and the command is for 8 ranks",
+                errors[3],
+            )
+            words = "mixed --local-tp 2 --inter-dp 2 --rows 4:4 --hidden 64 --json"
+            codes, out, errors = self.start(pair, *words.split())
+            self.assertEqual(codes, [0] * 4, errors)
+            self.assertTrue(json.loads(out))
+
+    def test_tune_writes_rows_for_nodes(self):
+        with cluster.machines() as pair, tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "table.json"
+            codes, out, errors = self.start(
+                pair, "tune", "-o", str(path), "-c", "allreduce", "-s", "1K:4K", "--seconds", "4"
+            )
+            self.assertEqual(codes, [0] * 4, errors)
+            rows = json.loads(path.read_text())["rows"]
+            on_nodes = [one for one in rows if one["ranks_per_node"] == 2]
+            self.assertEqual({one["ranks"] for one in on_nodes}, {4})
+            self.assertEqual({one["collective"] for one in on_nodes}, {"allreduce"})
+            self.assertIn("4 ranks, a rank's input", out)
+
+
 class Launchers(unittest.TestCase):
     def check_page(self, *parts):
         """Check that the page has the command that the test runs."""
@@ -167,12 +232,19 @@ class Launchers(unittest.TestCase):
             command += ["--mca", "plm_rsh_agent", str(agent)]
             for name in ("BANYAN_MODULE_PATH", "BANYAN_TIMEOUT", "UCX_TLS"):
                 command += ["-x", name]
-            done = pair[0].start(
-                *command, BANYAN, "world", "info", **(SETTINGS | {"BANYAN_IFNAME": "eth0"})
-            )
+            settings = SETTINGS | {"BANYAN_IFNAME": "eth0"}
+            done = pair[0].start(*command, BANYAN, "world", "info", **settings)
             out, errors = done.communicate(timeout=100)
             self.assertEqual(done.returncode, 0, errors)
             self.assertRegex(out, TABLE)
+            self.check_page("banyan tune -o table.json")
+            path = pathlib.Path(folder) / "table.json"
+            short = "-c allgather -s 1K:1K --seconds 2".split()
+            done = pair[0].start(*command, BANYAN, "tune", "-o", str(path), *short, **settings)
+            out, errors = done.communicate(timeout=100)
+            self.assertEqual(done.returncode, 0, errors)
+            rows = json.loads(path.read_text())["rows"]
+            self.assertIn((4, 2), {(one["ranks"], one["ranks_per_node"]) for one in rows})
 
     @unittest.skipUnless(has_slurm(), "there is no srun, slurmctld or slurmd")
     def test_srun(self):
