@@ -12,6 +12,10 @@ import unittest
 
 from sources import TESTS, call, checkout, skip
 
+#: Without Gloo, and on fewer than four GPUs without cases whose source needs more: they fail there.
+CASES = "not gloo"
+FEW = "not gloo and not [2-2- and not [4-"
+
 
 class ModelSwap(unittest.TestCase):
     def test_their_test(self) -> None:
@@ -19,7 +23,7 @@ class ModelSwap(unittest.TestCase):
         for ours in ("", "1"):
             options = ["--noconftest", "-q", "-W", "ignore", "-p", "no:cacheprovider"]
             words = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={GPUS}"]
-            words += ["-m", "pytest", *options, "-p", "upstream_plugin", "-k", "not gloo"]
+            words += ["-m", "pytest", *options, "-p", "upstream_plugin", "-k", CASES]
             test = str(MEGATRON / TESTS / "test_model_swap.py")
             done = call(MEGATRON, [*words, test], timeout=3000, BANYAN_TEST_OURS=ours)
             ends = re.findall(r"(\d+ (?:passed|failed|skipped|errors?))\b", done.stdout)
@@ -37,6 +41,8 @@ if __name__ == "__main__":
     GPUS = min(torch.cuda.device_count(), 8)
     if GPUS < 2:
         skip(f"{GPUS} GPUs, and the test needs 2 to 8")
+    if GPUS < 4:
+        CASES = FEW
     if importlib.util.find_spec("transformer_engine") is None:
         skip("Transformer Engine is not installed")
     MEGATRON = checkout()

@@ -88,13 +88,19 @@ class _CudaBytes:
 
 
 def at_pointer(pointer: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor over memory that the caller keeps: of the GPU, or of a host without one."""
+    """Return a tensor over memory that the caller keeps: of the GPU, or of a host without one.
+
+    Raises Invalid if the memory is that of another GPU than the current one.
+    """
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes == 0:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         raw = torch.empty(0, dtype=torch.uint8, device=device)
     elif torch.cuda.is_available():
         raw = torch.as_tensor(_CudaBytes(pointer, nbytes), device="cuda")
+        if raw.data_ptr() != pointer:  # PyTorch has copied it
+            current = torch.cuda.current_device()
+            raise Invalid(f"{pointer:#x} is memory of another GPU than the current one, {current}")
     else:
         raw = torch.frombuffer((ctypes.c_uint8 * nbytes).from_address(pointer), dtype=torch.uint8)
     return raw.view(dtype).view(tuple(shape))
