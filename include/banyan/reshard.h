@@ -37,10 +37,9 @@ typedef struct banyan_transfer {
      * transfer of stage 0 with the same box and turn brought the elements. Then source_piece is in
      * the sender's destination layout, and both types are the destination's. */
     uint32_t stage;
-    uint32_t turn; /* place in a run with stages, as a fraction of 2^32 */
-    /* Type and value map of the transfer of stage 0: source_dtype and value_map, if this is it. */
-    DLDataType origin_dtype;
-    uint32_t origin_map;
+    uint32_t turn;           /* place in a run with stages, as a fraction of 2^32 */
+    DLDataType origin_dtype; /* source_dtype of the transfer of stage 0, which may be this one */
+    uint32_t origin_map;     /* its value_map */
 } banyan_transfer;
 
 /* Change of tensor formats during a run; see its struct below. */

@@ -43,7 +43,7 @@ static least_tensor *tensor_of(least_network *least, const char *name)
     return &least->tensors.data[least->tensors.count - 1];
 }
 
-static bool is_listed(const planner_boxes *boxes, const banyan_box *box)
+static bool is_counted(const planner_boxes *boxes, const banyan_box *box)
 {
     for (size_t i = 0; i < boxes->count; i++)
         if (banyan_box_equal(&boxes->data[i], box))
@@ -55,7 +55,7 @@ static bool is_listed(const planner_boxes *boxes, const banyan_box *box)
 static banyan_status add_disjoint(planner_boxes *boxes, const banyan_box *box)
 {
     planner_boxes rest = {0};
-    if (is_listed(boxes, box))
+    if (is_counted(boxes, box))
         return BANYAN_OK;
     bool ok = array_push(&rest, *box);
     for (size_t i = 0; i < boxes->count && ok; i++)
@@ -73,7 +73,7 @@ static banyan_status add_layouts(least_network *least, const banyan_layout *sour
         const banyan_piece *piece = banyan_layout_piece(source, p);
         least_tensor *tensor = tensor_of(least, piece->name);
         RETURN_IF_NO_MEMORY(tensor);
-        if (!is_listed(&tensor->held, &piece->box))
+        if (!is_counted(&tensor->held, &piece->box))
             RETURN_IF_NO_MEMORY(array_push(&tensor->held, piece->box));
     }
     for (size_t p = 0; p < banyan_layout_piece_count(destination); p++) {

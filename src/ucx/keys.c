@@ -23,7 +23,7 @@ ucx_key **ucx_key_place(const ucx_peer *peer, uint32_t kind, uint64_t id)
     return &peer->keys[at];
 }
 
-static void message_sent(void *request, ucs_status_t status, void *message)
+static void key_message_sent(void *request, ucs_status_t status, void *message)
 {
     (void)status; /* an endpoint's error is reported by its own callback */
     free(message);
@@ -46,7 +46,7 @@ banyan_status ucx_send(ucx *of, int rank, unsigned number, const void *header, s
     ucp_request_param_t params = {
         .op_attr_mask =
             UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
-        .cb = {.send = message_sent},
+        .cb = {.send = key_message_sent},
         .user_data = message,
         .flags = UCP_AM_SEND_FLAG_EAGER,
     };

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "world/bootstrap/rendezvous.h"
+#include "world/bootstrap/tree.h"
 #include "world/net/descriptors.h"
 #include "world/net/interface.h"
 

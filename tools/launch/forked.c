@@ -11,7 +11,7 @@
 
 #include "launch/launch.h"
 
-static int read_count(const char *name, int otherwise)
+static int read_environment_count(const char *name, int otherwise)
 {
     const char *text = getenv(name);
     char *end;
@@ -29,10 +29,11 @@ job_place job_place_find(void)
         {"PMIX_RANK", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"},
     };
     for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++) {
-        job_place found = {read_count(sources[i][0], -1), read_count(sources[i][1], 0), 0};
+        job_place found = {read_environment_count(sources[i][0], -1),
+                           read_environment_count(sources[i][1], 0), 0};
         if (found.rank < 0 || found.size <= found.rank)
             continue;
-        found.local_rank = read_count(sources[i][2], found.rank);
+        found.local_rank = read_environment_count(sources[i][2], found.rank);
         return found;
     }
     return (job_place){.size = 1};

@@ -33,7 +33,7 @@ void traffic_links_print(const banyan_traffic_links *links)
                text_count(links->turns + 1, text));
 }
 
-static json_t *load_json(const banyan_traffic_load *load)
+static json_t *load_links(const banyan_traffic_load *load)
 {
     return json_pack("{s:I, s:I, s:I, s:I}", "links", (json_int_t)load->links, "most",
                      (json_int_t)load->most, "least", (json_int_t)load->least, "bytes",
@@ -43,8 +43,8 @@ static json_t *load_json(const banyan_traffic_load *load)
 json_t *traffic_links_json(const banyan_traffic_links *links)
 {
     return json_pack("{s:i, s:I, s:o, s:o, s:o, s:o, s:I}", "nodes", links->nodes, "turns",
-                     (json_int_t)links->turns, "out", load_json(&links->out), "in",
-                     load_json(&links->in), "node_pairs", load_json(&links->pairs), "inside",
-                     load_json(&links->inside), "least_network_bytes",
+                     (json_int_t)links->turns, "out", load_links(&links->out), "in",
+                     load_links(&links->in), "node_pairs", load_links(&links->pairs), "inside",
+                     load_links(&links->inside), "least_network_bytes",
                      (json_int_t)links->least_bytes);
 }

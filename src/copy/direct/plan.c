@@ -267,7 +267,8 @@ static banyan_status land_flows(direct_plan *plan, const control_message *messag
 }
 
 /* Receivers send their senders the handles of their slots. Collective. */
-static banyan_status exchange_slots(banyan_world *world, direct_plan *plan, banyan_status mine)
+static banyan_status exchange_remote_slots(banyan_world *world, direct_plan *plan,
+                                           banyan_status mine)
 {
     control_message *messages = calloc(plan->partner_count + 1, sizeof *messages), *received;
     size_t count = 0, received_count;
@@ -333,7 +334,7 @@ static banyan_status plan_fill(banyan_world *world, banyan_transport *transport,
         status = direct_plan_flows(world, transport, plan, batch, &matches);
     copy_matches_free(&matches);
     if (plan->has_remote)
-        status = exchange_slots(world, plan, status);
+        status = exchange_remote_slots(world, plan, status);
     array_free(&plan->wanted);
     return status;
 }

@@ -86,8 +86,8 @@ banyan_status remote_run_begin(const remote_signals *signals, remote_run *run)
     return run->in_done ? BANYAN_OK : give(signals, SIGNAL_READY, run->peer);
 }
 
-static banyan_status send_batch(const remote_signals *signals, remote_run *run,
-                                copy_progress *progress)
+static banyan_status send_remote_batch(const remote_signals *signals, remote_run *run,
+                                       copy_progress *progress)
 {
     const remote_flow *flow = run->out;
     const remote_batch *batch = &flow->batches.data[run->sent];
@@ -142,7 +142,7 @@ static banyan_status out_turn(const remote_signals *signals, remote_run *run,
     if (ready == 0)
         return BANYAN_OK;
     while (run->sent < flow->batches.count && run->sent < ready - 1 + REMOTE_SLOTS) {
-        RETURN_IF_FAILED(send_batch(signals, run, progress));
+        RETURN_IF_FAILED(send_remote_batch(signals, run, progress));
         *moved = true;
     }
     while (run->task < flow->straight.count &&
@@ -163,8 +163,8 @@ static banyan_status out_turn(const remote_signals *signals, remote_run *run,
     return BANYAN_OK;
 }
 
-static banyan_status take_batch(const remote_signals *signals, remote_run *run, bool past_caches,
-                                copy_progress *progress)
+static banyan_status take_remote_batch(const remote_signals *signals, remote_run *run,
+                                       bool past_caches, copy_progress *progress)
 {
     const remote_flow *flow = run->in;
     const remote_batch *batch = &flow->batches.data[run->emptied];
@@ -188,7 +188,7 @@ static banyan_status in_turn(const remote_signals *signals, remote_run *run, boo
     remote_peer *peer = &signals->peers[run->peer];
     uint64_t put = given(signals, SIGNAL_PUT, run->peer) - peer->put;
     while (run->emptied < given(signals, SIGNAL_ARRIVED, run->peer) - peer->arrived) {
-        RETURN_IF_FAILED(take_batch(signals, run, past_caches, progress));
+        RETURN_IF_FAILED(take_remote_batch(signals, run, past_caches, progress));
         *moved = true;
     }
     for (; run->seen_put < put; run->seen_put++) {

@@ -45,7 +45,8 @@ static bool keep_own(planner_groups *groups, planner_group *group)
     return true;
 }
 
-static planner_group *make_group(planner_groups *groups, const placed_rank *placed, size_t count)
+static planner_group *make_receiver_group(planner_groups *groups, const placed_rank *placed,
+                                          size_t count)
 {
     planner_group *group = arena_zeroed(&groups->memory, 1, sizeof *group);
     int *nodes = arena_take(&groups->memory, count * sizeof *nodes);
@@ -79,7 +80,7 @@ const planner_group *planner_group_of(planner_groups *groups, const planner_hold
     placed_rank *placed = list_placed(groups, holders);
     if (!placed)
         return NULL;
-    planner_group *made = make_group(groups, placed, (size_t)holders->count);
+    planner_group *made = make_receiver_group(groups, placed, (size_t)holders->count);
     free(placed);
     if (!made || !map_put_copy(&groups->known, &groups->memory, holders->sets, key_bytes,
                                (uint64_t)(uintptr_t)made))

@@ -302,7 +302,7 @@ typedef struct sending {
     once_shares *sent;
 } sending;
 
-static bool send_part(const once_pair *pair, const planner_division *division, int64_t part)
+static bool add_part(const once_pair *pair, const planner_division *division, int64_t part)
 {
     const sending *of = pair->context;
     banyan_box box = planner_grid_part(&division->grid, &division->box, part);
@@ -327,7 +327,7 @@ static bool send_boxes(once_pair *pair)
         int64_t part = (of->index - division.base - before) % division.holders;
         for (part += part < 0 ? division.holders : 0; part < division.grid.count;
              part += division.holders)
-            if (!send_part(pair, &division, part))
+            if (!add_part(pair, &division, part))
                 return false;
     }
     return true;
@@ -363,7 +363,7 @@ static bool send_alone(once_pair *pair)
         int64_t number = (of->index - division.base + division.holders) % division.holders;
         for (; number < numbers; number += division.holders) {
             pair->node = group->nodes[number / division.grid.count];
-            if (!list_ranks(pair) || !send_part(pair, &division, number % division.grid.count))
+            if (!list_ranks(pair) || !add_part(pair, &division, number % division.grid.count))
                 return false;
         }
     }

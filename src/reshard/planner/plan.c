@@ -173,8 +173,8 @@ static banyan_status planner_consult(banyan_world *world, banyan_directory *dire
     return BANYAN_OK;
 }
 
-static banyan_reshard_plan_bytes count_bytes(const banyan_world *world,
-                                             const planner_result *transfers)
+static banyan_reshard_plan_bytes count_peer_bytes(const banyan_world *world,
+                                                  const planner_result *transfers)
 {
     banyan_reshard_plan_bytes bytes = {.fetched_again = transfers->fetched_again};
     int rank = banyan_world_rank(world), node = banyan_world_node_of(world, rank);
@@ -209,7 +209,7 @@ static banyan_status planner_assemble(const banyan_layout *source, const banyan_
     made->max_staging_bytes = options->max_staging_bytes;
     made->checksums = options->checksums;
     made->transfers = *transfers;
-    made->bytes = count_bytes(world, transfers);
+    made->bytes = count_peer_bytes(world, transfers);
     banyan_status status = layout_copy(source, NULL, &made->source);
     if (status == BANYAN_OK)
         status = layout_copy(destination, made->transfers.destination_dtypes, &made->destination);

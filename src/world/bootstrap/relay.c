@@ -104,7 +104,7 @@ static banyan_status send_on(struct joiner *joiner, struct link *link, uint32_t 
     return status;
 }
 
-static void send_up(struct joiner *joiner, uint32_t kind, const bytes_writer *text)
+static void relay_up(struct joiner *joiner, uint32_t kind, const bytes_writer *text)
 {
     banyan_status status = send_on(joiner, joiner->link, kind, text);
     if (status != BANYAN_OK)
@@ -152,7 +152,7 @@ static void send_unsent(struct joiner *joiner)
 {
     bytes_writer text = {0};
     write_unsent(joiner, &text);
-    send_up(joiner, WIRE_JOIN, &text);
+    relay_up(joiner, WIRE_JOIN, &text);
     bytes_writer_free(&text);
 }
 
@@ -171,7 +171,7 @@ static void send_ready(struct joiner *joiner)
         relay->ready_unsent--;
     }
     joiner->is_ready = true;
-    send_up(joiner, WIRE_READY, &text);
+    relay_up(joiner, WIRE_READY, &text);
     bytes_writer_free(&text);
 }
 
@@ -304,10 +304,10 @@ static banyan_status relay_take_ready(struct joiner *joiner, const struct link *
 }
 
 /* Report losses, after the entries of these ranks. */
-static void report_left(struct joiner *joiner, const bytes_writer *text)
+static void relay_report_left(struct joiner *joiner, const bytes_writer *text)
 {
     if (text->count > 0 && can_send_up(joiner))
-        send_up(joiner, WIRE_LEFT, text);
+        relay_up(joiner, WIRE_LEFT, text);
 }
 
 static void announce(struct joiner *joiner)
@@ -330,7 +330,7 @@ static banyan_status relay_take_left(struct joiner *joiner, const struct link *l
         bytes_write_u32(&text, died);
         relay_forget(joiner, (int)rank);
     }
-    report_left(joiner, &text);
+    relay_report_left(joiner, &text);
     bytes_writer_free(&text);
     return reader.failed ? error_set(BANYAN_ERR_FORMAT, "%s reports malformed losses", link->who)
                          : BANYAN_OK;
@@ -365,7 +365,7 @@ static void report_gone(struct joiner *joiner, const struct link *link, bool die
         bytes_write_u32(&text, died && rank == link->rank);
         relay_forget(joiner, rank);
     }
-    report_left(joiner, &text);
+    relay_report_left(joiner, &text);
     bytes_writer_free(&text);
 }
 
@@ -393,8 +393,8 @@ void relay_child_gone(struct joiner *joiner, struct link *link, banyan_status st
 }
 
 /* Send a frame to a rank behind this one. With the lock held. */
-static void send_down(struct joiner *joiner, struct link *link, const struct wire_frame *frame,
-                      const void *payload)
+static void relay_down(struct joiner *joiner, struct link *link, const struct wire_frame *frame,
+                       const void *payload)
 {
     if (link->closed)
         return;
@@ -421,7 +421,7 @@ void relay_route(struct joiner *joiner, const struct wire_frame *frame, const vo
         link_refuse(link, (banyan_status)frame->flags, text);
         reactor_update(&joiner->reactor, link);
     } else {
-        send_down(joiner, link, frame, payload);
+        relay_down(joiner, link, frame, payload);
     }
     pthread_mutex_unlock(&joiner->reactor.lock);
     if (ends)
@@ -433,7 +433,7 @@ void relay_hand_down(struct joiner *joiner, const struct wire_frame *frame, cons
     struct tree_children *children = &joiner->relay.children;
     pthread_mutex_lock(&joiner->reactor.lock);
     for (size_t i = 0; i < children->count; i++)
-        send_down(joiner, children->data[i].link, frame, payload);
+        relay_down(joiner, children->data[i].link, frame, payload);
     pthread_mutex_unlock(&joiner->reactor.lock);
     for (size_t i = children->count; i-- > 0;) {
         struct link *link = children->data[i].link;
@@ -473,7 +473,7 @@ void relay_refuse_all(struct joiner *joiner, uint64_t failure, banyan_status sta
     for (size_t i = 0; i < joiner->relay.children.count; i++) {
         struct link *link = joiner->relay.children.data[i].link;
         if (is_announced(joiner, link))
-            send_down(joiner, link, &frame, text);
+            relay_down(joiner, link, &frame, text);
     }
     pthread_mutex_unlock(&joiner->reactor.lock);
 }

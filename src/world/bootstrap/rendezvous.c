@@ -320,8 +320,8 @@ static void send_deaths(struct rendezvous *rendezvous, int to)
 
 /* Send a rank the last error. It came on this link, its own or that of a rank before it. `for_all`:
  * it concerns the ranks behind it, too. */
-static void send_refusal(struct rendezvous *rendezvous, struct link *link, int rank,
-                         banyan_status status, bool for_all)
+static void refuse_link(struct rendezvous *rendezvous, struct link *link, int rank,
+                        banyan_status status, bool for_all)
 {
     const char *text = banyan_last_error();
     struct wire_frame frame = {.kind = WIRE_DISMISS,
@@ -345,7 +345,7 @@ static void refuse_rank(struct rendezvous *rendezvous, struct link *link, int ra
     bool for_all = rendezvous->refuses || rendezvous->failure.status != BANYAN_OK;
     if (!rendezvous->refuses)
         log_warn("%s refused %s: %s", rendezvous->reactor.name, link->who, banyan_last_error());
-    send_refusal(rendezvous, link, rank, status, for_all);
+    refuse_link(rendezvous, link, rank, status, for_all);
 }
 
 /* A rank that was informed of a failure and tries again starts over. A process that comes a second
@@ -675,7 +675,7 @@ static void send_home(struct rendezvous *rendezvous)
             "rank %d waited %.1f s for all %d ranks to join: not there yet: rank %s; " TIMEOUT_HINT,
             rank, (double)entry->request.limit_ns / 1e9, rendezvous->world_size, missing);
         entry->gave_up = true;
-        send_refusal(rendezvous, link, rank, status, false);
+        refuse_link(rendezvous, link, rank, status, false);
         if (rank == link->rank)
             reactor_drop(&rendezvous->reactor, link, status);
         else

@@ -7,6 +7,7 @@
 #include <banyan/world.h>
 
 #include "core/status.h"
+#include "world/bootstrap/joining.h"
 #include "world/bootstrap/member.h"
 #include "world/net/address.h"
 #include "world/net/reactor.h"
@@ -39,26 +40,6 @@ struct identity {
  * be NULL. INVALID when two sources contradict each other, or when they do not suffice for a
  * rendezvous. */
 banyan_status identity_discover(const banyan_world_options *options, struct identity *identity);
-
-#define RENDEZVOUS_ADDRESSES 8
-
-/* The place and the key of a rendezvous. */
-struct rendezvous_place {
-    char name[ADDRESS_NAME_BYTES]; /* for ranks of its node */
-    bool local;                    /* ranks connect to the name; otherwise to the addresses */
-    struct address addresses[RENDEZVOUS_ADDRESSES];
-    int address_count;
-    bool may_start_late; /* it may start after the ranks that look for it */
-    bool all_here;       /* all ranks are on this node */
-    bool has_tree;       /* ranks may join through others */
-    unsigned char key[WIRE_KEY_BYTES];
-    unsigned char tree[WIRE_KEY_BYTES]; /* the names of ranks in the tree follow from it */
-};
-
-/* Let ranks join through others. Call it for a rank's place, before that rank changes it. */
-void tree_base(struct rendezvous_place *place, const char *node);
-/* Get the name of a rank's listener on this node. */
-void tree_name(const struct rendezvous_place *place, int rank, char name[ADDRESS_NAME_BYTES]);
 
 /* Get the place from a unique id. `node` is this process's. FORMAT when it is not an id. */
 banyan_status rendezvous_place_of_id(const banyan_unique_id *id, const char *node,
@@ -107,19 +88,6 @@ void rendezvous_refuse(const struct rendezvous_place *place, int tcp_fd, int wor
 struct join_guard {
     banyan_status (*check)(void *context);
     void *context;
-};
-
-/* A connection on which a rank, and those behind it, join through this process. */
-struct tree_child {
-    struct link *link;
-    bool relays;             /* others may join there, at its name in the tree */
-    struct address over_tcp; /* or over TCP; none: not over TCP */
-};
-
-struct tree_children {
-    struct tree_child *data;
-    size_t count, capacity;
-    size_t turn; /* the child at which the next rank joins */
 };
 
 /* A rank that joins through this one. */

@@ -7,7 +7,8 @@
 #ifndef WORLD_BOOTSTRAP_TREE_H
 #define WORLD_BOOTSTRAP_TREE_H
 
-#include "world/bootstrap/rendezvous.h"
+#include "world/bootstrap/joining.h"
+#include "world/bootstrap/member.h"
 
 #define TREE_LEADER (-1)
 
@@ -15,6 +16,11 @@ static inline int tree_parent(int rank)
 {
     return rank & (rank - 1);
 }
+
+/* Let ranks join through others. Call it for a rank's place, before that rank changes it. */
+void tree_base(struct rendezvous_place *place, const char *node);
+/* Get the name of a rank's listener on this node. */
+void tree_name(const struct rendezvous_place *place, int rank, char name[ADDRESS_NAME_BYTES]);
 
 /* Return the number of ranks in the subtree of a rank, itself included. */
 int tree_span(int rank, int world_size);
