@@ -47,8 +47,8 @@ void executor_describe_limits(const banyan_plan *plan, char *text, size_t bytes)
 {
     static const char *const places[] = {
         [MSCCLPP_ANYWHERE] = "",
-        [MSCCLPP_EQUAL_OFFSETS] = " Input and output must begin at the same offset of their "
-                                  "allocations on every rank.",
+        [MSCCLPP_EQUAL_OFFSETS] = (" Input and output must begin at the same offset of their "
+                                   "allocations on every rank."),
         [MSCCLPP_AT_BEGINNING] = " Input and output must begin where their allocations begin."};
     uint64_t longest = mscclpp_longest_message(plan), flushes = mscclpp_lost_flushes(plan);
     int used = snprintf(text, bytes, "%s", places[mscclpp_placement_of(plan)]);
