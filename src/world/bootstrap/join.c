@@ -42,13 +42,8 @@ static banyan_status send_failure(struct joiner *joiner, struct link *link)
     bytes_writer text = {0};
     join_write(&text, &joiner->request);
     failure_write(&text, joiner->failure);
-    struct wire_frame frame = {.kind = WIRE_FAILED, .bytes = text.count};
     banyan_status status =
-        text.failed ? error_no_memory(text.count, "a report of a failure") : BANYAN_OK;
-    pthread_mutex_lock(&joiner->reactor.lock);
-    if (status == BANYAN_OK)
-        status = link_send(link, &frame, text.data, -1);
-    pthread_mutex_unlock(&joiner->reactor.lock);
+        reactor_send(&joiner->reactor, link, WIRE_FAILED, &text, "a report of a failure");
     bytes_writer_free(&text);
     return status;
 }

@@ -91,14 +91,7 @@ static void mark_all(struct joiner *joiner, bool is_sent)
 static banyan_status send_on(struct joiner *joiner, struct link *link, uint32_t kind,
                              const bytes_writer *text)
 {
-    struct wire_frame frame = {.kind = kind, .bytes = text->count};
-    banyan_status status =
-        text->failed ? error_no_memory(text->count, "ranks that join") : BANYAN_OK;
-    pthread_mutex_lock(&joiner->reactor.lock);
-    if (status == BANYAN_OK)
-        status = link_send(link, &frame, text->data, -1);
-    reactor_update(&joiner->reactor, link);
-    pthread_mutex_unlock(&joiner->reactor.lock);
+    banyan_status status = reactor_send(&joiner->reactor, link, kind, text, "ranks that join");
     if (status == BANYAN_OK && kind == WIRE_JOIN)
         mark_all(joiner, true);
     return status;

@@ -74,13 +74,8 @@ static void caller_ask(void *owner, struct link *link)
     struct caller *caller = owner;
     bytes_writer text = {0};
     connect_request_write(&text, &caller->request);
-    struct wire_frame frame = {.kind = WIRE_JOIN, .bytes = text.count};
     banyan_status status =
-        text.failed ? error_no_memory(text.count, "a request to connect") : BANYAN_OK;
-    pthread_mutex_lock(&caller->reactor.lock);
-    if (status == BANYAN_OK)
-        status = link_send(link, &frame, text.data, -1);
-    pthread_mutex_unlock(&caller->reactor.lock);
+        reactor_send(&caller->reactor, link, WIRE_JOIN, &text, "a request to connect");
     bytes_writer_free(&text);
     if (status != BANYAN_OK)
         reactor_drop(&caller->reactor, link, status);

@@ -324,6 +324,19 @@ static void forget_at_once(const struct link *link)
         setsockopt(link->fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
 }
 
+banyan_status reactor_send(struct reactor *reactor, struct link *link, uint32_t kind,
+                           const bytes_writer *text, const char *what)
+{
+    if (text->failed)
+        return error_no_memory(text->count, what);
+    struct wire_frame frame = {.kind = kind, .bytes = text->count};
+    pthread_mutex_lock(&reactor->lock);
+    banyan_status status = link_send(link, &frame, text->data, -1);
+    reactor_update(reactor, link);
+    pthread_mutex_unlock(&reactor->lock);
+    return status;
+}
+
 void reactor_drop(struct reactor *reactor, struct link *link, banyan_status status)
 {
     if (link->closed)

@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 
+#include "core/containers.h"
 #include "world/net/link.h"
 
 /* Accepted connections that have not proved their membership, and the log lines about those that
@@ -121,6 +122,10 @@ struct link *reactor_connect(struct reactor *reactor, const struct address *addr
 
 /* Tell the loop about output that link_send left queued. With the lock held; any thread. */
 void reactor_update(struct reactor *reactor, struct link *link);
+
+/* Send a frame that carries a text. `what` names it in the message of NO_MEMORY. Any thread. */
+banyan_status reactor_send(struct reactor *reactor, struct link *link, uint32_t kind,
+                           const bytes_writer *text, const char *what);
 
 /* End a link from within the loop's thread. */
 void reactor_drop(struct reactor *reactor, struct link *link, banyan_status status);
