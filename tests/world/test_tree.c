@@ -8,6 +8,9 @@
 #include <unistd.h>
 
 #include "core/deadline.h"
+#include "core/error.h"
+#include "world/bootstrap/rendezvous.h"
+#include "world/bootstrap/tree.h"
 #include "world/net/descriptors.h"
 
 #define SECRET "00112233445566778899aabbccddeeff"
@@ -64,6 +67,11 @@ static void set_number(const char *name, int number)
     setenv(name, text, 1);
 }
 
+static void job_name(char *text, size_t bytes)
+{
+    snprintf(text, bytes, "tree-%d-%d", (int)getppid(), play->round);
+}
+
 static banyan_status open_world(int rank, int count, const banyan_unique_id *id,
                                 uint64_t timeout_ns, banyan_world **world)
 {
@@ -71,7 +79,7 @@ static banyan_status open_world(int rank, int count, const banyan_unique_id *id,
     char job[64], node[16];
     options.timeout_ns = timeout_ns;
     if (play->nodes == 0) {
-        snprintf(job, sizeof job, "tree-%d-%d", (int)getppid(), play->round);
+        job_name(job, sizeof job);
         setenv("BANYAN_JOB", job, 1);
         set_number("BANYAN_RANK", rank);
         set_number("BANYAN_LOCAL_RANK", rank);
@@ -248,6 +256,42 @@ static void ranks_behind_a_rank_that_dies_join_elsewhere(void **state)
     }
 }
 
+/* Rank 3 joins through rank 2, before rank 0 comes and fails. */
+static void fail_at_once(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    banyan_world *world;
+    struct identity identity = {.rank = 0, .world_size = count, .local_size = count};
+    struct rendezvous_place place;
+    struct rendezvous *rendezvous;
+    (void)context;
+    if (rank != 0) {
+        banyan_status status = open_world(rank, count, id, 20 * NS_PER_S, &world);
+        CHECK(status == BANYAN_ERR_NO_MEMORY, "%s", banyan_last_error());
+        CHECK(strcmp(banyan_last_error(), "rank 0: out of memory") == 0, "%s", banyan_last_error());
+        return;
+    }
+    usleep(300000);
+    job_name(identity.job, sizeof identity.job);
+    CHECK_OK(rendezvous_place_of_job(&identity, &place));
+    place.all_here = true;
+    tree_base(&place, "");
+    CHECK_OK(rendezvous_start(&place, -1, count, false, &rendezvous));
+    error_kept why = error_keep(error_set(BANYAN_ERR_NO_MEMORY, "out of memory"));
+    uint64_t began_ns = time_now_ns();
+    CHECK(rendezvous_stop(rendezvous, &why), "no rank was informed");
+    CHECK(time_now_ns() - began_ns < 800 * NS_PER_MS, "waited %.3f s for ranks that were informed",
+          (double)(time_now_ns() - began_ns) / 1e9);
+}
+
+static void ranks_behind_others_are_not_waited_for_once_informed(void **state)
+{
+    (void)state;
+    int statuses[4];
+    run_ranks(4, 0, false, fail_at_once, statuses);
+    for (int rank = 0; rank < 4; rank++)
+        assert_int_equal(statuses[rank], 0);
+}
+
 int main(void)
 {
     setenv("BANYAN_LOG", "debug", 1);
@@ -260,6 +304,7 @@ int main(void)
         cmocka_unit_test(ranks_of_a_node_join_through_its_leader),
         cmocka_unit_test(many_nodes_are_sent_on),
         cmocka_unit_test(ranks_behind_a_rank_that_dies_join_elsewhere),
+        cmocka_unit_test(ranks_behind_others_are_not_waited_for_once_informed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

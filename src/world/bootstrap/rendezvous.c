@@ -443,6 +443,23 @@ static banyan_status take_request(struct rendezvous *rendezvous, struct link *li
     return is_new ? tree_add_child(&rendezvous->children, link, request) : BANYAN_OK;
 }
 
+/* A link was refused for all ranks that join on it: the one at its other end informs the others,
+ * whose requests follow. */
+static void count_informed(struct rendezvous *rendezvous, bytes_reader *reader)
+{
+    while (reader->left > 0 && !reader->failed) {
+        struct join_request request = {0};
+        size_t length;
+        const void *blob = bytes_read_blob(reader, &length);
+        rendezvous->refused += rendezvous->refuses != NULL;
+        if (rendezvous->refuses || !blob || !join_read(blob, length, &request) ||
+            check_request(rendezvous, &request) != BANYAN_OK ||
+            rendezvous->entries[request.rank].came)
+            continue;
+        rendezvous->entries[request.rank] = (struct rank_entry){.request = request, .came = true};
+    }
+}
+
 static banyan_status take_joins(struct rendezvous *rendezvous, struct link *link, const void *data,
                                 size_t bytes)
 {
@@ -463,10 +480,8 @@ static banyan_status take_joins(struct rendezvous *rendezvous, struct link *link
         if (status == BANYAN_OK && !is_seated(rendezvous, link))
             break; /* it was sent elsewhere, with all behind it */
     }
-    for (; rendezvous->refuses && reader.left > 0 && !reader.failed; rendezvous->refused++) {
-        size_t length;
-        (void)bytes_read_blob(&reader, &length);
-    }
+    if (rendezvous->refuses || rendezvous->failure.status != BANYAN_OK)
+        count_informed(rendezvous, &reader);
     return status;
 }
 
