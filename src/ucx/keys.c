@@ -6,21 +6,10 @@
 
 #include "ucx/ucx.h"
 
-#define SMALLEST_TABLE 16
-
 banyan_status ucx_no_memory(const ucx *of, size_t bytes)
 {
     return banyan_error_set(BANYAN_ERR_NO_MEMORY, "ucx: rank %d could not allocate %zu bytes",
                             of->rank, bytes);
-}
-
-ucx_key **ucx_key_place(const ucx_peer *peer, uint32_t kind, uint64_t id)
-{
-    uint64_t hash = (id + kind) * UINT64_C(0x9e3779b97f4a7c15);
-    size_t at = (size_t)(hash >> 32) & (peer->key_capacity - 1);
-    while (peer->keys[at] && (peer->keys[at]->id != id || peer->keys[at]->kind != kind))
-        at = (at + 1) & (peer->key_capacity - 1);
-    return &peer->keys[at];
 }
 
 static void key_message_sent(void *request, ucs_status_t status, void *message)
@@ -95,8 +84,8 @@ static ucs_status_t answer_arrived(void *argument, const void *header, size_t he
     if (!header_take(of, header, header_bytes, &message) ||
         (params->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV))
         return UCS_OK;
-    const ucx_peer *peer = &of->peers[message.rank];
-    ucx_key *key = peer->key_capacity > 0 ? *ucx_key_place(peer, message.kind, message.id) : NULL;
+    const ucx_table *keys = &of->peers[message.rank].keys;
+    ucx_key *key = (ucx_key *)(void *)ucx_table_find(keys, message.kind, message.id);
     if (!key || key->is_answered)
         return UCS_OK;
     key->answer = malloc(bytes + 1);
@@ -110,6 +99,23 @@ static ucs_status_t answer_arrived(void *argument, const void *header, size_t he
     key->bytes = message.bytes;
     key->is_on_host = message.is_on_host;
     key->is_answered = true;
+    return UCS_OK;
+}
+
+static ucs_status_t end_arrived(void *argument, const void *header, size_t header_bytes, void *data,
+                                size_t bytes, const ucp_am_recv_param_t *params)
+{
+    (void)data, (void)bytes, (void)params;
+    ucx *of = argument;
+    ucx_key_message message;
+    if (!header_take(of, header, header_bytes, &message))
+        return UCS_OK;
+    ucx_peer *peer = &of->peers[message.rank];
+    ucx_key *key = (ucx_key *)(void *)ucx_table_find(&peer->keys, message.kind, message.id);
+    if (key && !key->has_ended) {
+        key->has_ended = true;
+        peer->ended++;
+    }
     return UCS_OK;
 }
 
@@ -129,35 +135,27 @@ banyan_status ucx_listen(ucx *of, unsigned number, ucp_am_recv_callback_t arrive
 banyan_status ucx_keys_listen(ucx *of)
 {
     banyan_status status = ucx_listen(of, UCX_QUESTION, question_arrived);
-    return status == BANYAN_OK ? ucx_listen(of, UCX_ANSWER, answer_arrived) : status;
+    if (status == BANYAN_OK)
+        status = ucx_listen(of, UCX_ANSWER, answer_arrived);
+    return status == BANYAN_OK ? ucx_listen(of, UCX_END, end_arrived) : status;
 }
 
 /* Own memory that is being mapped for peers. */
 struct own_memory {
     ucx *of;
-    ucx_mapping mapping;
+    ucx_mapping *mapping;
 };
 
-static banyan_status mapping_make(void *argument, void *address, uint64_t bytes)
+static banyan_status mapping_fill(ucx *of, ucx_mapping *mapping, void *address, uint64_t bytes)
 {
-    struct own_memory *own = argument;
-    ucx *of = own->of;
-    if (of->mapping_count == of->mapping_capacity) {
-        size_t capacity = of->mapping_capacity ? 2 * of->mapping_capacity : SMALLEST_TABLE;
-        ucx_mapping *larger = realloc(of->mappings, capacity * sizeof *larger);
-        if (!larger)
-            return ucx_no_memory(of, capacity * sizeof *larger);
-        of->mappings = larger;
-        of->mapping_capacity = capacity;
-    }
-    own->mapping.address = (uint64_t)(uintptr_t)address;
-    own->mapping.bytes = bytes;
     DLDevice device;
-    banyan_status located = banyan_memory_locate(address, &device);
-    if (located != BANYAN_OK)
-        return located;
-    own->mapping.is_on_host = device.device_type == kDLCPU;
-    if (!own->mapping.is_on_host && !of->has_cuda)
+    banyan_status status = banyan_memory_locate(address, &device);
+    if (status != BANYAN_OK)
+        return status;
+    mapping->address = (uint64_t)(uintptr_t)address;
+    mapping->bytes = bytes;
+    mapping->is_on_host = device.device_type == kDLCPU;
+    if (!mapping->is_on_host && !of->has_cuda)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
                                 "UCX of rank %d does not reach memory of GPUs", of->rank);
     ucp_mem_map_params_t params = {
@@ -165,25 +163,32 @@ static banyan_status mapping_make(void *argument, void *address, uint64_t bytes)
         .address = address,
         .length = (size_t)bytes,
     };
-    ucs_status_t status =
-        bytes > 0 ? ucx_calls.ucp_mem_map(of->context, &params, &own->mapping.memory) : UCS_OK;
-    if (status != UCS_OK)
-        return ucx_failed(of, "ucp_mem_map", status);
-    of->mappings[of->mapping_count++] = own->mapping;
-    return BANYAN_OK;
+    ucs_status_t mapped =
+        bytes > 0 ? ucx_calls.ucp_mem_map(of->context, &params, &mapping->memory) : UCS_OK;
+    return mapped == UCS_OK ? BANYAN_OK : ucx_failed(of, "ucp_mem_map", mapped);
 }
 
-static ucx_mapping *mapping_find(ucx *of, uint32_t kind, uint64_t id)
+static void mapping_free(const ucx *of, ucx_mapping *mapping)
 {
-    size_t *recent = &of->recent[id % (sizeof of->recent / sizeof *of->recent)];
-    for (size_t i = 0; i <= of->mapping_count; i++) {
-        size_t at = i == 0 ? *recent : i - 1;
-        if (at < of->mapping_count && of->mappings[at].kind == kind && of->mappings[at].id == id) {
-            *recent = at;
-            return &of->mappings[at];
-        }
-    }
-    return NULL;
+    if (mapping->memory)
+        ucx_calls.ucp_mem_unmap(of->context, mapping->memory);
+    free(mapping->askers);
+    free(mapping);
+}
+
+static banyan_status mapping_make(void *argument, void *address, uint64_t bytes)
+{
+    struct own_memory *own = argument;
+    ucx *of = own->of;
+    banyan_status status = mapping_fill(of, own->mapping, address, bytes);
+    if (status != BANYAN_OK || ucx_table_add(&of->mappings, &own->mapping->entry))
+        return status;
+    return ucx_no_memory(of, 2 * of->mappings.count * sizeof(ucx_entry *));
+}
+
+static ucx_mapping *mapping_find(const ucx *of, uint32_t kind, uint64_t id)
+{
+    return (ucx_mapping *)(void *)ucx_table_find(&of->mappings, kind, id);
 }
 
 const ucx_mapping *ucx_find_mapping(ucx *of, uint32_t kind, uint64_t id)
@@ -191,25 +196,55 @@ const ucx_mapping *ucx_find_mapping(ucx *of, uint32_t kind, uint64_t id)
     return mapping_find(of, kind, id);
 }
 
-/* Map the memory, unless it is mapped, and pack its key. */
+static banyan_status asker_add(const ucx *of, ucx_mapping *mapping, int rank)
+{
+    if (mapping->asker_count == mapping->asker_capacity) {
+        size_t capacity = mapping->asker_capacity > 0 ? 2 * mapping->asker_capacity : 4;
+        int *larger = realloc(mapping->askers, capacity * sizeof *larger);
+        if (!larger)
+            return ucx_no_memory(of, capacity * sizeof *larger);
+        mapping->askers = larger;
+        mapping->asker_capacity = capacity;
+    }
+    mapping->askers[mapping->asker_count++] = rank;
+    return BANYAN_OK;
+}
+
+/* Find the memory, and map it unless it is mapped. */
+static banyan_status mapping_take(ucx *of, const ucx_question *question, ucx_mapping **taken)
+{
+    struct own_memory own = {of, mapping_find(of, question->kind, question->id)};
+    banyan_status status = BANYAN_OK;
+    if (!own.mapping) {
+        own.mapping = calloc(1, sizeof *own.mapping);
+        if (!own.mapping)
+            return ucx_no_memory(of, sizeof *own.mapping);
+        own.mapping->entry = (ucx_entry){.id = question->id, .kind = question->kind};
+        status = of->host->with_memory(of->host->context, question->kind, question->id,
+                                       mapping_make, &own);
+        if (status != BANYAN_OK)
+            mapping_free(of, own.mapping);
+    }
+    *taken = own.mapping;
+    return status;
+}
+
+/* Map the memory, and pack its key. */
 static banyan_status key_pack(ucx *of, const ucx_question *question, ucx_key_message *answer,
                               void **packed, size_t *bytes)
 {
-    const ucx_mapping *found = mapping_find(of, question->kind, question->id);
-    struct own_memory own = {of, {.id = question->id, .kind = question->kind}};
-    if (!found) {
-        banyan_status status = of->host->with_memory(of->host->context, question->kind,
-                                                     question->id, mapping_make, &own);
-        if (status != BANYAN_OK)
-            return status;
-        found = &own.mapping;
-    }
-    answer->address = found->address;
-    answer->bytes = found->bytes;
-    answer->is_on_host = found->is_on_host;
-    if (!found->memory)
+    ucx_mapping *mapping = NULL;
+    banyan_status found = mapping_take(of, question, &mapping);
+    if (found == BANYAN_OK)
+        found = asker_add(of, mapping, question->rank);
+    if (found != BANYAN_OK)
+        return found;
+    answer->address = mapping->address;
+    answer->bytes = mapping->bytes;
+    answer->is_on_host = mapping->is_on_host;
+    if (!mapping->memory)
         return BANYAN_OK;
-    ucs_status_t status = ucx_calls.ucp_rkey_pack(of->context, found->memory, packed, bytes);
+    ucs_status_t status = ucx_calls.ucp_rkey_pack(of->context, mapping->memory, packed, bytes);
     return status == UCS_OK ? BANYAN_OK : ucx_failed(of, "ucp_rkey_pack", status);
 }
 
@@ -242,31 +277,55 @@ void ucx_answer_questions(ucx *of)
     }
 }
 
+/* Tell the ranks that have the key; those that are lost need no report. */
+static void mapping_report_end(ucx *of, const ucx_mapping *mapping)
+{
+    ucx_key_message end = {.rank = of->rank, .kind = mapping->entry.kind, .id = mapping->entry.id};
+    for (size_t i = 0; i < mapping->asker_count; i++)
+        if (of->peers[mapping->askers[i]].endpoint && !of->peers[mapping->askers[i]].has_failed)
+            (void)ucx_send(of, mapping->askers[i], UCX_END, &end, sizeof end, NULL, 0);
+}
+
 void ucx_unmap(ucx *of, uint32_t kind, uint64_t id)
 {
     pthread_mutex_lock(&of->lock);
     ucx_mapping *found = mapping_find(of, kind, id);
     if (found) {
-        if (found->memory)
-            ucx_calls.ucp_mem_unmap(of->context, found->memory);
-        *found = of->mappings[--of->mapping_count];
+        mapping_report_end(of, found);
+        ucx_table_remove(&of->mappings, &found->entry);
+        mapping_free(of, found);
     }
     pthread_mutex_unlock(&of->lock);
 }
 
+void ucx_key_free(ucx_key *key)
+{
+    if (key->rkey)
+        ucx_calls.ucp_rkey_destroy(key->rkey);
+    free(key->answer);
+    free(key);
+}
+
+static bool end_mapping(ucx_entry *entry, void *context)
+{
+    mapping_free(context, (ucx_mapping *)(void *)entry);
+    return false;
+}
+
+static bool end_key(ucx_entry *entry, void *context)
+{
+    (void)context;
+    ucx_key_free((ucx_key *)(void *)entry);
+    return false;
+}
+
 void ucx_keys_free(ucx *of)
 {
-    for (size_t i = 0; i < of->mapping_count; i++)
-        if (of->mappings[i].memory)
-            ucx_calls.ucp_mem_unmap(of->context, of->mappings[i].memory);
-    free(of->mappings);
+    ucx_table_filter(&of->mappings, end_mapping, of);
+    ucx_table_free(&of->mappings);
     for (int rank = 0; of->peers && rank < of->size; rank++) {
-        for (size_t i = 0; i < of->peers[rank].key_capacity; i++) {
-            if (of->peers[rank].keys[i])
-                free(of->peers[rank].keys[i]->answer);
-            free(of->peers[rank].keys[i]);
-        }
-        free(of->peers[rank].keys);
+        ucx_table_filter(&of->peers[rank].keys, end_key, NULL);
+        ucx_table_free(&of->peers[rank].keys);
     }
     while (of->questions) {
         ucx_question *next = of->questions->next;

@@ -1,50 +1,52 @@
 /* Keys of peers' memory. A rank asks the owner for the key of a memory once, when it first puts or
- * gets there. */
+ * gets there. The owner reports when the memory ends. */
 #include <inttypes.h>
 #include <stdlib.h>
 
 #include "ucx/ucx.h"
 
-#define SMALLEST_TABLE 16
+/* Keys of ended memory are dropped when they are so many, and a quarter of all. */
+#define ENDED_MOST 64
 
-static banyan_status keys_grow(const ucx *of, ucx_peer *peer)
+static bool key_stays(ucx_entry *entry, void *context)
 {
-    ucx_peer larger = {.key_capacity =
-                           peer->key_capacity ? 2 * peer->key_capacity : SMALLEST_TABLE};
-    larger.keys = calloc(larger.key_capacity, sizeof *larger.keys);
-    if (!larger.keys)
-        return ucx_no_memory(of, larger.key_capacity * sizeof *larger.keys);
-    for (size_t i = 0; i < peer->key_capacity; i++)
-        if (peer->keys[i])
-            *ucx_key_place(&larger, peer->keys[i]->kind, peer->keys[i]->id) = peer->keys[i];
-    free(peer->keys);
-    peer->keys = larger.keys;
-    peer->key_capacity = larger.key_capacity;
-    return BANYAN_OK;
+    ucx_key *key = (ucx_key *)(void *)entry;
+    ucx_peer *peer = context;
+    if (!key->has_ended || key->users > 0)
+        return true;
+    ucx_key_free(key);
+    peer->ended--;
+    return false;
+}
+
+/* Operations under way may use any key. With the lock held. */
+static void keys_sweep(ucx_peer *peer)
+{
+    if (peer->ended >= ENDED_MOST && peer->ended >= peer->keys.count / 4 && peer->pending == 0)
+        ucx_table_filter(&peer->keys, key_stays, peer);
 }
 
 /* Add an entry for memory of a peer, and ask the peer. With the lock held. */
 static banyan_status key_ask(ucx *of, ucx_peer *peer, const banyan_memory_handle *handle,
                              ucx_key **asked)
 {
-    banyan_status status = BANYAN_OK;
-    if (2 * (peer->key_count + 1) > peer->key_capacity)
-        status = keys_grow(of, peer);
-    if (status != BANYAN_OK)
-        return status;
+    keys_sweep(peer);
     ucx_key *key = calloc(1, sizeof *key);
     if (!key)
         return ucx_no_memory(of, sizeof *key);
-    key->id = handle->id;
-    key->kind = handle->kind;
+    key->entry = (ucx_entry){.id = handle->id, .kind = handle->kind};
+    if (!ucx_table_add(&peer->keys, &key->entry)) {
+        free(key);
+        return ucx_no_memory(of, 2 * peer->keys.count * sizeof(ucx_entry *));
+    }
     ucx_key_message question = {.rank = of->rank, .kind = handle->kind, .id = handle->id};
-    status = ucx_send(of, handle->rank, UCX_QUESTION, &question, sizeof question, NULL, 0);
+    banyan_status status =
+        ucx_send(of, handle->rank, UCX_QUESTION, &question, sizeof question, NULL, 0);
     if (status != BANYAN_OK) {
+        ucx_table_remove(&peer->keys, &key->entry);
         free(key);
         return status;
     }
-    *ucx_key_place(peer, handle->kind, handle->id) = key;
-    peer->key_count++;
     *asked = key;
     return BANYAN_OK;
 }
@@ -78,16 +80,17 @@ static banyan_status key_check(const ucx *of, const banyan_memory_handle *handle
     return BANYAN_OK;
 }
 
-banyan_status ucx_find_key(ucx *of, const banyan_remote *remote, uint64_t *address,
-                           const ucx_key **found)
+banyan_status ucx_find_key(ucx *of, const banyan_remote *remote, uint64_t *address, ucx_key **found)
 {
     const banyan_memory_handle *handle = &remote->handle;
     ucx_peer *peer = &of->peers[handle->rank];
     banyan_status status = BANYAN_OK;
     pthread_mutex_lock(&of->lock);
-    ucx_key *key = peer->key_capacity > 0 ? *ucx_key_place(peer, handle->kind, handle->id) : NULL;
+    ucx_key *key = (ucx_key *)(void *)ucx_table_find(&peer->keys, handle->kind, handle->id);
     if (!key)
         status = key_ask(of, peer, handle, &key);
+    if (key)
+        key->users++;
     if (key && !key->is_answered) {
         pthread_mutex_unlock(&of->lock);
         status = ucx_wait(of, handle->rank, UCX_KEY_ANSWERED, key, "for the key of its memory");
@@ -100,6 +103,8 @@ banyan_status ucx_find_key(ucx *of, const banyan_remote *remote, uint64_t *addre
     if (status == BANYAN_OK) {
         *address = (handle->address != 0 ? handle->address : key->address) + remote->offset;
         *found = key;
+    } else if (key) {
+        key->users--;
     }
     pthread_mutex_unlock(&of->lock);
     return status;

@@ -267,7 +267,7 @@ static void record_append(ucx_message *message, uint32_t what, const ucx_key *ke
                           uint64_t value)
 {
     message->header.records[message->header.record_count++] =
-        (ucx_record){what, key ? key->kind : 0, key ? key->id : 0, address, value};
+        (ucx_record){what, key ? key->entry.kind : 0, key ? key->entry.id : 0, address, value};
 }
 
 size_t ucx_message_part(size_t bytes)

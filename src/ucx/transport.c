@@ -276,10 +276,10 @@ static banyan_status ucx_explain(ucx *of, int rank, banyan_status status)
  * With the lock held. */
 static void *own_find(ucx *of, const ucx_key *key, uint64_t address)
 {
-    if (ucx_find_mapping(of, key->kind, key->id))
+    if (ucx_find_mapping(of, key->entry.kind, key->entry.id))
         return (void *)(uintptr_t)address; /* NOLINT(performance-no-int-to-ptr) */
     (void)banyan_error_set(BANYAN_ERR_NOT_FOUND, "ucx: rank %d has no memory %#" PRIx64 " any more",
-                           of->rank, key->id);
+                           of->rank, key->entry.id);
     return NULL;
 }
 
@@ -340,7 +340,7 @@ static banyan_status pieces_start(ucx *of, const banyan_remote *remote, const ba
     int rank = remote->handle.rank;
     const ucx_peer *peer = &of->peers[rank];
     uint64_t address;
-    const ucx_key *key;
+    ucx_key *key = NULL;
     size_t done = 0; /* of the piece */
     bool are_on_host = true;
     banyan_status status = pieces_locate(of, rank, pieces, count, &are_on_host);
@@ -361,6 +361,8 @@ static banyan_status pieces_start(ucx *of, const banyan_remote *remote, const ba
             status = ucx_wait(of, rank, peer->pending < PENDING_MAX ? UCX_HAS_ROOM : UCX_SETTLED,
                               NULL, "for earlier puts and gets");
     }
+    if (key)
+        key->users--;
     return ucx_explain(of, rank, status);
 }
 
@@ -449,7 +451,7 @@ static banyan_status addition_start(ucx *of, const banyan_remote *counter, uint6
 {
     int rank = counter->handle.rank;
     uint64_t address;
-    const ucx_key *key;
+    ucx_key *key = NULL;
     banyan_status status = ucx_find_key(of, counter, &address, &key);
     while (status == BANYAN_OK) {
         pthread_mutex_lock(&of->lock);
@@ -465,6 +467,8 @@ static banyan_status addition_start(ucx *of, const banyan_remote *counter, uint6
             break;
         status = ucx_wait(of, rank, UCX_HAS_ROOM, NULL, "to take earlier messages");
     }
+    if (key)
+        key->users--;
     return ucx_explain(of, rank, status);
 }
 

@@ -17,12 +17,25 @@
 #include "core/module.h"
 #include "ucx/library.h"
 
-/* A peer's memory. */
-typedef struct ucx_key {
+/* A memory, by its kind and id, in a table (table.c). */
+typedef struct ucx_entry {
+    struct ucx_entry *next;
     uint64_t id;
     uint32_t kind;
+} ucx_entry;
+
+typedef struct ucx_table {
+    ucx_entry **buckets;
+    size_t capacity, count; /* `capacity`: a power of two, or 0 */
+} ucx_table;
+
+/* A peer's memory. */
+typedef struct ucx_key {
+    ucx_entry entry;
     banyan_status status; /* of the owner's answer */
     bool is_answered;
+    bool has_ended;          /* its owner has reported that */
+    _Atomic size_t users;    /* calls that use it now */
     uint64_t address, bytes; /* the whole memory, at its owner */
     bool is_on_host;         /* its owner's processor can write it */
     ucp_rkey_h rkey;         /* NULL until the first use */
@@ -41,8 +54,8 @@ typedef struct ucx_peer {
     bool is_dirty;          /* listed in `dirty` */
     _Atomic size_t pending; /* operations that have not completed here */
     size_t message_most;    /* bytes of the longest put that goes in messages */
-    ucx_key **keys;         /* a hash table of a power of two; NULL: an unused entry */
-    size_t key_count, key_capacity;
+    ucx_table keys;
+    size_t ended; /* keys of memory that has ended */
 
     /* Messages to the peer (messages.c). */
     ucx_message *open;                /* takes more puts; NULL: none */
@@ -67,11 +80,12 @@ typedef struct ucx_peer {
 
 /* Memory of this rank for which a peer has asked. */
 typedef struct ucx_mapping {
-    uint64_t id;
-    uint32_t kind;
+    ucx_entry entry;
     uint64_t address, bytes;
     bool is_on_host;
     ucp_mem_h memory; /* NULL: it has 0 bytes */
+    int *askers;      /* ranks that have its key */
+    size_t asker_count, asker_capacity;
 } ucx_mapping;
 
 /* A peer's request for a key, until the service has answered it. */
@@ -96,10 +110,8 @@ typedef struct ucx {
     ucx_peer *peers;
     int *dirty; /* ranks to which something went since their last flush */
     int dirty_count;
-    ucx_mapping *mappings;
-    size_t mapping_count, mapping_capacity;
+    ucx_table mappings;
     ucx_question *questions;
-    size_t recent[8];      /* mappings that were found last, by their ids */
     ucx_message *unused;   /* messages that may be filled */
     uint32_t records_most; /* of a message */
     int *owing;            /* ranks that wait for an answer */
@@ -153,7 +165,19 @@ banyan_status ucx_failed(const ucx *of, const char *call, ucs_status_t status);
 banyan_status ucx_no_memory(const ucx *of, size_t bytes);
 
 /* Numbers of UCX's active messages. */
-enum { UCX_QUESTION = 1, UCX_ANSWER, UCX_MESSAGE, UCX_REPLY };
+enum { UCX_QUESTION = 1, UCX_ANSWER, UCX_END, UCX_MESSAGE, UCX_REPLY };
+
+/* Find an entry. NULL: there is none. */
+ucx_entry *ucx_table_find(const ucx_table *table, uint32_t kind, uint64_t id);
+/* Add an entry that is not there. False: out of memory. */
+bool ucx_table_add(ucx_table *table, ucx_entry *entry);
+/* Remove an entry that is there. */
+void ucx_table_remove(ucx_table *table, const ucx_entry *entry);
+/* Remove all entries that `keep` refuses; it may free those. */
+void ucx_table_filter(ucx_table *table, bool (*keep)(ucx_entry *entry, void *context),
+                      void *context);
+/* Free a table that has no entries. */
+void ucx_table_free(ucx_table *table);
 
 /* Messages about keys. An answer's payload is the packed key, or the error's message. */
 typedef struct ucx_key_message {
@@ -172,20 +196,18 @@ banyan_status ucx_keys_listen(ucx *of);
 /* Send an active message; its header and its payload are copied. With the lock held. */
 banyan_status ucx_send(ucx *of, int rank, unsigned number, const void *header, size_t header_bytes,
                        const void *payload, size_t bytes);
-/* Find the place of a memory's entry in the table of a peer, which has some. */
-ucx_key **ucx_key_place(const ucx_peer *peer, uint32_t kind, uint64_t id);
 /* Find the key of remote memory, asking its owner the first time, and the remote's address there.
- */
-banyan_status ucx_find_key(ucx *of, const banyan_remote *remote, uint64_t *address,
-                           const ucx_key **key);
+ * The caller is one of the key's users, and decrements their number at its end. */
+banyan_status ucx_find_key(ucx *of, const banyan_remote *remote, uint64_t *address, ucx_key **key);
 /* Find own memory that a peer has asked for. NULL: there is none. With the lock held. */
 const ucx_mapping *ucx_find_mapping(ucx *of, uint32_t kind, uint64_t id);
 /* Answer the questions of peers. With the lock held. */
 void ucx_answer_questions(ucx *of);
-/* Unmap memory for which a peer may have asked. */
+/* Unmap memory for which a peer may have asked, and tell those that have its key. */
 void ucx_unmap(ucx *of, uint32_t kind, uint64_t id);
 /* The operation `forget` of the table. */
 void ucx_forget(void *state, uint32_t kind, uint64_t id);
+void ucx_key_free(ucx_key *key);
 void ucx_keys_free(ucx *of);
 
 /* Receive messages of puts and additions, and the replies to them. */

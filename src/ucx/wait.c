@@ -42,18 +42,23 @@ static void ucx_sleep(ucx *of)
     pthread_mutex_lock(&of->lock);
 }
 
+/* Drop what a key has of the endpoint. */
+static bool forget_endpoint(ucx_entry *entry, void *context)
+{
+    ucx_key *key = (ucx_key *)(void *)entry;
+    (void)context;
+    if (key->rkey)
+        ucx_calls.ucp_rkey_destroy(key->rkey);
+    key->rkey = NULL;
+    return true;
+}
+
 void ucx_disconnect(ucx *of, int rank)
 {
     ucx_peer *peer = &of->peers[rank];
     if (!peer->endpoint)
         return;
-    for (size_t i = 0; i < peer->key_capacity; i++) {
-        ucx_key *key = peer->keys[i];
-        if (key && key->rkey)
-            ucx_calls.ucp_rkey_destroy(key->rkey);
-        if (key)
-            key->rkey = NULL;
-    }
+    ucx_table_filter(&peer->keys, forget_endpoint, NULL);
     ucp_request_param_t params = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
                                   .flags = UCP_EP_CLOSE_FLAG_FORCE};
     ucs_status_ptr_t request = ucx_calls.ucp_ep_close_nbx(peer->endpoint, &params);

@@ -59,7 +59,7 @@ banyan_status ucx_send(ucx *of, int rank, unsigned number, const void *header, s
 const ucx_mapping *ucx_find_mapping(ucx *of, uint32_t kind, uint64_t id)
 {
     (void)of;
-    return kind == mapping.kind && id == mapping.id ? &mapping : NULL;
+    return kind == mapping.entry.kind && id == mapping.entry.id ? &mapping : NULL;
 }
 
 banyan_status ucx_listen(ucx *of, unsigned number, ucp_am_recv_callback_t arrived)
@@ -90,12 +90,10 @@ struct pair {
 
 static void pair_make(struct pair *p)
 {
-    *p = (struct pair){.key = {.id = MEMORY_ID,
-                               .kind = BANYAN_MEMORY_SYMMETRIC,
+    *p = (struct pair){.key = {.entry = {.id = MEMORY_ID, .kind = BANYAN_MEMORY_SYMMETRIC},
                                .address = (uint64_t)(uintptr_t)&memory[GUARD],
                                .is_on_host = true}};
-    mapping = (ucx_mapping){.id = MEMORY_ID,
-                            .kind = BANYAN_MEMORY_SYMMETRIC,
+    mapping = (ucx_mapping){.entry = {.id = MEMORY_ID, .kind = BANYAN_MEMORY_SYMMETRIC},
                             .address = p->key.address,
                             .bytes = WORDS * sizeof *memory,
                             .is_on_host = true};

@@ -2,6 +2,7 @@
  * that name the rank. The nodes are names here; tests/nodes has real ones. */
 #include "support/test.h"
 
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -11,6 +12,8 @@
 
 #define RANKS 4
 #define BYTES ((size_t)3 << 20)
+#define STEPS 1500
+#define GROWTH_MOST ((size_t)100 << 10)
 
 struct node_setting {
     banyan_world *world;
@@ -241,6 +244,47 @@ static void missing_memory_is_refused_by_its_owner(void **state)
     assert_int_equal(statuses[1], 0);
 }
 
+/* Every step registers memory of its own, which ends with it. Nothing of it may stay. */
+static void register_in_every_step(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    (void)context;
+    struct node_setting s;
+    nodes_open(&s, rank, count, id, 0);
+    int far = 1 - rank;
+    size_t before = 0;
+    for (uint64_t step = 1; step <= STEPS; step++) {
+        banyan_memory_handle mine, handles[2];
+        uint64_t value = step * 2 + (uint64_t)rank;
+        CHECK_OK(banyan_memory_register(s.world, s.block, BYTES, &mine));
+        CHECK_OK(banyan_world_allgather(s.world, &mine, sizeof mine, handles));
+        banyan_remote there = {handles[far], step % 1000 * sizeof value};
+        CHECK_OK(banyan_transport_put(s.transport, &there, &value, sizeof value));
+        there = (banyan_remote){s.symmetric[far], 64};
+        CHECK_OK(banyan_transport_put_with_signal(s.transport, &there, &value, sizeof value,
+                                                  s.signal, 1));
+        CHECK_OK(banyan_transport_wait(s.transport, s.signal, step, far, "a step"));
+        uint64_t expected = step * 2 + (uint64_t)far, *got = (uint64_t *)(void *)s.block;
+        CHECK(got[step % 1000] == expected, "step %llu", (unsigned long long)step);
+        CHECK(((uint64_t *)banyan_memory_local(s.memory))[8] == expected);
+        CHECK_OK(banyan_world_barrier(s.world));
+        CHECK_OK(banyan_memory_unregister(s.world, &mine));
+        if (step == STEPS / 5)
+            before = mallinfo2().uordblks;
+    }
+    size_t after = mallinfo2().uordblks;
+    CHECK(after < before + GROWTH_MOST, "%zu bytes more", after - before);
+    nodes_close(&s);
+}
+
+static void memory_may_be_registered_in_every_step(void **state)
+{
+    (void)state;
+    int statuses[2];
+    ranks_fork(2, register_in_every_step, NULL, statuses);
+    assert_int_equal(statuses[0], 0);
+    assert_int_equal(statuses[1], 0);
+}
+
 /* Rank 1 is killed or stopped while rank 0 puts to it. */
 static void lose_a_receiver(int rank, int count, const banyan_unique_id *id, void *context)
 {
@@ -350,6 +394,7 @@ int main(void)
         cmocka_unit_test(additions_are_atomic_and_follow_puts),
         cmocka_unit_test(memory_of_a_busy_owner_is_reached),
         cmocka_unit_test(missing_memory_is_refused_by_its_owner),
+        cmocka_unit_test(memory_may_be_registered_in_every_step),
         cmocka_unit_test(a_killed_receiver_is_named),
         cmocka_unit_test(tensors_cross_nodes_by_default),
         cmocka_unit_test(tensors_cross_nodes_by_name),
