@@ -25,8 +25,11 @@ banyan_status ucx_peer_lost(ucx *of, int peer)
             return status;
         nanosleep(&(struct timespec){0, REASON_TRY_NS}, NULL);
     }
-    return banyan_error_set(BANYAN_ERR_PEER_LOST, "ucx: rank %d has lost rank %d: %s", of->rank,
-                            peer, ucx_calls.ucs_status_string(of->peers[peer].failure));
+    bool lost = !of->peers[peer].is_unreachable;
+    return banyan_error_set(lost ? BANYAN_ERR_PEER_LOST : BANYAN_ERR_SYSTEM,
+                            "ucx: rank %d %s rank %d: %s", of->rank,
+                            lost ? "has lost" : "cannot connect to", peer,
+                            ucx_calls.ucs_status_string(of->peers[peer].failure));
 }
 
 static void endpoint_failed(void *argument, ucp_ep_h endpoint, ucs_status_t status)
@@ -49,6 +52,17 @@ static size_t message_most(ucp_ep_h endpoint)
     return status == UCS_OK && estimate.estimated_time > LATENCY_OF_TCP_S ? SIZE_MAX : MESSAGE_MOST;
 }
 
+/* Some versions of UCX connect at once, and so find that the peer's process has gone. */
+static banyan_status connect_failed(ucx *of, int rank, ucs_status_t status)
+{
+    if (status == UCS_ERR_NO_MEMORY)
+        return ucx_failed(of, "ucp_ep_create", status);
+    of->peers[rank].is_unreachable = true;
+    of->peers[rank].failure = status;
+    return banyan_error_set(BANYAN_ERR_PEER_LOST, "ucx: rank %d cannot connect to rank %d: %s",
+                            of->rank, rank, ucx_calls.ucs_status_string(status));
+}
+
 banyan_status ucx_connect(ucx *of, int rank, ucp_ep_h *endpoint)
 {
     ucx_peer *peer = &of->peers[rank];
@@ -63,9 +77,9 @@ banyan_status ucx_connect(ucx *of, int rank, ucp_ep_h *endpoint)
         ucs_status_t status = ucx_calls.ucp_ep_create(of->worker, &params, &peer->endpoint);
         if (status != UCS_OK) {
             peer->endpoint = NULL;
-            return banyan_error_set(BANYAN_ERR_SYSTEM, "ucx: rank %d cannot connect to rank %d: %s",
-                                    of->rank, rank, ucx_calls.ucs_status_string(status));
+            return connect_failed(of, rank, status);
         }
+        peer->is_unreachable = false;
         peer->message_most = message_most(peer->endpoint);
     }
     if (peer->has_failed)

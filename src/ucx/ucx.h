@@ -50,6 +50,7 @@ typedef struct ucx_peer {
     ucp_ep_h endpoint; /* NULL: not connected */
     bool has_cuda;     /* its UCX and this rank's reach memory of GPUs */
     bool has_failed;
+    bool is_unreachable;    /* no endpoint could be made: `failure` is why */
     ucs_status_t failure;   /* why it has failed */
     bool is_dirty;          /* listed in `dirty` */
     _Atomic size_t pending; /* operations that have not completed here */
