@@ -136,6 +136,25 @@ static inline lane lane_make(banyan_world *world, const char *backend,
     return made;
 }
 
+/* A random case over memory of a random kind, with a plan of random options. The caller keeps the
+ * service. */
+static inline lane lane_random(banyan_world *world, uint64_t seed, banyan_copy_service *service)
+{
+    random_state random = random_from(seed);
+    lane made = {.service = service};
+    made.of = any_case(world, random_next(&random), random_between(&random, 1, 2000));
+    memory_kind kind = (memory_kind)random_between(&random, 0, MEMORY_STRIDED);
+    banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
+    options.min_split_bytes = (uint64_t)random_between(&random, 1, 500);
+    options.checksums = random_next(&random) % 2;
+    if (random_next(&random) % 2)
+        options.max_staging_bytes = (uint64_t)random_between(&random, 1024, 8192);
+    made.mine = sides_make(made.of, world, kind);
+    CHECK_OK(banyan_reshard_plan_create(made.mine.source_layout, made.mine.destination_layout,
+                                        world, &options, &made.plan));
+    return made;
+}
+
 static inline banyan_status lane_run(lane *on, banyan_world *world, int pass)
 {
     filled_make(on->mine.source_layout, on->mine.source, pass);
@@ -151,12 +170,18 @@ static inline void lane_check(const lane *on, int pass, uint64_t version)
     filled_check(on->mine.destination_layout, on->mine.destination, pass, false);
 }
 
-static inline void lane_free(lane *on)
+/* Free all but the service. */
+static inline void lane_end(lane *on)
 {
     banyan_reshard_plan_destroy(on->plan);
-    banyan_copy_service_close(on->service);
     sides_free(&on->mine);
     free(on->of);
+}
+
+static inline void lane_free(lane *on)
+{
+    banyan_copy_service_close(on->service);
+    lane_end(on);
 }
 
 #endif

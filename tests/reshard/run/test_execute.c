@@ -13,31 +13,13 @@ struct many {
 
 static void run_case(banyan_world *world, uint64_t seed, banyan_copy_service *service)
 {
-    random_state random = random_from(seed);
-    random_case *of = any_case(world, random_next(&random), random_between(&random, 1, 2000));
-    memory_kind kind = (memory_kind)random_between(&random, 0, MEMORY_STRIDED);
-    banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
-    options.min_split_bytes = (uint64_t)random_between(&random, 1, 500);
-    options.checksums = random_next(&random) % 2;
-    if (random_next(&random) % 2)
-        options.max_staging_bytes = (uint64_t)random_between(&random, 1024, 8192);
-    sides mine = sides_make(of, world, kind);
-    banyan_reshard_plan *plan;
-    CHECK_OK(banyan_reshard_plan_create(mine.source_layout, mine.destination_layout, world,
-                                        &options, &plan));
-    CHECK(banyan_tensors_get_state(mine.destination) == BANYAN_TENSORS_EMPTY);
+    lane on = lane_random(world, seed, service);
+    CHECK(banyan_tensors_get_state(on.mine.destination) == BANYAN_TENSORS_EMPTY);
     for (int pass = 1; pass <= 3; pass++) {
-        filled_make(mine.source_layout, mine.source, pass);
-        CHECK_OK(banyan_world_barrier(world));
-        CHECK_OK(banyan_reshard_execute(plan, mine.source, mine.destination, service, world, NULL,
-                                        NULL));
-        CHECK(banyan_tensors_get_state(mine.destination) == BANYAN_TENSORS_WHOLE);
-        CHECK(banyan_tensors_version(mine.destination) == (uint64_t)pass);
-        filled_check(mine.destination_layout, mine.destination, pass, false);
+        CHECK_OK(lane_run(&on, world, pass));
+        lane_check(&on, pass, (uint64_t)pass);
     }
-    banyan_reshard_plan_destroy(plan);
-    sides_free(&mine);
-    free(of);
+    lane_end(&on);
 }
 
 static void run_many(banyan_world *world, void *context)

@@ -44,38 +44,22 @@ struct many {
 static void run_case(banyan_world *world, uint64_t seed, banyan_copy_service *service,
                      uint64_t *staged)
 {
-    random_state random = random_from(seed);
-    random_case *of = any_case(world, random_next(&random), random_between(&random, 1, 2000));
-    memory_kind kind = (memory_kind)random_between(&random, 0, MEMORY_STRIDED);
-    banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
-    options.min_split_bytes = (uint64_t)random_between(&random, 1, 500);
-    options.checksums = random_next(&random) % 2;
-    if (random_next(&random) % 2)
-        options.max_staging_bytes = (uint64_t)random_between(&random, 1024, 8192);
-    sides mine = sides_make(of, world, kind);
-    banyan_reshard_plan *plan;
-    CHECK_OK(banyan_reshard_plan_create(mine.source_layout, mine.destination_layout, world,
-                                        &options, &plan));
-    CHECK_OK(banyan_reshard_plan_prove(plan));
-    uint64_t stage_1 = sum_of(world, transfers_of_stage_1(plan));
+    lane on = lane_random(world, seed, service);
+    CHECK_OK(banyan_reshard_plan_prove(on.plan));
+    uint64_t stage_1 = sum_of(world, transfers_of_stage_1(on.plan));
     *staged += stage_1;
-    banyan_reshard_plan_bytes bytes = banyan_reshard_plan_count_bytes(plan);
+    banyan_reshard_plan_bytes bytes = banyan_reshard_plan_count_bytes(on.plan);
     CHECK(sum_of(world, bytes.network_sent) == sum_of(world, bytes.network_received));
     CHECK(sum_of(world, bytes.inside_sent) == sum_of(world, bytes.inside_received));
     CHECK(sum_of(world, bytes.passed_on) == 0 || stage_1 > 0);
     for (int pass = 1; pass <= 3; pass++) {
-        filled_make(mine.source_layout, mine.source, pass);
-        filled_poison(mine.destination);
-        CHECK_OK(banyan_world_barrier(world));
-        CHECK_OK(banyan_reshard_execute(plan, mine.source, mine.destination, service, world, NULL,
-                                        NULL));
-        CHECK(banyan_tensors_version(mine.destination) == (uint64_t)pass);
-        filled_check(mine.destination_layout, mine.destination, pass, false);
-        CHECK((plan->execution->waves.count > 1 && plan->execution->turns > 0) || stage_1 == 0);
+        filled_poison(on.mine.destination);
+        CHECK_OK(lane_run(&on, world, pass));
+        lane_check(&on, pass, (uint64_t)pass);
+        CHECK((on.plan->execution->waves.count > 1 && on.plan->execution->turns > 0) ||
+              stage_1 == 0);
     }
-    banyan_reshard_plan_destroy(plan);
-    sides_free(&mine);
-    free(of);
+    lane_end(&on);
 }
 
 static void run_many(banyan_world *world, void *context)
@@ -312,7 +296,8 @@ static void lose_a_rank(int rank, int count, const banyan_unique_id *id, void *c
                                        world, NULL, NULL),
                 BANYAN_ERR_PEER_LOST, "rank 3");
     CHECK(banyan_tensors_get_state(on.mine.destination) != BANYAN_TENSORS_WHOLE);
-    exit(0);
+    lane_free(&on);
+    (void)banyan_world_close(world);
 }
 
 static void every_rank_reports_a_lost_one(void **state)
