@@ -18,6 +18,7 @@ BUILD = pathlib.Path(os.environ["BANYAN_BUILD"])
 BANYAN = str(BUILD / "bin/banyan")
 PAGE = pathlib.Path("docs/cluster.md").read_text()
 SECRET = "00112233445566778899aabbccddeeff"
+HEAD = "10.77.3.1"
 #: Two ranks on each of two machines.
 TABLE = re.compile(r"4 ranks on 2 nodes, transports (shm,ucx)\n")
 SETTINGS = {
@@ -76,12 +77,19 @@ def by_hand(rank: int, address: str) -> dict[str, str]:
     }
 
 
-def start_by_hand(pair, address, **more):
-    """Start two ranks on each machine."""
+def start_by_hand(pair, address, *words, **more):
+    """Start two ranks of a command of banyan on each machine; without words, `world info`."""
+    words = words or ("world", "info")
     return [
-        pair[rank // 2].start(BANYAN, "world", "info", **(SETTINGS | by_hand(rank, address) | more))
+        pair[rank // 2].start(BANYAN, *words, **(SETTINGS | by_hand(rank, address) | more))
         for rank in range(4)
     ]
+
+
+def write_plan(path, ranks):
+    """Write the plan of an all-reduce between nodes of two ranks."""
+    words = ["allreduce_hierarchical", "-n", str(ranks), "--ranks-per-node", "2", "-o", str(path)]
+    subprocess.run([BANYAN, "algo", "emit", *words], check=True, capture_output=True)
 
 
 def finish(ranks):
@@ -91,6 +99,16 @@ def finish(ranks):
 
 
 class Addresses(unittest.TestCase):
+    def check_data(self, pair, address, **more):
+        """Run a plan between the machines; the command compares every element."""
+        with tempfile.TemporaryDirectory() as folder:
+            plan = pathlib.Path(folder) / "plan.json"
+            write_plan(plan, 4)
+            words = ["run", str(plan), "-s", "1K:256K", "--step-factor", "16"]
+            codes, out, errors = finish(start_by_hand(pair, address, *words, **more))
+            self.assertEqual(codes, [0] * 4, errors)
+            self.assertIn("all are right", out)
+
     def test_machines_with_ipv6_alone(self):
         with cluster.machines(version=6) as pair:
             for address in ("fd77:3::1", "[fd77:3::1]", "head"):
@@ -99,19 +117,19 @@ class Addresses(unittest.TestCase):
                     self.assertEqual(codes, [0] * 4, errors)
                     self.assertRegex(out, TABLE)
                     self.assertIn("eth0 fd77:3::2", out)
+            self.check_data(pair, "fd77:3::1")
 
     def test_an_interface_is_chosen_and_others_are_not_used(self):
         with cluster.machines(dead=True) as pair:
             for names in ("eth", "=eth0", "^dead,lo", "none,eth0"):
                 with self.subTest(names):
-                    codes, out, errors = finish(
-                        start_by_hand(pair, "10.77.3.1", BANYAN_IFNAME=names)
-                    )
+                    codes, out, errors = finish(start_by_hand(pair, HEAD, BANYAN_IFNAME=names))
                     self.assertEqual(codes, [0] * 4, errors)
                     self.assertRegex(out, TABLE)
+            self.check_data(pair, HEAD, BANYAN_IFNAME="eth")
             # The other network leads nowhere: with its addresses no rank reaches another machine.
             codes, _, errors = finish(
-                start_by_hand(pair, "10.77.3.1", BANYAN_IFNAME="dead", BANYAN_TIMEOUT="8")
+                start_by_hand(pair, HEAD, BANYAN_IFNAME="dead", BANYAN_TIMEOUT="8")
             )
             self.assertNotIn(0, codes, errors)
             self.assertIn("10.99.", "".join(errors))
@@ -119,7 +137,7 @@ class Addresses(unittest.TestCase):
     def test_an_interface_that_is_missing_is_an_error_with_a_list(self):
         with cluster.machines(dead=True) as pair:
             for names in ("ib", "=eth", "^eth,dead,lo"):
-                codes, _, errors = finish(start_by_hand(pair, "10.77.3.1", BANYAN_IFNAME=names))
+                codes, _, errors = finish(start_by_hand(pair, HEAD, BANYAN_IFNAME=names))
                 self.assertEqual(codes, [1] * 4)
                 self.assertIn(
                     f'BANYAN_IFNAME is "{names}", and no network interface with an address '
@@ -131,36 +149,13 @@ class Addresses(unittest.TestCase):
 class Commands(unittest.TestCase):
     """Commands that are ranks of a job measure across its machines."""
 
-    def start(self, pair, *command):
-        """Run a command as four ranks; return codes, rank 0's output, errors."""
-        ranks = [
-            pair[rank // 2].start(
-                BANYAN,
-                *command,
-                **(SETTINGS | by_hand(rank, "10.77.3.1")),
-            )
-            for rank in range(4)
-        ]
-        return finish(ranks)
-
     def test_run_and_mixed(self):
         with cluster.machines() as pair, tempfile.TemporaryDirectory() as folder:
             plan = pathlib.Path(folder) / "plan.json"
             for ranks in (4, 8):
-                command = [
-                    BANYAN,
-                    "algo",
-                    "emit",
-                    "allreduce_hierarchical",
-                    "-n",
-                    str(ranks),
-                    "--ranks-per-node",
-                    "2",
-                ]
-                plan.write_text(
-                    subprocess.run(command, check=True, capture_output=True, text=True).stdout
-                )
-                codes, out, errors = self.start(pair, "run", str(plan), "-s", "4K:8K", "--json")
+                write_plan(plan, ranks)
+                words = ["run", str(plan), "-s", "4K:8K", "--json"]
+                codes, out, errors = finish(start_by_hand(pair, HEAD, *words))
                 if ranks == 4:
                     self.assertEqual(codes, [0] * 4, errors)
                     self.assertEqual(json.loads(out)["ranks"], 4)
@@ -170,16 +165,15 @@ class Commands(unittest.TestCase):
                 errors[3],
             )
             words = "mixed --local-tp 2 --inter-dp 2 --rows 4:4 --hidden 64 --json"
-            codes, out, errors = self.start(pair, *words.split())
+            codes, out, errors = finish(start_by_hand(pair, HEAD, *words.split()))
             self.assertEqual(codes, [0] * 4, errors)
             self.assertTrue(json.loads(out))
 
     def test_tune_writes_rows_for_nodes(self):
         with cluster.machines() as pair, tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "table.json"
-            codes, out, errors = self.start(
-                pair, "tune", "-o", str(path), "-c", "allreduce", "-s", "1K:4K", "--seconds", "4"
-            )
+            words = ["tune", "-o", str(path), *"-c allreduce -s 1K:4K --seconds 4".split()]
+            codes, out, errors = finish(start_by_hand(pair, HEAD, *words))
             self.assertEqual(codes, [0] * 4, errors)
             rows = json.loads(path.read_text())["rows"]
             on_nodes = [one for one in rows if one["ranks_per_node"] == 2]
@@ -239,7 +233,7 @@ class Launchers(unittest.TestCase):
             self.assertRegex(out, TABLE)
             self.check_page("banyan tune -o table.json")
             path = pathlib.Path(folder) / "table.json"
-            short = "-c allgather -s 1K:1K --seconds 2".split()
+            short = "-c allgather -s 1K:1K --seconds 6".split()
             done = pair[0].start(*command, BANYAN, "tune", "-o", str(path), *short, **settings)
             out, errors = done.communicate(timeout=100)
             self.assertEqual(done.returncode, 0, errors)
