@@ -1,6 +1,7 @@
 /* Messages that ranks send each other about themselves and their pieces: joins, failures to join
- * and tables of members, records of the planner, places of tensors, batches of the pipeline; and
- * ids of jobs, which a program carries. The first byte chooses which. */
+ * and tables of members, requests to connect, records of the planner, places of tensors, batches of
+ * the pipeline; and ids of jobs and addresses of listeners, which a program carries. The first byte
+ * chooses which. */
 #include "fuzz.h"
 
 #include "copy/direct/place.h"
@@ -8,8 +9,25 @@
 #include "reshard/layout/box.h"
 #include "reshard/planner/record.h"
 #include "world/bootstrap/rendezvous.h"
+#include "world/bootstrap/tree.h"
+#include "world/connect/message.h"
 
-enum { JOIN, TABLE, RECORD, PLACE, FLOW, FAILURE, ID, KINDS };
+enum {
+    JOIN,
+    TABLE,
+    RECORD,
+    PLACE,
+    FLOW,
+    FAILURE,
+    ID,
+    REQUEST,
+    PARTY,
+    LISTENER,
+    READY,
+    LEFT,
+    REDIRECT,
+    KINDS
+};
 enum { WORLD = 3, TASKS = 4, SLOT_BYTES = 256 };
 
 static void seed_of(uint8_t kind, bytes_writer *message)
@@ -77,9 +95,43 @@ static void seed_id(void)
     seed_of(ID, &message);
 }
 
+static void seed_tree(void)
+{
+    bytes_writer message = {0};
+    for (int rank = 0; rank < WORLD; rank++)
+        ready_write(&message, rank);
+    seed_of(READY, &message);
+    loss_write(&message, &(struct member_loss){1, true});
+    loss_write(&message, &(struct member_loss){2, false});
+    seed_of(LEFT, &message);
+    struct address to[] = {address_loopback(4711), address_unix("banyan-name")};
+    for (int i = 0; i < 2; i++) {
+        bytes_write(&message, &to[i].socket, to[i].bytes);
+        seed_of(REDIRECT, &message);
+    }
+}
+
+static void seed_connections(void)
+{
+    bytes_writer message = {0};
+    struct connect_request request = {.name = "weights", .party = {2, 7, "host"}};
+    snprintf(request.version, sizeof request.version, "%s", banyan_version());
+    connect_request_write(&message, &request);
+    seed_of(REQUEST, &message);
+    connect_party_write(&message, &request.party);
+    seed_of(PARTY, &message);
+    static const char *const addresses[] = {"10.0.0.5:4711", "[2001:db8::5]:4711", ":0"};
+    for (int i = 0; i < 3; i++) {
+        bytes_write(&message, addresses[i], strlen(addresses[i]));
+        seed_of(LISTENER, &message);
+    }
+}
+
 void fuzz_write_seeds(void)
 {
     seed_members();
+    seed_tree();
+    seed_connections();
     seed_id();
     seed_records();
     bytes_writer message = {0};
@@ -109,8 +161,12 @@ static void try_members(uint8_t kind, const uint8_t *data, size_t size)
     error_kept why;
     if (kind == FAILURE && failure_read(data, size, &request, &why))
         FUZZ_REQUIRE(why.status != BANYAN_OK && memchr(why.message, 0, sizeof why.message));
-    if (kind == TABLE && fuzz_took(table_read(data, size, WORLD, &table)))
+    if (kind == TABLE && fuzz_took(table_read(data, size, WORLD, &table))) {
+        for (int rank = 0; rank < WORLD; rank++)
+            FUZZ_REQUIRE(table.members[rank].tcp.bytes == 0 ||
+                         address_is_ip(&table.members[rank].tcp));
         free(table.members);
+    }
 }
 
 static void try_id(const uint8_t *data, size_t size)
@@ -124,6 +180,68 @@ static void try_id(const uint8_t *data, size_t size)
         return;
     FUZZ_REQUIRE(memchr(place.name, 0, sizeof place.name));
     FUZZ_REQUIRE(place.address_count >= 0 && place.address_count <= RENDEZVOUS_ADDRESSES);
+}
+
+static void try_tree(uint8_t kind, const uint8_t *data, size_t size)
+{
+    bytes_reader reader = bytes_reader_of(data, size);
+    struct member_loss loss = {0};
+    struct address address;
+    char text[ADDRESS_TEXT_BYTES];
+    while (kind == READY ? ready_read(&reader, WORLD, &loss.rank)
+                         : loss_read(&reader, WORLD, &loss))
+        FUZZ_REQUIRE(loss.rank >= 0 && loss.rank < WORLD);
+    FUZZ_REQUIRE(reader.failed || reader.left == 0);
+    if (kind == REDIRECT && tree_read_redirect(data, size, &address) && address.bytes > 0) {
+        FUZZ_REQUIRE(address_is_ip(&address) || address_is_unix(&address));
+        (void)address_text(&address, text);
+    }
+}
+
+static void require_party(const struct connect_party *party)
+{
+    FUZZ_REQUIRE(party->size >= 1 && party->size <= BANYAN_MAX_RANKS && party->pid >= 0);
+    FUZZ_REQUIRE(memchr(party->host, 0, sizeof party->host));
+}
+
+/* What is accepted is written again as it was. */
+static void require_same(bytes_writer *again, const uint8_t *data, size_t size)
+{
+    FUZZ_REQUIRE(!again->failed && again->count == size && memcmp(again->data, data, size) == 0);
+    bytes_writer_free(again);
+}
+
+static void try_request(const uint8_t *data, size_t size)
+{
+    struct connect_request request;
+    bytes_writer again = {0};
+    if (!fuzz_took(connect_request_read(data, size, &request)))
+        return;
+    require_party(&request.party);
+    connect_request_write(&again, &request);
+    require_same(&again, data, size);
+}
+
+static void try_party(const uint8_t *data, size_t size)
+{
+    struct connect_party party;
+    bytes_writer again = {0};
+    if (!connect_party_read(data, size, &party))
+        return;
+    require_party(&party);
+    connect_party_write(&again, &party);
+    require_same(&again, data, size);
+}
+
+static void try_listener(const uint8_t *data, size_t size)
+{
+    char *text = fuzz_text(data, size), host[CONNECT_HOST_BYTES];
+    int port;
+    if (fuzz_took(connect_split_address(text, host, &port))) {
+        FUZZ_REQUIRE(memchr(host, 0, sizeof host) && strstr(text, host));
+        FUZZ_REQUIRE(port >= 0 && port <= UINT16_MAX);
+    }
+    free(text);
 }
 
 static void try_record(const uint8_t *data, size_t size)
@@ -191,6 +309,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         try_flow(message, size - 1);
     else if (kind == ID)
         try_id(message, size - 1);
+    else if (kind == READY || kind == LEFT || kind == REDIRECT)
+        try_tree(kind, message, size - 1);
+    else if (kind == REQUEST)
+        try_request(message, size - 1);
+    else if (kind == PARTY)
+        try_party(message, size - 1);
+    else if (kind == LISTENER)
+        try_listener(message, size - 1);
     else
         try_members(kind, message, size - 1);
     free(message);

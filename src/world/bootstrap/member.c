@@ -1,6 +1,5 @@
 #include "world/bootstrap/member.h"
 
-#include <netinet/in.h>
 #include <sodium.h>
 
 #include "core/error.h"
@@ -36,6 +35,17 @@ static int read_count(bytes_reader *reader)
     return reader->failed ? 0 : (int)count;
 }
 
+static void read_tcp_address(bytes_reader *reader, struct address *address)
+{
+    uint32_t bytes = bytes_read_u32(reader);
+    reader->failed |= bytes > sizeof address->socket;
+    if (reader->failed)
+        return;
+    address->bytes = bytes;
+    bytes_read(reader, &address->socket, bytes);
+    reader->failed |= bytes != 0 && !address_is_ip(address);
+}
+
 void member_write(bytes_writer *writer, const struct member *member)
 {
     member_write_text(writer, member->node);
@@ -57,13 +67,7 @@ static void member_read(bytes_reader *reader, struct member *member)
     member_read_text(reader, member->name, sizeof member->name);
     member->pid = read_count(reader);
     member->port = read_port(reader);
-    uint32_t bytes = bytes_read_u32(reader);
-    if (bytes != 0 && bytes != sizeof(struct sockaddr_in) && bytes != sizeof(struct sockaddr_in6)) {
-        reader->failed = true;
-        return;
-    }
-    member->tcp.bytes = bytes;
-    bytes_read(reader, &member->tcp.socket, bytes);
+    read_tcp_address(reader, &member->tcp);
     member->descriptors.limit = read_count(reader);
     member->descriptors.free = read_count(reader);
     member->descriptors.above = read_count(reader);
@@ -100,6 +104,37 @@ bool join_read(const void *data, size_t bytes, struct join_request *request)
     bytes_reader reader = bytes_reader_of(data, bytes);
     read_request(&reader, request);
     return !reader.failed && reader.left == 0;
+}
+
+void ready_write(bytes_writer *writer, int rank)
+{
+    bytes_write_u32(writer, (uint32_t)rank);
+}
+
+bool ready_read(bytes_reader *reader, int world_size, int *rank)
+{
+    if (reader->failed || reader->left == 0)
+        return false;
+    uint32_t number = bytes_read_u32(reader);
+    reader->failed |= number >= (uint32_t)world_size;
+    *rank = (int)number;
+    return !reader->failed;
+}
+
+void loss_write(bytes_writer *writer, const struct member_loss *loss)
+{
+    bytes_write_u32(writer, (uint32_t)loss->rank);
+    bytes_write_u32(writer, loss->died);
+}
+
+bool loss_read(bytes_reader *reader, int world_size, struct member_loss *loss)
+{
+    if (!ready_read(reader, world_size, &loss->rank))
+        return false;
+    uint32_t died = bytes_read_u32(reader);
+    reader->failed |= died > 1;
+    loss->died = died == 1;
+    return !reader->failed;
 }
 
 void failure_write(bytes_writer *writer, const error_kept *why)

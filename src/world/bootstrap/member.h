@@ -47,6 +47,19 @@ void join_write(bytes_writer *writer, const struct join_request *request);
 /* Read a request; false when the message is malformed. */
 bool join_read(const void *data, size_t bytes, struct join_request *request);
 
+/* A rank that has joined and is gone. */
+struct member_loss {
+    int rank;
+    bool died; /* it will not come back */
+};
+
+/* Write and read messages that list ranks (READY) and losses (LEFT). Reading returns false at the
+ * end, and sets reader->failed at a rank that the world does not have. */
+void ready_write(bytes_writer *writer, int rank);
+bool ready_read(bytes_reader *reader, int world_size, int *rank);
+void loss_write(bytes_writer *writer, const struct member_loss *loss);
+bool loss_read(bytes_reader *reader, int world_size, struct member_loss *loss);
+
 /* Write the end of a failure report: the request of the rank that cannot open the world precedes
  * it. */
 void failure_write(bytes_writer *writer, const error_kept *why);

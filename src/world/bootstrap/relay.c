@@ -154,12 +154,12 @@ static void send_ready(struct joiner *joiner)
     struct relay *relay = &joiner->relay;
     bytes_writer text = {0};
     if (!joiner->is_ready)
-        bytes_write_u32(&text, (uint32_t)joiner->request.rank);
+        ready_write(&text, joiner->request.rank);
     for (int rank = 0; relay->ready_unsent > 0 && rank < joiner->request.world_size; rank++) {
         struct relayed *one = relay->of[rank];
         if (!one || !one->is_ready || one->is_ready_sent)
             continue;
-        bytes_write_u32(&text, (uint32_t)rank);
+        ready_write(&text, rank);
         one->is_ready_sent = true;
         relay->ready_unsent--;
     }
@@ -283,16 +283,18 @@ static banyan_status relay_take_ready(struct joiner *joiner, const struct link *
                                       const void *data, size_t bytes)
 {
     bytes_reader reader = bytes_reader_of(data, bytes);
-    while (reader.left > 0) {
-        uint32_t rank = bytes_read_u32(&reader);
-        struct relayed *one = find_relayed(joiner, rank, link);
-        if (reader.failed || !one || one->is_ready)
-            return error_set(BANYAN_ERR_FORMAT, "%s is ready for a world that is not opened",
-                             link->who);
+    for (int rank; ready_read(&reader, joiner->request.world_size, &rank);) {
+        struct relayed *one = find_relayed(joiner, (uint64_t)rank, link);
+        reader.failed = !one || one->is_ready;
+        if (reader.failed)
+            break;
         one->is_ready = true;
         joiner->relay.ready++;
         joiner->relay.ready_unsent++;
     }
+    if (reader.failed)
+        return error_set(BANYAN_ERR_FORMAT, "%s is ready for a world that is not opened",
+                         link->who);
     return BANYAN_OK;
 }
 
@@ -315,13 +317,11 @@ static banyan_status relay_take_left(struct joiner *joiner, const struct link *l
     bytes_reader reader = bytes_reader_of(data, bytes);
     bytes_writer text = {0};
     announce(joiner);
-    while (reader.left > 0 && !reader.failed) {
-        uint32_t rank = bytes_read_u32(&reader), died = bytes_read_u32(&reader);
-        if (reader.failed || !find_relayed(joiner, rank, link))
+    for (struct member_loss loss; loss_read(&reader, joiner->request.world_size, &loss);) {
+        if (!find_relayed(joiner, (uint64_t)loss.rank, link))
             continue; /* it has come again on another way */
-        bytes_write_u32(&text, rank);
-        bytes_write_u32(&text, died);
-        relay_forget(joiner, (int)rank);
+        loss_write(&text, &loss);
+        relay_forget(joiner, loss.rank);
     }
     relay_report_left(joiner, &text);
     bytes_writer_free(&text);
@@ -354,8 +354,7 @@ static void report_gone(struct joiner *joiner, const struct link *link, bool die
     for (int rank = 0; rank < joiner->request.world_size; rank++) {
         if (!find_relayed(joiner, (uint64_t)rank, link))
             continue;
-        bytes_write_u32(&text, (uint32_t)rank);
-        bytes_write_u32(&text, died && rank == link->rank);
+        loss_write(&text, &(struct member_loss){rank, died && rank == link->rank});
         relay_forget(joiner, rank);
     }
     relay_report_left(joiner, &text);

@@ -190,7 +190,8 @@ static void seat(struct rendezvous *rendezvous, struct link *link,
 static banyan_status take_request(struct rendezvous *rendezvous, struct link *link,
                                   struct join_request *request)
 {
-    bool is_own = request->rank == link->rank, is_new = is_own && !is_seated(rendezvous, link);
+    bool is_own = request->rank == link->rank;
+    bool is_new = is_own && !tree_has_child(&rendezvous->children, link);
     banyan_status status = check_join(rendezvous, request);
     if (status != BANYAN_OK || link->closed) {
         if (!link->closed)
@@ -252,18 +253,18 @@ static banyan_status take_ready(struct rendezvous *rendezvous, const struct link
                                 const void *data, size_t bytes)
 {
     bytes_reader reader = bytes_reader_of(data, bytes);
-    while (reader.left > 0) {
-        uint32_t rank = bytes_read_u32(&reader);
-        struct rank_entry *entry =
-            rendezvous->phase == PREPARING && rank < (uint32_t)rendezvous->world_size
-                ? &rendezvous->entries[rank]
-                : NULL;
-        if (reader.failed || !entry || entry->link != link || entry->ready)
-            return error_set(BANYAN_ERR_FORMAT, "%s is ready for a world that is not opened",
-                             link->who);
+    reader.failed = rendezvous->phase != PREPARING;
+    for (int rank; ready_read(&reader, rendezvous->world_size, &rank);) {
+        struct rank_entry *entry = &rendezvous->entries[rank];
+        reader.failed = entry->link != link || entry->ready;
+        if (reader.failed)
+            break;
         entry->ready = true;
         rendezvous->ready++;
     }
+    if (reader.failed)
+        return error_set(BANYAN_ERR_FORMAT, "%s is ready for a world that is not opened",
+                         link->who);
     return BANYAN_OK;
 }
 
@@ -305,8 +306,10 @@ static banyan_status rendezvous_take_failure(struct rendezvous *rendezvous, stru
 void rendezvous_rank_left(struct rendezvous *rendezvous, int rank, bool died, int ended)
 {
     struct rank_entry *entry = &rendezvous->entries[rank];
-    entry->link = NULL;
     rendezvous->joined--;
+    rendezvous->ready -= entry->ready;
+    entry->link = NULL;
+    entry->ready = false;
     if (rendezvous->phase == ALL_READY || entry->gave_up)
         return;
     entry->came = entry->died = died;
@@ -324,30 +327,22 @@ void rendezvous_rank_left(struct rendezvous *rendezvous, int rank, bool died, in
     rendezvous_send_death(rendezvous, rank);
 }
 
-/* Return the rank that died, of a message about losses; -1: none. */
-static int find_died(const void *data, size_t bytes)
-{
-    bytes_reader reader = bytes_reader_of(data, bytes);
-    while (reader.left > 0 && !reader.failed) {
-        uint32_t rank = bytes_read_u32(&reader);
-        if (bytes_read_u32(&reader) != 0)
-            return (int)rank;
-    }
-    return -1;
-}
-
 static banyan_status take_left(struct rendezvous *rendezvous, const struct link *link,
                                const void *data, size_t bytes)
 {
     bytes_reader reader = bytes_reader_of(data, bytes);
-    int ended = find_died(data, bytes);
-    while (reader.left > 0) {
-        uint32_t rank = bytes_read_u32(&reader), died = bytes_read_u32(&reader);
-        if (reader.failed || rank >= (uint32_t)rendezvous->world_size || (int)rank == link->rank)
-            return error_set(BANYAN_ERR_FORMAT, "%s reports malformed losses", link->who);
-        if (rendezvous->entries[rank].link == link)
-            rendezvous_rank_left(rendezvous, (int)rank, died != 0, ended);
+    struct member_loss loss;
+    int ended = -1; /* the rank that died */
+    while (loss_read(&reader, rendezvous->world_size, &loss)) {
+        ended = loss.died && ended < 0 ? loss.rank : ended;
+        reader.failed = loss.rank == link->rank;
     }
+    if (reader.failed)
+        return error_set(BANYAN_ERR_FORMAT, "%s reports malformed losses", link->who);
+    reader = bytes_reader_of(data, bytes);
+    while (loss_read(&reader, rendezvous->world_size, &loss))
+        if (rendezvous->entries[loss.rank].link == link)
+            rendezvous_rank_left(rendezvous, loss.rank, loss.died, ended);
     return BANYAN_OK;
 }
 

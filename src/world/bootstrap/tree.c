@@ -118,16 +118,9 @@ bool tree_read_redirect(const void *data, size_t bytes, struct address *address)
     if (bytes > sizeof address->socket)
         return false;
     memcpy(&address->socket, data, bytes);
-    switch (address->socket.ss_family) {
-    case AF_UNIX:
-        return bytes > sizeof(sa_family_t) + 1 && bytes <= sizeof(struct sockaddr_un);
-    case AF_INET:
-        return bytes == sizeof(struct sockaddr_in);
-    case AF_INET6:
-        return bytes == sizeof(struct sockaddr_in6);
-    default:
-        return false;
-    }
+    bool is_name = address->socket.ss_family == AF_UNIX && bytes > sizeof(sa_family_t) + 1 &&
+                   bytes <= sizeof(struct sockaddr_un);
+    return is_name || address_is_ip(address);
 }
 
 error_kept tree_name_failure(int rank, const error_kept *why)

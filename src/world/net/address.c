@@ -31,6 +31,13 @@ bool address_is_unix(const struct address *address)
     return address->socket.ss_family == AF_UNIX;
 }
 
+bool address_is_ip(const struct address *address)
+{
+    int family = address->socket.ss_family;
+    return (family == AF_INET && address->bytes == sizeof(struct sockaddr_in)) ||
+           (family == AF_INET6 && address->bytes == sizeof(struct sockaddr_in6));
+}
+
 const char *address_text(const struct address *address, char text[ADDRESS_TEXT_BYTES])
 {
     char host[INET6_ADDRSTRLEN] = "?";

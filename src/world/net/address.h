@@ -16,6 +16,8 @@ struct address {
 /* Return an address in the abstract Unix namespace: it ends with the last socket bound to it. */
 struct address address_unix(const char *name);
 bool address_is_unix(const struct address *address);
+/* True for a whole IPv4 or IPv6 address. */
+bool address_is_ip(const struct address *address);
 
 /* Write "@banyan-…" or "10.0.0.1:4711" into `text`, and return it. */
 const char *address_text(const struct address *address, char text[ADDRESS_TEXT_BYTES]);
