@@ -8,6 +8,10 @@
 
 #define UCX_FUNCTIONS(F)                                                                           \
     F(ucp_get_version)                                                                             \
+    F(ucp_config_read)                                                                             \
+    F(ucp_config_modify)                                                                           \
+    F(ucp_config_print)                                                                            \
+    F(ucp_config_release)                                                                          \
     F(ucp_init_version)                                                                            \
     F(ucp_context_query)                                                                           \
     F(ucp_cleanup)                                                                                 \

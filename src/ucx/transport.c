@@ -22,37 +22,6 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-static banyan_status context_open(ucx *of)
-{
-    ucp_params_t params = {
-        .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS,
-        .features = UCP_FEATURE_RMA | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
-        .estimated_num_eps = (size_t)of->size,
-    };
-    ucs_status_t status =
-        ucx_calls.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, NULL, &of->context);
-    return status == UCS_OK ? BANYAN_OK : ucx_failed(of, "ucp_init", status);
-}
-
-/* BANYAN_GPU_NETWORK: "pinned" and "direct" overrule UCX's own report. */
-static banyan_status memories_find(ucx *of)
-{
-    const char *path = getenv("BANYAN_GPU_NETWORK");
-    ucp_context_attr_t context = {.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES};
-    ucs_status_t status = ucx_calls.ucp_context_query(of->context, &context);
-    if (status != UCS_OK)
-        return ucx_failed(of, "ucp_context_query", status);
-    of->has_cuda = (context.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0;
-    if (!path || !path[0])
-        return BANYAN_OK;
-    of->has_cuda = strcmp(path, "direct") == 0;
-    if (!of->has_cuda && strcmp(path, "pinned") != 0)
-        return banyan_error_set(BANYAN_ERR_INVALID,
-                                "ucx: BANYAN_GPU_NETWORK is \"%s\", and should be direct or pinned",
-                                path);
-    return BANYAN_OK;
-}
-
 static banyan_status worker_open(ucx *of)
 {
     ucp_worker_params_t params = {
@@ -182,9 +151,7 @@ static banyan_status ucx_create(const banyan_transport_host *host, ucx **made)
         peers[i].of = of;
     of->door = -1;
     pthread_mutex_init(&of->lock, NULL);
-    banyan_status status = context_open(of);
-    if (status == BANYAN_OK)
-        status = memories_find(of);
+    banyan_status status = ucx_context_open(of);
     if (status == BANYAN_OK)
         status = worker_open(of);
     if (status == BANYAN_OK)

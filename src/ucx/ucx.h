@@ -130,6 +130,9 @@ typedef struct ucx {
     _Atomic uint64_t turns; /* of that thread */
 } ucx;
 
+/* Open UCX's context, and find out whether it reaches memory of GPUs. */
+banyan_status ucx_context_open(ucx *of);
+
 /* Start and stop the thread that makes progress while no other thread does. */
 banyan_status ucx_service_start(ucx *of);
 void ucx_service_stop(ucx *of);

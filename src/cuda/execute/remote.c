@@ -107,10 +107,7 @@ static banyan_status remote_take_own(remote_peers *of)
         if (remote_is_apart(of->world, of->rank, rank))
             of->peers[count++].rank = rank;
     }
-    driver_capture before = driver_capture_relax();
-    banyan_status status = DRIVER_WITHIN(of->device, remote_take_device(of));
-    driver_capture_restore(before);
-    RETURN_IF_FAILED(status);
+    RETURN_IF_FAILED(DRIVER_WITHIN_UNCAPTURED(of->device, remote_take_device(of)));
     return banyan_memory_register(of->world, of->pinned, of->pinned_bytes, &of->registered);
 }
 
@@ -136,6 +133,42 @@ static banyan_status remote_connect(remote_peers *of)
     return banyan_module_agree(of->world, status);
 }
 
+static bool remote_is_direct(const remote_peers *of)
+{
+    bool any = false;
+    for (int i = 0; i < of->count; i++)
+        any |= of->peers[i].is_direct;
+    return any;
+}
+
+/* Put an empty header to every peer. `empty` is on the device; NULL: no peer is direct. */
+static banyan_status peers_greet(const remote_peers *of, void *empty)
+{
+    if (empty)
+        RETURN_IF_FAILED(bytes_copy(empty, of->peers[0].sends, sizeof(remote_message)));
+    for (int i = 0; i < of->count; i++) {
+        const port_peer *peer = &of->peers[i];
+        RETURN_IF_FAILED(banyan_transport_put(of->transport, &peer->box,
+                                              peer->is_direct ? empty : peer->sends,
+                                              sizeof(remote_message)));
+        RETURN_IF_FAILED(banyan_transport_flush(of->transport, peer->rank));
+    }
+    return BANYAN_OK;
+}
+
+/* The first put to a peer can wait for kernels, so it comes before the first kernel that waits for
+ * the peer. If the transport is to read memory of the device, it begins with that here, too. */
+static banyan_status remote_greet(const remote_peers *of)
+{
+    CUdeviceptr empty = 0;
+    if (remote_is_direct(of))
+        RETURN_IF_FAILED(DRIVER(of->device, cuMemAlloc, &empty, sizeof(remote_message)));
+    banyan_status status = peers_greet(of, (void *)(uintptr_t)empty);
+    if (empty)
+        driver.cuMemFree(empty);
+    return status;
+}
+
 static banyan_status remote_open_parts(remote_peers *of)
 {
     RETURN_IF_FAILED(banyan_transport_open(of->world, NULL, &of->transport));
@@ -143,7 +176,9 @@ static banyan_status remote_open_parts(remote_peers *of)
         banyan_transport_signals_alloc(of->transport, 2 * (uint32_t)of->ranks, &of->arrived));
     of->granted = of->arrived + (uint32_t)of->ranks;
     RETURN_IF_FAILED(banyan_module_agree(of->world, remote_take_own(of)));
-    return remote_connect(of);
+    RETURN_IF_FAILED(remote_connect(of));
+    banyan_status status = DRIVER_WITHIN_UNCAPTURED(of->device, remote_greet(of));
+    return banyan_module_agree(of->world, status);
 }
 
 banyan_status remote_open(banyan_world *world, int device, remote_peers **opened)

@@ -227,6 +227,23 @@ static banyan_status wire_take_own(ucx_transport *of)
     return BANYAN_OK;
 }
 
+/* Put the first word of the slots, which is zero, to every rank of other nodes: the first put to a
+ * rank can wait for kernels, and those of runs wait for puts. */
+static banyan_status wire_greet(const ucx_transport *of)
+{
+    for (int rank = 0; rank < of->ranks; rank++) {
+        if (of->parts[rank])
+            continue;
+        bool direct = of->is_direct[rank];
+        const wire_handles *there = &of->handles[rank];
+        banyan_remote place = {direct ? there->slots : there->copies, 0};
+        const void *here = direct ? banyan_memory_local(of->memory) : of->copies;
+        RETURN_IF_FAILED(banyan_transport_put(of->transport, &place, here, WORD_BYTES));
+        RETURN_IF_FAILED(banyan_transport_flush(of->transport, rank));
+    }
+    return BANYAN_OK;
+}
+
 /* Collective. */
 static banyan_status wire_open(ucx_transport *of)
 {
@@ -238,6 +255,7 @@ static banyan_status wire_open(ucx_transport *of)
     RETURN_IF_FAILED(banyan_module_agree(of->world, wire_take_own(of)));
     wire_handles mine = of->handles[of->rank];
     RETURN_IF_FAILED(banyan_world_allgather(of->world, &mine, sizeof mine, of->handles));
+    RETURN_IF_FAILED(banyan_module_agree(of->world, wire_greet(of)));
     banyan_status status = module_thread_start(&of->thread, wire_serve, of, "a pipeline");
     of->has_thread = status == BANYAN_OK;
     return status;

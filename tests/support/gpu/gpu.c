@@ -79,8 +79,10 @@ int gpu_count(void)
         exit(SKIPPED);
     }
     emulated = strcmp(getenv("BANYAN_MODULE_PATH"), BANYAN_EMULATED_MODULES) == 0;
-    if (emulated)
+    if (emulated) {
         setenv("BANYAN_NCCL", BANYAN_EMULATED_MODULES "/libnccl.so.2", 1);
+        setenv("BANYAN_UCX", BANYAN_EMULATED_MODULES "/libucp_cuda.so", 0);
+    }
     printf("on %d%s GPUs\n", devices, emulated ? " emulated" : "");
     return devices;
 }
