@@ -396,7 +396,7 @@ static banyan_status complete_frame(struct link *link)
     void *payload = link->payload;
     link->payload = NULL;
     link->part = LINK_PART_HEAD;
-    link->in_count++;
+    atomic_fetch_add_explicit(&link->in_count, 1, memory_order_relaxed);
     banyan_status status = BANYAN_OK;
     if (frame.kind == WIRE_REFUSED) {
         link->refused = true;

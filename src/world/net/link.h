@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <sodium.h>
+#include <stdatomic.h>
 
 #include <banyan/world.h>
 
@@ -76,7 +77,7 @@ struct link {
     unsigned char *payload;
     size_t payload_bytes; /* allocated; the message may be longer */
     unsigned char in_key[WIRE_KEY_BYTES];
-    uint64_t in_count;
+    _Atomic uint64_t in_count; /* also read for the log */
     crypto_generichash_state in_mac;
     int descriptors[LINK_DESCRIPTORS];
     int descriptor_count;
