@@ -1,4 +1,5 @@
 /* Endpoints of peers. UCX reports an endpoint's error in a callback, inside its progress. */
+#include <stdlib.h>
 #include <time.h>
 
 #include "ucx/ucx.h"
@@ -25,11 +26,16 @@ banyan_status ucx_peer_lost(ucx *of, int peer)
             return status;
         nanosleep(&(struct timespec){0, REASON_TRY_NS}, NULL);
     }
-    bool lost = !of->peers[peer].is_unreachable;
-    return banyan_error_set(lost ? BANYAN_ERR_PEER_LOST : BANYAN_ERR_SYSTEM,
-                            "ucx: rank %d %s rank %d: %s", of->rank,
-                            lost ? "has lost" : "cannot connect to", peer,
-                            ucx_calls.ucs_status_string(of->peers[peer].failure));
+    const char *why = ucx_calls.ucs_status_string(of->peers[peer].failure);
+    const char *allowed = getenv("UCX_TLS");
+    if (!of->peers[peer].is_unreachable)
+        return banyan_error_set(BANYAN_ERR_PEER_LOST, "ucx: rank %d has lost rank %d: %s", of->rank,
+                                peer, why);
+    return banyan_error_set(
+        BANYAN_ERR_SYSTEM,
+        "ucx: rank %d cannot connect to rank %d: %s; UCX needs a transport that "
+        "notices lost peers, such as tcp, and UCX_TLS is %s",
+        of->rank, peer, why, allowed ? allowed : "not set");
 }
 
 static void endpoint_failed(void *argument, ucp_ep_h endpoint, ucs_status_t status)

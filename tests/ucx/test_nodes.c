@@ -324,6 +324,29 @@ static void a_killed_receiver_is_named(void **state)
     assert_true(WIFSIGNALED(statuses[1]));
 }
 
+/* UCX's shared memory does not notice lost peers. */
+static void leave_no_network(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    struct node_setting s;
+    (void)context;
+    setenv("UCX_TLS", "shm,self", 1);
+    setenv("UCX_LOG_LEVEL", "fatal", 1);
+    nodes_open(&s, rank, count, id, 0);
+    banyan_remote there = {s.user[1 - rank], 0};
+    CHECK_FAILS(banyan_transport_put(s.transport, &there, s.block, 8), BANYAN_ERR_SYSTEM,
+                "UCX_TLS is shm,self");
+    nodes_close(&s);
+}
+
+static void a_missing_network_is_named(void **state)
+{
+    (void)state;
+    int statuses[2];
+    ranks_fork(2, leave_no_network, NULL, statuses);
+    assert_int_equal(statuses[0], 0);
+    assert_int_equal(statuses[1], 0);
+}
+
 /* Every rank sends a part of its ordinary memory to every rank's symmetric memory. */
 static void copy_between_nodes(int rank, int count, const banyan_unique_id *id, void *context)
 {
@@ -396,6 +419,7 @@ int main(void)
         cmocka_unit_test(missing_memory_is_refused_by_its_owner),
         cmocka_unit_test(memory_may_be_registered_in_every_step),
         cmocka_unit_test(a_killed_receiver_is_named),
+        cmocka_unit_test(a_missing_network_is_named),
         cmocka_unit_test(tensors_cross_nodes_by_default),
         cmocka_unit_test(tensors_cross_nodes_by_name),
     };
