@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <banyan/banyan.h>
+#include "bench.h"
 
 #define SECRET "0f1e2d3c4b5a69788796a5b4c3d2e1f0"
 #define TURNS 21
@@ -28,21 +28,6 @@ struct stage {
     banyan_unique_id ids[2 + TURNS];
     double connect_ms[TURNS], open_ms[TURNS], crowd_ms;
 };
-
-static void need(banyan_status status)
-{
-    if (status == BANYAN_OK)
-        return;
-    fprintf(stderr, "bench_connect: %s\n", banyan_last_error());
-    _exit(1);
-}
-
-static double now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
-}
 
 /* Wait until `count` processes have come. */
 static void meet(_Atomic int *arrived, int count)
@@ -91,21 +76,21 @@ static void run_rank(struct stage *stage, int number, int size)
     for (int turn = 0; turn < TURNS; turn++) {
         banyan_world *joined = NULL;
         meet(&stage->arrived[turn], all);
-        double began_ms = now_ms();
+        double began_ms = now_s() * 1e3;
         need(side == 0 ? banyan_listener_accept(listener, BANYAN_FOREVER_NS, &joined)
                        : banyan_world_connect(world, stage->address, SECRET, NULL, &joined));
         if (number == size)
-            stage->connect_ms[turn] = now_ms() - began_ms;
+            stage->connect_ms[turn] = now_s() * 1e3 - began_ms;
         need(banyan_world_close(joined));
     }
     banyan_listener_close(listener);
     for (int turn = 0; turn < TURNS; turn++) {
         meet(&stage->arrived[TURNS + turn], all);
-        double began_ms = now_ms();
+        double began_ms = now_s() * 1e3;
         banyan_world *opened =
             open_world(number, all, &stage->ids[2 + turn], &stage->arrived[2 * TURNS + turn], all);
         if (number == 0)
-            stage->open_ms[turn] = now_ms() - began_ms;
+            stage->open_ms[turn] = now_s() * 1e3 - began_ms;
         need(banyan_world_close(opened));
     }
     need(banyan_world_close(world));
@@ -123,14 +108,14 @@ static void run_crowd(struct stage *stage, int number, int count)
     need(banyan_world_open(&options, &world));
     banyan_listener *listener = number == 0 ? listen_at(world, stage) : NULL;
     meet(&stage->arrived[0], count);
-    double began_ms = now_ms();
+    double began_ms = now_s() * 1e3;
     for (int i = 0; i < (number == 0 ? count - 1 : 1); i++) {
         need(number == 0 ? banyan_listener_accept(listener, BANYAN_FOREVER_NS, &joined)
                          : banyan_world_connect(world, stage->address, SECRET, NULL, &joined));
         need(banyan_world_close(joined));
     }
     if (number == 0)
-        stage->crowd_ms = now_ms() - began_ms;
+        stage->crowd_ms = now_s() * 1e3 - began_ms;
     banyan_listener_close(listener);
     need(banyan_world_close(world));
 }

@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <banyan/banyan.h>
+#include "bench.h"
 
 #include "core/deadline.h"
 #include "run/measure.h"
@@ -21,15 +21,6 @@ struct bench {
     banyan_memory *memory;
     int rank, size;
 };
-
-/* A failed benchmark has no result. */
-static void need(banyan_status status)
-{
-    if (status == BANYAN_OK)
-        return;
-    fprintf(stderr, "bench_execute: %s\n", banyan_last_error());
-    _exit(1);
-}
 
 static banyan_plan *compiled(banyan_program *program)
 {

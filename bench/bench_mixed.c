@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <banyan/banyan.h>
+#include "bench.h"
 
 #include "run/measure.h"
 
@@ -27,14 +27,6 @@ struct bench {
     char *input, *output;
     int missed;
 };
-
-static void need(banyan_status status)
-{
-    if (status == BANYAN_OK)
-        return;
-    fprintf(stderr, "bench_mixed: %s\n", banyan_last_error());
-    _exit(1);
-}
 
 struct row {
     banyan_mixed_op op;

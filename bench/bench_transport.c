@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <banyan/banyan.h>
+#include "bench.h"
 
 #include "core/deadline.h"
 #include "core/error.h"
@@ -37,15 +37,6 @@ struct bench {
     size_t row_count;
     struct speed limit;
 };
-
-/* A failed benchmark has no result. */
-static void need(banyan_status status)
-{
-    if (status == BANYAN_OK)
-        return;
-    fprintf(stderr, "bench_transport: %s\n", banyan_last_error());
-    _exit(1);
-}
 
 typedef void (*bench_fn)(struct bench *b);
 

@@ -6,7 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <banyan/banyan.h>
+#include "bench.h"
 
 #define BYTES ((size_t)64 << 20)
 #define PIECE ((size_t)1 << 20)
@@ -21,22 +21,6 @@ struct bench {
     uint32_t signal;
     int rank;
 };
-
-/* A failed benchmark has no result. */
-static void need(banyan_status status)
-{
-    if (status == BANYAN_OK)
-        return;
-    fprintf(stderr, "bench network: %s\n", banyan_last_error());
-    _exit(1);
-}
-
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
 
 static void bench_open(struct bench *b)
 {

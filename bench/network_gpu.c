@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <banyan/banyan.h>
+#include "bench.h"
 
 #define BYTES ((size_t)256 << 20)
 #define ROUNDS 3
@@ -22,22 +22,6 @@ struct gpu_bench {
     int rank;
     int (*synchronize)(void *stream);
 };
-
-/* A failed benchmark has no result. */
-static void need(banyan_status status)
-{
-    if (status == BANYAN_OK)
-        return;
-    fprintf(stderr, "bench network_gpu: %s\n", banyan_last_error());
-    _exit(1);
-}
-
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
 
 /* Make the device's primary context current: the driver's calls below need it. */
 static void enter_device(struct gpu_bench *b)

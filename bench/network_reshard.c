@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <banyan/banyan.h>
+#include "bench.h"
 
 #define RANKS 8
 #define SOURCES 4
@@ -18,21 +18,6 @@
 #define ROWS 4096
 #define COLUMNS 4096
 #define ROUNDS 3
-
-static void need(banyan_status status)
-{
-    if (status == BANYAN_OK)
-        return;
-    fprintf(stderr, "bench network: %s\n", banyan_last_error());
-    _exit(1);
-}
-
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
 
 /* Bytes that have arrived at this node's network card. */
 static uint64_t arrived_bytes(void)

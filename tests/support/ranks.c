@@ -19,8 +19,7 @@ void ranks_become_child(void)
     ranks_in_child = true;
 }
 
-/* Return the number of network namespaces for the ranks; 0: they stay in this one. */
-static int ranks_networks(void)
+int ranks_networks(void)
 {
     const char *text = getenv("BANYAN_TEST_NETWORK");
     return text ? atoi(text) : 0;
@@ -89,7 +88,7 @@ void ranks_in_networks(int nodes, void (*fn)(void *context), void *context)
     if (pid == 0) {
         ranks_become_child();
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        const char *why_not = nodes_make(nodes);
+        const char *why_not = nodes > 0 ? nodes_make(nodes) : NULL;
         if (why_not)
             printf("skipped: %s\n", why_not);
         else

@@ -21,9 +21,13 @@ void ranks_fork(int count, ranks_raw_fn fn, void *context, int *statuses);
 /* Fork two such ranks: rank 0 must succeed, and rank 1 must end by a signal. */
 void ranks_fork_and_lose_one(ranks_raw_fn fn, void *context);
 
-/* Call fn in a process of its own that has made network namespaces for `nodes` nodes, which end
- * with it (nodes.h); the test fails if the process does. Where that is not allowed, the test's
- * process prints the reason and exits with 77. */
+/* Return the number of network namespaces for the ranks (BANYAN_TEST_NETWORK); 0: they stay in this
+ * one. */
+int ranks_networks(void);
+
+/* Call fn in a process of its own that has made network namespaces for `nodes` nodes (0: none),
+ * which end with it (nodes.h); the test fails if the process does. Where that is not allowed, the
+ * test's process prints the reason and exits with 77. */
 void ranks_in_networks(int nodes, void (*fn)(void *context), void *context);
 
 /* Open the world in such a rank; timeout_ns as in banyan_world_options. */

@@ -2,6 +2,7 @@
  * schedules without new registrations, and memory that stays as it is after a failure. The nodes
  * are names here. */
 #include "support/test.h"
+#include "support/ucx.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -306,12 +307,8 @@ static void a_rank_that_dies_in_a_run_is_named(void **state)
 
 int main(void)
 {
-    if (access(BANYAN_BINARY_DIR "/lib/libbanyan_ucx.so", R_OK) != 0) {
-        printf("skipped: this build has no UCX module\n");
+    if (!ucx_is_there())
         return 77;
-    }
-    setenv("BANYAN_MODULE_PATH", BANYAN_BINARY_DIR "/lib", 1);
-    unsetenv("BANYAN_TRANSPORT");
     unsetenv("BANYAN_COPY");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_way_of_a_task_is_right),

@@ -1,6 +1,7 @@
 /* Short puts and additions between nodes are messages: their order beside long puts, flushes,
  * refusals by the owner, and peers that are lost. The nodes are names here. */
 #include "support/test.h"
+#include "support/ucx.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -279,12 +280,8 @@ static void a_receiver_that_is_lost_is_named(void **state)
 
 int main(void)
 {
-    if (access(BANYAN_BINARY_DIR "/lib/libbanyan_ucx.so", R_OK) != 0) {
-        printf("skipped: this build has no UCX module\n");
+    if (!ucx_is_there())
         return 77;
-    }
-    setenv("BANYAN_MODULE_PATH", BANYAN_BINARY_DIR "/lib", 1);
-    unsetenv("BANYAN_TRANSPORT");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_signal_follows_short_and_long_puts),
         cmocka_unit_test(flushed_puts_are_there),

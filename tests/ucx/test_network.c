@@ -3,6 +3,7 @@
  * and it goes on in a new world. */
 #include "support/nodes.h"
 #include "support/test.h"
+#include "support/ucx.h"
 
 #include <signal.h>
 #include <stdatomic.h>
@@ -285,14 +286,10 @@ static void a_stopped_rank_is_named_on_all_machines(void **state)
 
 int main(void)
 {
-    if (access(BANYAN_BINARY_DIR "/lib/libbanyan_ucx.so", R_OK) != 0) {
-        printf("skipped: this build has no UCX module\n");
+    if (!ucx_is_there())
         return 77;
-    }
-    setenv("BANYAN_MODULE_PATH", BANYAN_BINARY_DIR "/lib", 1);
     /* Shared memory would reach across the namespaces. */
     setenv("UCX_TLS", "tcp", 1);
-    unsetenv("BANYAN_TRANSPORT");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_move_between_machines),
         cmocka_unit_test(a_machine_that_is_cut_off_is_named),

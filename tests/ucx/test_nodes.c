@@ -1,6 +1,7 @@
 /* Ranks of different nodes reach each other through UCX: every kind of memory, signals, and errors
  * that name the rank. The nodes are names here; tests/nodes has real ones. */
 #include "support/test.h"
+#include "support/ucx.h"
 
 #include <malloc.h>
 #include <pthread.h>
@@ -406,12 +407,8 @@ static void tensors_cross_nodes_by_name(void **state)
 
 int main(void)
 {
-    if (access(BANYAN_BINARY_DIR "/lib/libbanyan_ucx.so", R_OK) != 0) {
-        printf("skipped: this build has no UCX module\n");
+    if (!ucx_is_there())
         return 77;
-    }
-    setenv("BANYAN_MODULE_PATH", BANYAN_BINARY_DIR "/lib", 1);
-    unsetenv("BANYAN_TRANSPORT");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kind_of_memory_is_reached),
         cmocka_unit_test(additions_are_atomic_and_follow_puts),

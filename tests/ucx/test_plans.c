@@ -5,6 +5,7 @@
 
 #include "execute/collective_check.h"
 #include "support/plans.h"
+#include "support/ucx.h"
 
 static banyan_plan *read_plan(const char *name)
 {
@@ -167,13 +168,9 @@ static void memory_that_is_too_short_on_another_node_is_named(void **state)
 
 int main(void)
 {
-    if (access(BANYAN_BINARY_DIR "/lib/libbanyan_ucx.so", R_OK) != 0) {
-        printf("skipped: this build has no UCX module\n");
+    if (!ucx_is_there())
         return 77;
-    }
-    setenv("BANYAN_MODULE_PATH", BANYAN_BINARY_DIR "/lib", 1);
     setenv("UCX_TLS", "tcp", 1); /* shared memory would reach across the namespaces */
-    unsetenv("BANYAN_TRANSPORT");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_of_another_node_is_refused_when_a_plan_is_loaded),
         cmocka_unit_test(memory_that_is_too_short_on_another_node_is_named),

@@ -44,12 +44,6 @@ struct apart_job {
     int size;
 };
 
-static inline int apart_networks(void)
-{
-    const char *text = getenv("BANYAN_TEST_NETWORK");
-    return text ? atoi(text) : 0;
-}
-
 static inline void apart_wait(_Atomic int *mark, int wanted)
 {
     uint64_t until_ns = deadline_after(60 * NS_PER_S);
@@ -95,8 +89,8 @@ static inline void apart_run_rank(struct apart *shared, int job, int rank, int s
     banyan_world_options options = BANYAN_WORLD_OPTIONS_INIT;
     ranks_become_child();
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (apart_networks() > 0)
-        nodes_enter((node + rank) % apart_networks());
+    if (ranks_networks() > 0)
+        nodes_enter((node + rank) % ranks_networks());
     if (rank == 0) {
         CHECK_OK(banyan_unique_id_create(&shared->ids[job].id));
         atomic_store(&shared->ids[job].has_id, true);
@@ -191,33 +185,27 @@ static inline banyan_world *apart_connect(banyan_world *world, struct apart *sha
     return joined;
 }
 
+struct apart_play {
+    void (*play)(struct apart *shared);
+    struct apart *shared;
+};
+
+static inline void apart_run(void *context)
+{
+    const struct apart_play *run = context;
+    run->play(run->shared);
+}
+
 /* Run a test in a process of its own, in which networks are made if that is wanted. */
 static inline void apart_test(void (*play)(struct apart *shared))
 {
     struct apart *shared =
         mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    int status;
     assert_true(shared != MAP_FAILED);
     shared->seed = random_seed();
-    fflush(NULL);
-    pid_t pid = fork();
-    assert_true(pid >= 0);
-    if (pid == 0) {
-        ranks_become_child();
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        const char *why_not = apart_networks() > 0 ? nodes_make(apart_networks()) : NULL;
-        if (why_not)
-            printf("skipped: %s\n", why_not);
-        else
-            play(shared);
-        fflush(NULL);
-        _exit(why_not ? 77 : 0);
-    }
-    assert_int_equal(waitpid(pid, &status, 0), pid);
+    struct apart_play run = {play, shared};
+    ranks_in_networks(ranks_networks(), apart_run, &run);
     munmap(shared, sizeof *shared);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
-        exit(77);
-    assert_int_equal(status, 0);
 }
 
 #endif

@@ -26,7 +26,7 @@ static void check_joined(banyan_world *world, banyan_world *joined, bool listens
         CHECK(all[i].is_listening == (i < listening) && all[i].rank == i, "rank %d", i);
         CHECK(all[i].own_rank == (i < listening ? i : i - listening), "rank %d", i);
     }
-    int nodes = apart_networks() > 0 ? apart_networks() : 1;
+    int nodes = ranks_networks() > 0 ? ranks_networks() : 1;
     CHECK(banyan_world_node_count(joined) ==
           (nodes < listening + connecting ? nodes : listening + connecting));
     free(all);

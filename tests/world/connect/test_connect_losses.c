@@ -208,7 +208,7 @@ static void play_strangers(struct apart *shared)
 static void strangers_do_not_keep_worlds_apart(void **state)
 {
     (void)state;
-    if (apart_networks() == 0) /* it makes one of its own */
+    if (ranks_networks() == 0) /* it makes one of its own */
         apart_test(play_strangers);
 }
 
