@@ -1,4 +1,4 @@
-/* What benchmarks share that call the library alone. */
+/* Functions of benchmarks that call the library alone. */
 #ifndef BENCH_BENCH_H
 #define BENCH_BENCH_H
 

@@ -88,11 +88,11 @@ BANYAN_API void banyan_listener_close(banyan_listener *listener);
  * comes back is found again. Collective over `world`; `address`, `secret` and `options` of rank 0
  * count, the other ranks may pass NULL.
  *
- * Errors: INVALID (an address, a secret or an option is malformed), TIMEOUT (with the last reason:
- * nobody listens, or a named world does not accept), REFUSED (the listener has another secret),
- * MISMATCH (another name, or another version of Banyan), FORMAT (something else listens there),
- * PEER_LOST or ABORTED (the listening world failed while the joined world was opened), SYSTEM,
- * NO_MEMORY, and those of the world's waits. */
+ * Errors of the arguments: INVALID (an address, a secret or an option is malformed). Errors of the
+ * listener: TIMEOUT (with the last reason: nobody listens, or a named world does not accept);
+ * REFUSED (it has another secret); MISMATCH (another name, or another version of Banyan); FORMAT
+ * (something else listens there). PEER_LOST or ABORTED: the listening world failed while the joined
+ * world was opened. Others: SYSTEM, NO_MEMORY, and those of the world's waits. */
 BANYAN_API banyan_status banyan_world_connect(banyan_world *world, const char *address,
                                               const char *secret,
                                               const banyan_connect_options *options,

@@ -204,7 +204,7 @@ static void require_party(const struct connect_party *party)
     FUZZ_REQUIRE(memchr(party->host, 0, sizeof party->host));
 }
 
-/* What is accepted is written again as it was. */
+/* An accepted message is written again as it was. */
 static void require_same(bytes_writer *again, const uint8_t *data, size_t size)
 {
     FUZZ_REQUIRE(!again->failed && again->count == size && memcmp(again->data, data, size) == 0);

@@ -1,6 +1,6 @@
-/* What ranks send to a rendezvous, in any order: requests to join, for themselves and for others,
+/* Messages of ranks to a rendezvous, in any order: requests to join, for themselves and for others,
  * that ranks are ready, losses, failures, and ends of connections. The input is a list of steps:
- * a byte for the step, a byte for the connection, and what the step takes. Whatever arrives, the
+ * a byte for the step, a byte for the connection, and more for some steps. Whatever arrives, the
  * rendezvous counts its ranks right, and nobody belongs to a connection that has ended. */
 #include "fuzz.h"
 

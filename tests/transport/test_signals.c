@@ -291,13 +291,15 @@ static void a_wait_for_a_killed_rank_ends_within_a_second(void **state)
 static void wait_for_nothing(int rank, int count, const banyan_unique_id *id, void *context)
 {
     (void)context;
-    banyan_world *world = ranks_open_world(rank, count, id, NS_PER_S / 2);
+    banyan_world *world = ranks_open_world(rank, count, id, 0);
     banyan_transport *transport;
     uint32_t signal;
     CHECK_OK(banyan_transport_open(world, NULL, &transport));
     CHECK_OK(banyan_transport_signals_alloc(transport, 3, &signal));
     CHECK_OK(banyan_transport_signal(transport, 1 - rank, signal + 2, 4));
     CHECK_OK(banyan_transport_wait(transport, signal + 2, 4, 1 - rank, "what comes"));
+    CHECK_OK(banyan_world_barrier(world));
+    CHECK_OK(banyan_world_set_timeout(world, NS_PER_S / 2));
     char expected[128];
     snprintf(expected, sizeof expected,
              "rank %d waited 0.5 s for rank %d (a slot): signal %u is 4, not yet 5", rank, 1 - rank,

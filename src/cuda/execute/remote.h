@@ -1,11 +1,12 @@
 /* Peers on other nodes, which port channels reach through the world's transport.
  *
  * Bytes for a peer travel in messages. Each message goes through a slot of pinned memory at the
- * sender and the slot of the same number at the receiver: the sender's device copies into the
- * first, the transport puts it into the second, and the receiver's device copies from there to its
- * place. Several slots are on their way at once. Signals are messages of 8 bytes, the new value of
- * a counter. So one stream at the receiver keeps the order. A transport that reaches memory of GPUs
- * itself (BANYAN_TRANSPORT_CUDA) puts data straight to its place; signals still are messages. */
+ * sender and the slot of the same number at the receiver. The sender's device copies into the
+ * first, and the transport puts it into the second. From there the receiver's device copies it to
+ * its place. Several slots are on their way at once. Signals are messages of 8 bytes, the new value
+ * of a counter. So one stream at the receiver keeps the order. A transport that reaches memory of
+ * GPUs itself (BANYAN_TRANSPORT_CUDA) puts data straight to its place; signals still are messages.
+ */
 #ifndef CUDA_EXECUTE_REMOTE_H
 #define CUDA_EXECUTE_REMOTE_H
 
