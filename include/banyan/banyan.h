@@ -19,6 +19,7 @@
 #include <banyan/pipeline.h>
 #include <banyan/plan.h>
 #include <banyan/program.h>
+#include <banyan/publish.h>
 #include <banyan/reshard.h>
 #include <banyan/rules.h>
 #include <banyan/simulate.h>

@@ -16,6 +16,7 @@ BELOW = {
     "channel": TRANSPORTS,
     "copy": TRANSPORTS | {"channel"},
     "reshard": TRANSPORTS | {"channel", "copy"},
+    "publish": TRANSPORTS | {"channel", "copy", "reshard"},
     # Plans are data: whoever reads one needs nothing else.
     "plan": {"core"},
     "program": {"core", "plan"},
@@ -36,7 +37,7 @@ TABLES = CONTRACT | {"core/types/float_bits.h", "core/types/mxfp8_bits.h", "memo
 PUBLIC = {
     "core": "core", "world": "world", "connect": "world", "memory": "memory", "transport": "transport",
     "copy": "copy", "pipeline": "copy", "layout": "reshard", "reshard": "reshard",
-    "transform": "reshard", "checkpoint": "reshard", "rules": "reshard",
+    "transform": "reshard", "checkpoint": "reshard", "rules": "reshard", "publish": "publish",
     "plan": "plan", "program": "program", "check": "check", "simulate": "simulate", "execute": "execute", "collective": "collective",
     "mixed": "mixed", "forecast": "forecast",
 }
@@ -90,7 +91,6 @@ DEFINITION = re.compile(r"^(?!static\b)[a-z_][\w \*]*?[ \*](\w+)\([^;{]*?\)\n\{"
 STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 # Circles that are to be taken apart.
 CIRCLES = {
-    ("copy/strided", "include", "loops strided"),
     ("reshard/checkpoint", "call", "read saved"),
     ("reshard/layout", "call", "file file_text"),
     ("reshard/model", "call", "layout_pack layout_part"),

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "copy/service/progress.h"
+#include "copy/strided/loops.h"
 #include "core/deadline.h"
 #include "world/control.h"
 

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "copy/strided/strided.h"
+
 #define MOVE_BYTES_MAX ((uint64_t)256 << 10)
 #define CHUNK_BYTES ((uint64_t)128 << 10)
 

@@ -10,6 +10,7 @@
 
 #include <stdlib.h>
 
+#include "copy/strided/loops.h"
 #include "copy/strided/strided.h"
 #include "core/deadline.h"
 #include "core/error.h"

@@ -2,7 +2,7 @@
 #ifndef COPY_STRIDED_LOOPS_H
 #define COPY_STRIDED_LOOPS_H
 
-#include "copy/strided/strided.h"
+#include "copy/strided/view.h"
 
 /* Two shapes of 8 dimensions split each other into 15 at most. */
 #define STRIDED_MAX_LOOPS (2 * BANYAN_MAX_DIMS)
@@ -43,6 +43,9 @@ uint64_t strided_move_bytes(const strided_move *move);
 /* Run the move. `streaming`: written lines need not stay in the caches; call strided_fence before
  * you signal another process. */
 void strided_move_run(const strided_move *move, bool streaming);
+
+/* Make data that was written past the caches visible to other processes. */
+void strided_fence(void);
 
 /* Position of nested loops that walk two sides at once. */
 

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "copy/strided/cursor.h"
 #include "copy/strided/loops.h"
 #include "core/error.h"
 
@@ -197,68 +198,23 @@ static void copy_range(const strided_grid *grid, int level, char *to, const char
 
 /* Views without a common grid: row against row. */
 
-typedef struct strided_cursor {
-    const strided_view *view;
-    char *at;
-    int64_t index[BANYAN_MAX_DIMS];
-} strided_cursor;
-
-static strided_cursor cursor_at(const strided_view *view, uint64_t elem)
-{
-    strided_cursor cursor = {.view = view, .at = view->data};
-    for (int i = view->ndim - 1; i >= 0; i--) {
-        cursor.index[i] = (int64_t)(elem % (uint64_t)view->extent[i]);
-        elem /= (uint64_t)view->extent[i];
-        cursor.at += cursor.index[i] * view->stride[i];
-    }
-    return cursor;
-}
-
-static uint64_t cursor_row_left(const strided_cursor *cursor)
-{
-    int last = cursor->view->ndim - 1;
-    return last < 0 ? 1 : (uint64_t)(cursor->view->extent[last] - cursor->index[last]);
-}
-
-static int64_t cursor_step(const strided_cursor *cursor)
-{
-    int last = cursor->view->ndim - 1;
-    return last < 0 ? 0 : cursor->view->stride[last];
-}
-
-/* Advance at most to the end of the row. */
-static void cursor_advance(strided_cursor *cursor, uint64_t elems)
-{
-    const strided_view *view = cursor->view;
-    int64_t steps = (int64_t)elems;
-    for (int i = view->ndim - 1; i >= 0; i--) {
-        cursor->index[i] += steps;
-        cursor->at += steps * view->stride[i];
-        if (cursor->index[i] < view->extent[i])
-            return;
-        cursor->at -= view->extent[i] * view->stride[i];
-        cursor->index[i] = 0;
-        steps = 1;
-    }
-}
-
 static void strided_copy_rows(const strided_view *destination, uint64_t destination_first,
                               const strided_view *source, uint64_t source_first, uint64_t count,
                               strided_caching caching)
 {
-    strided_cursor to = cursor_at(destination, destination_first);
-    strided_cursor from = cursor_at(source, source_first);
+    strided_cursor to = strided_cursor_at(destination, destination_first);
+    strided_cursor from = strided_cursor_at(source, source_first);
     while (count > 0) {
-        uint64_t elems = cursor_row_left(&to);
-        if (elems > cursor_row_left(&from))
-            elems = cursor_row_left(&from);
+        uint64_t elems = strided_cursor_row_left(&to);
+        if (elems > strided_cursor_row_left(&from))
+            elems = strided_cursor_row_left(&from);
         if (elems > count)
             elems = count;
         strided_grid row = {.elem_bytes = source->elem_bytes, .count = 1};
-        row.loop[0] = (strided_loop){elems, cursor_step(&to), cursor_step(&from)};
+        row.loop[0] = (strided_loop){elems, strided_cursor_step(&to), strided_cursor_step(&from)};
         strided_copy_box(&row, 0, elems, to.at, from.at, caching);
-        cursor_advance(&to, elems);
-        cursor_advance(&from, elems);
+        strided_cursor_advance(&to, elems);
+        strided_cursor_advance(&from, elems);
         count -= elems;
     }
 }

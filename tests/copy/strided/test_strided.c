@@ -3,6 +3,7 @@
 #include "copy/boxed.h"
 #include "copy/direct/moves.h"
 #include "copy/strided/loops.h"
+#include "copy/strided/loops.h"
 #include "copy/strided/strided.h"
 
 static void box_fill(boxed *box, random_state *random)

@@ -16,7 +16,7 @@
 #include "support/nodes.h"
 
 #define APART_SECRET "0f1e2d3c4b5a69788796a5b4c3d2e1f0"
-#define APART_JOBS 80
+#define APART_JOBS 1100
 #define APART_RANKS 8
 #define APART_LOG_BYTES 65536
 

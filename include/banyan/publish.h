@@ -1,0 +1,203 @@
+/* Banyan: publish the versions of a model to engines, which fetch what changed while they serve.
+ *
+ * A trainer's world opens a publication of its layout. Engines' worlds subscribe to it by address
+ * and secret, at any time, each with a layout of its own. Both sides are jobs that start and end
+ * when they like: an engine that comes later gets the current version whole, and one that comes
+ * back gets what it missed.
+ *
+ *     trainer:  banyan_publication_open(world, layout, "10.0.0.5:4711", secret, NULL, &publication)
+ *               banyan_publication_publish(publication, weights, version, NULL)   after every step
+ *     engine:   banyan_subscription_open(world, layout, weights, address, secret, NULL, &mine)
+ *               banyan_subscription_wait(mine, 0, timeout_ns, &version)       the first version
+ *               banyan_subscription_commit(mine, &version)                    now it may serve
+ *               banyan_subscription_staged(mine)                              between its own
+ * steps: banyan_subscription_commit(mine, &version)                    take what has arrived
+ *
+ * Versions. A version is a number that the trainer chooses; it grows. Elements that did not change
+ * since the version that an engine has do not travel. What changed arrives in the background, in a
+ * staging area. A commit exchanges it with the elements of the tensors, on all ranks of the engine
+ * or on none, and this is the only time that the engine has to pause.
+ *
+ * Exactness. Elements are compared as bits. NaNs and signed zeros arrive as they are.
+ *
+ * Memory. A publication keeps a copy of the tensors, and for each kept version a bit for each
+ * element. A subscription keeps what it has fetched and not committed.
+ *
+ * Threads. Each publication and each subscription has threads of its own, which use worlds that
+ * they split from the caller's. The caller may use its world at any time.
+ *
+ * Limits. Tensors are in host memory, types are equal on both sides, and there are no value maps
+ * (BANYAN_PIECE_NEGATIVE_EXP).
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef BANYAN_PUBLISH_H
+#define BANYAN_PUBLISH_H
+
+#include <banyan/connect.h>
+#include <banyan/reshard.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- trainer ---- */
+
+/* Options of banyan_publication_open; equal on all ranks. */
+typedef struct banyan_publication_options {
+    size_t size; /* of this struct; BANYAN_PUBLICATION_OPTIONS_INIT sets it */
+    /* Name of the publication, at most 127 bytes; NULL: "". A subscription must give the same. */
+    const char *name;
+    /* Number of versions before the current one from which a subscription can get the changes. One
+     * that has an older version gets all elements. 0: 4. */
+    uint32_t kept_versions;
+    /* The longest time for which banyan_publication_publish waits for subscriptions that fetch.
+     * Those that need more are dropped; they may come back. 0: 5 s. */
+    uint64_t patience_ns;
+    /* Timeout of every wait in the worlds that are joined with engines; 0: the world's. An engine
+     * that does not answer for so long is dropped. */
+    uint64_t timeout_ns;
+} banyan_publication_options;
+
+#define BANYAN_PUBLICATION_OPTIONS_INIT BANYAN_INIT(banyan_publication_options)
+
+/* A layout whose versions engines can fetch. */
+typedef struct banyan_publication banyan_publication;
+
+/* Open a publication of the tensors of `layout`, NULL for a rank that holds none, and listen for
+ * subscriptions. The layout may be destroyed afterwards. `address`, `secret`: as in
+ * banyan_world_listen. Subscriptions wait until the first version is published. Collective. The
+ * caller owns the publication, and closes it before the world. Errors: those of banyan_world_listen
+ * and of the layout. */
+BANYAN_API banyan_status banyan_publication_open(banyan_world *world, const banyan_layout *layout,
+                                                 const char *address, const char *secret,
+                                                 const banyan_publication_options *options,
+                                                 banyan_publication **publication);
+
+/* Return the address for subscriptions. It lives as long as the publication. Any thread. */
+BANYAN_API const char *banyan_publication_address(const banyan_publication *publication);
+
+/* What a call of banyan_publication_publish found at this rank. */
+typedef struct banyan_publish_report {
+    uint64_t elems, changed; /* of the rank's tensors; `changed` is `elems` for the first version */
+    uint64_t waited_ns;      /* for subscriptions that fetched the version before */
+    uint64_t compared_ns;    /* to find what changed */
+} banyan_publish_report;
+
+/* Publish the contents of `tensors` (NULL: this rank holds none), a set of the publication's
+ * layout, as `version`, which is larger than the one before. Return when the tensors may be
+ * overwritten. Subscriptions fetch the version afterwards, from the publication's copy. `report`
+ * may be NULL. Collective. Errors: INVALID (the version is not larger, or not equal on all ranks;
+ * the tensors are not the layout's; the message names rank or tensor), NO_MEMORY, those of the
+ * world's waits, and the error that has ended the publication's threads. */
+BANYAN_API banyan_status banyan_publication_publish(banyan_publication *publication,
+                                                    const banyan_tensors *tensors, uint64_t version,
+                                                    banyan_publish_report *report);
+
+/* State of a publication, as this rank sees it. */
+typedef struct banyan_publication_status {
+    uint64_t version;     /* the current one; 0: none yet */
+    uint32_t subscribers; /* that are connected */
+    uint32_t fetching;    /* that fetch a version now */
+    uint64_t joined;      /* connections that were opened so far */
+    uint64_t dropped;     /* of them ended by an error, such as the death of an engine */
+    uint64_t sent_bytes;  /* by this rank so far */
+} banyan_publication_status;
+
+/* Return the state. Any thread. */
+BANYAN_API banyan_publication_status
+banyan_publication_get_status(const banyan_publication *publication);
+
+/* End the publication. Subscriptions keep what they have, and look for another publication at the
+ * address. NULL is ignored. Collective. */
+BANYAN_API void banyan_publication_close(banyan_publication *publication);
+
+/* ---- engine ---- */
+
+/* Options of banyan_subscription_open; equal on all ranks. */
+typedef struct banyan_subscription_options {
+    size_t size;      /* of this struct; BANYAN_SUBSCRIPTION_OPTIONS_INIT sets it */
+    const char *name; /* of the publication; NULL: "" */
+    /* The most bytes per second that each trainer rank sends to this engine; 0: no limit. */
+    uint64_t bytes_per_s;
+    /* The most bytes that a rank keeps staged. A version that needs more is not fetched, with an
+     * error; the engine keeps what it has. 0: no limit. */
+    uint64_t max_staging_bytes;
+    /* Verify a checksum of every box that a version changes, as it will be after the commit. The
+     * trainer and the engine each read the box once more for it, in the background. If one differs,
+     * the error names it, and the version is fetched whole. */
+    bool verify;
+    /* Keep what a commit replaces, for banyan_subscription_rollback. */
+    bool keep_previous;
+    uint64_t timeout_ns; /* of every wait in the worlds joined with the trainer; 0: the world's */
+} banyan_subscription_options;
+
+#define BANYAN_SUBSCRIPTION_OPTIONS_INIT BANYAN_INIT(banyan_subscription_options)
+
+/* An engine's tensors, which follow the versions of a publication. */
+typedef struct banyan_subscription banyan_subscription;
+
+/* Subscribe to the publication at `address`, for `tensors`, a set of `layout` (both NULL: this rank
+ * holds none). The layout may be destroyed afterwards; the set outlives the subscription, which
+ * changes its elements only in the first fetch, in commits and in rollbacks. The set is TORN until
+ * the first commit. Return at once: a thread connects, fetches every new version, and connects
+ * again when the trainer has ended. Collective. The caller owns the subscription, and closes it
+ * before the world. Errors: INVALID (the tensors are not the layout's, an address or a secret is
+ * malformed), UNSUPPORTED (a tensor on a GPU), NO_MEMORY, SYSTEM. */
+BANYAN_API banyan_status banyan_subscription_open(banyan_world *world, const banyan_layout *layout,
+                                                  banyan_tensors *tensors, const char *address,
+                                                  const char *secret,
+                                                  const banyan_subscription_options *options,
+                                                  banyan_subscription **subscription);
+
+/* Return the newest version that this rank has staged or committed; 0 if there is none. Other ranks
+ * of the engine may be a moment behind. Any thread. */
+BANYAN_API uint64_t banyan_subscription_staged(const banyan_subscription *subscription);
+
+/* Wait at most `timeout_ns` until this rank has staged a version above `above`. Local; any thread.
+ * Errors: TIMEOUT (the message has the last error of the subscription's thread, if any). */
+BANYAN_API banyan_status banyan_subscription_wait(banyan_subscription *subscription, uint64_t above,
+                                                  uint64_t timeout_ns, uint64_t *version);
+
+/* Make the newest version that all ranks have staged current, and set `*version` to it; to the
+ * current one (0: none) if there is nothing newer. Nothing may use the tensors meanwhile. They are
+ * TORN during the call and WHOLE with the version afterwards. Collective over the world. Errors:
+ * those of the world's waits. The tensors then keep the version that they have, as a whole. */
+BANYAN_API banyan_status banyan_subscription_commit(banyan_subscription *subscription,
+                                                    uint64_t *version);
+
+/* Return to the version before the last commit, and set `*version` to it. Later commits skip the
+ * versions that were taken back, until a newer one is staged. Only with keep_previous, and once for
+ * each commit. Collective. Errors: NOT_FOUND (nothing to return to), and those of the world's
+ * waits. */
+BANYAN_API banyan_status banyan_subscription_rollback(banyan_subscription *subscription,
+                                                      uint64_t *version);
+
+/* State of a subscription, as this rank sees it. */
+typedef struct banyan_subscription_status {
+    uint64_t version;        /* the current one; 0: none */
+    uint64_t staged;         /* the newest one that is staged; 0: none */
+    bool connected;          /* to a publication */
+    uint64_t staged_bytes;   /* that are kept for the next commit */
+    uint64_t received_bytes; /* by this rank so far */
+    uint64_t whole_fetches;  /* versions that came whole */
+    uint64_t delta_fetches;  /* versions that came as changes */
+} banyan_subscription_status;
+
+/* Return the state. Any thread. */
+BANYAN_API banyan_subscription_status
+banyan_subscription_get_status(const banyan_subscription *subscription);
+
+/* Return BANYAN_OK if the subscription is connected or looks for its publication, otherwise the
+ * last error of its thread: layouts that do not fit, a staging area that is full, a wrong secret.
+ * The thread tries again every second. Any thread. */
+BANYAN_API banyan_status banyan_subscription_check(const banyan_subscription *subscription);
+
+/* End the subscription. The tensors keep the version that they have. NULL is ignored. Collective.
+ */
+BANYAN_API void banyan_subscription_close(banyan_subscription *subscription);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

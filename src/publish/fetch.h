@@ -1,0 +1,43 @@
+/* One fetch of a version: the publication's ranks send what changed, the subscription's stage it.
+ */
+#ifndef PUBLISH_FETCH_H
+#define PUBLISH_FETCH_H
+
+#include "publish/delta/stream.h"
+#include "publish/session.h"
+#include "publish/staged.h"
+
+/* What a rank of the publication sends from. */
+struct fetch_source {
+    const banyan_layout *layout;
+    const banyan_tensors *kept;
+    /* The maps of the versions after the base, for each tensor map_count of them. */
+    const uint64_t *const *const *maps;
+    size_t map_count;
+    bool whole;
+};
+
+/* Send a version to a subscription. Adds to `*sent_bytes`. Collective over the joined world, with
+ * fetch_receive at the other ranks; all return the same error. */
+banyan_status fetch_send(struct session *session, const struct fetch_source *source,
+                         _Atomic uint64_t *sent_bytes);
+
+/* What a rank of the subscription receives into. */
+struct fetch_target {
+    const banyan_layout *layout;
+    const banyan_tensors *tensors;
+    uint64_t max_bytes; /* that the version may need; UINT64_MAX: no limit */
+    /* Called before boxes are verified, and after it if it returns true: nothing may change the
+     * tensors between the two. It returns false if the version is of no use any more. */
+    bool (*begin_verify)(void *context);
+    void (*end_verify)(void *context);
+    void *context;
+    struct staged *staged;
+};
+
+/* Receive a version of `whole` elements or of changes. Errors: CORRUPT (what arrived is damaged, or
+ * a box would not be the trainer's; the message names tensor, box and ranks), INVALID (it needs
+ * more than max_bytes), NO_MEMORY, and those of the copy service and of the world's waits. */
+banyan_status fetch_receive(struct session *session, const struct fetch_target *target, bool whole);
+
+#endif

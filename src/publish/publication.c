@@ -1,0 +1,299 @@
+#include "publish/publication.h"
+
+#include <inttypes.h>
+#include <sodium.h>
+#include <stdlib.h>
+
+#include "core/deadline.h"
+#include "core/threads/thread.h"
+#include "publish/delta/changes.h"
+#include "reshard/layout/layout.h"
+#include "reshard/run/tensors.h"
+#include "world/control.h"
+
+#define KEPT_VERSIONS 4
+#define PATIENCE_NS (5 * NS_PER_S)
+
+static void free_version(const banyan_publication *publication, struct kept_version *version)
+{
+    for (size_t i = 0; version->maps && i < banyan_tensors_count(publication->kept); i++)
+        free(version->maps[i]);
+    free(version->maps);
+    *version = (struct kept_version){0};
+}
+
+static void publication_destroy(banyan_publication *publication)
+{
+    for (size_t i = 0; i < publication->history.count; i++)
+        free_version(publication, &publication->history.data[i]);
+    array_free(&publication->history);
+    array_free(&publication->subscribers);
+    banyan_listener_close(publication->listener);
+    if (publication->threads)
+        (void)banyan_world_close(publication->threads);
+    banyan_tensors_destroy(publication->kept);
+    banyan_layout_destroy(publication->layout);
+    pthread_cond_destroy(&publication->changed);
+    pthread_mutex_destroy(&publication->lock);
+    free(publication);
+}
+
+static banyan_status publication_open_locally(const banyan_layout *layout,
+                                              banyan_publication *publication)
+{
+    RETURN_IF_FAILED(layout_copy(layout, NULL, &publication->layout));
+    return banyan_tensors_alloc(publication->layout, NULL, &publication->kept);
+}
+
+static banyan_status open_threads(banyan_publication *publication, const char *address,
+                                  const char *secret, const banyan_publication_options *options)
+{
+    banyan_world *world = publication->world;
+    int count = banyan_world_size(world);
+    int *ranks = malloc((size_t)count * sizeof *ranks);
+    for (int i = 0; ranks && i < count; i++)
+        ranks[i] = i;
+    RETURN_IF_FAILED(control_agree(
+        world, ranks ? BANYAN_OK : error_no_memory((size_t)count * sizeof *ranks, "ranks")));
+    banyan_status status = banyan_world_split(world, ranks, count, &publication->threads);
+    free(ranks);
+    RETURN_IF_FAILED(status);
+    banyan_connect_options connect = BANYAN_CONNECT_OPTIONS_INIT;
+    connect.name = options->name;
+    connect.timeout_ns = options->timeout_ns;
+    RETURN_IF_FAILED(banyan_world_broadcast(world, &publication->id, sizeof publication->id, 0));
+    RETURN_IF_FAILED(banyan_world_listen(publication->threads, address, secret, &connect,
+                                         &publication->listener));
+    status = thread_start(&publication->accepting, publication_accept, publication, false);
+    publication->has_thread = status == BANYAN_OK;
+    return control_agree(world, status);
+}
+
+banyan_status banyan_publication_open(banyan_world *world, const banyan_layout *layout,
+                                      const char *address, const char *secret,
+                                      const banyan_publication_options *options,
+                                      banyan_publication **publication)
+{
+    banyan_publication_options taken = BANYAN_PUBLICATION_OPTIONS_INIT;
+    RETURN_IF_NULL(world);
+    RETURN_IF_NULL(publication);
+    RETURN_IF_FAILED(
+        options_take(options, "BANYAN_PUBLICATION_OPTIONS_INIT", &taken, sizeof taken));
+    CONTROL_ENTER(world);
+    banyan_publication *opened = calloc(1, sizeof *opened);
+    banyan_status status = opened ? BANYAN_OK : error_no_memory(sizeof *opened, "a publication");
+    if (opened) {
+        pthread_mutex_init(&opened->lock, NULL);
+        pthread_cond_init(&opened->changed, NULL);
+        opened->world = world;
+        opened->kept_versions = taken.kept_versions ? taken.kept_versions : KEPT_VERSIONS;
+        opened->patience_ns = taken.patience_ns ? taken.patience_ns : PATIENCE_NS;
+        randombytes_buf(&opened->id, sizeof opened->id);
+        opened->id |= 1;
+        status = publication_open_locally(layout, opened);
+    }
+    status = control_agree(world, status);
+    if (status == BANYAN_OK)
+        status = open_threads(opened, address, secret, &taken);
+    if (status == BANYAN_OK) {
+        *publication = opened;
+        return BANYAN_OK;
+    }
+    error_kept kept = error_keep(status);
+    banyan_publication_close(opened);
+    return error_again(&kept);
+}
+
+const char *banyan_publication_address(const banyan_publication *publication)
+{
+    return publication ? banyan_listener_address(publication->listener) : NULL;
+}
+
+/* ---- publish ---- */
+
+/* Check the arguments, and make room for the map of the new version. */
+static banyan_status prepare(banyan_publication *publication, const banyan_tensors *tensors,
+                             uint64_t version, struct kept_version *made)
+{
+    size_t count = banyan_tensors_count(publication->kept);
+    pthread_mutex_lock(&publication->lock);
+    error_kept failed = publication->failed;
+    uint64_t before = publication->version;
+    pthread_mutex_unlock(&publication->lock);
+    RETURN_IF_FAILED(error_again(&failed));
+    if (version <= before)
+        return error_set(BANYAN_ERR_INVALID,
+                         "version %" PRIu64 " is published after version %" PRIu64, version,
+                         before);
+    RETURN_IF_FAILED(tensors_check(tensors, publication->layout, "published"));
+    *made = (struct kept_version){
+        version, alloc_zeroed(count, sizeof *made->maps, "the changes of a version")};
+    RETURN_IF_NO_MEMORY(made->maps);
+    for (size_t i = 0; i < count; i++) {
+        strided_view view;
+        RETURN_IF_FAILED(strided_view_of(banyan_tensors_get(tensors, i), &view));
+        made->maps[i] = alloc_zeroed(changes_words(view.elems), sizeof *made->maps[i],
+                                     "the changes of a version");
+        RETURN_IF_NO_MEMORY(made->maps[i]);
+    }
+    return array_reserve(&publication->history, 1) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+}
+
+/* At rank 0: let no further fetch begin, and wait until those that have begun end. Those that take
+ * longer than the patience end with their joined worlds. */
+static void stop_fetches(banyan_publication *publication)
+{
+    uint64_t until_ns = deadline_after(publication->patience_ns);
+    struct timespec at = {(time_t)(until_ns / NS_PER_S), (long)(until_ns % NS_PER_S)};
+    pthread_mutex_lock(&publication->lock);
+    publication->open = false;
+    while (publication->fetching > 0 && deadline_left_ns(until_ns) > 0)
+        pthread_cond_clockwait(&publication->changed, &publication->lock, CLOCK_MONOTONIC, &at);
+    for (size_t i = 0; i < publication->subscribers.count; i++) {
+        const struct subscriber *one = publication->subscribers.data[i];
+        char reason[160];
+        if (!one->fetching || !one->joined)
+            continue;
+        snprintf(reason, sizeof reason,
+                 "the publication has waited %.1f s for subscription %" PRIu64
+                 " to fetch version %" PRIu64 ", and publishes the next one",
+                 (double)publication->patience_ns / 1e9, one->number, publication->version);
+        (void)banyan_world_abort(one->joined, reason);
+    }
+    while (publication->fetching > 0)
+        pthread_cond_wait(&publication->changed, &publication->lock);
+    pthread_mutex_unlock(&publication->lock);
+}
+
+/* Compare, and update the kept copy. Nothing reads it. */
+static void update(banyan_publication *publication, const banyan_tensors *tensors,
+                   struct kept_version *made, banyan_publish_report *report)
+{
+    for (size_t i = 0; i < banyan_tensors_count(publication->kept); i++) {
+        const DLTensor *kept = banyan_tensors_get(publication->kept, i);
+        strided_view view;
+        if (strided_view_of(banyan_tensors_get(tensors, i), &view) != BANYAN_OK)
+            continue; /* prepare has checked it */
+        report->changed +=
+            changes_find(&view, (char *)kept->data + kept->byte_offset, made->maps[i]);
+        report->elems += view.elems;
+    }
+}
+
+/* Keep the maps of a version, and forget those of the oldest. With the lock held. */
+static void keep_version(banyan_publication *publication, const struct kept_version *made)
+{
+    if (publication->history.count > publication->kept_versions) {
+        free_version(publication, &publication->history.data[0]);
+        memmove(publication->history.data, publication->history.data + 1,
+                (publication->history.count - 1) * sizeof *publication->history.data);
+        publication->history.count--;
+    }
+    publication->history.data[publication->history.count++] = *made;
+    publication->version = made->version;
+}
+
+/* Agree that all ranks may publish this version. */
+static banyan_status agree_on(banyan_publication *publication, banyan_status mine, uint64_t version)
+{
+    banyan_world *world = publication->world;
+    uint64_t ends[] = {version, ~version};
+    RETURN_IF_FAILED(control_agree(world, mine));
+    RETURN_IF_FAILED(control_max_each(world, ends, 2));
+    if (ends[0] == ~ends[1])
+        return BANYAN_OK;
+    return control_fail_together(world, error_set(BANYAN_ERR_INVALID,
+                                                  "ranks publish different versions: %" PRIu64
+                                                  " to %" PRIu64 ", and this one %" PRIu64,
+                                                  ~ends[1], ends[0], version));
+}
+
+/* The part of a call after which the kept copy may be half of a version. */
+static banyan_status publish_agreed(banyan_publication *publication, const banyan_tensors *tensors,
+                                    struct kept_version *made, banyan_publish_report *report)
+{
+    banyan_world *world = publication->world;
+    bool is_first = publication->version == 0;
+    uint64_t began_ns = time_now_ns();
+    if (banyan_world_rank(world) == 0)
+        stop_fetches(publication);
+    RETURN_IF_FAILED(banyan_world_barrier(world));
+    pthread_mutex_lock(&publication->lock);
+    while (publication->readers > 0) /* their joined world has ended */
+        pthread_cond_wait(&publication->changed, &publication->lock);
+    pthread_mutex_unlock(&publication->lock);
+    uint64_t stopped_ns = time_now_ns();
+    report->waited_ns = stopped_ns - began_ns;
+    update(publication, tensors, made, report);
+    report->compared_ns = time_now_ns() - stopped_ns;
+    if (is_first)
+        report->changed = report->elems;
+    pthread_mutex_lock(&publication->lock);
+    keep_version(publication, made);
+    *made = (struct kept_version){0};
+    pthread_mutex_unlock(&publication->lock);
+    RETURN_IF_FAILED(banyan_world_barrier(world));
+    pthread_mutex_lock(&publication->lock);
+    publication->open = true;
+    pthread_cond_broadcast(&publication->changed);
+    pthread_mutex_unlock(&publication->lock);
+    return BANYAN_OK;
+}
+
+banyan_status banyan_publication_publish(banyan_publication *publication,
+                                         const banyan_tensors *tensors, uint64_t version,
+                                         banyan_publish_report *report)
+{
+    RETURN_IF_NULL(publication);
+    struct kept_version made = {0};
+    banyan_publish_report filled = {0};
+    CONTROL_ENTER(publication->world);
+    banyan_status status = prepare(publication, tensors, version, &made);
+    status = agree_on(publication, status, version);
+    if (status == BANYAN_OK) {
+        status = publish_agreed(publication, tensors, &made, &filled);
+        if (status != BANYAN_OK) {
+            pthread_mutex_lock(&publication->lock);
+            publication->failed = error_keep(status);
+            pthread_mutex_unlock(&publication->lock);
+        }
+    }
+    error_kept kept = error_keep(status);
+    free_version(publication, &made);
+    if (status == BANYAN_OK && report)
+        *report = filled;
+    return error_again(&kept);
+}
+
+/* ---- state and end ---- */
+
+banyan_publication_status banyan_publication_get_status(const banyan_publication *publication)
+{
+    banyan_publication_status status = {0};
+    if (!publication)
+        return status;
+    pthread_mutex_t *lock = (pthread_mutex_t *)&publication->lock;
+    pthread_mutex_lock(lock);
+    status.version = publication->version;
+    for (size_t i = 0; i < publication->subscribers.count; i++)
+        status.subscribers += publication->subscribers.data[i]->joined != NULL;
+    status.fetching = publication->readers;
+    status.joined = publication->joined;
+    status.dropped = publication->dropped;
+    status.sent_bytes = publication->sent_bytes;
+    pthread_mutex_unlock(lock);
+    return status;
+}
+
+void banyan_publication_close(banyan_publication *publication)
+{
+    if (!publication)
+        return;
+    pthread_mutex_lock(&publication->lock);
+    publication->closing = true;
+    pthread_cond_broadcast(&publication->changed);
+    pthread_mutex_unlock(&publication->lock);
+    if (publication->has_thread)
+        pthread_join(publication->accepting, NULL);
+    publication_destroy(publication);
+}

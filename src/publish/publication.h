@@ -1,0 +1,56 @@
+/* A publication's state at one rank, for its threads. */
+#ifndef PUBLISH_PUBLICATION_H
+#define PUBLISH_PUBLICATION_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "publish/session.h"
+
+/* What has changed from the version before to this one. */
+struct kept_version {
+    uint64_t version;
+    uint64_t **maps; /* one for each local tensor (delta/changes.h) */
+};
+
+/* An engine that is connected. */
+struct subscriber {
+    banyan_publication *publication;
+    pthread_t thread;
+    banyan_world *joined;
+    uint64_t number;   /* from 1 on, equal on all ranks */
+    bool fetching;     /* at rank 0: from the announcement on */
+    bool ended, drops; /* `drops`: publish waits for it no longer */
+};
+
+struct banyan_publication {
+    banyan_world *world;   /* the caller's, for its calls */
+    banyan_world *threads; /* for the thread that accepts */
+    banyan_listener *listener;
+    banyan_layout *layout;
+    banyan_tensors *kept; /* the current version; published to, or read by fetches */
+    uint64_t id;
+    uint32_t kept_versions;
+    uint64_t patience_ns;
+    pthread_t accepting;
+    bool has_thread;
+    _Atomic uint64_t sent_bytes;
+
+    pthread_mutex_t lock; /* of everything below */
+    pthread_cond_t changed;
+    bool closing;
+    bool open; /* at rank 0: fetches of `version` may begin */
+    uint64_t version;
+    uint32_t fetching;                  /* at rank 0: announced fetches that have not ended */
+    uint32_t readers;                   /* of `kept` at this rank */
+    ARRAY(struct kept_version) history; /* the oldest first */
+    ARRAY(struct subscriber *) subscribers;
+    uint64_t joined, dropped;
+    error_kept failed; /* no version can be published any more */
+};
+
+/* Accept subscriptions until the publication closes. A thread's function; the argument is the
+ * publication. */
+void *publication_accept(void *publication);
+
+#endif

@@ -1,0 +1,281 @@
+#include <inttypes.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "core/deadline.h"
+#include "core/log.h"
+#include "core/threads/thread.h"
+#include "publish/fetch.h"
+#include "publish/publication.h"
+#include "world/control.h"
+
+/* The time for which one look for new subscriptions waits. */
+#define ACCEPT_NS (200 * NS_PER_MS)
+/* Serving a version must not slow the trainer down. */
+#define NICE 10
+
+static void wait_until(pthread_cond_t *changed, pthread_mutex_t *lock, uint64_t deadline_ns)
+{
+    struct timespec at = {(time_t)(deadline_ns / NS_PER_S), (long)(deadline_ns % NS_PER_S)};
+    pthread_cond_clockwait(changed, lock, CLOCK_MONOTONIC, &at);
+}
+
+/* ---- one subscription ---- */
+
+/* Choose what comes next: at rank 0, in at most one beat. A chosen fetch has begun. */
+static struct session_turn choose_turn(struct subscriber *subscriber,
+                                       const struct session_report *state)
+{
+    banyan_publication *publication = subscriber->publication;
+    struct session_turn turn = {.kind = TURN_WAIT};
+    uint64_t until_ns = deadline_after(SESSION_BEAT_NS);
+    bool same = state->publication == publication->id;
+    pthread_mutex_lock(&publication->lock);
+    for (;;) {
+        bool newer =
+            publication->version > state->above && (!same || publication->version > state->base);
+        if (publication->closing || state->ends)
+            turn.kind = TURN_END;
+        else if (state->takes && newer && publication->open)
+            turn.kind = TURN_FETCH;
+        if (turn.kind != TURN_WAIT || deadline_left_ns(until_ns) == 0)
+            break;
+        wait_until(&publication->changed, &publication->lock, until_ns);
+    }
+    if (turn.kind == TURN_FETCH) {
+        /* The changes since its version are all kept if they begin at that version. */
+        size_t count = publication->history.count, i = 0;
+        while (i < count && publication->history.data[i].version <= state->base)
+            i++;
+        bool has_base = same && state->base != 0 && i > 0 &&
+                        publication->history.data[i - 1].version == state->base;
+        turn.version = publication->version;
+        turn.whole = !has_base || state->whole;
+        publication->fetching++;
+        subscriber->fetching = true;
+    }
+    pthread_mutex_unlock(&publication->lock);
+    return turn;
+}
+
+/* At rank 0: the fetch has ended on all ranks, or the joined world has. */
+static void end_fetch(struct subscriber *subscriber)
+{
+    banyan_publication *publication = subscriber->publication;
+    pthread_mutex_lock(&publication->lock);
+    publication->fetching -= subscriber->fetching;
+    subscriber->fetching = false;
+    pthread_cond_broadcast(&publication->changed);
+    pthread_mutex_unlock(&publication->lock);
+}
+
+/* Set the maps of each tensor since `base`; free `*maps`, and `**maps`. */
+static banyan_status collect_maps(banyan_publication *publication, uint64_t base,
+                                  const uint64_t *const *const **maps, size_t *map_count)
+{
+    size_t tensors = banyan_tensors_count(publication->kept), first = 0;
+    size_t count = publication->history.count;
+    while (first < count && publication->history.data[first].version <= base)
+        first++;
+    *map_count = count - first;
+    const uint64_t ***made = alloc_zeroed(tensors, sizeof *made, "the changes since a version");
+    const uint64_t **all =
+        alloc_zeroed(tensors * *map_count, sizeof *all, "the changes since a version");
+    if (!made || !all) {
+        free(made);
+        free(all);
+        return BANYAN_ERR_NO_MEMORY;
+    }
+    for (size_t t = 0; t < tensors; t++) {
+        made[t] = all + t * *map_count;
+        for (size_t i = first; i < count; i++)
+            made[t][i - first] = publication->history.data[i].maps[t];
+    }
+    if (tensors == 0)
+        free(all);
+    *maps = (const uint64_t *const *const *)made;
+    return BANYAN_OK;
+}
+
+static banyan_status send_version(struct subscriber *subscriber, struct session *session,
+                                  const struct session_report *state,
+                                  const struct session_turn *turn)
+{
+    banyan_publication *publication = subscriber->publication;
+    struct fetch_source source = {
+        .layout = publication->layout, .kept = publication->kept, .whole = turn->whole};
+    banyan_status mine = BANYAN_OK;
+    if (state->in_place) {
+        banyan_reshard_plan_bytes bytes = banyan_reshard_plan_count_bytes(session->plan);
+        publication->sent_bytes += bytes.network_sent + bytes.inside_sent;
+        return banyan_reshard_execute(session->plan, publication->kept, NULL, session->service,
+                                      session->joined, NULL, NULL);
+    }
+    if (!turn->whole)
+        mine = collect_maps(publication, state->base, &source.maps, &source.map_count);
+    banyan_status status = control_agree(session->joined, mine);
+    if (status == BANYAN_OK)
+        status = fetch_send(session, &source, &publication->sent_bytes);
+    error_kept kept = error_keep(status);
+    if (source.maps && banyan_tensors_count(publication->kept) > 0)
+        free((void *)source.maps[0]);
+    free((void *)source.maps);
+    return error_again(&kept);
+}
+
+/* Take the turns of a session until it ends. */
+static banyan_status serve_turns(struct subscriber *subscriber, struct session *session)
+{
+    banyan_publication *publication = subscriber->publication;
+    banyan_world *joined = session->joined;
+    int first = banyan_world_listening_size(joined);
+    for (;;) {
+        struct session_report state = {0};
+        struct session_turn turn = {0};
+        RETURN_IF_FAILED(banyan_world_broadcast(joined, &state, sizeof state, first));
+        if (banyan_world_rank(joined) == 0)
+            turn = choose_turn(subscriber, &state);
+        RETURN_IF_FAILED(banyan_world_broadcast(joined, &turn, sizeof turn, 0));
+        if (turn.kind == TURN_END)
+            return BANYAN_OK;
+        if (turn.kind != TURN_FETCH)
+            continue;
+        uint64_t began_ns = time_now_ns();
+        pthread_mutex_lock(&publication->lock);
+        publication->readers++;
+        pthread_mutex_unlock(&publication->lock);
+        banyan_status status = send_version(subscriber, session, &state, &turn);
+        error_kept kept = error_keep(status);
+        pthread_mutex_lock(&publication->lock);
+        publication->readers--;
+        pthread_cond_broadcast(&publication->changed);
+        pthread_mutex_unlock(&publication->lock);
+        end_fetch(subscriber);
+        RETURN_IF_FAILED(control_check(joined));
+        /* The subscription has the error, too, and its next state says what it wants now. */
+        if (status != BANYAN_OK)
+            log_warn("subscription %" PRIu64 " does not take version %" PRIu64 ": %s",
+                     subscriber->number, turn.version, kept.message);
+        else
+            log_info("subscription %" PRIu64 " has version %" PRIu64 "%s, after %.3f s",
+                     subscriber->number, turn.version, turn.whole ? ", whole" : "",
+                     (double)(time_now_ns() - began_ns) / 1e9);
+    }
+}
+
+static void *serve(void *argument)
+{
+    struct subscriber *subscriber = argument;
+    banyan_publication *publication = subscriber->publication;
+    struct session session = {.joined = subscriber->joined,
+                              .welcome = {.publication = publication->id}};
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
+    banyan_status status = session_open(&session, publication->layout, NULL);
+    if (status == BANYAN_OK)
+        status = serve_turns(subscriber, &session);
+    error_kept kept = error_keep(status);
+    end_fetch(subscriber);
+    pthread_mutex_lock(&publication->lock);
+    subscriber->joined = NULL;
+    publication->dropped += status != BANYAN_OK;
+    pthread_mutex_unlock(&publication->lock);
+    session_close(&session);
+    if (status == BANYAN_OK)
+        log_info("subscription %" PRIu64 " has ended", subscriber->number);
+    else
+        log_warn("subscription %" PRIu64 " is dropped: %s", subscriber->number, kept.message);
+    pthread_mutex_lock(&publication->lock);
+    subscriber->ended = true;
+    pthread_cond_broadcast(&publication->changed);
+    pthread_mutex_unlock(&publication->lock);
+    return NULL;
+}
+
+/* ---- all subscriptions ---- */
+
+/* Free the subscriptions that have ended; `all`: wait until all have. */
+static void reap(banyan_publication *publication, bool all)
+{
+    size_t kept = 0;
+    pthread_mutex_lock(&publication->lock);
+    for (size_t i = 0; i < publication->subscribers.count; i++) {
+        struct subscriber *one = publication->subscribers.data[i];
+        while (all && !one->ended)
+            pthread_cond_wait(&publication->changed, &publication->lock);
+        if (!one->ended) {
+            publication->subscribers.data[kept++] = one;
+            continue;
+        }
+        pthread_mutex_unlock(&publication->lock);
+        pthread_join(one->thread, NULL);
+        free(one);
+        pthread_mutex_lock(&publication->lock);
+    }
+    publication->subscribers.count = kept;
+    pthread_mutex_unlock(&publication->lock);
+}
+
+/* Serve a world that has connected. A rank that cannot ends the joined world. */
+static void begin_to_serve(banyan_publication *publication, banyan_world *joined)
+{
+    struct subscriber *one = calloc(1, sizeof *one);
+    banyan_status status = one ? BANYAN_OK : error_no_memory(sizeof *one, "a subscription");
+    pthread_mutex_lock(&publication->lock);
+    uint64_t number = ++publication->joined;
+    if (status == BANYAN_OK && !array_reserve(&publication->subscribers, 1))
+        status = BANYAN_ERR_NO_MEMORY;
+    if (status == BANYAN_OK) {
+        *one = (struct subscriber){.publication = publication, .joined = joined, .number = number};
+        status = thread_start(&one->thread, serve, one, false);
+    }
+    if (status == BANYAN_OK)
+        publication->subscribers.data[publication->subscribers.count++] = one;
+    else
+        publication->dropped++;
+    pthread_mutex_unlock(&publication->lock);
+    if (status == BANYAN_OK)
+        return;
+    log_warn("subscription %" PRIu64 " cannot be served: %s", number, banyan_last_error());
+    (void)control_fail(joined, status);
+    (void)banyan_world_close(joined);
+    free(one);
+}
+
+static banyan_status accept_until_closed(banyan_publication *publication)
+{
+    for (;;) {
+        banyan_world *joined = NULL;
+        uint32_t closing;
+        RETURN_IF_FAILED(banyan_listener_accept(publication->listener, ACCEPT_NS, &joined));
+        if (joined)
+            begin_to_serve(publication, joined);
+        pthread_mutex_lock(&publication->lock);
+        closing = publication->closing;
+        pthread_mutex_unlock(&publication->lock);
+        RETURN_IF_FAILED(banyan_world_broadcast(publication->threads, &closing, sizeof closing, 0));
+        if (closing)
+            return BANYAN_OK;
+        reap(publication, false);
+    }
+}
+
+void *publication_accept(void *argument)
+{
+    banyan_publication *publication = argument;
+    banyan_status status = accept_until_closed(publication);
+    error_kept kept = error_keep(status);
+    pthread_mutex_lock(&publication->lock);
+    if (status != BANYAN_OK && publication->failed.status == BANYAN_OK)
+        publication->failed = kept;
+    publication->closing = true;
+    for (size_t i = 0; i < publication->subscribers.count && status != BANYAN_OK; i++) {
+        if (publication->subscribers.data[i]->joined)
+            (void)banyan_world_abort(publication->subscribers.data[i]->joined, kept.message);
+    }
+    pthread_cond_broadcast(&publication->changed);
+    pthread_mutex_unlock(&publication->lock);
+    reap(publication, true);
+    return NULL;
+}

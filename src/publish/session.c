@@ -1,0 +1,50 @@
+#include "publish/session.h"
+
+#include "reshard/layout/box.h"
+#include "world/control.h"
+
+static banyan_status check_transfer(const banyan_transfer *transfer)
+{
+    char box[BOX_TEXT_BYTES];
+    if (!transfer->value_map &&
+        banyan_dtype_equal(transfer->source_dtype, transfer->destination_dtype))
+        return BANYAN_OK;
+    return error_set(BANYAN_ERR_UNSUPPORTED,
+                     "%s of \"%s\" is published in %s and subscribed to in %s%s: a publication "
+                     "changes no formats",
+                     banyan_box_format(&transfer->box, box, sizeof box), transfer->name,
+                     banyan_dtype_name(transfer->source_dtype),
+                     banyan_dtype_name(transfer->destination_dtype),
+                     transfer->value_map ? ", as a function of its value" : "");
+}
+
+static banyan_status check_transfers(const banyan_reshard_plan *plan)
+{
+    for (size_t i = 0; i < banyan_reshard_plan_recv_count(plan); i++)
+        RETURN_IF_FAILED(check_transfer(banyan_reshard_plan_recv(plan, i)));
+    return BANYAN_OK;
+}
+
+banyan_status session_open(struct session *session, const banyan_layout *source,
+                           const banyan_layout *destination)
+{
+    banyan_world *joined = session->joined;
+    int first = banyan_world_listening_size(joined);
+    banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
+    RETURN_IF_FAILED(banyan_world_broadcast(joined, &session->hello, sizeof session->hello, first));
+    RETURN_IF_FAILED(banyan_world_broadcast(joined, &session->welcome, sizeof session->welcome, 0));
+    options.checksums = session->hello.verify != 0;
+    options.each_rank_fetches = true;
+    RETURN_IF_FAILED(
+        banyan_reshard_plan_create(source, destination, joined, &options, &session->plan));
+    RETURN_IF_FAILED(control_agree(joined, check_transfers(session->plan)));
+    return banyan_copy_service_open(joined, NULL, NULL, &session->service);
+}
+
+void session_close(struct session *session)
+{
+    banyan_reshard_plan_destroy(session->plan);
+    banyan_copy_service_close(session->service);
+    (void)banyan_world_close(session->joined);
+    *session = (struct session){0};
+}

@@ -1,0 +1,315 @@
+/* Changed elements as bytes: found, written, checked, exchanged and exchanged back, for views of
+ * any strides, elements of any size and any share of changes. */
+#include "support/test.h"
+
+#include "publish/delta/changes.h"
+#include "publish/delta/stream.h"
+#include "support/levels.h"
+
+#define ROUNDS 400
+
+static uint64_t below(random_state *random, uint64_t end)
+{
+    return (uint64_t)random_between(random, 0, (int64_t)end - 1);
+}
+
+/* A tensor of some dimensions at random places of a buffer, and a dense copy of it. */
+struct example {
+    size_t elem_bytes;
+    int ndim;
+    int64_t shape[3], strides[3];
+    uint64_t elems;
+    size_t buffer_bytes;
+    unsigned char *buffer;
+    DLTensor tensor;
+    strided_view view;
+};
+
+static void fill_random(random_state *random, unsigned char *to, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        to[i] = (unsigned char)random_next(random);
+}
+
+static struct example make_example(random_state *random)
+{
+    static const int sizes[] = {1, 2, 2, 4, 8, 16};
+    struct example made = {.elem_bytes = (size_t)sizes[below(random, 6)]};
+    int order[] = {0, 1, 2};
+    made.ndim = 1 + (int)below(random, 3);
+    made.elems = 1;
+    for (int d = 0; d < made.ndim; d++) {
+        made.shape[d] = 1 + (int64_t)below(random, made.ndim == 1 ? 20000 : 40);
+        made.elems *= (uint64_t)made.shape[d];
+        int other = (int)below(random, (uint64_t)d + 1);
+        int swapped = order[d];
+        order[d] = order[other];
+        order[other] = swapped;
+    }
+    int64_t stride = 1;
+    bool plain = below(random, 2);
+    for (int i = made.ndim - 1; i >= 0; i--) {
+        int d = plain ? i : order[i];
+        made.strides[d] = stride;
+        stride *= made.shape[d] + (int64_t)(plain ? 0 : below(random, 3));
+    }
+    made.buffer_bytes = (size_t)stride * made.elem_bytes;
+    made.buffer = malloc(made.buffer_bytes);
+    fill_random(random, made.buffer, made.buffer_bytes);
+    made.tensor = (DLTensor){.data = made.buffer,
+                             .device = {kDLCPU, 0},
+                             .ndim = made.ndim,
+                             .dtype = {kDLUInt, (uint8_t)(8 * made.elem_bytes), 1},
+                             .shape = made.shape,
+                             .strides = made.strides};
+    if (made.elem_bytes == 16)
+        made.tensor.dtype = (DLDataType){kDLComplex, 128, 1};
+    return made;
+}
+
+/* Change a share of the elements, in one of their bits each. */
+static uint64_t change(random_state *random, struct example *example, uint64_t per_mille)
+{
+    uint64_t changed = 0;
+    for (uint64_t i = 0; i < example->elems; i++) {
+        if (below(random, 1000) >= per_mille)
+            continue;
+        uint64_t left = i;
+        int64_t at = 0;
+        for (int d = example->ndim - 1; d >= 0; d--) {
+            at += (int64_t)(left % (uint64_t)example->shape[d]) * example->strides[d];
+            left /= (uint64_t)example->shape[d];
+        }
+        example->buffer[(size_t)at * example->elem_bytes + below(random, example->elem_bytes)] ^=
+            (unsigned char)(1u << below(random, 8));
+        changed++;
+    }
+    return changed;
+}
+
+static void pack(const struct example *example, unsigned char *to)
+{
+    strided_pack(to, &example->view, 0, example->elems);
+}
+
+static void check_map(const struct example *example, const unsigned char *old,
+                      const unsigned char *new, const uint64_t *map)
+{
+    for (uint64_t i = 0; i < example->elems; i++) {
+        bool differs = memcmp(old + i * example->elem_bytes, new + i * example->elem_bytes,
+                              example->elem_bytes) != 0;
+        if (differs != (map[i / 64] >> i % 64 & 1))
+            fail_msg("element %lu of %lu", (unsigned long)i, (unsigned long)example->elems);
+    }
+    for (uint64_t i = example->elems; i < 64 * changes_words(example->elems); i++)
+        assert_false(map[i / 64] >> i % 64 & 1);
+}
+
+/* Write a box of the copy in several parts, and exchange it with the old elements of a receiver
+ * whose memory has other strides. */
+static void send_box(random_state *random, const struct example *source, const unsigned char *old,
+                     const unsigned char *new, const delta_source *from, uint64_t changed)
+{
+    size_t bytes = source->elems * source->elem_bytes;
+    int64_t gap = 1 + (int64_t)below(random, 2), count = (int64_t)source->elems;
+    unsigned char *memory = malloc(bytes * (size_t)gap), *result = malloc(bytes);
+    DLTensor tensor = source->tensor;
+    tensor.data = memory;
+    tensor.ndim = 1;
+    tensor.shape = &count;
+    tensor.strides = &gap;
+    strided_view view;
+    CHECK_OK(strided_view_of(&tensor, &view));
+    strided_unpack(&view, 0, source->elems, old);
+    uint64_t blocks = delta_blocks(source->elems), cut = below(random, blocks + 1);
+    uint64_t parts[] = {0, cut, blocks}, found = 0, sent = 0;
+    bytes_writer streams[2] = {{0}, {0}};
+    for (int i = 0; i < 2; i++) {
+        uint64_t some = parts[i + 1] - parts[i];
+        sent += delta_write(from, parts[i], some, &streams[i]);
+        assert_false(streams[i].failed);
+        assert_true(delta_check(streams[i].data, streams[i].count, source->elems,
+                                source->elem_bytes, parts[i], some, &found));
+        assert_true(streams[i].count <= some * 2 + bytes);
+        if (streams[i].count > 0)
+            assert_false(delta_check(streams[i].data, streams[i].count - 1, source->elems,
+                                     source->elem_bytes, parts[i], some, &found));
+    }
+    if (!from->whole && changed * 5 < source->elems && source->elem_bytes == 2)
+        assert_true(sent == changed);
+    for (int i = 0; i < 2; i++)
+        delta_swap(&view, parts[i], parts[i + 1] - parts[i], streams[i].data);
+    strided_pack(result, &view, 0, source->elems);
+    assert_memory_equal(result, new, bytes);
+    for (int i = 0; i < 2; i++) {
+        assert_true(delta_check(streams[i].data, streams[i].count, source->elems,
+                                source->elem_bytes, parts[i], parts[i + 1] - parts[i], &found));
+        delta_swap(&view, parts[i], parts[i + 1] - parts[i], streams[i].data);
+    }
+    strided_pack(result, &view, 0, source->elems);
+    assert_memory_equal(result, old, bytes);
+    for (int i = 0; i < 2; i++)
+        bytes_writer_free(&streams[i]);
+    free(memory);
+    free(result);
+}
+
+static void changes_arrive_and_can_be_undone(void **state)
+{
+    (void)state;
+    static const uint64_t shares[] = {0, 1, 10, 30, 100, 400, 1000};
+    random_state random = random_from(random_seed());
+    for (int round = 0; round < ROUNDS; round++) {
+        struct example example = make_example(&random);
+        size_t bytes = example.elems * example.elem_bytes;
+        unsigned char *old = malloc(bytes), *kept = malloc(bytes), *new = malloc(bytes);
+        uint64_t *maps[2];
+        CHECK_OK(strided_view_of(&example.tensor, &example.view));
+        pack(&example, old);
+        memcpy(kept, old, bytes);
+        /* Two versions; a receiver has the one before both. */
+        uint64_t changed = 0;
+        for (int i = 0; i < 2; i++) {
+            unsigned char *before = malloc(bytes);
+            maps[i] = calloc(changes_words(example.elems), sizeof *maps[i]);
+            memcpy(before, kept, bytes);
+            uint64_t made = change(&random, &example, shares[below(&random, 7)]);
+            assert_true(changes_find(&example.view, kept, maps[i]) == made);
+            pack(&example, new);
+            assert_memory_equal(kept, new, bytes);
+            check_map(&example, before, new, maps[i]);
+            changed += made;
+            free(before);
+        }
+        int64_t dense = (int64_t)example.elems;
+        DLTensor tensor = example.tensor;
+        tensor.data = kept;
+        tensor.ndim = 1;
+        tensor.shape = &dense;
+        tensor.strides = NULL;
+        delta_source from = {.memory = (const char *)kept,
+                             .maps = (const uint64_t *const *)maps,
+                             .map_count = 2,
+                             .whole = below(&random, 8) == 0};
+        CHECK_OK(strided_view_of(&tensor, &from.box));
+        uint64_t differ = 0;
+        for (uint64_t i = 0; i < example.elems; i++)
+            differ += (maps[0][i / 64] | maps[1][i / 64]) >> i % 64 & 1;
+        assert_true(differ <= changed);
+        send_box(&random, &example, old, new, &from, differ);
+        for (int i = 0; i < 2; i++)
+            free(maps[i]);
+        free(old);
+        free(kept);
+        free(new);
+        free(example.buffer);
+    }
+}
+
+/* A box of columns of a matrix: rows of the box are apart in the memory and in its map. */
+static void a_box_of_a_tensor_sends_its_own_changes_alone(void **state)
+{
+    (void)state;
+    enum { ROWS = 300, COLUMNS = 131, FIRST = 7, SOME = 90 };
+    random_state random = random_from(random_seed());
+    static uint16_t old[ROWS * COLUMNS], live[ROWS * COLUMNS], kept[ROWS * COLUMNS];
+    static uint16_t received[ROWS * SOME];
+    int64_t all = ROWS * COLUMNS, shape[] = {ROWS, SOME}, strides[] = {COLUMNS, 1};
+    fill_random(&random, (unsigned char *)old, sizeof old);
+    memcpy(live, old, sizeof live);
+    memcpy(kept, old, sizeof kept);
+    for (int i = 0; i < ROWS * COLUMNS; i++)
+        live[i] ^= (uint16_t)(below(&random, 20) == 0);
+    DLTensor tensor = {
+        .data = live, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLBfloat, 16, 1}, .shape = &all};
+    strided_view view;
+    CHECK_OK(strided_view_of(&tensor, &view));
+    uint64_t *map = calloc(changes_words((uint64_t)all), sizeof *map);
+    changes_find(&view, kept, map);
+    DLTensor box = {.data = kept + FIRST,
+                    .device = {kDLCPU, 0},
+                    .ndim = 2,
+                    .dtype = {kDLBfloat, 16, 1},
+                    .shape = shape,
+                    .strides = strides};
+    const uint64_t *maps[] = {map};
+    delta_source from = {.memory = (const char *)kept, .maps = maps, .map_count = 1};
+    CHECK_OK(strided_view_of(&box, &from.box));
+    uint64_t expected = 0, found;
+    for (int row = 0; row < ROWS; row++) {
+        for (int i = 0; i < SOME; i++) {
+            int at = row * COLUMNS + FIRST + i;
+            expected += old[at] != live[at];
+            received[row * SOME + i] = old[at];
+        }
+    }
+    bytes_writer stream = {0};
+    uint64_t blocks = delta_blocks(ROWS * SOME);
+    assert_true(delta_write(&from, 0, blocks, &stream) == expected);
+    assert_true(stream.count < 3 * expected + 8 * blocks);
+    assert_true(delta_check(stream.data, stream.count, ROWS * SOME, 2, 0, blocks, &found));
+    assert_true(found == expected);
+    box.data = received;
+    box.strides = NULL;
+    CHECK_OK(strided_view_of(&box, &view));
+    delta_swap(&view, 0, blocks, stream.data);
+    for (int row = 0; row < ROWS; row++)
+        assert_memory_equal(received + row * SOME, live + row * COLUMNS + FIRST, 2 * SOME);
+    bytes_writer_free(&stream);
+    free(map);
+}
+
+/* Whatever the bytes are, a stream that passes the check stays inside its box and itself. */
+static void damaged_streams_are_refused_or_stay_in_bounds(void **state)
+{
+    (void)state;
+    random_state random = random_from(random_seed());
+    for (int round = 0; round < 3000; round++) {
+        uint64_t elems = 1 + below(&random, 9000), changed;
+        int64_t count = (int64_t)elems;
+        uint64_t blocks = delta_blocks(elems);
+        unsigned char *memory = malloc(2 * elems);
+        uint64_t *map = calloc(changes_words(elems), sizeof *map);
+        for (uint64_t i = 0; i < elems; i++)
+            map[i / 64] |= (uint64_t)(below(&random, 50) == 0) << i % 64;
+        fill_random(&random, memory, 2 * elems);
+        DLTensor tensor = {.data = memory,
+                           .device = {kDLCPU, 0},
+                           .ndim = 1,
+                           .dtype = {kDLBfloat, 16, 1},
+                           .shape = &count};
+        const uint64_t *maps[] = {map};
+        delta_source from = {.memory = (const char *)memory, .maps = maps, .map_count = 1};
+        CHECK_OK(strided_view_of(&tensor, &from.box));
+        bytes_writer stream = {0};
+        delta_write(&from, 0, blocks, &stream);
+        size_t bytes = stream.count - below(&random, 3) % stream.count;
+        unsigned char *damaged = malloc(bytes); /* exact, so that sanitizers see what is outside */
+        memcpy(damaged, stream.data, bytes);
+        for (uint64_t i = below(&random, 4); i > 0; i--)
+            damaged[below(&random, bytes)] ^= (unsigned char)(1u << below(&random, 8));
+        if (delta_check(damaged, bytes, elems, 2, 0, blocks, &changed)) {
+            assert_true(changed <= elems);
+            delta_swap(&from.box, 0, blocks, damaged);
+        }
+        free(damaged);
+        free(memory);
+        free(map);
+        bytes_writer_free(&stream);
+    }
+}
+
+static int run(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(changes_arrive_and_can_be_undone),
+        cmocka_unit_test(a_box_of_a_tensor_sends_its_own_changes_alone),
+        cmocka_unit_test(damaged_streams_are_refused_or_stay_in_bounds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+int main(void)
+{
+    return levels_run(run);
+}

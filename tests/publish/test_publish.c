@@ -1,0 +1,147 @@
+/* Engines follow the versions of a publication: they join early and late, skip versions, take them
+ * back, refuse what is damaged or too large, and survive the deaths of trainers and of each other.
+ * Every element tells its version. */
+#include "publish/following.h"
+
+enum { TRAINERS = 2, ENGINES = 2 };
+
+/* ---- versions ---- */
+
+enum { VERSIONS = 9, LATE = 4 };
+
+static void publish_all(banyan_world *world, struct apart *shared)
+{
+    int rank = banyan_world_rank(world);
+    struct following mine = following_open(shared->seed, TRAINERS, rank, false);
+    banyan_publication *publication = publish_open(world, shared, &mine, NULL);
+    for (int version = 1; version <= VERSIONS; version++) {
+        banyan_publish_report report = publish_version(publication, &mine, version);
+        CHECK(version > 1 ? report.changed <= report.elems / 4 || report.elems < 100
+                          : report.changed == report.elems);
+        if (rank == 0)
+            atomic_store(&shared->marks[MARK_PUBLISHED], version);
+        /* Some versions follow at once, so that engines skip some. */
+        if (version % 3 != 0)
+            apart_wait(&shared->marks[MARK_COMMITTED], version);
+    }
+    apart_wait(&shared->marks[MARK_END], 2 * ENGINES);
+    banyan_publication_status status = banyan_publication_get_status(publication);
+    CHECK(status.version == VERSIONS && status.joined == 2 && status.dropped == 0);
+    banyan_publication_close(publication);
+    following_close(&mine);
+}
+
+static void follow_all(banyan_world *world, struct apart *shared)
+{
+    int rank = banyan_world_rank(world), version = 0;
+    struct following mine = following_open(shared->seed, TRAINERS, rank, true);
+    banyan_subscription *subscription = subscribe(world, shared, &mine, NULL);
+    while (version < VERSIONS) {
+        version = take_above(subscription, &mine, version);
+        if (rank == 0)
+            atomic_store(&shared->marks[MARK_COMMITTED], version);
+    }
+    banyan_subscription_status status = banyan_subscription_get_status(subscription);
+    CHECK(status.whole_fetches == 1 && status.delta_fetches > 0 && status.staged_bytes == 0);
+    atomic_fetch_add(&shared->marks[MARK_END], 1);
+    banyan_subscription_close(subscription);
+    following_check(&mine, version);
+    following_close(&mine);
+}
+
+static void follow_late(banyan_world *world, struct apart *shared)
+{
+    banyan_subscription_options options = BANYAN_SUBSCRIPTION_OPTIONS_INIT;
+    options.verify = true;
+    apart_wait(&shared->marks[MARK_PUBLISHED], LATE);
+    int version = 0;
+    struct following mine = following_open(shared->seed, TRAINERS, banyan_world_rank(world), true);
+    banyan_subscription *subscription = subscribe(world, shared, &mine, &options);
+    while (version < VERSIONS)
+        version = take_above(subscription, &mine, version);
+    CHECK_OK(banyan_subscription_check(subscription));
+    atomic_fetch_add(&shared->marks[MARK_END], 1);
+    banyan_subscription_close(subscription);
+    following_close(&mine);
+}
+
+static void play_versions(struct apart *shared)
+{
+    struct apart_job trainer = apart_start(shared, TRAINERS, 0, publish_all);
+    struct apart_job early = apart_start(shared, ENGINES, 1, follow_all);
+    struct apart_job late = apart_start(shared, ENGINES, 2, follow_late);
+    apart_end_well(&early);
+    apart_end_well(&late);
+    apart_end_well(&trainer);
+}
+
+static void engines_follow_every_version_early_and_late(void **state)
+{
+    (void)state;
+    apart_test(play_versions);
+}
+
+/* ---- taking back ---- */
+
+static void publish_in_steps(banyan_world *world, struct apart *shared)
+{
+    struct following mine = following_open(shared->seed, TRAINERS, banyan_world_rank(world), false);
+    banyan_publication *publication = publish_open(world, shared, &mine, NULL);
+    publish_steps(world, shared, publication, &mine);
+    banyan_publication_close(publication);
+    following_close(&mine);
+}
+
+static void take_back(banyan_world *world, struct apart *shared)
+{
+    banyan_subscription_options options = BANYAN_SUBSCRIPTION_OPTIONS_INIT;
+    options.keep_previous = true;
+    uint64_t version;
+    struct following mine = following_open(shared->seed, TRAINERS, banyan_world_rank(world), true);
+    banyan_subscription *subscription = subscribe(world, shared, &mine, &options);
+    atomic_store(&shared->marks[MARK_STEP], 1);
+    take_above(subscription, &mine, 0);
+    CHECK_FAILS(banyan_subscription_rollback(subscription, &version), BANYAN_ERR_NOT_FOUND,
+                "nothing is kept of the version before 1");
+    atomic_store(&shared->marks[MARK_STEP], 2);
+    take_above(subscription, &mine, 1);
+    CHECK_OK(banyan_subscription_rollback(subscription, &version));
+    CHECK(version == 1);
+    following_check(&mine, 1);
+    CHECK_FAILS(banyan_subscription_rollback(subscription, &version), BANYAN_ERR_NOT_FOUND,
+                "nothing is kept");
+    usleep(100000);
+    CHECK_OK(banyan_subscription_commit(subscription, &version));
+    CHECK(version == 1, "version %lu was taken back, and comes again", (unsigned long)version);
+    CHECK_OK(banyan_world_barrier(world));
+    atomic_store(&shared->marks[MARK_STEP], 3);
+    CHECK(take_above(subscription, &mine, 1) == 3);
+    CHECK_OK(banyan_subscription_rollback(subscription, &version));
+    following_check(&mine, 1);
+    atomic_fetch_add(&shared->marks[MARK_END], 1);
+    banyan_subscription_close(subscription);
+    following_close(&mine);
+}
+
+static void play_taking_back(struct apart *shared)
+{
+    struct apart_job trainer = apart_start(shared, TRAINERS, 0, publish_in_steps);
+    struct apart_job engine = apart_start(shared, ENGINES, 1, take_back);
+    apart_end_well(&engine);
+    apart_end_well(&trainer);
+}
+
+static void a_version_can_be_taken_back(void **state)
+{
+    (void)state;
+    apart_test(play_taking_back);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(engines_follow_every_version_early_and_late),
+        cmocka_unit_test(a_version_can_be_taken_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
