@@ -18,8 +18,9 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .. import Box, Layout, Unsupported, dtype_bytes
 from .._errors import NotFound
-from ._recorder import Constant, Node, Opaque, Part, Recorder, Source, overwritten, simplify
-from ._recorder import frame_of as _frame_of
+from ._contents import Constant, Node, Opaque, Part, Source, overwritten, simplify
+from ._contents import frame_of as _frame_of
+from ._recorder import Recorder
 
 #: Types and shapes of a checkpoint's tensors, by name.
 Checkpoint = Mapping[str, tuple[torch.dtype, Sequence[int]]]

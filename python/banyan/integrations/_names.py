@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from .. import Box, Layout, Unsupported
-from ._recorder import Recorder, Source, frame_of
+from ._contents import Source, frame_of
+from ._recorder import Recorder
 
 #: Returns the tensors of the checkpoint for those of the model, by name.
 Convert = Callable[[dict[str, Tensor]], Mapping[str, Tensor]]
