@@ -120,6 +120,18 @@ class Model(nn.Module):
         return layer.weight if method is None else method.apply(layer)
 
 
+class Consumes(nn.Module):
+    """An attention layer that makes its own weights of another layer's, and empties these."""
+
+    def __init__(self, source: nn.Module) -> None:
+        super().__init__()
+        self.source = source
+
+    def process_weights_after_loading(self, dtype: torch.dtype) -> None:
+        self.made = self.source.weight.detach() * 7
+        self.source.weight = nn.Parameter(torch.empty(0), requires_grad=False)
+
+
 def layout_of(*names: str) -> banyan.Layout:
     layout = banyan.Layout()
     for name in names:
@@ -173,6 +185,24 @@ class MemoryTest(unittest.TestCase):
         self.assertTrue(bool((model.result("first") == 7).all()))
         self.assertTrue(bool((model.result("second") == 21).all()))
         self.assertIs(model.first.weight, model.second.weight)
+
+    def test_attention_layers_consume_the_weights_of_others(self) -> None:
+        model = Model(kept=Keeps()).process()
+        model.attention = Consumes(model.kept)
+        model.attention.process_weights_after_loading(torch.float32)
+        with self.assertRaisesRegex(
+            banyan.Unsupported, r'"kept.weight": .* has torch.float32 \[0]'
+        ):
+            Memory(model, layout_of("kept"), CPU, torch.float32)
+        module = "banyan.integrations.vllm._memory"
+        with mock.patch(f"{module}.is_deferred_attention_layer", lambda m: m is model.attention):
+            memory = Memory(model, layout_of("kept"), CPU, torch.float32)
+            self.assertEqual(memory.buffered, {"kept.weight"})
+            for version in (1, 2):
+                memory.tensors()["kept.weight"].fill_(version)
+                memory.finish(["kept.weight"])
+                self.assertTrue(bool((model.attention.made == 7 * version).all()))
+                self.assertEqual(model.kept.weight.numel(), 0)
 
     def test_weights_that_are_asleep_are_refused(self) -> None:
         memory = Memory(Model(keeps=Keeps()), layout_of("keeps"), CPU, torch.float32)

@@ -272,9 +272,9 @@ class Memory:
             made: dict[str, Any] = {name: getattr(module, name, None) for name in saved.parameters}
             for name, kernel in saved.parameters.items():
                 new = made[name]
-                if kernel is not None and (
-                    new is None or new.shape != kernel.shape or new.dtype != kernel.dtype
-                ):
+                if kernel is None or self._is_consumed(module, kernel):
+                    continue
+                if new is None or new.shape != kernel.shape or new.dtype != kernel.dtype:
                     what = "nothing" if new is None else f"{new.dtype} {list(new.shape)}"
                     raise Unsupported(
                         f'{_listed(names)}: vLLM\'s reload makes {what} of "{name}", and the '
@@ -304,6 +304,13 @@ class Memory:
             saved.restore()
             for name, one in before.items():
                 getattr(module, name).data.copy_(one)
+
+    def _is_consumed(self, module: nn.Module, kernel: Tensor) -> bool:
+        """True if an attention layer has made its own weights of a module's, and emptied these."""
+        return kernel.numel() == 0 and any(
+            is_deferred_attention_layer(one) and module in one._modules.values()
+            for one in self._model.modules()
+        )
 
     def _in_mxfp8(self, module: nn.Module, names: Mapping[str, str]) -> tuple[str, str | None]:
         """Return the names of a module's matrix and of its scales, if it may be in MXFP8."""
@@ -397,12 +404,18 @@ class Memory:
         """Process a module with what its buffers received."""
         given = {name: self._buffers[whole] for name, whole in names.items()}
         saved = _process(module, given, self._device)
+        consumed: dict[str, Any] = {}
         for tensors in (saved.parameters, saved.buffers):
             for name, kernel in tensors.items():
                 made = getattr(module, name, None)
-                if kernel is not None and made is not None and made is not kernel:
+                if kernel is None or made is None or made is kernel:
+                    continue
+                if self._is_consumed(module, kernel):
+                    consumed[name] = made  # until the attention layer is processed
+                else:
                     kernel.data.copy_(made)
         saved.place()
+        module._parameters.update(consumed)
 
 
 class _Lookup(Mapping[str, Tensor]):
