@@ -137,13 +137,15 @@ uint32_t transport_epoch(const transport_world *of)
     return wake_up_read(transport_wake_up(of, of->space->local_rank));
 }
 
-void transport_progress(const transport_world *of)
+size_t transport_progress(const transport_world *of)
 {
+    size_t events = 0;
     for (size_t i = 0; i < of->tables.count; i++) {
         const transport_table *table = &of->tables.data[i];
         if (table->ops->progress)
-            table->ops->progress(table->state);
+            events += table->ops->progress(table->state);
     }
+    return events;
 }
 
 void transport_rest(const transport_world *of)

@@ -46,8 +46,8 @@ void transport_ring(const transport_world *of, int local);
 
 /* Return the epoch: a number that changes when any counter of this rank changes. */
 uint32_t transport_epoch(const transport_world *of);
-/* Process what has arrived by tables that need it. */
-void transport_progress(const transport_world *of);
+/* Process what has arrived by tables that need it; return the number of events. */
+size_t transport_progress(const transport_world *of);
 /* The caller stops to call transport_progress, and may sleep: their own threads go on. */
 void transport_rest(const transport_world *of);
 /* Sleep until the epoch differs from `seen`, at most `nap_ns`. May return early. */

@@ -13,11 +13,9 @@
 
 size_t ucx_turn(ucx *of)
 {
-    size_t events = 0;
     if (!of->worker)
         return 0;
-    for (unsigned more; (more = ucx_calls.ucp_worker_progress(of->worker)) > 0;)
-        events += more;
+    size_t events = ucx_calls.ucp_worker_progress(of->worker);
     if (of->questions) {
         ucx_answer_questions(of);
         events++;
@@ -61,7 +59,9 @@ static void *ucx_serve(void *argument)
     struct pollfd wakes[] = {{of->event, POLLIN, 0}, {of->door, POLLIN, 0}};
     while (!atomic_load(&of->stop)) {
         pthread_mutex_lock(&of->lock);
-        size_t events = ucx_turn(of);
+        size_t events = 0;
+        for (size_t some; (some = ucx_turn(of)) > 0;)
+            events += some;
         ucs_status_t armed = ucx_calls.ucp_worker_arm(of->worker);
         pthread_mutex_unlock(&of->lock);
         if (events > 0)

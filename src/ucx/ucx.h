@@ -137,7 +137,8 @@ banyan_status ucx_context_open(ucx *of);
 banyan_status ucx_service_start(ucx *of);
 void ucx_service_stop(ucx *of);
 
-/* Make progress and answer questions; return the number of events. With the lock held. */
+/* Make progress once and answer questions; return the number of events. More may be ready: the
+ * caller looks first whether it still waits. With the lock held. */
 size_t ucx_turn(ucx *of);
 /* The operations `progress` and `rest` of the table. */
 size_t ucx_progress(void *state);

@@ -12,7 +12,7 @@
  * long as falling asleep and waking up. If ranks share processors, each poll yields the processor
  * to the ranks that the thread waits for. Between nodes each poll asks a transport, by a system
  * call: one more, to yield, costs little, and a sleep costs more, since a thread of the transport
- * must wake this one. */
+ * must wake this one. A poll that finds an arrival keeps the processor: a task may go on now. */
 #define LOOKS 400
 #define LOOKS_CROWDED 40
 
@@ -145,10 +145,11 @@ static bool look_again(struct turn *turn)
 {
     const banyan_executor *executor = turn->of->loaded->executor;
     bool asks = executor->transport, crowded = executor->crowded;
-    if (asks)
-        transport_progress(executor->transports);
+    size_t arrived = asks ? transport_progress(executor->transports) : 0;
     if (turn->looks++ >= (crowded && !asks ? LOOKS_CROWDED : LOOKS))
         return false;
+    if (arrived > 0)
+        return true;
     if (crowded || asks)
         sched_yield();
     else
