@@ -72,12 +72,21 @@ static const struct tuning_entry one_node[] = {
     {BANYAN_REDUCE, 0, true, ALL, "reduce_direct"},
 };
 
+/* Measured with 2 and 4 ranks on 2 nodes. Two ranks on several nodes have a node each. */
 static const struct tuning_entry several_nodes[] = {
+    {BANYAN_ALLREDUCE, 2, false, ALL, "allreduce_hierarchical_leaders"},
+    {BANYAN_ALLREDUCE, 2, true, ALL, "allreduce_hierarchical_leaders"},
+    {BANYAN_ALLREDUCE, 0, false, KIB(4), "allreduce_hierarchical_leaders"},
     {BANYAN_ALLREDUCE, 0, false, KIB(256), "allreduce_hierarchical_oneshot"},
     {BANYAN_ALLREDUCE, 0, false, ALL, "allreduce_hierarchical"},
+    {BANYAN_ALLREDUCE, 0, true, KIB(4), "allreduce_hierarchical_leaders"},
     {BANYAN_ALLREDUCE, 0, true, KIB(256), "allreduce_hierarchical_oneshot"},
     {BANYAN_ALLREDUCE, 0, true, ALL, "allreduce_hierarchical"},
+    {BANYAN_ALLGATHER, 2, false, ALL, "allgather_hierarchical"},
+    {BANYAN_ALLGATHER, 2, true, ALL, "allgather_hierarchical"},
+    {BANYAN_ALLGATHER, 0, false, KIB(4), "allgather_hierarchical_leaders"},
     {BANYAN_ALLGATHER, 0, false, ALL, "allgather_hierarchical"},
+    {BANYAN_ALLGATHER, 0, true, KIB(4), "allgather_hierarchical_leaders"},
     {BANYAN_ALLGATHER, 0, true, ALL, "allgather_hierarchical"},
     {BANYAN_REDUCESCATTER, 0, false, ALL, "reducescatter_hierarchical"},
     {BANYAN_REDUCESCATTER, 0, true, ALL, "reducescatter_hierarchical"},

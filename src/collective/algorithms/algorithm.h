@@ -194,7 +194,9 @@ void reduce_tree(algorithm *a);
 
 void allreduce_hierarchical(algorithm *a);
 void allreduce_hierarchical_oneshot(algorithm *a);
+void allreduce_hierarchical_leaders(algorithm *a);
 void allgather_hierarchical(algorithm *a);
+void allgather_hierarchical_leaders(algorithm *a);
 void reducescatter_hierarchical(algorithm *a);
 void alltoall_hierarchical(algorithm *a);
 void broadcast_hierarchical(algorithm *a);

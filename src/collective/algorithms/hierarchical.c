@@ -40,12 +40,12 @@ static void barrier_in_node(algorithm *a, const node_place *p, int mesh)
     mesh_wait(a, mesh, p->rank, hierarchical_rank_at(p, p->node, local), 0);
 }
 
-/* Put slots into slots of the rank with this local rank on another node. */
-static void send_to_node(algorithm *a, const node_place *p, int node, uint64_t to, uint64_t from,
-                         int count)
+/* Put into slots of the rank with this local rank on another node. */
+static void send_to_node(algorithm *a, const node_place *p, int node, uint64_t to,
+                         banyan_chunk from)
 {
     int peer = hierarchical_rank_at(p, node, p->local);
-    port_put_and_signal(a, slot_range(a, peer, to, count), slot_range(a, p->rank, from, count));
+    port_put_and_signal(a, slot_range(a, peer, to, (int)from.size), from);
 }
 
 static void wait_nodes(algorithm *a, const node_place *p)
@@ -85,14 +85,14 @@ static void allreduce_nodes(algorithm *a, const node_place *p, uint64_t sums, ui
 {
     uint64_t own = (uint64_t)p->node;
     EACH_NODE(p, node)
-    send_to_node(a, p, node, arrived + own, sums + (uint64_t)node, 1);
+    send_to_node(a, p, node, arrived + own, slot_at(a, p->rank, sums + (uint64_t)node));
     wait_nodes(a, p);
     for (int node = 0; node < p->nodes; node++)
         a->parts[node] = slot_at(a, p->rank, arrived + (uint64_t)node);
     a->parts[p->node] = slot_at(a, p->rank, sums + own);
     local_reduce_parts(a, p->nodes, slot_at(a, p->rank, whole + own), 0);
     EACH_NODE(p, node)
-    send_to_node(a, p, node, whole + own, whole + own, 1);
+    send_to_node(a, p, node, whole + own, slot_at(a, p->rank, whole + own));
     wait_nodes(a, p);
     flush_nodes(a, p);
 }
@@ -135,12 +135,96 @@ void allreduce_hierarchical_oneshot(algorithm *a)
         uint64_t own = sums + (uint64_t)(p.node * size);
         reduce_in_node(a, &p, in_node, slot_range(a, rank, own, size));
         EACH_NODE(&p, node)
-        send_to_node(a, &p, node, own, own, size);
+        send_to_node(a, &p, node, own, slot_range(a, rank, own, size));
         wait_nodes(a, &p);
         for (int node = 0; node < size; node++)
             a->parts[node] = slot_range(a, rank, sums + (uint64_t)(node * size), size);
         local_reduce_parts(a, size, slot_range(a, rank, whole, size), 0);
         gather_blocks_of_node(a, &p, whole);
+        flush_nodes(a, &p);
+    }
+}
+
+static int hierarchical_leader(const node_place *p)
+{
+    return hierarchical_rank_at(p, p->node, 0);
+}
+
+/* Put a chunk into the rank's slot at its leader, and get the leader's result. */
+static void follow_leader(algorithm *a, const node_place *p, uint64_t mine, banyan_chunk input,
+                          banyan_chunk result, banyan_chunk output)
+{
+    int leader = hierarchical_leader(p);
+    remote_put(a, slot_range(a, leader, mine, (int)input.size), input, 0);
+    mesh_signal(a, MESH_ARRIVED, p->rank, leader, 0);
+    mesh_wait(a, MESH_WHOLE, p->rank, leader, 0);
+    remote_get(a, output, result, 0);
+}
+
+/* The first rank of each node reduces whole vectors: two nodes exchange one message each way,
+ * whatever the number of their ranks. */
+void allreduce_hierarchical_leaders(algorithm *a)
+{
+    int size = (int)a->input_chunks, nodes = a->ranks / a->ranks_per_node;
+    uint64_t in_node = slots_take(a, a->ranks_per_node * size);
+    uint64_t sums = slots_take(a, nodes * size), whole = slots_take(a, size);
+    for (int rank = 0; rank < a->ranks; rank++) {
+        node_place p = hierarchical_place_of(a, rank);
+        uint64_t own = sums + (uint64_t)(p.node * size);
+        bool is_alone = p.locals == 1;
+        banyan_chunk output = output_range(a, rank, 0, size);
+        banyan_chunk sum = is_alone ? input_all(a, rank) : slot_range(a, rank, own, size);
+        banyan_chunk result = is_alone ? output : slot_range(a, rank, whole, size);
+        if (p.local > 0) {
+            follow_leader(a, &p, in_node + (uint64_t)(p.local * size), input_all(a, rank),
+                          slot_range(a, hierarchical_leader(&p), whole, size), output);
+            continue;
+        }
+        a->parts[0] = input_all(a, rank);
+        EACH_LOCAL(&p, local)
+        {
+            mesh_wait(a, MESH_ARRIVED, rank, hierarchical_rank_at(&p, p.node, local), 0);
+            a->parts[local] = slot_range(a, rank, in_node + (uint64_t)(local * size), size);
+        }
+        if (!is_alone)
+            local_reduce_parts(a, p.locals, sum, 0);
+        EACH_NODE(&p, node)
+        send_to_node(a, &p, node, own, sum);
+        wait_nodes(a, &p);
+        flush_nodes(a, &p); /* the output may be the input */
+        for (int node = 0; node < nodes; node++)
+            a->parts[node] = slot_range(a, rank, sums + (uint64_t)(node * size), size);
+        a->parts[p.node] = sum;
+        local_reduce_parts(a, nodes, result, 0);
+        EACH_LOCAL(&p, local)
+        mesh_signal(a, MESH_WHOLE, rank, hierarchical_rank_at(&p, p.node, local), 0);
+        if (!is_alone)
+            local_copy(a, output, result, 0);
+    }
+}
+
+/* The first rank of each node gathers: one message each way between two nodes. */
+void allgather_hierarchical_leaders(algorithm *a)
+{
+    uint64_t slots = slots_take(a, a->ranks);
+    for (int rank = 0; rank < a->ranks; rank++) {
+        node_place p = hierarchical_place_of(a, rank);
+        uint64_t own = slots + (uint64_t)(p.node * p.locals);
+        banyan_chunk output = output_range(a, rank, 0, a->ranks);
+        if (p.local > 0) {
+            follow_leader(a, &p, slots + (uint64_t)rank, input_at(a, rank, 0),
+                          slot_range(a, hierarchical_leader(&p), slots, a->ranks), output);
+            continue;
+        }
+        local_copy(a, slot_at(a, rank, own), input_at(a, rank, 0), 0);
+        EACH_LOCAL(&p, local)
+        mesh_wait(a, MESH_ARRIVED, rank, hierarchical_rank_at(&p, p.node, local), 0);
+        EACH_NODE(&p, node)
+        send_to_node(a, &p, node, own, slot_range(a, rank, own, p.locals));
+        wait_nodes(a, &p);
+        EACH_LOCAL(&p, local)
+        mesh_signal(a, MESH_WHOLE, rank, hierarchical_rank_at(&p, p.node, local), 0);
+        local_copy(a, output, slot_range(a, rank, slots, a->ranks), 0);
         flush_nodes(a, &p);
     }
 }
@@ -153,9 +237,10 @@ void allgather_hierarchical(algorithm *a)
     for (int rank = 0; rank < a->ranks; rank++) {
         node_place p = hierarchical_place_of(a, rank);
         uint64_t own = slots + (uint64_t)p.node;
-        local_copy(a, slot_at(a, rank, own), input_at(a, rank, 0), 0);
         EACH_NODE(&p, node)
-        send_to_node(a, &p, node, own, own, 1);
+        send_to_node(a, &p, node, own, input_at(a, rank, 0));
+        if (p.locals > 1)
+            local_copy(a, slot_at(a, rank, own), input_at(a, rank, 0), 0);
         local_keep(a, output_at(a, rank, rank), input_at(a, rank, 0), 0);
         wait_nodes(a, &p);
         barrier_in_node(a, &p, MESH_ARRIVED);
@@ -193,7 +278,8 @@ void reducescatter_hierarchical(algorithm *a)
             local_reduce_parts(a, p.locals, slot_at(a, rank, sums + (uint64_t)node), 0);
         }
         EACH_NODE(&p, node)
-        send_to_node(a, &p, node, between + (uint64_t)p.node, sums + (uint64_t)node, 1);
+        send_to_node(a, &p, node, between + (uint64_t)p.node,
+                     slot_at(a, rank, sums + (uint64_t)node));
         wait_nodes(a, &p);
         for (int node = 0; node < nodes; node++)
             a->parts[node] = slot_at(a, rank, between + (uint64_t)node);
@@ -216,23 +302,24 @@ void alltoall_hierarchical(algorithm *a)
             EACH_LOCAL(&p, local)
             remote_put(a, slot_at(a, hierarchical_rank_at(&p, p.node, local), place),
                        input_at(a, rank, hierarchical_rank_at(&p, node, local)), 0);
-            if (node != p.node)
+            if (node != p.node && locals > 1)
                 local_copy(a, slot_at(a, rank, place),
                            input_at(a, rank, hierarchical_rank_at(&p, node, p.local)), 0);
         }
         barrier_in_node(a, &p, MESH_ARRIVED);
         EACH_NODE(&p, node)
         send_to_node(a, &p, node, between + (uint64_t)(p.node * locals),
-                     in_node + (uint64_t)(node * locals), locals);
+                     locals > 1 ? slot_range(a, rank, in_node + (uint64_t)(node * locals), locals)
+                                : input_at(a, rank, node));
         local_keep(a, output_at(a, rank, rank), input_at(a, rank, rank), 0);
         EACH_LOCAL(&p, local)
         local_copy(a, output_at(a, rank, hierarchical_rank_at(&p, p.node, local)),
                    slot_at(a, rank, in_node + (uint64_t)(p.node * locals + local)), 0);
         wait_nodes(a, &p);
+        flush_nodes(a, &p); /* the output may be the input */
         EACH_NODE(&p, node)
         local_copy(a, output_range(a, rank, node * locals, (node + 1) * locals),
                    slot_range(a, rank, between + (uint64_t)(node * locals), locals), 0);
-        flush_nodes(a, &p);
     }
 }
 
@@ -280,7 +367,7 @@ void broadcast_hierarchical(algorithm *a)
         for (int child = 2 * v + 1; child <= 2 * v + 2 && child < p.nodes; child++) {
             int node = tree_node(a, &p, child);
             mesh_wait_relaxed(a, MESH_BEGUN, rank, hierarchical_rank_at(&p, node, p.local), 0);
-            send_to_node(a, &p, node, block, block, size);
+            send_to_node(a, &p, node, block, slot_range(a, rank, block, size));
         }
         if (rank == a->root) {
             barrier_in_node(a, &p, MESH_WHOLE);
@@ -313,7 +400,7 @@ void reduce_hierarchical(algorithm *a)
         if (p.node != root_node) {
             int peer = hierarchical_rank_at(&p, root_node, p.local);
             mesh_wait_relaxed(a, MESH_BEGUN, rank, peer, 0);
-            send_to_node(a, &p, root_node, own, own, size);
+            send_to_node(a, &p, root_node, own, slot_range(a, rank, own, size));
             banyan_program_port_flush(port_between(a, rank, peer), 0, BANYAN_SYNC_BOTH);
             continue;
         }
