@@ -191,7 +191,9 @@ void allreduce_hierarchical_leaders(algorithm *a)
         EACH_NODE(&p, node)
         send_to_node(a, &p, node, own, sum);
         wait_nodes(a, &p);
-        flush_nodes(a, &p); /* the output may be the input */
+        bool overwrites = is_alone && a->in_place; /* the input, which is sent */
+        if (overwrites)
+            flush_nodes(a, &p);
         for (int node = 0; node < nodes; node++)
             a->parts[node] = slot_range(a, rank, sums + (uint64_t)(node * size), size);
         a->parts[p.node] = sum;
@@ -200,6 +202,8 @@ void allreduce_hierarchical_leaders(algorithm *a)
         mesh_signal(a, MESH_WHOLE, rank, hierarchical_rank_at(&p, p.node, local), 0);
         if (!is_alone)
             local_copy(a, output, result, 0);
+        if (!overwrites)
+            flush_nodes(a, &p);
     }
 }
 
@@ -316,10 +320,14 @@ void alltoall_hierarchical(algorithm *a)
         local_copy(a, output_at(a, rank, hierarchical_rank_at(&p, p.node, local)),
                    slot_at(a, rank, in_node + (uint64_t)(p.node * locals + local)), 0);
         wait_nodes(a, &p);
-        flush_nodes(a, &p); /* the output may be the input */
+        bool overwrites = locals == 1 && a->in_place; /* the input, which is sent */
+        if (overwrites)
+            flush_nodes(a, &p);
         EACH_NODE(&p, node)
         local_copy(a, output_range(a, rank, node * locals, (node + 1) * locals),
                    slot_range(a, rank, between + (uint64_t)(node * locals), locals), 0);
+        if (!overwrites)
+            flush_nodes(a, &p);
     }
 }
 
