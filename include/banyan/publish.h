@@ -140,10 +140,11 @@ typedef struct banyan_subscription banyan_subscription;
 /* Subscribe to the publication at `address`, for `tensors`, a set of `layout` (both NULL: this rank
  * holds none). The layout may be destroyed afterwards; the set outlives the subscription, which
  * changes its elements only in the first fetch, in commits and in rollbacks. The set is TORN until
- * the first commit. Return at once: a thread connects, fetches every new version, and connects
- * again when the trainer has ended. Collective. The caller owns the subscription, and closes it
- * before the world. Errors: INVALID (the tensors are not the layout's, an address or a secret is
- * malformed), UNSUPPORTED (a tensor on a GPU), NO_MEMORY, SYSTEM. */
+ * the first commit. Ranks that the layout names are those of `world`. Return at once: a thread
+ * connects, fetches every new version, and connects again when the trainer has ended. Collective.
+ * The caller owns the subscription, and closes it before the world. Errors: INVALID (the tensors
+ * are not the layout's, an address or a secret is malformed), UNSUPPORTED (a tensor on a GPU),
+ * NO_MEMORY, SYSTEM. */
 BANYAN_API banyan_status banyan_subscription_open(banyan_world *world, const banyan_layout *layout,
                                                   banyan_tensors *tensors, const char *address,
                                                   const char *secret,
@@ -190,7 +191,7 @@ banyan_subscription_get_status(const banyan_subscription *subscription);
 
 /* Return BANYAN_OK if the subscription is connected or looks for its publication, otherwise the
  * last error of its thread: layouts that do not fit, a staging area that is full, a wrong secret.
- * The thread tries again every second. Any thread. */
+ * The thread tries again, at intervals of 1 s to 16 s. Any thread. */
 BANYAN_API banyan_status banyan_subscription_check(const banyan_subscription *subscription);
 
 /* End the subscription. The tensors keep the version that they have. NULL is ignored. Collective.

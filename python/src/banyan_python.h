@@ -375,6 +375,7 @@ void bind_collective(nb::module_ &m);
 void bind_layout(nb::module_ &m);
 void bind_copy(nb::module_ &m);
 void bind_transform(nb::module_ &m);
+void bind_publish(nb::module_ &m);
 void bind_reshard(nb::module_ &m);
 void bind_checkpoint(nb::module_ &m);
 void bind_mixed(nb::module_ &m);

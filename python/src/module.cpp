@@ -17,6 +17,7 @@ NB_MODULE(_core, m)
     bind_copy(m);
     bind_transform(m);
     bind_reshard(m);
+    bind_publish(m);
     bind_checkpoint(m);
     bind_mixed(m);
     bind_forecast(m);

@@ -1,6 +1,7 @@
 #include "publish/session.h"
 
 #include "reshard/layout/box.h"
+#include "reshard/layout/layout.h"
 #include "world/control.h"
 
 static banyan_status check_transfer(const banyan_transfer *transfer)
@@ -25,18 +26,36 @@ static banyan_status check_transfers(const banyan_reshard_plan *plan)
     return BANYAN_OK;
 }
 
+/* Plan. The ranks that the subscription's layout names are those of its own world. */
+static banyan_status session_plan(struct session *session, const banyan_layout *source,
+                                  const banyan_layout *destination)
+{
+    banyan_world *joined = session->joined;
+    banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
+    banyan_layout *shifted = NULL;
+    options.checksums = session->hello.verify != 0;
+    options.each_rank_fetches = true;
+    banyan_status status = destination ? banyan_layout_create(&shifted) : BANYAN_OK;
+    if (status == BANYAN_OK && shifted) {
+        layout_add_layout(shifted, destination, banyan_world_listening_size(joined));
+        status = banyan_layout_status(shifted);
+    }
+    status = control_agree(joined, status);
+    if (status == BANYAN_OK)
+        status = banyan_reshard_plan_create(source, shifted, joined, &options, &session->plan);
+    error_kept kept = error_keep(status);
+    banyan_layout_destroy(shifted);
+    return error_again(&kept);
+}
+
 banyan_status session_open(struct session *session, const banyan_layout *source,
                            const banyan_layout *destination)
 {
     banyan_world *joined = session->joined;
     int first = banyan_world_listening_size(joined);
-    banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
     RETURN_IF_FAILED(banyan_world_broadcast(joined, &session->hello, sizeof session->hello, first));
     RETURN_IF_FAILED(banyan_world_broadcast(joined, &session->welcome, sizeof session->welcome, 0));
-    options.checksums = session->hello.verify != 0;
-    options.each_rank_fetches = true;
-    RETURN_IF_FAILED(
-        banyan_reshard_plan_create(source, destination, joined, &options, &session->plan));
+    RETURN_IF_FAILED(session_plan(session, source, destination));
     RETURN_IF_FAILED(control_agree(joined, check_transfers(session->plan)));
     return banyan_copy_service_open(joined, NULL, NULL, &session->service);
 }

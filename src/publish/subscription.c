@@ -20,6 +20,7 @@
 /* The longest time of one attempt to connect, and between two. */
 #define CONNECT_NS (500 * NS_PER_MS)
 #define PAUSE_NS (NS_PER_S)
+#define LONGEST_PAUSE_NS (16 * NS_PER_S)
 /* Fetching must not slow the engine down. */
 #define NICE 10
 
@@ -271,6 +272,7 @@ static banyan_status follow_until_closed(banyan_subscription *subscription)
     options.name = subscription->name;
     options.timeout_ns = subscription->options.timeout_ns;
     options.connect_timeout_ns = CONNECT_NS;
+    uint64_t pause_ns = PAUSE_NS;
     for (;;) {
         banyan_world *joined = NULL;
         uint32_t ends;
@@ -283,8 +285,14 @@ static banyan_status follow_until_closed(banyan_subscription *subscription)
         if (status != BANYAN_OK && (is_there || status != BANYAN_ERR_TIMEOUT))
             keep_error(subscription, status);
         RETURN_IF_FAILED(control_check(subscription->threads));
+        /* What failed in itself, such as layouts that do not fit, is tried ever more seldom. */
+        bool fails = is_there && status != BANYAN_OK && status != BANYAN_ERR_PEER_LOST &&
+                     status != BANYAN_ERR_ABORTED;
+        pause_ns = !fails                        ? PAUSE_NS
+                   : pause_ns < LONGEST_PAUSE_NS ? 2 * pause_ns
+                                                 : LONGEST_PAUSE_NS;
         RETURN_IF_FAILED(
-            decide_to_end(subscription, is_there && status == BANYAN_OK ? 0 : PAUSE_NS, &ends));
+            decide_to_end(subscription, is_there && status == BANYAN_OK ? 0 : pause_ns, &ends));
         if (ends)
             return BANYAN_OK;
     }

@@ -75,8 +75,9 @@ static inline struct following following_open(uint64_t seed, int trainers, int r
                             .max_elems = FOLLOWING_MOST_ELEMS,
                             .first_destination_rank = trainers};
     struct following made = {.of = case_make(seed, &options)};
+    /* The ranks that an engine's layout names are those of the engine. */
     for (int i = 0; i < made.of->holding_count; i++)
-        made.of->holdings[i].replicas_known = false;
+        made.of->holdings[i].replicas_known &= !made.of->holdings[i].is_destination;
     made.layout = case_layout(made.of, is_engine ? trainers + rank : rank, is_engine);
     CHECK_OK(banyan_tensors_alloc(made.layout, NULL, &made.tensors));
     filled_poison(made.tensors);

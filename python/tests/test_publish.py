@@ -1,0 +1,139 @@
+"""Engines that follow the versions of a publication, whose elements tell their version."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import tempfile
+import unittest
+from typing import Any
+
+import numpy as np
+
+import banyan
+from ranks import FileStore, run
+
+SHAPE = (240, 90)
+SECRET = secrets.token_hex(16)
+TRAINERS, ENGINES, VERSIONS = 2, 3, 6
+
+
+def values(version: int) -> np.ndarray[Any, Any]:
+    """The global tensor of a version: every 31st element is new in each."""
+    index = np.arange(math.prod(SHAPE))
+    changed_in = np.zeros_like(index)
+    for changes in range(1, version + 1):
+        changed_in[(index * 7919 + changes) % 31 == 0] = changes
+    return (index * 100 + changed_in).reshape(SHAPE).astype(np.float32)
+
+
+def open_side(rank: int, folder: str) -> tuple[banyan.World, FileStore, bool]:
+    """Open the world of the trainers (the lowest ranks) or of the engine's ranks."""
+    store = FileStore(folder)
+    trains = rank < TRAINERS
+    size = TRAINERS if trains else ENGINES
+    own = rank if trains else rank - TRAINERS
+    prefix = "trainer" if trains else "engine"
+    return banyan.World.from_store(store, own, size, prefix=prefix, timeout=60), store, trains
+
+
+def layout_of(world: banyan.World, dim: int) -> banyan.Layout:
+    layout = banyan.Layout()
+    mesh = banyan.Mesh((world.size,))
+    layout.add_sharded("weight", "float32", SHAPE, mesh, [banyan.Shard(dim)], world.rank)
+    return layout
+
+
+def piece_of(layout: banyan.Layout, version: int) -> np.ndarray[Any, Any]:
+    (piece,) = layout.pieces
+    return np.ascontiguousarray(values(version)[piece.box.slices])
+
+
+def train(world: banyan.World, store: FileStore) -> None:
+    layout = layout_of(world, 0)
+    with banyan.Publication(layout, world, SECRET, name="weights", patience=30) as publication:
+        assert publication.version == 0
+        if world.rank == 0:
+            store.set("address", publication.address)
+        weight = piece_of(layout, 0)
+        for version in range(1, VERSIONS + 1):
+            weight[...] = piece_of(layout, version)
+            report = publication.publish({"weight": weight}, version)
+            weight[...] = -1  # it may be overwritten
+            assert report.elems == weight.size
+            assert version == 1 or 0 < report.changed < weight.size / 20
+            assert report.waited >= 0 and report.compared > 0
+            store.get(f"committed {version}")
+        try:
+            publication.publish({"weight": weight}, VERSIONS)
+        except banyan.Invalid as error:
+            assert f"version {VERSIONS} is published after version {VERSIONS}" in str(error)
+        else:
+            raise AssertionError("a version can be published twice")
+        assert publication.version == VERSIONS and publication.sent_bytes > 0
+        store.get("done")
+
+
+def serve(world: banyan.World, store: FileStore) -> None:
+    layout = layout_of(world, 1)
+    weight = np.full(piece_of(layout, 0).shape, -2, np.float32)
+    tensors = banyan.Tensors(layout, {"weight": weight})
+    address = store.get("address").decode()
+    subscription = banyan.Subscription(
+        layout, tensors, world, address, SECRET, name="weights", verify=True, keep_previous=True
+    )
+    with subscription:
+        try:
+            tensors.close()
+        except BufferError:
+            pass
+        else:
+            raise AssertionError("tensors of a subscription can be closed")
+        version = 0
+        for expected in range(1, VERSIONS + 1):
+            assert subscription.wait(version, 60) == expected
+            while version < expected:  # another rank may not have it yet
+                version = subscription.commit()
+            assert tensors.state == "whole" and tensors.version == version
+            np.testing.assert_array_equal(weight, piece_of(layout, version))
+            if version == VERSIONS:
+                assert subscription.rollback() == version - 1
+                np.testing.assert_array_equal(weight, piece_of(layout, version - 1))
+                try:
+                    subscription.rollback()
+                except banyan.NotFound as error:
+                    assert "nothing is kept" in str(error)
+                else:
+                    raise AssertionError("a version can be taken back twice")
+            world.barrier()
+            if world.rank == 0:
+                store.set(f"committed {version}", "yes")
+        subscription.check()
+        assert subscription.is_connected and subscription.received_bytes > 0
+        assert (subscription.whole_fetches, subscription.delta_fetches) == (1, VERSIONS - 1)
+        try:
+            subscription.wait(VERSIONS, 0.1)
+        except banyan.Timeout as error:
+            assert f"above {VERSIONS}" in str(error)
+        else:
+            raise AssertionError("a version came from nowhere")
+        if world.rank == 0:
+            store.set("done", "yes")
+    np.testing.assert_array_equal(weight, piece_of(layout, VERSIONS - 1))
+
+
+def raw_follow(rank: int, count: int, unique_id: banyan.UniqueId, folder: str) -> None:
+    del unique_id, count
+    world, store, trains = open_side(rank, folder)
+    (train if trains else serve)(world, store)
+    world.close()
+
+
+class PublishTest(unittest.TestCase):
+    def test_an_engine_follows_every_version(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            run(TRAINERS + ENGINES, raw_follow, folder)
+
+
+if __name__ == "__main__":
+    unittest.main()
