@@ -122,6 +122,24 @@ def fresh(folder: Path, tp: int, **options: Any) -> Generated:
             return made
 
 
+def fresh_state(folder: Path, tp: int) -> tuple[Generated, list[dict[str, str]]]:
+    """Return what a new engine generates that loads the folder, and digests of its parameters."""
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "socket"
+        with Process(path, Engine, folder, tp) as engine:
+            return engine.call("generate"), engine.call("digests")
+
+
+def require_state(engine: Any, wanted: tuple[Generated, list[dict[str, str]]]) -> Generated:
+    """Compare an engine with a new one: all parameters and tokens. Return what it generates."""
+    for held, others in zip(engine.call("digests"), wanted[1], strict=True):
+        differ = [name for name in held | others if held.get(name) != others.get(name)]
+        assert not differ, f"parameters differ: {differ}"
+    made: Generated = engine.call("generate")
+    assert made == wanted[0], f"{made}, not {wanted[0]}"
+    return made
+
+
 class FolderTest(unittest.TestCase):
     """A test with a folder of its own. It prints its seconds."""
 

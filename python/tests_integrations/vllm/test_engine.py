@@ -18,7 +18,8 @@ from engine import Engine, FolderTest, fresh
 from environment import DEVICE
 from processes import Process
 from safetensors.torch import load_file, save_file
-from trainer import PackedTrainer, Trainer, errors, save, trainers
+from shards import save
+from trainer import PackedTrainer, Trainer, errors, trainers
 
 #: Trainer ranks.
 COUNT = 2

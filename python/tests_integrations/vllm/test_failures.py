@@ -12,7 +12,8 @@ import models
 import torch
 from engine import Engine, FolderTest, fresh
 from processes import Died, Process
-from trainer import Trainer, errors, save, trainers
+from shards import save
+from trainer import Trainer, errors, trainers
 
 from banyan.integrations.vllm import ShardSource
 

@@ -1,8 +1,7 @@
 """vLLM's own backend ``nccl_m2n`` on banyan.integrations.m2n: its engine, trainer and source.
 
 Its code is vLLM's. It takes streams and devices of CUDA for granted; on the host, PyTorch's
-functions for them are replaced here. It also writes to parameters whose values vLLM packs once, for
-kernels of CPUs; so vLLM computes without packed weights here.
+functions for them are replaced here.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from typing import Any
 
 import models
 import torch
-import vllm._custom_ops
-import vllm.model_executor.layers.utils
-from engine import Engine
+import unpacked  # noqa: F401
+from engine import Engine, fresh_state, require_state
 from environment import DEVICE
 from processes import Died, Process
-from trainer import Trainer, save, trainers
+from shards import save
+from trainer import Trainer, trainers
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 from vllm.distributed.weight_transfer.m2n_source import DTensorModuleSource
 from vllm.distributed.weight_transfer.m2n_trainer import M2NTrainerInitInfo
@@ -38,8 +37,6 @@ if DEVICE == "cpu":
     torch.accelerator.synchronize = lambda *_: None
     torch.cuda.current_stream = lambda *_: torch.Stream(device="cpu")  # type: ignore[assignment]
     torch.Tensor.record_stream = lambda *_: None  # type: ignore[method-assign]
-    vllm._custom_ops._supports_onednn = False
-    vllm.model_executor.layers.utils.check_cpu_sgl_kernel = lambda *_: False
 
 
 def free_port() -> int:
@@ -110,11 +107,7 @@ class M2NTest(unittest.TestCase):
                     save(folder, version)
                     seconds = training.call("send", at / "engine", version)
                     path = folder.with_name(f"version{version}")
-                    with Process(at / f"fresh{version}", Engine, path, tp) as fresh:
-                        wanted = fresh.call("generate")
-                        digests = fresh.call("digests")
-                    self.assertEqual(engine.call("digests"), digests, f"version {version}")
-                    self.assertEqual(engine.call("generate"), wanted, f"version {version}")
+                    wanted = require_state(engine, fresh_state(path, tp))
                     self.assertNotIn(wanted, seen)
                     seen.append(wanted)
                     print(f"{family} tp={tp}: update {version} {max(seconds):.2f} s", flush=True)

@@ -16,9 +16,10 @@ import torch.distributed as dist
 from engine import Engine, FolderTest, fresh
 from processes import Process
 from safetensors.torch import load_file
+from shards import save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from trainer import Trainer, save, trainers
+from trainer import Trainer, trainers
 
 from banyan.integrations.vllm import ShardSource, register
 

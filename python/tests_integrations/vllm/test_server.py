@@ -20,7 +20,8 @@ from typing import Any
 import models
 from engine import PROMPTS, TOKENS, fresh
 from processes import Process
-from trainer import Trainer, save
+from shards import save
+from trainer import Trainer
 from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
 
 #: Seconds until the server must have started.

@@ -9,8 +9,9 @@ import models
 import torch
 from engine import Engine, FolderTest, fresh
 from processes import Process
+from shards import save
 from sources import SOURCES
-from trainer import PieceTrainer, Trainer, errors, save, trainers
+from trainer import PieceTrainer, Trainer, errors, trainers
 from transformers import AutoModelForCausalLM
 
 COUNT = 2

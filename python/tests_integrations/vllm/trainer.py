@@ -13,41 +13,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from engine import Client
-from environment import DEVICE
 from processes import Died, Process
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
-from transformers import AutoModelForCausalLM
+from shards import fill, load_sharded
+from torch.distributed.tensor import DTensor
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 
 import banyan
 from banyan.integrations.vllm import BanyanTrainerInitInfo, ShardSource, register
-
-
-def fill(module: torch.nn.Module, version: int) -> None:
-    """Give all tensors the values of a version, also if this rank has shards of them."""
-    with torch.no_grad():
-        for name, parameter in module.state_dict(keep_vars=True).items():
-            generator = torch.Generator().manual_seed(sum(name.encode()) * 1000 + version)
-            whole = torch.randn(parameter.shape, generator=generator)
-            if name.endswith("norm.weight"):
-                whole = 1 + whole / 4
-            elif parameter.ndim > 1:
-                whole *= parameter.shape[-1] ** -0.5
-            whole = whole.to(parameter.device, parameter.dtype)
-            if isinstance(parameter, DTensor):
-                whole = distribute_tensor(
-                    whole, parameter.device_mesh, parameter.placements, src_data_rank=None
-                )
-            parameter.copy_(whole)
-
-
-def save(folder: Path, version: int) -> None:
-    """Write the model of a version as transformers saves it, beside the folder that it has now."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-    fill(model, version)
-    model.save_pretrained(folder.with_name(f"version{version}"))
 
 
 class Deadly:
@@ -71,13 +43,7 @@ class Trainer:
         self.engines: dict[Any, Any] = {}
 
     def make(self) -> Any:
-        model: Any = AutoModelForCausalLM.from_pretrained(self.folder, dtype=torch.bfloat16)
-        model.to(DEVICE)
-        mesh = init_device_mesh(DEVICE, (self.count,))
-        for layer in model.model.layers:
-            fully_shard(layer, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-        return model
+        return load_sharded(self.folder, self.count)
 
     def client(self, where: Any) -> Any:
         return Client(where)
