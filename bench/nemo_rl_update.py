@@ -1,139 +1,177 @@
-"""A whole refit of a model of 1 GB through NeMo-RL.
+"""A whole refit of an engine of vLLM with a model of 1 GB through NeMo-RL.
 
     PYTHONPATH=build/python:python/tests_torch:python/tests_integrations/nemo_rl \
         NEMO_RL=checkout build/venv-nemo_rl/bin/python bench/nemo_rl_update.py [--layers N]
 
-NeMo-RL's synchronizer and its mixins of policy and vLLM workers run over Ray on the host, two of
-each. The time is that of ``CheckpointEngineWeightSynchronizer.sync_weights``, the median of several
-turns. Each worker copies the weights into parameters that exist. No engine computes a token.
+NeMo-RL's synchronizer, its mixins of policy workers and its extension of vLLM's workers run on the
+host: two policies (FSDP2), and an engine of vLLM with tensor_parallel_size 2. The time is from the
+call of ``CheckpointEngineWeightSynchronizer.sync_weights`` to the first token, the median of
+several turns. The peer is what NeMo-RL's collective refit does, over Gloo.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
-from collections.abc import Iterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
-from test_engine import Job, connect
+import generation
 
 # isort: split
+import extension
+import jobs
 import ray
 import torch
 import workers
-from copies import copy_seconds
-from torch.distributed.tensor import DTensor, Shard
-from torch_reshard import shapes
+from gloo_buckets import GlooBuckets
+from nemo_rl.utils.checkpoint_engines.base import CheckpointEngine
+from torch.distributed.tensor import DTensor
+from whole_updates import TURNS, Copying, Updates, negate, save_versions
 
-TURNS = 4
-MEMORY_BYTES = 1 << 30  # of a device; the bucket is a share of it
+BUCKET = 128  # MiB
+PEER = "nemo_rl_update:GlooEngine"
+EXTENSION = "nemo_rl_update.Extension"
 
 
-class Policy(workers.Policy):
-    """A policy worker with shards of a model."""
+class GlooEngine(CheckpointEngine):  # type: ignore[misc]
+    """Policy 0 broadcasts whole weights, as NeMo-RL's collective refit does."""
+
+    shard_expert_weights = False
+
+    def __init__(self, bucket_size: int, **_: Any) -> None:
+        """Allocate the buckets."""
+        self.buckets = GlooBuckets(bucket_size)
+        self.sends = False
+
+    def get_target_weight_layout(self) -> None:
+        """Have no layout."""
+
+    def prepare(self) -> dict[str, Any]:
+        """Return the port of a store; that of policy 0 is used."""
+        return {"port": self.buckets.open()}
+
+    def init_policy_process_group(
+        self, *, worker_rank: int, rollout_world_size: int, metadata: Any, **_: Any
+    ) -> None:
+        """Join as the sender, or take part in the gathering alone."""
+        self.sends = worker_rank == 0
+        if self.sends:
+            self.buckets.join(0, 1 + rollout_world_size, metadata[0]["port"])
+
+    def init_rollout_process_group(
+        self, *, rollout_rank: int, rollout_world_size: int, metadata: Any, **_: Any
+    ) -> None:
+        """Join as a receiver."""
+        self.buckets.store = None
+        self.buckets.join(1 + rollout_rank, 1 + rollout_world_size, metadata[0]["port"])
+
+    def finalize(self) -> None:
+        """Keep everything."""
+
+    async def send_weights(self, weights: Any) -> None:
+        """Send the weights in buckets."""
+        if self.sends:
+            self.buckets.send(weights)
+        else:
+            for _ in weights:
+                pass
+
+    async def receive_weight_batches(self) -> AsyncIterator[list[tuple[str, torch.Tensor]]]:
+        """Yield the weights of each bucket."""
+        for batch in self.buckets.receive():
+            yield batch
+
+
+class Choosing:
+    """A worker with several checkpoint engines."""
+
+    checkpoint_engine: Any
+    chosen = "banyan"
+
+    def choose(self, name: str) -> None:
+        """Let the next refits use an engine. NeMo-RL makes it when it is not there."""
+        kept = self.__dict__.setdefault("kept", {})
+        kept[self.chosen] = getattr(self, "checkpoint_engine", None)
+        self.chosen, self.checkpoint_engine = name, kept.get(name)
+
+
+class Extension(Choosing, Copying, extension.Extension):
+    """NeMo-RL's extension of vLLM's workers."""
+
+
+class Policy(Choosing, Copying, generation.ModelPolicy):
+    """A policy worker that sends shards or whole weights."""
 
     gathers = False
 
-    def fill(self, sizes: dict[str, Any]) -> int:
-        """Make the shards. Return the bytes of the model."""
-        self.sizes = sizes
-        self.shards = {}
-        for name, (shape, _) in sizes.items():
-            whole = torch.full(shape, 0.5, dtype=torch.bfloat16)
-            part = torch.chunk(whole, 2)[self.rank].clone()
-            self.shards[name] = DTensor.from_local(
-                part,
-                self.mesh,
-                [Shard(0)],
-                run_check=False,
-                shape=whole.shape,
-                stride=whole.stride(),
-            )
-        return sum(one.numel() * one.element_size() for one in self.shards.values())
+    def change(self) -> None:
+        """Change to the other version of the model."""
+        negate(self.model)
 
     def gather_first(self, wanted: bool) -> None:
         """Send whole weights, gathered as NeMo-RL's DTensor policy does, or shards."""
         self.gathers = wanted
 
     def _checkpoint_engine_params(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, one in self.shards.items():
-            yield name, one.full_tensor() if self.gathers else one
+        for name, one in super()._checkpoint_engine_params():
+            yield name, one.full_tensor() if self.gathers and isinstance(one, DTensor) else one
 
     def gather(self) -> None:
         """Make the whole weights and drop them."""
-        for one in self.shards.values():
+        for one in self.model.state_dict().values():
             one.full_tensor()
 
-    def prepare_refit_info(self) -> dict[str, Any]:
-        """Return shapes and types."""
-        return {name: (shape, torch.bfloat16) for name, (shape, _) in self.sizes.items()}
-
-    async def checkpoint_engine_rpc(self, checkpoint_method: str, method_kwargs: Any = None) -> Any:
-        """Pretend to have a device."""
-        if checkpoint_method == "checkpoint_engine_total_memory_bytes":
-            return MEMORY_BYTES
-        return await super().checkpoint_engine_rpc(checkpoint_method, method_kwargs)
-
-    def copy(self, nbytes: int) -> float:
-        """Copy so many bytes, and return the seconds."""
-        return copy_seconds(nbytes)
+    def nbytes(self) -> int:
+        """Return the bytes of the whole model."""
+        return sum(one.numel() * one.element_size() for one in self.model.state_dict().values())
 
 
-class Worker(workers.Worker):
-    """A worker that copies weights into its parameters."""
-
-    def __init__(self, rank: int, size: int, path: str) -> None:
-        """Have no parameters yet."""
-        super().__init__(rank, size, path)
-        self.parameters: dict[str, torch.Tensor] = {}
-
-    def _load_hf_weights(self, weights: list[tuple[str, torch.Tensor]]) -> None:
-        for name, weight in weights:
-            if name not in self.parameters:
-                self.parameters[name] = torch.empty_like(weight)
-            self.parameters[name].copy_(weight)
-
-    def checkpoint_engine_total_memory_bytes(self) -> int:
-        """Pretend to have a device."""
-        return MEMORY_BYTES
-
-    def check(self) -> int:
-        """Return the bytes of the parameters, all of which must have arrived."""
-        assert all(bool((one == 0.5).all()) for one in self.parameters.values())
-        return sum(one.nbytes for one in self.parameters.values())
-
-    def copy(self, nbytes: int) -> float:
-        """Copy so many bytes, and return the seconds."""
-        return copy_seconds(nbytes)
-
-
-def measure(layers: int) -> None:
+def measure(at: Path, layers: int) -> None:
     """Let all ways take turns, and print their times."""
-    job = Job(2, 2, Policy, Worker, update_weights_bucket_memory_ratio=0.125)
-    nbytes = ray.get([one.fill.remote(shapes(layers)) for one in job.policies])[0]
-    times: dict[str, list[float]] = {name: [] for name in ("shards", "whole", "gather", "copies")}
-    for _ in range(TURNS + 1):
-        for name in ("shards", "whole"):
-            ray.get([one.gather_first.remote(name == "whole") for one in job.policies])
-            began = time.perf_counter()
-            job.sync.sync_weights()
-            times[name].append(time.perf_counter() - began)
-        began = time.perf_counter()
-        ray.get([one.gather.remote() for one in job.policies])
-        times["gather"].append(time.perf_counter() - began)
-        ranks = [*job.policies, *job.workers]
-        times["copies"].append(max(ray.get([one.copy.remote(nbytes // 2) for one in ranks])))
-    assert ray.get([one.check.remote() for one in job.workers]) == [nbytes] * 2
-    job.close()
-    found = {name: statistics.median(one[1:]) * 1e3 for name, one in times.items()}
+    folders = save_versions(at, layers)
+    with generation.start_engine(at / "other", folders[1], 2) as other:
+        expected = [other.call("first_token")]
+    with generation.start_engine(at / "engine", folders[0], 2, EXTENSION) as engine:
+        expected.insert(0, engine.call("first_token"))
+        jobs.connect()
+        ratio = {"update_weights_bucket_memory_ratio": (BUCKET << 20) / workers.MEMORY_BYTES}
+        job = generation.make_job(engine.path, folders[0], Policy, **ratio)
+        syncs = {"banyan": job.sync, "gloo": job.synchronizer(transport=PEER, **ratio)}
+
+        def each(method: str, *args: Any) -> list[Any]:
+            found: list[Any] = ray.get([getattr(one, method).remote(*args) for one in job.policies])
+            return found
+
+        def choose(name: str, gathers: bool) -> Any:
+            each("choose", name)
+            each("gather_first", gathers)
+            engine.call("collective_rpc", "choose", args=(name,))
+            return syncs[name].sync_weights
+
+        nbytes = each("nbytes")[0]
+        updates = Updates([engine], expected, lambda: each("change"))
+        for _ in range(TURNS + 1):
+            updates.time("shards", choose("banyan", False))
+            updates.time("whole", choose("banyan", True))
+            updates.time("gloo", choose("gloo", True))
+            updates.call("token", updates.tokens)
+            updates.call("gather", lambda: each("gather"))
+            engine.start("collective_rpc", "copy", args=(nbytes // 2,))
+            updates.note("copies", max(*each("copy", nbytes // 2), *engine.result()))
+        job.close()
     print(
-        f"{nbytes / 1e6:.0f} MB from 2 policies to 2 workers, buckets of 128 MiB",
-        f"  Banyan, shards                         {found['shards']:6.0f} ms",
-        f"    the first refit, which joins         {times['shards'][0] * 1e3:6.0f} ms",
-        f"  Banyan, whole weights, gathered before {found['whole']:6.0f} ms",
-        f"    the gathering alone                  {found['gather']:6.0f} ms",
-        f"  limit: all ranks copy these bytes once {found['copies']:6.0f} ms",
+        f"{nbytes / 1e6:.0f} MB from 2 policies (FSDP2) to vLLM with tp=2, buckets of {BUCKET} MiB",
+        updates.row("Banyan, shards, to the first token", "shards", "gloo"),
+        updates.row("  of it until sync_weights returns", "shards, sent"),
+        f"  {'  the first refit, which joins':<42}{updates.first('shards'):6.0f} ms",
+        updates.row("Banyan, whole weights, to the first token", "whole", "gloo"),
+        updates.row("policy 0 broadcasts whole weights (Gloo)", "gloo"),
+        updates.row("  of it until sync_weights returns", "gloo, sent"),
+        updates.row("the gathering of whole weights alone", "gather"),
+        updates.row("the first token alone", "token"),
+        updates.row("limit: all ranks copy these bytes once", "copies"),
         sep="\n",
     )
 
@@ -143,11 +181,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=8)
     options = parser.parse_args()
-    connect()
-    try:
-        measure(options.layers)
-    finally:
-        ray.shutdown()
+    with tempfile.TemporaryDirectory() as at:
+        try:
+            measure(Path(at), options.layers)
+        finally:
+            ray.shutdown()
 
 
 if __name__ == "__main__":

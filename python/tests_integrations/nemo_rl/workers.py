@@ -24,12 +24,17 @@ from streams import Weight, generate, is_equal, meshes, value
 MEMORY_BYTES = 200 << 20  # of a device without a GPU; buckets are a share of it
 
 
+def without_gpu() -> None:
+    """Let NeMo-RL synchronize streams, as it does after loading, if there are none."""
+    if not torch.cuda.is_available():
+        stream = SimpleNamespace(synchronize=lambda: None)
+        torch.cuda.current_stream = lambda *_: stream  # type: ignore
+
+
 def join_group(rank: int, size: int, path: str) -> None:
     store = torch.distributed.FileStore(path, size)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    if not torch.cuda.is_available():  # NeMo-RL synchronizes the stream after loading
-        stream = SimpleNamespace(synchronize=lambda: None)
-        torch.cuda.current_stream = lambda *_: stream  # type: ignore
+    without_gpu()
 
 
 class Policy(DTensorCheckpointEngineSendMixin, PolicyCheckpointEngineMixin):  # type: ignore[misc]
