@@ -4,7 +4,7 @@ usage: sglang_update.py [--layers N]
 
 Two trainers have the whole weights, and an engine has tp=2. The time is from the trainer's call to
 the answers of all workers, whose parameters are new then, the median of several turns. SGLang's
-kernels need a GPU, so there is no token. Needs the environment of make test-sglang.
+kernels are not on PyPI for CPUs, so there is no token. Needs the environment of make test-sglang.
 """
 
 # ruff: noqa: E402
