@@ -252,6 +252,8 @@ void rendezvous_refuse(const struct rendezvous_place *place, int tcp_fd, int wor
     rendezvous->refuses = &named;
     rendezvous->refuses_until_ns = deadline_after(ns);
     rendezvous->reactor.quiet = true;
+    /* Without it, a rank that comes twice counts twice. */
+    rendezvous->entries = calloc((size_t)world_size, sizeof *rendezvous->entries);
     refuse_all(rendezvous);
     rendezvous_free(rendezvous);
 }

@@ -137,10 +137,22 @@ static bool send_elsewhere(struct rendezvous *rendezvous, struct link *link)
     return true;
 }
 
+/* Count each rank once: one that did not get the answer comes again. */
+static void count_refused(struct rendezvous *rendezvous, int rank)
+{
+    if (!rendezvous->refuses || rank < 0 || rank >= rendezvous->world_size)
+        return;
+    if (rendezvous->entries && rendezvous->entries[rank].came)
+        return;
+    if (rendezvous->entries)
+        rendezvous->entries[rank].came = true;
+    rendezvous->refused++;
+}
+
 static banyan_status check_join(struct rendezvous *rendezvous, const struct join_request *request)
 {
     if (rendezvous->refuses) {
-        rendezvous->refused++;
+        count_refused(rendezvous, request->rank);
         return error_again(rendezvous->refuses);
     }
     RETURN_IF_FAILED(check_request(rendezvous, request));
@@ -215,9 +227,10 @@ static void count_informed(struct rendezvous *rendezvous, bytes_reader *reader)
         struct join_request request = {0};
         size_t length;
         const void *blob = bytes_read_blob(reader, &length);
-        rendezvous->refused += rendezvous->refuses != NULL;
-        if (rendezvous->refuses || !blob || !join_read(blob, length, &request) ||
-            check_request(rendezvous, &request) != BANYAN_OK ||
+        if (!blob || !join_read(blob, length, &request))
+            continue;
+        count_refused(rendezvous, request.rank);
+        if (rendezvous->refuses || check_request(rendezvous, &request) != BANYAN_OK ||
             rendezvous->entries[request.rank].came)
             continue;
         rendezvous->entries[request.rank] = (struct rank_entry){.request = request, .came = true};
@@ -284,7 +297,7 @@ static banyan_status rendezvous_take_failure(struct rendezvous *rendezvous, stru
     if (!failure_read(data, bytes, &request, &why) || request.rank != link->rank)
         return error_set(BANYAN_ERR_FORMAT, "%s sends a malformed report of a failure", link->who);
     banyan_status status = rendezvous->refuses ? error_again(rendezvous->refuses) : BANYAN_OK;
-    rendezvous->refused += rendezvous->refuses != NULL;
+    count_refused(rendezvous, request.rank);
     if (status == BANYAN_OK)
         status = check_size(rendezvous, &request);
     if (status == BANYAN_OK && rendezvous->phase != ALL_READY &&
