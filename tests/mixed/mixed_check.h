@@ -77,12 +77,18 @@ static inline void case_open(mixed_case *c, const banyan_mixed_options *options,
     CHECK(c->host);
 }
 
-static inline void case_close(mixed_case *c)
+/* After the context is closed. */
+static inline void case_free(mixed_case *c)
 {
-    CHECK_OK(banyan_mixed_close(c->mixed));
     case_release(c, c->input);
     case_release(c, c->output);
     free(c->host);
+}
+
+static inline void case_close(mixed_case *c)
+{
+    CHECK_OK(banyan_mixed_close(c->mixed));
+    case_free(c);
 }
 
 static inline uint64_t one_elems(const mixed_one *call)

@@ -104,10 +104,13 @@ static void run_long(banyan_world *world, void *context)
 static void long_messages_in_all_modes(void **state)
 {
     (void)state;
-    static const grid_sizes grids[] = {{1, 2, 2, 1, 1}, {2, 2, 1, 2, 1}, {2, 1, 2, 2, 1}};
+    static const grid_sizes grids[] = {
+        {1, 2, 2, 1, 1}, {2, 2, 1, 2, 1}, {2, 1, 2, 2, 1}, {4, 2, 1, 2, 2}};
     for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) {
-        series of = {random_seed() + i, grids[i], 8};
-        ranks_run(4, run_long, &of);
+        const grid_sizes *g = &grids[i];
+        int ranks = g->nodes * g->local_tp * g->local_dp;
+        series of = {random_seed() + i, *g, 32 / ranks};
+        ranks_run(ranks, run_long, &of);
     }
 }
 

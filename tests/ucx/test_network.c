@@ -1,9 +1,9 @@
-/* Tensors, by either copy backend, and sums cross between four nodes of two ranks, each node with a
- * network of its own. Every survivor names a node or rank that is lost, its destination is torn,
- * and it goes on in a new world. */
+/* Work between four nodes of two ranks, each node with a network of its own: tensors, by either
+ * copy backend, sums, mixed collectives and held plans. Every survivor names a node or rank that is
+ * lost, the state of its work is as documented, and it goes on in a new world. */
 #include "support/nodes.h"
-#include "support/test.h"
 #include "support/ucx.h"
+#include "ucx/network/work.h"
 
 #include <signal.h>
 #include <stdatomic.h>
@@ -15,22 +15,25 @@
 #include "core/deadline.h"
 
 #define NODES 4
-#define RANKS (2 * NODES)
-#define ROWS 640
-#define COLUMNS 1000
-#define SUMMED 1500
+#define RANKS (WORK_NODE_RANKS * NODES)
+#define SURVIVORS (RANKS - WORK_NODE_RANKS)
+/* Worlds that do other work at the same time. */
+#define WORKS 2
+#define PORT 29600
 #define SECRET "00112233445566778899aabbccddeeff"
 /* As in docs/limits.md, plus slack for a busy machine. */
 #define TIMEOUT_NS (4 * NS_PER_S)
 #define LOST_NS (6 * NS_PER_S + 4 * NS_PER_S)
+/* For ranks that another check has ended. */
+#define ABSENT_NS (60 * NS_PER_S)
 
 enum fault { NO_FAULT, CUT_OFF, KILLED, STOPPED };
 
 /* In memory that all processes share. */
 struct job {
-    const char *backend; /* NULL: the default, direct */
+    const work *works[WORKS];
     enum fault fault;
-    _Atomic int moving; /* ranks whose weights move again and again */
+    _Atomic int working; /* ranks of all works that have done every kind of step */
     _Atomic bool is_hit;
     _Atomic uint64_t hit_ns;
 };
@@ -49,199 +52,122 @@ static void network_open(int rank, int size, uint16_t port, uint64_t timeout_ns,
     options.secret = SECRET;
     options.timeout_ns = timeout_ns;
     CHECK_OK(banyan_world_open(&options, world));
-    CHECK(banyan_world_node_count(*world) == size / 2, "%d nodes", banyan_world_node_count(*world));
+    CHECK(banyan_world_node_count(*world) == size / WORK_NODE_RANKS, "%d nodes",
+          banyan_world_node_count(*world));
 }
 
-static float element(int row, int column, int version)
+/* Return the status of the first step that fails, with at most `steps` steps. */
+static banyan_status repeat(struct job *job, const work *of, void *state, uint64_t steps)
 {
-    return (float)((row * COLUMNS + column) % 65536 * 16 + version);
-}
-
-typedef struct weights {
-    banyan_layout *rows, *columns;
-    banyan_tensors *source, *destination;
-    banyan_reshard_plan *plan;
-    banyan_copy_service *service;
-    banyan_comm *comm;
-} weights;
-
-static void weights_open(weights *w, banyan_world *world, const char *backend)
-{
-    int rank = banyan_world_rank(world);
-    banyan_mesh mesh = {.ndim = 1, .extent = {banyan_world_size(world)}};
-    banyan_placement by_row = {BANYAN_SHARD, 0}, by_column = {BANYAN_SHARD, 1};
-    int64_t shape[] = {ROWS, COLUMNS};
-    CHECK_OK(banyan_layout_create(&w->rows));
-    CHECK_OK(banyan_layout_create(&w->columns));
-    banyan_layout_add_sharded(w->rows, "w", BANYAN_F32, 2, shape, &mesh, &by_row, rank);
-    banyan_layout_add_sharded(w->columns, "w", BANYAN_F32, 2, shape, &mesh, &by_column, rank);
-    CHECK_OK(banyan_tensors_alloc(w->rows, world, &w->source));
-    CHECK_OK(banyan_tensors_alloc(w->columns, world, &w->destination));
-    CHECK_OK(banyan_reshard_plan_create(w->rows, w->columns, world, NULL, &w->plan));
-    CHECK_OK(banyan_copy_service_open(world, backend, NULL, &w->service));
-    CHECK(strcmp(banyan_copy_service_name(w->service), backend ? backend : "direct") == 0);
-    CHECK_OK(banyan_comm_create(world, NULL, &w->comm));
-}
-
-static void weights_close(weights *w)
-{
-    (void)banyan_comm_destroy(w->comm);
-    banyan_copy_service_close(w->service);
-    banyan_reshard_plan_destroy(w->plan);
-    banyan_tensors_destroy(w->source);
-    banyan_tensors_destroy(w->destination);
-    banyan_layout_destroy(w->rows);
-    banyan_layout_destroy(w->columns);
-}
-
-/* Sum a vector of a version over all ranks, and compare every element. */
-static banyan_status weights_sum(const weights *w, banyan_world *world, int version)
-{
-    int64_t input[SUMMED], output[SUMMED], size = banyan_world_size(world);
-    for (int i = 0; i < SUMMED; i++)
-        input[i] = (int64_t)version * SUMMED + i + ((int64_t)1 << (8 + banyan_world_rank(world)));
-    memset(output, 0xff, sizeof output);
-    banyan_status status =
-        banyan_comm_allreduce(w->comm, input, output, SUMMED, BANYAN_I64, BANYAN_SUM, NULL);
-    for (int i = 0; status == BANYAN_OK && i < SUMMED; i++)
-        CHECK(output[i] == size * ((int64_t)version * SUMMED + i) + (((1 << size) - 1) << 8),
-              "element %d of version %d", i, version);
-    return status;
-}
-
-/* Move one version, and compare every element. */
-static banyan_status weights_move(weights *w, banyan_world *world, int version)
-{
-    int rank = banyan_world_rank(world), size = banyan_world_size(world);
-    const DLTensor *from = banyan_tensors_get(w->source, 0);
-    const DLTensor *to = banyan_tensors_get(w->destination, 0);
-    float *source = from->data, *destination = to->data;
-    int rows = (int)from->shape[0], columns = (int)to->shape[1];
-    int first_row = (ROWS + size - 1) / size * rank;
-    int first_column = (COLUMNS + size - 1) / size * rank;
-    for (int row = 0; row < rows; row++)
-        for (int column = 0; column < COLUMNS; column++)
-            source[row * COLUMNS + column] = element(first_row + row, column, version);
-    memset(destination, 0xff, (size_t)ROWS * (size_t)columns * sizeof *destination);
-    banyan_status status =
-        banyan_reshard_execute(w->plan, w->source, w->destination, w->service, world, NULL, NULL);
-    for (int row = 0; status == BANYAN_OK && row < ROWS; row++)
-        for (int column = 0; column < columns; column++)
-            CHECK(destination[row * columns + column] ==
-                      element(row, first_column + column, version),
-                  "row %d, column %d of version %d", row, first_column + column, version);
-    return status;
-}
-
-/* After a failed run, the destination is torn, or nothing has changed: some rank did not enter. */
-static void check_state(const weights *w, banyan_status status, bool in_move)
-{
-    const DLTensor *to = banyan_tensors_get(w->destination, 0);
-    const unsigned char *bytes = to->data;
-    size_t count = (size_t)(to->shape[0] * to->shape[1]) * sizeof(float);
-    if (!in_move) {
-        CHECK(banyan_tensors_get_state(w->destination) == BANYAN_TENSORS_WHOLE);
-    } else if (banyan_tensors_get_state(w->destination) != BANYAN_TENSORS_TORN) {
-        CHECK(status == BANYAN_ERR_TIMEOUT);
-        for (size_t i = 0; i < count; i++)
-            CHECK(bytes[i] == 0xff, "byte %zu has changed", i);
+    banyan_status status = BANYAN_OK;
+    for (uint64_t step = 0; step < steps && status == BANYAN_OK; step++) {
+        status = of->step(state, (int)(step % WORK_STEPS));
+        if (step + 1 == WORK_CYCLE)
+            atomic_fetch_add(&job->working, 1);
     }
+    return status;
 }
 
-/* All ranks of the job, with a fault or without. */
-static void play(struct job *job, int rank)
+/* The cut-off ranks lose some other rank. */
+static void check_message(const struct job *job, int rank)
+{
+    const char *message = banyan_last_error();
+    bool is_named =
+        strstr(message, "rank 7") || (job->fault == CUT_OFF && strstr(message, "rank 6"));
+    CHECK(is_named || rank >= SURVIVORS, "%s", message);
+}
+
+static void lose_some(struct job *job, const work *of, int rank, uint16_t port)
 {
     banyan_world *world;
-    weights w;
-    banyan_status status = BANYAN_OK;
-    bool in_move = false;
-    network_open(rank, RANKS, 29600, job->fault == STOPPED ? TIMEOUT_NS : 0, &world);
-    weights_open(&w, world, job->backend);
-    int versions = job->fault == NO_FAULT ? 5 : 1 << 14;
-    for (int version = 1; version <= versions && status == BANYAN_OK; version++) {
-        status = weights_move(&w, world, version);
-        in_move = status != BANYAN_OK;
-        if (status == BANYAN_OK)
-            status = weights_sum(&w, world, version);
-        if (version == 2)
-            atomic_fetch_add(&job->moving, 1);
-    }
-    if (job->fault == NO_FAULT) {
-        CHECK_OK(status);
-        weights_close(&w);
-        CHECK_OK(banyan_world_close(world));
-        return;
-    }
-    double took = (double)(time_now_ns() - job->hit_ns) / 1e9;
     /* A stopped process may go on again: the deadline of the wait decides. */
-    banyan_status expected = job->fault == STOPPED ? BANYAN_ERR_TIMEOUT : BANYAN_ERR_PEER_LOST;
+    bool stops = job->fault == STOPPED;
+    banyan_status expected = stops ? BANYAN_ERR_TIMEOUT : BANYAN_ERR_PEER_LOST;
+    network_open(rank, RANKS, port, stops ? TIMEOUT_NS : 0, &world);
+    void *state = of->open(world, of->backend);
+    banyan_status status = repeat(job, of, state, UINT64_MAX);
+    double took = (double)(time_now_ns() - job->hit_ns) / 1e9;
     CHECK(job->is_hit && status == expected, "%s: %s", banyan_status_name(status),
           banyan_last_error());
-    printf("rank %d after %.1f s: %s\n", rank, took, banyan_last_error());
-    /* The cut-off ranks lose some other rank. */
-    if (rank < RANKS - 2)
-        CHECK(strstr(banyan_last_error(), "rank 6") || strstr(banyan_last_error(), "rank 7"), "%s",
-              banyan_last_error());
+    printf("%s: rank %d after %.1f s: %s\n", of->name, rank, took, banyan_last_error());
+    check_message(job, rank);
     CHECK(took < LOST_NS / 1e9, "%.1f s", took);
-    check_state(&w, status, in_move);
-    weights_close(&w);
+    of->close(state, status);
     (void)banyan_world_close(world);
-    if (rank >= RANKS - 2)
-        return;
-    network_open(rank, RANKS - 2, 29601, 0, &world);
-    weights_open(&w, world, job->backend);
-    for (int version = 1; version <= 2; version++) {
-        CHECK_OK(weights_move(&w, world, version));
-        CHECK_OK(weights_sum(&w, world, version));
-    }
-    weights_close(&w);
+}
+
+/* All ranks of the world, or those that survive in a new one. */
+static void lose_none(struct job *job, const work *of, int rank, int size, uint16_t port)
+{
+    banyan_world *world;
+    network_open(rank, size, port, ABSENT_NS, &world);
+    void *state = of->open(world, of->backend);
+    CHECK_OK(repeat(job, of, state, WORK_CYCLE));
+    of->close(state, BANYAN_OK);
     CHECK_OK(banyan_world_close(world));
 }
 
-static pid_t rank_start(struct job *job, int rank)
+static void play(struct job *job, int number, int rank)
+{
+    const work *of = job->works[number];
+    uint16_t port = (uint16_t)(PORT + 2 * number);
+    if (job->fault == NO_FAULT) {
+        lose_none(job, of, rank, RANKS, port);
+        return;
+    }
+    lose_some(job, of, rank, port);
+    if (rank < SURVIVORS)
+        lose_none(job, of, rank, SURVIVORS, port + 1);
+}
+
+static pid_t rank_start(struct job *job, int number, int rank)
 {
     fflush(NULL);
     pid_t pid = fork();
     CHECK(pid >= 0);
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        nodes_enter(rank / 2);
-        play(job, rank);
+        nodes_enter(rank / WORK_NODE_RANKS);
+        play(job, number, rank);
         fflush(NULL);
         _exit(0);
     }
     return pid;
 }
 
-static void hit(struct job *job, pid_t last_rank)
+/* Lose the last node, or the last rank of every work. */
+static void hit(struct job *job, pid_t ranks[WORKS][RANKS])
 {
-    uint64_t deadline_ns = deadline_after(60 * NS_PER_S);
-    while (job->moving < RANKS) {
-        CHECK(deadline_left_ns(deadline_ns) > 0, "%d ranks of %d move", job->moving, RANKS);
+    uint64_t deadline_ns = deadline_after(ABSENT_NS);
+    while (job->working < WORKS * RANKS) {
+        CHECK(deadline_left_ns(deadline_ns) > 0, "%d ranks of %d work", job->working,
+              WORKS * RANKS);
         usleep(1000);
     }
     job->hit_ns = time_now_ns();
     job->is_hit = true;
     if (job->fault == CUT_OFF)
         nodes_connect(NODES - 1, false);
-    else
-        kill(last_rank, job->fault == KILLED ? SIGKILL : SIGSTOP);
+    for (int i = 0; i < WORKS && job->fault != CUT_OFF; i++)
+        kill(ranks[i][RANKS - 1], job->fault == KILLED ? SIGKILL : SIGSTOP);
 }
 
 static void run_job(void *context)
 {
     struct job *job = context;
-    pid_t ranks[RANKS];
+    pid_t ranks[WORKS][RANKS];
     int status, failures = 0;
-    for (int rank = 0; rank < RANKS; rank++)
-        ranks[rank] = rank_start(job, rank);
+    for (int i = 0; i < WORKS * RANKS; i++)
+        ranks[i / RANKS][i % RANKS] = rank_start(job, i / RANKS, i % RANKS);
     if (job->fault != NO_FAULT)
-        hit(job, ranks[RANKS - 1]);
-    for (int rank = 0; rank < RANKS; rank++) {
-        if (job->fault == STOPPED && rank == RANKS - 1)
-            kill(ranks[rank], SIGKILL);
-        CHECK(waitpid(ranks[rank], &status, 0) == ranks[rank]);
-        bool was_killed = rank == RANKS - 1 && (job->fault == KILLED || job->fault == STOPPED);
+        hit(job, ranks);
+    for (int i = 0; i < WORKS * RANKS; i++) {
+        pid_t pid = ranks[i / RANKS][i % RANKS];
+        bool is_last = i % RANKS == RANKS - 1;
+        if (job->fault == STOPPED && is_last)
+            kill(pid, SIGKILL);
+        CHECK(waitpid(pid, &status, 0) == pid);
+        bool was_killed = is_last && (job->fault == KILLED || job->fault == STOPPED);
         failures += was_killed ? !WIFSIGNALED(status) : status != 0;
     }
     CHECK(failures == 0, "%d ranks failed", failures);
@@ -249,18 +175,19 @@ static void run_job(void *context)
 
 static void run_with(enum fault fault)
 {
-    static const char *const backends[] = {NULL, "pipeline"};
+    static const work *const works[][WORKS] = {{&work_weights_direct, &work_mixed},
+                                               {&work_weights_pipeline, &work_plans}};
     struct job *job =
         mmap(NULL, sizeof *job, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(job != MAP_FAILED);
-    for (int i = 0; i < 2; i++) {
-        *job = (struct job){.backend = backends[i], .fault = fault};
+    for (size_t i = 0; i < sizeof works / sizeof *works; i++) {
+        *job = (struct job){.works = {works[i][0], works[i][1]}, .fault = fault};
         ranks_in_networks(NODES, run_job, job);
     }
     munmap(job, sizeof *job);
 }
 
-static void weights_move_between_machines(void **state)
+static void all_work_is_right_between_machines(void **state)
 {
     (void)state;
     run_with(NO_FAULT);
@@ -291,7 +218,7 @@ int main(void)
     /* Shared memory would reach across the namespaces. */
     setenv("UCX_TLS", "tcp", 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(weights_move_between_machines),
+        cmocka_unit_test(all_work_is_right_between_machines),
         cmocka_unit_test(a_machine_that_is_cut_off_is_named),
         cmocka_unit_test(a_killed_rank_is_named_on_all_machines),
         cmocka_unit_test(a_stopped_rank_is_named_on_all_machines),
