@@ -57,7 +57,7 @@ static banyan_status open_threads(banyan_publication *publication, const char *a
         world, ranks ? BANYAN_OK : error_no_memory((size_t)count * sizeof *ranks, "ranks")));
     banyan_status status = banyan_world_split(world, ranks, count, &publication->threads);
     free(ranks);
-    RETURN_IF_FAILED(status);
+    RETURN_IF_FAILED(control_agree(world, status));
     banyan_connect_options connect = BANYAN_CONNECT_OPTIONS_INIT;
     connect.name = options->name;
     connect.timeout_ns = options->timeout_ns;
@@ -100,6 +100,8 @@ banyan_status banyan_publication_open(banyan_world *world, const banyan_layout *
         return BANYAN_OK;
     }
     error_kept kept = error_keep(status);
+    if (opened && opened->threads) /* threads of other ranks may wait there for this one's */
+        (void)banyan_world_abort(opened->threads, kept.message);
     banyan_publication_close(opened);
     return error_again(&kept);
 }

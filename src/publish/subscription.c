@@ -372,7 +372,7 @@ static banyan_status open_thread(banyan_subscription *subscription)
         world, ranks ? BANYAN_OK : error_no_memory((size_t)count * sizeof *ranks, "ranks")));
     banyan_status status = banyan_world_split(world, ranks, count, &subscription->threads);
     free(ranks);
-    RETURN_IF_FAILED(status);
+    RETURN_IF_FAILED(control_agree(world, status));
     RETURN_IF_FAILED(
         banyan_world_broadcast(world, subscription->address, sizeof subscription->address, 0));
     status = thread_start(&subscription->following, follow, subscription, false);
@@ -411,6 +411,8 @@ banyan_status banyan_subscription_open(banyan_world *world, const banyan_layout 
         return BANYAN_OK;
     }
     error_kept kept = error_keep(status);
+    if (opened && opened->threads) /* threads of other ranks may wait there for this one's */
+        (void)banyan_world_abort(opened->threads, kept.message);
     banyan_subscription_close(opened);
     return error_again(&kept);
 }

@@ -83,6 +83,7 @@ class Tune(CollectiveCase):
         fastest = min(ordinary, key=lambda time: time["seconds"])
         row = next(row for row in report["rows"] if not row["registered"]
                    and row["collective"] == "allgather"
+                   and row["ranks_per_node"] == 2  # others are of several nodes, and came along
                    and (row["up_to_bytes"] is None or row["up_to_bytes"] >= 128))
         self.assertEqual(row["algorithm"], fastest["algorithm"])
 
