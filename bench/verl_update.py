@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
-from test_engine import MODULE, Job, connect, save_model
+from jobs import MODULE, Job, connect, save_model
 
 # isort: split
 import ray
