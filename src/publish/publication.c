@@ -62,8 +62,9 @@ static banyan_status open_threads(banyan_publication *publication, const char *a
     connect.name = options->name;
     connect.timeout_ns = options->timeout_ns;
     RETURN_IF_FAILED(banyan_world_broadcast(world, &publication->id, sizeof publication->id, 0));
-    RETURN_IF_FAILED(banyan_world_listen(publication->threads, address, secret, &connect,
-                                         &publication->listener));
+    status = banyan_world_listen(publication->threads, address, secret, &connect,
+                                 &publication->listener);
+    RETURN_IF_FAILED(control_agree(world, status));
     status = thread_start(&publication->accepting, publication_accept, publication, false);
     publication->has_thread = status == BANYAN_OK;
     return control_agree(world, status);
