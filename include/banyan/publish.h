@@ -43,7 +43,7 @@ extern "C" {
 
 /* ---- trainer ---- */
 
-/* Options of banyan_publication_open; equal on all ranks. */
+/* Options of banyan_publication_open. Those of rank 0 count. */
 typedef struct banyan_publication_options {
     size_t size; /* of this struct; BANYAN_PUBLICATION_OPTIONS_INIT sets it */
     /* Name of the publication, at most 127 bytes; NULL: "". A subscription must give the same. */
@@ -114,7 +114,8 @@ BANYAN_API void banyan_publication_close(banyan_publication *publication);
 
 /* ---- engine ---- */
 
-/* Options of banyan_subscription_open; equal on all ranks. */
+/* Options of banyan_subscription_open. Those of rank 0 count, except max_staging_bytes, which is
+ * each rank's own. */
 typedef struct banyan_subscription_options {
     size_t size;      /* of this struct; BANYAN_SUBSCRIPTION_OPTIONS_INIT sets it */
     const char *name; /* of the publication; NULL: "" */

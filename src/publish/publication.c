@@ -61,7 +61,10 @@ static banyan_status open_threads(banyan_publication *publication, const char *a
     banyan_connect_options connect = BANYAN_CONNECT_OPTIONS_INIT;
     connect.name = options->name;
     connect.timeout_ns = options->timeout_ns;
+    /* Ranks that keep different versions would send different changes. */
     RETURN_IF_FAILED(banyan_world_broadcast(world, &publication->id, sizeof publication->id, 0));
+    RETURN_IF_FAILED(banyan_world_broadcast(world, &publication->kept_versions,
+                                            sizeof publication->kept_versions, 0));
     status = banyan_world_listen(publication->threads, address, secret, &connect,
                                  &publication->listener);
     RETURN_IF_FAILED(control_agree(world, status));

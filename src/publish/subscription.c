@@ -375,6 +375,9 @@ static banyan_status open_thread(banyan_subscription *subscription)
     RETURN_IF_FAILED(control_agree(world, status));
     RETURN_IF_FAILED(
         banyan_world_broadcast(world, subscription->address, sizeof subscription->address, 0));
+    /* A rank that keeps nothing could not go back with the others. */
+    RETURN_IF_FAILED(banyan_world_broadcast(world, &subscription->options.keep_previous,
+                                            sizeof subscription->options.keep_previous, 0));
     status = thread_start(&subscription->following, follow, subscription, false);
     subscription->has_thread = status == BANYAN_OK;
     return control_agree(world, status);

@@ -201,6 +201,8 @@ static inline void publish_steps(banyan_world *world, struct apart *shared,
             publish_version(publication, mine, ++version);
         else
             usleep(1000);
+        if (banyan_world_rank(world) == 0)
+            atomic_store(&shared->marks[MARK_PUBLISHED], version);
     }
 }
 

@@ -137,11 +137,68 @@ static void a_version_can_be_taken_back(void **state)
     apart_test(play_taking_back);
 }
 
+/* ---- options ---- */
+
+static void publish_with_other_options(banyan_world *world, struct apart *shared)
+{
+    int rank = banyan_world_rank(world);
+    struct following mine = following_open_matrix(rank, false, NULL);
+    banyan_publication_options options = BANYAN_PUBLICATION_OPTIONS_INIT;
+    options.kept_versions = rank == 0 ? 4 : 1;
+    banyan_publication *publication = publish_open(world, shared, &mine, &options);
+    publish_steps(world, shared, publication, &mine);
+    banyan_publication_close(publication);
+    following_close(&mine);
+}
+
+/* It fetches nothing while it has something to commit, since it verifies. */
+static void skip_versions(banyan_world *world, struct apart *shared)
+{
+    int rank = banyan_world_rank(world);
+    struct following mine = following_open_matrix(rank, true, NULL);
+    banyan_subscription_options options = BANYAN_SUBSCRIPTION_OPTIONS_INIT;
+    uint64_t version;
+    options.verify = true;
+    options.keep_previous = rank == 0;
+    banyan_subscription *subscription = subscribe(world, shared, &mine, &options);
+    atomic_store(&shared->marks[MARK_STEP], 1);
+    take_above(subscription, &mine, 0);
+    CHECK_OK(banyan_world_barrier(world));
+    atomic_store(&shared->marks[MARK_STEP], 2);
+    CHECK_OK(banyan_subscription_wait(subscription, 1, 60 * NS_PER_S, &version));
+    CHECK_OK(banyan_world_barrier(world));
+    atomic_store(&shared->marks[MARK_STEP], 5);
+    apart_wait(&shared->marks[MARK_PUBLISHED], 5);
+    CHECK(take_above(subscription, &mine, 1) == 2);
+    CHECK(take_above(subscription, &mine, 2) == 5);
+    CHECK(banyan_subscription_get_status(subscription).whole_fetches == 1);
+    CHECK_OK(banyan_subscription_rollback(subscription, &version));
+    following_check(&mine, 2);
+    atomic_fetch_add(&shared->marks[MARK_END], 1);
+    banyan_subscription_close(subscription);
+    following_close(&mine);
+}
+
+static void play_other_options(struct apart *shared)
+{
+    struct apart_job trainer = apart_start(shared, TRAINERS, 0, publish_with_other_options);
+    struct apart_job engine = apart_start(shared, ENGINES, 1, skip_versions);
+    apart_end_well(&engine);
+    apart_end_well(&trainer);
+}
+
+static void options_of_rank_0_count(void **state)
+{
+    (void)state;
+    apart_test(play_other_options);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(engines_follow_every_version_early_and_late),
         cmocka_unit_test(a_version_can_be_taken_back),
+        cmocka_unit_test(options_of_rank_0_count),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
