@@ -6,6 +6,7 @@
 
 #include "core/deadline.h"
 #include "core/threads/thread.h"
+#include "publish/background.h"
 #include "publish/delta/changes.h"
 #include "reshard/layout/layout.h"
 #include "reshard/run/tensors.h"
@@ -49,15 +50,7 @@ static banyan_status open_threads(banyan_publication *publication, const char *a
                                   const char *secret, const banyan_publication_options *options)
 {
     banyan_world *world = publication->world;
-    int count = banyan_world_size(world);
-    int *ranks = malloc((size_t)count * sizeof *ranks);
-    for (int i = 0; ranks && i < count; i++)
-        ranks[i] = i;
-    RETURN_IF_FAILED(control_agree(
-        world, ranks ? BANYAN_OK : error_no_memory((size_t)count * sizeof *ranks, "ranks")));
-    banyan_status status = banyan_world_split(world, ranks, count, &publication->threads);
-    free(ranks);
-    RETURN_IF_FAILED(control_agree(world, status));
+    RETURN_IF_FAILED(background_world_open(world, &publication->threads));
     banyan_connect_options connect = BANYAN_CONNECT_OPTIONS_INIT;
     connect.name = options->name;
     connect.timeout_ns = options->timeout_ns;
@@ -65,8 +58,8 @@ static banyan_status open_threads(banyan_publication *publication, const char *a
     RETURN_IF_FAILED(banyan_world_broadcast(world, &publication->id, sizeof publication->id, 0));
     RETURN_IF_FAILED(banyan_world_broadcast(world, &publication->kept_versions,
                                             sizeof publication->kept_versions, 0));
-    status = banyan_world_listen(publication->threads, address, secret, &connect,
-                                 &publication->listener);
+    banyan_status status = banyan_world_listen(publication->threads, address, secret, &connect,
+                                               &publication->listener);
     RETURN_IF_FAILED(control_agree(world, status));
     status = thread_start(&publication->accepting, publication_accept, publication, false);
     publication->has_thread = status == BANYAN_OK;
@@ -150,11 +143,10 @@ static banyan_status prepare(banyan_publication *publication, const banyan_tenso
 static void stop_fetches(banyan_publication *publication)
 {
     uint64_t until_ns = deadline_after(publication->patience_ns);
-    struct timespec at = {(time_t)(until_ns / NS_PER_S), (long)(until_ns % NS_PER_S)};
     pthread_mutex_lock(&publication->lock);
     publication->open = false;
     while (publication->fetching > 0 && deadline_left_ns(until_ns) > 0)
-        pthread_cond_clockwait(&publication->changed, &publication->lock, CLOCK_MONOTONIC, &at);
+        background_wait(&publication->changed, &publication->lock, until_ns);
     for (size_t i = 0; i < publication->subscribers.count; i++) {
         const struct subscriber *one = publication->subscribers.data[i];
         char reason[160];

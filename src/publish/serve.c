@@ -1,26 +1,16 @@
 #include <inttypes.h>
 #include <stdlib.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "core/deadline.h"
 #include "core/log.h"
 #include "core/threads/thread.h"
+#include "publish/background.h"
 #include "publish/fetch.h"
 #include "publish/publication.h"
 #include "world/control.h"
 
 /* The time for which one look for new subscriptions waits. */
 #define ACCEPT_NS (200 * NS_PER_MS)
-/* Serving a version must not slow the trainer down. */
-#define NICE 10
-
-static void wait_until(pthread_cond_t *changed, pthread_mutex_t *lock, uint64_t deadline_ns)
-{
-    struct timespec at = {(time_t)(deadline_ns / NS_PER_S), (long)(deadline_ns % NS_PER_S)};
-    pthread_cond_clockwait(changed, lock, CLOCK_MONOTONIC, &at);
-}
 
 /* ---- one subscription ---- */
 
@@ -42,7 +32,7 @@ static struct session_turn choose_turn(struct subscriber *subscriber,
             turn.kind = TURN_FETCH;
         if (turn.kind != TURN_WAIT || deadline_left_ns(until_ns) == 0)
             break;
-        wait_until(&publication->changed, &publication->lock, until_ns);
+        background_wait(&publication->changed, &publication->lock, until_ns);
     }
     if (turn.kind == TURN_FETCH) {
         /* The changes since its version are all kept if they begin at that version. */
@@ -171,7 +161,7 @@ static void *serve(void *argument)
     banyan_publication *publication = subscriber->publication;
     struct session session = {.joined = subscriber->joined,
                               .welcome = {.publication = publication->id}};
-    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
+    background_lower_priority();
     banyan_status status = session_open(&session, publication->layout, NULL);
     if (status == BANYAN_OK)
         status = serve_turns(subscriber, &session);

@@ -1,312 +1,15 @@
+#include "publish/subscription.h"
+
 #include <inttypes.h>
 #include <sodium.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "core/deadline.h"
-#include "core/log.h"
 #include "core/threads/thread.h"
-#include "publish/fetch.h"
+#include "publish/background.h"
 #include "reshard/layout/layout.h"
 #include "reshard/run/tensors.h"
 #include "world/control.h"
-
-#define ADDRESS_BYTES 300
-#define SECRET_BYTES 33
-#define NAME_BYTES 128
-/* The longest time of one attempt to connect, and between two. */
-#define CONNECT_NS (500 * NS_PER_MS)
-#define PAUSE_NS (NS_PER_S)
-#define LONGEST_PAUSE_NS (16 * NS_PER_S)
-/* Fetching must not slow the engine down. */
-#define NICE 10
-
-struct banyan_subscription {
-    banyan_world *world;   /* the caller's, for its calls */
-    banyan_world *threads; /* for the thread that follows */
-    banyan_layout *layout;
-    banyan_tensors *tensors;
-    char address[ADDRESS_BYTES], secret[SECRET_BYTES], name[NAME_BYTES];
-    banyan_subscription_options options;
-    pthread_t following;
-    bool has_thread;
-
-    pthread_mutex_t contents; /* held while the tensors' elements change, or must not */
-    pthread_mutex_t lock;     /* of everything below */
-    pthread_cond_t changed;
-    bool closing;
-    struct staged_list staged; /* to be committed */
-    struct staged_list
-        previous; /* what the last commit replaced; the streams have the old elements */
-    uint64_t number, version, publication; /* of the current version; number 0: none */
-    uint64_t before_number, before_version, before_publication; /* of that before `previous` */
-    uint64_t next_number;
-    uint64_t above, above_publication; /* versions up to this one of it are not wanted */
-    banyan_subscription_status status;
-    error_kept failed; /* the thread's last error */
-};
-
-/* ---- what is staged; with the lock held ---- */
-
-/* Return the number of the last version that this rank has. */
-static uint64_t last_number(const banyan_subscription *subscription)
-{
-    return subscription->staged.last ? subscription->staged.last->number : subscription->number;
-}
-
-/* ---- the thread ---- */
-
-static void keep_error(banyan_subscription *subscription, banyan_status status)
-{
-    error_kept kept = error_keep(status);
-    pthread_mutex_lock(&subscription->lock);
-    bool is_new = strcmp(kept.message, subscription->failed.message) != 0;
-    subscription->failed = kept;
-    pthread_mutex_unlock(&subscription->lock);
-    if (status != BANYAN_OK && is_new)
-        log_warn("the subscription to %s: %s", subscription->address, kept.message);
-}
-
-/* Fill in what this engine has: rank 0's counts. */
-static struct session_report subscription_report(banyan_subscription *subscription,
-                                                 uint64_t publication, bool whole)
-{
-    struct session_report state = {.whole = whole};
-    const struct staged *last;
-    pthread_mutex_lock(&subscription->lock);
-    last = subscription->staged.last;
-    state.ends = subscription->closing;
-    state.base_number = last_number(subscription);
-    state.number = ++subscription->next_number;
-    state.publication = last ? last->publication : subscription->publication;
-    state.base = last ? last->version : subscription->version;
-    state.above = subscription->above_publication == publication ? subscription->above : 0;
-    state.in_place = state.base_number == 0;
-    state.takes = !subscription->options.verify || !last;
-    pthread_mutex_unlock(&subscription->lock);
-    return state;
-}
-
-/* Let nothing change the tensors, and wait until the versions before are committed. */
-static bool begin_verify(void *context)
-{
-    banyan_subscription *subscription = context;
-    bool is_of_use;
-    pthread_mutex_lock(&subscription->lock);
-    while (subscription->staged.first && !subscription->closing)
-        pthread_cond_wait(&subscription->changed, &subscription->lock);
-    pthread_mutex_unlock(&subscription->lock);
-    pthread_mutex_lock(&subscription->contents);
-    pthread_mutex_lock(&subscription->lock);
-    is_of_use = !subscription->closing && !subscription->staged.first;
-    pthread_mutex_unlock(&subscription->lock);
-    if (!is_of_use)
-        pthread_mutex_unlock(&subscription->contents);
-    return is_of_use;
-}
-
-static void end_verify(void *context)
-{
-    banyan_subscription *subscription = context;
-    pthread_mutex_unlock(&subscription->contents);
-}
-
-static banyan_status receive_in_place(banyan_subscription *subscription, struct session *session)
-{
-    banyan_status status = banyan_reshard_execute(session->plan, NULL, subscription->tensors,
-                                                  session->service, session->joined, NULL, NULL);
-    tensors_set_torn(subscription->tensors); /* until all ranks commit it */
-    return status;
-}
-
-/* Receive a version. All ranks of the joined world return the same error. */
-static banyan_status receive_version(banyan_subscription *subscription, struct session *session,
-                                     const struct session_report *state,
-                                     const struct session_turn *turn)
-{
-    struct staged *staged = alloc_zeroed(1, sizeof *staged, "a version");
-    struct fetch_target target = {.layout = subscription->layout,
-                                  .tensors = subscription->tensors,
-                                  .max_bytes = UINT64_MAX,
-                                  .begin_verify = begin_verify,
-                                  .end_verify = end_verify,
-                                  .context = subscription,
-                                  .staged = staged};
-    banyan_status mine = staged ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
-    if (!state->in_place)
-        RETURN_IF_FAILED(control_agree(session->joined, mine));
-    RETURN_IF_FAILED(mine);
-    staged->number = state->number;
-    staged->version = turn->version;
-    staged->publication = session->welcome.publication;
-    staged->in_place = state->in_place;
-    pthread_mutex_lock(&subscription->lock);
-    uint64_t bound = subscription->options.max_staging_bytes;
-    if (bound > 0)
-        target.max_bytes =
-            bound > subscription->staged.bytes ? bound - subscription->staged.bytes : 0;
-    pthread_mutex_unlock(&subscription->lock);
-    banyan_status status = state->in_place ? receive_in_place(subscription, session)
-                                           : fetch_receive(session, &target, turn->whole);
-    error_kept kept = error_keep(status);
-    pthread_mutex_lock(&subscription->lock);
-    if (state->in_place && status == BANYAN_OK) {
-        banyan_reshard_plan_bytes bytes = banyan_reshard_plan_count_bytes(session->plan);
-        subscription->status.received_bytes += bytes.network_received + bytes.inside_received;
-    }
-    subscription->status.received_bytes += staged->bytes;
-    /* A rollback in the meantime has taken back what the version builds on. */
-    bool builds_on_it = last_number(subscription) == state->base_number;
-    if (status == BANYAN_OK && builds_on_it) {
-        staged_append(&subscription->staged, staged);
-        subscription->next_number = state->number;
-        subscription->status.whole_fetches += turn->whole;
-        subscription->status.delta_fetches += !turn->whole;
-        subscription->failed = (error_kept){0};
-        staged = NULL;
-    }
-    pthread_cond_broadcast(&subscription->changed);
-    pthread_mutex_unlock(&subscription->lock);
-    staged_free(staged);
-    return error_again(&kept);
-}
-
-/* Wait for the next version rather than to ask for this one again at once. */
-static void refuse_up_to(banyan_subscription *subscription, uint64_t publication, uint64_t version)
-{
-    pthread_mutex_lock(&subscription->lock);
-    subscription->above = version;
-    subscription->above_publication = publication;
-    pthread_mutex_unlock(&subscription->lock);
-}
-
-/* Take the turns of a session until it ends. */
-static banyan_status follow_turns(banyan_subscription *subscription, struct session *session)
-{
-    banyan_world *joined = session->joined;
-    int first = banyan_world_listening_size(joined);
-    bool whole = false;
-    for (;;) {
-        struct session_report state = {0};
-        struct session_turn turn = {0};
-        if (banyan_world_rank(joined) == first)
-            state = subscription_report(subscription, session->welcome.publication, whole);
-        RETURN_IF_FAILED(banyan_world_broadcast(joined, &state, sizeof state, first));
-        RETURN_IF_FAILED(banyan_world_broadcast(joined, &turn, sizeof turn, 0));
-        if (turn.kind == TURN_END)
-            return BANYAN_OK;
-        if (turn.kind != TURN_FETCH)
-            continue;
-        banyan_status status = receive_version(subscription, session, &state, &turn);
-        if (status != BANYAN_OK)
-            keep_error(subscription, status);
-        RETURN_IF_FAILED(control_check(joined));
-        whole = status == BANYAN_ERR_CORRUPT;
-        if (status == BANYAN_OK || whole)
-            continue;
-        refuse_up_to(subscription, session->welcome.publication, turn.version);
-    }
-}
-
-/* Drop versions that not all ranks of the engine have staged: a joined world that ended while they
- * agreed on one. */
-static banyan_status drop_incomplete(banyan_subscription *subscription)
-{
-    uint64_t ends[2] = {0};
-    pthread_mutex_lock(&subscription->lock);
-    ends[0] = ~last_number(subscription);
-    ends[1] = subscription->next_number;
-    pthread_mutex_unlock(&subscription->lock);
-    RETURN_IF_FAILED(control_max_each(subscription->threads, ends, 2));
-    pthread_mutex_lock(&subscription->lock);
-    staged_drop_above(&subscription->staged, ~ends[0]);
-    subscription->next_number = ends[1];
-    pthread_mutex_unlock(&subscription->lock);
-    return BANYAN_OK;
-}
-
-static banyan_status follow_session(banyan_subscription *subscription, banyan_world *joined)
-{
-    struct session session = {.joined = joined,
-                              .hello = {.bytes_per_s = subscription->options.bytes_per_s,
-                                        .verify = subscription->options.verify}};
-    banyan_status status = drop_incomplete(subscription);
-    if (status == BANYAN_OK)
-        status = session_open(&session, NULL, subscription->layout);
-    if (status == BANYAN_OK) {
-        pthread_mutex_lock(&subscription->lock);
-        subscription->status.connected = true;
-        subscription->failed = (error_kept){0};
-        pthread_mutex_unlock(&subscription->lock);
-        status = follow_turns(subscription, &session);
-    }
-    error_kept kept = error_keep(status);
-    pthread_mutex_lock(&subscription->lock);
-    subscription->status.connected = false;
-    pthread_mutex_unlock(&subscription->lock);
-    session_close(&session);
-    return error_again(&kept);
-}
-
-/* Rank 0 decides for all whether the subscription ends, after a pause that this ends. */
-static banyan_status decide_to_end(banyan_subscription *subscription, uint64_t pause_ns,
-                                   uint32_t *ends)
-{
-    uint64_t until_ns = deadline_after(pause_ns);
-    struct timespec at = {(time_t)(until_ns / NS_PER_S), (long)(until_ns % NS_PER_S)};
-    pthread_mutex_lock(&subscription->lock);
-    while (!subscription->closing && banyan_world_rank(subscription->threads) == 0 &&
-           deadline_left_ns(until_ns) > 0)
-        pthread_cond_clockwait(&subscription->changed, &subscription->lock, CLOCK_MONOTONIC, &at);
-    *ends = subscription->closing;
-    pthread_mutex_unlock(&subscription->lock);
-    return banyan_world_broadcast(subscription->threads, ends, sizeof *ends, 0);
-}
-
-static banyan_status follow_until_closed(banyan_subscription *subscription)
-{
-    banyan_connect_options options = BANYAN_CONNECT_OPTIONS_INIT;
-    options.name = subscription->name;
-    options.timeout_ns = subscription->options.timeout_ns;
-    options.connect_timeout_ns = CONNECT_NS;
-    uint64_t pause_ns = PAUSE_NS;
-    for (;;) {
-        banyan_world *joined = NULL;
-        uint32_t ends;
-        banyan_status status = banyan_world_connect(subscription->threads, subscription->address,
-                                                    subscription->secret, &options, &joined);
-        bool is_there = joined != NULL;
-        if (is_there)
-            status = follow_session(subscription, joined);
-        /* Nobody listens: the trainer may not have started. */
-        if (status != BANYAN_OK && (is_there || status != BANYAN_ERR_TIMEOUT))
-            keep_error(subscription, status);
-        RETURN_IF_FAILED(control_check(subscription->threads));
-        /* What failed in itself, such as layouts that do not fit, is tried ever more seldom. */
-        bool fails = is_there && status != BANYAN_OK && status != BANYAN_ERR_PEER_LOST &&
-                     status != BANYAN_ERR_ABORTED;
-        pause_ns = !fails                        ? PAUSE_NS
-                   : pause_ns < LONGEST_PAUSE_NS ? 2 * pause_ns
-                                                 : LONGEST_PAUSE_NS;
-        RETURN_IF_FAILED(
-            decide_to_end(subscription, is_there && status == BANYAN_OK ? 0 : pause_ns, &ends));
-        if (ends)
-            return BANYAN_OK;
-    }
-}
-
-static void *follow(void *argument)
-{
-    banyan_subscription *subscription = argument;
-    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
-    banyan_status status = follow_until_closed(subscription);
-    if (status != BANYAN_OK)
-        keep_error(subscription, status);
-    return NULL;
-}
 
 /* ---- open and close ---- */
 
@@ -364,21 +67,14 @@ static banyan_status subscription_open_locally(banyan_subscription *subscription
 static banyan_status open_thread(banyan_subscription *subscription)
 {
     banyan_world *world = subscription->world;
-    int count = banyan_world_size(world);
-    int *ranks = malloc((size_t)count * sizeof *ranks);
-    for (int i = 0; ranks && i < count; i++)
-        ranks[i] = i;
-    RETURN_IF_FAILED(control_agree(
-        world, ranks ? BANYAN_OK : error_no_memory((size_t)count * sizeof *ranks, "ranks")));
-    banyan_status status = banyan_world_split(world, ranks, count, &subscription->threads);
-    free(ranks);
-    RETURN_IF_FAILED(control_agree(world, status));
+    RETURN_IF_FAILED(background_world_open(world, &subscription->threads));
     RETURN_IF_FAILED(
         banyan_world_broadcast(world, subscription->address, sizeof subscription->address, 0));
     /* A rank that keeps nothing could not go back with the others. */
     RETURN_IF_FAILED(banyan_world_broadcast(world, &subscription->options.keep_previous,
                                             sizeof subscription->options.keep_previous, 0));
-    status = thread_start(&subscription->following, follow, subscription, false);
+    banyan_status status =
+        thread_start(&subscription->following, subscription_follow, subscription, false);
     subscription->has_thread = status == BANYAN_OK;
     return control_agree(world, status);
 }
@@ -472,14 +168,13 @@ banyan_status banyan_subscription_wait(banyan_subscription *subscription, uint64
     RETURN_IF_NULL(subscription);
     RETURN_IF_NULL(version);
     uint64_t until_ns = deadline_after(timeout_ns), staged = 0;
-    struct timespec at = {(time_t)(until_ns / NS_PER_S), (long)(until_ns % NS_PER_S)};
     pthread_mutex_lock(&subscription->lock);
     for (;;) {
         const struct staged *last = subscription->staged.last;
         staged = last ? last->version : subscription->version;
         if (staged > above || deadline_left_ns(until_ns) == 0)
             break;
-        pthread_cond_clockwait(&subscription->changed, &subscription->lock, CLOCK_MONOTONIC, &at);
+        background_wait(&subscription->changed, &subscription->lock, until_ns);
     }
     error_kept kept = subscription->failed;
     pthread_mutex_unlock(&subscription->lock);
@@ -500,7 +195,7 @@ banyan_status banyan_subscription_wait(banyan_subscription *subscription, uint64
 static banyan_status agree_on_number(banyan_subscription *subscription, uint64_t *number)
 {
     pthread_mutex_lock(&subscription->lock);
-    uint64_t end = ~last_number(subscription);
+    uint64_t end = ~subscription_last_number(subscription);
     pthread_mutex_unlock(&subscription->lock);
     RETURN_IF_FAILED(control_max(subscription->world, end, &end));
     *number = ~end;
