@@ -1,5 +1,6 @@
 #include "reshard/run/tensors.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -162,7 +163,8 @@ static banyan_status alloc_ordinary(banyan_tensors *set, size_t bytes)
     void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped == MAP_FAILED)
-        return error_no_memory(bytes, "a tensor set");
+        return errno == ENOMEM ? error_no_memory(bytes, "a tensor set")
+                               : error_set_errno("cannot map %zu bytes for a tensor set", bytes);
     madvise(mapped, bytes, MADV_HUGEPAGE);
     set->mapped = mapped;
     set->mapped_bytes = bytes;
