@@ -199,6 +199,22 @@ BANYAN_API banyan_status banyan_subscription_check(const banyan_subscription *su
  */
 BANYAN_API void banyan_subscription_close(banyan_subscription *subscription);
 
+/* ---- comparing ---- */
+
+/* Size of a tensor's changes. */
+typedef struct banyan_delta_size {
+    uint64_t elems;   /* of the tensor */
+    uint64_t changed; /* of them, whose bits differ */
+    uint64_t bytes;   /* that travel to an engine's rank that holds the whole tensor */
+} banyan_delta_size;
+
+/* Compare two tensors of one type and shape in host memory, with any strides and alignment, and
+ * compute what a publication sends if `after` follows `before`. The call needs a few megabytes of
+ * memory for tensors of any size. Local; any thread. Errors: MISMATCH (types or shapes differ),
+ * INVALID (a tensor is malformed, or not in host memory), NO_MEMORY. */
+BANYAN_API banyan_status banyan_delta_measure(const DLTensor *before, const DLTensor *after,
+                                              banyan_delta_size *size);
+
 #ifdef __cplusplus
 }
 #endif

@@ -7,8 +7,7 @@
 #include "reshard/layout/layout.h"
 #include "world/control.h"
 
-/* Blocks of a part. */
-#define PART_BLOCKS 64
+#define PART_BLOCKS DELTA_PART_BLOCKS
 /* The most bytes that a rank sends in one wave, and the least for each receiver. */
 #define WAVE_BYTES ((uint64_t)32 << 20)
 #define WAVE_BYTES_LEAST ((uint64_t)64 << 10)

@@ -3,7 +3,7 @@
 import json
 import math
 
-BYTES = {"BF16": 2, "F32": 4}
+BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8, "F8_E4M3": 1, "I32": 4, "I64": 8, "U8": 1}
 
 
 def write(path, tensors):

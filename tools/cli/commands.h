@@ -8,6 +8,7 @@ int launch_command(int argc, char **argv);
 int world_command(int argc, char **argv);
 int reshard_command(int argc, char **argv);
 int verify_command(int argc, char **argv); /* of `banyan reshard` */
+int diff_command(int argc, char **argv);
 int layout_command(int argc, char **argv);
 int plan_command(int argc, char **argv);
 int plan_scale_command(int argc, char **argv);

@@ -12,6 +12,7 @@ static const command_entry commands[] = {
     {"launch", "", "start the ranks of a program on this machine", launch_command},
     {"world", "", "show the ranks of a job, and how they reach each other", world_command},
     {"reshard", "", "move a model between parallel layouts", reshard_command},
+    {"diff", "", "list what changed between two checkpoints", diff_command},
     {"layout", "", "write, check and show layout files", layout_command},
     {"rules", "", "list, show and check the rules that split and pack models", rules_command},
     {"run", "", "run a plan, check its results and time it", run_command},

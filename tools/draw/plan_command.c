@@ -100,7 +100,7 @@ static int plan_command_diff(const char *who, char **paths, bool json)
     return code;
 }
 
-static int diff_command(int argc, char **argv)
+static int plan_diff_command(int argc, char **argv)
 {
     bool json = false;
     const option_entry entries[] = {
@@ -231,7 +231,7 @@ static int stats_command(int argc, char **argv)
 static const command_entry subcommands[] = {
     {"show", "PLAN.json", "list its operations by rank and thread block",
      plan_command_show_command},
-    {"diff", "A.json B.json", "list the differences", diff_command},
+    {"diff", "A.json B.json", "list the differences", plan_diff_command},
     {"stats", "PLAN.json", "count its traffic and its hops", stats_command},
     {"adapt", "PLAN.json", "make a plan for MSCCL++'s executor, as JSON", plan_adapt_command},
     {"view", "PLAN.json", "draw it, as a page for a browser or a figure", plan_view_command},

@@ -239,6 +239,13 @@ void svg_text(FILE *to, double x, double y, const char *style, const char *text)
     svg_draw_print_text(to, x, y, style, text, strlen(text));
 }
 
+void svg_title(FILE *to, const char *text)
+{
+    fputs("<title>", to);
+    print_escaped(to, text, strlen(text));
+    fputs("</title>", to);
+}
+
 static bool starts_letter(char c)
 {
     return ((unsigned char)c & 0xc0) != 0x80;

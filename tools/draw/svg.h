@@ -21,6 +21,8 @@ bool svg_write(const char *path, const svg_flows *flows);
 
 /* `style`: further attributes. Anything may be in the text. */
 void svg_text(FILE *to, double x, double y, const char *style, const char *text);
+/* Write the title of the element that is open, which viewers show under the pointer. */
+void svg_title(FILE *to, const char *text);
 /* Write text in lines of at most `columns` characters, below each other; returns the y behind the
  * last. */
 double svg_paragraph(FILE *to, double x, double y, double line_height, int columns,

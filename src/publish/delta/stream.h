@@ -21,6 +21,9 @@
 
 #define DELTA_BLOCK 4096
 
+/* Blocks of a part, the unit of what travels: a part without changes takes no bytes. */
+#define DELTA_PART_BLOCKS 64
+
 /* Return the number of blocks of a box. */
 static inline uint64_t delta_blocks(uint64_t elems)
 {

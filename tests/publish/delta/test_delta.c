@@ -2,6 +2,8 @@
  * any strides, elements of any size and any share of changes. */
 #include "support/test.h"
 
+#include <banyan/publish.h>
+
 #include "publish/delta/changes.h"
 #include "publish/delta/stream.h"
 #include "support/levels.h"
@@ -31,16 +33,17 @@ static void fill_random(random_state *random, unsigned char *to, size_t bytes)
         to[i] = (unsigned char)random_next(random);
 }
 
-static struct example make_example(random_state *random)
+/* The tensor points into the example, which therefore is not returned. */
+static void make_example(random_state *random, struct example *made)
 {
     static const int sizes[] = {1, 2, 2, 4, 8, 16};
-    struct example made = {.elem_bytes = (size_t)sizes[below(random, 6)]};
+    *made = (struct example){.elem_bytes = (size_t)sizes[below(random, 6)]};
     int order[] = {0, 1, 2};
-    made.ndim = 1 + (int)below(random, 3);
-    made.elems = 1;
-    for (int d = 0; d < made.ndim; d++) {
-        made.shape[d] = 1 + (int64_t)below(random, made.ndim == 1 ? 20000 : 40);
-        made.elems *= (uint64_t)made.shape[d];
+    made->ndim = 1 + (int)below(random, 3);
+    made->elems = 1;
+    for (int d = 0; d < made->ndim; d++) {
+        made->shape[d] = 1 + (int64_t)below(random, made->ndim == 1 ? 20000 : 40);
+        made->elems *= (uint64_t)made->shape[d];
         int other = (int)below(random, (uint64_t)d + 1);
         int swapped = order[d];
         order[d] = order[other];
@@ -48,23 +51,22 @@ static struct example make_example(random_state *random)
     }
     int64_t stride = 1;
     bool plain = below(random, 2);
-    for (int i = made.ndim - 1; i >= 0; i--) {
+    for (int i = made->ndim - 1; i >= 0; i--) {
         int d = plain ? i : order[i];
-        made.strides[d] = stride;
-        stride *= made.shape[d] + (int64_t)(plain ? 0 : below(random, 3));
+        made->strides[d] = stride;
+        stride *= made->shape[d] + (int64_t)(plain ? 0 : below(random, 3));
     }
-    made.buffer_bytes = (size_t)stride * made.elem_bytes;
-    made.buffer = malloc(made.buffer_bytes);
-    fill_random(random, made.buffer, made.buffer_bytes);
-    made.tensor = (DLTensor){.data = made.buffer,
-                             .device = {kDLCPU, 0},
-                             .ndim = made.ndim,
-                             .dtype = {kDLUInt, (uint8_t)(8 * made.elem_bytes), 1},
-                             .shape = made.shape,
-                             .strides = made.strides};
-    if (made.elem_bytes == 16)
-        made.tensor.dtype = (DLDataType){kDLComplex, 128, 1};
-    return made;
+    made->buffer_bytes = (size_t)stride * made->elem_bytes;
+    made->buffer = malloc(made->buffer_bytes);
+    fill_random(random, made->buffer, made->buffer_bytes);
+    made->tensor = (DLTensor){.data = made->buffer,
+                              .device = {kDLCPU, 0},
+                              .ndim = made->ndim,
+                              .dtype = {kDLUInt, (uint8_t)(8 * made->elem_bytes), 1},
+                              .shape = made->shape,
+                              .strides = made->strides};
+    if (made->elem_bytes == 16)
+        made->tensor.dtype = (DLDataType){kDLComplex, 128, 1};
 }
 
 /* Change a share of the elements, in one of their bits each. */
@@ -160,7 +162,8 @@ static void changes_arrive_and_can_be_undone(void **state)
     static const uint64_t shares[] = {0, 1, 10, 30, 100, 400, 1000};
     random_state random = random_from(random_seed());
     for (int round = 0; round < ROUNDS; round++) {
-        struct example example = make_example(&random);
+        struct example example;
+        make_example(&random, &example);
         size_t bytes = example.elems * example.elem_bytes;
         unsigned char *old = malloc(bytes), *kept = malloc(bytes), *new = malloc(bytes);
         uint64_t *maps[2];
@@ -299,11 +302,85 @@ static void damaged_streams_are_refused_or_stay_in_bounds(void **state)
     }
 }
 
+/* The measure of two tensors is what delta_write makes of the parts with changes. */
+static void a_measure_is_what_would_travel(void **state)
+{
+    (void)state;
+    static const uint64_t shares[] = {0, 1, 30, 400, 1000};
+    random_state random = random_from(random_seed());
+    for (int round = 0; round < 60; round++) {
+        struct example example;
+        make_example(&random, &example);
+        size_t bytes = example.elems * example.elem_bytes;
+        unsigned char *old = malloc(bytes), *new = malloc(bytes);
+        uint64_t *map = calloc(changes_words(example.elems), sizeof *map);
+        CHECK_OK(strided_view_of(&example.tensor, &example.view));
+        pack(&example, old);
+        uint64_t changed = change(&random, &example, shares[below(&random, 5)]);
+        pack(&example, new);
+        DLTensor before = example.tensor, live = example.tensor;
+        before.data = old;
+        before.strides = NULL;
+        banyan_delta_size size = {.bytes = 7};
+        CHECK_OK(banyan_delta_measure(&before, &live, &size));
+        assert_true(size.elems == example.elems && size.changed == changed);
+        unsigned char *kept = malloc(bytes);
+        memcpy(kept, old, bytes);
+        assert_true(changes_find(&example.view, kept, map) == changed);
+        const uint64_t *maps[] = {map};
+        delta_source from = {.memory = (const char *)kept, .maps = maps, .map_count = 1};
+        before.data = kept;
+        CHECK_OK(strided_view_of(&before, &from.box));
+        bytes_writer stream = {0};
+        delta_write(&from, 0, delta_blocks(example.elems), &stream);
+        assert_true(size.bytes == (changed > 0 ? stream.count : 0));
+        bytes_writer_free(&stream);
+        free(kept);
+        free(map);
+        free(old);
+        free(new);
+        free(example.buffer);
+    }
+}
+
+/* Parts without changes take no bytes. */
+static void a_measure_counts_parts_with_changes_alone(void **state)
+{
+    (void)state;
+    enum { PART = DELTA_PART_BLOCKS * DELTA_BLOCK, ELEMS = 2 * PART + 5000 };
+    static uint16_t before[ELEMS], after[ELEMS];
+    int64_t count = ELEMS;
+    DLTensor tensor = {.data = before,
+                       .device = {kDLCPU, 0},
+                       .ndim = 1,
+                       .dtype = {kDLBfloat, 16, 1},
+                       .shape = &count};
+    DLTensor other = tensor;
+    banyan_delta_size size;
+    other.data = after;
+    after[PART + 3] = 0x8000;  /* a zero of the other sign */
+    before[PART + 9] = 0x7fc1; /* two NaNs */
+    after[PART + 9] = 0x7fc2;
+    before[PART + 10] = 0x7fc3; /* a NaN that stays */
+    after[PART + 10] = 0x7fc3;
+    CHECK_OK(banyan_delta_measure(&tensor, &other, &size));
+    assert_true(size.elems == ELEMS && size.changed == 2);
+    assert_true(size.bytes == 2 * DELTA_PART_BLOCKS + 2 * 3);
+    after[ELEMS - 1] = 1;
+    CHECK_OK(banyan_delta_measure(&tensor, &other, &size));
+    assert_true(size.changed == 3 && size.bytes > 2 * DELTA_PART_BLOCKS + 2 * 3 + 3);
+    other.dtype = (DLDataType){kDLFloat, 16, 1};
+    CHECK_FAILS(banyan_delta_measure(&tensor, &other, &size), BANYAN_ERR_MISMATCH, "BF16 and F16");
+    assert_true(size.changed == 3);
+}
+
 static int run(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(changes_arrive_and_can_be_undone),
         cmocka_unit_test(a_box_of_a_tensor_sends_its_own_changes_alone),
+        cmocka_unit_test(a_measure_is_what_would_travel),
+        cmocka_unit_test(a_measure_counts_parts_with_changes_alone),
         cmocka_unit_test(damaged_streams_are_refused_or_stay_in_bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
