@@ -173,7 +173,7 @@ static void world_turn_away(const struct identity *identity, struct rendezvous_p
 
 /* This rank cannot open the world: inform the others, as far as they can be reached. */
 static bool world_report(const banyan_world_options *options, const struct identity *identity,
-                         const error_kept *why)
+                         bool was_ready, const error_kept *why)
 {
     struct join_request request = {.rank = identity->rank, .world_size = identity->world_size};
     struct rendezvous_place place = {0};
@@ -188,7 +188,7 @@ static bool world_report(const banyan_world_options *options, const struct ident
         if (identity->rank == 0 && rank_0_hosts(identity))
             world_turn_away(identity, &place, why);
         else
-            reported = join_report(&place, &request, why);
+            reported = join_report(&place, &request, was_ready, why);
     }
     if (raised)
         setrlimit(RLIMIT_NOFILE, &limit);
@@ -210,7 +210,8 @@ static bool inform_others(const banyan_world_options *options, const struct iden
     if (identity->world_size == 1 || gave_up || joining->joiner.refused ||
         (why->status == BANYAN_ERR_PEER_LOST && !joining->joiner.lost_relay))
         return false;
-    return joiner_is_turned_away(&joining->joiner) || world_report(options, identity, why);
+    return joiner_is_turned_away(&joining->joiner) ||
+           world_report(options, identity, joining->joiner.is_ready, why);
 }
 
 /* Without a secret, only ranks of one node may be in a world. */
@@ -425,7 +426,7 @@ banyan_status world_open_guarded(const banyan_world_options *options,
                                   : error_no_memory(sizeof *opened, "a world");
     error_kept kept = error_keep(status);
     if (!opened && identity.world_size > 1)
-        (void)world_report(&taken, &identity, &kept);
+        (void)world_report(&taken, &identity, false, &kept);
     sodium_memzero(&identity, sizeof identity);
     if (status != BANYAN_OK) {
         if (opened)

@@ -162,9 +162,9 @@ void joiner_turn_away(struct joiner *joiner, const error_kept *why);
 void joiner_close(struct joiner *joiner);
 
 /* Report to the rendezvous that a rank cannot open the world; the rendezvous informs the other
- * ranks. Tries for a second, and opens everything it needs itself. False when the rendezvous does
- * not answer. */
+ * ranks. Opens everything it needs itself. Tries for a second, or once if the rank `was_ready`.
+ * False when the rendezvous does not answer, or when all ranks were ready: they open the world. */
 bool join_report(const struct rendezvous_place *place, const struct join_request *request,
-                 const error_kept *why);
+                 bool was_ready, const error_kept *why);
 
 #endif

@@ -300,8 +300,11 @@ static banyan_status rendezvous_take_failure(struct rendezvous *rendezvous, stru
     count_refused(rendezvous, request.rank);
     if (status == BANYAN_OK)
         status = check_size(rendezvous, &request);
-    if (status == BANYAN_OK && rendezvous->phase != ALL_READY &&
-        !is_of_another(&rendezvous->entries[request.rank], &request.self)) {
+    /* Others open the world: the rank tries to, without an answer. */
+    if (status == BANYAN_OK && rendezvous->phase == ALL_READY)
+        return error_set(BANYAN_ERR_MISMATCH, "rank %d fails, and all ranks were ready",
+                         request.rank);
+    if (status == BANYAN_OK && !is_of_another(&rendezvous->entries[request.rank], &request.self)) {
         /* It informs the ranks that joined through it. */
         for (int rank = 0; rank < rendezvous->world_size; rank++)
             rendezvous->entries[rank].came |= rendezvous->entries[rank].cut_off == request.rank + 1;
