@@ -44,8 +44,13 @@ const char *control_nodes_text(const banyan_world *world, char text[CONTROL_NODE
 /* Agree on whether all ranks have succeeded so far. Each passes its own status, with its message in
  * banyan_last_error(). All return BANYAN_OK, or the status of the lowest rank that failed, with its
  * message (prefixed "rank N: " on the others). A rank may exit on error; its peers get this error,
- * not PEER_LOST. Collective. */
+ * not PEER_LOST. A rank that passes TIMEOUT has waited for the others already: if they do not come
+ * within a second, it ends the world. Collective. */
 banyan_status control_agree(banyan_world *world, banyan_status mine);
+
+/* As control_agree, on a step in another world: a TIMEOUT there does not mean that a rank of this
+ * world is late, and the ranks wait for each other as usual. Collective. */
+banyan_status control_agree_on_other_world(banyan_world *world, banyan_status mine);
 
 /* Use this when all ranks find one failure in identical data. A rank may exit on error before
  * others have found the failure, and they must not see its end first: so return only when all have

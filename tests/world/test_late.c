@@ -324,6 +324,36 @@ static void a_rank_that_is_late_in_the_middle_of_a_call_is_told(void **state)
     }
 }
 
+/* Rank 0 agrees on a wait that has failed, and the others come more than a second later. */
+static void agree_on_a_timeout(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    const bool *is_of_other_world = context;
+    banyan_world *world = open_late(rank, count, id, 20 * NS_PER_S);
+    CHECK_OK(banyan_world_barrier(world));
+    sleep_ms(rank == 0 ? 0 : 1500);
+    banyan_status mine =
+        rank == 0 ? banyan_error_set(BANYAN_ERR_TIMEOUT, "nobody came") : BANYAN_OK;
+    CHECK_FAILS(*is_of_other_world ? control_agree_on_other_world(world, mine)
+                                   : control_agree(world, mine),
+                BANYAN_ERR_TIMEOUT, "nobody came");
+    banyan_status status = banyan_world_barrier(world);
+    CHECK(status == (*is_of_other_world ? BANYAN_OK : BANYAN_ERR_TIMEOUT), "%s",
+          banyan_last_error());
+    (void)banyan_world_close(world);
+}
+
+static void a_timeout_ends_the_world_that_it_was_in(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        bool is_of_other_world = i;
+        int statuses[RANKS];
+        ranks_fork(RANKS, agree_on_a_timeout, &is_of_other_world, statuses);
+        for (int rank = 0; rank < RANKS; rank++)
+            assert_int_equal(statuses[rank], 0);
+    }
+}
+
 static void give_up_and_leave(int rank, int count, const banyan_unique_id *id, void *context)
 {
     (void)context;
@@ -499,6 +529,7 @@ int main(void)
         cmocka_unit_test(a_rank_may_be_late_to_split),
         cmocka_unit_test(ranks_that_call_again_meet_in_the_same_call),
         cmocka_unit_test(a_rank_that_is_late_in_the_middle_of_a_call_is_told),
+        cmocka_unit_test(a_timeout_ends_the_world_that_it_was_in),
         cmocka_unit_test(a_rank_that_does_not_call_again_leaves_at_once),
         cmocka_unit_test(leaving_a_sub_world_after_a_timeout_tells_its_members),
         cmocka_unit_test(a_rank_that_waits_in_another_world_is_not_the_late_one),

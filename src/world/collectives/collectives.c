@@ -256,7 +256,9 @@ static banyan_status collectives_take_failure(const banyan_world *world,
     return status;
 }
 
-banyan_status control_agree(banyan_world *world, banyan_status mine)
+/* `in_vain`: this rank has waited for the others, so that it does not wait for them here for as
+ * long again. */
+static banyan_status collectives_agree(banyan_world *world, banyan_status mine, bool in_vain)
 {
     unsigned char text[4096];
     struct gathered_value value = {.data = text};
@@ -268,7 +270,7 @@ banyan_status control_agree(banyan_world *world, banyan_status mine)
         value.bytes = write_failure(world->rank, mine, text, sizeof text);
     error_kept kept = error_keep(mine);
     world->agreeing = control_check(world) == BANYAN_OK;
-    world->in_vain = mine == BANYAN_ERR_TIMEOUT && !world->in_vain ? &kept : world->in_vain;
+    world->in_vain = in_vain && !world->in_vain ? &kept : world->in_vain;
     banyan_status status = collectives_disseminate(
         world, "agreement on whether all ranks succeeded", lower_rank_wins, &value);
     world->agreeing = false;
@@ -279,6 +281,16 @@ banyan_status control_agree(banyan_world *world, banyan_status mine)
     }
     free(value.owned);
     return status;
+}
+
+banyan_status control_agree(banyan_world *world, banyan_status mine)
+{
+    return collectives_agree(world, mine, mine == BANYAN_ERR_TIMEOUT);
+}
+
+banyan_status control_agree_on_other_world(banyan_world *world, banyan_status mine)
+{
+    return collectives_agree(world, mine, false);
 }
 
 banyan_status control_fail_together(banyan_world *world, banyan_status status)

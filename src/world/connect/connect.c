@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "core/log.h"
+#include "world/connect/connect.h"
 #include "world/connect/join.h"
 #include "world/connect/options.h"
 #include "world/world.h"
@@ -17,6 +18,8 @@
 #define LONGEST_RETRY_NS (500 * NS_PER_MS)
 /* Time for an address to be reached, and for its first answer. */
 #define ATTEMPT_NS (5 * NS_PER_S)
+/* Least time for a world to open that connects until something is over. */
+#define LEAST_OPENING_NS (10 * NS_PER_S)
 
 /* Rank 0 of a connecting world, on its way to a listener. */
 struct caller {
@@ -28,6 +31,8 @@ struct caller {
     int port;
     unsigned char key[WIRE_KEY_BYTES];
     struct connect_request request;
+    bool (*is_over)(void *context); /* NULL: it is not asked */
+    void *context;
     uint64_t timeout_ns; /* of connecting */
     uint64_t joined_timeout_ns;
     uint64_t began_ns, until_ns, log_ns;
@@ -185,7 +190,7 @@ static void caller_log(struct caller *caller)
 {
     char who[CALLER_WHO_BYTES], reason[CALLER_REASON_BYTES];
     uint64_t now = time_now_ns();
-    if (now < caller->log_ns)
+    if (now < caller->log_ns || caller->is_over)
         return;
     caller->log_ns = now + log_wait_period_ns();
     log_warn("rank 0 of a world of %d has waited %.1f s for %s%s", caller->request.party.size,
@@ -230,7 +235,8 @@ static banyan_status caller_wait(struct caller *caller, uint64_t ns)
             return error_set(caller->last.status,
                              "rank 0 of a world of %d cannot connect to %s: %s",
                              caller->request.party.size, caller->text, caller->last.message);
-        if (deadline_left_ns(caller->until_ns) == 0)
+        if (deadline_left_ns(caller->until_ns) == 0 ||
+            (caller->is_over && caller->is_over(caller->context)))
             return caller_give_up(caller);
         if (interrupt_requested())
             return control_fail(caller->world,
@@ -263,6 +269,8 @@ static banyan_status caller_check(void *context)
 {
     struct caller *caller = context;
     char who[CALLER_WHO_BYTES];
+    if (caller->is_over && caller->is_over(caller->context))
+        return error_set(BANYAN_ERR_ABORTED, "this world does not want to connect any more");
     if (caller->link)
         reactor_step(&caller->reactor, 0);
     if (caller->link)
@@ -317,6 +325,13 @@ struct connect_step {
     struct join_plan plan;
 };
 
+/* Return the time for opening the joined world. */
+static uint64_t caller_limit_ns(const struct caller *caller)
+{
+    uint64_t left_ns = deadline_left_ns(caller->until_ns);
+    return caller->is_over && left_ns < LEAST_OPENING_NS ? LEAST_OPENING_NS : left_ns;
+}
+
 static banyan_status caller_look(struct caller *caller, struct connect_step *step)
 {
     step->kind = CONNECT_FAILED;
@@ -325,7 +340,7 @@ static banyan_status caller_look(struct caller *caller, struct connect_step *ste
     step->plan = (struct join_plan){.id = caller->id,
                                     .listening_size = caller->listener.size,
                                     .size = caller->listener.size + caller->request.party.size,
-                                    .limit_ns = deadline_left_ns(caller->until_ns),
+                                    .limit_ns = caller_limit_ns(caller),
                                     .timeout_ns = caller->joined_timeout_ns};
     return BANYAN_OK;
 }
@@ -342,7 +357,7 @@ static banyan_status connect_wait(banyan_world *world, struct caller *caller, ba
         error_kept kept = error_keep(status);
         RETURN_IF_FAILED(banyan_world_broadcast(world, &step, sizeof step, 0));
         if (step.kind == CONNECT_FAILED)
-            return control_agree(world, error_again(&kept));
+            return control_agree_on_other_world(world, error_again(&kept));
         if (step.kind == CONNECT_WAITS)
             continue;
         *plan = step.plan;
@@ -367,12 +382,13 @@ static banyan_status connect_all(banyan_world *world, struct caller *caller, ban
     return join_agree(world, &plan, status, opened, joined);
 }
 
-banyan_status banyan_world_connect(banyan_world *world, const char *address, const char *secret,
-                                   const banyan_connect_options *options, banyan_world **joined)
+banyan_status connect_until_over(banyan_world *world, const char *address, const char *secret,
+                                 const banyan_connect_options *options,
+                                 bool (*is_over)(void *context), void *context,
+                                 banyan_world **joined)
 {
-    RETURN_IF_NULL(world);
-    RETURN_IF_NULL(joined);
-    CONTROL_ENTER(world);
+    CONTROL_CALL(world, "banyan_world_connect");
+    RETURN_IF_FAILED(control_enter(world));
     struct caller *caller = NULL;
     banyan_status status = BANYAN_OK;
     if (world->rank == 0) {
@@ -381,6 +397,8 @@ banyan_status banyan_world_connect(banyan_world *world, const char *address, con
     }
     if (caller) {
         caller->world = world;
+        caller->is_over = is_over;
+        caller->context = context;
         status = caller_open(caller, address, secret, options);
     }
     banyan_world *opened = NULL;
@@ -392,4 +410,12 @@ banyan_status banyan_world_connect(banyan_world *world, const char *address, con
     if (status == BANYAN_OK)
         *joined = opened;
     return error_again(&kept);
+}
+
+banyan_status banyan_world_connect(banyan_world *world, const char *address, const char *secret,
+                                   const banyan_connect_options *options, banyan_world **joined)
+{
+    RETURN_IF_NULL(world);
+    RETURN_IF_NULL(joined);
+    return connect_until_over(world, address, secret, options, NULL, NULL, joined);
 }

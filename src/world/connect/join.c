@@ -80,7 +80,7 @@ banyan_status join_open(banyan_world *world, const struct join_plan *plan, int r
 banyan_status join_agree(banyan_world *world, const struct join_plan *plan, banyan_status status,
                          banyan_world *opened, banyan_world **joined)
 {
-    status = control_agree(world, status);
+    status = control_agree_on_other_world(world, status);
     if (status == BANYAN_OK) {
         opened->listening_size = plan->listening_size;
         opened->opened_timeout_ns = plan->timeout_ns;
