@@ -7,10 +7,11 @@
 #include "publish/fetch.h"
 #include "publish/subscription.h"
 #include "reshard/run/tensors.h"
+#include "world/connect/connect.h"
 #include "world/control.h"
 
-/* The longest time of one attempt to connect, and between two. */
-#define CONNECT_NS (500 * NS_PER_MS)
+/* The longest time of one attempt to connect, and the times between two. */
+#define CONNECT_NS (30 * NS_PER_S)
 #define PAUSE_NS (NS_PER_S)
 #define LONGEST_PAUSE_NS (16 * NS_PER_S)
 
@@ -220,6 +221,15 @@ static banyan_status decide_to_end(banyan_subscription *subscription, uint64_t p
     return banyan_world_broadcast(subscription->threads, ends, sizeof *ends, 0);
 }
 
+static bool is_closing(void *context)
+{
+    banyan_subscription *subscription = context;
+    pthread_mutex_lock(&subscription->lock);
+    bool closing = subscription->closing;
+    pthread_mutex_unlock(&subscription->lock);
+    return closing;
+}
+
 static banyan_status follow_until_closed(banyan_subscription *subscription)
 {
     banyan_connect_options options = BANYAN_CONNECT_OPTIONS_INIT;
@@ -230,8 +240,9 @@ static banyan_status follow_until_closed(banyan_subscription *subscription)
     for (;;) {
         banyan_world *joined = NULL;
         uint32_t ends;
-        banyan_status status = banyan_world_connect(subscription->threads, subscription->address,
-                                                    subscription->secret, &options, &joined);
+        banyan_status status =
+            connect_until_over(subscription->threads, subscription->address, subscription->secret,
+                               &options, is_closing, subscription, &joined);
         bool is_there = joined != NULL;
         if (is_there)
             status = follow_session(subscription, joined);

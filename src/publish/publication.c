@@ -233,6 +233,7 @@ static banyan_status publish_agreed(banyan_publication *publication, const banya
     RETURN_IF_FAILED(banyan_world_barrier(world));
     pthread_mutex_lock(&publication->lock);
     publication->open = true;
+    publication_begin_fetches(publication);
     pthread_cond_broadcast(&publication->changed);
     pthread_mutex_unlock(&publication->lock);
     return BANYAN_OK;

@@ -18,9 +18,11 @@ struct subscriber {
     banyan_publication *publication;
     pthread_t thread;
     banyan_world *joined;
-    uint64_t number;   /* from 1 on, equal on all ranks */
-    bool fetching;     /* at rank 0: from the announcement on */
-    bool ended, drops; /* `drops`: publish waits for it no longer */
+    uint64_t number; /* from 1 on, equal on all ranks */
+    /* At rank 0: what it has, while it waits for a version; NULL: it does not wait. */
+    const struct session_report *waits;
+    bool fetching; /* at rank 0: from the announcement on */
+    bool ended;
 };
 
 struct banyan_publication {
@@ -48,6 +50,11 @@ struct banyan_publication {
     uint64_t joined, dropped;
     error_kept failed; /* no version can be published any more */
 };
+
+/* At rank 0, with the lock held: let the subscriptions that wait for the current version fetch it.
+ * A subscription gets it even if the next version is published soon, since publishing waits for it.
+ */
+void publication_begin_fetches(banyan_publication *publication);
 
 /* Accept subscriptions until the publication closes. A thread's function; the argument is the
  * publication. */

@@ -14,6 +14,26 @@
 
 /* ---- one subscription ---- */
 
+/* Begin to fetch the current version if the subscription wants it. At rank 0, with the lock held.
+ */
+static void begin_fetch(struct subscriber *subscriber)
+{
+    banyan_publication *publication = subscriber->publication;
+    const struct session_report *has = subscriber->waits;
+    if (!has || subscriber->fetching || !publication->open || publication->closing || has->ends ||
+        !has->takes || publication->version <= has->above ||
+        (has->publication == publication->id && publication->version <= has->base))
+        return;
+    subscriber->fetching = true;
+    publication->fetching++;
+}
+
+void publication_begin_fetches(banyan_publication *publication)
+{
+    for (size_t i = 0; i < publication->subscribers.count; i++)
+        begin_fetch(publication->subscribers.data[i]);
+}
+
 /* Choose what comes next: at rank 0, in at most one beat. A chosen fetch has begun. */
 static struct session_turn choose_turn(struct subscriber *subscriber,
                                        const struct session_report *state)
@@ -21,30 +41,28 @@ static struct session_turn choose_turn(struct subscriber *subscriber,
     banyan_publication *publication = subscriber->publication;
     struct session_turn turn = {.kind = TURN_WAIT};
     uint64_t until_ns = deadline_after(SESSION_BEAT_NS);
-    bool same = state->publication == publication->id;
     pthread_mutex_lock(&publication->lock);
-    for (;;) {
-        bool newer =
-            publication->version > state->above && (!same || publication->version > state->base);
-        if (publication->closing || state->ends)
-            turn.kind = TURN_END;
-        else if (state->takes && newer && publication->open)
+    subscriber->waits = state;
+    for (begin_fetch(subscriber); turn.kind == TURN_WAIT;) {
+        if (subscriber->fetching)
             turn.kind = TURN_FETCH;
-        if (turn.kind != TURN_WAIT || deadline_left_ns(until_ns) == 0)
+        else if (publication->closing || state->ends)
+            turn.kind = TURN_END;
+        else if (deadline_left_ns(until_ns) > 0)
+            background_wait(&publication->changed, &publication->lock, until_ns);
+        else
             break;
-        background_wait(&publication->changed, &publication->lock, until_ns);
     }
+    subscriber->waits = NULL;
     if (turn.kind == TURN_FETCH) {
         /* The changes since its version are all kept if they begin at that version. */
         size_t count = publication->history.count, i = 0;
         while (i < count && publication->history.data[i].version <= state->base)
             i++;
-        bool has_base = same && state->base != 0 && i > 0 &&
+        bool has_base = state->publication == publication->id && state->base != 0 && i > 0 &&
                         publication->history.data[i - 1].version == state->base;
         turn.version = publication->version;
         turn.whole = !has_base || state->whole;
-        publication->fetching++;
-        subscriber->fetching = true;
     }
     pthread_mutex_unlock(&publication->lock);
     return turn;
