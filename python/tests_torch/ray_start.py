@@ -10,6 +10,7 @@ import ray
 def connect(cpus: int, *begins: str) -> None:
     """Start Ray. Workers get this process's variables of Banyan, and those that begin so."""
     begins = ("PYTHONPATH", "BANYAN_", *begins)
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves workers on a busy machine
     passed = {name: text for name, text in os.environ.items() if name.startswith(begins)}
     ray.init(
         num_cpus=cpus,

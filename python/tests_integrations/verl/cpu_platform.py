@@ -9,6 +9,9 @@ import torch
 from verl.plugin.platform.platform_cuda import PlatformCUDA
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
+if not hasattr(torch.cpu, "empty_cache"):  # verl calls it of each device's module
+    torch.cpu.empty_cache = lambda: None  # type: ignore[attr-defined]
+
 
 @PlatformRegistry.register(platform="cpu")
 class PlatformCPU(PlatformCUDA):  # type: ignore[misc]
@@ -29,6 +32,9 @@ class PlatformCPU(PlatformCUDA):  # type: ignore[misc]
 
     def device_count(self) -> int:
         return 1
+
+    def is_ipc_supported(self) -> bool:
+        return False  # servers get weights through shared memory
 
     def nothing(self, *args: Any) -> None:
         pass

@@ -78,6 +78,9 @@ def connect() -> None:
 class Job:
     """Two trainers and two replicas of one rank, as verl arranges them."""
 
+    #: Actors with the servers of the replicas, if engines run.
+    servers: list[Any]
+
     def __init__(
         self,
         folder: str,
@@ -97,7 +100,9 @@ class Job:
             use_remove_padding=False,
             override_config={"attn_implementation": "eager"},
         )
-        rollout = RolloutConfig(name="vllm", checkpoint_engine=self.config)
+        rollout = RolloutConfig(
+            name="vllm", tensor_model_parallel_size=1, checkpoint_engine=self.config
+        )
         pool = RayResourcePool(process_on_nodes=[4], use_gpu=False, max_colocate_count=1)
         trainers, rollouts = split_resource_pool(pool, [2, 2])
         training = TrainingWorkerConfig(
