@@ -184,6 +184,7 @@ typedef struct banyan_subscription_status {
     uint64_t received_bytes; /* by this rank so far */
     uint64_t whole_fetches;  /* versions that came whole */
     uint64_t delta_fetches;  /* versions that came as changes */
+    uint64_t fetch_ns;       /* that the last of them took */
 } banyan_subscription_status;
 
 /* Return the state. Any thread. */

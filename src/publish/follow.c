@@ -74,7 +74,8 @@ static banyan_status receive_in_place(banyan_subscription *subscription, struct 
 {
     banyan_status status = banyan_reshard_execute(session->plan, NULL, subscription->tensors,
                                                   session->service, session->joined, NULL, NULL);
-    tensors_set_torn(subscription->tensors); /* until all ranks commit it */
+    if (subscription->tensors)
+        tensors_set_torn(subscription->tensors); /* until all ranks commit it */
     return status;
 }
 
@@ -105,6 +106,7 @@ static banyan_status receive_version(banyan_subscription *subscription, struct s
         target.max_bytes =
             bound > subscription->staged.bytes ? bound - subscription->staged.bytes : 0;
     pthread_mutex_unlock(&subscription->lock);
+    uint64_t began_ns = time_now_ns();
     banyan_status status = state->in_place ? receive_in_place(subscription, session)
                                            : fetch_receive(session, &target, turn->whole);
     error_kept kept = error_keep(status);
@@ -121,6 +123,7 @@ static banyan_status receive_version(banyan_subscription *subscription, struct s
         subscription->next_number = state->number;
         subscription->status.whole_fetches += turn->whole;
         subscription->status.delta_fetches += !turn->whole;
+        subscription->status.fetch_ns = time_now_ns() - began_ns;
         subscription->failed = (error_kept){0};
         staged = NULL;
     }

@@ -193,12 +193,65 @@ static void options_of_rank_0_count(void **state)
     apart_test(play_other_options);
 }
 
+/* ---- ranks that hold nothing ---- */
+
+/* The second rank of either side takes part without tensors. */
+static void publish_from_one_rank(banyan_world *world, struct apart *shared)
+{
+    int rank = banyan_world_rank(world);
+    struct following mine = following_open_matrix(0, false, NULL), none = {0};
+    banyan_publication *publication = publish_open(world, shared, rank == 0 ? &mine : &none, NULL);
+    for (int version = 1; version <= 2; version++) {
+        apart_wait(&shared->marks[MARK_STEP], version);
+        following_write(&mine, version);
+        CHECK_OK(banyan_publication_publish(publication, rank == 0 ? mine.tensors : NULL,
+                                            (uint64_t)version, NULL));
+    }
+    apart_wait(&shared->marks[MARK_END], ENGINES);
+    banyan_publication_close(publication);
+    following_close(&mine);
+}
+
+static void follow_with_one_rank(banyan_world *world, struct apart *shared)
+{
+    int rank = banyan_world_rank(world);
+    struct following mine = following_open_matrix(0, false, NULL), none = {0};
+    banyan_subscription *subscription = subscribe(world, shared, rank == 0 ? &mine : &none, NULL);
+    for (uint64_t version = 1, staged, committed = 0; version <= 2; version++) {
+        atomic_store(&shared->marks[MARK_STEP], (int)version);
+        while (committed < version) {
+            CHECK_OK(banyan_subscription_wait(subscription, version - 1, 60 * NS_PER_S, &staged));
+            CHECK_OK(banyan_subscription_commit(subscription, &committed));
+        }
+        if (rank == 0)
+            following_check(&mine, (int)version);
+    }
+    atomic_fetch_add(&shared->marks[MARK_END], 1);
+    banyan_subscription_close(subscription);
+    following_close(&mine);
+}
+
+static void play_empty_ranks(struct apart *shared)
+{
+    struct apart_job trainer = apart_start(shared, TRAINERS, 0, publish_from_one_rank);
+    struct apart_job engine = apart_start(shared, ENGINES, 1, follow_with_one_rank);
+    apart_end_well(&engine);
+    apart_end_well(&trainer);
+}
+
+static void ranks_may_hold_nothing(void **state)
+{
+    (void)state;
+    apart_test(play_empty_ranks);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(engines_follow_every_version_early_and_late),
         cmocka_unit_test(a_version_can_be_taken_back),
         cmocka_unit_test(options_of_rank_0_count),
+        cmocka_unit_test(ranks_may_hold_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
