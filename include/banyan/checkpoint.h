@@ -115,6 +115,18 @@ BANYAN_API banyan_status banyan_checkpoint_load(const banyan_checkpoint *checkpo
  */
 BANYAN_API uint64_t banyan_checkpoint_bytes_read(const banyan_checkpoint *checkpoint);
 
+/* Take a small file of a model's folder. `name` is below the folder, such as "config.json" or
+ * "templates/tool.jinja". Name and data are valid during the call. An error ends the reading. */
+typedef banyan_status (*banyan_small_file_fn)(void *context, const char *name, const void *data,
+                                              size_t bytes);
+
+/* Pass the small files of a model's folder to `take`, the smallest first: those that a save copies
+ * (banyan_checkpoint_options). Errors: NOT_FOUND or INVALID (there is no such folder), SYSTEM,
+ * NO_MEMORY, and those of `take`. Any thread. */
+BANYAN_API banyan_status banyan_checkpoint_read_small_files(const char *folder,
+                                                            banyan_small_file_fn take,
+                                                            void *context);
+
 /* ---- writing ---- */
 
 /* Write one safetensors file. The tensors may have any strides; the names must differ. A file at

@@ -238,8 +238,9 @@ static banyan_status small_files_write_file(int from, uint64_t bytes, const char
     return status;
 }
 
-static banyan_status copy_file(const struct listing *listing, const char *name, const char *into)
+static banyan_status copy_file(const struct listing *listing, const char *name, void *context)
 {
+    const char *into = context;
     uint64_t bytes;
     int fd;
     if (!small_files_open_file(listing, name, &fd, &bytes))
@@ -270,7 +271,11 @@ static banyan_status sync_folders(const struct listing *listing, const char *int
     return status;
 }
 
-static banyan_status small_files_copy_all(struct listing *listing, const char *into)
+/* Take the files, the smallest first, up to the limits. */
+static banyan_status take_all(struct listing *listing,
+                              banyan_status (*take)(const struct listing *listing, const char *name,
+                                                    void *context),
+                              void *context)
 {
     uint64_t total = 0;
     size_t left = 0;
@@ -286,13 +291,25 @@ static banyan_status small_files_copy_all(struct listing *listing, const char *i
             continue;
         }
         total += file->bytes;
-        RETURN_IF_FAILED(copy_file(listing, file->name, into));
+        RETURN_IF_FAILED(take(listing, file->name, context));
     }
     if (left > 0)
         log_warn("%s: %zu small files are left out, %s first: at most %d files of %" PRIu64
                  " bytes together are copied, the smallest first",
                  listing->from, left, first, SMALL_FILES_COUNT, SMALL_FILES_BYTES);
-    return sync_folders(listing, into);
+    return BANYAN_OK;
+}
+
+static void listing_free(struct listing *listing)
+{
+    for (size_t i = 0; i < listing->files.count; i++)
+        free(listing->files.data[i].name);
+    for (size_t i = 0; i < listing->folders.count; i++)
+        free(listing->folders.data[i]);
+    array_free(&listing->files);
+    array_free(&listing->folders);
+    free(listing->real);
+    free(listing->blobs);
 }
 
 banyan_status small_files_copy(const char *from, const char *into)
@@ -300,15 +317,47 @@ banyan_status small_files_copy(const char *from, const char *into)
     struct listing listing = {.from = from};
     if (!from)
         return BANYAN_OK;
-    banyan_status status = small_files_copy_all(&listing, into);
-    for (size_t i = 0; i < listing.files.count; i++)
-        free(listing.files.data[i].name);
-    for (size_t i = 0; i < listing.folders.count; i++)
-        free(listing.folders.data[i]);
-    array_free(&listing.files);
-    array_free(&listing.folders);
-    free(listing.real);
-    free(listing.blobs);
+    banyan_status status = take_all(&listing, copy_file, (void *)into);
+    if (status == BANYAN_OK)
+        status = sync_folders(&listing, into);
+    listing_free(&listing);
+    return status;
+}
+
+/* A caller's function that takes files. */
+struct small_reader {
+    banyan_small_file_fn take;
+    void *context;
+};
+
+static banyan_status read_file(const struct listing *listing, const char *name, void *context)
+{
+    const struct small_reader *reader = context;
+    char self[64], *text;
+    uint64_t expected;
+    size_t bytes;
+    int fd;
+    if (!small_files_open_file(listing, name, &fd, &expected))
+        return BANYAN_OK;
+    snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+    banyan_status status = file_read(self, SMALL_FILE_BYTES, &text, &bytes);
+    close(fd);
+    RETURN_IF_FAILED(status);
+    status = reader->take(reader->context, name, text, bytes);
+    free(text);
+    return status;
+}
+
+banyan_status banyan_checkpoint_read_small_files(const char *folder, banyan_small_file_fn take,
+                                                 void *context)
+{
+    struct listing listing = {.from = folder};
+    struct small_reader reader = {take, context};
+    RETURN_IF_NULL(folder);
+    RETURN_IF_NULL(take);
+    RETURN_IF_FAILED(small_files_check(folder));
+    banyan_status status = take_all(&listing, read_file, &reader);
+    listing_free(&listing);
     return status;
 }
 

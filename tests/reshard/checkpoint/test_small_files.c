@@ -93,6 +93,36 @@ static void expect_no_warning(const char *part)
     CHECK(!strstr(warnings, part), "\"%s\" is among:\n%s", part, warnings);
 }
 
+/* A folder that has a copy of the files, and the number of those that were read. */
+struct expected {
+    const char *copy;
+    int count, ends_at; /* the read that fails; 0: none does */
+};
+
+static banyan_status expect_as_copied(void *context, const char *name, const void *data,
+                                      size_t bytes)
+{
+    struct expected *expected = context;
+    char *text = strndup(data, bytes);
+    expect_file(expected->copy, name, text);
+    free(text);
+    return ++expected->count == expected->ends_at
+               ? banyan_error_set(BANYAN_ERR_MISMATCH, "%s is enough", name)
+               : BANYAN_OK;
+}
+
+/* The files that are read are those that were copied. */
+static void check_read(const char *from, const char *copy)
+{
+    struct expected expected = {.copy = copy};
+    CHECK_OK(banyan_checkpoint_read_small_files(from, expect_as_copied, &expected));
+    assert_int_equal(expected.count, folder_entries(copy));
+    expected = (struct expected){.copy = copy, .ends_at = 1};
+    CHECK_FAILS(banyan_checkpoint_read_small_files(from, expect_as_copied, &expected),
+                BANYAN_ERR_MISMATCH, " is enough");
+    assert_int_equal(expected.count, 1);
+}
+
 static void small_files_of_a_model_are_copied_and_weights_are_not(void **state)
 {
     static const char *const carried[] = {
@@ -137,6 +167,7 @@ static void small_files_of_a_model_are_copied_and_weights_are_not(void **state)
     for (size_t i = 0; i < sizeof passed_over / sizeof passed_over[0]; i++)
         expect_file(into, passed_over[i], NULL);
     assert_int_equal(folder_entries(into), sizeof carried / sizeof carried[0]);
+    check_read(from, into);
     CHECK(warnings[0] == '\0', "%s", warnings);
     free(from);
     free(into);
@@ -165,6 +196,7 @@ static void files_outside_the_folder_are_left_out_with_a_warning(void **state)
     expect_file(into, "sub/kept.json", "kept");
     expect_file(into, "inner.json", "kept");
     assert_int_equal(folder_entries(into), 2);
+    check_read(from, into);
     expect_warning("from/outer.json is left out: it is a link out of the folder");
     expect_warning("from/sub/outer.json is left out: it is a link out of the folder");
     expect_warning("from/blob.json is left out: it is a link out of the folder");
@@ -200,6 +232,7 @@ static void a_cache_of_hugging_face_is_followed_into_its_blobs(void **state)
     CHECK_OK(small_files_copy(alias, into));
     expect_file(into, "config.json", "{}");
     assert_int_equal(folder_entries(into), 1);
+    check_read(alias, into);
     expect_warning("outer.json is left out: it is a link out of the folder");
     free(alias);
     free(into);
@@ -257,6 +290,8 @@ static void a_folder_that_is_none_is_refused(void **state)
     CHECK_OK(small_files_copy(NULL, *state));
     CHECK_FAILS(small_files_check(file), BANYAN_ERR_INVALID, "file is not a folder");
     CHECK_FAILS(small_files_check(none), BANYAN_ERR_NOT_FOUND, "there is no folder ");
+    CHECK_FAILS(banyan_checkpoint_read_small_files(none, expect_as_copied, NULL),
+                BANYAN_ERR_NOT_FOUND, "there is no folder ");
     free(file);
     free(none);
 }
