@@ -8,6 +8,8 @@ int launch_command(int argc, char **argv);
 int world_command(int argc, char **argv);
 int reshard_command(int argc, char **argv);
 int verify_command(int argc, char **argv); /* of `banyan reshard` */
+int publish_command(int argc, char **argv);
+int subscribe_command(int argc, char **argv);
 int diff_command(int argc, char **argv);
 int layout_command(int argc, char **argv);
 int plan_command(int argc, char **argv);

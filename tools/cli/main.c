@@ -12,6 +12,8 @@ static const command_entry commands[] = {
     {"launch", "", "start the ranks of a program on this machine", launch_command},
     {"world", "", "show the ranks of a job, and how they reach each other", world_command},
     {"reshard", "", "move a model between parallel layouts", reshard_command},
+    {"publish", "", "publish a folder of checkpoints as versions", publish_command},
+    {"subscribe", "", "write the versions of a publication into folders", subscribe_command},
     {"diff", "", "list what changed between two checkpoints", diff_command},
     {"layout", "", "write, check and show layout files", layout_command},
     {"rules", "", "list, show and check the rules that split and pack models", rules_command},

@@ -194,8 +194,7 @@ static void work_folder_clear(const char *path)
     nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Remove any folder with its contents. */
-static void folder_remove(const char *path)
+void folder_remove(const char *path)
 {
     work_folder_clear(path);
     rmdir(path);

@@ -41,6 +41,9 @@ bool work_folder_name(work_folder *named, const char *result, const char *who);
 /* Make the named folder, empty. On failure, print an error on stderr, behind `who`. */
 bool work_folder_make(work_folder *made, const char *result, const char *who);
 
+/* Remove any folder with its contents. */
+void folder_remove(const char *path);
+
 /* Folders that a command must not leave behind, however it ends: its work folder, and the library's
  * hidden folders. */
 typedef struct leftovers {

@@ -10,6 +10,7 @@
 #include "cli/progress.h"
 #include "core/status.h"
 #include "publish/diff.h"
+#include "publish/whole_tensor.h"
 
 #define MAX_THREADS 8
 /* Elements that a thread takes at once: a multiple of a part of what travels (delta/stream.h). */
@@ -30,14 +31,6 @@ struct comparing {
     progress bar;
     error_kept failed;
 };
-
-static uint64_t elems_of(const banyan_local_tensor *tensor)
-{
-    uint64_t elems = 1;
-    for (int d = 0; d < tensor->ndim; d++)
-        elems *= (uint64_t)tensor->shape[d];
-    return elems;
-}
 
 static bool diff_compare_equal_types(const banyan_local_tensor *a, const banyan_local_tensor *b)
 {
@@ -80,17 +73,10 @@ static void loaded_free(struct loaded *from)
 static banyan_status load_tensor(const banyan_checkpoint *checkpoint,
                                  const banyan_local_tensor *tensor, struct loaded *to)
 {
-    banyan_piece piece = {.name = tensor->name, .ndim = tensor->ndim, .box.ndim = tensor->ndim};
     banyan_checkpoint_options options = BANYAN_CHECKPOINT_OPTIONS_INIT;
     options.thread_count = 1;
     RETURN_IF_FAILED(banyan_layout_create(&to->layout));
-    piece.tensor = banyan_layout_add_tensor(to->layout, tensor->name, tensor->dtype, tensor->ndim,
-                                            tensor->shape);
-    for (int d = 0; d < tensor->ndim; d++) {
-        piece.shape[d] = piece.box.extent[d] = tensor->shape[d];
-        piece.dim_map[d] = d;
-    }
-    banyan_layout_add_piece(to->layout, &piece);
+    whole_tensor_add(to->layout, tensor);
     RETURN_IF_FAILED(banyan_tensors_alloc(to->layout, NULL, &to->tensors));
     return banyan_checkpoint_load(checkpoint, to->layout, to->tensors, &options);
 }
@@ -231,24 +217,23 @@ static banyan_status list_tensors(diff *made)
     for (size_t i = 0; i < before; i++) {
         const banyan_local_tensor *old = banyan_checkpoint_tensor(made->before, i);
         diff_tensor *tensor = &made->tensors[made->count++];
-        *tensor = (diff_tensor){.before = old, .before_index = i, .size.elems = elems_of(old)};
-        tensor->bytes = tensor->size.elems * banyan_dtype_bytes(old->dtype);
+        *tensor =
+            (diff_tensor){.before = old, .before_index = i, .size.elems = whole_tensor_elems(old)};
+        tensor->bytes = whole_tensor_bytes(old);
         if (banyan_checkpoint_find(made->after, old->name, &index) != BANYAN_OK)
             continue;
         const banyan_local_tensor *new = banyan_checkpoint_tensor(made->after, index);
         tensor->after = new;
         tensor->after_index = index;
         tensor->comparable = diff_compare_equal_types(old, new);
-        tensor->bytes = elems_of(new) * banyan_dtype_bytes(new->dtype);
+        tensor->bytes = whole_tensor_bytes(new);
     }
     for (size_t i = 0; i < after; i++) {
         const banyan_local_tensor *new = banyan_checkpoint_tensor(made->after, i);
         if (banyan_checkpoint_find(made->before, new->name, &index) == BANYAN_OK)
             continue;
         made->tensors[made->count++] =
-            (diff_tensor){.after = new,
-                          .after_index = i,
-                          .bytes = elems_of(new) * banyan_dtype_bytes(new->dtype)};
+            (diff_tensor){.after = new, .after_index = i, .bytes = whole_tensor_bytes(new)};
     }
     return BANYAN_OK;
 }

@@ -1,0 +1,17 @@
+/* The arguments of `banyan publish`, and the work of its ranks. */
+#ifndef TOOLS_PUBLISH_JOB_H
+#define TOOLS_PUBLISH_JOB_H
+
+#include "launch/forked.h"
+
+typedef struct publish_job {
+    const char *in, *listen, *name, *secret;
+    bool watch, json;
+    double settle_s;
+    failure *failed;
+} publish_job;
+
+/* Publish until a signal comes. Returns the rank's exit code. */
+int publish_rank(int rank, void *job);
+
+#endif
