@@ -1,109 +1,122 @@
-"""A whole update of a model of 1 GB in SGLang's workers, beside SGLang's own ways.
+"""A whole update of an engine of SGLang with a model of 1 GB, beside SGLang's own ways.
 
-usage: sglang_update.py [--layers N]
+usage: sglang_update.py [--layers N] [--tp N]
 
-Two trainers have the whole weights, and an engine has tp=2. The time is from the trainer's call to
-the answers of all workers, whose parameters are new then, the median of several turns. SGLang's
-kernels are not on PyPI for CPUs, so there is no token. Needs the environment of make test-sglang.
+Two trainers have the whole weights. The time is from the trainer's call to the first token with new
+weights, the median of several turns. The engine computes on the host with PyTorch's operators,
+since PyPI has no build of SGLang's kernels for CPUs. Needs the environment of make test-sglang.
 """
 
 # ruff: noqa: E402
 from __future__ import annotations
 
 import argparse
-import os
-import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "python/tests_torch"), str(ROOT / "python/tests_integrations/sglang")]
 
+from generation import Engine, Rank, all_call
+
+# isort: split
 import torch
-import torch.distributed as dist
-import transformers
-from copies import copy_seconds
-from engines import run, save
-from safetensors.torch import load_file, save_file
-
-from banyan.integrations.sglang import Trainer
-
-TURNS = 4
-WAYS = ("banyan", "tensors", "disk", "saved and disk", "copies")
+from processes import Process
+from transformers import AutoModelForCausalLM
+from whole_updates import TURNS, Copying, Updates, negate, save_versions
 
 
-def train(rank: int, call: Any, folder: str, nbytes: int) -> None:
-    """Time all ways at the trainers."""
-    read = load_file(os.path.join(folder, "model.safetensors"))
-    weights = {name: one.clone() for name, one in read.items()}  # not the mapped file
-    del read
-    trainer = Trainer(weights, [2], timeout=200)
-    times: dict[str, list[float]] = {way: [] for way in WAYS}
-    for _ in range(TURNS + 1):
-        for way in WAYS:
-            dist.barrier()
-            began = time.perf_counter()
-            if way == "banyan":
-                trainer.update(call)
-            elif way == "copies":
-                times[way].append(copy_seconds(nbytes // 2))
-                continue
-            elif rank == 0:
-                if way == "saved and disk":
-                    save_file(weights, os.path.join(folder, "saved", "model.safetensors"))
-                call(0, list(weights.items()) if way == "tensors" else [], None)
-            times[way].append(time.perf_counter() - began)
-    if rank == 0:
-        found = {way: statistics.median(times[way][1:]) * 1e3 for way in WAYS}
-        print(
-            f"{nbytes / 1e6:.0f} MB in both trainers to SGLang with tp=2",
-            f"  Banyan, in place                               {found['banyan']:7.0f} ms",
-            f"  update_weights_from_tensor, through shared memory {found['tensors']:4.0f} ms",
-            f"  update_weights_from_disk, without the saving   {found['disk']:7.0f} ms",
-            f"    with the saving                              {found['saved and disk']:7.0f} ms",
-            f"  limit: both trainers copy these bytes          {found['copies']:7.0f} ms",
-            sep="\n",
-            flush=True,
-        )
+class Whole(Copying, Rank):
+    """A trainer that has the whole weights."""
+
+    def make(self, folder: Path, count: int) -> Any:
+        """Load the model."""
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+
+    def change(self) -> None:
+        """Change to the other version."""
+        negate(self.model)
+
+    def nbytes(self) -> int:
+        """Return the bytes of the weights."""
+        return sum(one.nbytes for one in self.model.parameters())
+
+    def send_tensors(self) -> None:
+        """Send all weights in a request."""
+        weights = [(name, one.detach()) for name, one in self.model.named_parameters()]
+        answer = self.engines[0].call("update", weights, None)
+        assert answer[0], answer
+
+    def save(self, folder: Path) -> None:
+        """Save the weights."""
+        self.model.save_pretrained(folder)
+
+    def load(self, folder: Path) -> None:
+        """Let the engine load weights from a folder."""
+        answer = self.engines[0].call("load", folder)
+        assert answer[0], answer
 
 
-def serve(worker: Any, engine: int, pipe: Any, folder: str, nbytes: int) -> None:
-    """Answer the requests of all ways."""
-    for _ in range(TURNS + 1):
-        worker.update(pipe)
-        worker.update(pipe, None)
-        for path in (folder, os.path.join(folder, "saved")):
-            pipe.recv()
-            pipe.send(worker.updater.update_weights_from_disk(path, "safetensors"))
+class Loading(Engine):
+    """An engine that loads weights from a folder, too."""
+
+    def load(self, folder: Path) -> Any:
+        """Load weights that have been saved."""
+        return self.engine.update_weights_from_disk(str(folder))
 
 
-def main() -> int:
+def measure(at: Path, layers: int, tp: int) -> None:
+    """Let all ways take turns, and print their times."""
+    folders = save_versions(at, layers)
+    with Process(at / "other", Engine, folders[1], tp) as other:
+        expected = [other.call("first_token")]
+    with (
+        Process(at / "engine", Loading, folders[0], tp) as engine,
+        Process(at / "rank0", Whole, 0, 2, folders[0], at / "store") as first,
+        Process(at / "rank1", Whole, 1, 2, folders[0], at / "store") as second,
+    ):
+        ranks = [first, second]
+        expected.insert(0, engine.call("first_token"))
+        all_call(ranks, "join", [at / "engine"], tp)
+        nbytes = first.call("nbytes")
+        updates = Updates([engine], expected, lambda: all_call(ranks, "change"))
+
+        def save_and_load() -> None:
+            first.call("save", at / "saved")
+            first.call("load", at / "saved")
+
+        for _ in range(TURNS + 1):
+            updates.time("banyan", lambda: all_call(ranks, "update"))
+            updates.time("tensors", lambda: first.call("send_tensors"))
+            updates.time("disk", lambda: first.call("load", folders[updates.version]))
+            updates.time("saved", save_and_load)
+            updates.call("token", updates.tokens)
+            updates.note("copies", max(all_call(ranks, "copy", nbytes // 2)))
+    print(
+        f"{nbytes / 1e6:.0f} MB in both trainers to an engine of SGLang with tp={tp}",
+        updates.row("Banyan, to the first tokens", "banyan", "tensors"),
+        updates.row("  of it until update returns", "banyan, sent"),
+        f"  {'  the first update, which joins':<42}{updates.first('banyan'):6.0f} ms",
+        updates.row("update_weights_from_tensor, all weights", "tensors"),
+        updates.row("update_weights_from_disk, saved before", "disk"),
+        updates.row("saving, and update_weights_from_disk", "saved"),
+        updates.row("the first tokens alone", "token"),
+        updates.row("limit: both trainers copy these bytes", "copies"),
+        sep="\n",
+    )
+
+
+def main() -> None:
     """Print the times."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--tp", type=int, default=2)
     options = parser.parse_args()
-    config = transformers.LlamaConfig(
-        architectures=["LlamaForCausalLM"],
-        vocab_size=32000,
-        hidden_size=2048,
-        intermediate_size=5632,
-        num_hidden_layers=options.layers,
-        num_attention_heads=16,
-        num_key_value_heads=16,
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        shapes = save(config, folder)
-        os.mkdir(os.path.join(folder, "saved"))
-        nbytes = sum(torch.Size(shape).numel() * 2 for shape in shapes.values())
-        results = run(2, [2], folder, train, serve, folder, nbytes)
-    for rank, text in enumerate(results):
-        if text is not None:
-            print(f"rank {rank}: {text}")
-    return int(any(results))
+    with tempfile.TemporaryDirectory() as at:
+        measure(Path(at), options.layers, options.tp)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

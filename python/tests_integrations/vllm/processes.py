@@ -17,7 +17,7 @@ from typing import Any
 
 CONTEXT = multiprocessing.get_context("fork")
 #: Seconds that an answer may take.
-ANSWER = 120
+ANSWER = 300
 
 
 class Died(Exception):

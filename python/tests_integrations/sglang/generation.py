@@ -1,0 +1,139 @@
+"""Engines of SGLang that generate on the host, and trainers with models of transformers.
+
+Each is a process of its own, forked from the test. An engine starts its schedulers itself. It
+computes with PyTorch's operators, and ``stand_in`` has the names of SGLang's kernels.
+"""
+
+# ruff: noqa: E402
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE / "stand_in"), str(HERE.parent / "vllm")]
+os.environ |= {
+    "PYTHONPATH": f"{HERE / 'stand_in'}:{os.environ.get('PYTHONPATH', '')}",
+    "SGLANG_CPU_OMP_THREADS_BIND": "0|1",
+    "SGLANG_NCCL_SO_PATH": "/none",  # without NCCL, SGLang has groups of Gloo alone
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "TORCH_COMPILE_DISABLE": "1",  # the compiler takes longer than the test
+}
+
+import environment  # noqa: F401  # before PyTorch
+
+# isort: split
+import sglang
+import sglang.srt.managers.scheduler  # as an engine's processes do
+import torch
+import torch.distributed as dist
+from processes import Process, Remote
+from shards import fill, load_sharded
+
+from banyan.integrations.sglang import LOAD_FORMAT, Trainer
+
+PROMPTS = [[1, 5, 9, 17, 33], [7, 7, 8], [101, 45, 99, 3, 2, 64, 12]]
+TOKENS = 12
+# SGLang spawns its processes. Forked ones inherit what this process has imported, which takes long.
+multiprocessing.set_start_method = lambda *_, **__: None  # type: ignore[method-assign]
+#: Tokens of each prompt, and their log probabilities.
+Generated = list[tuple[list[int], list[float]]]
+
+
+class Engine:
+    """An engine with a folder's weights."""
+
+    def __init__(self, folder: Path, tp: int) -> None:
+        self.engine = sglang.Engine(
+            model_path=str(folder),
+            device="cpu",
+            tp_size=tp,
+            skip_tokenizer_init=True,
+            attention_backend="torch_native",
+            sampling_backend="pytorch",
+            grammar_backend="none",
+            disable_cuda_graph=True,
+            disable_radix_cache=True,
+            disable_overlap_schedule=True,
+            context_length=64,
+            max_total_tokens=1024,
+            mem_fraction_static=0.5,
+            log_level="error",
+            custom_weight_loader=[LOAD_FORMAT],
+        )
+
+    def _generate(self, tokens: int, **options: Any) -> Any:
+        sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
+        return self.engine.generate(input_ids=PROMPTS, sampling_params=sampling, **options)
+
+    def generate(self) -> Generated:
+        """Return the greedy tokens of each prompt."""
+        found = self._generate(TOKENS, return_logprob=True)
+        chances = [one["meta_info"]["output_token_logprobs"] for one in found]
+        return [
+            (one["output_ids"], [chance[0] for chance in each])
+            for one, each in zip(found, chances, strict=True)
+        ]
+
+    def first_token(self) -> tuple[int, ...]:
+        """Return the first token of each prompt."""
+        return tuple(one["output_ids"][0] for one in self._generate(1))
+
+    def update(self, named_tensors: Any, load_format: str | None) -> Any:
+        """Update the weights in a session, and return the answer."""
+        self.engine.begin_weight_update()
+        answer = self.engine.update_weights_from_tensor(named_tensors, load_format=load_format)
+        self.engine.end_weight_update()
+        return answer
+
+
+class Rank:
+    """A trainer rank, whose model FSDP2 shards."""
+
+    def __init__(self, rank: int, count: int, folder: Path, store: Path) -> None:
+        torch.set_num_threads(1)
+        dist.init_process_group(
+            "gloo", store=dist.FileStore(str(store), count), rank=rank, world_size=count
+        )
+        self.rank = rank
+        self.model = self.make(folder, count)
+
+    def make(self, folder: Path, count: int) -> Any:
+        return load_sharded(folder, count)
+
+    def join(self, paths: list[Path], tp: int) -> None:
+        """Make the trainer of these engines."""
+        self.engines = [Remote(path) for path in paths]
+        self.trainer = Trainer(self.model, [tp] * len(paths), timeout=60)
+
+    def fill(self, version: int) -> None:
+        fill(self.model, version)
+
+    def update(self) -> int:
+        """Update all engines."""
+
+        def call(engine: int, named_tensors: Any, load_format: str) -> Any:
+            return self.engines[engine].call("update", named_tensors, load_format)
+
+        return self.trainer.update(call if self.rank == 0 else None)
+
+
+def fresh(folder: Path, tp: int) -> Generated:
+    """Return what a new engine generates that loads the folder."""
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        Process(Path(temporary) / "socket", Engine, folder, tp) as engine,
+    ):
+        made: Generated = engine.call("generate")
+        return made
+
+
+def all_call(ranks: list[Any], name: str, *args: Any) -> list[Any]:
+    """Call a method of all ranks at once, and return what they return."""
+    for one in ranks:
+        one.start(name, *args)
+    return [one.result() for one in ranks]
