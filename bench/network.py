@@ -1,10 +1,12 @@
-"""Puts, copies, collectives and reshards between machines, beside ucx_perftest and Open MPI.
+"""Puts, copies, collectives, reshards and versions between machines, beside their peers.
 
-usage: network.py BUILD [puts] [collectives] [reshard]; all of them by default. The machines are
+usage: network.py BUILD [puts] [collectives] [reshard] [publish]; all of them by default. The peers
+are ucx_perftest and Open MPI, and for versions of a model the whole model. The machines are
 network namespaces, joined by a bridge. Goals: at least 90 % of ucx_perftest's bandwidth, at most
 1.3 times its latency, and copies at least 85 % of its bandwidth; collectives of 4 and 2 ranks on 2
 machines at least as fast as Open MPI's; a reshard at 85 % of the bandwidth, with at most 1.05 times
-the least bytes on the wire.
+the least bytes on the wire; a version of which 3 % have changed 10 times as fast as the whole
+model.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from typing import Any
 
 SECRET = "00112233445566778899aabbccddeeff"
 ROUNDS = 3
 #: UCX lists the network cards of a machine in /sys. Open MPI takes machines of one name for one.
 OWN = "mount -t sysfs sysfs /sys; mount -t tmpfs tmpfs /dev/shm; hostname machine{}; exec sleep 600"
+ENGINES = 64  # that subscribe at once
 LONGEST = 4 << 20  # bytes of a collective
 #: Links of the reshard: slower than the processors, which all machines share.
 LINK = "1gbit"
@@ -123,9 +127,12 @@ def perftest(nodes: list[list[str]], *options: str, pairs: int = 1) -> list[list
 
 
 def banyan(
-    nodes: list[list[str]], build: pathlib.Path, ranks: int, *program: str
-) -> dict[str, float]:
-    """Run a program's ranks, spread over the machines; return what rank 0 measured."""
+    nodes: list[list[str]], build: pathlib.Path, ranks: int, *program: str, first: int = 0
+) -> dict[str, Any]:
+    """Run a program's ranks, spread over the machines; return what rank 0 measured.
+
+    `first`: number of ranks on the first machine, if not as many as on the others.
+    """
     settings = [
         "UCX_TLS=tcp",
         f"WORLD_SIZE={ranks}",
@@ -136,9 +143,13 @@ def banyan(
         f"BANYAN_MODULE_PATH={build / 'lib'}",
     ]
     command = [str(build / "bin" / program[0]), *program[1:]]
+
+    def node_of(rank: int) -> int:
+        return int(rank >= first) if first else rank * len(nodes) // ranks
+
     started = [
         subprocess.Popen(
-            [*nodes[rank * len(nodes) // ranks], "env", *settings, f"RANK={rank}", *command],
+            [*nodes[node_of(rank)], "env", *settings, f"RANK={rank}", *command],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -147,7 +158,7 @@ def banyan(
     outputs = [one.communicate(timeout=120)[0] for one in started]
     if any(one.returncode for one in started):
         sys.exit("network: a rank failed")
-    found: dict[str, float] = json.loads(outputs[0])
+    found: dict[str, Any] = json.loads(outputs[0])
     return found
 
 
@@ -202,6 +213,46 @@ def reshards(build: pathlib.Path) -> bool:
             f"{backend:<10}{rate / 1e6:>8.0f}{share:>22.2f}{0.85:>8.2f}{wire:>14.3f}{1.05:>8.2f}"
             f"{'  MISSED' if wrong else ''}"
         )
+    return missed
+
+
+def publish(build: pathlib.Path) -> bool:
+    """Measure versions of a model between two machines; return True if a goal is missed."""
+    with machines() as nodes:
+        for node in nodes:
+            run(node, *f"tc qdisc add dev eth0 root tbf rate {LINK}".split(), *QUEUE)
+        found = banyan(nodes, build, 4, "network_publish", "densities")
+        step = banyan(nodes, build, 2, "network_publish", "step")
+        join = banyan(nodes, build, 1 + ENGINES, "network_publish", "join", first=1)
+    whole = found["whole_seconds"]
+    print(
+        f"versions of a model of {found['bytes'] / 1e6:.0f} MB in bf16, from 2 ranks to 2, {LINK}\n"
+        f"whole by a reshard {whole:.3f} s, the first version {found['first_seconds']:.3f} s\n"
+        f"{'changed':<10}{'seconds':>10}{'of whole':>10}{'goal':>8}{'publish':>10}{'commit':>10}"
+        f"{'bytes/3 for each':>18}{'goal':>8}"
+    )
+    missed = False
+    for one in found["versions"]:
+        times = whole / one["seconds"]
+        goal = 10 if one["share"] <= 0.03 else 1
+        wire = one["sent_bytes"] / 3 / one["changed"]
+        wrong = times < goal or (one["share"] == 0.03 and wire > 1.25)
+        missed |= wrong
+        print(
+            f"{one['share'] * 100:<10g}{one['seconds']:>10.3f}{times:>9.1f}x{goal:>7.1f}x"
+            f"{one['publish_seconds']:>10.3f}{one['commit_seconds']:>10.3f}{wire:>18.2f}"
+            f"{1.25:>8.2f}{'  MISSED' if wrong else ''}"
+        )
+    slower = step["beside_seconds"] / step["alone_seconds"] - 1
+    missed |= slower > 0.05
+    print(
+        f"a step of {step['alone_seconds']:.3f} s beside a fetch: {slower * 100:+.1f} %, goal 5 %"
+        f"{'  MISSED' if slower > 0.05 else ''}\n"
+        f"{join['engines']} engines of {join['bytes'] / 1e6:.1f} MB at once: {join['joined']} "
+        f"joined, {join['dropped']} dropped, all had the version after {join['join_seconds']:.2f} s"
+        f", and one with 3 % changed after {join['update_seconds']:.2f} s "
+        f"(publish {join['publish_seconds']:.3f} s)\n"
+    )
     return missed
 
 
@@ -290,7 +341,7 @@ def puts(nodes: list[list[str]], build: pathlib.Path) -> bool:
 def main() -> int:
     """Measure the parts, print ratios, and return 1 if a goal is missed."""
     build = pathlib.Path(sys.argv[1]).resolve()
-    parts = sys.argv[2:] or ["puts", "collectives", "reshard"]
+    parts = sys.argv[2:] or ["puts", "collectives", "reshard", "publish"]
     if not (build / "lib/libbanyan_ucx.so").exists():
         print("network: not measured, since this build has no UCX module")
         return 0
@@ -310,6 +361,8 @@ def main() -> int:
             missed |= collectives(nodes, build, 2)
     if "reshard" in parts:
         missed |= reshards(build)
+    if "publish" in parts:
+        missed |= publish(build)
     return int(missed)
 
 

@@ -1,0 +1,340 @@
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "core/threads/thread.h"
+#include "publish/fetch_parts.h"
+#include "reshard/layout/box.h"
+#include "world/control.h"
+
+/* A transfer that this rank receives. */
+struct incoming {
+    const banyan_transfer *transfer;
+    strided_view box;
+    uint64_t blocks; /* that have arrived */
+};
+
+/* What one sender has sent so far. */
+struct sender {
+    int rank;
+    uint64_t parts, parts_expected; /* UINT64_MAX: more come */
+};
+
+/* What a message of one sender brings in a wave. */
+struct wave_part {
+    int rank;
+    unsigned char *stream;
+    uint64_t bytes;
+    const struct part_head *heads;
+    size_t head_count;
+};
+
+/* A wave that has arrived. It is checked while the next one travels. */
+struct fetch_wave {
+    struct fetch_receiving *receiving;
+    control_message *messages; /* the heads of the parts lie there */
+    struct wave_part *parts;
+    size_t count;
+    banyan_request *checking;
+};
+
+struct fetch_receiving {
+    struct session *session;
+    const struct fetch_target *into;
+    bool whole;
+    ARRAY(struct incoming) incoming;
+    hash_map by_task;
+    ARRAY(struct sender) senders;
+    ARRAY(struct box_sum) sums;
+    struct fetch_wave before; /* the wave that is checked */
+};
+
+static banyan_status receiving_open(struct fetch_receiving *receiving)
+{
+    const banyan_reshard_plan *plan = receiving->session->plan;
+    const struct fetch_target *into = receiving->into;
+    for (size_t i = 0; i < banyan_reshard_plan_recv_count(plan); i++) {
+        const banyan_transfer *transfer = banyan_reshard_plan_recv(plan, i);
+        struct incoming one = {.transfer = transfer};
+        size_t tensor;
+        RETURN_IF_FAILED(part_view_box(into->layout, into->tensors, transfer->destination_piece,
+                                       &transfer->box, &one.box, &tensor));
+        RETURN_IF_NO_MEMORY(array_push(&receiving->incoming, one));
+        RETURN_IF_NO_MEMORY(
+            map_put(&receiving->by_task, &transfer->task_id, sizeof transfer->task_id, i));
+    }
+    return BANYAN_OK;
+}
+
+static void free_wave(struct fetch_wave *wave)
+{
+    control_messages_free(wave->messages, wave->count);
+    free(wave->parts);
+    *wave = (struct fetch_wave){0};
+}
+
+/* Wait until a wave is checked; OK if none is. */
+static banyan_status end_check(struct fetch_wave *wave)
+{
+    banyan_status status = wave->checking ? banyan_request_wait(wave->checking) : BANYAN_OK;
+    free_wave(wave);
+    return status;
+}
+
+static void receiving_close(struct fetch_receiving *receiving)
+{
+    (void)end_check(&receiving->before);
+    array_free(&receiving->incoming);
+    array_free(&receiving->senders);
+    array_free(&receiving->sums);
+    map_free(&receiving->by_task);
+}
+
+static struct sender *sender_of(struct fetch_receiving *receiving, int rank)
+{
+    for (size_t i = 0; i < receiving->senders.count; i++) {
+        if (receiving->senders.data[i].rank == rank)
+            return &receiving->senders.data[i];
+    }
+    return array_push(&receiving->senders, (struct sender){rank, 0, UINT64_MAX})
+               ? &receiving->senders.data[receiving->senders.count - 1]
+               : NULL;
+}
+
+static struct incoming *incoming_of(struct fetch_receiving *receiving, uint64_t task_id, int source)
+{
+    uint64_t i;
+    if (!map_get(&receiving->by_task, &task_id, sizeof task_id, &i))
+        return NULL;
+    struct incoming *one = &receiving->incoming.data[i];
+    return one->transfer->source_rank == source ? one : NULL;
+}
+
+static banyan_status fail_malformed(int rank)
+{
+    return error_set(BANYAN_ERR_CORRUPT, "rank %d sends a malformed list of changes", rank);
+}
+
+static banyan_status fail_box(const struct fetch_receiving *receiving, const struct incoming *one,
+                              const char *what)
+{
+    char box[BOX_TEXT_BYTES];
+    return error_set(BANYAN_ERR_CORRUPT, "version %" PRIu64 ", %s of \"%s\" from rank %d: %s",
+                     receiving->into->staged->version,
+                     banyan_box_format(&one->transfer->box, box, sizeof box), one->transfer->name,
+                     one->transfer->source_rank, what);
+}
+
+/* Take a message: make room for the stream, and submit its receive. */
+static banyan_status take_message(struct fetch_receiving *receiving, const control_message *message,
+                                  struct wave_part *part)
+{
+    struct staged *staged = receiving->into->staged;
+    struct sender *sender = sender_of(receiving, message->rank);
+    bytes_reader reader = bytes_reader_of(message->data, message->bytes);
+    size_t head_bytes, sum_bytes;
+    RETURN_IF_NO_MEMORY(sender);
+    sender->parts_expected = bytes_read_u64(&reader);
+    *part = (struct wave_part){.rank = message->rank, .bytes = bytes_read_u64(&reader)};
+    part->heads = bytes_read_blob(&reader, &head_bytes);
+    const struct box_sum *sums = bytes_read_blob(&reader, &sum_bytes);
+    if (reader.failed || reader.left > 0 || head_bytes % sizeof *part->heads != 0 ||
+        sum_bytes % sizeof *sums != 0 || part->bytes > INT64_MAX)
+        return fail_malformed(message->rank);
+    part->head_count = head_bytes / sizeof *part->heads;
+    sender->parts += part->head_count;
+    for (size_t i = 0; i < sum_bytes / sizeof *sums; i++) {
+        struct box_sum sum;
+        memcpy(&sum, sums + i, sizeof sum);
+        RETURN_IF_NO_MEMORY(array_push(&receiving->sums, sum));
+    }
+    if (part->bytes == 0)
+        return BANYAN_OK;
+    if (part->bytes > receiving->into->max_bytes - staged->bytes)
+        return error_set(BANYAN_ERR_INVALID,
+                         "version %" PRIu64 " needs more than the %" PRIu64
+                         " bytes that max_staging_bytes leaves at this rank",
+                         staged->version, receiving->into->max_bytes);
+    RETURN_IF_NO_MEMORY(array_reserve(&staged->memory, 1));
+    part->stream = malloc(part->bytes);
+    if (!part->stream)
+        return error_no_memory(part->bytes, "changes that are received");
+    staged->memory.data[staged->memory.count++] = part->stream;
+    staged->bytes += part->bytes;
+    int64_t bytes = (int64_t)part->bytes;
+    DLTensor tensor = bytes_tensor(part->stream, &bytes);
+    return banyan_copy_service_submit_recv(receiving->session->service, &tensor, message->rank, 0);
+}
+
+/* Check what has arrived from a sender in a wave, and keep it. */
+static banyan_status keep_parts(struct fetch_receiving *receiving, const struct wave_part *part)
+{
+    unsigned char *at = part->stream;
+    uint64_t left = part->bytes, changed;
+    for (size_t i = 0; i < part->head_count; i++) {
+        struct part_head head;
+        memcpy(&head, part->heads + i, sizeof head); /* a message has no alignment */
+        struct incoming *one = incoming_of(receiving, head.task_id, part->rank);
+        if (!one || head.bytes > left)
+            return fail_malformed(part->rank);
+        if (hash_bytes(at, head.bytes, 0) != head.hash)
+            return fail_box(receiving, one, "the checksum of what arrived is wrong");
+        if (!delta_check(at, head.bytes, one->box.elems, one->box.elem_bytes, head.first,
+                         head.count, &changed))
+            return fail_box(receiving, one, "what arrived is malformed");
+        struct staged_part kept = {one->box, head.first, head.count, at, head.bytes};
+        RETURN_IF_NO_MEMORY(array_push(&receiving->into->staged->parts, kept));
+        one->blocks += head.count;
+        at += head.bytes;
+        left -= head.bytes;
+    }
+    return left == 0 ? BANYAN_OK : fail_malformed(part->rank);
+}
+
+static banyan_status check_wave(void *context)
+{
+    struct fetch_wave *wave = context;
+    for (size_t i = 0; i < wave->count; i++)
+        RETURN_IF_FAILED(keep_parts(wave->receiving, &wave->parts[i]));
+    return BANYAN_OK;
+}
+
+/* Receive one wave, and begin to check it. `*mine` is this rank's status so far. */
+static banyan_status receive_wave(struct fetch_receiving *receiving, banyan_status *mine)
+{
+    banyan_world *joined = receiving->session->joined;
+    struct fetch_wave wave = {.receiving = receiving};
+    error_kept kept = error_keep(*mine);
+    RETURN_IF_FAILED(
+        control_exchange(joined, NULL, 0, "changes of a version", &wave.messages, &wave.count));
+    wave.parts = alloc_zeroed(wave.count, sizeof *wave.parts, "a list of changes");
+    if (!wave.parts && kept.status == BANYAN_OK)
+        kept = error_keep(BANYAN_ERR_NO_MEMORY);
+    for (size_t i = 0; i < wave.count && kept.status == BANYAN_OK; i++)
+        kept = error_keep(take_message(receiving, &wave.messages[i], &wave.parts[i]));
+    banyan_status status = control_agree(joined, error_again(&kept));
+    if (status == BANYAN_OK)
+        status = banyan_copy_service_run(receiving->session->service, NULL);
+    if (status != BANYAN_OK) {
+        free_wave(&wave);
+        return status;
+    }
+    *mine = end_check(&receiving->before);
+    receiving->before = wave;
+    if (*mine == BANYAN_OK)
+        *mine = request_start(check_wave, &receiving->before, &receiving->before.checking);
+    return BANYAN_OK;
+}
+
+/* Verify that everything has come. */
+static banyan_status check_complete(struct fetch_receiving *receiving)
+{
+    for (size_t i = 0; i < receiving->senders.count; i++) {
+        const struct sender *sender = &receiving->senders.data[i];
+        if (sender->parts != sender->parts_expected)
+            return fail_malformed(sender->rank);
+    }
+    for (size_t i = 0; i < receiving->incoming.count && receiving->whole; i++) {
+        const struct incoming *one = &receiving->incoming.data[i];
+        if (one->blocks != delta_blocks(one->box.elems))
+            return fail_box(receiving, one, "a part has not come");
+    }
+    return BANYAN_OK;
+}
+
+static int compare_staged_parts(const void *a, const void *b)
+{
+    const struct staged_part *x = a, *y = b;
+    RETURN_IF_UNEQUAL(x->box.data, y->box.data);
+    return COMPARE(x->first, y->first);
+}
+
+/* Exchange the parts of a box from a block on, up to PART_BLOCKS, with elements of a copy of these.
+ * Tied weights have the parts of two boxes in one place, with equal contents: the first counts. */
+static void swap_window(const struct staged *staged, const strided_view *box, uint64_t block,
+                        const strided_view *copy)
+{
+    struct staged_part wanted = {.box = *box, .first = block};
+    size_t i = BISECT(k, 0, staged->parts.count,
+                      compare_staged_parts(&staged->parts.data[k], &wanted) < 0);
+    for (uint64_t next = block; i < staged->parts.count; i++) {
+        const struct staged_part *part = &staged->parts.data[i];
+        if (part->box.data != box->data || part->first >= block + PART_BLOCKS)
+            break;
+        if (part->first < next)
+            continue;
+        delta_swap(copy, part->first - block, part->count, part->stream);
+        next = part->first + part->count;
+    }
+}
+
+/* Compute the checksum of a box as it will be. The parts are sorted. */
+static uint64_t sum_of(const struct staged *staged, const strided_view *box, void *memory)
+{
+    uint64_t hash = 0;
+    for (uint64_t block = 0; block < delta_blocks(box->elems); block += PART_BLOCKS) {
+        size_t elems = part_elems(box, block);
+        int64_t count = (int64_t)elems;
+        strided_view dense = {.data = memory,
+                              .elem_bytes = box->elem_bytes,
+                              .elems = elems,
+                              .ndim = 1,
+                              .extent = {count},
+                              .stride = {(int64_t)box->elem_bytes}};
+        strided_pack(memory, box, block * DELTA_BLOCK, elems);
+        swap_window(staged, box, block, &dense);
+        hash = hash_bytes(memory, elems * box->elem_bytes, hash);
+        swap_window(staged, box, block, &dense);
+    }
+    return hash;
+}
+
+static banyan_status verify(struct fetch_receiving *receiving)
+{
+    struct staged *staged = receiving->into->staged;
+    banyan_status status = BANYAN_OK;
+    if (receiving->sums.count == 0 || !receiving->into->begin_verify(receiving->into->context))
+        return BANYAN_OK;
+    void *memory = malloc(PART_BLOCKS * delta_block_bytes_most(16));
+    if (!memory)
+        status = error_no_memory(PART_BLOCKS * delta_block_bytes_most(16), "a part to verify");
+    array_sort(&staged->parts, compare_staged_parts);
+    for (size_t i = 0; i < receiving->sums.count && status == BANYAN_OK; i++) {
+        const struct box_sum *sum = &receiving->sums.data[i];
+        uint64_t number;
+        if (!map_get(&receiving->by_task, &sum->task_id, sizeof sum->task_id, &number)) {
+            status = error_set(BANYAN_ERR_CORRUPT, "a checksum is of an unknown box");
+            continue;
+        }
+        const struct incoming *one = &receiving->incoming.data[number];
+        if (sum_of(staged, &one->box, memory) != sum->hash)
+            status = fail_box(receiving, one, "it would differ from the trainer's");
+    }
+    receiving->into->end_verify(receiving->into->context);
+    free(memory);
+    return status;
+}
+
+banyan_status fetch_receive(struct session *session, const struct fetch_target *target, bool whole)
+{
+    struct fetch_receiving receiving = {.session = session, .into = target, .whole = whole};
+    banyan_status mine = receiving_open(&receiving), status = BANYAN_OK;
+    uint64_t more = 1;
+    while (status == BANYAN_OK && more) {
+        status = receive_wave(&receiving, &mine);
+        error_kept kept = error_keep(mine);
+        if (status == BANYAN_OK)
+            status = control_max(session->joined, 0, &more);
+        if (status == BANYAN_OK)
+            mine = error_again(&kept);
+    }
+    if (status == BANYAN_OK && mine == BANYAN_OK)
+        mine = end_check(&receiving.before);
+    if (status == BANYAN_OK && mine == BANYAN_OK)
+        mine = check_complete(&receiving);
+    if (status == BANYAN_OK && mine == BANYAN_OK)
+        mine = verify(&receiving);
+    if (status == BANYAN_OK)
+        status = control_agree(session->joined, mine);
+    receiving_close(&receiving);
+    return status;
+}
