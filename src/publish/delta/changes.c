@@ -104,6 +104,31 @@ COMPARE_AVX2(compare_avx2_2, 2, _mm256_cmpeq_epi16, bits_avx2_2)
 COMPARE_AVX2(compare_avx2_4, 4, _mm256_cmpeq_epi32, bits_avx2_4)
 COMPARE_AVX2(compare_avx2_8, 8, _mm256_cmpeq_epi64, bits_avx2_8)
 
+/* Lines of 64 bytes. A masked store writes no line in which nothing differs, without a branch that
+ * nobody could predict. */
+#define COMPARE_AVX512(name, elem_bytes, differ_fn, store_fn)                                      \
+    __attribute__((target(CPU_AVX512_TARGET))) static void name(const char *live, char *kept,      \
+                                                                uint64_t words, uint64_t *bits)    \
+    {                                                                                              \
+        for (uint64_t w = 0; w < words; w++) {                                                     \
+            uint64_t word = 0;                                                                     \
+            for (int v = 0; v < (elem_bytes); v++) {                                               \
+                const char *from = live + 64 * ((elem_bytes)*w + (uint64_t)v);                     \
+                char *to = kept + 64 * ((elem_bytes)*w + (uint64_t)v);                             \
+                __m512i new = _mm512_loadu_si512(from);                                            \
+                uint64_t differ = differ_fn(new, _mm512_loadu_si512(to));                          \
+                store_fn(to, differ, new);                                                         \
+                word |= differ << (64 / (elem_bytes)*v);                                           \
+            }                                                                                      \
+            bits[w] = word;                                                                        \
+        }                                                                                          \
+    }
+
+COMPARE_AVX512(compare_avx512_1, 1, _mm512_cmpneq_epi8_mask, _mm512_mask_storeu_epi8)
+COMPARE_AVX512(compare_avx512_2, 2, _mm512_cmpneq_epi16_mask, _mm512_mask_storeu_epi16)
+COMPARE_AVX512(compare_avx512_4, 4, _mm512_cmpneq_epi32_mask, _mm512_mask_storeu_epi32)
+COMPARE_AVX512(compare_avx512_8, 8, _mm512_cmpneq_epi64_mask, _mm512_mask_storeu_epi64)
+
 #endif
 
 /* The loop for elements of this size; NULL: there is none. */
@@ -116,6 +141,10 @@ static compare_fn compare_of(size_t elem_bytes)
 #if defined(__x86_64__)
     static const compare_fn avx2[] = {compare_avx2_1, compare_avx2_2, compare_avx2_4,
                                       compare_avx2_8};
+    static const compare_fn avx512[] = {compare_avx512_1, compare_avx512_2, compare_avx512_4,
+                                        compare_avx512_8};
+    if (cpu_level_get() >= CPU_AVX512)
+        return avx512[i];
     if (cpu_level_get() >= CPU_AVX2)
         return avx2[i];
 #endif
