@@ -84,6 +84,107 @@ static void wrong_calls_are_refused_on_all_ranks(void **state)
     apart_test(play_wrong_calls);
 }
 
+/* ---- two publications ---- */
+
+/* Another job cannot publish at the same address; the first one goes on. */
+static void publish_at_a_taken_address(banyan_world *world, struct apart *shared)
+{
+    struct following mine = following_open_matrix(banyan_world_rank(world), false, NULL);
+    banyan_publication *publication;
+    char address[300];
+    apart_wait(&shared->listens, 1);
+    snprintf(address, sizeof address, "%s", shared->address);
+    CHECK_FAILS(
+        banyan_publication_open(world, mine.layout, address, APART_SECRET, NULL, &publication),
+        BANYAN_ERR_SYSTEM, "in use");
+    CHECK_OK(banyan_world_barrier(world));
+    if (banyan_world_rank(world) == 0)
+        atomic_store(&shared->marks[MARK_OTHERS], 1);
+    following_close(&mine);
+}
+
+static void follow_the_first(banyan_world *world, struct apart *shared)
+{
+    struct following mine = following_open_matrix(banyan_world_rank(world), true, NULL);
+    banyan_subscription *subscription = subscribe(world, shared, &mine, NULL);
+    atomic_store(&shared->marks[MARK_STEP], 1);
+    CHECK(take_above(subscription, &mine, 0) == 1);
+    apart_wait(&shared->marks[MARK_OTHERS], 1);
+    atomic_store(&shared->marks[MARK_STEP], 2);
+    CHECK(take_above(subscription, &mine, 1) == 2);
+    end_engine(shared, subscription, &mine);
+}
+
+static void play_two_publications(struct apart *shared)
+{
+    struct apart_job first = apart_start(shared, 2, 0, publish_matrix);
+    struct apart_job second = apart_start(shared, 2, 0, publish_at_a_taken_address);
+    struct apart_job engine = apart_start(shared, FOLLOWING_ENGINES, 1, follow_the_first);
+    apart_end_well(&second);
+    apart_end_well(&engine);
+    apart_end_well(&first);
+}
+
+static void a_second_publication_at_an_address_is_refused(void **state)
+{
+    (void)state;
+    apart_test(play_two_publications);
+}
+
+/* ---- layouts that change ---- */
+
+/* Publish one version, and end when the engine has it. Rank `rank` of a trainer holds that half. */
+static void publish_once(banyan_world *world, struct apart *shared, int rank, int version)
+{
+    struct following mine = following_open_matrix(rank, false, NULL);
+    banyan_publication *publication = publish_open(world, shared, &mine, NULL);
+    publish_version(publication, &mine, version);
+    apart_wait(&shared->marks[MARK_COMMITTED], version);
+    CHECK_OK(banyan_world_barrier(world));
+    banyan_publication_close(publication);
+    following_close(&mine);
+}
+
+static void publish_first(banyan_world *world, struct apart *shared)
+{
+    publish_once(world, shared, banyan_world_rank(world), 1);
+}
+
+static void publish_exchanged(banyan_world *world, struct apart *shared)
+{
+    publish_once(world, shared, 1 - banyan_world_rank(world), 2);
+}
+
+static void follow_both(banyan_world *world, struct apart *shared)
+{
+    struct following mine = following_open_matrix(banyan_world_rank(world), true, NULL);
+    banyan_subscription *subscription = subscribe(world, shared, &mine, NULL);
+    for (int version = 1; version <= 2; version++) {
+        CHECK(take_above(subscription, &mine, version - 1) == version);
+        CHECK_OK(banyan_world_barrier(world));
+        atomic_store(&shared->marks[MARK_COMMITTED], version);
+    }
+    banyan_subscription_status status = banyan_subscription_get_status(subscription);
+    CHECK(status.whole_fetches == 2 && status.delta_fetches == 0);
+    end_engine(shared, subscription, &mine);
+}
+
+static void play_changed_layout(struct apart *shared)
+{
+    struct apart_job first = apart_start(shared, 2, 0, publish_first);
+    struct apart_job engine = apart_start(shared, FOLLOWING_ENGINES, 1, follow_both);
+    apart_end_well(&first);
+    struct apart_job second = apart_start(shared, 2, 0, publish_exchanged);
+    apart_end_well(&engine);
+    apart_end_well(&second);
+}
+
+static void a_trainer_may_come_back_with_another_layout(void **state)
+{
+    (void)state;
+    apart_test(play_changed_layout);
+}
+
 /* ---- engines that do not fit ---- */
 
 static void follow_what_is_not_there(banyan_world *world, struct apart *shared)
@@ -268,6 +369,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_calls_are_refused_on_all_ranks),
+        cmocka_unit_test(a_second_publication_at_an_address_is_refused),
+        cmocka_unit_test(a_trainer_may_come_back_with_another_layout),
         cmocka_unit_test(layouts_that_do_not_fit_are_named),
         cmocka_unit_test(another_secret_and_another_name_are_refused),
         cmocka_unit_test(a_version_that_needs_too_much_memory_is_not_fetched),
