@@ -1,8 +1,13 @@
 /* Plans between two to four network namespaces: those of MSCCL++'s programs for several nodes,
  * every built-in algorithm for several nodes, in random orders too. Plans that map memory of
  * another node are refused. */
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/deadline.h"
 #include "execute/collective_check.h"
 #include "support/plans.h"
 #include "support/ucx.h"
@@ -169,6 +174,87 @@ static void memory_that_is_too_short_on_another_node_is_named(void **state)
     ranks_run(2, short_memory, NULL);
 }
 
+/* Programs that keep the calling thread's processor busy. */
+#define HOGS 16
+/* How late the loss of a rank may be reported beside them. */
+#define REPORTED_NS (3 * NS_PER_S)
+
+static void keep_to_one_processor(void)
+{
+    cpu_set_t allowed, one;
+    int first = 0;
+    CHECK(sched_getaffinity(0, sizeof allowed, &allowed) == 0);
+    while (!CPU_ISSET(first, &allowed))
+        first++;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+}
+
+static void hogs_start(pid_t hogs[HOGS])
+{
+    for (int i = 0; i < HOGS; i++) {
+        hogs[i] = fork();
+        CHECK(hogs[i] >= 0);
+        if (hogs[i] == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            for (volatile uint64_t spin = 0;; spin = spin + 1)
+                continue;
+        }
+    }
+}
+
+static void hogs_stop(const pid_t hogs[HOGS])
+{
+    for (int i = 0; i < HOGS; i++)
+        kill(hogs[i], SIGKILL);
+    for (int i = 0; i < HOGS; i++)
+        CHECK(waitpid(hogs[i], NULL, 0) == hogs[i]);
+}
+
+static void wait_beside_hogs(int rank, int count, const banyan_unique_id *id, void *context)
+{
+    (void)context;
+    banyan_world *world = ranks_open_world(rank, count, id, 0);
+    banyan_executor *executor;
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
+    banyan_algorithm_params params = BANYAN_ALGORITHM_PARAMS_INIT;
+    banyan_loaded_plan *loaded;
+    banyan_plan *plan;
+    float values[2] = {0}, sums[2];
+    params.ranks = 2;
+    params.ranks_per_node = 1;
+    options.max_message_bytes = sizeof values;
+    CHECK_OK(banyan_executor_open(world, NULL, &executor));
+    CHECK_OK(banyan_algorithm_compile("allreduce_hierarchical_leaders", &params, &plan));
+    CHECK_OK(banyan_loaded_plan_open(executor, plan, &options, &loaded));
+    CHECK_OK(banyan_loaded_plan_run(loaded, values, sums, sizeof values, BANYAN_F32, NULL));
+    if (rank == 1) {
+        raise(SIGKILL);
+        return;
+    }
+    pid_t hogs[HOGS];
+    keep_to_one_processor();
+    hogs_start(hogs);
+    uint64_t begun_ns = time_now_ns();
+    CHECK_FAILS(banyan_loaded_plan_run(loaded, values, sums, sizeof values, BANYAN_F32, NULL),
+                BANYAN_ERR_PEER_LOST, "rank 1");
+    uint64_t took_ns = time_now_ns() - begun_ns;
+    hogs_stop(hogs);
+    CHECK(took_ns < REPORTED_NS, "%.1f s", (double)took_ns / 1e9);
+    (void)banyan_loaded_plan_close(loaded);
+    banyan_plan_destroy(plan);
+    banyan_executor_close(executor);
+    (void)banyan_world_close(world);
+}
+
+static void a_lost_rank_is_reported_beside_busy_programs(void **state)
+{
+    (void)state;
+    set_networks(2);
+    ranks_fork_and_lose_one(wait_beside_hogs, NULL);
+}
+
 int main(void)
 {
     if (!ucx_is_there())
@@ -177,6 +263,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_of_another_node_is_refused_when_a_plan_is_loaded),
         cmocka_unit_test(memory_that_is_too_short_on_another_node_is_named),
+        cmocka_unit_test(a_lost_rank_is_reported_beside_busy_programs),
         cmocka_unit_test(every_algorithm_for_several_nodes_is_right),
         cmocka_unit_test(plans_of_mscclpp_for_several_nodes_are_right),
     };

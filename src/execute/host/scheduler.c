@@ -12,9 +12,12 @@
  * long as falling asleep and waking up. If ranks share processors, each poll yields the processor
  * to the ranks that the thread waits for. Between nodes each poll asks a transport, by a system
  * call: one more, to yield, costs little, and a sleep costs more, since a thread of the transport
- * must wake this one. A poll that finds an arrival keeps the processor: a task may go on now. */
+ * must wake this one. A poll that finds an arrival keeps the processor: a task may go on now.
+ * Where other programs keep the processors busy, a yield may take many milliseconds, and lost ranks
+ * are noticed only before a sleep: so the polls have a limit in time, too. */
 #define LOOKS 400
 #define LOOKS_CROWDED 40
+#define LOOKS_NS (10 * NS_PER_S / 1000)
 
 /* A wait among a rank's own thread blocks reports its timeout this much later, so that a wait for
  * a peer reports first even if its thread must wait for a processor. */
@@ -26,7 +29,8 @@ struct turn {
     trace_ring *ring;
     wake_up *own;
     uint32_t looks; /* polls without progress */
-    bool waits;     /* the wait has begun since the last progress */
+    uint64_t looks_end_ns;
+    bool waits; /* the wait has begun since the last progress */
     control_wait wait;
     int peer; /* the rank waited for; -1: not determined yet, or none */
 };
@@ -144,13 +148,17 @@ static banyan_status scheduler_rest(struct turn *turn, enum pass *pass)
 static bool look_again(struct turn *turn)
 {
     const banyan_executor *executor = turn->of->loaded->executor;
-    bool asks = executor->transport, crowded = executor->crowded;
+    bool asks = executor->transport, yields = executor->crowded || asks;
     size_t arrived = asks ? transport_progress(executor->transports) : 0;
-    if (turn->looks++ >= (crowded && !asks ? LOOKS_CROWDED : LOOKS))
+    uint64_t now_ns = yields ? time_now_ns() : 0;
+    if (turn->looks++ == 0)
+        turn->looks_end_ns = now_ns + LOOKS_NS;
+    if (turn->looks > (yields && !asks ? LOOKS_CROWDED : LOOKS) ||
+        (yields && now_ns >= turn->looks_end_ns))
         return false;
     if (arrived > 0)
         return true;
-    if (crowded || asks)
+    if (yields)
         sched_yield();
     else
         spin_pause();
