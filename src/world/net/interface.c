@@ -62,13 +62,14 @@ static bool is_usable(const struct ifaddrs *entry)
            !(excludes && entry->ifa_flags & IFF_LOOPBACK);
 }
 
-/* Append a name, unless it is the last one: the addresses of an interface follow each other. */
+/* Append a name, unless it is there: an interface comes once for each of its addresses. */
 static void add_name(char names[NAMES_BYTES], const char *name)
 {
-    size_t length = strlen(names);
-    const char *comma = strrchr(names, ',');
-    if (strcmp(comma ? comma + 1 : names, name) == 0)
-        return;
+    size_t length = strlen(names), name_length = strlen(name);
+    for (const char *at = names; *at; at += strcspn(at, ","), at += *at == ',') {
+        if (strcspn(at, ",") == name_length && strncmp(at, name, name_length) == 0)
+            return;
+    }
     snprintf(names + length, NAMES_BYTES - length, "%s%s", length > 0 ? "," : "", name);
 }
 

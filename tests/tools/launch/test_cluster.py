@@ -141,7 +141,7 @@ class Addresses(unittest.TestCase):
                 self.assertEqual(codes, [1] * 4)
                 self.assertIn(
                     f'BANYAN_IFNAME is "{names}", and no network interface with an address '
-                    "matches; there are: lo,dead0,eth0",
+                    "matches; there are: lo,dead0,eth0\n",
                     errors[3],
                 )
 
