@@ -1,8 +1,10 @@
 /* Runs in worlds of several nodes: data that crosses the network once is completed inside the node,
  * in every run, and a failure in any wave leaves all destinations torn. */
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "reshard/sides.h"
 
@@ -280,18 +282,22 @@ static void each_rank_fetches_what_is_quantized(void **state)
     ranks_run(4, quantize_for_a_node, NULL);
 }
 
-/* A rank that others wait for in a later wave is lost. */
+/* A rank that others wait for in a later wave is lost, after all have left the barrier. */
 static void lose_a_rank(int rank, int count, const banyan_unique_id *id, void *context)
 {
-    (void)context;
+    _Atomic int *left = context;
     banyan_world *world = ranks_open_world(rank, count, id, UINT64_C(20000000000));
     lane on = halves_make(world, "pipeline");
     CHECK_OK(lane_run(&on, world, 1));
     lane_check(&on, 1, 1);
     filled_make(on.mine.source_layout, on.mine.source, 2);
     CHECK_OK(banyan_world_barrier(world));
-    if (rank == 3)
+    (*left)++;
+    if (rank == 3) {
+        while (*left < count)
+            usleep(1000);
         raise(SIGKILL);
+    }
     CHECK_FAILS(banyan_reshard_execute(on.plan, on.mine.source, on.mine.destination, on.service,
                                        world, NULL, NULL),
                 BANYAN_ERR_PEER_LOST, "rank 3");
@@ -305,7 +311,11 @@ static void every_rank_reports_a_lost_one(void **state)
     (void)state;
     int statuses[4];
     skip_without_network();
-    ranks_fork(4, lose_a_rank, NULL, statuses);
+    _Atomic int *left =
+        mmap(NULL, sizeof *left, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(left != MAP_FAILED);
+    ranks_fork(4, lose_a_rank, left, statuses);
+    munmap(left, sizeof *left);
     for (int rank = 0; rank < 3; rank++)
         CHECK(WIFEXITED(statuses[rank]) && WEXITSTATUS(statuses[rank]) == 0);
     CHECK(WIFSIGNALED(statuses[3]));
