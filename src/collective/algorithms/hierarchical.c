@@ -260,6 +260,34 @@ void allgather_hierarchical(algorithm *a)
     }
 }
 
+/* As allgather_hierarchical, straight into the outputs, from which the ranks of a node read. */
+void allgather_hierarchical_direct(algorithm *a)
+{
+    int nodes = a->ranks / a->ranks_per_node;
+    for (int rank = 0; rank < a->ranks; rank++) {
+        node_place p = hierarchical_place_of(a, rank);
+        EACH_NODE(&p, node)
+        mesh_signal_relaxed(a, MESH_BEGUN, rank, hierarchical_rank_at(&p, node, p.local), 0);
+        local_keep(a, output_at(a, rank, rank), input_at(a, rank, 0), 0);
+        EACH_NODE(&p, node)
+        {
+            int peer = hierarchical_rank_at(&p, node, p.local);
+            mesh_wait_relaxed(a, MESH_BEGUN, rank, peer, 0);
+            port_put_and_signal(a, output_at(a, peer, rank), input_at(a, rank, 0));
+        }
+        wait_nodes(a, &p);
+        barrier_in_node(a, &p, MESH_ARRIVED);
+        EACH_LOCAL(&p, local)
+        for (int node = 0; node < nodes; node++) {
+            int source = hierarchical_rank_at(&p, node, local);
+            remote_get(a, output_at(a, rank, source),
+                       output_at(a, hierarchical_rank_at(&p, p.node, local), source), 0);
+        }
+        flush_nodes(a, &p);
+        barrier_in_node(a, &p, MESH_WHOLE); /* until then the others read this rank's output */
+    }
+}
+
 /* Reduce within the node first, so that each node sends one chunk to each rank of the others. */
 void reducescatter_hierarchical(algorithm *a)
 {
@@ -328,6 +356,90 @@ void alltoall_hierarchical(algorithm *a)
                    slot_range(a, rank, between + (uint64_t)(node * locals), locals), 0);
         if (!overwrites)
             flush_nodes(a, &p);
+    }
+}
+
+/* EACH_RANK_BEYOND: the ranks of other nodes, beginning with this local rank of the next node. No
+ * two ranks begin with one rank. */
+#define EACH_RANK_BEYOND(p, peer_, direction)                                                      \
+    for (int peer_##_step = 0, peer_ = hierarchical_rank_beyond(p, 0, direction);                  \
+         peer_##_step < ((p)->nodes - 1) * (p)->locals;                                            \
+         peer_ = hierarchical_rank_beyond(p, ++peer_##_step, direction))
+
+static int hierarchical_rank_beyond(const node_place *p, int step, int direction)
+{
+    int nodes = 1 + step / p->locals, locals = step % p->locals;
+    return hierarchical_rank_at(p, (p->node + direction * nodes + p->nodes * p->nodes) % p->nodes,
+                                (p->local + direction * locals + p->locals) % p->locals);
+}
+
+static void flush_beyond(algorithm *a, const node_place *p)
+{
+    EACH_RANK_BEYOND(p, peer, 1)
+    banyan_program_port_flush(port_between(a, p->rank, peer), 0, BANYAN_SYNC_BOTH);
+}
+
+/* Each block goes straight to its owner: more messages than in alltoall_hierarchical, and fewer
+ * copies. */
+void alltoall_hierarchical_pairs(algorithm *a)
+{
+    uint64_t slots = slots_take(a, a->ranks);
+    for (int rank = 0; rank < a->ranks; rank++) {
+        node_place p = hierarchical_place_of(a, rank);
+        EACH_RANK_BEYOND(&p, peer, 1)
+        port_put_and_signal(a, slot_at(a, peer, slots + (uint64_t)rank), input_at(a, rank, peer));
+        EACH_LOCAL(&p, local)
+        {
+            int peer = hierarchical_rank_at(&p, p.node, local);
+            remote_put(a, slot_at(a, peer, slots + (uint64_t)rank), input_at(a, rank, peer), 0);
+            mesh_signal(a, MESH_ARRIVED, rank, peer, 0);
+        }
+        local_keep(a, output_at(a, rank, rank), input_at(a, rank, rank), 0);
+        EACH_LOCAL(&p, local)
+        {
+            int peer = hierarchical_rank_at(&p, p.node, local);
+            mesh_wait(a, MESH_ARRIVED, rank, peer, 0);
+            local_copy(a, output_at(a, rank, peer), slot_at(a, rank, slots + (uint64_t)peer), 0);
+        }
+        if (a->in_place) /* the outputs overwrite blocks that are sent */
+            flush_beyond(a, &p);
+        EACH_RANK_BEYOND(&p, peer, -1)
+        {
+            banyan_program_port_wait(port_between(a, rank, peer), 0, BANYAN_SYNC_BOTH);
+            local_copy(a, output_at(a, rank, peer), slot_at(a, rank, slots + (uint64_t)peer), 0);
+        }
+        if (!a->in_place)
+            flush_beyond(a, &p);
+    }
+}
+
+/* Each block goes straight to its place, after its owner has signalled that it has begun. */
+void alltoall_hierarchical_direct(algorithm *a)
+{
+    for (int rank = 0; rank < a->ranks; rank++) {
+        node_place p = hierarchical_place_of(a, rank);
+        EACH_RANK_BEYOND(&p, peer, -1)
+        mesh_signal_relaxed(a, MESH_BEGUN, rank, peer, 0);
+        EACH_LOCAL(&p, local)
+        mesh_signal_relaxed(a, MESH_BEGUN, rank, hierarchical_rank_at(&p, p.node, local), 0);
+        local_keep(a, output_at(a, rank, rank), input_at(a, rank, rank), 0);
+        EACH_RANK_BEYOND(&p, peer, 1)
+        {
+            mesh_wait_relaxed(a, MESH_BEGUN, rank, peer, 0);
+            port_put_and_signal(a, output_at(a, peer, rank), input_at(a, rank, peer));
+        }
+        EACH_LOCAL(&p, local)
+        {
+            int peer = hierarchical_rank_at(&p, p.node, local);
+            mesh_wait_relaxed(a, MESH_BEGUN, rank, peer, 0);
+            remote_put(a, output_at(a, peer, rank), input_at(a, rank, peer), 0);
+            mesh_signal(a, MESH_ARRIVED, rank, peer, 0);
+        }
+        EACH_LOCAL(&p, local)
+        mesh_wait(a, MESH_ARRIVED, rank, hierarchical_rank_at(&p, p.node, local), 0);
+        EACH_RANK_BEYOND(&p, peer, -1)
+        banyan_program_port_wait(port_between(a, rank, peer), 0, BANYAN_SYNC_BOTH);
+        flush_beyond(a, &p);
     }
 }
 
