@@ -104,6 +104,7 @@ const char *nodes_make(int count)
 void nodes_enter(int node)
 {
     static const char *const kinds[] = {"net", "mnt"};
+    CHECK(unshare(CLONE_FS) == 0); /* with the thread that the thread sanitizer starts */
     for (int i = 0; i < 2; i++) {
         char path[64];
         snprintf(path, sizeof path, "/proc/%d/ns/%s", (int)holders[node], kinds[i]);
