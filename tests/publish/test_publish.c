@@ -245,12 +245,88 @@ static void ranks_may_hold_nothing(void **state)
     apart_test(play_empty_ranks);
 }
 
+/* ---- passing on ---- */
+
+enum { PASSED_ON = 4 };
+
+static void publish_halves(banyan_world *world, struct apart *shared)
+{
+    struct following mine = following_open_matrix(banyan_world_rank(world), false, NULL);
+    banyan_publication *publication = publish_open(world, shared, &mine, NULL);
+    publish_steps(world, shared, publication, &mine);
+    CHECK(banyan_publication_get_status(publication).joined == 1);
+    banyan_publication_close(publication);
+    following_close(&mine);
+}
+
+/* An engine that publishes its own tensors after each commit. */
+static void pass_on(banyan_world *world, struct apart *shared)
+{
+    struct following mine = following_open_matrix(banyan_world_rank(world), true, NULL);
+    banyan_subscription *subscription = subscribe(world, shared, &mine, NULL);
+    banyan_publication *publication;
+    CHECK_OK(banyan_publication_open(world, mine.layout, NULL, APART_SECRET, NULL, &publication));
+    if (banyan_world_rank(world) == 0) {
+        snprintf(shared->passes_on, sizeof shared->passes_on, "%s",
+                 banyan_publication_address(publication));
+        atomic_store(&shared->marks[MARK_OTHERS_OPEN], 1);
+    }
+    for (int version = 0; version < PASSED_ON;) {
+        version = take_above(subscription, &mine, version);
+        CHECK_OK(banyan_publication_publish(publication, mine.tensors, (uint64_t)version, NULL));
+    }
+    apart_wait(&shared->marks[MARK_OTHERS], ENGINES);
+    CHECK_OK(banyan_world_barrier(world));
+    atomic_fetch_add(&shared->marks[MARK_END], 1);
+    banyan_publication_close(publication);
+    banyan_subscription_close(subscription);
+    following_close(&mine);
+}
+
+/* An engine with another layout that follows the first engine. */
+static void follow_the_engine(banyan_world *world, struct apart *shared)
+{
+    struct following mine = following_open_matrix(banyan_world_rank(world), false, NULL);
+    banyan_subscription *subscription;
+    apart_wait(&shared->marks[MARK_OTHERS_OPEN], 1);
+    CHECK_OK(banyan_subscription_open(world, mine.layout, mine.tensors, shared->passes_on,
+                                      APART_SECRET, NULL, &subscription));
+    for (int version = 0; version < PASSED_ON;) {
+        CHECK_OK(banyan_world_barrier(world));
+        atomic_store(&shared->marks[MARK_STEP], version + 1);
+        version = take_above(subscription, &mine, version);
+    }
+    banyan_subscription_status status = banyan_subscription_get_status(subscription);
+    CHECK(status.whole_fetches == 1 && status.delta_fetches == PASSED_ON - 1);
+    CHECK_OK(banyan_world_barrier(world));
+    atomic_fetch_add(&shared->marks[MARK_OTHERS], 1);
+    banyan_subscription_close(subscription);
+    following_close(&mine);
+}
+
+static void play_passing_on(struct apart *shared)
+{
+    struct apart_job trainer = apart_start(shared, TRAINERS, 0, publish_halves);
+    struct apart_job first = apart_start(shared, ENGINES, 1, pass_on);
+    struct apart_job second = apart_start(shared, ENGINES, 2, follow_the_engine);
+    apart_end_well(&second);
+    apart_end_well(&first);
+    apart_end_well(&trainer);
+}
+
+static void an_engine_passes_versions_on(void **state)
+{
+    (void)state;
+    apart_test(play_passing_on);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(engines_follow_every_version_early_and_late),
         cmocka_unit_test(a_version_can_be_taken_back),
         cmocka_unit_test(options_of_rank_0_count),
+        cmocka_unit_test(an_engine_passes_versions_on),
         cmocka_unit_test(ranks_may_hold_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -25,6 +25,7 @@ struct apart {
     uint64_t seed;
     char address[64];   /* of the listener, once `listens` is not 0 */
     char listen_at[16]; /* where later listeners listen: at the port of the first */
+    char passes_on[64]; /* of a world that passes on what it gets */
     _Atomic int listens;
     _Atomic int marks[16]; /* of any meaning to a test */
     _Atomic int jobs;
