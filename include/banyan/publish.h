@@ -77,7 +77,7 @@ BANYAN_API banyan_status banyan_publication_open(banyan_world *world, const bany
 /* Return the address for subscriptions. It lives as long as the publication. Any thread. */
 BANYAN_API const char *banyan_publication_address(const banyan_publication *publication);
 
-/* What a call of banyan_publication_publish found at this rank. */
+/* Result of banyan_publication_publish at this rank. */
 typedef struct banyan_publish_report {
     uint64_t elems, changed; /* of the rank's tensors; `changed` is `elems` for the first version */
     uint64_t waited_ns;      /* for subscriptions that fetched the version before */
@@ -86,7 +86,8 @@ typedef struct banyan_publish_report {
 
 /* Publish the contents of `tensors` (NULL: this rank holds none), a set of the publication's
  * layout, as `version`, which is larger than the one before. Return when the tensors may be
- * overwritten. Subscriptions fetch the version afterwards, from the publication's copy. `report`
+ * overwritten. Subscriptions fetch the version afterwards, from the publication's copy. Those that
+ * wait for a version get this one, even if the next call comes soon: it waits for them. `report`
  * may be NULL. Collective. Errors: INVALID (the version is not larger, or not equal on all ranks;
  * the tensors are not the layout's; the message names rank or tensor), NO_MEMORY, those of the
  * world's waits, and the error that has ended the publication's threads. */

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,12 @@ using namespace nb::literals;
 [[noreturn]] void raise_status(banyan_status status);
 /* Raise the exception of this name in banyan._errors, with the same message. */
 [[noreturn]] void raise_named(const char *name);
+
+/* None is a null pointer. */
+inline const char *text_or_null(const std::optional<std::string> &text)
+{
+    return text ? text->c_str() : nullptr;
+}
 
 inline void check(banyan_status status)
 {

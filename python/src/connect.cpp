@@ -28,11 +28,6 @@ struct ConnectOptions {
     }
 };
 
-static const char *text_or_null(const std::optional<std::string> &text)
-{
-    return text ? text->c_str() : nullptr;
-}
-
 static std::shared_ptr<Listener> listen(std::shared_ptr<World> world,
                                         std::optional<std::string> secret,
                                         std::optional<std::string> address, std::string name,

@@ -32,11 +32,6 @@ struct Subscription : Resource {
     ~Subscription() override { close(); }
 };
 
-static const char *optional_text(const std::optional<std::string> &text)
-{
-    return text ? text->c_str() : nullptr;
-}
-
 /* ---- publication ---- */
 
 static std::shared_ptr<Publication> make_publication(std::shared_ptr<Layout> layout,
@@ -56,7 +51,7 @@ static std::shared_ptr<Publication> make_publication(std::shared_ptr<Layout> lay
     made->layout = layout;
     drive(*world, [&] {
         return banyan_publication_open(world->handle, handle_of(layout.get()),
-                                       optional_text(address), optional_text(secret), &options,
+                                       text_or_null(address), text_or_null(secret), &options,
                                        &made->handle);
     });
     return adopt(made);
@@ -123,7 +118,7 @@ make_subscription(std::shared_ptr<Layout> layout, nb::object tensors, std::share
     drive(*world, [&] {
         return banyan_subscription_open(
             world->handle, handle_of(layout.get()), made->tensors ? made->tensors->handle : nullptr,
-            optional_text(address), optional_text(secret), &options, &made->handle);
+            text_or_null(address), text_or_null(secret), &options, &made->handle);
     });
     return adopt(made);
 }

@@ -110,3 +110,15 @@ class FileStore:
         value = amount + (int(self.get(key)) if os.path.exists(path) else 0)
         self.set(key, str(value))
         return value
+
+
+def open_side(
+    rank: int, folder: str, trainers: int, engines: int
+) -> tuple[banyan.World, FileStore, bool]:
+    """Open the world of the trainers (the lowest ranks) or of the engines."""
+    store = FileStore(folder)
+    trains = rank < trainers
+    size = trainers if trains else engines
+    own = rank if trains else rank - trainers
+    prefix = "trainer" if trains else "engine"
+    return banyan.World.from_store(store, own, size, prefix=prefix, timeout=60), store, trains

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import banyan
-from ranks import FileStore, run
+from ranks import open_side, run
 
 SHAPE = (12, 10)
 SECRET = secrets.token_hex(16)
@@ -29,16 +29,6 @@ TRAINERS, ENGINES = 2, 3
 def values(version: int) -> np.ndarray[Any, Any]:
     """The global tensor of a version; no two elements of any versions are equal."""
     return (np.arange(math.prod(SHAPE)).reshape(SHAPE) + 1000 * version).astype(np.float32)
-
-
-def open_side(rank: int, folder: str) -> tuple[banyan.World, FileStore, bool]:
-    """Open the world of the trainers (the lowest ranks) or of the engines."""
-    store = FileStore(folder)
-    trains = rank < TRAINERS
-    size = TRAINERS if trains else ENGINES
-    own = rank if trains else rank - TRAINERS
-    prefix = "trainer" if trains else "engine"
-    return banyan.World.from_store(store, own, size, prefix=prefix, timeout=60), store, trains
 
 
 def accept(listener: banyan.Listener) -> banyan.World:
@@ -74,7 +64,7 @@ def reshard_both_ways(joined: banyan.World, trains: bool) -> None:
 
 def raw_join(rank: int, count: int, unique_id: banyan.UniqueId, folder: str) -> tuple[int, int]:
     del unique_id, count
-    world, store, trains = open_side(rank, folder)
+    world, store, trains = open_side(rank, folder, TRAINERS, ENGINES)
     places = set()
     if trains:
         with world.listen(SECRET, name="weights") as listener:
@@ -101,7 +91,7 @@ def raw_join(rank: int, count: int, unique_id: banyan.UniqueId, folder: str) -> 
 
 def raw_refused(rank: int, count: int, unique_id: banyan.UniqueId, folder: str) -> str:
     del unique_id, count
-    world, store, trains = open_side(rank, folder)
+    world, store, trains = open_side(rank, folder, TRAINERS, ENGINES)
     if trains:
         listener = world.listen(SECRET if world.rank == 0 else None, "127.0.0.1:0", name="actor")
         assert listener.address.startswith("127.0.0.1:")

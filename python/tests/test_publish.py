@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import banyan
-from ranks import FileStore, run
+from ranks import FileStore, open_side, run
 
 SHAPE = (240, 90)
 SECRET = secrets.token_hex(16)
@@ -25,16 +25,6 @@ def values(version: int) -> np.ndarray[Any, Any]:
     for changes in range(1, version + 1):
         changed_in[(index * 7919 + changes) % 31 == 0] = changes
     return (index * 100 + changed_in).reshape(SHAPE).astype(np.float32)
-
-
-def open_side(rank: int, folder: str) -> tuple[banyan.World, FileStore, bool]:
-    """Open the world of the trainers (the lowest ranks) or of the engine's ranks."""
-    store = FileStore(folder)
-    trains = rank < TRAINERS
-    size = TRAINERS if trains else ENGINES
-    own = rank if trains else rank - TRAINERS
-    prefix = "trainer" if trains else "engine"
-    return banyan.World.from_store(store, own, size, prefix=prefix, timeout=60), store, trains
 
 
 def layout_of(world: banyan.World, dim: int) -> banyan.Layout:
@@ -124,7 +114,7 @@ def serve(world: banyan.World, store: FileStore) -> None:
 
 def raw_follow(rank: int, count: int, unique_id: banyan.UniqueId, folder: str) -> None:
     del unique_id, count
-    world, store, trains = open_side(rank, folder)
+    world, store, trains = open_side(rank, folder, TRAINERS, ENGINES)
     (train if trains else serve)(world, store)
     world.close()
 

@@ -7,7 +7,7 @@
 #include "publish/session.h"
 #include "publish/staged.h"
 
-/* What a rank of the publication sends from. */
+/* Source of a fetch at a rank of the publication. */
 struct fetch_source {
     const banyan_layout *layout;
     const banyan_tensors *kept;
@@ -22,7 +22,7 @@ struct fetch_source {
 banyan_status fetch_send(struct session *session, const struct fetch_source *source,
                          _Atomic uint64_t *sent_bytes);
 
-/* What a rank of the subscription receives into. */
+/* Destination of a fetch at a rank of the subscription. */
 struct fetch_target {
     const banyan_layout *layout;
     const banyan_tensors *tensors;
@@ -35,9 +35,10 @@ struct fetch_target {
     struct staged *staged;
 };
 
-/* Receive a version of `whole` elements or of changes. Errors: CORRUPT (what arrived is damaged, or
- * a box would not be the trainer's; the message names tensor, box and ranks), INVALID (it needs
- * more than max_bytes), NO_MEMORY, and those of the copy service and of the world's waits. */
+/* Receive a version: all elements if `whole`, otherwise the changes. Errors: CORRUPT (what arrived
+ * is damaged, or a box would not be the trainer's; the message names tensor, box and ranks).
+ * INVALID (it needs more than max_bytes). NO_MEMORY. Those of the copy service and of the world's
+ * waits. */
 banyan_status fetch_receive(struct session *session, const struct fetch_target *target, bool whole);
 
 #endif

@@ -8,7 +8,7 @@
 /* Blocks of a part. */
 #define PART_BLOCKS 64
 
-/* What a message says about a part of a transfer. */
+/* Description of a part of a transfer, in a message. */
 struct part_head {
     uint64_t task_id, first, count, bytes, hash;
 };

@@ -13,13 +13,13 @@ struct incoming {
     uint64_t blocks; /* that have arrived */
 };
 
-/* What one sender has sent so far. */
+/* Progress of one sender. */
 struct sender {
     int rank;
     uint64_t parts, parts_expected; /* UINT64_MAX: more come */
 };
 
-/* What a message of one sender brings in a wave. */
+/* Contents of one sender's message in a wave. */
 struct wave_part {
     int rank;
     unsigned char *stream;

@@ -15,12 +15,13 @@
 /* The longest sleep before the state of the joined world is looked at again. */
 #define NAP_NS (20 * NS_PER_MS)
 
-/* What one receiver gets in one wave. */
+/* A receiver's share of one wave. */
 struct fetch_parcel {
     bytes_writer heads, sums, stream, message;
 };
 
-/* What one receiver gets. One parcel is filled while the other one travels. */
+/* A receiver, and the place that has been reached in its transfers. One parcel is filled while the
+ * other one travels. */
 struct fetch_outgoing {
     int rank;
     size_t first, end; /* of the list of sends */

@@ -7,7 +7,7 @@
 
 #include "publish/session.h"
 
-/* What has changed from the version before to this one. */
+/* Changes from the version before to this one. */
 struct kept_version {
     uint64_t version;
     uint64_t **maps; /* one for each local tensor (delta/changes.h) */

@@ -1,5 +1,5 @@
-/* What a publication and a subscription say to each other in their joined world. Every rank of it
- * takes the same steps:
+/* Protocol between a publication and a subscription, in their joined world. Every rank of it takes
+ * the same steps:
  *
  *     hello     from the subscription: how it wants to be served
  *     welcome   from the publication

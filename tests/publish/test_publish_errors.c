@@ -1,5 +1,5 @@
-/* What a publication and a subscription refuse, and what they do about engines that are slow, full
- * or damaged. */
+/* Calls that a publication and a subscription refuse, and engines that are slow, full or damaged.
+ */
 #include "publish/following.h"
 
 static void publish_matrix(banyan_world *world, struct apart *shared)

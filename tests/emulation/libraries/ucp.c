@@ -1,5 +1,5 @@
-/* A UCX that knows CUDA, for emulated devices: the real library, to which memory of emulated
- * devices is the host's. Like UCX 1.22 on an H200, it waits for all work of a device in two calls,
+/* A UCX that knows CUDA, for emulated devices. It is the real library, and takes memory of emulated
+ * devices for the host's. Like UCX 1.22 on an H200, it waits for all work of a device in two calls,
  * unless UCX_TLS keeps it from using CUDA:
  *
  * - When it connects first, it takes memory of the device for a moment.
