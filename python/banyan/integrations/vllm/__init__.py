@@ -3,8 +3,10 @@
 ``WeightTransferConfig(backend="banyan")`` selects the engine. The trainers' side is
 ``WeightTransferTrainerFactory.trainer_init(BanyanTrainerInitInfo(...), client=..., source=...)``:
 each trainer rank sends its own shards straight to the places that the engine's loader would give
-them. An entry point registers both in every process of vLLM. Importing this package imports
-neither vLLM nor PyTorch.
+them. An engine with ``backend="banyan_subscription"`` fetches what changed while it serves:
+``WeightPublication`` is the trainers' side, and ``WeightSubscription`` drives the engine. An entry
+point registers all in every process of vLLM. Importing this package imports neither vLLM nor
+PyTorch.
 """
 
 from __future__ import annotations
@@ -15,25 +17,33 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ._learn import learn, learned_layout
+    from ._publication import WeightPublication
     from ._source import ShardSource
+    from ._subscription import BanyanSubscriptionEngine, WeightSubscription
     from ._trainer import BanyanTrainerEngine, BanyanTrainerInitInfo
     from ._worker import BanyanWorkerEngine
 
 __all__ = [
+    "BanyanSubscriptionEngine",
     "BanyanTrainerEngine",
     "BanyanTrainerInitInfo",
     "BanyanWorkerEngine",
     "ShardSource",
+    "WeightPublication",
+    "WeightSubscription",
     "learn",
     "learned_layout",
     "register",
 ]
 
 _MODULES = {
+    "BanyanSubscriptionEngine": "_subscription",
     "BanyanTrainerEngine": "_trainer",
     "BanyanTrainerInitInfo": "_trainer",
     "BanyanWorkerEngine": "_worker",
     "ShardSource": "_source",
+    "WeightPublication": "_publication",
+    "WeightSubscription": "_subscription",
     "learn": "_learn",
     "learned_layout": "_learn",
 }
@@ -47,21 +57,25 @@ def __getattr__(name: str) -> Any:
 
 
 def register() -> None:
-    """Register the engine "banyan", once; vLLM calls this in each of its processes.
+    """Register the engines "banyan" and "banyan_subscription", once.
 
-    Trainers that do not load vLLM's plugins call it themselves, or
-    ``vllm.plugins.load_general_plugins()``. Does nothing in a vLLM without weight-transfer engines
-    for trainers (before 0.32).
+    vLLM calls this in each of its processes. Trainers that do not load vLLM's plugins call it
+    themselves, or ``vllm.plugins.load_general_plugins()``. Does nothing in a vLLM without
+    weight-transfer engines for trainers (before 0.32).
     """
     try:
         from vllm.distributed.weight_transfer import factory
 
-        factories = (
-            (factory.WeightTransferEngineFactory, "_worker", "BanyanWorkerEngine"),
-            (factory.WeightTransferTrainerFactory, "_trainer", "BanyanTrainerEngine"),
+        workers, trainers = (
+            factory.WeightTransferEngineFactory,
+            factory.WeightTransferTrainerFactory,
         )
     except (ImportError, AttributeError):
         return
-    for one, module, name in factories:
+    for one, backend, name in (
+        (workers, "banyan", "BanyanWorkerEngine"),
+        (workers, "banyan_subscription", "BanyanSubscriptionEngine"),
+        (trainers, "banyan", "BanyanTrainerEngine"),
+    ):
         with contextlib.suppress(ValueError):  # it is registered
-            one.register_engine("banyan", f"{__name__}.{module}", name)
+            one.register_engine(backend, f"{__name__}.{_MODULES[name]}", name)

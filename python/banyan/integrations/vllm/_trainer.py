@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -17,6 +17,7 @@ from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeight
 from ... import UniqueId, World
 from .. import _updates as updates
 from ._source import reader_of
+from ._threads import background
 
 #: Seconds that a failed call of vLLM, and one of the world, wait for each other's error.
 _GRACE = 5.0
@@ -114,8 +115,8 @@ class BanyanTrainerEngine(TrainerWeightTransferEngine[BanyanTrainerInitInfo]):  
                 "group_bytes": init_info.group_bytes,
                 "verify": init_info.verify,
             }
-            call = _background(client.init_weight_transfer_engine, payload)
-        joining = _background(
+            call = background(client.init_weight_transfer_engine, payload)
+        joining = background(
             updates.join,
             text,
             init_info.rank,
@@ -199,7 +200,7 @@ class BanyanTrainerEngine(TrainerWeightTransferEngine[BanyanTrainerInitInfo]):  
             except BaseException as error:
                 self.world.abort(f"vLLM did not start an update: {error}")
                 raise
-            call = _background(self.client.update_weights, {})
+            call = background(self.client.update_weights, {})
         try:
             with self._call(call):
                 sent = self._updates.update(self._reader.tensors, version=version)
@@ -218,22 +219,6 @@ class BanyanTrainerEngine(TrainerWeightTransferEngine[BanyanTrainerInitInfo]):  
             self._updates.close()
             self._updates = None
         updates.leave(self.world, f"trainer {self._rank} shut its engine down")
-
-
-def _background(call: Callable[..., Any], *args: Any, **options: Any) -> Future[Any]:
-    """Start a call on a thread that does not keep the process from exiting."""
-    result: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            value = call(*args, **options)
-        except BaseException as error:
-            result.set_exception(error)
-        else:
-            result.set_result(value)
-
-    threading.Thread(target=run, daemon=True).start()
-    return result
 
 
 def _device(part: updates.Part) -> Any:

@@ -80,7 +80,7 @@ class _Guard:
 class BanyanWorkerEngine(WeightTransferEngine[BanyanInitInfo, BanyanUpdateInfo]):  # type: ignore[misc]
     """Receives weights in a worker of vLLM, in the places that its loader would give them."""
 
-    init_info_cls = BanyanInitInfo
+    init_info_cls: type[Any] = BanyanInitInfo
     update_info_cls = BanyanUpdateInfo
     supports_draft_weight_update = False
 
@@ -131,15 +131,19 @@ class BanyanWorkerEngine(WeightTransferEngine[BanyanInitInfo, BanyanUpdateInfo])
             if self._is_last:
                 raise
 
-    def _join(self, init_info: BanyanInitInfo) -> None:
+    def _join_world(self, init_info: Any, first: int) -> World:
+        """Join a world in which vLLM's workers are the ranks from ``first`` on."""
         parallel = self.parallel_config
         rank = parallel.data_parallel_index * parallel.world_size + parallel.rank
-        self._world = updates.join(
+        return updates.join(
             init_info.unique_id,
-            init_info.num_trainer_ranks + rank,
+            first + rank,
             init_info.world_size,
             timeout=init_info.join_timeout,
         )
+
+    def _join(self, init_info: BanyanInitInfo) -> None:
+        self._world = self._join_world(init_info, init_info.num_trainer_ranks)
         self._world.timeout = init_info.timeout
         self._updates = updates.Updates(
             self._world,
@@ -155,7 +159,7 @@ class BanyanWorkerEngine(WeightTransferEngine[BanyanInitInfo, BanyanUpdateInfo])
 
     def start_weight_update(self) -> None:
         """Do nothing but check that trainers have joined."""
-        if self._updates is None:
+        if self._world is None:
             raise RuntimeError("no trainer has joined: call init_weight_transfer_engine first")
         self._is_active = True
 
