@@ -202,34 +202,47 @@ static banyan_status agree_on_number(banyan_subscription *subscription, uint64_t
     return BANYAN_OK;
 }
 
-/* Make versions that were taken from the staged ones current. */
-static void apply(banyan_subscription *subscription, struct staged_list *taken)
+/* Make the staged versions up to a number current. The thread takes them for current from the
+ * moment at which they leave the staged ones, so that it does not fetch them again during the
+ * exchange. */
+static void apply(banyan_subscription *subscription, uint64_t number)
 {
     bool in_place = false;
-    for (const struct staged *one = taken->first; one; one = one->next)
-        in_place |= one->in_place;
     pthread_mutex_lock(&subscription->contents);
+    pthread_mutex_lock(&subscription->lock);
+    struct staged_list taken = staged_take(&subscription->staged, number);
+    struct staged_list replaced = subscription->previous;
+    if (taken.first) {
+        subscription->previous = (struct staged_list){0};
+        subscription->before_number = subscription->number;
+        subscription->before_version = subscription->version;
+        subscription->before_publication = subscription->publication;
+        subscription->number = taken.last->number;
+        subscription->version = taken.last->version;
+        subscription->publication = taken.last->publication;
+    }
+    pthread_mutex_unlock(&subscription->lock);
+    if (!taken.first) {
+        pthread_mutex_unlock(&subscription->contents);
+        return;
+    }
+    for (const struct staged *one = taken.first; one; one = one->next)
+        in_place |= one->in_place;
     if (subscription->tensors)
         tensors_set_torn(subscription->tensors);
-    staged_list_swap(taken, false);
+    staged_list_swap(&taken, false);
     if (subscription->tensors)
-        tensors_set_whole(subscription->tensors, taken->last->version);
+        tensors_set_whole(subscription->tensors, taken.last->version);
     pthread_mutex_unlock(&subscription->contents);
     pthread_mutex_lock(&subscription->lock);
-    staged_list_free(&subscription->previous);
-    subscription->before_number = subscription->number;
-    subscription->before_version = subscription->version;
-    subscription->before_publication = subscription->publication;
-    subscription->number = taken->last->number;
-    subscription->version = taken->last->version;
-    subscription->publication = taken->last->publication;
     if (subscription->options.keep_previous && !in_place) {
-        subscription->previous = *taken;
-        *taken = (struct staged_list){0};
+        subscription->previous = taken;
+        taken = (struct staged_list){0};
     }
     pthread_cond_broadcast(&subscription->changed);
     pthread_mutex_unlock(&subscription->lock);
-    staged_list_free(taken);
+    staged_list_free(&replaced);
+    staged_list_free(&taken);
 }
 
 banyan_status banyan_subscription_commit(banyan_subscription *subscription, uint64_t *version)
@@ -239,11 +252,8 @@ banyan_status banyan_subscription_commit(banyan_subscription *subscription, uint
     uint64_t number;
     CONTROL_ENTER(subscription->world);
     RETURN_IF_FAILED(agree_on_number(subscription, &number));
-    pthread_mutex_lock(&subscription->lock);
-    struct staged_list taken = staged_take(&subscription->staged, number);
-    pthread_mutex_unlock(&subscription->lock);
-    if (taken.first)
-        apply(subscription, &taken);
+    if (number > subscription->number)
+        apply(subscription, number);
     *version = subscription->version;
     return BANYAN_OK;
 }

@@ -320,6 +320,78 @@ static void an_engine_passes_versions_on(void **state)
     apart_test(play_passing_on);
 }
 
+/* ---- commits that take long ---- */
+
+enum { LONG_ELEMS = 12 << 20, LONG_VERSIONS = 12 };
+
+static struct following following_open_long(void)
+{
+    struct following made = {0};
+    int64_t shape[] = {LONG_ELEMS};
+    banyan_piece piece = {.name = "long",
+                          .ndim = 1,
+                          .shape = {LONG_ELEMS},
+                          .box = {.ndim = 1, .extent = {LONG_ELEMS}}};
+    CHECK_OK(banyan_layout_create(&made.layout));
+    piece.tensor =
+        banyan_layout_add_tensor(made.layout, "long", (DLDataType){kDLBfloat, 16, 1}, 1, shape);
+    banyan_layout_add_piece(made.layout, &piece);
+    CHECK_OK(banyan_tensors_alloc(made.layout, NULL, &made.tensors));
+    return made;
+}
+
+static void publish_long(banyan_world *world, struct apart *shared)
+{
+    struct following mine = following_open_long();
+    banyan_publication *publication = publish_open(world, shared, &mine, NULL);
+    for (int version = 1; version <= LONG_VERSIONS; version++) {
+        apart_wait(&shared->marks[MARK_STEP], version);
+        memset(banyan_tensors_get(mine.tensors, 0)->data, version, 2 * LONG_ELEMS);
+        CHECK_OK(banyan_publication_publish(publication, mine.tensors, (uint64_t)version, NULL));
+    }
+    apart_wait(&shared->marks[MARK_END], 1);
+    banyan_publication_close(publication);
+    following_close(&mine);
+}
+
+/* The thread looks for versions while a commit exchanges elements. */
+static void follow_long(banyan_world *world, struct apart *shared)
+{
+    struct following mine = following_open_long();
+    banyan_subscription *subscription = subscribe(world, shared, &mine, NULL);
+    uint64_t version, staged;
+    for (int wanted = 1; wanted <= LONG_VERSIONS; wanted++) {
+        atomic_store(&shared->marks[MARK_STEP], wanted);
+        CHECK_OK(
+            banyan_subscription_wait(subscription, (uint64_t)wanted - 1, 60 * NS_PER_S, &staged));
+        usleep((useconds_t)(470 + 5 * wanted) * 1000); /* to the end of a beat, or nearly */
+        CHECK_OK(banyan_subscription_commit(subscription, &version));
+        CHECK(version == (uint64_t)wanted);
+    }
+    usleep(300000);
+    banyan_subscription_status status = banyan_subscription_get_status(subscription);
+    CHECK(status.received_bytes / (2 * LONG_ELEMS) == LONG_VERSIONS,
+          "%d versions of %d bytes came as %lu bytes", LONG_VERSIONS, 2 * LONG_ELEMS,
+          (unsigned long)status.received_bytes);
+    atomic_fetch_add(&shared->marks[MARK_END], 1);
+    banyan_subscription_close(subscription);
+    following_close(&mine);
+}
+
+static void play_long(struct apart *shared)
+{
+    struct apart_job trainer = apart_start(shared, 1, 0, publish_long);
+    struct apart_job engine = apart_start(shared, 1, 1, follow_long);
+    apart_end_well(&engine);
+    apart_end_well(&trainer);
+}
+
+static void a_version_that_is_being_committed_is_not_fetched_again(void **state)
+{
+    (void)state;
+    apart_test(play_long);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -328,6 +400,7 @@ int main(void)
         cmocka_unit_test(options_of_rank_0_count),
         cmocka_unit_test(an_engine_passes_versions_on),
         cmocka_unit_test(ranks_may_hold_nothing),
+        cmocka_unit_test(a_version_that_is_being_committed_is_not_fetched_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
