@@ -145,7 +145,7 @@ static void job_close(struct job *job)
     need(banyan_world_close(job->all));
 }
 
-/* What one version took, in seconds. */
+/* Duration of one version, in seconds. */
 struct update {
     double all, publish, commit; /* `all`: from the call of publish to the last engine's commit */
     uint64_t changed, sent_bytes;

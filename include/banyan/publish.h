@@ -158,7 +158,8 @@ BANYAN_API banyan_status banyan_subscription_open(banyan_world *world, const ban
 BANYAN_API uint64_t banyan_subscription_staged(const banyan_subscription *subscription);
 
 /* Wait at most `timeout_ns` until this rank has staged a version above `above`. Local; any thread.
- * Errors: TIMEOUT (the message has the last error of the subscription's thread, if any). */
+ * Errors: TIMEOUT (the message has the last error of the subscription's thread, if any), ABORTED
+ * (the function of banyan_interrupt_set ends the wait). */
 BANYAN_API banyan_status banyan_subscription_wait(banyan_subscription *subscription, uint64_t above,
                                                   uint64_t timeout_ns, uint64_t *version);
 

@@ -103,6 +103,19 @@ class Drive {
     PyThreadState *thread;
 };
 
+/* Wait without the interpreter's lock, in a call that any thread may make at any time. Handlers of
+ * signals run meanwhile. */
+class Wait {
+  public:
+    Wait();
+    ~Wait();
+    Wait(const Wait &) = delete;
+    Wait &operator=(const Wait &) = delete;
+
+  private:
+    PyThreadState *thread;
+};
+
 /* Call `call`, which returns a status, as the thread that drives the world. */
 template <typename Call> void drive(World &world, Call &&call)
 {

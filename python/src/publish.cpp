@@ -127,24 +127,14 @@ make_subscription(std::shared_ptr<Layout> layout, nb::object tensors, std::share
 static uint64_t wait_for_version(Subscription &subscription, uint64_t above, nb::object timeout)
 {
     require_open(subscription, "the subscription");
-    const uint64_t slice_ns = 100000000;
-    uint64_t left_ns = timeout.is_none() ? BANYAN_FOREVER_NS : timeout_of(timeout), version = 0;
-    for (;;) {
-        uint64_t wait_ns = left_ns < slice_ns ? left_ns : slice_ns;
-        banyan_status status;
-        {
-            nb::gil_scoped_release release;
-            status = banyan_subscription_wait(subscription.handle, above, wait_ns, &version);
-        }
-        if (status == BANYAN_OK)
-            return version;
-        if (PyErr_CheckSignals() != 0)
-            throw nb::python_error();
-        if (left_ns != BANYAN_FOREVER_NS)
-            left_ns -= wait_ns;
-        if (left_ns == 0 || status != BANYAN_ERR_TIMEOUT)
-            check(status);
+    uint64_t timeout_ns = timeout.is_none() ? BANYAN_FOREVER_NS : timeout_of(timeout), version = 0;
+    banyan_status status;
+    {
+        Wait waiting;
+        status = banyan_subscription_wait(subscription.handle, above, timeout_ns, &version);
     }
+    check(status);
+    return version;
 }
 
 template <banyan_status (*call)(banyan_subscription *, uint64_t *)>

@@ -35,6 +35,18 @@ Drive::~Drive()
     world.driving.unlock();
 }
 
+Wait::Wait()
+{
+    in_call = true;
+    thread = PyEval_SaveThread();
+}
+
+Wait::~Wait()
+{
+    PyEval_RestoreThread(thread);
+    in_call = false;
+}
+
 /* Run the handlers of signals that have come. The exception of a handler, KeyboardInterrupt for
  * Ctrl-C, stays with the thread until raise_status finds it. */
 static bool interrupt(void *)
@@ -233,12 +245,10 @@ static std::shared_ptr<World> open_world(std::optional<int> rank, std::optional<
     options.timeout_ns = timeout_of(timeout);
     banyan_world *handle = nullptr;
     banyan_status status;
-    in_call = true;
     {
-        nb::gil_scoped_release release;
+        Wait waiting;
         status = banyan_world_open(&options, &handle);
     }
-    in_call = false;
     check(status);
     return keep_world(handle);
 }

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import secrets
+import signal
 import tempfile
+import threading
 import unittest
 from typing import Any
 
@@ -102,9 +105,17 @@ def serve(world: banyan.World, store: FileStore) -> None:
         assert subscription.is_connected and subscription.received_bytes > 0
         assert (subscription.whole_fetches, subscription.delta_fetches) == (1, VERSIONS - 1)
         try:
-            subscription.wait(VERSIONS, 0.1)
+            subscription.wait(VERSIONS, 0.3)
         except banyan.Timeout as error:
-            assert f"above {VERSIONS}" in str(error)
+            assert f"waited 0.3 s for a version above {VERSIONS}" in str(error), error
+        else:
+            raise AssertionError("a version came from nowhere")
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            subscription.wait(VERSIONS, 60)
+        except KeyboardInterrupt:
+            pass
         else:
             raise AssertionError("a version came from nowhere")
         if world.rank == 0:

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "core/deadline.h"
+#include "core/interrupt.h"
 #include "core/threads/thread.h"
 #include "publish/background.h"
 #include "reshard/layout/layout.h"
@@ -174,7 +175,12 @@ banyan_status banyan_subscription_wait(banyan_subscription *subscription, uint64
         staged = last ? last->version : subscription->version;
         if (staged > above || deadline_left_ns(until_ns) == 0)
             break;
-        background_wait(&subscription->changed, &subscription->lock, until_ns);
+        background_wait(&subscription->changed, &subscription->lock, interrupt_until(until_ns));
+        pthread_mutex_unlock(&subscription->lock);
+        if (interrupt_requested())
+            return error_set(BANYAN_ERR_ABORTED, "waiting for a version at %s: " INTERRUPT_TEXT,
+                             subscription->address);
+        pthread_mutex_lock(&subscription->lock);
     }
     error_kept kept = subscription->failed;
     pthread_mutex_unlock(&subscription->lock);
