@@ -150,10 +150,10 @@ def what_the_checker_calls_sound_is_right_and_what_it_refuses_goes_wrong(folder)
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
-        assert adapted_plans_are_right(folder, (3, 4), 2) == (140, 144)
-        assert adapted_plans_are_right(folder, (3,), 1, "--in-place") == (67, 69)
-        assert adapted_plans_are_right(folder, (4,), 1, "--ranks-per-node", "2") == (70, 72)
-        assert adapted_plans_are_right(folder, (8,), 1) == (68, 72)
+        assert adapted_plans_are_right(folder, (3, 4), 2) == (146, 150)
+        assert adapted_plans_are_right(folder, (3,), 1, "--in-place") == (69, 71)
+        assert adapted_plans_are_right(folder, (4,), 1, "--ranks-per-node", "2") == (73, 75)
+        assert adapted_plans_are_right(folder, (8,), 1) == (71, 75)
         what_the_checker_calls_sound_is_right_and_what_it_refuses_goes_wrong(folder)
 
 
