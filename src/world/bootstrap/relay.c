@@ -374,14 +374,19 @@ void relay_child_gone(struct joiner *joiner, struct link *link, banyan_status st
     if (!tree_has_child(&relay->children, link))
         return;
     tree_remove_child(&relay->children, link);
-    if (link->own_error != 0 || status == BANYAN_ERR_NO_MEMORY) {
-        relay->failed = error_keep(status);
-        error_kept why = tree_name_failure(joiner->request.rank, &relay->failed);
-        if (is_announced(joiner, link))
-            link_refuse_all(link, 0, why.status, why.message);
+    if (link->own_error == 0 && status != BANYAN_ERR_NO_MEMORY) {
+        report_gone(joiner, link, true);
         return;
     }
-    report_gone(joiner, link, true);
+    if (!is_announced(joiner, link)) { /* it connects again */
+        for (int rank = 0; rank < joiner->request.world_size; rank++)
+            if (find_relayed(joiner, (uint64_t)rank, link))
+                relay_forget(joiner, rank);
+        return;
+    }
+    relay->failed = error_keep(status);
+    error_kept why = tree_name_failure(joiner->request.rank, &relay->failed);
+    link_refuse_all(link, 0, why.status, why.message);
 }
 
 /* Send a frame to a rank behind this one. With the lock held. */
