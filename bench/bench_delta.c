@@ -49,25 +49,18 @@ static size_t change(double share)
     return lines;
 }
 
-static strided_view view_of(uint16_t *elements)
-{
-    return (strided_view){.data = (char *)elements,
-                          .elem_bytes = 2,
-                          .elems = ELEMS,
-                          .ndim = 1,
-                          .extent = {(int64_t)ELEMS},
-                          .stride = {2}};
-}
-
 /* False if a goal is missed. */
 static bool measure(double share)
 {
     double compare_s = 0, find_s = 0, pack_s = 0, commit_s = 0, copy_s = 0;
     size_t lines = change(share);
-    strided_view live = view_of(after), served = view_of(engine);
+    strided_view live = strided_view_dense(after, 2, ELEMS),
+                 served = strided_view_dense(engine, 2, ELEMS);
     const uint64_t *maps[] = {map};
-    delta_source source = {
-        .box = view_of(kept), .memory = (const char *)kept, .maps = maps, .map_count = 1};
+    delta_source source = {.box = strided_view_dense(kept, 2, ELEMS),
+                           .memory = (const char *)kept,
+                           .maps = maps,
+                           .map_count = 1};
     bytes_writer stream = {0};
     uint64_t changed = 0, blocks = delta_blocks(ELEMS);
     for (int i = 0; i < REPEATS; i++) {

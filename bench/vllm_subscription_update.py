@@ -12,13 +12,11 @@ copy of the bytes by one process.
 from __future__ import annotations
 
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-import models
 import torch
 from copies import copy_seconds
 from engine import Engine
@@ -26,7 +24,7 @@ from processes import Process
 from test_subscription import Follower, Publisher, free_address
 from torch.distributed.tensor import DTensor
 from trainer import trainers
-from vllm_update import COUNT, HIDDEN, INNER, LAYER, REST, ROUNDS, VOCABULARY, median
+from vllm_update import COUNT, ROUNDS, median, save_model
 
 
 class Stepping(Publisher):
@@ -59,24 +57,10 @@ def timed(times: dict[str, list[float]], name: str, call: Any, *args: Any) -> An
 
 def main() -> None:
     """Measure."""
-    size = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
-    layers = max(1, round((size * 1e9 / 2 - REST) / LAYER))
-    nbytes = 2 * (layers * LAYER + REST)
     times: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as temporary:
         at = Path(temporary)
-        folder = models.save(
-            "llama",
-            at / "model",
-            1,
-            hidden_size=HIDDEN,
-            intermediate_size=INNER,
-            num_hidden_layers=layers,
-            num_attention_heads=16,
-            num_key_value_heads=4,
-            head_dim=128,
-            vocab_size=VOCABULARY,
-        )
+        folder, layers, nbytes = save_model(at / "model")
         with trainers(COUNT, folder, at, Stepping) as training:
             with Process(at / "follower", Follower, folder, 1) as engine:
                 address = free_address()

@@ -64,6 +64,28 @@ def median(seconds: list[float]) -> str:
     return f"{statistics.median(seconds):6.2f} s (of {len(seconds)}: {low:.2f} to {high:.2f})"
 
 
+def save_model(folder: Path) -> tuple[Path, int, int]:
+    """Save a model of as many gigabytes as the command asks for.
+
+    Return its folder, its number of layers, and its bytes.
+    """
+    size = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
+    layers = max(1, round((size * 1e9 / 2 - REST) / LAYER))
+    saved = models.save(
+        "llama",
+        folder,
+        1,
+        hidden_size=HIDDEN,
+        intermediate_size=INNER,
+        num_hidden_layers=layers,
+        num_attention_heads=16,
+        num_key_value_heads=4,
+        head_dim=128,
+        vocab_size=VOCABULARY,
+    )
+    return saved, layers, 2 * (layers * LAYER + REST)
+
+
 def measure(
     kind: type[Saving], backend: str, join: Sequence[Any] = (), **options: Any
 ) -> dict[str, list[float]]:
@@ -72,24 +94,10 @@ def measure(
     ``join``: arguments of the trainers' ``join`` behind engine and workers. ``options``: the
     engine's.
     """
-    size = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
-    layers = max(1, round((size * 1e9 / 2 - REST) / LAYER))
-    nbytes = 2 * (layers * LAYER + REST)
     times: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as temporary:
         at = Path(temporary)
-        folder = models.save(
-            "llama",
-            at / "model",
-            1,
-            hidden_size=HIDDEN,
-            intermediate_size=INNER,
-            num_hidden_layers=layers,
-            num_attention_heads=16,
-            num_key_value_heads=4,
-            head_dim=128,
-            vocab_size=VOCABULARY,
-        )
+        folder, layers, nbytes = save_model(at / "model")
         saved = at / "saved"
         with (
             Process(at / "engine", Engine, folder, 1, backend, **options) as engine,

@@ -273,13 +273,7 @@ static uint64_t sum_of(const struct staged *staged, const strided_view *box, voi
     uint64_t hash = 0;
     for (uint64_t block = 0; block < delta_blocks(box->elems); block += PART_BLOCKS) {
         size_t elems = part_elems(box, block);
-        int64_t count = (int64_t)elems;
-        strided_view dense = {.data = memory,
-                              .elem_bytes = box->elem_bytes,
-                              .elems = elems,
-                              .ndim = 1,
-                              .extent = {count},
-                              .stride = {(int64_t)box->elem_bytes}};
+        strided_view dense = strided_view_dense(memory, box->elem_bytes, elems);
         strided_pack(memory, box, block * DELTA_BLOCK, elems);
         swap_window(staged, box, block, &dense);
         hash = hash_bytes(memory, elems * box->elem_bytes, hash);

@@ -253,7 +253,7 @@ static banyan_status follow_until_closed(banyan_subscription *subscription)
         if (status != BANYAN_OK && (is_there || status != BANYAN_ERR_TIMEOUT))
             keep_error(subscription, status);
         RETURN_IF_FAILED(control_check(subscription->threads));
-        /* What failed in itself, such as layouts that do not fit, is tried ever more seldom. */
+        /* After an error that is no loss, such as layouts that do not fit: ever more seldom. */
         bool fails = is_there && status != BANYAN_OK && status != BANYAN_ERR_PEER_LOST &&
                      status != BANYAN_ERR_ABORTED;
         pause_ns = !fails                        ? PAUSE_NS

@@ -16,6 +16,17 @@ strided_format strided_format_of(DLDataType dtype);
 /* True when the elements are contiguous in row-major order. */
 bool strided_view_is_dense(const strided_view *view);
 
+/* View elements that lie one behind the other. */
+static inline strided_view strided_view_dense(void *data, size_t elem_bytes, uint64_t elems)
+{
+    return (strided_view){.data = (char *)data,
+                          .elem_bytes = elem_bytes,
+                          .elems = elems,
+                          .ndim = 1,
+                          .extent = {(int64_t)elems},
+                          .stride = {(int64_t)elem_bytes}};
+}
+
 /* Find the lowest address of the elements, and the bytes from there to the end of the highest (0
  * for no elements). */
 void strided_view_span(const strided_view *view, char **low, size_t *bytes);

@@ -17,7 +17,7 @@
  * are noticed only before a sleep: so the polls have a limit in time, too. */
 #define LOOKS 400
 #define LOOKS_CROWDED 40
-#define LOOKS_NS (10 * NS_PER_S / 1000)
+#define LOOKS_NS (10 * NS_PER_MS)
 
 /* A wait among a rank's own thread blocks reports its timeout this much later, so that a wait for
  * a peer reports first even if its thread must wait for a processor. */

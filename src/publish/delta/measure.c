@@ -33,17 +33,6 @@ static banyan_status measure_check_pair(const DLTensor *before, const DLTensor *
                              before->ndim, after->ndim);
 }
 
-/* View a part of a tensor that lies densely at `data`. */
-static strided_view dense_part(char *data, size_t elem_bytes, uint64_t elems)
-{
-    return (strided_view){.data = data,
-                          .elem_bytes = elem_bytes,
-                          .elems = elems,
-                          .ndim = 1,
-                          .extent = {(int64_t)elems},
-                          .stride = {(int64_t)elem_bytes}};
-}
-
 /* Return a part's elements: where they lie, or a dense copy at `copy`. */
 static char *part_of(const strided_view *view, uint64_t first, uint64_t elems, char *copy)
 {
@@ -59,7 +48,8 @@ static void measure_part(struct measuring *with, const strided_view *before,
     uint64_t elems = before->elems - first < PART_ELEMS ? before->elems - first : PART_ELEMS;
     size_t elem_bytes = before->elem_bytes;
     const char *old = part_of(before, first, elems, with->kept);
-    strided_view live = dense_part(part_of(after, first, elems, with->live), elem_bytes, elems);
+    strided_view live =
+        strided_view_dense(part_of(after, first, elems, with->live), elem_bytes, elems);
     if (memcmp(old, live.data, elems * elem_bytes) == 0)
         return;
     if (old != with->kept)
@@ -67,7 +57,7 @@ static void measure_part(struct measuring *with, const strided_view *before,
     memset(with->map, 0, changes_words(elems) * sizeof *with->map);
     size->changed += changes_find(&live, with->kept, with->map);
     const uint64_t *map = with->map;
-    delta_source source = {.box = dense_part(with->kept, elem_bytes, elems),
+    delta_source source = {.box = strided_view_dense(with->kept, elem_bytes, elems),
                            .memory = with->kept,
                            .maps = &map,
                            .map_count = 1};
