@@ -399,10 +399,12 @@ static banyan_status open_world(const banyan_world_options *options,
     error_kept kept = error_keep(join_and_prepare(options, identity, world, &joining));
     bool informed = kept.status != BANYAN_OK && inform_others(options, identity, &joining, &kept);
     if (kept.status != BANYAN_OK)
-        joiner_turn_away(&joining.joiner, &kept);
+        joiner_turn_away(&joining.joiner, informed, &kept);
     joiner_close(&joining.joiner);
     if (!informed && may_start(&joining, kept.status)) {
-        kept = error_keep(start_world(world));
+        error_kept started = error_keep(start_world(world));
+        if (started.status == BANYAN_OK || !joining.joiner.has_doubt)
+            kept = started;
         if (kept.status != BANYAN_OK)
             world_inform_peers(world, &kept);
     }

@@ -154,8 +154,10 @@ static void notice_gone(void *owner, struct link *link, banyan_status status)
         joiner->link = NULL;
     joiner->gone = true;
     joiner->absent = link->connect_error != 0;
-    joiner->has_reason = link->refused;
-    joiner->refused = link->refused || status == BANYAN_ERR_REFUSED || status == BANYAN_ERR_FORMAT;
+    joiner->has_doubt = link->refused && link->in_doubt;
+    joiner->has_reason = link->refused && !joiner->has_doubt;
+    joiner->refused = !joiner->has_doubt && (link->refused || status == BANYAN_ERR_REFUSED ||
+                                             status == BANYAN_ERR_FORMAT);
     joiner->has_failed = link->own_error != 0 || status == BANYAN_ERR_NO_MEMORY;
     joiner->is_identified = link->stage == LINK_READY;
     joiner->closed_early = link->stage != LINK_READY && link->connect_error == 0 &&
@@ -208,6 +210,7 @@ static banyan_status ask_once(struct joiner *joiner, const struct address *addre
         snprintf(name, sizeof name, "the rank through which it joins,");
     snprintf(who, sizeof who, "%s at %.100s", name, address_text(address, text));
     joiner->gone = joiner->refused = joiner->has_reason = joiner->closed_early = false;
+    joiner->has_doubt = false;
     joiner->has_failed = joiner->is_identified = joiner->absent = joiner->redirected = false;
     joiner->reactor.answer_ns = joiner->to_relay ? RELAY_ANSWER_NS : 0;
     while (!(joiner->link =
@@ -452,9 +455,9 @@ banyan_status joiner_join(struct joiner *joiner, const struct rendezvous_place *
  * know. */
 static banyan_status lose_way(struct joiner *joiner)
 {
-    joiner->lost_relay =
-        joiner->to_relay && joiner->through >= 0 && !joiner->refused && !joiner->has_failed;
-    return joiner->lost_relay
+    joiner->lost_relay = joiner->has_doubt || (joiner->to_relay && joiner->through >= 0 &&
+                                               !joiner->refused && !joiner->has_failed);
+    return joiner->lost_relay && !joiner->has_doubt
                ? error_set(BANYAN_ERR_PEER_LOST, "%s died while the world was opened", joiner->host)
                : joiner->status;
 }
@@ -493,14 +496,14 @@ bool joiner_is_turned_away(struct joiner *joiner)
     return joiner->has_reason || has_ended;
 }
 
-void joiner_turn_away(struct joiner *joiner, const error_kept *why)
+void joiner_turn_away(struct joiner *joiner, bool informed, const error_kept *why)
 {
     bool may_join_elsewhere =
         !joiner->has_table && (why->status == BANYAN_ERR_TIMEOUT || joiner->refused);
     if (!joiner->is_open || may_join_elsewhere)
         return;
     error_kept named = tree_name_failure(joiner->request.rank, why);
-    relay_refuse_all(joiner, last_failure, named.status, named.message);
+    relay_refuse_all(joiner, informed ? last_failure : 0, named.status, named.message);
 }
 
 void joiner_close(struct joiner *joiner)

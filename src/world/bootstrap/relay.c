@@ -368,6 +368,13 @@ static bool is_announced(const struct joiner *joiner, const struct link *link)
     return one && one->is_sent;
 }
 
+/* True if the rank at the other end is known to be ready, and all others may be. */
+static bool may_be_open(const struct joiner *joiner, const struct link *link)
+{
+    const struct relayed *one = find_relayed(joiner, (uint64_t)link->rank, link);
+    return one && one->is_ready_sent;
+}
+
 void relay_child_gone(struct joiner *joiner, struct link *link, banyan_status status)
 {
     struct relay *relay = &joiner->relay;
@@ -386,7 +393,13 @@ void relay_child_gone(struct joiner *joiner, struct link *link, banyan_status st
     }
     relay->failed = error_keep(status);
     error_kept why = tree_name_failure(joiner->request.rank, &relay->failed);
-    link_refuse_all(link, 0, why.status, why.message);
+    if (may_be_open(joiner, link))
+        link_refuse_in_doubt(link, why.status, why.message);
+    else
+        link_refuse_all(link, 0, why.status, why.message);
+    for (int rank = 0; rank < joiner->request.world_size; rank++)
+        if (find_relayed(joiner, (uint64_t)rank, link))
+            relay->of[rank]->link = NULL; /* it is freed */
 }
 
 /* Send a frame to a rank behind this one. With the lock held. */
@@ -407,7 +420,7 @@ void relay_route(struct joiner *joiner, const struct wire_frame *frame, const vo
 {
     struct relayed *one = find_relayed(joiner, frame->tag, NULL);
     char text[1024];
-    if (!one)
+    if (!one || !one->link)
         return; /* it has left meanwhile */
     struct link *link = one->link;
     bool ends = frame->kind == WIRE_DISMISS || frame->kind == WIRE_REDIRECT;
@@ -461,16 +474,16 @@ void relay_hand_down_table(struct joiner *joiner)
 void relay_refuse_all(struct joiner *joiner, uint64_t failure, banyan_status status,
                       const char *text)
 {
-    struct wire_frame frame = {.kind = WIRE_REFUSED,
-                               .flags = WIRE_FOR_ALL,
-                               .context = failure,
-                               .tag = (uint64_t)status,
-                               .bytes = strlen(text)};
+    struct wire_frame frame = {
+        .kind = WIRE_REFUSED, .context = failure, .tag = (uint64_t)status, .bytes = strlen(text)};
     pthread_mutex_lock(&joiner->reactor.lock);
     for (size_t i = 0; i < joiner->relay.children.count; i++) {
         struct link *link = joiner->relay.children.data[i].link;
-        if (is_announced(joiner, link))
-            relay_down(joiner, link, &frame, text);
+        if (!is_announced(joiner, link))
+            continue;
+        bool in_doubt = failure == 0 && may_be_open(joiner, link);
+        frame.flags = in_doubt ? WIRE_FOR_ALL | WIRE_IN_DOUBT : WIRE_FOR_ALL;
+        relay_down(joiner, link, &frame, text);
     }
     pthread_mutex_unlock(&joiner->reactor.lock);
 }

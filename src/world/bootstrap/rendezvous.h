@@ -140,6 +140,7 @@ struct joiner {
     bool is_ready;      /* and has reported it */
     bool has_reason;    /* the other side has sent a reason */
     bool refused;       /* the other side refused, or is not the right one */
+    bool has_doubt;     /* it refused, and yet all ranks may be ready: ask the rendezvous */
     bool has_failed;    /* failed for a local reason */
     bool is_identified; /* the handshake was complete, so the other side was the right one */
     /* the other side closed the connection before it could identify this rank */
@@ -157,8 +158,8 @@ banyan_status joiner_wait_for_all(struct joiner *joiner);
  * sent the table. */
 bool joiner_is_turned_away(struct joiner *joiner);
 /* This rank cannot open the world: inform the ranks that join through it, unless they may join
- * elsewhere. */
-void joiner_turn_away(struct joiner *joiner, const error_kept *why);
+ * elsewhere. `informed`: the rendezvous knows. */
+void joiner_turn_away(struct joiner *joiner, bool informed, const error_kept *why);
 void joiner_close(struct joiner *joiner);
 
 /* Report to the rendezvous that a rank cannot open the world; the rendezvous informs the other

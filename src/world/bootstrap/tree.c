@@ -128,8 +128,9 @@ error_kept tree_name_failure(int rank, const error_kept *why)
     if (why->status == BANYAN_ERR_PEER_LOST)
         return *why; /* it names the lost rank */
     char name[32];
-    int length = snprintf(name, sizeof name, "rank %d", rank);
-    bool is_named = strncmp(why->message, name, (size_t)length) == 0;
+    int length = snprintf(name, sizeof name, "rank %d", rank), other, end = 0;
+    bool is_named = strncmp(why->message, name, (size_t)length) == 0 ||
+                    (sscanf(why->message, "rank %d: %n", &other, &end) == 1 && end > 0);
     error_kept named = {.status = why->status};
     snprintf(named.message, sizeof named.message, "%s%s%.1900s", is_named ? "" : name,
              is_named ? "" : ": ", why->message);

@@ -254,6 +254,11 @@ banyan_status link_refuse_all(struct link *link, uint64_t failure, banyan_status
     return send_refusal(link, WIRE_FOR_ALL, failure, status, text);
 }
 
+banyan_status link_refuse_in_doubt(struct link *link, banyan_status status, const char *text)
+{
+    return send_refusal(link, WIRE_FOR_ALL | WIRE_IN_DOUBT, 0, status, text);
+}
+
 void link_greet(struct link *link)
 {
     link->stage = LINK_CHALLENGE;
@@ -401,6 +406,7 @@ static banyan_status complete_frame(struct link *link)
     if (frame.kind == WIRE_REFUSED) {
         link->refused = true;
         link->refused_all = frame.flags & WIRE_FOR_ALL;
+        link->in_doubt = frame.flags & WIRE_IN_DOUBT;
         link->failure = frame.context;
         status = be_refused(link, &frame, payload);
         free(payload);

@@ -65,6 +65,7 @@ struct link {
     bool peer_said_goodbye;
     bool refused;     /* the other side has sent a reason */
     bool refused_all; /* and it concerns the ranks behind this one, too */
+    bool in_doubt;    /* and the rendezvous has to be asked */
     uint64_t failure; /* the number of that failure; 0: none */
     struct wire_hello hello;
     unsigned char nonce[WIRE_NONCE_BYTES]; /* the accepting side's */
@@ -133,6 +134,9 @@ banyan_status link_refuse(struct link *link, banyan_status status, const char *t
  */
 banyan_status link_refuse_all(struct link *link, uint64_t failure, banyan_status status,
                               const char *text);
+/* Send the reason to ranks that are ready. They have to ask the rendezvous whether all ranks are
+ * ready by now, and open the world in that case. */
+banyan_status link_refuse_in_doubt(struct link *link, banyan_status status, const char *text);
 
 /* True for an errno of a connection that the peer, or the network, broke. */
 bool link_is_peers_error(int error);

@@ -78,9 +78,10 @@ enum wire_kind {
 };
 
 /* A flag of WIRE_ASK: the asker's deadline has passed. A receiver that has not entered gives up the
- * gate. A flag of WIRE_REFUSED: it concerns the ranks that join through the receiver, too; the
- * context is the number of the failure, or 0. */
-enum { WIRE_HAS_DESCRIPTOR = 1, WIRE_DEADLINE_PASSED = 2, WIRE_FOR_ALL = 4 };
+ * gate. Flags of WIRE_REFUSED: it concerns the ranks that join through the receiver, too, and the
+ * context is the number of the failure, or 0; the sender does not know whether all ranks are ready
+ * by now, so the receiver has to ask the rendezvous. */
+enum { WIRE_HAS_DESCRIPTOR = 1, WIRE_DEADLINE_PASSED = 2, WIRE_FOR_ALL = 4, WIRE_IN_DOUBT = 8 };
 
 /* The tag of news for every rank. */
 #define WIRE_ALL UINT64_MAX
