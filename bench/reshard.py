@@ -1,4 +1,7 @@
-"""Move Qwen3-0.6B between layouts with every backend; each figure beside its limit from the same run."""
+"""Move Qwen3-0.6B between layouts with every backend, beside memcpy in the same run.
+
+usage: reshard.py BUILD
+"""
 
 import json
 import pathlib
@@ -23,10 +26,28 @@ PEER = ("mpi", "ordinary", 1.5)
 
 
 def measure(banyan, backend, memory, flags):
-    command = [banyan, "reshard", "--model", MODEL, "--from", "tp=2,pp=2", "--to", "tp=4",
-               "--backend", backend, "--memory", memory, "--iters", str(ITERATIONS), "--json", *flags]
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
-                          timeout=600)
+    """Return the report of a run, or print why it failed."""
+    command = [
+        banyan,
+        "reshard",
+        "--model",
+        MODEL,
+        "--from",
+        "tp=2,pp=2",
+        "--to",
+        "tp=4",
+        "--backend",
+        backend,
+        "--memory",
+        memory,
+        "--iters",
+        str(ITERATIONS),
+        "--json",
+        *flags,
+    ]
+    done = subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, timeout=600
+    )
     if done.returncode != 0:
         print(f"{backend} {memory} {' '.join(flags)}: {done.stderr.strip()}")
         return None
@@ -34,18 +55,24 @@ def measure(banyan, backend, memory, flags):
 
 
 def row(what, result, share, goal):
-    """Print a line; whether the goal, if there is one, is met."""
+    """Print a line, and return whether it meets its goal, if it has one."""
     met = goal is None or share >= goal
     verdict = "" if goal is None else f"{goal:>7.0%}   {'met' if met else 'MISSED'}"
-    print(f"{what:<40} {result['gb_per_s']:>7.2f} {result['memcpy_gb_per_s']:>8.2f} {share:>7.0%} "
-          f"{verdict}", flush=True)
+    print(
+        f"{what:<40} {result['gb_per_s']:>7.2f} {result['memcpy_gb_per_s']:>8.2f} {share:>7.0%} "
+        f"{verdict}",
+        flush=True,
+    )
     return met
 
 
 def main():
+    """Run all, and return 1 if a goal is missed."""
     banyan = pathlib.Path(sys.argv[1]) / "bin/banyan"
-    print(f"Qwen3-0.6B, tp=2,pp=2 to tp=4, best of {ITERATIONS}; memcpy by the same ranks at once, "
-          "same run")
+    print(
+        f"Qwen3-0.6B, tp=2,pp=2 to tp=4, best of {ITERATIONS}; memcpy by the same ranks at once, "
+        "same run"
+    )
     print(f"{'':<40} {'GB/s':>7} {'memcpy':>8} {'share':>7} {'goal':>7}")
     direct, good = {}, True
     for backend, memory, flags, goal in RUNS:
@@ -68,8 +95,10 @@ def main():
             if (kind, place) in direct:
                 ratio = direct[kind, place] / peer["gb_per_s"]
                 good &= ratio >= goal
-                print(f"  direct, {kind} memory, is {ratio:.2f} times as fast (goal {goal}): "
-                      f"{'met' if ratio >= goal else 'MISSED'}")
+                print(
+                    f"  direct, {kind} memory, is {ratio:.2f} times as fast (goal {goal}): "
+                    f"{'met' if ratio >= goal else 'MISSED'}"
+                )
     return 0 if good else 1
 
 

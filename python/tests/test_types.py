@@ -52,8 +52,8 @@ class TypesTest(unittest.TestCase):
             tool("basedpyright", "--project", file.name, "--pythonpath", sys.executable)
 
     def test_ruff(self) -> None:
-        tool("ruff", "check", "python", "examples", BENCH)
-        tool("ruff", "format", "--check", "python", "examples", BENCH)
+        tool("ruff", "check", "python", "examples", "bench")
+        tool("ruff", "format", "--check", "python", "examples", "bench")
 
 
 if __name__ == "__main__":
