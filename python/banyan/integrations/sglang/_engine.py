@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ... import NotFound, Unsupported, World
 from .._loader import Learned, learn, tensors_of
-from .._updates import Meta, Updates, Weights, join, published
+from .._updates import Meta, Updates, Weights, join, leave, published
 from ._trainer import HANDLE, Handle, read_handle
 
 
@@ -89,9 +89,7 @@ class _Worker:
         if self._updates is not None:
             self._updates.close()
         if self._world is not None:
-            self._world.abort(reason)
-            with contextlib.suppress(Exception):
-                self._world.close()
+            leave(self._world, reason)
         self._unique_id, self._world, self._updates = "", None, None
 
     def _join(self, model: nn.Module, handle: Handle) -> Updates:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ... import Error, UniqueId, World
-from .._updates import Updates, id_text, join, published, state_part
+from .._updates import Updates, id_text, join, leave, published, state_part
 
 #: ``load_format`` of the request, and what ``--custom-weight-loader`` names.
 LOAD_FORMAT = "banyan.integrations.sglang.load"
@@ -186,9 +186,7 @@ class Trainer:
         if self._updates is not None:
             self._updates.close()
         if self._world is not None:
-            self._world.abort(reason)
-            with contextlib.suppress(Exception):
-                self._world.close()
+            leave(self._world, reason)
         self._updates = self._world = self._trainers = self._id = self._created = None
 
     def close(self) -> None:
