@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import time
 import traceback
 from collections.abc import Callable
@@ -13,28 +14,58 @@ from typing import Any
 import banyan
 
 CONTEXT = multiprocessing.get_context("fork")
+#: Seconds that ranks may take to end when another has failed.
+AFTER_FAILURE = 20
 
 
 class Failed(Exception):
     """Some ranks raised an exception or ended."""
 
 
-def _play(
-    fn: Callable[..., Any], rank: int, count: int, pipe: Connection, args: tuple[Any, ...]
-) -> None:
+class Ranks:
+    """Processes that call ``play(rank, pipe)``."""
+
+    def __init__(self, count: int, play: Callable[[int, Connection], None]) -> None:
+        self.pipes, self.processes = [], []
+        for rank in range(count):
+            ours, theirs = CONTEXT.Pipe()
+            process = CONTEXT.Process(target=_answer, args=(play, rank, theirs))
+            process.start()
+            theirs.close()
+            self.pipes.append(ours)
+            self.processes.append(process)
+
+    def results(self, timeout: float) -> list[Any]:
+        """Return the values that ``play`` returns, and require that all processes end."""
+        results: list[Any] = []
+        failures: list[str] = []
+        deadline = time.monotonic() + timeout
+        for rank, pipe in enumerate(self.pipes):
+            if failures:  # the others wait for the rank that failed
+                deadline = min(deadline, time.monotonic() + AFTER_FAILURE)
+            try:
+                ready = pipe.poll(max(0, deadline - time.monotonic()))
+                good, value = pipe.recv() if ready else (False, "no answer in time")
+            except (EOFError, ConnectionError):
+                good, value = False, "the process ended"
+            results.append(value)
+            if not good:
+                failures.append(f"rank {rank}: {value}")
+        for process in self.processes:
+            process.join(AFTER_FAILURE)
+            if process.is_alive():
+                process.kill()
+                failures.append(f"process {process.pid} did not end")
+            elif process.exitcode != 0:
+                failures.append(f"process {process.pid} ended with {process.exitcode}")
+        if failures:
+            raise Failed("\n".join(failures))
+        return results
+
+
+def _answer(play: Callable[[int, Connection], Any], rank: int, pipe: Connection) -> None:
     try:
-        unique_id = None
-        if rank == 0:
-            unique_id = banyan.UniqueId()
-            pipe.send(bytes(unique_id))
-        else:
-            unique_id = banyan.UniqueId.from_bytes(pipe.recv())
-        if fn.__name__.startswith("raw_"):
-            result = fn(rank, count, unique_id, *args)
-        else:
-            with banyan.World(rank, count, unique_id=unique_id, timeout=60) as world:
-                result = fn(world, *args)
-        pipe.send((True, result))
+        pipe.send((True, play(rank, pipe)))
     except BaseException:
         pipe.send((False, traceback.format_exc()))
     pipe.close()
@@ -46,36 +77,23 @@ def run(count: int, fn: Callable[..., Any], *args: Any, timeout: float = 120) ->
     A function whose name begins with ``raw_`` opens its world itself:
     ``fn(rank, count, id, *args)``.
     """
-    pipes, processes = [], []
-    for rank in range(count):
-        ours, theirs = CONTEXT.Pipe()
-        process = CONTEXT.Process(target=_play, args=(fn, rank, count, theirs, args))
-        process.start()
-        theirs.close()
-        pipes.append(ours)
-        processes.append(process)
-    identity = pipes[0].recv()
-    for pipe in pipes[1:]:
+
+    def play(rank: int, pipe: Connection) -> Any:
+        if rank == 0:
+            unique_id = banyan.UniqueId()
+            pipe.send(bytes(unique_id))
+        else:
+            unique_id = banyan.UniqueId.from_bytes(pipe.recv())
+        if fn.__name__.startswith("raw_"):
+            return fn(rank, count, unique_id, *args)
+        with banyan.World(rank, count, unique_id=unique_id, timeout=60) as world:
+            return fn(world, *args)
+
+    ranks = Ranks(count, play)
+    identity = ranks.pipes[0].recv()
+    for pipe in ranks.pipes[1:]:
         pipe.send(identity)
-    results, failures = [], []
-    for rank, pipe in enumerate(pipes):
-        try:
-            good, value = pipe.recv() if pipe.poll(timeout) else (False, "no answer in time")
-        except (EOFError, ConnectionError):
-            good, value = False, "the process ended"
-        results.append(value)
-        if not good:
-            failures.append(f"rank {rank}: {value}")
-    for process in processes:
-        process.join(timeout)
-        if process.is_alive():
-            process.kill()
-            failures.append(f"process {process.pid} did not end")
-        elif process.exitcode != 0:
-            failures.append(f"process {process.pid} ended with {process.exitcode}")
-    if failures:
-        raise Failed("\n".join(failures))
-    return results
+    return ranks.results(timeout)
 
 
 def seed() -> int:
@@ -110,6 +128,24 @@ class FileStore:
         value = amount + (int(self.get(key)) if os.path.exists(path) else 0)
         self.set(key, str(value))
         return value
+
+
+class FolderComm:
+    """An mpi4py communicator for MSCCL++'s CommGroup, whose ranks share a folder."""
+
+    def __init__(self, folder: str, rank: int, size: int) -> None:
+        self.store, self.rank, self.size = FileStore(folder), rank, size
+
+    def Get_rank(self) -> int:
+        return self.rank
+
+    def Get_size(self) -> int:
+        return self.size
+
+    def bcast(self, value: Any, root: int) -> Any:
+        if self.rank == root:
+            self.store.set("bcast", pickle.dumps(value).hex())
+        return pickle.loads(bytes.fromhex(self.store.get("bcast").decode()))
 
 
 def open_side(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import socket
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from banyan.language.program import CollectiveProgram
 from banyan.language.rank import Rank
 from banyan.language.types import SyncType
 from banyan.language.utils import AlgoSpec
-from ranks import run, seed
+from ranks import FolderComm, run, seed
 
 try:
     import numpy as np
@@ -31,30 +30,8 @@ except ImportError as error:
     sys.exit(77)
 
 
-class Mpi:
-    """The calls of an mpi4py communicator that CommGroup makes, through a folder."""
-
-    def __init__(self, folder: str, rank: int, size: int) -> None:
-        self.folder, self.rank, self.size = Path(folder), rank, size
-
-    def Get_rank(self) -> int:
-        return self.rank
-
-    def Get_size(self) -> int:
-        return self.size
-
-    def bcast(self, value: Any, root: int) -> Any:
-        path = self.folder / "bcast"
-        if self.rank == root:
-            (self.folder / "new").write_bytes(pickle.dumps(value))
-            (self.folder / "new").rename(path)
-        while not path.exists():
-            time.sleep(0.001)
-        return pickle.loads(path.read_bytes())
-
-
 def group_of(folder: str, rank: int, size: int) -> mscclpp.CommGroup:
-    return mscclpp.CommGroup(Mpi(folder, rank, size))
+    return mscclpp.CommGroup(FolderComm(folder, rank, size))
 
 
 def write_plan(folder: str, name: str, ranks: int, **parameters: Any) -> str:

@@ -7,7 +7,6 @@ when the capture ends. Kernels fill and verify data as executor_test_verifier.cu
 from __future__ import annotations
 
 import ctypes
-import pickle
 import struct
 import sys
 import time
@@ -18,31 +17,12 @@ from typing import Any
 
 import numpy as np
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
+from ranks import FolderComm
+
 THREADS, BLOCKS = 1024, 64
 KINDS: dict[str, Any] = {"float16": np.float16, "float32": np.float32, "int32": np.int32}
 EPSILONS = {"float16": 9.765625e-4, "float32": 1.1920929e-7, "int32": 0.0}
-
-
-class Comm:
-    """MPI.COMM_WORLD: the ranks share a folder."""
-
-    def __init__(self, folder: str, rank: int, size: int) -> None:
-        self.folder, self.rank, self.size = Path(folder), rank, size
-
-    def Get_rank(self) -> int:
-        return self.rank
-
-    def Get_size(self) -> int:
-        return self.size
-
-    def bcast(self, value: Any, root: int) -> Any:
-        path = self.folder / "bcast"
-        if self.rank == root:
-            (self.folder / "new").write_bytes(pickle.dumps(value))
-            (self.folder / "new").rename(path)
-        while not path.exists():
-            time.sleep(0.001)
-        return pickle.loads(path.read_bytes())
 
 
 class Stream:
@@ -159,6 +139,6 @@ def install(folder: str, rank: int, size: int) -> None:
     )
     cupy.__spec__ = ModuleSpec("cupy", None)
     mpi: Any = types.ModuleType("mpi4py")
-    mpi.MPI = types.SimpleNamespace(COMM_WORLD=Comm(folder, rank, size))
+    mpi.MPI = types.SimpleNamespace(COMM_WORLD=FolderComm(folder, rank, size))
     sys.modules.update(cupy=cupy, mpi4py=mpi)
     sys.modules["mscclpp.utils"].KernelBuilder = KernelBuilder  # type: ignore[attr-defined]
