@@ -11,9 +11,8 @@ several turns. The peer is what NeMo-RL's collective refit does, over Gloo.
 
 from __future__ import annotations
 
-import argparse
-import tempfile
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ import workers
 from gloo_buckets import GlooBuckets
 from nemo_rl.utils.checkpoint_engines.base import CheckpointEngine
 from torch.distributed.tensor import DTensor
-from whole_updates import TURNS, Copying, Updates, negate, save_versions
+from whole_updates import Copying, Updates, Way, main, negate, save_versions
 
 BUCKET = 128  # MiB
 PEER = "nemo_rl_update:GlooEngine"
@@ -129,7 +128,7 @@ class Policy(Choosing, Copying, generation.ModelPolicy):
 
 
 def measure(at: Path, layers: int) -> None:
-    """Let all ways take turns, and print their times."""
+    """Compare all ways."""
     folders = save_versions(at, layers)
     with generation.start_engine(at / "other", folders[1], 2) as other:
         expected = [other.call("first_token")]
@@ -138,55 +137,37 @@ def measure(at: Path, layers: int) -> None:
         jobs.connect()
         ratio = {"update_weights_bucket_memory_ratio": (BUCKET << 20) / workers.MEMORY_BYTES}
         job = generation.make_job(engine.path, folders[0], Policy, **ratio)
-        syncs = {"banyan": job.sync, "gloo": job.synchronizer(transport=PEER, **ratio)}
+        peer = job.synchronizer(transport=PEER, **ratio)
 
         def each(method: str, *args: Any) -> list[Any]:
             found: list[Any] = ray.get([getattr(one, method).remote(*args) for one in job.policies])
             return found
 
-        def choose(name: str, gathers: bool) -> Any:
+        def choose(name: str, gathers: bool) -> None:
             each("choose", name)
             each("gather_first", gathers)
             engine.call("collective_rpc", "choose", args=(name,))
-            return syncs[name].sync_weights
+
+        def copy() -> float:
+            engine.start("collective_rpc", "copy", args=(nbytes // 2,))
+            seconds: float = max(*each("copy", nbytes // 2), *engine.result())
+            return seconds
 
         nbytes = each("nbytes")[0]
-        updates = Updates([engine], expected, lambda: each("change"))
-        for _ in range(TURNS + 1):
-            updates.time("shards", choose("banyan", False))
-            updates.time("whole", choose("banyan", True))
-            updates.time("gloo", choose("gloo", True))
-            updates.call("token", updates.tokens)
-            updates.call("gather", lambda: each("gather"))
-            engine.start("collective_rpc", "copy", args=(nbytes // 2,))
-            updates.note("copies", max(*each("copy", nbytes // 2), *engine.result()))
+        ours = job.sync.sync_weights
+        Updates([engine], expected, lambda: each("change")).compare(
+            f"{nbytes / 1e6:.0f} MB from 2 policies (FSDP2) to vLLM with tp=2, buckets of "
+            f"{BUCKET} MiB",
+            [
+                Way("Banyan, shards", ours, partial(choose, "banyan", False)),
+                Way("Banyan, whole weights", ours, partial(choose, "banyan", True)),
+                Way("policy 0 broadcasts (Gloo)", peer.sync_weights, partial(choose, "gloo", True)),
+            ],
+            {"the gathering of whole weights": lambda: each("gather")},
+            copy,
+        )
         job.close()
-    print(
-        f"{nbytes / 1e6:.0f} MB from 2 policies (FSDP2) to vLLM with tp=2, buckets of {BUCKET} MiB",
-        updates.row("Banyan, shards, to the first token", "shards", "gloo"),
-        updates.row("  of it until sync_weights returns", "shards, sent"),
-        f"  {'  the first refit, which joins':<42}{updates.first('shards'):6.0f} ms",
-        updates.row("Banyan, whole weights, to the first token", "whole", "gloo"),
-        updates.row("policy 0 broadcasts whole weights (Gloo)", "gloo"),
-        updates.row("  of it until sync_weights returns", "gloo, sent"),
-        updates.row("the gathering of whole weights alone", "gather"),
-        updates.row("the first token alone", "token"),
-        updates.row("limit: all ranks copy these bytes once", "copies"),
-        sep="\n",
-    )
-
-
-def main() -> None:
-    """Measure."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--layers", type=int, default=8)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as at:
-        try:
-            measure(Path(at), options.layers)
-        finally:
-            ray.shutdown()
 
 
 if __name__ == "__main__":
-    main()
+    main(measure, __doc__, ray.shutdown)

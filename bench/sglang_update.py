@@ -10,9 +10,7 @@ since PyPI has no build of SGLang's kernels for CPUs. Needs the environment of m
 # ruff: noqa: E402
 from __future__ import annotations
 
-import argparse
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from generation import Engine, Rank, all_call
 import torch
 from processes import Process
 from transformers import AutoModelForCausalLM
-from whole_updates import TURNS, Copying, Updates, negate, save_versions
+from whole_updates import Copying, Updates, Way, main, negate, save_versions
 
 
 class Whole(Copying, Rank):
@@ -68,7 +66,7 @@ class Loading(Engine):
 
 
 def measure(at: Path, layers: int, tp: int) -> None:
-    """Let all ways take turns, and print their times."""
+    """Compare all ways, with an engine of so many workers."""
     folders = save_versions(at, layers)
     with Process(at / "other", Engine, folders[1], tp) as other:
         expected = [other.call("first_token")]
@@ -87,36 +85,18 @@ def measure(at: Path, layers: int, tp: int) -> None:
             first.call("save", at / "saved")
             first.call("load", at / "saved")
 
-        for _ in range(TURNS + 1):
-            updates.time("banyan", lambda: all_call(ranks, "update"))
-            updates.time("tensors", lambda: first.call("send_tensors"))
-            updates.time("disk", lambda: first.call("load", folders[updates.version]))
-            updates.time("saved", save_and_load)
-            updates.call("token", updates.tokens)
-            updates.note("copies", max(all_call(ranks, "copy", nbytes // 2)))
-    print(
-        f"{nbytes / 1e6:.0f} MB in both trainers to an engine of SGLang with tp={tp}",
-        updates.row("Banyan, to the first tokens", "banyan", "tensors"),
-        updates.row("  of it until update returns", "banyan, sent"),
-        f"  {'  the first update, which joins':<42}{updates.first('banyan'):6.0f} ms",
-        updates.row("update_weights_from_tensor, all weights", "tensors"),
-        updates.row("update_weights_from_disk, saved before", "disk"),
-        updates.row("saving, and update_weights_from_disk", "saved"),
-        updates.row("the first tokens alone", "token"),
-        updates.row("limit: both trainers copy these bytes", "copies"),
-        sep="\n",
-    )
-
-
-def main() -> None:
-    """Print the times."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--tp", type=int, default=2)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as at:
-        measure(Path(at), options.layers, options.tp)
+        updates.compare(
+            f"{nbytes / 1e6:.0f} MB in both trainers to an engine of SGLang with tp={tp}",
+            [
+                Way("Banyan", lambda: all_call(ranks, "update")),
+                Way("update_weights_from_tensor", lambda: first.call("send_tensors")),
+                Way("..._from_disk", lambda: first.call("load", folders[updates.version])),
+                Way("saving and ..._from_disk", save_and_load),
+            ],
+            {},
+            lambda: max(all_call(ranks, "copy", nbytes // 2)),
+        )
 
 
 if __name__ == "__main__":
-    main()
+    main(measure, __doc__, tp=2)

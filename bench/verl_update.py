@@ -13,9 +13,8 @@ several turns. The peer is the method of verl's NCCL engine, over Gloo.
 # mypy: disable-error-code="attr-defined, has-type, no-untyped-call, untyped-decorator"
 from __future__ import annotations
 
-import argparse
-import tempfile
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from gloo_buckets import GlooBuckets
 from verl.checkpoint_engine import CheckpointEngineWorker
 from verl.checkpoint_engine.base import CheckpointEngine
 from verl.single_controller.base.decorator import Dispatch, register
-from whole_updates import TURNS, Copying, Updates, negate, save_versions
+from whole_updates import Copying, Updates, Way, main, negate, save_versions
 
 
 class GlooEngine(CheckpointEngine):  # type: ignore[misc]
@@ -120,7 +119,7 @@ class Rollout(Choosing, CheckpointEngineWorker):  # type: ignore[misc]
 
 
 def measure(at: Path, layers: int, bucket: int) -> None:
-    """Let all ways take turns, and print their times."""
+    """Compare all ways, with buckets of so many MiB."""
     folders = save_versions(at, layers)
     jobs.save_tokenizer(str(folders[0]))
     with generation.start_engine(at / "other", folders[1]) as other:
@@ -139,50 +138,31 @@ def measure(at: Path, layers: int, bucket: int) -> None:
         nbytes = job.trainers.nbytes()[0]
         ours = job.manager.backend_cls
 
-        def choose(gloo: bool, shards: bool) -> Any:
+        def choose(gloo: bool, shards: bool) -> None:
             job.trainers.use_gloo(gloo)
             job.rollout.use_gloo(gloo)
             job.trainers.use_shards(shards)
             job.manager.backend_cls = GlooEngine if gloo else ours
-            return lambda: job.manager.update_weights(global_steps=1)
 
-        updates = Updates(engines, expected, job.trainers.change)
-        for _ in range(TURNS + 1):
-            updates.time("shards", choose(False, True))
-            updates.time("whole", choose(False, False))
-            updates.time("gloo", choose(True, False))
-            updates.call("token", updates.tokens)
-            updates.call("gather", job.trainers.gather)
-            copied = ray.get(job.trainers.copy(nbytes // 2) + job.rollout.copy(nbytes // 2))
-            updates.note("copies", max(copied))
-    print(
-        f"{nbytes / 1e6:.0f} MB from 2 trainers (FSDP2) to 2 engines of vLLM, buckets of "
-        f"{bucket} MiB",
-        updates.row("Banyan, shards, to the first tokens", "shards", "gloo"),
-        updates.row("  of it until update_weights returns", "shards, sent"),
-        f"  {'  the first update, which joins':<42}{updates.first('shards'):6.0f} ms",
-        updates.row("Banyan, whole weights, to the first tokens", "whole", "gloo"),
-        updates.row("rank 0 broadcasts whole weights (Gloo)", "gloo"),
-        updates.row("  of it until update_weights returns", "gloo, sent"),
-        updates.row("the gathering of whole weights alone", "gather"),
-        updates.row("the first tokens alone", "token"),
-        updates.row("limit: all ranks copy these bytes once", "copies"),
-        sep="\n",
-    )
+        def update() -> None:
+            job.manager.update_weights(global_steps=1)
 
+        def copy() -> float:
+            ranks = job.trainers.copy(nbytes // 2) + job.rollout.copy(nbytes // 2)
+            return max(ray.get(ranks))
 
-def main() -> None:
-    """Make the model and the workers."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--bucket", type=int, default=128, help="MiB")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as at:
-        try:
-            measure(Path(at), options.layers, options.bucket)
-        finally:
-            ray.shutdown()
+        Updates(engines, expected, job.trainers.change).compare(
+            f"{nbytes / 1e6:.0f} MB from 2 trainers (FSDP2) to 2 engines of vLLM, buckets of "
+            f"{bucket} MiB",
+            [
+                Way("Banyan, shards", update, partial(choose, False, True)),
+                Way("Banyan, whole weights", update, partial(choose, False, False)),
+                Way("rank 0 broadcasts (Gloo)", update, partial(choose, True, False)),
+            ],
+            {"the gathering of whole weights": job.trainers.gather},
+            copy,
+        )
 
 
 if __name__ == "__main__":
-    main()
+    main(measure, __doc__, ray.shutdown, bucket=128)

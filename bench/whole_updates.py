@@ -6,11 +6,13 @@ never give the tokens that are expected after it: those of a new engine with the
 
 from __future__ import annotations
 
+import argparse
 import statistics
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import transformers
@@ -58,8 +60,17 @@ class Copying:
         return copy_seconds(nbytes)
 
 
+class Way(NamedTuple):
+    """A way to update engines."""
+
+    name: str
+    update: Callable[[], object]
+    prepare: Callable[[], object] = lambda: None
+    """What is not timed."""
+
+
 class Updates:
-    """Updates of engines, in turns, and their times.
+    """Updates of engines in several ways, which take turns, and their times.
 
     ``expected``: the first tokens of new engines with each version. ``change``: lets the trainers
     change to the other version. The engines have version 0.
@@ -72,7 +83,6 @@ class Updates:
         assert all(one != other for one, other in zip(*expected, strict=True)), expected
         self.engines, self.expected, self.change = engines, expected, change
         self.version = 0
-        self.times: dict[str, list[float]] = {}
 
     def tokens(self) -> None:
         """Let all engines compute the first tokens, and require those of the version."""
@@ -83,35 +93,73 @@ class Updates:
             wanted = self.expected[self.version]
             assert found == wanted, f"version {self.version}: {found}, not {wanted}"
 
-    def time(self, name: str, update: Callable[[], object]) -> None:
-        """Update to the other version, and note the seconds until the first tokens."""
+    def _time(self, way: Way) -> tuple[float, float]:
+        """Update to the other version. Return the seconds until the first tokens, and without."""
         self.change()
         self.version = 1 - self.version
+        way.prepare()
         began = time.perf_counter()
-        update()
-        self.note(f"{name}, sent", time.perf_counter() - began)
+        way.update()
+        updated = time.perf_counter() - began
         self.tokens()
-        self.note(name, time.perf_counter() - began)
+        return time.perf_counter() - began, updated
 
-    def note(self, name: str, seconds: float) -> None:
-        """Note the seconds of something else."""
-        self.times.setdefault(name, []).append(seconds)
+    def compare(
+        self,
+        title: str,
+        ways: Sequence[Way],
+        alone: Mapping[str, Callable[[], object]],
+        copy: Callable[[], float],
+    ) -> None:
+        """Let all ways take turns, and print the medians of the turns behind the first one.
 
-    def call(self, name: str, function: Callable[[], object]) -> None:
-        """Note the seconds of a call."""
-        began = time.perf_counter()
-        function()
-        self.note(name, time.perf_counter() - began)
+        ``alone``: parts of an update that are timed by themselves. ``copy``: returns the seconds of
+        the limit.
+        """
+        times: dict[str, list[float]] = {}
+        for _ in range(TURNS + 1):
+            for way in ways:
+                for note, seconds in zip(("", ", sent"), self._time(way), strict=True):
+                    times.setdefault(way.name + note, []).append(seconds)
+            for name, part in ({**alone, "the first tokens": self.tokens}).items():
+                began = time.perf_counter()
+                part()
+                times.setdefault(name, []).append(time.perf_counter() - began)
+            times.setdefault("copy", []).append(copy())
+        medians = {name: statistics.median(one[1:]) for name, one in times.items()}
 
-    def first(self, name: str) -> float:
-        """Return the milliseconds of the first turn."""
-        return self.times[name][0] * 1e3
+        def line(text: str, seconds: float, remark: str = "") -> None:
+            print(f"  {text:<52}{seconds * 1e3:6.0f} ms{remark}")
 
-    def median(self, name: str) -> float:
-        """Return the median milliseconds of the turns behind the first one."""
-        return statistics.median(self.times[name][1:]) * 1e3
+        print(title)
+        ours = ways[0].name
+        for way in ways:
+            ratio = medians[way.name] / medians[ours]
+            remark = "" if way.name == ours else f", {ratio:.1f} times as long"
+            line(f"{way.name}, to the first tokens", medians[way.name], remark)
+            line("  of it until the call returns", medians[f"{way.name}, sent"])
+            if way.name == ours:
+                line("  the first one, which joins", times[ours][0])
+        for name in (*alone, "the first tokens"):
+            line(f"{name} alone", medians[name])
+        share = f", {medians['copy'] / medians[ours]:.0%} of {ours}"
+        line("limit: all ranks copy these bytes once, at once", medians["copy"], share)
 
-    def row(self, text: str, name: str, peer: str | None = None) -> str:
-        """Return a line with a median, and how long a peer takes beside it."""
-        times = f", {self.median(peer) / self.median(name):.1f} times as fast" if peer else ""
-        return f"  {text:<42}{self.median(name):6.0f} ms{times}"
+
+def main(
+    measure: Callable[..., None],
+    description: str | None,
+    close: Callable[[], object] = lambda: None,
+    **options: int,
+) -> None:
+    """Call ``measure`` with a folder, the model's layers, and more numbers of the command line."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default in {"layers": 8, **options}.items():
+        parser.add_argument(f"--{name}", type=int, default=default, help="default %(default)s")
+    with tempfile.TemporaryDirectory() as at:
+        try:
+            measure(Path(at), **vars(parser.parse_args()))
+        finally:
+            close()
