@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import json
 import math
+import mmap
 import struct
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -185,6 +186,7 @@ class WeightStream:
         self._plans: dict[bytes, _Prepared] = {}
         self._destinations: dict[bytes, _Destination] = {}
         self._buffers: list[Tensor | None] = [None, None]
+        self._largest = 0  # bytes of the largest bucket
         self._used: set[bytes] = set()
 
     # ---- the world ----
@@ -382,10 +384,20 @@ class WeightStream:
         kept = self._buffers[number % 2]
         if kept is not None and kept.numel() >= nbytes:
             return kept
-        buffer = torch.empty(max(nbytes, 1), dtype=torch.uint8, device=self.device)
-        if nbytes <= self.bucket_bytes:
-            self._buffers[number % 2] = buffer
+        if nbytes > self.bucket_bytes:
+            return self._allocate(nbytes)
+        self._largest = max(self._largest, nbytes, 1)
+        buffer = self._buffers[number % 2] = self._allocate(self._largest)
         return buffer
+
+    def _allocate(self, nbytes: int) -> Tensor:
+        if self.device.type == "cuda":
+            return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
+        # Faults of small pages would take longer than the copies.
+        memory = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        return torch.frombuffer(memory, dtype=torch.uint8)
 
     # ---- senders ----
 
