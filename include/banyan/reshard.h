@@ -40,6 +40,11 @@ typedef struct banyan_transfer {
     uint32_t turn;           /* place in a run with stages, as a fraction of 2^32 */
     DLDataType origin_dtype; /* source_dtype of the transfer of stage 0, which may be this one */
     uint32_t origin_map;     /* its value_map */
+    bool between_nodes;      /* the two ranks are on different nodes */
+    /* banyan_mxfp8_create quantizes the box, which consists of whole blocks of its destination. */
+    bool whole_blocks;
+    uint64_t
+        wire_bytes; /* that travel: `bytes`, or those that the plan's transform makes of them */
 } banyan_transfer;
 
 /* Change of tensor formats during a run; see its struct below. */
@@ -91,9 +96,9 @@ typedef struct banyan_reshard_plan banyan_reshard_plan;
  * Nodes. In a world of several nodes, a box that several ranks of a node need crosses the network
  * once to this node. Its parts go to different ranks there (stage 0), which pass them on to the
  * others (stage 1). Each rank receives an equal share over the network, to within one part. A node
- * that holds an element in the source takes it from there. Exceptions are boxes that a transform
- * converts: each rank fetches its own, unless the transform is a cast. The option each_rank_fetches
- * turns this off.
+ * that holds an element in the source takes it from there. Exceptions are boxes that your own
+ * transform converts, and MXFP8 pieces that begin or end within a block: each rank fetches its own.
+ * The option each_rank_fetches turns this off.
  *
  * Reproducibility. The plan depends on the layouts and nodes alone, never on timing. Adding ranks
  * at the end of the world does not change any task id.
@@ -151,14 +156,14 @@ BANYAN_API size_t banyan_reshard_plan_recv_count(const banyan_reshard_plan *plan
 BANYAN_API const banyan_transfer *banyan_reshard_plan_recv(const banyan_reshard_plan *plan,
                                                            size_t i);
 
-/* Bytes that the transfers of one rank move. */
+/* Bytes that the transfers of one rank move, as they travel (banyan_transfer.wire_bytes). */
 typedef struct banyan_reshard_plan_bytes {
     uint64_t network_sent, network_received; /* to and from ranks of other nodes */
     uint64_t inside_sent, inside_received;   /* to and from other ranks of this node */
     uint64_t passed_on; /* of inside_sent: received over the network before (stage 1) */
     uint64_t local;     /* copied within the rank */
     /* Part of network_received: boxes that other ranks of the node fetch over the network, too,
-     * because a transform converts them. */
+     * because a transform converts them in a way that they cannot share. */
     uint64_t fetched_again;
 } banyan_reshard_plan_bytes;
 

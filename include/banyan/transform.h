@@ -76,7 +76,9 @@ BANYAN_API banyan_status banyan_mxfp8_scales_shape(banyan_mxfp8_layout layout, i
 typedef struct banyan_mxfp8_options {
     size_t size; /* of this struct; BANYAN_MXFP8_OPTIONS_INIT sets it */
     /* Default: quantize at the receiver, and dequantize at the sender. This accepts slices of any
-     * kind. The other side halves the bytes that are sent, and requires slices of whole blocks. */
+     * kind. Slices of whole blocks that go to another node are quantized at the sender, which
+     * halves their bytes. The other side does so everywhere, and requires slices of whole blocks.
+     */
     banyan_transform_side side;
     banyan_mxfp8_rule rule;     /* for the scales */
     banyan_mxfp8_layout layout; /* of the scales given to banyan_mxfp8_bind_scales */

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <banyan/forecast.h>
 #include <jansson.h>
@@ -10,8 +11,10 @@
 #include "cli/options.h"
 #include "cli/progress.h"
 #include "cli/text.h"
+#include "core/status.h"
 #include "layout/job_spec.h"
 #include "layout/traffic_links.h"
+#include "reshard/mxfp8_target.h"
 
 #define WHO "banyan plan-scale"
 
@@ -19,6 +22,8 @@ struct scale {
     job_spec spec;
     int sampled, ranks_per_node;
     bool json, each_rank_fetches;
+    const char *transform_name;
+    banyan_transform *transform; /* NULL: none */
     int *ranks;
     banyan_reshard_plan_cost *costs;
     banyan_traffic_links links; /* with ranks_per_node */
@@ -29,8 +34,16 @@ static banyan_status plan_scale_command_rank_layouts(void *context, int rank, ba
                                                      banyan_layout *destination)
 {
     const struct scale *scale = context;
-    job_spec_layouts(&scale->spec, rank, source, destination);
-    return BANYAN_OK;
+    banyan_layout *plain;
+    if (!scale->transform) {
+        job_spec_layouts(&scale->spec, rank, source, destination);
+        return BANYAN_OK;
+    }
+    RETURN_IF_FAILED(banyan_layout_create(&plain));
+    job_spec_layouts(&scale->spec, rank, source, plain);
+    banyan_status status = mxfp8_target_convert(plain, destination);
+    banyan_layout_destroy(plain);
+    return status;
 }
 
 static void plan_scale_command_show_progress(void *context, uint64_t done, uint64_t total)
@@ -150,6 +163,7 @@ static int plan_scale_command_measure(struct scale *scale)
     banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
     options.require_whole_source = !scale->spec.partial_source;
     options.each_rank_fetches = scale->each_rank_fetches;
+    options.transform = scale->transform;
     banyan_status status =
         banyan_reshard_plan_sample(&world, &options, scale->ranks, scale->sampled, scale->costs);
     progress_end(&scale->bar);
@@ -182,6 +196,8 @@ int plan_scale_command(int argc, char **argv)
          "also print the bytes that cross links between nodes of N ranks", 1, 1000000},
         {"each-rank-fetches", '\0', OPTION_FLAG, &scale.each_rank_fetches, NULL,
          "let each rank of a node fetch all of its data over the network", 0, 0},
+        {"transform", '\0', OPTION_CHOICE, &scale.transform_name, "none|mxfp8|mxfp8-at-sender",
+         "quantize the destination's matrices (none)", 0, 0},
         {"partial-source", '\0', OPTION_FLAG, &scale.spec.partial_source, NULL,
          "allow source elements that no destination holds (they are refused)", 0, 0},
         {"config", '\0', OPTION_TEXT, &scale.spec.config_path, "FILE",
@@ -206,10 +222,15 @@ int plan_scale_command(int argc, char **argv)
     scale.ranks = calloc((size_t)scale.sampled, sizeof *scale.ranks);
     scale.costs = calloc((size_t)scale.sampled, sizeof *scale.costs);
     int code = 1;
-    if (scale.ranks && scale.costs)
-        code = plan_scale_command_measure(&scale);
-    else
+    bool quantizes = scale.transform_name && strcmp(scale.transform_name, "none") != 0;
+    if (!scale.ranks || !scale.costs)
         fprintf(stderr, WHO ": out of memory for %d ranks\n", scale.sampled);
+    else if (quantizes &&
+             mxfp8_target_transform(scale.transform_name, &scale.transform) != BANYAN_OK)
+        code = text_fail(WHO);
+    else
+        code = plan_scale_command_measure(&scale);
+    banyan_transform_destroy(scale.transform);
     job_spec_free(&scale.spec);
     free(scale.ranks);
     free(scale.costs);

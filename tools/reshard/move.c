@@ -30,8 +30,7 @@ static banyan_status make_layouts(const job_spec *spec, const char *transform, m
     made->destination = made->plain;
     if (!transform)
         return banyan_cast_create(NULL, &made->cast);
-    bool at_sender = strcmp(transform, "mxfp8-at-sender") == 0;
-    RETURN_IF_FAILED(mxfp8_target_create(made->plain, at_sender, &made->target));
+    RETURN_IF_FAILED(mxfp8_target_create(made->plain, transform, &made->target));
     made->destination = made->target.layout;
     return BANYAN_OK;
 }

@@ -19,17 +19,17 @@ static bool is_matrix(const banyan_local_tensor *tensor)
                                  banyan_dtype_equal(tensor->dtype, BANYAN_F32));
 }
 
-static banyan_status make_layout(const banyan_layout *plain, banyan_layout **made)
+banyan_status mxfp8_target_convert(const banyan_layout *plain, banyan_layout *made)
 {
-    RETURN_IF_FAILED(banyan_layout_create(made));
+    RETURN_IF_FAILED(banyan_layout_check(plain));
     for (size_t i = 0; i < banyan_layout_tensor_count(plain); i++) {
         const banyan_local_tensor *tensor = banyan_layout_tensor(plain, i);
-        banyan_layout_add_tensor(*made, tensor->name,
+        banyan_layout_add_tensor(made, tensor->name,
                                  is_matrix(tensor) ? BANYAN_F8_E4M3 : tensor->dtype, tensor->ndim,
                                  tensor->shape);
     }
     for (size_t i = 0; i < banyan_layout_piece_count(plain); i++)
-        banyan_layout_add_piece(*made, banyan_layout_piece(plain, i));
+        banyan_layout_add_piece(made, banyan_layout_piece(plain, i));
     for (size_t i = 0; i < banyan_layout_padding_count(plain); i++) {
         int tensor;
         const banyan_box *box = banyan_layout_padding(plain, i, &tensor);
@@ -40,14 +40,14 @@ static banyan_status make_layout(const banyan_layout *plain, banyan_layout **mad
                                     "local tensor \"%s\" has padding that is filled with another "
                                     "value than zero, which MXFP8 cannot keep",
                                     of->name);
-        banyan_layout_add_filled_padding(*made, tensor, box, fill);
+        banyan_layout_add_filled_padding(made, tensor, box, fill);
     }
     for (size_t i = 0; i < banyan_layout_left_alone_count(plain); i++) {
         int tensor;
         const banyan_box *box = banyan_layout_left_alone(plain, i, &tensor);
-        banyan_layout_leave_alone(*made, tensor, box);
+        banyan_layout_leave_alone(made, tensor, box);
     }
-    return banyan_layout_check(*made);
+    return banyan_layout_check(made);
 }
 
 /* Shape and data in one piece of memory. */
@@ -89,16 +89,23 @@ static banyan_status bind_all(const banyan_layout *plain, mxfp8_target *target)
     return BANYAN_OK;
 }
 
-banyan_status mxfp8_target_create(const banyan_layout *plain, bool at_sender, mxfp8_target *target)
+banyan_status mxfp8_target_transform(const char *name, banyan_transform **made)
 {
     banyan_mxfp8_options options = BANYAN_MXFP8_OPTIONS_INIT;
-    options.side = at_sender ? BANYAN_TRANSFORM_AT_SENDER : BANYAN_TRANSFORM_AT_RECEIVER;
+    if (strcmp(name, "mxfp8-at-sender") == 0)
+        options.side = BANYAN_TRANSFORM_AT_SENDER;
+    return banyan_mxfp8_create(&options, made);
+}
+
+banyan_status mxfp8_target_create(const banyan_layout *plain, const char *name,
+                                  mxfp8_target *target)
+{
     mxfp8_target made = {0};
-    banyan_status status = banyan_layout_check(plain);
+    banyan_status status = banyan_layout_create(&made.layout);
     if (status == BANYAN_OK)
-        status = make_layout(plain, &made.layout);
+        status = mxfp8_target_convert(plain, made.layout);
     if (status == BANYAN_OK)
-        status = banyan_mxfp8_create(&options, &made.transform);
+        status = mxfp8_target_transform(name, &made.transform);
     if (status == BANYAN_OK)
         status = bind_all(plain, &made);
     if (status == BANYAN_OK)

@@ -13,8 +13,15 @@ typedef struct mxfp8_target {
     size_t count;
 } mxfp8_target;
 
-/* `plain` is the destination as it would be without the transform. */
-banyan_status mxfp8_target_create(const banyan_layout *plain, bool at_sender, mxfp8_target *target);
+/* Add everything of `plain` to an empty layout, with matrices in F8_E4M3. */
+banyan_status mxfp8_target_convert(const banyan_layout *plain, banyan_layout *made);
+
+/* Create the transform that `name` says: "mxfp8", or "mxfp8-at-sender". */
+banyan_status mxfp8_target_transform(const char *name, banyan_transform **made);
+
+/* `plain` is the destination as it would be without the transform, which `name` says. */
+banyan_status mxfp8_target_create(const banyan_layout *plain, const char *name,
+                                  mxfp8_target *target);
 void mxfp8_target_destroy(mxfp8_target *target);
 
 /* Compare elements and scales of the i-th local tensor with what the pattern's values give, block

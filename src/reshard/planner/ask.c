@@ -80,6 +80,7 @@ static bool keep_claim(planner *planning, uint32_t name, const planner_record *r
         .side = record->side,
         .flags = record->flags,
         .dtype = record->dtype,
+        .whole_blocks = record->whole_blocks,
         .wanted = record->wanted,
         .claim = {.box = record->box, .ordinal = record->ordinal},
         .first_set = planning->sets.count,

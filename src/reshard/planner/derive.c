@@ -10,6 +10,8 @@
 #include "reshard/planner/state.h"
 #include "reshard/planner/view.h"
 #include "reshard/run/convert.h"
+#include "reshard/transform/mxfp8.h"
+#include "reshard/transform/object.h"
 
 typedef struct deriving {
     planner *planning;
@@ -38,6 +40,8 @@ static int compare_claims(const void *left, const void *right)
         order = COMPARE(a->flags, b->flags);
     if (order == 0)
         order = memcmp(&a->dtype, &b->dtype, sizeof a->dtype);
+    if (order == 0)
+        order = COMPARE(a->whole_blocks, b->whole_blocks);
     return order;
 }
 
@@ -105,6 +109,7 @@ static banyan_status derive_find_own(const deriving *work, const planner_piece *
             continue;
         int64_t place = planner_holders_find(&claim->claim.holders, planning->rank);
         if (place < 0 || claim->flags != own->piece->flags ||
+            claim->whole_blocks != own->whole_blocks ||
             !banyan_dtype_equal(claim->dtype, own->dtype))
             continue;
         *found = claim;
@@ -191,6 +196,19 @@ static void derive_settle_stage(banyan_transfer *transfer)
     transfer->value_map = 0;
 }
 
+/* Complete a transfer whose two ends are known, to a piece of the destination with this box. */
+static void settle_ends(const deriving *work, bool whole_blocks, const banyan_box *piece,
+                        banyan_transfer *transfer)
+{
+    const int *node_of = work->planning->node_of;
+    transfer->between_nodes =
+        node_of && node_of[transfer->source_rank] != node_of[transfer->destination_rank];
+    bool quantizes = !banyan_dtype_equal(transfer->source_dtype, transfer->destination_dtype);
+    transfer->whole_blocks = quantizes && whole_blocks && mxfp8_keeps_blocks(piece, &transfer->box);
+    derive_settle_stage(transfer);
+    transfer->wire_bytes = transform_wire_bytes(work->planning->transform, transfer);
+}
+
 static bool push_send(deriving *work, const planner_piece *own, const planner_claim *destination,
                       const planner_share *share)
 {
@@ -205,7 +223,7 @@ static bool push_send(deriving *work, const planner_piece *own, const planner_cl
         landing_dtype(destination->flags, destination->dtype, transfer->source_dtype);
     value_map_between(planning->names.data[work->view.name].source_flags, destination->flags,
                       &transfer->value_map);
-    derive_settle_stage(transfer);
+    settle_ends(work, destination->whole_blocks, &destination->claim.box, transfer);
     transfer->task_id = planner_id_of(&move);
     return array_push(&work->sends, move);
 }
@@ -385,7 +403,7 @@ static banyan_status push_recv(deriving *work, const planner_piece *own, uint32_
                 : own_source(planning, from, &work->view.all.sources[share->source].box)->number;
     value_map_between(planning->names.data[from].source_flags, own->piece->flags,
                       &transfer->value_map);
-    derive_settle_stage(transfer);
+    settle_ends(work, own->whole_blocks, &own->piece->box, transfer);
     transfer->task_id = planner_id_of(&move);
     RETURN_IF_FAILED(check_change(work, own, transfer));
     return array_push(&work->recvs, move) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;

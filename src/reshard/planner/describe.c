@@ -5,6 +5,8 @@
 #include "reshard/layout/box.h"
 #include "reshard/layout/layout.h"
 #include "reshard/planner/state.h"
+#include "reshard/transform/mxfp8.h"
+#include "reshard/transform/object.h"
 
 #define DEFAULT_MIN_SPLIT_BYTES (256 * 1024)
 
@@ -39,6 +41,20 @@ static bool name_piece(planner *planning, const char *text, const banyan_piece *
     return true;
 }
 
+/* Blocks count from the start of a local tensor, along its last dimension. */
+static bool has_whole_blocks(const planner *planning, const planner_piece *own,
+                             const banyan_local_tensor *local)
+{
+    const banyan_piece *piece = own->piece;
+    int last = piece->ndim - 1, along = local->ndim - 1;
+    if (own->side != PLAN_DESTINATION || !transform_is_mxfp8(planning->transform) ||
+        !banyan_dtype_equal(own->dtype, BANYAN_F8_E4M3) || last < 0 || along < 0 ||
+        piece->dim_map[last] != along)
+        return false;
+    int64_t start = piece->local_start[along], end = start + piece->box.extent[last];
+    return start % MXFP8_BLOCK == 0 && (end % MXFP8_BLOCK == 0 || end == local->shape[along]);
+}
+
 static banyan_status describe_add_pieces(planner *planning, const banyan_layout *layout,
                                          planner_side side)
 {
@@ -46,13 +62,15 @@ static banyan_status describe_add_pieces(planner *planning, const banyan_layout 
     RETURN_IF_NO_MEMORY(array_reserve(&planning->pieces, count));
     for (size_t i = 0; i < count; i++) {
         const banyan_piece *piece = banyan_layout_piece(layout, i);
+        const banyan_local_tensor *local = banyan_layout_tensor(layout, (size_t)piece->tensor);
         planner_piece own = {
             .side = side,
             .piece = piece,
             .number = i,
-            .dtype = banyan_layout_tensor(layout, (size_t)piece->tensor)->dtype,
+            .dtype = local->dtype,
             .fallback = NO_NAME,
         };
+        own.whole_blocks = has_whole_blocks(planning, &own, local);
         RETURN_IF_NO_MEMORY(name_piece(planning, piece->name, piece, &own.name) &&
                             array_push(&planning->pieces, own));
     }
@@ -147,8 +165,9 @@ banyan_status planner_create(int rank, int world_size, const int *node_of,
         options->min_split_bytes > 0 ? options->min_split_bytes : DEFAULT_MIN_SPLIT_BYTES;
     planning->transform = options->transform;
     planning->whole_source = options->require_whole_source;
+    planning->node_of = several_nodes(node_of, world_size);
     if (!options->each_rank_fetches)
-        planning->groups.node_of = several_nodes(node_of, world_size);
+        planning->groups.node_of = planning->node_of;
     planning->groups.node = planning->groups.node_of ? node_of[rank] : 0;
     banyan_status status = compile_skip(planning, options);
     if (status == BANYAN_OK)
@@ -238,6 +257,7 @@ static banyan_status publish_piece(const planner *planning, record_publisher *pu
         .side = own->side,
         .dtype = own->dtype,
         .flags = piece->flags,
+        .whole_blocks = own->whole_blocks,
         .ndim = piece->ndim,
         .box = piece->box,
         .ordinal = own->ordinal,

@@ -181,15 +181,15 @@ static banyan_reshard_plan_bytes count_peer_bytes(const banyan_world *world,
     for (size_t i = 0; i < transfers->send_count; i++) {
         const banyan_transfer *sent = &transfers->sends[i];
         bool inside = banyan_world_node_of(world, sent->destination_rank) == node;
-        *(inside ? &bytes.inside_sent : &bytes.network_sent) += sent->bytes;
-        bytes.passed_on += sent->stage > 0 ? sent->bytes : 0;
+        *(inside ? &bytes.inside_sent : &bytes.network_sent) += sent->wire_bytes;
+        bytes.passed_on += sent->stage > 0 ? sent->wire_bytes : 0;
     }
     for (size_t i = 0; i < transfers->recv_count; i++) {
         const banyan_transfer *recv = &transfers->recvs[i];
         bool inside = banyan_world_node_of(world, recv->source_rank) == node;
         *(recv->source_rank == rank ? &bytes.local
           : inside                  ? &bytes.inside_received
-                                    : &bytes.network_received) += recv->bytes;
+                                    : &bytes.network_received) += recv->wire_bytes;
     }
     return bytes;
 }

@@ -11,7 +11,8 @@
 void planner_record_write(bytes_writer *writer, const planner_record *record)
 {
     bytes_write_u32(writer, (uint32_t)record->side | (uint32_t)record->is_note << 1 |
-                                (uint32_t)record->is_skip << 2 | (uint32_t)record->ndim << 8);
+                                (uint32_t)record->is_skip << 2 |
+                                (uint32_t)record->whole_blocks << 3 | (uint32_t)record->ndim << 8);
     bytes_write_u32(writer, (uint32_t)record->dtype.code | (uint32_t)record->dtype.bits << 8 |
                                 (uint32_t)record->dtype.lanes << 16);
     bytes_write_u32(writer, record->flags);
@@ -67,6 +68,7 @@ banyan_status planner_record_read(const char *key, const void *data, size_t byte
         .side = kind & 1 ? PLAN_DESTINATION : PLAN_SOURCE,
         .is_note = kind >> 1 & 1,
         .is_skip = kind >> 2 & 1,
+        .whole_blocks = kind >> 3 & 1,
         .ndim = (int)(kind >> 8),
         .dtype = {(uint8_t)dtype, (uint8_t)(dtype >> 8), (uint16_t)(dtype >> 16)},
         .flags = bytes_read_u32(&reader),

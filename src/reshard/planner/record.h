@@ -18,6 +18,9 @@ typedef struct planner_record {
     planner_side side;
     DLDataType dtype;
     uint32_t flags; /* of the piece */
+    /* In a destination that banyan_mxfp8_create quantizes: the piece consists of whole blocks,
+     * which count from its start along the last dimension of the global tensor. */
+    bool whole_blocks;
     int ndim;
     int64_t shape[BANYAN_MAX_DIMS];
     /* Under a tensor that a destination falls back on: the tensor that the destination asks for

@@ -449,13 +449,15 @@ banyan_status planner_tasks_sent(const planner_result *transfers, pipeline_world
     RETURN_IF_NO_MEMORY(made);
     for (size_t i = 0; i < transfers->send_count; i++) {
         const banyan_transfer *sent = &transfers->sends[i];
-        uint64_t elem_bytes = banyan_dtype_bytes(sent->source_dtype);
+        bool converted = sent->wire_bytes != sent->bytes;
+        uint64_t elem_bytes = converted ? 1 : banyan_dtype_bytes(sent->source_dtype);
         if (sent->destination_rank != sent->source_rank)
-            made[kept++] = (pipeline_world_task){.peer = sent->destination_rank,
-                                                 .id = sent->task_id,
-                                                 .task = {sent->bytes / elem_bytes, elem_bytes},
-                                                 .stage = sent->stage,
-                                                 .turn = sent->turn};
+            made[kept++] =
+                (pipeline_world_task){.peer = sent->destination_rank,
+                                      .id = sent->task_id,
+                                      .task = {sent->wire_bytes / elem_bytes, elem_bytes},
+                                      .stage = sent->stage,
+                                      .turn = sent->turn};
     }
     pipeline_world_sort(made, kept);
     *tasks = made;

@@ -37,6 +37,7 @@ typedef struct planner_piece {
     const banyan_piece *piece;
     size_t number; /* in its layout */
     DLDataType dtype;
+    bool whole_blocks;       /* as in its record */
     uint32_t name, fallback; /* indices of names; NO_NAME: none */
     uint32_t ordinal;
 } planner_piece;
@@ -55,6 +56,7 @@ typedef struct planner_claim {
     planner_side side;
     uint32_t flags;
     DLDataType dtype;
+    bool whole_blocks;
     const char *wanted;
     planner_held claim; /* `sets` is valid after the last record: until then the sets move */
     size_t first_set;
@@ -82,7 +84,8 @@ struct planner {
     ARRAY(planner_note) notes;
     ARRAY(planner_claim) claims;
     ARRAY(banyan_rank_set) sets;
-    planner_groups groups; /* with several nodes */
+    const int *node_of;    /* of each rank; NULL: all share one */
+    planner_groups groups; /* with several nodes whose ranks pass data on */
     int round;
     ARRAY(planner_ask_for) asks;
     bytes_writer key_text;

@@ -1,5 +1,7 @@
 #include "reshard/planner/view.h"
 
+#include "reshard/layout/box.h"
+#include "reshard/transform/mxfp8.h"
 #include "reshard/transform/object.h"
 
 static banyan_status view_sources(planner_view *view, const planner *planning,
@@ -51,25 +53,46 @@ static banyan_status view_local(planner_view *view, planner *planning)
     return BANYAN_OK;
 }
 
-/* A box that one rank received can serve others as it lies there, unless a transform may keep more
- * of it than the elements, or may compute anything. */
+/* True if a run makes MXFP8 of this tensor for the claim. */
+static bool claim_quantizes(const planner *planning, const planner_claim *claim,
+                            DLDataType source_dtype)
+{
+    return transform_is_mxfp8(planning->transform) &&
+           !(claim->flags & BANYAN_PIECE_PERSISTENT_BUFFER) &&
+           banyan_dtype_equal(claim->dtype, BANYAN_F8_E4M3) &&
+           !banyan_dtype_equal(source_dtype, BANYAN_F8_E4M3);
+}
+
+/* A box that one rank received can serve others as it lies there, unless a transform may compute
+ * anything. In MXFP8 its scales go with it, so it must consist of whole blocks. */
 static bool bytes_serve_others(const planner *planning, const planner_claim *claim,
                                DLDataType source_dtype)
 {
     const banyan_transform *transform = planning->transform;
     if (!transform || transform_is_cast(transform))
         return true;
-    bool keeps_type = claim->flags & BANYAN_PIECE_PERSISTENT_BUFFER ||
-                      banyan_dtype_equal(claim->dtype, source_dtype);
-    return transform_is_mxfp8(transform) && keeps_type;
+    return transform_is_mxfp8(transform) &&
+           (claim->whole_blocks || !claim_quantizes(planning, claim, source_dtype));
 }
 
-static size_t kind_of(const planner_view *view, size_t claim)
+/* True if two boxes have equal blocks where they overlap: those of the global tensor, or those of
+ * one interval of its last dimension. */
+static bool blocks_are_equal(const planner_view *view, const banyan_box *a, const banyan_box *b)
+{
+    int last = a->ndim - 1;
+    banyan_box whole = box_whole(view->all.ndim, view->all.shape);
+    return (a->start[last] == b->start[last] && a->extent[last] == b->extent[last]) ||
+           (mxfp8_keeps_blocks(&whole, a) && mxfp8_keeps_blocks(&whole, b));
+}
+
+static size_t kind_of(const planner_view *view, size_t claim, bool quantizes)
 {
     const planner_claim *mine = view->claims.data[claim];
     for (size_t i = 0; i < claim; i++) {
         const planner_claim *other = view->claims.data[i];
-        if (other->flags == mine->flags && banyan_dtype_equal(other->dtype, mine->dtype))
+        if (view->boxes.data[i].kind != ONCE_ALONE && other->flags == mine->flags &&
+            banyan_dtype_equal(other->dtype, mine->dtype) &&
+            (!quantizes || blocks_are_equal(view, &other->claim.box, &mine->claim.box)))
             return view->boxes.data[i].kind;
     }
     return claim;
@@ -83,7 +106,7 @@ static banyan_status view_boxes(planner_view *view, planner *planning, DLDataTyp
         const planner_claim *claim = view->claims.data[i];
         once_box box = {.held = claim->claim, .kind = ONCE_ALONE};
         if (bytes_serve_others(planning, claim, source_dtype)) {
-            box.kind = kind_of(view, i);
+            box.kind = kind_of(view, i, claim_quantizes(planning, claim, source_dtype));
             box.group = planner_group_of(&planning->groups, &claim->claim.holders);
             RETURN_IF_NO_MEMORY(box.group);
         }

@@ -12,6 +12,7 @@
 #include "reshard/run/execute.h"
 #include "reshard/run/tensors.h"
 #include "reshard/transform/device.h"
+#include "reshard/transform/mxfp8.h"
 #include "reshard/transform/object.h"
 #include "reshard/verify/apart.h"
 #include "reshard/verify/run.h"
@@ -97,8 +98,8 @@ static const banyan_transform *build_transform_of(const execution *run,
 }
 
 /* Cut a transfer identically at both ends: by the transfer, the bound, the service and the
- * transform. A transformed block may need its elements in both types, at both
- * ends of a local move. */
+ * transform. A transformed block may need its elements in both types, at both ends of a local move.
+ * Stage 1 of a transform has the blocks of stage 0: its sender has them as they arrived. */
 static banyan_status cut_transfer(const execution *run, const banyan_transfer *transfer,
                                   bool transformed, execution_blocks *cut)
 {
@@ -107,7 +108,8 @@ static banyan_status cut_transfer(const execution *run, const banyan_transfer *t
     bool is_local = transfer->source_rank == transfer->destination_rank;
     if (bound == 0 || (!transformed && (run->takes_strides || is_local)))
         return BANYAN_OK;
-    size_t source_bytes = banyan_dtype_bytes(transfer->source_dtype);
+    size_t source_bytes =
+        banyan_dtype_bytes(transformed ? transfer->origin_dtype : transfer->source_dtype);
     size_t both_bytes = source_bytes + banyan_dtype_bytes(transfer->destination_dtype);
     uint64_t cap = bound / BLOCKS_IN_BOUND;
     if (transformed)
@@ -215,6 +217,8 @@ static banyan_transform_task build_task_of(const execution *run, const execution
     const DLTensor *whole = end_tensor(run, end);
     *transfer = *end->transfer;
     transfer->box = end->box;
+    transfer->whole_blocks =
+        end->transfer->whole_blocks && mxfp8_keeps_blocks(&end->transfer->box, &end->box);
     transfer->bytes = banyan_box_elems(&end->box) * banyan_dtype_bytes(end->transfer->source_dtype);
     *place = piece_local_box(piece, whole->ndim, &end->box);
     return (banyan_transform_task){

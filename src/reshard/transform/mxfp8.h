@@ -13,6 +13,15 @@ static inline int64_t mxfp8_blocks(int64_t elems)
     return elems / MXFP8_BLOCK + (elems % MXFP8_BLOCK != 0);
 }
 
+/* True if a part of a box consists of whole blocks, which count from the box's start along its last
+ * dimension. The last block of the box may be shorter. */
+static inline bool mxfp8_keeps_blocks(const banyan_box *box, const banyan_box *part)
+{
+    int last = box->ndim - 1;
+    int64_t start = part->start[last] - box->start[last], end = start + part->extent[last];
+    return start % MXFP8_BLOCK == 0 && (end % MXFP8_BLOCK == 0 || end == box->extent[last]);
+}
+
 /* Quantize `count` elements (f32, f16 or bf16) that start at a block's start: `count` bytes of
  * elements, and a scale for each block, the last one being shorter when 32 does not divide. Any
  * alignment. */

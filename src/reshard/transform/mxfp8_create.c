@@ -1,5 +1,4 @@
-/* The MXFP8 transform. If the end with the values converts, one tensor travels, in the type of the
- * other end's local tensor; otherwise elements and scales travel as two tensors, whose blocks count
+/* The MXFP8 transform. Values travel as one tensor, blocks as two: elements and scales, which count
  * from the box's start. */
 #include <stdlib.h>
 #include <string.h>
@@ -39,26 +38,42 @@ static bool is_e4m3(DLDataType dtype)
     return banyan_dtype_equal(dtype, BANYAN_F8_E4M3);
 }
 
-/* True for a conversion into MXFP8, false for one out of it. */
-static bool mxfp8_create_quantizes(const banyan_transfer *transfer)
+/* Type of the values on the other side of a conversion. */
+static DLDataType values_dtype(const banyan_transfer *transfer)
 {
-    return is_e4m3(transfer->destination_dtype);
+    if (!is_e4m3(transfer->destination_dtype))
+        return transfer->destination_dtype;
+    return transfer->stage > 0 ? transfer->origin_dtype : transfer->source_dtype;
 }
 
-static bool at_sender(const struct mxfp8_transform *mxfp8, const banyan_transfer *transfer)
+/* How a transfer is converted. */
+enum mxfp8_way {
+    QUANTIZED_BY_SENDER,
+    QUANTIZED_BY_RECEIVER,
+    READ_BY_SENDER,
+    READ_BY_RECEIVER,
+    BLOCKS_PASSED_ON, /* inside a node, from one tensor in MXFP8 to another */
+    VALUES_PASSED_ON /* the same, of blocks that both ranks quantize when the run has all of them */
+};
+
+static enum mxfp8_way way_of(const struct mxfp8_transform *mxfp8, const banyan_transfer *transfer)
 {
-    if (mxfp8->options.side == BANYAN_TRANSFORM_SIDE_DEFAULT)
-        return !mxfp8_create_quantizes(transfer);
-    return mxfp8->options.side == BANYAN_TRANSFORM_AT_SENDER;
+    banyan_transform_side side = mxfp8->options.side;
+    if (!is_e4m3(transfer->destination_dtype))
+        return side == BANYAN_TRANSFORM_AT_RECEIVER ? READ_BY_RECEIVER : READ_BY_SENDER;
+    if (transfer->stage > 0)
+        return transfer->whole_blocks ? BLOCKS_PASSED_ON : VALUES_PASSED_ON;
+    bool at_sender =
+        side == BANYAN_TRANSFORM_AT_SENDER || (side == BANYAN_TRANSFORM_SIDE_DEFAULT &&
+                                               transfer->whole_blocks && transfer->between_nodes);
+    return at_sender ? QUANTIZED_BY_SENDER : QUANTIZED_BY_RECEIVER;
 }
 
 static bool mxfp8_should(void *context, const banyan_transfer *transfer)
 {
     const struct mxfp8_transform *mxfp8 = context;
-    bool types_fit =
-        mxfp8_create_quantizes(transfer)
-            ? convert_is_float(transfer->source_dtype)
-            : is_e4m3(transfer->source_dtype) && convert_is_float(transfer->destination_dtype);
+    bool types_fit = convert_is_float(values_dtype(transfer)) &&
+                     (is_e4m3(transfer->destination_dtype) || is_e4m3(transfer->source_dtype));
     if (!types_fit || !transform_accepts(&mxfp8->object, transfer->name))
         return false;
     return !mxfp8->options.accepts ||
@@ -156,7 +171,7 @@ static banyan_status have_pending(const struct mxfp8_transform *mxfp8, struct mx
                                   banyan_transform_scratch *scratch)
 {
     const DLTensor *whole = task->whole;
-    DLDataType dtype = task->transfer->source_dtype;
+    DLDataType dtype = values_dtype(task->transfer);
     uint64_t bytes;
     if (!mxfp8_pending_bytes(dtype, whole->ndim, whole->shape, &bytes))
         return error_no_memory(SIZE_MAX, task->local_name);
@@ -179,7 +194,7 @@ static banyan_status pending_part(const struct mxfp8_transform *mxfp8, struct mx
                                   banyan_transform_scratch *scratch, DLTensor *part)
 {
     RETURN_IF_FAILED(have_pending(mxfp8, tensor, task, scratch));
-    DLDataType dtype = task->transfer->source_dtype;
+    DLDataType dtype = values_dtype(task->transfer);
     mxfp8_memory_of(task->whole, &tensor->elements);
     tensor->pending_scales = *scales;
     size_t ndim = (size_t)task->local->ndim;
@@ -237,6 +252,18 @@ static banyan_status mxfp8_create_send_blocks(const struct mxfp8_transform *mxfp
     return BANYAN_OK;
 }
 
+/* The values of blocks that are cut, at either end: they lie in the memory that assembles the
+ * tensor. */
+static banyan_status pending_values(const struct mxfp8_transform *mxfp8,
+                                    const banyan_transform_task *task,
+                                    banyan_transform_scratch *scratch, DLTensor *part)
+{
+    struct mxfp8_tensor *tensor;
+    mxfp8_scales scales;
+    RETURN_IF_FAILED(task_tensor(mxfp8, task, &tensor, &scales));
+    return pending_part(mxfp8, tensor, task, &scales, scratch, part);
+}
+
 static banyan_status send_read(const struct mxfp8_transform *mxfp8,
                                const banyan_transform_task *task, banyan_transform_scratch *scratch,
                                DLTensor *part)
@@ -259,20 +286,29 @@ static banyan_status mxfp8_prepare_send(void *context, const banyan_transform_ta
                                         int *part_count)
 {
     const struct mxfp8_transform *mxfp8 = context;
-    bool quantizing = mxfp8_create_quantizes(task->transfer),
-         here = at_sender(mxfp8, task->transfer);
     DLTensor made[PART_COUNT] = {*task->local};
-    banyan_status status = BANYAN_OK;
-    if (quantizing && here)
-        status = send_quantized(mxfp8, task, scratch, made);
-    else if (!quantizing && here)
-        status = send_read(mxfp8, task, scratch, made);
-    else if (!quantizing)
-        status = mxfp8_create_send_blocks(mxfp8, task, scratch, made);
-    if (status != BANYAN_OK)
-        return status;
-    *part_count = quantizing == here ? PART_COUNT : 1;
-    memcpy(parts, made, sizeof made[0] * (size_t)*part_count);
+    int count = 1;
+    switch (way_of(mxfp8, task->transfer)) {
+    case QUANTIZED_BY_SENDER:
+        count = PART_COUNT;
+        RETURN_IF_FAILED(send_quantized(mxfp8, task, scratch, made));
+        break;
+    case QUANTIZED_BY_RECEIVER:
+        break;
+    case READ_BY_SENDER:
+        RETURN_IF_FAILED(send_read(mxfp8, task, scratch, made));
+        break;
+    case READ_BY_RECEIVER:
+    case BLOCKS_PASSED_ON:
+        count = PART_COUNT;
+        RETURN_IF_FAILED(mxfp8_create_send_blocks(mxfp8, task, scratch, made));
+        break;
+    case VALUES_PASSED_ON:
+        RETURN_IF_FAILED(pending_values(mxfp8, task, scratch, made));
+        break;
+    }
+    memcpy(parts, made, sizeof made[0] * (size_t)count);
+    *part_count = count;
     return BANYAN_OK;
 }
 
@@ -294,9 +330,9 @@ static banyan_status receive_values(const struct mxfp8_transform *mxfp8,
     struct mxfp8_tensor *tensor;
     mxfp8_scales scales;
     int64_t block;
-    RETURN_IF_FAILED(task_tensor(mxfp8, task, &tensor, &scales));
     if (mxfp8_task_cuts_block(task, &block))
-        return pending_part(mxfp8, tensor, task, &scales, scratch, part);
+        return pending_values(mxfp8, task, scratch, part);
+    RETURN_IF_FAILED(task_tensor(mxfp8, task, &tensor, &scales));
     return scratch_elements(task, task->transfer->source_dtype, scratch, part);
 }
 
@@ -305,20 +341,27 @@ static banyan_status mxfp8_prepare_recv(void *context, const banyan_transform_ta
                                         int *part_count)
 {
     const struct mxfp8_transform *mxfp8 = context;
-    bool quantizing = mxfp8_create_quantizes(task->transfer),
-         here = !at_sender(mxfp8, task->transfer);
     DLTensor made[PART_COUNT] = {*task->local};
-    banyan_status status = BANYAN_OK;
-    if (quantizing && here)
-        status = receive_values(mxfp8, task, scratch, made);
-    else if (quantizing)
-        status = receive_quantized(mxfp8, task, scratch, made);
-    else if (here)
-        status = scratch_blocks(task, scratch, made);
-    if (status != BANYAN_OK)
-        return status;
-    *part_count = quantizing == here ? 1 : PART_COUNT;
-    memcpy(parts, made, sizeof made[0] * (size_t)*part_count);
+    int count = 1;
+    switch (way_of(mxfp8, task->transfer)) {
+    case QUANTIZED_BY_SENDER:
+    case BLOCKS_PASSED_ON:
+        count = PART_COUNT;
+        RETURN_IF_FAILED(receive_quantized(mxfp8, task, scratch, made));
+        break;
+    case QUANTIZED_BY_RECEIVER:
+    case VALUES_PASSED_ON:
+        RETURN_IF_FAILED(receive_values(mxfp8, task, scratch, made));
+        break;
+    case READ_BY_SENDER:
+        break;
+    case READ_BY_RECEIVER:
+        count = PART_COUNT;
+        RETURN_IF_FAILED(scratch_blocks(task, scratch, made));
+        break;
+    }
+    memcpy(parts, made, sizeof made[0] * (size_t)count);
+    *part_count = count;
     return BANYAN_OK;
 }
 
@@ -373,14 +416,31 @@ static banyan_status mxfp8_finalize_recv(void *context, const banyan_transform_t
                                          const DLTensor *parts, int part_count)
 {
     const struct mxfp8_transform *mxfp8 = context;
-    bool quantizing = mxfp8_create_quantizes(task->transfer),
-         here = !at_sender(mxfp8, task->transfer);
     (void)part_count;
-    if (quantizing && here)
-        return finish_values(mxfp8, task, &parts[0]);
-    if (quantizing)
+    switch (way_of(mxfp8, task->transfer)) {
+    case QUANTIZED_BY_SENDER:
+    case BLOCKS_PASSED_ON:
         return finish_quantized(mxfp8, task, &parts[PART_SCALES]);
-    return here ? finish_blocks(task, parts) : BANYAN_OK;
+    case QUANTIZED_BY_RECEIVER:
+    case VALUES_PASSED_ON:
+        return finish_values(mxfp8, task, &parts[0]);
+    case READ_BY_SENDER:
+        return BANYAN_OK;
+    case READ_BY_RECEIVER:
+        return finish_blocks(task, parts);
+    }
+    return BANYAN_OK;
+}
+
+uint64_t mxfp8_wire_bytes(const banyan_transform *transform, const banyan_transfer *transfer)
+{
+    const banyan_box *box = &transfer->box;
+    uint64_t elems = banyan_box_elems(box);
+    enum mxfp8_way way = way_of(transform->context, transfer);
+    if (way == QUANTIZED_BY_RECEIVER || way == READ_BY_SENDER || way == VALUES_PASSED_ON)
+        return elems * banyan_dtype_bytes(values_dtype(transfer));
+    uint64_t row = box->ndim > 0 ? (uint64_t)box->extent[box->ndim - 1] : 1;
+    return elems + elems / row * (uint64_t)mxfp8_blocks((int64_t)row);
 }
 
 /* Discard values that the previous run received, also when it failed half-way. */

@@ -189,6 +189,13 @@ bool transform_is_cast(const banyan_transform *transform)
     return transform && transform->prepare_send == cast_prepare_send;
 }
 
+uint64_t cast_wire_bytes(const banyan_transform *transform, const banyan_transfer *transfer)
+{
+    return cast_at_sender(transform->context, transfer)
+               ? banyan_box_elems(&transfer->box) * banyan_dtype_bytes(transfer->destination_dtype)
+               : transfer->bytes;
+}
+
 banyan_status banyan_cast_create(const banyan_cast_options *options, banyan_transform **transform)
 {
     banyan_cast_options taken = BANYAN_CAST_OPTIONS_INIT;

@@ -35,6 +35,12 @@ banyan_status mxfp8_scales_of_task(const banyan_transform *transform,
                                    const banyan_transform_task *task, struct mxfp8_scales *scales,
                                    DLDevice *device);
 
+/* Return the bytes that travel for a transfer: those of the type that its ends exchange, with MXFP8
+ * scales. Tensors that the caller's own transform makes count in the source's type. */
+uint64_t transform_wire_bytes(const banyan_transform *transform, const banyan_transfer *transfer);
+uint64_t cast_wire_bytes(const banyan_transform *transform, const banyan_transfer *transfer);
+uint64_t mxfp8_wire_bytes(const banyan_transform *transform, const banyan_transfer *transfer);
+
 /* Allocate a dense tensor, with its shape, in scratch memory. */
 banyan_status scratch_tensor(banyan_transform_scratch *scratch, DLDataType dtype, int ndim,
                              const int64_t *shape, DLTensor *tensor);

@@ -1,6 +1,7 @@
 """banyan plan-scale: what planning costs a rank of a large world."""
 
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -71,6 +72,21 @@ class PlanScale(unittest.TestCase):
         done = self.run_scale(*arguments)
         for part in ("cards, inwards", "node to node", "crosses the network at least"):
             self.assertIn(part, done.stdout)
+
+    def test_what_is_quantized_crosses_the_network_once(self):
+        # Columns of one part of each matrix are whole blocks of 32: the sender quantizes.
+        model = small_model.dense(hidden=128, wide=256)
+        path = small_model.write(model, self.path.with_name("blocks.json"))
+        arguments = ("--model", path, "--from", "tp=4", "--to", "tp=2,dp=2", "--disjoint",
+                     "--ranks-per-node", "4")
+        matrices = sum(math.prod(tensor["shape"]) for tensor in model.values()
+                       if len(tensor["shape"]) > 1)
+        vectors = small_model.size(model) - 2 * matrices
+        for transform in ("mxfp8", "mxfp8-at-sender"):
+            links = self.measure(*arguments, "--transform", transform)["links"]
+            self.assertEqual(links["in"]["bytes"], matrices + matrices // 32 + vectors)
+            alone = self.measure(*arguments, "--transform", transform, "--each-rank-fetches")["links"]
+            self.assertGreater(alone["in"]["bytes"], 1.9 * links["in"]["bytes"])
 
     def test_the_table_names_ranks_and_layouts(self):
         done = self.run_scale("--from", "tp=2", "--to", "tp=4")
