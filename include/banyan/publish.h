@@ -23,11 +23,15 @@
  * Memory. A publication keeps a copy of the tensors, and for each kept version a bit for each
  * element. A subscription keeps what it has fetched and not committed.
  *
+ * GPUs. Tensors are in host memory or in a CUDA device's, those of one rank in one memory; trainers
+ * and engines need not agree. What is kept and staged lies beside the tensors. Changes are found,
+ * written and exchanged there; what travels goes through host memory. Fetches in the background
+ * use a stream of the least priority and an eighth of the device's multiprocessors.
+ *
  * Threads. Each publication and each subscription has threads of its own, which use worlds that
  * they split from the caller's. The caller may use its world at any time.
  *
- * Limits. Tensors are in host memory, types are equal on both sides, and there are no value maps
- * (BANYAN_PIECE_NEGATIVE_EXP).
+ * Limits. Types are equal on both sides, and there are no value maps (BANYAN_PIECE_NEGATIVE_EXP).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -43,7 +47,7 @@ extern "C" {
 
 /* ---- trainer ---- */
 
-/* Options of banyan_publication_open. Those of rank 0 count. */
+/* Options of banyan_publication_open. Those of rank 0 count, except where it says otherwise. */
 typedef struct banyan_publication_options {
     size_t size; /* of this struct; BANYAN_PUBLICATION_OPTIONS_INIT sets it */
     /* Name of the publication, at most 127 bytes; NULL: "". A subscription must give the same. */
@@ -57,6 +61,12 @@ typedef struct banyan_publication_options {
     /* Timeout of every wait in the worlds that are joined with engines; 0: the world's. An engine
      * that does not answer for so long is dropped. */
     uint64_t timeout_ns;
+    /* For tensors on a CUDA device: keep the copy and the maps in pinned host memory instead of the
+     * device's. Each rank's own. */
+    bool keep_on_host;
+    /* For tensors on a CUDA device: a CUstream (cudaStream_t). Tensors are compared after the work
+     * that it has when a version is published; NULL: the default stream. Each rank's own. */
+    void *stream;
 } banyan_publication_options;
 
 #define BANYAN_PUBLICATION_OPTIONS_INIT BANYAN_INIT(banyan_publication_options)
@@ -115,8 +125,8 @@ BANYAN_API void banyan_publication_close(banyan_publication *publication);
 
 /* ---- engine ---- */
 
-/* Options of banyan_subscription_open. Those of rank 0 count, except max_staging_bytes, which is
- * each rank's own. */
+/* Options of banyan_subscription_open. Those of rank 0 count, except max_staging_bytes and
+ * stream, which are each rank's own. */
 typedef struct banyan_subscription_options {
     size_t size;      /* of this struct; BANYAN_SUBSCRIPTION_OPTIONS_INIT sets it */
     const char *name; /* of the publication; NULL: "" */
@@ -132,6 +142,10 @@ typedef struct banyan_subscription_options {
     /* Keep what a commit replaces, for banyan_subscription_rollback. */
     bool keep_previous;
     uint64_t timeout_ns; /* of every wait in the worlds joined with the trainer; 0: the world's */
+    /* For tensors on a CUDA device: a CUstream (cudaStream_t), in which commits and rollbacks
+     * exchange elements. They return when that has ended. NULL: the default stream. Each rank's
+     * own. */
+    void *stream;
 } banyan_subscription_options;
 
 #define BANYAN_SUBSCRIPTION_OPTIONS_INIT BANYAN_INIT(banyan_subscription_options)
@@ -145,8 +159,8 @@ typedef struct banyan_subscription banyan_subscription;
  * the first commit. Ranks that the layout names are those of `world`. Return at once: a thread
  * connects, fetches every new version, and connects again when the trainer has ended. Collective.
  * The caller owns the subscription, and closes it before the world. Errors: INVALID (the tensors
- * are not the layout's, an address or a secret is malformed), UNSUPPORTED (a tensor on a GPU),
- * NO_MEMORY, SYSTEM. */
+ * are not the layout's, an address or a secret is malformed, a stream for tensors on the host),
+ * UNSUPPORTED (tensors in several memories; no CUDA), NO_MEMORY, SYSTEM. */
 BANYAN_API banyan_status banyan_subscription_open(banyan_world *world, const banyan_layout *layout,
                                                   banyan_tensors *tensors, const char *address,
                                                   const char *secret,

@@ -32,6 +32,12 @@ struct Subscription : Resource {
     ~Subscription() override { close(); }
 };
 
+/* The stream of the options: the default stream if none is given. */
+static void *stream_given(const nb::object &stream)
+{
+    return stream.is_none() ? nullptr : stream_of(stream, nb::none(), BANYAN_CUDA(0));
+}
+
 /* ---- publication ---- */
 
 static std::shared_ptr<Publication> make_publication(std::shared_ptr<Layout> layout,
@@ -39,13 +45,16 @@ static std::shared_ptr<Publication> make_publication(std::shared_ptr<Layout> lay
                                                      std::optional<std::string> secret,
                                                      std::optional<std::string> address,
                                                      std::string name, uint32_t kept_versions,
-                                                     nb::object patience, nb::object timeout)
+                                                     nb::object patience, nb::object timeout,
+                                                     bool keep_on_host, nb::object stream)
 {
     banyan_publication_options options = BANYAN_PUBLICATION_OPTIONS_INIT;
     options.name = name.c_str();
     options.kept_versions = kept_versions;
     options.patience_ns = timeout_of(patience);
     options.timeout_ns = timeout_of(timeout);
+    options.keep_on_host = keep_on_host;
+    options.stream = stream_given(stream);
     auto made = std::make_shared<Publication>();
     made->world = world;
     made->layout = layout;
@@ -96,7 +105,7 @@ static std::shared_ptr<Subscription>
 make_subscription(std::shared_ptr<Layout> layout, nb::object tensors, std::shared_ptr<World> world,
                   std::optional<std::string> address, std::optional<std::string> secret,
                   std::string name, uint64_t bytes_per_s, uint64_t max_staging_bytes, bool verify,
-                  bool keep_previous, nb::object timeout)
+                  bool keep_previous, nb::object timeout, nb::object stream)
 {
     banyan_subscription_options options = BANYAN_SUBSCRIPTION_OPTIONS_INIT;
     options.name = name.c_str();
@@ -105,6 +114,7 @@ make_subscription(std::shared_ptr<Layout> layout, nb::object tensors, std::share
     options.verify = verify;
     options.keep_previous = keep_previous;
     options.timeout_ns = timeout_of(timeout);
+    options.stream = stream_given(stream);
     auto made = std::make_shared<Subscription>();
     made->world = world;
     made->tensors = set_of(layout, tensors);
@@ -174,17 +184,19 @@ static void bind_publication(nb::module_ &m)
     def_new(publication, make_publication,
             "layout: Layout | None, world: World, secret: str | None, address: str | None = None, "
             "*, name: str = '', kept_versions: int = 0, patience: float | None = None, timeout: "
-            "float | None = None",
+            "float | None = None, keep_on_host: bool = False, stream: banyan.StreamLike = None",
             "Open a publication, and listen for engines. Collective; ``secret`` and ``address`` of "
             "rank 0 count, and are those of ``World.listen``. ``layout``: None for a rank that "
             "holds nothing.\n\n"
             "``kept_versions``: versions before the current one from which an engine can get the "
             "changes; 0: 4. ``patience``: seconds for which a publish waits for engines that "
             "fetch (None: 5); slower ones are dropped, and may come back. ``timeout``: of every "
-            "wait in the worlds joined with engines (None: this world's).",
+            "wait in the worlds joined with engines (None: this world's).\n\n"
+            "For tensors on a GPU: ``keep_on_host`` keeps the copy in pinned host memory, and "
+            "tensors are compared after the work that ``stream`` has (None: the default stream).",
             "layout"_a.none(), "world"_a, "secret"_a.none(), "address"_a = nb::none(), nb::kw_only(),
             "name"_a = "", "kept_versions"_a = 0, "patience"_a = nb::none(),
-            "timeout"_a = nb::none());
+            "timeout"_a = nb::none(), "keep_on_host"_a = false, "stream"_a = nb::none());
     publication
         .def_prop_ro("address",
                      [](Publication &p) {
@@ -222,17 +234,19 @@ static void bind_subscription(nb::module_ &m)
             "banyan.TensorLike] | collections.abc.Sequence[banyan.TensorLike] | None, world: "
             "World, address: str | None, secret: str | None, *, name: str = '', bytes_per_s: int "
             "= 0, max_staging_bytes: int = 0, verify: bool = False, keep_previous: bool = False, "
-            "timeout: float | None = None",
+            "timeout: float | None = None, stream: banyan.StreamLike = None",
             "Subscribe to the publication at ``address``, and return at once. Collective; "
             "``address`` and ``secret`` of rank 0 count.\n\n"
             "``bytes_per_s``: limit of what each trainer rank sends to this engine; 0: none. "
             "``max_staging_bytes``: limit of what a rank keeps for the next commit; 0: none. "
             "``verify``: check every box that changes, before it is committed. ``keep_previous``: "
-            "allow ``rollback``. ``timeout``: of every wait in the worlds joined with the trainer.",
+            "allow ``rollback``. ``timeout``: of every wait in the worlds joined with the trainer. "
+            "``stream``: for tensors on a GPU, where commits exchange elements (None: the default "
+            "stream); they return when that has ended.",
             "layout"_a.none(), "tensors"_a.none(), "world"_a, "address"_a.none(),
             "secret"_a.none(), nb::kw_only(), "name"_a = "", "bytes_per_s"_a = 0,
             "max_staging_bytes"_a = 0, "verify"_a = false, "keep_previous"_a = false,
-            "timeout"_a = nb::none());
+            "timeout"_a = nb::none(), "stream"_a = nb::none());
     subscription
         .def("wait", wait_for_version, "above"_a = 0, "timeout"_a = nb::none(),
              nb::sig("def wait(self, above: int = 0, timeout: float | None = None) -> int"),

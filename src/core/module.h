@@ -6,7 +6,7 @@
 
 #include "core/deadline.h"
 
-#define MODULE_ABI_VERSION 6
+#define MODULE_ABI_VERSION 7
 #define MODULE_ENTRY "banyan_module_entry"
 
 struct banyan_world;
@@ -18,6 +18,7 @@ struct execute_engine_ops;
 struct copy_gpu_copy_ops;
 struct copy_gpu_pipeline_ops;
 struct mixed_engine_ops;
+struct delta_device_ops;
 
 /* The calling process's rank in its job, from a job manager; filled in by a module such as PMIx. */
 typedef struct module_identity {
@@ -43,14 +44,15 @@ typedef struct module_tables {
     const struct banyan_copy_backend *copy_backend;
     const struct banyan_transport_ops *transport;
     /* For a device: its memory, plan engine, strided copies between devices, copy pipeline, copy
-     * backends for tensors in its memory (a list that ends with NULL, or NULL), and mixed
-     * collectives. */
+     * backends for tensors in its memory (a list that ends with NULL, or NULL), mixed
+     * collectives, and changes of published tensors. */
     const struct memory_device_ops *device_memory;
     const struct execute_engine_ops *engine;
     const struct copy_gpu_copy_ops *gpu_copy;
     const struct copy_gpu_pipeline_ops *gpu_pipeline;
     const struct banyan_copy_backend *const *device_copy_backends;
     const struct mixed_engine_ops *mixed;
+    const struct delta_device_ops *delta;
 } module_tables;
 
 /* The module's only entry point. Sets the tables and returns true, or writes why the module cannot

@@ -21,6 +21,7 @@ static const module_tables tables = {
     .engine = &cuda_engine_ops,
     .device_copy_backends = device_backends,
     .mixed = &cuda_mixed_ops,
+    .delta = &cuda_delta_ops,
 };
 
 BANYAN_API bool banyan_module_entry(uint32_t abi_version, const module_tables **handed_over,

@@ -6,6 +6,7 @@
 
 #include "copy/direct/gpu_copy.h"
 #include "copy/pipeline/gpu_pipeline.h"
+#include "publish/delta/device.h"
 
 /* Strided moves between GPUs. */
 extern const copy_gpu_copy_ops cuda_gpu_copy_ops;
@@ -16,5 +17,8 @@ extern const copy_gpu_copy_ops cuda_gpu_copy_ops;
 extern const banyan_copy_backend cuda_nccl_backend;
 
 extern const copy_gpu_pipeline_ops cuda_gpu_pipeline_ops;
+
+/* Changes of published tensors. */
+extern const delta_device_ops cuda_delta_ops;
 
 #endif

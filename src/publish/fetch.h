@@ -11,10 +11,12 @@
 struct fetch_source {
     const banyan_layout *layout;
     const banyan_tensors *kept;
+    const struct publish_device *device; /* in whose memory `kept` and the maps lie */
     /* The maps of the versions after the base, for each tensor map_count of them. */
     const uint64_t *const *const *maps;
     size_t map_count;
     bool whole;
+    uint64_t bytes_per_s; /* limit of this rank; 0: none */
 };
 
 /* Send a version to a subscription. Adds to `*sent_bytes`. Collective over the joined world, with
@@ -26,19 +28,21 @@ banyan_status fetch_send(struct session *session, const struct fetch_source *sou
 struct fetch_target {
     const banyan_layout *layout;
     const banyan_tensors *tensors;
-    uint64_t max_bytes; /* that the version may need; UINT64_MAX: no limit */
+    const uint32_t *layers; /* of tensors on a device (staged_layers) */
+    uint64_t max_bytes;     /* that the version may need; UINT64_MAX: no limit */
     /* Called before boxes are verified, and after it if it returns true: nothing may change the
      * tensors between the two. It returns false if the version is of no use any more. */
     bool (*begin_verify)(void *context);
     void (*end_verify)(void *context);
     void *context;
+    /* With its device. In place: each wave is exchanged with the elements, and nothing is kept. */
     struct staged *staged;
 };
 
 /* Receive a version: all elements if `whole`, otherwise the changes. Errors: CORRUPT (what arrived
  * is damaged, or a box would not be the trainer's; the message names tensor, box and ranks).
- * INVALID (it needs more than max_bytes). NO_MEMORY. Those of the copy service and of the world's
- * waits. */
+ * INVALID (it needs more than max_bytes). NO_MEMORY. Those of the device, of the copy service and
+ * of the world's waits. */
 banyan_status fetch_receive(struct session *session, const struct fetch_target *target, bool whole);
 
 #endif

@@ -6,7 +6,7 @@
 #include "reshard/layout/layout.h"
 
 /* Blocks of a part. */
-#define PART_BLOCKS 64
+#define PART_BLOCKS DELTA_PART_BLOCKS
 
 /* Description of a part of a transfer, in a message. */
 struct part_head {
@@ -35,7 +35,7 @@ static inline banyan_status part_view_box(const banyan_layout *layout,
     DLTensor local;
     *tensor = (size_t)held->tensor;
     piece_view(held, box, banyan_tensors_get(tensors, *tensor), shape, strides, &local);
-    return strided_view_of(&local, view);
+    return strided_view_anywhere(&local, view);
 }
 
 static inline DLTensor bytes_tensor(void *data, int64_t *bytes)

@@ -9,7 +9,7 @@
 /* A transfer that this rank receives. */
 struct incoming {
     const banyan_transfer *transfer;
-    strided_view box;
+    size_t tensor;
     uint64_t blocks; /* that have arrived */
 };
 
@@ -22,7 +22,7 @@ struct sender {
 /* Contents of one sender's message in a wave. */
 struct wave_part {
     int rank;
-    unsigned char *stream;
+    unsigned char *stream; /* until a version keeps it */
     uint64_t bytes;
     const struct part_head *heads;
     size_t head_count;
@@ -42,6 +42,7 @@ struct fetch_receiving {
     const struct fetch_target *into;
     bool whole;
     ARRAY(struct incoming) incoming;
+    ARRAY(strided_view) boxes; /* of `incoming` */
     hash_map by_task;
     ARRAY(struct sender) senders;
     ARRAY(struct box_sum) sums;
@@ -55,10 +56,11 @@ static banyan_status receiving_open(struct fetch_receiving *receiving)
     for (size_t i = 0; i < banyan_reshard_plan_recv_count(plan); i++) {
         const banyan_transfer *transfer = banyan_reshard_plan_recv(plan, i);
         struct incoming one = {.transfer = transfer};
-        size_t tensor;
+        strided_view box;
         RETURN_IF_FAILED(part_view_box(into->layout, into->tensors, transfer->destination_piece,
-                                       &transfer->box, &one.box, &tensor));
+                                       &transfer->box, &box, &one.tensor));
         RETURN_IF_NO_MEMORY(array_push(&receiving->incoming, one));
+        RETURN_IF_NO_MEMORY(array_push(&receiving->boxes, box));
         RETURN_IF_NO_MEMORY(
             map_put(&receiving->by_task, &transfer->task_id, sizeof transfer->task_id, i));
     }
@@ -68,6 +70,8 @@ static banyan_status receiving_open(struct fetch_receiving *receiving)
 static void free_wave(struct fetch_wave *wave)
 {
     control_messages_free(wave->messages, wave->count);
+    for (size_t i = 0; wave->parts && i < wave->count; i++)
+        free(wave->parts[i].stream);
     free(wave->parts);
     *wave = (struct fetch_wave){0};
 }
@@ -84,6 +88,7 @@ static void receiving_close(struct fetch_receiving *receiving)
 {
     (void)end_check(&receiving->before);
     array_free(&receiving->incoming);
+    array_free(&receiving->boxes);
     array_free(&receiving->senders);
     array_free(&receiving->sums);
     map_free(&receiving->by_task);
@@ -100,12 +105,15 @@ static struct sender *sender_of(struct fetch_receiving *receiving, int rank)
                : NULL;
 }
 
-static struct incoming *incoming_of(struct fetch_receiving *receiving, uint64_t task_id, int source)
+/* Find a transfer by its number in the plan. */
+static struct incoming *incoming_of(struct fetch_receiving *receiving, uint64_t task_id, int source,
+                                    size_t *number)
 {
     uint64_t i;
     if (!map_get(&receiving->by_task, &task_id, sizeof task_id, &i))
         return NULL;
     struct incoming *one = &receiving->incoming.data[i];
+    *number = i;
     return one->transfer->source_rank == source ? one : NULL;
 }
 
@@ -154,35 +162,50 @@ static banyan_status take_message(struct fetch_receiving *receiving, const contr
                          "version %" PRIu64 " needs more than the %" PRIu64
                          " bytes that max_staging_bytes leaves at this rank",
                          staged->version, receiving->into->max_bytes);
-    RETURN_IF_NO_MEMORY(array_reserve(&staged->memory, 1));
     part->stream = malloc(part->bytes);
     if (!part->stream)
         return error_no_memory(part->bytes, "changes that are received");
-    staged->memory.data[staged->memory.count++] = part->stream;
-    staged->bytes += part->bytes;
+    staged->bytes += staged->in_place ? 0 : part->bytes;
+    staged->received += part->bytes;
     int64_t bytes = (int64_t)part->bytes;
     DLTensor tensor = bytes_tensor(part->stream, &bytes);
     return banyan_copy_service_submit_recv(receiving->session->service, &tensor, message->rank, 0);
 }
 
-/* Check what has arrived from a sender in a wave, and keep it. */
-static banyan_status keep_parts(struct fetch_receiving *receiving, const struct wave_part *part)
+/* Check what has arrived from a sender in a wave, and add its parts to `staged`. */
+static banyan_status check_parts(struct fetch_receiving *receiving, const struct wave_part *part,
+                                 struct staged *staged)
 {
+    bool on_host = publish_device_is_host(staged->device);
     unsigned char *at = part->stream;
-    uint64_t left = part->bytes, changed;
+    uint64_t left = part->bytes, changed, *ends = NULL;
     for (size_t i = 0; i < part->head_count; i++) {
         struct part_head head;
+        size_t number;
         memcpy(&head, part->heads + i, sizeof head); /* a message has no alignment */
-        struct incoming *one = incoming_of(receiving, head.task_id, part->rank);
-        if (!one || head.bytes > left)
+        struct incoming *one = incoming_of(receiving, head.task_id, part->rank, &number);
+        if (!one || head.bytes > left || head.count > PART_BLOCKS)
             return fail_malformed(part->rank);
+        const strided_view *box = &receiving->boxes.data[number];
         if (hash_bytes(at, head.bytes, 0) != head.hash)
             return fail_box(receiving, one, "the checksum of what arrived is wrong");
-        if (!delta_check(at, head.bytes, one->box.elems, one->box.elem_bytes, head.first,
-                         head.count, &changed))
+        if (!on_host) {
+            RETURN_IF_NO_MEMORY(array_reserve(&staged->ends, head.count));
+            ends = staged->ends.data + staged->ends.count;
+        }
+        if (!delta_check(at, head.bytes, box->elems, box->elem_bytes, head.first, head.count,
+                         &changed, ends))
             return fail_box(receiving, one, "what arrived is malformed");
-        struct staged_part kept = {one->box, head.first, head.count, at, head.bytes};
-        RETURN_IF_NO_MEMORY(array_push(&receiving->into->staged->parts, kept));
+        struct staged_part kept = {.box = *box,
+                                   .number = number,
+                                   .layer = on_host ? 0 : receiving->into->layers[one->tensor],
+                                   .first = head.first,
+                                   .count = head.count,
+                                   .stream = at,
+                                   .bytes = head.bytes,
+                                   .first_end = staged->ends.count};
+        RETURN_IF_NO_MEMORY(array_push(&staged->parts, kept));
+        staged->ends.count += on_host ? 0 : head.count;
         one->blocks += head.count;
         at += head.bytes;
         left -= head.bytes;
@@ -190,11 +213,74 @@ static banyan_status keep_parts(struct fetch_receiving *receiving, const struct 
     return left == 0 ? BANYAN_OK : fail_malformed(part->rank);
 }
 
+/* Copy the streams of parts from `first` on, which a message brought, to the device. Host memory
+ * keeps them until they are verified. */
+static banyan_status upload_parts(const struct fetch_receiving *receiving, struct wave_part *part,
+                                  struct staged *staged, size_t first)
+{
+    char *there;
+    void *uploaded;
+    RETURN_IF_NO_MEMORY(array_reserve(&staged->there, 1));
+    RETURN_IF_FAILED(publish_device_upload(staged->device, part->stream, part->bytes, &uploaded));
+    staged->there.data[staged->there.count++] = there = uploaded;
+    bool is_verified = receiving->session->hello.verify && !staged->in_place;
+    for (size_t i = first; i < staged->parts.count; i++) {
+        struct staged_part *kept = &staged->parts.data[i];
+        kept->there = there + ((unsigned char *)kept->stream - part->stream);
+        if (!is_verified)
+            kept->stream = NULL;
+    }
+    if (is_verified)
+        return BANYAN_OK;
+    free(part->stream);
+    part->stream = NULL;
+    return BANYAN_OK;
+}
+
+/* Check what has arrived from a sender in a wave, and keep it. */
+static banyan_status keep_parts(struct fetch_receiving *receiving, struct wave_part *part,
+                                struct staged *staged)
+{
+    size_t first = staged->parts.count;
+    if (part->bytes == 0)
+        return check_parts(receiving, part, staged);
+    RETURN_IF_NO_MEMORY(array_reserve(&staged->memory, 1));
+    RETURN_IF_FAILED(check_parts(receiving, part, staged));
+    if (!publish_device_is_host(staged->device))
+        RETURN_IF_FAILED(upload_parts(receiving, part, staged, first));
+    if (part->stream)
+        staged->memory.data[staged->memory.count++] = part->stream;
+    part->stream = NULL;
+    return BANYAN_OK;
+}
+
+/* Check what has arrived from a sender in a wave, and put it into the tensors. */
+static banyan_status put_parts(struct fetch_receiving *receiving, struct wave_part *part)
+{
+    struct staged *wave = alloc_zeroed(1, sizeof *wave, "a part of a version");
+    RETURN_IF_NO_MEMORY(wave);
+    wave->device = receiving->into->staged->device;
+    wave->in_place = true;
+    banyan_status status = keep_parts(receiving, part, wave);
+    if (status == BANYAN_OK)
+        status = staged_finish(wave, receiving->boxes.data, receiving->boxes.count);
+    if (status == BANYAN_OK)
+        status = staged_swap(wave, false, true);
+    error_kept kept = error_keep(status);
+    staged_free(wave);
+    return error_again(&kept);
+}
+
 static banyan_status check_wave(void *context)
 {
     struct fetch_wave *wave = context;
-    for (size_t i = 0; i < wave->count; i++)
-        RETURN_IF_FAILED(keep_parts(wave->receiving, &wave->parts[i]));
+    struct staged *staged = wave->receiving->into->staged;
+    for (size_t i = 0; i < wave->count; i++) {
+        if (staged->in_place)
+            RETURN_IF_FAILED(put_parts(wave->receiving, &wave->parts[i]));
+        else
+            RETURN_IF_FAILED(keep_parts(wave->receiving, &wave->parts[i], staged));
+    }
     return BANYAN_OK;
 }
 
@@ -235,7 +321,7 @@ static banyan_status check_complete(struct fetch_receiving *receiving)
     }
     for (size_t i = 0; i < receiving->incoming.count && receiving->whole; i++) {
         const struct incoming *one = &receiving->incoming.data[i];
-        if (one->blocks != delta_blocks(one->box.elems))
+        if (one->blocks != delta_blocks(receiving->boxes.data[i].elems))
             return fail_box(receiving, one, "a part has not come");
     }
     return BANYAN_OK;
@@ -268,18 +354,21 @@ static void swap_window(const struct staged *staged, const strided_view *box, ui
 }
 
 /* Compute the checksum of a box as it will be. The parts are sorted. */
-static uint64_t sum_of(const struct staged *staged, const strided_view *box, void *memory)
+static banyan_status sum_of(const struct staged *staged, const strided_view *box, void *memory,
+                            uint64_t *sum)
 {
     uint64_t hash = 0;
     for (uint64_t block = 0; block < delta_blocks(box->elems); block += PART_BLOCKS) {
         size_t elems = part_elems(box, block);
         strided_view dense = strided_view_dense(memory, box->elem_bytes, elems);
-        strided_pack(memory, box, block * DELTA_BLOCK, elems);
+        RETURN_IF_FAILED(
+            publish_device_read(staged->device, box, block * DELTA_BLOCK, elems, memory));
         swap_window(staged, box, block, &dense);
         hash = hash_bytes(memory, elems * box->elem_bytes, hash);
         swap_window(staged, box, block, &dense);
     }
-    return hash;
+    *sum = hash;
+    return BANYAN_OK;
 }
 
 static banyan_status verify(struct fetch_receiving *receiving)
@@ -300,7 +389,9 @@ static banyan_status verify(struct fetch_receiving *receiving)
             continue;
         }
         const struct incoming *one = &receiving->incoming.data[number];
-        if (sum_of(staged, &one->box, memory) != sum->hash)
+        uint64_t hash = 0;
+        status = sum_of(staged, &receiving->boxes.data[number], memory, &hash);
+        if (status == BANYAN_OK && hash != sum->hash)
             status = fail_box(receiving, one, "it would differ from the trainer's");
     }
     receiving->into->end_verify(receiving->into->context);
@@ -327,6 +418,8 @@ banyan_status fetch_receive(struct session *session, const struct fetch_target *
         mine = check_complete(&receiving);
     if (status == BANYAN_OK && mine == BANYAN_OK)
         mine = verify(&receiving);
+    if (status == BANYAN_OK && mine == BANYAN_OK)
+        mine = staged_finish(target->staged, receiving.boxes.data, receiving.boxes.count);
     if (status == BANYAN_OK)
         status = control_agree(session->joined, mine);
     receiving_close(&receiving);

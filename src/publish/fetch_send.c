@@ -18,6 +18,11 @@
 /* A receiver's share of one wave. */
 struct fetch_parcel {
     bytes_writer heads, sums, stream, message;
+    /* From a device: the blocks that it writes, and the memory that it writes them to. */
+    ARRAY(struct delta_piece) pieces;
+    uint64_t bytes;
+    void *pinned;
+    uint64_t pinned_bytes;
 };
 
 /* A receiver, and the place that has been reached in its transfers. One parcel is filled while the
@@ -39,6 +44,11 @@ struct fetch_sending {
     ARRAY(struct fetch_outgoing) to;
     void *box_memory;    /* of one part, to compute checksums */
     uint64_t wave_bytes; /* of the next wave */
+    /* From a device: the first block of each send in `block_bytes`, which is NULL if all elements
+     * are sent. */
+    void *packing;
+    uint64_t *first_blocks;
+    const uint64_t *block_bytes;
 };
 
 static int compare_by_receiver(const void *a, const void *b, void *plan)
@@ -47,6 +57,44 @@ static int compare_by_receiver(const void *a, const void *b, void *plan)
     RETURN_IF_UNEQUAL(banyan_reshard_plan_send(plan, i)->destination_rank,
                       banyan_reshard_plan_send(plan, k)->destination_rank);
     return COMPARE(i, k);
+}
+
+/* Describe the box of the i-th send of the list. */
+static banyan_status source_of(const struct fetch_sending *sending, size_t i, delta_source *source)
+{
+    const banyan_transfer *transfer =
+        banyan_reshard_plan_send(sending->session->plan, sending->order.data[i]);
+    const struct fetch_source *from = sending->from;
+    size_t tensor;
+    RETURN_IF_FAILED(part_view_box(from->layout, from->kept, transfer->source_piece, &transfer->box,
+                                   &source->box, &tensor));
+    const DLTensor *kept = banyan_tensors_get(from->kept, tensor);
+    source->memory = (const char *)kept->data + kept->byte_offset;
+    source->maps = from->whole ? NULL : from->maps[tensor];
+    source->map_count = from->map_count;
+    source->whole = from->whole;
+    return BANYAN_OK;
+}
+
+/* Let the device measure all blocks. */
+static banyan_status open_packing(struct fetch_sending *sending)
+{
+    const struct publish_device *device = sending->from->device;
+    size_t count = sending->order.count;
+    uint64_t blocks = 0;
+    delta_source *sources = alloc_zeroed(count, sizeof *sources, "the boxes of a fetch");
+    sending->first_blocks = alloc_zeroed(count, sizeof *sending->first_blocks, "a fetch");
+    banyan_status status = sources && sending->first_blocks ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+    for (size_t i = 0; i < count && status == BANYAN_OK; i++) {
+        status = source_of(sending, i, &sources[i]);
+        sending->first_blocks[i] = blocks;
+        blocks += delta_blocks(sources[i].box.elems);
+    }
+    if (status == BANYAN_OK)
+        status = device->delta->pack_open(device->engine, sources, count, &sending->packing,
+                                          &sending->block_bytes);
+    free(sources);
+    return status;
 }
 
 static banyan_status sending_open(struct fetch_sending *sending)
@@ -65,6 +113,8 @@ static banyan_status sending_open(struct fetch_sending *sending)
                 array_push(&sending->to, (struct fetch_outgoing){.rank = rank, .first = i}));
         sending->to.data[sending->to.count - 1].end = i + 1;
     }
+    if (!publish_device_is_host(sending->from->device))
+        RETURN_IF_FAILED(open_packing(sending));
     if (!sending->session->hello.verify)
         return BANYAN_OK;
     sending->box_memory = malloc(PART_BLOCKS * delta_block_bytes_most(16));
@@ -75,6 +125,7 @@ static banyan_status sending_open(struct fetch_sending *sending)
 
 static void sending_close(struct fetch_sending *sending)
 {
+    const struct publish_device *device = sending->from->device;
     for (size_t i = 0; i < sending->to.count; i++) {
         for (size_t k = 0; k < 2; k++) {
             struct fetch_parcel *parcel = &sending->to.data[i].parcels[k];
@@ -82,8 +133,14 @@ static void sending_close(struct fetch_sending *sending)
             bytes_writer_free(&parcel->sums);
             bytes_writer_free(&parcel->stream);
             bytes_writer_free(&parcel->message);
+            array_free(&parcel->pieces);
+            if (parcel->pinned)
+                device->delta->host_free(device->engine, parcel->pinned);
         }
     }
+    if (sending->packing)
+        device->delta->pack_close(sending->packing);
+    free(sending->first_blocks);
     array_free(&sending->to);
     array_free(&sending->order);
     free(sending->box_memory);
@@ -95,36 +152,22 @@ static const banyan_transfer *transfer_of(const struct fetch_sending *sending,
     return banyan_reshard_plan_send(sending->session->plan, sending->order.data[to->first]);
 }
 
-static banyan_status begin_transfer(const struct fetch_sending *sending, struct fetch_outgoing *to)
-{
-    const banyan_transfer *transfer = transfer_of(sending, to);
-    const struct fetch_source *from = sending->from;
-    size_t tensor;
-    RETURN_IF_FAILED(part_view_box(from->layout, from->kept, transfer->source_piece, &transfer->box,
-                                   &to->source.box, &tensor));
-    const DLTensor *kept = banyan_tensors_get(from->kept, tensor);
-    to->source.memory = (const char *)kept->data + kept->byte_offset;
-    to->source.maps = from->whole ? NULL : from->maps[tensor];
-    to->source.map_count = from->map_count;
-    to->source.whole = from->whole;
-    to->changed = false;
-    return BANYAN_OK;
-}
-
-static void end_transfer(const struct fetch_sending *sending, struct fetch_outgoing *to)
+static banyan_status end_transfer(const struct fetch_sending *sending, struct fetch_outgoing *to)
 {
     const strided_view *box = &to->source.box;
     struct box_sum sum = {.task_id = transfer_of(sending, to)->task_id};
     if (to->changed && sending->session->hello.verify) {
         for (uint64_t block = 0; block < delta_blocks(box->elems); block += PART_BLOCKS) {
             size_t elems = part_elems(box, block);
-            strided_pack(sending->box_memory, box, block * DELTA_BLOCK, elems);
+            RETURN_IF_FAILED(publish_device_read(sending->from->device, box, block * DELTA_BLOCK,
+                                                 elems, sending->box_memory));
             sum.hash = hash_bytes(sending->box_memory, elems * box->elem_bytes, sum.hash);
         }
         bytes_write(&to->parcel->sums, &sum, sizeof sum);
     }
     to->first++;
     to->block = 0;
+    return BANYAN_OK;
 }
 
 /* Return the number of blocks of the next part, which ends at a multiple of PART_BLOCKS at the
@@ -136,42 +179,103 @@ static uint64_t part_blocks(const strided_view *box, uint64_t block, uint64_t mo
     return most_bytes < count * DELTA_BLOCK * box->elem_bytes ? 1 : count;
 }
 
+/* Write a part. Return the number of elements in it, and set the head's bytes and checksum. */
+static uint64_t write_part(const struct fetch_outgoing *to, struct part_head *head)
+{
+    bytes_writer *stream = &to->parcel->stream;
+    size_t before = stream->count;
+    uint64_t changed = delta_write(&to->source, head->first, head->count, stream);
+    if (changed == 0 || stream->failed) {
+        stream->count = before;
+        return changed;
+    }
+    head->bytes = stream->count - before;
+    head->hash = hash_bytes(stream->data + before, head->bytes, 0);
+    to->parcel->bytes += head->bytes;
+    return changed;
+}
+
+/* Let the device write a part with the others of the parcel, and set the head's bytes. Return false
+ * if no element has changed. */
+static bool plan_part(const struct fetch_sending *sending, const struct fetch_outgoing *to,
+                      struct part_head *head)
+{
+    const strided_view *box = &to->source.box;
+    struct delta_piece piece = {to->first, head->first, head->count, to->parcel->bytes};
+    uint64_t first = head->first * DELTA_BLOCK, end = first + head->count * DELTA_BLOCK;
+    if (sending->block_bytes) {
+        const uint64_t *bytes =
+            sending->block_bytes + sending->first_blocks[to->first] + head->first;
+        for (uint64_t i = 0; i < head->count; i++)
+            head->bytes += bytes[i];
+        if (head->bytes == head->count * DELTA_HEAD_BYTES)
+            return false;
+    } else {
+        head->bytes = head->count * DELTA_HEAD_BYTES +
+                      ((end < box->elems ? end : box->elems) - first) * box->elem_bytes;
+    }
+    to->parcel->bytes += head->bytes;
+    if (!array_push(&to->parcel->pieces, piece))
+        to->parcel->heads.failed = true;
+    return true;
+}
+
+/* Let the device write the parts of a parcel, and compute their checksums. */
+static banyan_status write_planned(const struct fetch_sending *sending, struct fetch_parcel *parcel)
+{
+    const struct publish_device *device = sending->from->device;
+    if (parcel->bytes > parcel->pinned_bytes) {
+        device->delta->host_free(device->engine, parcel->pinned);
+        parcel->pinned = NULL;
+        parcel->pinned_bytes = 0;
+        RETURN_IF_FAILED(device->delta->host_alloc(device->engine, parcel->bytes, &parcel->pinned));
+        parcel->pinned_bytes = parcel->bytes;
+    }
+    RETURN_IF_FAILED(device->delta->pack(sending->packing, parcel->pieces.data,
+                                         parcel->pieces.count, parcel->pinned, parcel->bytes));
+    struct part_head *heads = (struct part_head *)(void *)parcel->heads.data;
+    for (size_t i = 0; i < parcel->pieces.count; i++)
+        heads[i].hash =
+            hash_bytes((const char *)parcel->pinned + parcel->pieces.data[i].at, heads[i].bytes, 0);
+    return BANYAN_OK;
+}
+
 /* Fill a receiver's parcel with parts, up to about `most` bytes. */
 static banyan_status fill(const struct fetch_sending *sending, struct fetch_outgoing *to,
                           uint64_t most)
 {
+    bool on_host = publish_device_is_host(sending->from->device);
     struct fetch_parcel *parcel = to->parcel;
     bytes_writer *stream = &parcel->stream;
     parcel->heads.count = parcel->sums.count = parcel->message.count = stream->count = 0;
-    while (to->first < to->end && stream->count < most) {
-        if (to->block == 0)
-            RETURN_IF_FAILED(begin_transfer(sending, to));
-        size_t before = stream->count;
+    parcel->bytes = parcel->pieces.count = 0;
+    while (to->first < to->end && parcel->bytes < most && !stream->failed) {
+        if (to->block == 0) {
+            RETURN_IF_FAILED(source_of(sending, to->first, &to->source));
+            to->changed = false;
+        }
         uint64_t left = delta_blocks(to->source.box.elems) - to->block;
         struct part_head head = {.task_id = transfer_of(sending, to)->task_id,
                                  .first = to->block,
                                  .count = part_blocks(&to->source.box, to->block, most)};
-        uint64_t changed = delta_write(&to->source, head.first, head.count, stream);
         to->block += head.count;
-        if (changed > 0) {
-            head.bytes = stream->count - before;
-            head.hash = stream->failed ? 0 : hash_bytes(stream->data + before, head.bytes, 0);
+        if (on_host ? write_part(to, &head) > 0 : plan_part(sending, to, &head)) {
             bytes_write(&parcel->heads, &head, sizeof head);
             to->parts++;
             to->changed = true;
-        } else {
-            stream->count = before;
         }
         if (head.count == left)
-            end_transfer(sending, to);
+            RETURN_IF_FAILED(end_transfer(sending, to));
     }
+    if (parcel->heads.failed || parcel->sums.failed || stream->failed)
+        return error_no_memory(parcel->bytes, "changes to send");
+    if (!on_host)
+        RETURN_IF_FAILED(write_planned(sending, parcel));
     bytes_write_u64(&parcel->message, to->first == to->end ? to->parts : UINT64_MAX);
-    bytes_write_u64(&parcel->message, stream->count);
+    bytes_write_u64(&parcel->message, parcel->bytes);
     bytes_write_blob(&parcel->message, parcel->heads.data, parcel->heads.count);
     bytes_write_blob(&parcel->message, parcel->sums.data, parcel->sums.count);
-    if (parcel->heads.failed || parcel->sums.failed || stream->failed || parcel->message.failed)
-        return error_no_memory(stream->count, "changes to send");
-    return BANYAN_OK;
+    return parcel->message.failed ? error_no_memory(parcel->bytes, "changes to send") : BANYAN_OK;
 }
 
 static bool sending_has_more(const struct fetch_sending *sending)
@@ -187,7 +291,7 @@ static bool sending_has_more(const struct fetch_sending *sending)
 static banyan_status fill_wave(void *context)
 {
     struct fetch_sending *sending = context;
-    uint64_t rate = sending->session->hello.bytes_per_s, most = sending->wave_bytes;
+    uint64_t rate = sending->from->bytes_per_s, most = sending->wave_bytes;
     if (rate > 0 && rate / WAVES_PER_S < most)
         most = rate / WAVES_PER_S;
     most /= sending->to.count > 0 ? sending->to.count : 1;
@@ -215,9 +319,9 @@ static banyan_status keep_to_rate(const struct session *session)
     return BANYAN_OK;
 }
 
-static void count_for_rate(struct session *session, uint64_t bytes)
+static void count_for_rate(struct session *session, uint64_t rate, uint64_t bytes)
 {
-    uint64_t now = time_now_ns(), rate = session->hello.bytes_per_s;
+    uint64_t now = time_now_ns();
     if (session->may_send_ns < now)
         session->may_send_ns = now;
     if (rate > 0)
@@ -238,14 +342,15 @@ static banyan_status send_wave(struct fetch_sending *sending, bool more, banyan_
     for (size_t i = 0; i < sending->to.count && *mine == BANYAN_OK; i++) {
         struct fetch_outgoing *to = &sending->to.data[i];
         const struct fetch_parcel *parcel = to->parcel;
-        int64_t count = (int64_t)parcel->stream.count;
-        DLTensor tensor = bytes_tensor(parcel->stream.data, &count);
+        int64_t count = (int64_t)parcel->bytes;
+        DLTensor tensor = bytes_tensor(
+            parcel->pieces.count > 0 ? parcel->pinned : (void *)parcel->stream.data, &count);
         if (!array_push(&messages,
                         (control_message){to->rank, parcel->message.data, parcel->message.count}))
             *mine = BANYAN_ERR_NO_MEMORY;
         else if (count > 0)
             *mine = banyan_copy_service_submit_send(session->service, &tensor, to->rank, 0);
-        *bytes += parcel->stream.count;
+        *bytes += parcel->bytes;
     }
     if (*mine == BANYAN_OK && more)
         *mine = request_start(fill_wave, sending, &filling);
@@ -285,7 +390,7 @@ banyan_status fetch_send(struct session *session, const struct fetch_source *sou
         if (status != BANYAN_OK)
             break;
         kept = error_keep(mine);
-        count_for_rate(session, bytes);
+        count_for_rate(session, source->bytes_per_s, bytes);
         *sent_bytes += bytes;
         status = control_max(session->joined, has_more, &more);
         mine = error_again(&kept);

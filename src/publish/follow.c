@@ -41,6 +41,7 @@ static struct session_report subscription_report(banyan_subscription *subscripti
     state.base = last ? last->version : subscription->version;
     state.above = subscription->above_publication == publication ? subscription->above : 0;
     state.in_place = state.base_number == 0;
+    state.on_device = subscription->on_device;
     state.takes = !subscription->options.verify || !last;
     pthread_mutex_unlock(&subscription->lock);
     return state;
@@ -85,37 +86,40 @@ static banyan_status receive_version(banyan_subscription *subscription, struct s
                                      const struct session_turn *turn)
 {
     struct staged *staged = alloc_zeroed(1, sizeof *staged, "a version");
+    bool by_reshard = state->in_place && !turn->in_waves;
     struct fetch_target target = {.layout = subscription->layout,
                                   .tensors = subscription->tensors,
+                                  .layers = subscription->layers,
                                   .max_bytes = UINT64_MAX,
                                   .begin_verify = begin_verify,
                                   .end_verify = end_verify,
                                   .context = subscription,
                                   .staged = staged};
     banyan_status mine = staged ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
-    if (!state->in_place)
+    if (!by_reshard)
         RETURN_IF_FAILED(control_agree(session->joined, mine));
     RETURN_IF_FAILED(mine);
     staged->number = state->number;
     staged->version = turn->version;
     staged->publication = session->welcome.publication;
     staged->in_place = state->in_place;
+    staged->device = &subscription->device;
     pthread_mutex_lock(&subscription->lock);
     uint64_t bound = subscription->options.max_staging_bytes;
-    if (bound > 0)
+    if (bound > 0 && !state->in_place)
         target.max_bytes =
             bound > subscription->staged.bytes ? bound - subscription->staged.bytes : 0;
     pthread_mutex_unlock(&subscription->lock);
     uint64_t began_ns = time_now_ns();
-    banyan_status status = state->in_place ? receive_in_place(subscription, session)
-                                           : fetch_receive(session, &target, turn->whole);
+    banyan_status status = by_reshard ? receive_in_place(subscription, session)
+                                      : fetch_receive(session, &target, turn->whole);
     error_kept kept = error_keep(status);
     pthread_mutex_lock(&subscription->lock);
-    if (state->in_place && status == BANYAN_OK) {
+    if (by_reshard && status == BANYAN_OK) {
         banyan_reshard_plan_bytes bytes = banyan_reshard_plan_count_bytes(session->plan);
         subscription->status.received_bytes += bytes.network_received + bytes.inside_received;
     }
-    subscription->status.received_bytes += staged->bytes;
+    subscription->status.received_bytes += staged->received;
     /* A rollback in the meantime has taken back what the version builds on. */
     bool builds_on_it = subscription_last_number(subscription) == state->base_number;
     if (status == BANYAN_OK && builds_on_it) {

@@ -14,13 +14,121 @@
 
 #define KEPT_VERSIONS 4
 #define PATIENCE_NS (5 * NS_PER_S)
+#define KEPT_ALIGNMENT ((size_t)256)
+
+/* ---- memory ---- */
+
+static const struct publish_device host = {0};
+
+/* Allocate memory where versions are kept: zeroed if this rank's tensors lie on the host. */
+static banyan_status alloc_where_kept(const banyan_publication *publication, size_t bytes,
+                                      const char *what, void **memory)
+{
+    const struct publish_device *device = &publication->device;
+    if (!publish_device_is_host(publication->kept_on))
+        return device->memory->alloc(device->id, bytes, memory);
+    if (!publish_device_is_host(device))
+        return device->delta->host_alloc(device->engine, bytes, memory);
+    *memory = calloc(1, bytes);
+    return *memory ? BANYAN_OK : error_no_memory(bytes, what);
+}
+
+static void free_where_kept(const banyan_publication *publication, void *memory)
+{
+    const struct publish_device *device = &publication->device;
+    if (!memory)
+        return;
+    if (!publish_device_is_host(publication->kept_on))
+        device->memory->free(device->id, memory);
+    else if (!publish_device_is_host(device))
+        device->delta->host_free(device->engine, memory);
+    else
+        free(memory);
+}
 
 static void free_version(const banyan_publication *publication, struct kept_version *version)
 {
-    for (size_t i = 0; version->maps && i < banyan_tensors_count(publication->kept); i++)
-        free(version->maps[i]);
+    free_where_kept(publication, version->memory);
     free(version->maps);
     *version = (struct kept_version){0};
+}
+
+/* Make the tensors of a set that lies in pinned memory. */
+static banyan_status keep_pinned(banyan_publication *publication, size_t count)
+{
+    const banyan_layout *layout = publication->layout;
+    DLTensor *tensors = alloc_zeroed(count, sizeof *tensors, "the tensors of a publication");
+    size_t bytes = 0;
+    RETURN_IF_NO_MEMORY(tensors);
+    for (size_t i = 0; i < count; i++) {
+        const banyan_local_tensor *local = banyan_layout_tensor(layout, i);
+        strided_view view;
+        tensors[i] = (DLTensor){.data = (void *)KEPT_ALIGNMENT, /* for the check */
+                                .device = BANYAN_HOST,
+                                .ndim = local->ndim,
+                                .dtype = local->dtype,
+                                .shape = (int64_t *)local->shape};
+        banyan_status status = strided_view_anywhere(&tensors[i], &view);
+        if (status != BANYAN_OK) {
+            free(tensors);
+            return status;
+        }
+        tensors[i].byte_offset = bytes;
+        bytes +=
+            (view.elems * view.elem_bytes + KEPT_ALIGNMENT - 1) / KEPT_ALIGNMENT * KEPT_ALIGNMENT;
+    }
+    banyan_status status = publication->device.delta->host_alloc(
+        publication->device.engine, bytes + KEPT_ALIGNMENT, &publication->kept_memory);
+    for (size_t i = 0; i < count; i++)
+        tensors[i].data = publication->kept_memory;
+    if (status == BANYAN_OK)
+        status = banyan_tensors_create(layout, tensors, count, &publication->kept);
+    free(tensors);
+    return status;
+}
+
+/* Make room for the current version, where the tensors of the first one lie. */
+static banyan_status keep_first(banyan_publication *publication, const banyan_tensors *tensors)
+{
+    if (publication->kept)
+        return publish_device_check(&publication->device, tensors);
+    publication->kept_on = NULL; /* an attempt may have failed */
+    publish_device_close(&publication->device);
+    RETURN_IF_FAILED(publish_device_open(tensors, publication->stream, &publication->device));
+    const struct publish_device *device = &publication->device;
+    bool pinned = !publish_device_is_host(device) && publication->keep_on_host;
+    publication->kept_on = pinned ? &host : device;
+    if (pinned)
+        return keep_pinned(publication, banyan_layout_tensor_count(publication->layout));
+    return banyan_tensors_alloc_on(
+        publication->layout, NULL,
+        publish_device_is_host(device) ? BANYAN_HOST : BANYAN_CUDA(device->id), &publication->kept);
+}
+
+/* Make room for the maps of a version. */
+static banyan_status make_maps(const banyan_publication *publication, const banyan_tensors *tensors,
+                               struct kept_version *made)
+{
+    size_t count = banyan_layout_tensor_count(publication->layout);
+    uint64_t words = 0;
+    made->maps = alloc_zeroed(count, sizeof *made->maps, "the changes of a version");
+    RETURN_IF_NO_MEMORY(made->maps);
+    uint64_t *first = NULL;
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < count; i++) {
+            strided_view view;
+            RETURN_IF_FAILED(strided_view_anywhere(banyan_tensors_get(tensors, i), &view));
+            made->maps[i] = pass > 0 ? first + words : NULL;
+            words += changes_words(view.elems);
+        }
+        if (pass > 0 || words == 0)
+            return BANYAN_OK;
+        RETURN_IF_FAILED(alloc_where_kept(publication, words * sizeof *first,
+                                          "the changes of a version", &made->memory));
+        first = made->memory;
+        words = 0;
+    }
+    return BANYAN_OK;
 }
 
 static void publication_destroy(banyan_publication *publication)
@@ -33,17 +141,13 @@ static void publication_destroy(banyan_publication *publication)
     if (publication->threads)
         (void)banyan_world_close(publication->threads);
     banyan_tensors_destroy(publication->kept);
+    if (publication->kept_memory)
+        publication->device.delta->host_free(publication->device.engine, publication->kept_memory);
+    publish_device_close(&publication->device);
     banyan_layout_destroy(publication->layout);
     pthread_cond_destroy(&publication->changed);
     pthread_mutex_destroy(&publication->lock);
     free(publication);
-}
-
-static banyan_status publication_open_locally(const banyan_layout *layout,
-                                              banyan_publication *publication)
-{
-    RETURN_IF_FAILED(layout_copy(layout, NULL, &publication->layout));
-    return banyan_tensors_alloc(publication->layout, NULL, &publication->kept);
 }
 
 static banyan_status open_threads(banyan_publication *publication, const char *address,
@@ -85,9 +189,11 @@ banyan_status banyan_publication_open(banyan_world *world, const banyan_layout *
         opened->world = world;
         opened->kept_versions = taken.kept_versions ? taken.kept_versions : KEPT_VERSIONS;
         opened->patience_ns = taken.patience_ns ? taken.patience_ns : PATIENCE_NS;
+        opened->keep_on_host = taken.keep_on_host;
+        opened->stream = taken.stream;
         randombytes_buf(&opened->id, sizeof opened->id);
         opened->id |= 1;
-        status = publication_open_locally(layout, opened);
+        status = layout_copy(layout, NULL, &opened->layout);
     }
     status = control_agree(world, status);
     if (status == BANYAN_OK)
@@ -110,11 +216,10 @@ const char *banyan_publication_address(const banyan_publication *publication)
 
 /* ---- publish ---- */
 
-/* Check the arguments, and make room for the map of the new version. */
+/* Check the arguments, and make room for the version. */
 static banyan_status prepare(banyan_publication *publication, const banyan_tensors *tensors,
                              uint64_t version, struct kept_version *made)
 {
-    size_t count = banyan_tensors_count(publication->kept);
     pthread_mutex_lock(&publication->lock);
     error_kept failed = publication->failed;
     uint64_t before = publication->version;
@@ -125,16 +230,9 @@ static banyan_status prepare(banyan_publication *publication, const banyan_tenso
                          "version %" PRIu64 " is published after version %" PRIu64, version,
                          before);
     RETURN_IF_FAILED(tensors_check(tensors, publication->layout, "published"));
-    *made = (struct kept_version){
-        version, alloc_zeroed(count, sizeof *made->maps, "the changes of a version")};
-    RETURN_IF_NO_MEMORY(made->maps);
-    for (size_t i = 0; i < count; i++) {
-        strided_view view;
-        RETURN_IF_FAILED(strided_view_of(banyan_tensors_get(tensors, i), &view));
-        made->maps[i] = alloc_zeroed(changes_words(view.elems), sizeof *made->maps[i],
-                                     "the changes of a version");
-        RETURN_IF_NO_MEMORY(made->maps[i]);
-    }
+    RETURN_IF_FAILED(keep_first(publication, tensors));
+    made->version = version;
+    RETURN_IF_FAILED(make_maps(publication, tensors, made));
     return array_reserve(&publication->history, 1) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
@@ -164,18 +262,30 @@ static void stop_fetches(banyan_publication *publication)
 }
 
 /* Compare, and update the kept copy. Nothing reads it. */
-static void update(banyan_publication *publication, const banyan_tensors *tensors,
-                   struct kept_version *made, banyan_publish_report *report)
+static banyan_status update(banyan_publication *publication, const banyan_tensors *tensors,
+                            struct kept_version *made, banyan_publish_report *report)
 {
-    for (size_t i = 0; i < banyan_tensors_count(publication->kept); i++) {
+    const struct publish_device *device = &publication->device;
+    size_t count = banyan_layout_tensor_count(publication->layout);
+    struct delta_compare *compared = alloc_zeroed(count, sizeof *compared, "a list of tensors");
+    banyan_status status = compared ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+    for (size_t i = 0; i < count && status == BANYAN_OK; i++) {
         const DLTensor *kept = banyan_tensors_get(publication->kept, i);
-        strided_view view;
-        if (strided_view_of(banyan_tensors_get(tensors, i), &view) != BANYAN_OK)
-            continue; /* prepare has checked it */
-        report->changed +=
-            changes_find(&view, (char *)kept->data + kept->byte_offset, made->maps[i]);
-        report->elems += view.elems;
+        status = strided_view_anywhere(banyan_tensors_get(tensors, i), &compared[i].live);
+        compared[i].kept = (char *)kept->data + kept->byte_offset;
+        compared[i].map = made->maps[i];
+        if (status == BANYAN_OK && publish_device_is_host(device))
+            compared[i].changed =
+                changes_find(&compared[i].live, compared[i].kept, compared[i].map);
     }
+    if (status == BANYAN_OK && !publish_device_is_host(device))
+        status = device->delta->find(device->engine, compared, count, device->stream);
+    for (size_t i = 0; i < count && status == BANYAN_OK; i++) {
+        report->changed += compared[i].changed;
+        report->elems += compared[i].live.elems;
+    }
+    free(compared);
+    return status;
 }
 
 /* Keep the maps of a version, and forget those of the oldest. With the lock held. */
@@ -195,9 +305,12 @@ static void keep_version(banyan_publication *publication, const struct kept_vers
 static banyan_status agree_on(banyan_publication *publication, banyan_status mine, uint64_t version)
 {
     banyan_world *world = publication->world;
-    uint64_t ends[] = {version, ~version};
     RETURN_IF_FAILED(control_agree(world, mine));
-    RETURN_IF_FAILED(control_max_each(world, ends, 2));
+    uint64_t ends[] = {version, ~version, !publish_device_is_host(publication->kept_on)};
+    RETURN_IF_FAILED(control_max_each(world, ends, 3));
+    pthread_mutex_lock(&publication->lock);
+    publication->on_device = ends[2];
+    pthread_mutex_unlock(&publication->lock);
     if (ends[0] == ~ends[1])
         return BANYAN_OK;
     return control_fail_together(world, error_set(BANYAN_ERR_INVALID,
@@ -222,10 +335,11 @@ static banyan_status publish_agreed(banyan_publication *publication, const banya
     pthread_mutex_unlock(&publication->lock);
     uint64_t stopped_ns = time_now_ns();
     report->waited_ns = stopped_ns - began_ns;
-    update(publication, tensors, made, report);
+    banyan_status status = update(publication, tensors, made, report);
     report->compared_ns = time_now_ns() - stopped_ns;
     if (is_first)
         report->changed = report->elems;
+    RETURN_IF_FAILED(control_agree(world, status));
     pthread_mutex_lock(&publication->lock);
     keep_version(publication, made);
     *made = (struct kept_version){0};

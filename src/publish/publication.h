@@ -5,12 +5,14 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "publish/device.h"
 #include "publish/session.h"
 
 /* Changes from the version before to this one. */
 struct kept_version {
     uint64_t version;
     uint64_t **maps; /* one for each local tensor (delta/changes.h) */
+    void *memory;    /* that all of them lie in */
 };
 
 /* An engine that is connected. */
@@ -30,7 +32,14 @@ struct banyan_publication {
     banyan_world *threads; /* for the thread that accepts */
     banyan_listener *listener;
     banyan_layout *layout;
-    banyan_tensors *kept; /* the current version; published to, or read by fetches */
+    /* From the first version on: the memory of the tensors, and the current version, which is
+     * published to or read by fetches. It lies on `kept_on`: the device, or the host. */
+    struct publish_device device;
+    const struct publish_device *kept_on;
+    banyan_tensors *kept;
+    void *kept_memory; /* of the host, pinned; NULL: the set has its own */
+    bool keep_on_host;
+    void *stream;
     uint64_t id;
     uint32_t kept_versions;
     uint64_t patience_ns;
@@ -41,7 +50,8 @@ struct banyan_publication {
     pthread_mutex_t lock; /* of everything below */
     pthread_cond_t changed;
     bool closing;
-    bool open; /* at rank 0: fetches of `version` may begin */
+    bool open;      /* at rank 0: fetches of `version` may begin */
+    bool on_device; /* at rank 0: some rank's tensors are kept on a device */
     uint64_t version;
     uint32_t fetching;                  /* at rank 0: announced fetches that have not ended */
     uint32_t readers;                   /* of `kept` at this rank */

@@ -63,6 +63,7 @@ static struct session_turn choose_turn(struct subscriber *subscriber,
                         publication->history.data[i - 1].version == state->base;
         turn.version = publication->version;
         turn.whole = !has_base || state->whole;
+        turn.in_waves = state->on_device || publication->on_device;
     }
     pthread_mutex_unlock(&publication->lock);
     return turn;
@@ -112,10 +113,13 @@ static banyan_status send_version(struct subscriber *subscriber, struct session 
                                   const struct session_turn *turn)
 {
     banyan_publication *publication = subscriber->publication;
-    struct fetch_source source = {
-        .layout = publication->layout, .kept = publication->kept, .whole = turn->whole};
+    struct fetch_source source = {.layout = publication->layout,
+                                  .kept = publication->kept,
+                                  .device = publication->kept_on,
+                                  .whole = turn->whole,
+                                  .bytes_per_s = state->in_place ? 0 : session->hello.bytes_per_s};
     banyan_status mine = BANYAN_OK;
-    if (state->in_place) {
+    if (state->in_place && !turn->in_waves) {
         banyan_reshard_plan_bytes bytes = banyan_reshard_plan_count_bytes(session->plan);
         publication->sent_bytes += bytes.network_sent + bytes.inside_sent;
         return banyan_reshard_execute(session->plan, publication->kept, NULL, session->service,

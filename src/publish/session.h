@@ -33,6 +33,7 @@ struct session_report {
     uint64_t publication, base;   /* the last one's publication and version; 0: none */
     uint64_t above;               /* versions up to this one are not wanted */
     uint32_t in_place, whole;     /* into the tensors, which hold nothing; all elements */
+    uint32_t on_device;           /* tensors of some rank lie in a device's memory */
 };
 
 enum session_turn_kind { TURN_WAIT, TURN_FETCH, TURN_END };
@@ -40,6 +41,9 @@ enum session_turn_kind { TURN_WAIT, TURN_FETCH, TURN_END };
 struct session_turn {
     uint32_t kind;  /* enum session_turn_kind */
     uint32_t whole; /* all elements, not the changes since the subscription's version */
+    /* A version in place comes in waves, as others do, since a rank of either side has tensors in a
+     * device's memory; otherwise by a reshard. */
+    uint32_t in_waves;
     uint64_t version;
 };
 

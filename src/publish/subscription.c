@@ -20,6 +20,8 @@ static void subscription_destroy(banyan_subscription *subscription)
     staged_list_free(&subscription->previous);
     if (subscription->threads)
         (void)banyan_world_close(subscription->threads);
+    publish_device_close(&subscription->device);
+    free(subscription->layers);
     banyan_layout_destroy(subscription->layout);
     pthread_cond_destroy(&subscription->changed);
     pthread_mutex_destroy(&subscription->lock);
@@ -56,10 +58,9 @@ static banyan_status subscription_open_locally(banyan_subscription *subscription
         subscription->options.name ? subscription->options.name : "", "the name"));
     RETURN_IF_FAILED(layout_copy(layout, NULL, &subscription->layout));
     RETURN_IF_FAILED(tensors_check(tensors, subscription->layout, "subscribed"));
-    for (size_t i = 0; tensors && i < banyan_tensors_count(tensors); i++) {
-        strided_view view;
-        RETURN_IF_FAILED(strided_view_of(banyan_tensors_get(tensors, i), &view));
-    }
+    RETURN_IF_FAILED(
+        publish_device_open(tensors, subscription->options.stream, &subscription->device));
+    RETURN_IF_FAILED(staged_layers(tensors, &subscription->layers));
     if (tensors)
         tensors_set_torn(subscription->tensors);
     return BANYAN_OK;
@@ -71,6 +72,9 @@ static banyan_status open_thread(banyan_subscription *subscription)
     RETURN_IF_FAILED(background_world_open(world, &subscription->threads));
     RETURN_IF_FAILED(
         banyan_world_broadcast(world, subscription->address, sizeof subscription->address, 0));
+    uint64_t on_device = !publish_device_is_host(&subscription->device);
+    RETURN_IF_FAILED(control_max(world, on_device, &on_device));
+    subscription->on_device = on_device;
     /* A rank that keeps nothing could not go back with the others. */
     RETURN_IF_FAILED(banyan_world_broadcast(world, &subscription->options.keep_previous,
                                             sizeof subscription->options.keep_previous, 0));
@@ -211,7 +215,7 @@ static banyan_status agree_on_number(banyan_subscription *subscription, uint64_t
 /* Make the staged versions up to a number current. The thread takes them for current from the
  * moment at which they leave the staged ones, so that it does not fetch them again during the
  * exchange. */
-static void apply(banyan_subscription *subscription, uint64_t number)
+static banyan_status apply(banyan_subscription *subscription, uint64_t number)
 {
     bool in_place = false;
     pthread_mutex_lock(&subscription->contents);
@@ -230,25 +234,27 @@ static void apply(banyan_subscription *subscription, uint64_t number)
     pthread_mutex_unlock(&subscription->lock);
     if (!taken.first) {
         pthread_mutex_unlock(&subscription->contents);
-        return;
+        return BANYAN_OK;
     }
     for (const struct staged *one = taken.first; one; one = one->next)
         in_place |= one->in_place;
     if (subscription->tensors)
         tensors_set_torn(subscription->tensors);
-    staged_list_swap(&taken, false);
-    if (subscription->tensors)
+    banyan_status status = staged_list_swap(&taken, false);
+    if (subscription->tensors && status == BANYAN_OK)
         tensors_set_whole(subscription->tensors, taken.last->version);
     pthread_mutex_unlock(&subscription->contents);
     pthread_mutex_lock(&subscription->lock);
-    if (subscription->options.keep_previous && !in_place) {
+    if (subscription->options.keep_previous && !in_place && status == BANYAN_OK) {
         subscription->previous = taken;
         taken = (struct staged_list){0};
     }
     pthread_cond_broadcast(&subscription->changed);
     pthread_mutex_unlock(&subscription->lock);
+    error_kept kept = error_keep(status);
     staged_list_free(&replaced);
     staged_list_free(&taken);
+    return error_again(&kept);
 }
 
 banyan_status banyan_subscription_commit(banyan_subscription *subscription, uint64_t *version)
@@ -259,7 +265,7 @@ banyan_status banyan_subscription_commit(banyan_subscription *subscription, uint
     CONTROL_ENTER(subscription->world);
     RETURN_IF_FAILED(agree_on_number(subscription, &number));
     if (number > subscription->number)
-        apply(subscription, number);
+        RETURN_IF_FAILED(apply(subscription, number));
     *version = subscription->version;
     return BANYAN_OK;
 }
@@ -282,8 +288,8 @@ banyan_status banyan_subscription_rollback(banyan_subscription *subscription, ui
     pthread_mutex_lock(&subscription->contents);
     if (subscription->tensors)
         tensors_set_torn(subscription->tensors);
-    staged_list_swap(&taken, true);
-    if (subscription->tensors)
+    error_kept kept = error_keep(staged_list_swap(&taken, true));
+    if (subscription->tensors && kept.status == BANYAN_OK)
         tensors_set_whole(subscription->tensors, subscription->before_version);
     pthread_mutex_unlock(&subscription->contents);
     pthread_mutex_lock(&subscription->lock);
@@ -296,6 +302,7 @@ banyan_status banyan_subscription_rollback(banyan_subscription *subscription, ui
     pthread_cond_broadcast(&subscription->changed);
     pthread_mutex_unlock(&subscription->lock);
     staged_list_free(&taken);
+    RETURN_IF_FAILED(error_again(&kept));
     *version = subscription->version;
     return BANYAN_OK;
 }

@@ -16,6 +16,9 @@ struct banyan_subscription {
     banyan_world *threads; /* for the thread that follows */
     banyan_layout *layout;
     banyan_tensors *tensors;
+    struct publish_device device; /* in whose memory the tensors lie */
+    uint32_t *layers;             /* of the tensors on a device (staged_layers) */
+    bool on_device;               /* tensors of some rank lie on a device */
     char address[ADDRESS_BYTES], secret[SECRET_BYTES], name[NAME_BYTES];
     banyan_subscription_options options;
     pthread_t following;

@@ -122,6 +122,27 @@ static inline int __any_sync(unsigned, int predicate)
     return any;
 }
 
+static inline int __popc(unsigned bits)
+{
+    return __builtin_popcount(bits);
+}
+
+static inline int __popcll(unsigned long long bits)
+{
+    return __builtin_popcountll(bits);
+}
+
+/* From 1 on; 0: no bit is set. */
+static inline int __ffsll(long long bits)
+{
+    return __builtin_ffsll(bits);
+}
+
+static inline int __clzll(long long bits)
+{
+    return bits ? __builtin_clzll((unsigned long long)bits) : 64;
+}
+
 static inline char *device_shared(void)
 {
     return emulated_here->shared;

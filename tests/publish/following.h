@@ -6,6 +6,8 @@
 
 #include "reshard/filled.h"
 #include "reshard/random_case.h"
+#include "support/gpu/gpu.h"
+#include "support/gpu/gpu_stream.h"
 
 /* Marks that all processes of a test share. */
 enum {
@@ -20,6 +22,7 @@ enum {
 
 #define FOLLOWING_MOST_ELEMS 5000
 #define FOLLOWING_ENGINES 2
+#define FOLLOWING_DELAY_BYTES ((size_t)4 << 20)
 
 /* One of how many elements changes from a version to the next. */
 #define CHANGED_ONE_OF 40
@@ -61,12 +64,83 @@ static inline void check_version(const banyan_piece *piece, const int64_t *index
           (unsigned long)flat, piece->name, version);
 }
 
+/* The sides whose tensors lie on GPUs, and whether trainers keep their copies on the host. */
+static bool following_trainers_on_gpu, following_engines_on_gpu, following_keeps_on_host;
+
 /* One rank's side of a case. */
 struct following {
     random_case *of;
     banyan_layout *layout;
-    banyan_tensors *tensors;
+    banyan_tensors *tensors; /* in host memory, where elements are written and read */
+    banyan_tensors *set;     /* that is published or subscribed: the same, or a GPU's */
+    DLDevice device;
+    void *stream;  /* of the GPU */
+    char *scratch; /* on the GPU, as large as the set */
 };
+
+static inline size_t following_bytes(const struct following *mine, size_t i)
+{
+    const DLTensor *tensor = banyan_tensors_get(mine->tensors, i);
+    return filled_elems(tensor) * banyan_dtype_bytes(tensor->dtype);
+}
+
+static inline void *following_at(const banyan_tensors *set, size_t i)
+{
+    const DLTensor *tensor = banyan_tensors_get(set, i);
+    return (char *)tensor->data + tensor->byte_offset;
+}
+
+/* Copy the elements to the set. On a GPU the copy waits in the stream. */
+static inline void following_send(const struct following *mine)
+{
+    size_t count = banyan_tensors_count(mine->set), at = 0;
+    if (mine->set == mine->tensors)
+        return;
+    gpu_stream_wait(mine->device, mine->stream);
+    for (size_t i = 0; i < count; at += following_bytes(mine, i++))
+        gpu_copy(mine->scratch + at, following_at(mine->tensors, i), following_bytes(mine, i));
+    gpu_stream_delay(mine->device, mine->stream, mine->scratch + at, FOLLOWING_DELAY_BYTES);
+    at = 0;
+    for (size_t i = 0; i < count; at += following_bytes(mine, i++)) {
+        if (following_bytes(mine, i) > 0)
+            gpu_stream_copy(mine->device, mine->stream, following_at(mine->set, i),
+                            mine->scratch + at, following_bytes(mine, i));
+    }
+}
+
+static inline void following_fetch(const struct following *mine)
+{
+    for (size_t i = 0; mine->set != mine->tensors && i < banyan_tensors_count(mine->set); i++)
+        CHECK_OK(banyan_memory_copy(following_at(mine->tensors, i), following_at(mine->set, i),
+                                    following_bytes(mine, i)));
+}
+
+/* The elements may be overwritten, and what is published or received is none of these. */
+static inline void following_poison(const struct following *mine)
+{
+    filled_poison(mine->tensors);
+    for (size_t i = 0; mine->set != mine->tensors && i < banyan_tensors_count(mine->set); i++) {
+        if (following_bytes(mine, i) > 0)
+            gpu_poison(following_at(mine->set, i), following_bytes(mine, i));
+    }
+}
+
+/* Allocate tensors of the layout. */
+static inline void following_alloc(struct following *made, int rank, bool is_engine)
+{
+    size_t bytes = FOLLOWING_DELAY_BYTES;
+    CHECK_OK(banyan_tensors_alloc(made->layout, NULL, &made->tensors));
+    made->set = made->tensors;
+    if (is_engine ? following_engines_on_gpu : following_trainers_on_gpu) {
+        made->device = gpu_device_for(rank);
+        CHECK_OK(banyan_tensors_alloc_on(made->layout, NULL, made->device, &made->set));
+        made->stream = gpu_stream_create(made->device);
+        for (size_t i = 0; i < banyan_tensors_count(made->set); i++)
+            bytes += following_bytes(made, i);
+        made->scratch = gpu_plain_alloc(made->device, bytes);
+    }
+    following_poison(made);
+}
 
 /* All worlds of a test have the case of one number of trainer ranks. */
 static inline struct following following_open(uint64_t seed, int trainers, int rank, bool is_engine)
@@ -79,8 +153,7 @@ static inline struct following following_open(uint64_t seed, int trainers, int r
     for (int i = 0; i < made.of->holding_count; i++)
         made.of->holdings[i].replicas_known &= !made.of->holdings[i].is_destination;
     made.layout = case_layout(made.of, is_engine ? trainers + rank : rank, is_engine);
-    CHECK_OK(banyan_tensors_alloc(made.layout, NULL, &made.tensors));
-    filled_poison(made.tensors);
+    following_alloc(&made, rank, is_engine);
     return made;
 }
 
@@ -110,25 +183,32 @@ static inline struct following following_open_matrix(int rank, bool is_engine, c
         banyan_layout_add_piece(made.layout, &piece);
     }
     CHECK_OK(banyan_layout_check(made.layout));
-    CHECK_OK(banyan_tensors_alloc(made.layout, NULL, &made.tensors));
-    filled_poison(made.tensors);
+    following_alloc(&made, rank, is_engine);
     return made;
 }
 
 static inline void following_write(const struct following *mine, int version)
 {
     filled_each(mine->layout, mine->tensors, write_version, &version);
+    following_send(mine);
 }
 
 static inline void following_check(const struct following *mine, int version)
 {
-    CHECK(banyan_tensors_get_state(mine->tensors) == BANYAN_TENSORS_WHOLE);
-    CHECK(banyan_tensors_version(mine->tensors) == (uint64_t)version);
+    CHECK(banyan_tensors_get_state(mine->set) == BANYAN_TENSORS_WHOLE);
+    CHECK(banyan_tensors_version(mine->set) == (uint64_t)version);
+    following_fetch(mine);
     filled_each(mine->layout, mine->tensors, check_version, &version);
 }
 
 static inline void following_close(struct following *mine)
 {
+    if (mine->set != mine->tensors) {
+        gpu_stream_wait(mine->device, mine->stream);
+        gpu_stream_destroy(mine->device, mine->stream);
+        gpu_plain_free(mine->device, mine->scratch);
+        banyan_tensors_destroy(mine->set);
+    }
     banyan_tensors_destroy(mine->tensors);
     banyan_layout_destroy(mine->layout);
     free(mine->of);
@@ -141,9 +221,14 @@ static inline banyan_publication *publish_open(banyan_world *world, struct apart
                                                const banyan_publication_options *options)
 {
     banyan_publication *publication;
+    banyan_publication_options with = BANYAN_PUBLICATION_OPTIONS_INIT;
+    if (options)
+        with = *options;
+    with.stream = mine->stream;
+    with.keep_on_host = following_keeps_on_host;
     CHECK_OK(banyan_publication_open(world, mine->layout,
                                      shared->listen_at[0] ? shared->listen_at : NULL, APART_SECRET,
-                                     options, &publication));
+                                     &with, &publication));
     if (banyan_world_rank(world) == 0) {
         const char *address = banyan_publication_address(publication);
         snprintf(shared->address, sizeof shared->address, "%s", address);
@@ -158,8 +243,8 @@ static inline banyan_publish_report publish_version(banyan_publication *publicat
 {
     banyan_publish_report report;
     following_write(mine, version);
-    CHECK_OK(banyan_publication_publish(publication, mine->tensors, (uint64_t)version, &report));
-    filled_poison(mine->tensors); /* they may be overwritten */
+    CHECK_OK(banyan_publication_publish(publication, mine->set, (uint64_t)version, &report));
+    following_poison(mine);
     return report;
 }
 
@@ -168,9 +253,13 @@ static inline banyan_subscription *subscribe(banyan_world *world, struct apart *
                                              const banyan_subscription_options *options)
 {
     banyan_subscription *subscription;
+    banyan_subscription_options with = BANYAN_SUBSCRIPTION_OPTIONS_INIT;
+    if (options)
+        with = *options;
+    with.stream = mine->stream;
     apart_wait(&shared->listens, 1);
-    CHECK_OK(banyan_subscription_open(world, mine->layout, mine->tensors, shared->address,
-                                      APART_SECRET, options, &subscription));
+    CHECK_OK(banyan_subscription_open(world, mine->layout, mine->set, shared->address, APART_SECRET,
+                                      &with, &subscription));
     return subscription;
 }
 

@@ -1,16 +1,21 @@
-/* The forms of a block. */
+/* The forms of a block. Kernels use the constants, too. */
 #ifndef PUBLISH_DELTA_FORM_H
 #define PUBLISH_DELTA_FORM_H
 
 #include <stdint.h>
 
-#include "publish/delta/stream.h"
+#define DELTA_BLOCK 4096 /* elements */
+
+/* Blocks of a part, the unit of what travels: a part without changes takes no bytes. */
+#define DELTA_PART_BLOCKS 64
 
 enum delta_form { DELTA_NONE, DELTA_GAPS, DELTA_BITMAP, DELTA_WHOLE };
 
 #define DELTA_HEAD_BYTES 2
 #define DELTA_COUNT_BITS 13
 #define DELTA_LONG_GAP 255
+/* A block with more bytes of elements is always whole. */
+#define DELTA_VALUES_MOST (DELTA_BLOCK * 16)
 
 static inline void delta_head_write(unsigned char *to, enum delta_form form, uint64_t count)
 {
@@ -23,7 +28,7 @@ static inline enum delta_form delta_head_read(const unsigned char *from, uint64_
 {
     unsigned head = from[0] | (unsigned)from[1] << 8;
     *count = head & ((1u << DELTA_COUNT_BITS) - 1);
-    return head >> DELTA_COUNT_BITS;
+    return (enum delta_form)(head >> DELTA_COUNT_BITS);
 }
 
 /* Return the number of elements of a block of a box. */

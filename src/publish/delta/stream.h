@@ -18,11 +18,7 @@
 
 #include "copy/strided/strided.h"
 #include "core/containers.h"
-
-#define DELTA_BLOCK 4096
-
-/* Blocks of a part, the unit of what travels: a part without changes takes no bytes. */
-#define DELTA_PART_BLOCKS 64
+#include "publish/delta/form.h"
 
 /* Return the number of blocks of a box. */
 static inline uint64_t delta_blocks(uint64_t elems)
@@ -52,9 +48,10 @@ typedef struct delta_source {
 uint64_t delta_write(const delta_source *source, uint64_t first, uint64_t count, bytes_writer *out);
 
 /* Check that `bytes` bytes are blocks [first, first + count) of a box of `elems` elements, and no
- * more. False if they are not. `*changed` receives the number of elements in them. */
+ * more. False if they are not. `*changed` receives the number of elements in them, and `ends`
+ * (NULL: not wanted) where each block ends, counted from the stream's start. */
 bool delta_check(const void *stream, size_t bytes, uint64_t elems, size_t elem_bytes,
-                 uint64_t first, uint64_t count, uint64_t *changed);
+                 uint64_t first, uint64_t count, uint64_t *changed, uint64_t *ends);
 
 /* Exchange the values in blocks [first, first + count), which delta_check has accepted, with the
  * elements of the box. */

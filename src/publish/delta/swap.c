@@ -1,7 +1,7 @@
 #include <string.h>
 
 #include "copy/strided/cursor.h"
-#include "publish/delta/form.h"
+#include "publish/delta/stream.h"
 
 /* ---- check ---- */
 
@@ -65,7 +65,7 @@ static size_t delta_check_block(const unsigned char *block, size_t bytes, uint64
 }
 
 bool delta_check(const void *stream, size_t bytes, uint64_t elems, size_t elem_bytes,
-                 uint64_t first, uint64_t count, uint64_t *changed)
+                 uint64_t first, uint64_t count, uint64_t *changed, uint64_t *ends)
 {
     const unsigned char *at = stream;
     *changed = 0;
@@ -78,6 +78,8 @@ bool delta_check(const void *stream, size_t bytes, uint64_t elems, size_t elem_b
             return false;
         at += used;
         bytes -= used;
+        if (ends)
+            ends[number - first] = (uint64_t)(at - (const unsigned char *)stream);
     }
     return bytes == 0;
 }

@@ -2,7 +2,7 @@
 
 #include "copy/strided/cursor.h"
 #include "publish/delta/changes.h"
-#include "publish/delta/form.h"
+#include "publish/delta/stream.h"
 
 /* A block that is being made. */
 struct delta_maker {
@@ -88,7 +88,7 @@ static unsigned char *delta_write_block(const delta_source *source, uint64_t num
                                         strided_cursor *cursor, uint64_t *changed,
                                         unsigned char *to)
 {
-    unsigned char values[DELTA_BLOCK * 16];
+    unsigned char values[DELTA_VALUES_MOST];
     struct delta_maker block; /* large: `gaps` stays as it is */
     uint64_t first = number * DELTA_BLOCK;
     block.elem_bytes = source->box.elem_bytes;

@@ -1,0 +1,171 @@
+/* Open an engine for the changes of tensors on a device, and launch its kernels. */
+#include "cuda/publish/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/memory/memory.h"
+
+/* Work in the background uses at most one of so many multiprocessors. */
+#define BACKGROUND_SHARE 8
+
+_Static_assert(CHANGES_DIMS == BANYAN_MAX_DIMS, "a view has as many dimensions as a tensor");
+
+changes_view changes_view_elements(const strided_view *view)
+{
+    changes_view made = {.data = view->data,
+                         .count = view->elems,
+                         .unit_bytes = (uint32_t)view->elem_bytes,
+                         .ndim = (uint32_t)view->ndim};
+    memcpy(made.extent, view->extent, sizeof made.extent);
+    memcpy(made.stride, view->stride, sizeof made.stride);
+    return made;
+}
+
+banyan_status changes_stream(int device, CUstream *stream)
+{
+    int least = 0, greatest = 0;
+    RETURN_IF_FAILED(DRIVER(device, cuCtxGetStreamPriorityRange, &least, &greatest));
+    return DRIVER(device, cuStreamCreateWithPriority, stream, CU_STREAM_NON_BLOCKING, least);
+}
+
+banyan_status changes_launch(const changes_engine *engine, const changes_kernel *kernel,
+                             unsigned blocks, uint64_t warps, void *args, CUstream stream)
+{
+    uint64_t each = engine->threads / CHANGES_WARP, wanted = (warps + each - 1) / each;
+    void *params[] = {args};
+    if (wanted == 0)
+        return BANYAN_OK;
+    return DRIVER(engine->device, cuLaunchKernel, kernel->function,
+                  wanted < blocks ? (unsigned)wanted : blocks, 1, 1, engine->threads, 1, 1, 0,
+                  stream, params, NULL);
+}
+
+banyan_status changes_check_capture(int device, CUstream stream)
+{
+    CUstreamCaptureStatus capture;
+    RETURN_IF_FAILED(DRIVER(device, cuStreamIsCapturing, stream, &capture));
+    if (capture == CU_STREAM_CAPTURE_STATUS_NONE)
+        return BANYAN_OK;
+    return banyan_error_set(BANYAN_ERR_INVALID,
+                            "cuda: the stream on device %d is being captured, and versions are "
+                            "not published or committed in a graph",
+                            device);
+}
+
+banyan_status changes_upload(int device, const void *from, size_t bytes, void **address)
+{
+    *address = NULL;
+    if (bytes == 0)
+        return BANYAN_OK;
+    RETURN_IF_FAILED(bytes_alloc(device, bytes, address));
+    banyan_status status = bytes_copy(*address, from, bytes);
+    if (status != BANYAN_OK) {
+        bytes_free(device, *address);
+        *address = NULL;
+    }
+    return status;
+}
+
+static banyan_status open_kernel(changes_engine *engine, const void *symbol, changes_kernel *kernel)
+{
+    int most = 0, fit = 0;
+    RETURN_IF_FAILED(driver_kernel(symbol, engine->device, &kernel->function));
+    RETURN_IF_FAILED(DRIVER(engine->device, cuFuncGetAttribute, &most,
+                            CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel->function));
+    if ((unsigned)most < engine->threads)
+        engine->threads = (unsigned)most / CHANGES_WARP * CHANGES_WARP;
+    RETURN_IF_FAILED(DRIVER(engine->device, cuOccupancyMaxActiveBlocksPerMultiprocessor, &fit,
+                            kernel->function, (int)engine->threads, 0));
+    kernel->blocks =
+        (unsigned)(driver_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, engine->device) *
+                   (fit > 0 ? fit : 1));
+    return BANYAN_OK;
+}
+
+static banyan_status open_kernels(changes_engine *engine)
+{
+    int multiprocessors =
+        driver_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, engine->device);
+    engine->threads = CHANGES_THREADS_MAX;
+    engine->background_blocks =
+        multiprocessors > BACKGROUND_SHARE ? (unsigned)(multiprocessors / BACKGROUND_SHARE) : 1;
+    RETURN_IF_FAILED(open_kernel(engine, changes_find_kernel(), &engine->find));
+    RETURN_IF_FAILED(open_kernel(engine, changes_pack_kernel(), &engine->pack));
+    RETURN_IF_FAILED(open_kernel(engine, changes_gather_kernel(), &engine->gather));
+    return open_kernel(engine, changes_swap_kernel(), &engine->swap);
+}
+
+static banyan_status changes_open_here(changes_engine *engine)
+{
+    RETURN_IF_FAILED(open_kernels(engine));
+    return changes_stream(engine->device, &engine->background);
+}
+
+void changes_close(void *argument)
+{
+    changes_engine *engine = argument;
+    if (engine->background && driver_enter(engine->device) == BANYAN_OK) {
+        driver.cuStreamDestroy(engine->background);
+        driver_leave();
+    }
+    free(engine);
+}
+
+banyan_status changes_open(int device, void **engine)
+{
+    changes_engine *made = calloc(1, sizeof *made);
+    if (!made)
+        return banyan_error_set(BANYAN_ERR_NO_MEMORY,
+                                "cuda: out of memory: %zu bytes for a publication's engine",
+                                sizeof *made);
+    made->device = device;
+    banyan_status status = DRIVER_WITHIN_UNCAPTURED(device, changes_open_here(made));
+    if (status == BANYAN_OK)
+        *engine = made;
+    else
+        changes_close(made);
+    return status;
+}
+
+static banyan_status alloc_here(int device, size_t bytes, void **memory)
+{
+    void *there;
+    RETURN_IF_FAILED(pinned_alloc(device, bytes, memory, &there));
+    if (there == *memory)
+        return BANYAN_OK;
+    pinned_free(*memory);
+    return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
+                            "cuda: device %d has no unified addressing, which publications need",
+                            device);
+}
+
+banyan_status changes_host_alloc(void *engine, size_t bytes, void **memory)
+{
+    int device = ((const changes_engine *)engine)->device;
+    return DRIVER_WITHIN_UNCAPTURED(device, alloc_here(device, bytes, memory));
+}
+
+static banyan_status free_here(void *memory)
+{
+    pinned_free(memory);
+    return BANYAN_OK;
+}
+
+void changes_host_free(void *engine, void *memory)
+{
+    if (memory)
+        (void)DRIVER_WITHIN_UNCAPTURED(((const changes_engine *)engine)->device, free_here(memory));
+}
+
+static banyan_status wait_here(int device, CUstream stream)
+{
+    RETURN_IF_FAILED(changes_check_capture(device, stream));
+    return DRIVER(device, cuStreamSynchronize, stream);
+}
+
+banyan_status changes_wait(void *engine, void *stream)
+{
+    int device = ((const changes_engine *)engine)->device;
+    return DRIVER_WITHIN(device, wait_here(device, stream));
+}

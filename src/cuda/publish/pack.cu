@@ -1,0 +1,284 @@
+/* Write the streams of boxes (publish/delta/stream.h). A warp writes one block, or measures it:
+ * each lane has 128 elements of the block, in their order. */
+#include "cuda/publish/view.cuh"
+
+#define LANE_ELEMS (DELTA_BLOCK / CHANGES_WARP)
+
+/* What a lane knows of its block. */
+typedef struct lane_part {
+    uint64_t first;   /* the lane's first element in the box */
+    uint32_t elems;   /* of the lane */
+    uint64_t bits[2]; /* of its elements that have changed */
+} lane_part;
+
+/* Return the bits of 64 elements from `at` on. */
+BANYAN_DEVICE uint64_t changed_at(const changes_box &box, const uint64_t *const *maps, uint64_t at)
+{
+    uint64_t word = at / 64, shift = at % 64, bits = 0;
+    for (uint32_t i = 0; i < box.map_count; i++) {
+        const uint64_t *map = maps[box.first_map + i] + word;
+        bits |= map[0] >> shift;
+        if (shift > 0)
+            bits |= map[1] << (64 - shift);
+    }
+    return bits;
+}
+
+/* Add bits at a position below 128. */
+BANYAN_DEVICE void add_bits(uint64_t *bits, uint32_t position, uint64_t more)
+{
+    if (position >= 64) {
+        bits[1] |= more << (position - 64);
+        return;
+    }
+    bits[0] |= more << position;
+    if (position > 0)
+        bits[1] |= more >> (64 - position);
+}
+
+static __device__ lane_part read_bits(const changes_box &box, const uint64_t *const *maps,
+                                      uint64_t block, uint32_t elems, unsigned lane)
+{
+    uint32_t before = lane * LANE_ELEMS, left = elems > before ? elems - before : 0;
+    lane_part part = {block * DELTA_BLOCK + before, left < LANE_ELEMS ? left : LANE_ELEMS, {0, 0}};
+    for (uint32_t done = 0; done < part.elems;) {
+        changes_row row = view_row(box.view, part.first + done);
+        uint32_t more = part.elems - done;
+        if (row.left < more)
+            more = (uint32_t)row.left;
+        bool run = row.stride == (int64_t)box.view.unit_bytes;
+        for (uint32_t i = 0; i < more; i += run ? 64 : 1) {
+            uint64_t offset = (uint64_t)(row.at + (int64_t)i * row.stride - box.memory);
+            uint64_t bits = changed_at(box, maps, view_divide(offset, box.view.unit_bytes));
+            uint32_t some = !run ? 1 : more - i < 64 ? more - i : 64;
+            if (some < 64)
+                bits &= ((uint64_t)1 << some) - 1;
+            add_bits(part.bits, done + i, bits);
+        }
+        done += more;
+    }
+    return part;
+}
+
+/* Remove a changed element from the bits, the lowest first, and return its position of 128. */
+BANYAN_DEVICE uint32_t next_bit(uint64_t *bits)
+{
+    unsigned word = bits[0] ? 0 : 1;
+    uint32_t position = 64 * word + (uint32_t)__ffsll((long long)bits[word]) - 1;
+    bits[word] &= bits[word] - 1;
+    return position;
+}
+
+/* Positions of a block in both forms, as this lane sees them. */
+typedef struct positions {
+    uint32_t count, values_before; /* changed elements of the lane, and of the lanes before it */
+    uint32_t next;                 /* one behind the last changed element of the lanes before */
+    uint32_t gap_bytes, gaps_before;
+    uint32_t all_count, all_gap_bytes; /* of the block */
+} positions;
+
+static __device__ positions count_positions(const lane_part &part, unsigned lane)
+{
+    positions found = {};
+    uint64_t bits[] = {part.bits[0], part.bits[1]};
+    found.count = (uint32_t)(__popcll(bits[0]) + __popcll(bits[1]));
+    uint32_t last = 0;
+    if (bits[1])
+        last = lane * LANE_ELEMS + 128 - (uint32_t)__clzll((long long)bits[1]);
+    else if (bits[0])
+        last = lane * LANE_ELEMS + 64 - (uint32_t)__clzll((long long)bits[0]);
+    found.next = warp_before(warp_max_up_to(last, lane), lane);
+    uint32_t next = found.next;
+    for (uint32_t i = 0; i < found.count; i++) {
+        uint32_t position = lane * LANE_ELEMS + next_bit(bits);
+        found.gap_bytes += (position - next) / DELTA_LONG_GAP + 1;
+        next = position + 1;
+    }
+    uint32_t values = warp_sum_up_to(found.count, lane);
+    uint32_t gaps = warp_sum_up_to(found.gap_bytes, lane);
+    found.values_before = values - found.count;
+    found.gaps_before = gaps - found.gap_bytes;
+    found.all_count = __shfl_sync(ALL_LANES, values, CHANGES_WARP - 1);
+    found.all_gap_bytes = __shfl_sync(ALL_LANES, gaps, CHANGES_WARP - 1);
+    return found;
+}
+
+/* The form of a block, by delta_write's rule. */
+typedef struct block_form {
+    uint32_t form, count;
+    uint32_t position_bytes;
+    uint64_t bytes;
+} block_form;
+
+BANYAN_DEVICE block_form choose_form(uint32_t elems, uint32_t elem_bytes, bool whole,
+                                     uint32_t count, uint32_t gap_bytes)
+{
+    uint32_t bitmap_bytes = (elems + 7) / 8;
+    uint32_t least = gap_bytes < bitmap_bytes ? gap_bytes : bitmap_bytes;
+    uint64_t whole_bytes = (uint64_t)elems * elem_bytes;
+    uint64_t value_bytes = (uint64_t)count * elem_bytes;
+    block_form made = {DELTA_WHOLE, elems, 0, DELTA_HEAD_BYTES + whole_bytes};
+    if (whole || whole_bytes > DELTA_VALUES_MOST || least + value_bytes >= whole_bytes)
+        return made;
+    made.form = count == 0 ? DELTA_NONE : gap_bytes <= bitmap_bytes ? DELTA_GAPS : DELTA_BITMAP;
+    made.count = count;
+    made.position_bytes = least;
+    made.bytes = DELTA_HEAD_BYTES + least + value_bytes;
+    return made;
+}
+
+static __device__ void write_whole(const changes_box &box, uint64_t block, uint32_t elems,
+                                   unsigned char *to, unsigned lane)
+{
+    uint32_t elem_bytes = box.view.unit_bytes;
+    for (uint32_t i = lane; i < elems; i += CHANGES_WARP)
+        move_element(to + (uint64_t)i * elem_bytes, view_at(box.view, block * DELTA_BLOCK + i),
+                     elem_bytes);
+}
+
+static __device__ void write_bitmap(const lane_part &part, uint32_t bitmap_bytes, unsigned char *to,
+                                    unsigned lane)
+{
+    uint32_t first = lane * (LANE_ELEMS / 8);
+    for (uint32_t i = 0; i < LANE_ELEMS / 8 && first + i < bitmap_bytes; i++)
+        to[first + i] = (unsigned char)(part.bits[i / 8] >> i % 8 * 8);
+}
+
+static __device__ void write_gaps(const lane_part &part, const positions &where, unsigned char *to,
+                                  unsigned lane)
+{
+    uint64_t bits[] = {part.bits[0], part.bits[1]};
+    uint32_t next = where.next;
+    to += where.gaps_before;
+    for (uint32_t i = 0; i < where.count; i++) {
+        uint32_t position = lane * LANE_ELEMS + next_bit(bits), gap = position - next;
+        for (; gap >= DELTA_LONG_GAP; gap -= DELTA_LONG_GAP)
+            *to++ = DELTA_LONG_GAP;
+        *to++ = (unsigned char)gap;
+        next = position + 1;
+    }
+}
+
+static __device__ void write_values(const changes_box &box, const lane_part &part,
+                                    const positions &where, unsigned char *to)
+{
+    uint64_t bits[] = {part.bits[0], part.bits[1]};
+    uint32_t elem_bytes = box.view.unit_bytes;
+    uint64_t row_first = 0;
+    changes_row row = {nullptr, 0, 0};
+    to += (uint64_t)where.values_before * elem_bytes;
+    for (uint32_t i = 0; i < where.count; i++, to += elem_bytes) {
+        uint64_t element = part.first + next_bit(bits);
+        if (element >= row_first + row.left) {
+            row = view_row(box.view, element);
+            row_first = element;
+        }
+        move_element(to, row.at + (int64_t)(element - row_first) * row.stride, elem_bytes);
+    }
+}
+
+BANYAN_DEVICE uint32_t block_elems(const changes_box &box, uint64_t block)
+{
+    uint64_t left = box.view.count - block * DELTA_BLOCK;
+    return left < DELTA_BLOCK ? (uint32_t)left : DELTA_BLOCK;
+}
+
+/* Write a block at `to`, or, if it is null, only measure it. Return its bytes. */
+static __device__ uint64_t write_block(const changes_box &box, const uint64_t *const *maps,
+                                       uint64_t block, unsigned char *to, unsigned lane)
+{
+    uint32_t elems = block_elems(box, block), elem_bytes = box.view.unit_bytes;
+    lane_part part = {};
+    positions where = {};
+    if (!box.whole) {
+        part = read_bits(box, maps, block, elems, lane);
+        where = count_positions(part, lane);
+    }
+    block_form form =
+        choose_form(elems, elem_bytes, box.whole != 0, where.all_count, where.all_gap_bytes);
+    if (!to)
+        return form.bytes;
+    unsigned char *values = to + DELTA_HEAD_BYTES + form.position_bytes;
+    if (lane == 0) {
+        uint32_t head = form.form << DELTA_COUNT_BITS | form.count;
+        to[0] = (unsigned char)head;
+        to[1] = (unsigned char)(head >> 8);
+    }
+    if (form.form == DELTA_WHOLE) {
+        write_whole(box, block, elems, values, lane);
+        return form.bytes;
+    }
+    if (form.form == DELTA_GAPS)
+        write_gaps(part, where, to + DELTA_HEAD_BYTES, lane);
+    else if (form.form == DELTA_BITMAP)
+        write_bitmap(part, form.position_bytes, to + DELTA_HEAD_BYTES, lane);
+    write_values(box, part, where, values);
+    return form.bytes;
+}
+
+static __device__ void measure_blocks(const changes_pack_args &args, unsigned lane)
+{
+    for (uint64_t number = view_warp(); number < args.blocks; number += view_warps()) {
+        uint64_t i = view_find(args.boxes, args.box_count, &changes_box::first_block, number);
+        const changes_box &box = args.boxes[i];
+        uint64_t bytes = write_block(box, args.maps, number - box.first_block, nullptr, lane);
+        if (lane == 0)
+            args.block_bytes[number] = bytes;
+    }
+}
+
+/* Return the bytes of the first `count` blocks of a piece. */
+static __device__ uint64_t bytes_before(const changes_pack_args &args, const changes_box &box,
+                                        const changes_piece &piece, uint64_t count, unsigned lane)
+{
+    if (!args.block_bytes) /* only a box's last block is not full */
+        return count * (DELTA_HEAD_BYTES + (uint64_t)DELTA_BLOCK * box.view.unit_bytes);
+    uint64_t bytes = 0;
+    const uint64_t *from = args.block_bytes + box.first_block + piece.first;
+    for (uint64_t k = lane; k < count; k += CHANGES_WARP)
+        bytes += from[k];
+    return warp_sum(bytes, lane);
+}
+
+static __device__ void write_pieces(const changes_pack_args &args, unsigned lane)
+{
+    for (uint64_t number = view_warp(); number < args.piece_count * DELTA_PART_BLOCKS;
+         number += view_warps()) {
+        const changes_piece &piece = args.pieces[number / DELTA_PART_BLOCKS];
+        uint64_t k = number % DELTA_PART_BLOCKS;
+        if (k >= piece.count)
+            continue;
+        const changes_box &box = args.boxes[piece.box];
+        unsigned char *to = args.to + piece.at + bytes_before(args, box, piece, k, lane);
+        write_block(box, args.maps, piece.first + k, to, lane);
+    }
+}
+
+static __global__ void __launch_bounds__(CHANGES_THREADS_MAX)
+    pack_changes(const __grid_constant__ changes_pack_args args)
+{
+    unsigned lane = view_lane();
+    if (args.piece_count > 0)
+        write_pieces(args, lane);
+    else
+        measure_blocks(args, lane);
+}
+
+const void *changes_pack_kernel(void)
+{
+    return DEVICE_KERNEL(pack_changes, changes_pack_args);
+}
+
+static __global__ void __launch_bounds__(CHANGES_THREADS_MAX)
+    gather_elements(const __grid_constant__ changes_gather_args args)
+{
+    uint32_t elem_bytes = args.from.unit_bytes;
+    uint64_t threads = (uint64_t)gridDim.x * blockDim.x;
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < args.count; i += threads)
+        move_element(args.to + i * elem_bytes, view_at(args.from, args.first + i), elem_bytes);
+}
+
+const void *changes_gather_kernel(void)
+{
+    return DEVICE_KERNEL(gather_elements, changes_gather_args);
+}

@@ -1,0 +1,42 @@
+/* The memory in which a rank's published tensors lie: the host's, or a GPU's. */
+#ifndef PUBLISH_DEVICE_H
+#define PUBLISH_DEVICE_H
+
+#include <banyan/reshard.h>
+
+#include "memory/device.h"
+#include "publish/delta/device.h"
+
+struct publish_device {
+    const delta_device_ops *delta; /* NULL: host memory */
+    const memory_device_ops *memory;
+    void *engine;
+    int id;
+    void *stream; /* of the caller, for work that the caller waits for */
+};
+
+/* Open the device in whose memory the tensors (NULL: there are none) lie, and wait for the work
+ * that the stream has. Errors: UNSUPPORTED (they lie in several memories, or their module has no
+ * functions for changes), INVALID (a stream for tensors on the host), those of the module. */
+banyan_status publish_device_open(const banyan_tensors *tensors, void *stream,
+                                  struct publish_device *made);
+void publish_device_close(struct publish_device *device);
+
+/* INVALID, with both memories, unless the tensors lie in the memory of `device`. */
+banyan_status publish_device_check(const struct publish_device *device,
+                                   const banyan_tensors *tensors);
+
+static inline bool publish_device_is_host(const struct publish_device *device)
+{
+    return !device->delta;
+}
+
+/* Copy elements [first, first + count) of a view to host memory. */
+banyan_status publish_device_read(const struct publish_device *device, const strided_view *from,
+                                  uint64_t first, uint64_t count, void *to);
+
+/* Copy host memory to new memory of the device, which is not the host. */
+banyan_status publish_device_upload(const struct publish_device *device, const void *from,
+                                    size_t bytes, void **there);
+
+#endif
