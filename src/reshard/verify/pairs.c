@@ -202,6 +202,9 @@ static banyan_status check_both(pipeline_world *world, banyan_reshard_report *re
     return check_steps(world, report);
 }
 
+/* Play all transfers as one wave. That is what runs: a case has one node, so no rank passes data on
+ * (stage 1), and the waves of a bound on staging depend on the service. Waves do not affect each
+ * other (docs/internals/proofs.md). */
 banyan_status check_slots(const check_rank *all, int count, uint64_t slot_bytes,
                           banyan_reshard_report *report)
 {
