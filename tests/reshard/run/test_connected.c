@@ -102,14 +102,18 @@ static void connect_and_move(banyan_world *world, struct apart *shared)
 
 static void play_both_ways(struct apart *shared)
 {
-    static const int sizes[][2] = {{3, 2}, {1, 4}};
+    /* Ranks of both sides, and of a node: the last are four nodes of two. */
+    static const int sizes[][3] = {{3, 2, 1}, {1, 4, 1}, {4, 4, 2}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         atomic_store(&shared->listens, 0);
+        shared->ranks_each = sizes[i][2];
+        int node = sizes[i][2] == 1 ? 1 : sizes[i][0] / sizes[i][2];
         struct apart_job trainer = apart_start(shared, sizes[i][0], 0, listen_and_move);
-        struct apart_job engine = apart_start(shared, sizes[i][1], 1, connect_and_move);
+        struct apart_job engine = apart_start(shared, sizes[i][1], node, connect_and_move);
         apart_end_well(&engine);
         apart_end_well(&trainer);
     }
+    shared->ranks_each = 0;
 }
 
 static void every_element_lands_in_a_world_that_was_started_apart(void **state)

@@ -23,6 +23,7 @@
 /* In memory that all processes of a test share. */
 struct apart {
     uint64_t seed;
+    int ranks_each;     /* of a world, in each node; 0: 1 */
     char address[64];   /* of the listener, once `listens` is not 0 */
     char listen_at[16]; /* where later listeners listen: at the port of the first */
     char passes_on[64]; /* of a world that passes on what it gets */
@@ -91,7 +92,8 @@ static inline void apart_run_rank(struct apart *shared, int job, int rank, int s
     ranks_become_child();
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (ranks_networks() > 0)
-        nodes_enter((node + rank) % ranks_networks());
+        nodes_enter((node + rank / (shared->ranks_each > 0 ? shared->ranks_each : 1)) %
+                    ranks_networks());
     if (rank == 0) {
         CHECK_OK(banyan_unique_id_create(&shared->ids[job].id));
         atomic_store(&shared->ids[job].has_id, true);
@@ -109,7 +111,7 @@ static inline void apart_run_rank(struct apart *shared, int job, int rank, int s
     _exit(0);
 }
 
-/* Start a world. In namespaces, its ranks are on consecutive nodes from `node` on. */
+/* Start a world. In namespaces, its ranks fill consecutive nodes from `node` on. */
 static inline struct apart_job apart_start(struct apart *shared, int size, int node, apart_rank run)
 {
     struct apart_job started = {.size = size};
