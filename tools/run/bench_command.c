@@ -112,7 +112,8 @@ int bench_command(int argc, char **argv)
     const option_table table = {
         "banyan bench", "--gpu [-n N] [-- [--size 1K:1G] [--json FILE] [--way WAY] [WHAT …]]",
         "Measure transfers, and print every figure beside the machine's limit and a peer's\n"
-        "figure from the same run. For processes of the host, use make bench. WHAT is\n"
+        "figure from the same run, on this machine. For processes of the host, use make\n"
+        "bench; for several machines, banyan run, tune and mixed under a launcher. WHAT is\n"
         "allreduce, allgather, reducescatter, alltoall, fixed, copies, casts, many, memory,\n"
         "reshard or mixed (all). WAY, for copies, is direct, nccl, pipeline/peer or\n"
         "pipeline/nvshmem (all).\n",
