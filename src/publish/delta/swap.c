@@ -5,22 +5,46 @@
 
 /* ---- check ---- */
 
-/* Return the bytes of a block's positions; SIZE_MAX if they are not valid. */
+#define EACH_BYTE UINT64_C(0x0101010101010101)
+#define EACH_PAIR UINT64_C(0x00ff00ff00ff00ff)
+
+/* Add bytes to a sum. Return the number of long gaps in them. */
+static size_t sum_gaps(const unsigned char *gaps, size_t bytes, uint64_t *sum)
+{
+    size_t long_gaps = 0, i = 0;
+    while (bytes - i >= sizeof(uint64_t)) {
+        uint64_t pairs = 0, word; /* four sums of 16 bits, each of at most 256 bytes */
+        size_t end = bytes - i < 1024 ? bytes : i + 1024;
+        for (; end - i >= sizeof word; i += sizeof word) {
+            memcpy(&word, gaps + i, sizeof word);
+            pairs += (word & EACH_PAIR) + (word >> 8 & EACH_PAIR);
+            /* The highest bit of a byte stays if all others are set, too. */
+            uint64_t full = word & ((word & 127 * EACH_BYTE) + EACH_BYTE) & 128 * EACH_BYTE;
+            long_gaps += (size_t)((full >> 7) * EACH_BYTE >> 56);
+        }
+        *sum += (pairs & 0xffff) + (pairs >> 16 & 0xffff) + (pairs >> 32 & 0xffff) + (pairs >> 48);
+    }
+    for (; i < bytes; i++) {
+        *sum += gaps[i];
+        long_gaps += gaps[i] == DELTA_LONG_GAP;
+    }
+    return long_gaps;
+}
+
+/* Return the bytes of a block's positions; SIZE_MAX if they are not valid. Positions grow, so they
+ * are valid if the last one is. */
 static size_t check_gaps(const unsigned char *gaps, size_t bytes, uint64_t elems, uint64_t count)
 {
-    uint64_t next = 0, found = 0;
+    uint64_t sum = 0, missing = count; /* each needs one more byte at least */
     size_t used = 0;
-    while (found < count) {
-        if (used == bytes)
+    while (missing > 0) {
+        if (missing > bytes - used)
             return SIZE_MAX;
-        unsigned char gap = gaps[used++];
-        next += gap;
-        if (gap == DELTA_LONG_GAP)
-            continue;
-        if (next >= elems)
+        size_t some = missing;
+        missing = sum_gaps(gaps + used, some, &sum);
+        used += some;
+        if (sum + count > elems)
             return SIZE_MAX;
-        next++;
-        found++;
     }
     return used;
 }
@@ -28,11 +52,15 @@ static size_t check_gaps(const unsigned char *gaps, size_t bytes, uint64_t elems
 static size_t check_bitmap(const unsigned char *bitmap, size_t bytes, uint64_t elems,
                            uint64_t count)
 {
-    size_t used = delta_bitmap_bytes(elems);
-    uint64_t found = 0;
+    size_t used = delta_bitmap_bytes(elems), i = 0;
+    uint64_t found = 0, word;
     if (used > bytes)
         return SIZE_MAX;
-    for (size_t i = 0; i < used; i++)
+    for (; used - i >= sizeof word; i += sizeof word) {
+        memcpy(&word, bitmap + i, sizeof word);
+        found += (uint64_t)__builtin_popcountll(word);
+    }
+    for (; i < used; i++)
         found += (uint64_t)__builtin_popcount(bitmap[i]);
     bool outside = elems % 8 != 0 && bitmap[used - 1] >> elems % 8 != 0;
     return found == count && !outside ? used : SIZE_MAX;

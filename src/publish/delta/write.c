@@ -68,6 +68,22 @@ static void add_run(const delta_source *source, struct delta_maker *block, const
     }
 }
 
+/* True if so many elements of contiguous memory have changed that a block of them is whole: then
+ * their positions need not be found. */
+static bool is_dense(const delta_source *source, const strided_cursor *cursor, uint64_t elems)
+{
+    uint64_t at = (uint64_t)(cursor->at - source->memory) / source->box.elem_bytes, count = 0;
+    if (elems < CHANGES_BITS || strided_cursor_run(cursor) < elems ||
+        __builtin_popcountll(changed_at(source, at)) < CHANGES_BITS * 3 / 4)
+        return false;
+    for (uint64_t i = 0; elems - i >= CHANGES_BITS; i += CHANGES_BITS)
+        count += (uint64_t)__builtin_popcountll(changed_at(source, at + i));
+    uint64_t positions = delta_bitmap_bytes(elems);
+    if (count < positions) /* gaps take a byte each at least */
+        positions = count;
+    return positions + count * source->box.elem_bytes >= elems * source->box.elem_bytes;
+}
+
 /* Put the block into its smallest form. The values are in their place for the form GAPS or WHOLE.
  * Return its end. */
 static unsigned char *finish_block(const struct delta_maker *block, unsigned char *head,
@@ -97,8 +113,12 @@ static unsigned char *delta_write_block(const delta_source *source, uint64_t num
     block.values = values;
     memset(block.bitmap, 0, sizeof block.bitmap);
     size_t whole_bytes = block.elems * block.elem_bytes;
-    bool fits = sizeof values >= whole_bytes;
-    for (uint64_t at = 0, run; at < block.elems && !source->whole && fits; at += run) {
+    bool whole = source->whole || sizeof values < whole_bytes;
+    if (!whole && is_dense(source, cursor, block.elems)) {
+        whole = true;
+        strided_cursor_advance(cursor, block.elems);
+    }
+    for (uint64_t at = 0, run; at < block.elems && !whole; at += run) {
         run = strided_cursor_run(cursor);
         if (run > block.elems - at)
             run = block.elems - at;
@@ -108,7 +128,7 @@ static unsigned char *delta_write_block(const delta_source *source, uint64_t num
     size_t positions = delta_bitmap_bytes(block.elems);
     if (block.gap_bytes < positions)
         positions = block.gap_bytes;
-    if (source->whole || !fits || positions + block.count * block.elem_bytes >= whole_bytes) {
+    if (whole || positions + block.count * block.elem_bytes >= whole_bytes) {
         delta_head_write(to, DELTA_WHOLE, block.elems);
         strided_pack(to + DELTA_HEAD_BYTES, &source->box, first, block.elems);
         *changed += block.elems;

@@ -220,6 +220,70 @@ static void damaged_streams_are_refused_or_stay_in_bounds(void **state)
     }
 }
 
+/* Return the bytes that a walk of one gap after the other takes; SIZE_MAX if an element lies
+ * outside of the block. */
+static size_t walk_gaps(const unsigned char *gaps, size_t bytes, uint64_t elems, uint64_t count)
+{
+    uint64_t next = 0;
+    size_t used = 0;
+    while (count > 0) {
+        if (used == bytes)
+            return SIZE_MAX;
+        next += gaps[used];
+        if (gaps[used++] == DELTA_LONG_GAP)
+            continue;
+        if (next++ >= elems)
+            return SIZE_MAX;
+        count--;
+    }
+    return used;
+}
+
+static void gaps_are_accepted_if_each_element_is_in_its_block(void **state)
+{
+    (void)state;
+    random_state random = random_from(random_seed());
+    int accepted = 0, refused = 0;
+    for (int round = 0; round < 20000; round++) {
+        uint64_t elems = 1 + below(&random, DELTA_BLOCK), changed, end;
+        uint64_t count = 1 + below(&random, 1 + below(&random, elems));
+        size_t bytes = count + below(&random, 40);
+        /* Mostly as many elements as the gaps leave, or one more. */
+        uint64_t most = 2 * elems / count, longs = below(&random, 3);
+        unsigned char *stream = malloc(DELTA_HEAD_BYTES + bytes + count);
+        unsigned char *gaps = stream + DELTA_HEAD_BYTES;
+        delta_head_write(stream, DELTA_GAPS, count);
+        for (size_t i = 0; i < bytes; i++)
+            gaps[i] = longs > 0 && below(&random, 100) < 20 * longs
+                          ? DELTA_LONG_GAP
+                          : (unsigned char)below(&random, most < 255 ? most : 255);
+        size_t used = walk_gaps(gaps, bytes, elems, count);
+        if (used == SIZE_MAX && below(&random, 2)) { /* the last element at the end, or behind it */
+            memset(gaps, 0, bytes);
+            uint64_t left = elems - count < 200 * count ? elems - count : 0;
+            while (left > 0) {
+                unsigned char *gap = gaps + below(&random, count);
+                uint64_t more = left < 253u - *gap ? left : 253u - *gap;
+                *gap = (unsigned char)(*gap + more);
+                left -= more;
+            }
+            gaps[count - 1] = (unsigned char)(gaps[count - 1] + below(&random, 2));
+            used = walk_gaps(gaps, bytes, elems, count);
+        }
+        bool valid = used != SIZE_MAX;
+        size_t all = DELTA_HEAD_BYTES + (valid ? used : bytes) + count;
+        bool found = delta_check(stream, all, elems, 1, 0, 1, &changed, &end);
+        if (found != valid)
+            fail_msg("%lu gaps of %lu elements are %s", (unsigned long)count, (unsigned long)elems,
+                     found ? "accepted" : "refused");
+        assert_true(!valid || (changed == count && end == all));
+        accepted += valid;
+        refused += !valid;
+        free(stream);
+    }
+    assert_true(accepted > 1000 && refused > 1000);
+}
+
 /* The measure of two tensors is what delta_write makes of the parts with changes. */
 static void a_measure_is_what_would_travel(void **state)
 {
@@ -299,6 +363,7 @@ static int run(void)
         cmocka_unit_test(a_box_of_a_tensor_sends_its_own_changes_alone),
         cmocka_unit_test(a_measure_is_what_would_travel),
         cmocka_unit_test(a_measure_counts_parts_with_changes_alone),
+        cmocka_unit_test(gaps_are_accepted_if_each_element_is_in_its_block),
         cmocka_unit_test(damaged_streams_are_refused_or_stay_in_bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
