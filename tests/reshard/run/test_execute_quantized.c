@@ -192,7 +192,8 @@ static void poison(const quantized_rank *mine, int pass)
     for (int t = 0; t < mine->of->count; t++) {
         const DLTensor *tensor = banyan_tensors_get(mine->destination, (size_t)t);
         size_t elems = (size_t)(tensor->shape[0] * tensor->shape[1]);
-        memset(tensor->data, 0x5a + pass, elems);
+        if (elems > 0)
+            memset(tensor->data, 0x5a + pass, elems);
         memset(mine->scales[t].data, 0xa5 + pass, mine->scales_bytes[t]);
     }
 }
