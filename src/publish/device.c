@@ -1,6 +1,20 @@
 #include "publish/device.h"
 
+#include <pthread.h>
+#include <stdlib.h>
+
 #include "core/module.h"
+
+/* Buffers have a multiple of these bytes, and no more than the most are kept. */
+#define BUFFER_UNIT ((size_t)8 << 20)
+#define BUFFERS_MOST ((size_t)256 << 20)
+
+/* Buffers that nobody uses. */
+struct publish_buffers {
+    pthread_mutex_t lock;
+    ARRAY(struct publish_buffer) idle;
+    size_t idle_bytes;
+};
 
 static DLDevice memory_of(const DLTensor *tensor)
 {
@@ -54,6 +68,12 @@ banyan_status publish_device_open(const banyan_tensors *tensors, void *stream,
     RETURN_IF_FAILED(opened.memory->open(device.device_id));
     RETURN_IF_FAILED(tables->delta->open(device.device_id, &opened.engine));
     opened.delta = tables->delta;
+    opened.buffers = alloc_zeroed(1, sizeof *opened.buffers, "the buffers of a device");
+    if (!opened.buffers) {
+        publish_device_close(&opened);
+        return BANYAN_ERR_NO_MEMORY;
+    }
+    pthread_mutex_init(&opened.buffers->lock, NULL);
     opened.id = device.device_id;
     banyan_status status = opened.delta->wait(opened.engine, stream);
     if (status == BANYAN_OK)
@@ -63,8 +83,21 @@ banyan_status publish_device_open(const banyan_tensors *tensors, void *stream,
     return status;
 }
 
+static void free_buffers(struct publish_device *device)
+{
+    struct publish_buffers *buffers = device->buffers;
+    if (!buffers)
+        return;
+    for (size_t i = 0; i < buffers->idle.count; i++)
+        device->delta->host_free(device->engine, buffers->idle.data[i].memory);
+    array_free(&buffers->idle);
+    pthread_mutex_destroy(&buffers->lock);
+    free(buffers);
+}
+
 void publish_device_close(struct publish_device *device)
 {
+    free_buffers(device);
     if (device->delta)
         device->delta->close(device->engine);
     *device = (struct publish_device){0};
@@ -92,12 +125,47 @@ banyan_status publish_device_read(const struct publish_device *device, const str
     return BANYAN_OK;
 }
 
-banyan_status publish_device_upload(const struct publish_device *device, const void *from,
-                                    size_t bytes, void **there)
+/* Take the smallest buffer that is large enough; false if there is none. */
+static bool take_idle(struct publish_buffers *buffers, size_t bytes, struct publish_buffer *taken)
 {
-    RETURN_IF_FAILED(device->memory->alloc(device->id, bytes, there));
-    banyan_status status = device->memory->copy(*there, from, bytes);
-    if (status != BANYAN_OK)
-        device->memory->free(device->id, *there);
-    return status;
+    size_t best = SIZE_MAX;
+    pthread_mutex_lock(&buffers->lock);
+    for (size_t i = 0; i < buffers->idle.count; i++) {
+        size_t has = buffers->idle.data[i].bytes;
+        if (has >= bytes && (best == SIZE_MAX || has < buffers->idle.data[best].bytes))
+            best = i;
+    }
+    if (best != SIZE_MAX) {
+        *taken = buffers->idle.data[best];
+        buffers->idle.data[best] = buffers->idle.data[--buffers->idle.count];
+        buffers->idle_bytes -= taken->bytes;
+    }
+    pthread_mutex_unlock(&buffers->lock);
+    return best != SIZE_MAX;
+}
+
+banyan_status publish_device_take(const struct publish_device *device, size_t bytes,
+                                  struct publish_buffer *taken)
+{
+    struct publish_buffer made = {NULL, (bytes + BUFFER_UNIT - 1) / BUFFER_UNIT * BUFFER_UNIT};
+    if (take_idle(device->buffers, bytes, taken))
+        return BANYAN_OK;
+    RETURN_IF_FAILED(device->delta->host_alloc(device->engine, made.bytes, &made.memory));
+    *taken = made;
+    return BANYAN_OK;
+}
+
+void publish_device_give(const struct publish_device *device, struct publish_buffer *buffer)
+{
+    struct publish_buffers *buffers = device->buffers;
+    if (!buffer->memory)
+        return;
+    pthread_mutex_lock(&buffers->lock);
+    bool kept =
+        buffers->idle_bytes + buffer->bytes <= BUFFERS_MOST && array_push(&buffers->idle, *buffer);
+    buffers->idle_bytes += kept ? buffer->bytes : 0;
+    pthread_mutex_unlock(&buffers->lock);
+    if (!kept)
+        device->delta->host_free(device->engine, buffer->memory);
+    *buffer = (struct publish_buffer){0};
 }

@@ -7,12 +7,19 @@
 #include "memory/device.h"
 #include "publish/delta/device.h"
 
+/* Pinned host memory for what travels. */
+struct publish_buffer {
+    void *memory;
+    size_t bytes;
+};
+
 struct publish_device {
     const delta_device_ops *delta; /* NULL: host memory */
     const memory_device_ops *memory;
     void *engine;
     int id;
     void *stream; /* of the caller, for work that the caller waits for */
+    struct publish_buffers *buffers;
 };
 
 /* Open the device in whose memory the tensors (NULL: there are none) lie, and wait for the work
@@ -35,8 +42,13 @@ static inline bool publish_device_is_host(const struct publish_device *device)
 banyan_status publish_device_read(const struct publish_device *device, const strided_view *from,
                                   uint64_t first, uint64_t count, void *to);
 
-/* Copy host memory to new memory of the device, which is not the host. */
-banyan_status publish_device_upload(const struct publish_device *device, const void *from,
-                                    size_t bytes, void **there);
+/* Take a buffer of at least `bytes` bytes of the device, which is not the host. Pinning memory
+ * takes longer than filling it, so buffers that are given back are kept for the next fetches. Any
+ * thread.
+ */
+banyan_status publish_device_take(const struct publish_device *device, size_t bytes,
+                                  struct publish_buffer *taken);
+/* Give a buffer back, and clear it. A buffer without memory is ignored. */
+void publish_device_give(const struct publish_device *device, struct publish_buffer *buffer);
 
 #endif

@@ -1,8 +1,11 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "core/deadline.h"
+#include "core/log.h"
 #include "core/threads/thread.h"
 #include "publish/fetch_parts.h"
+#include "publish/parallel.h"
 #include "reshard/layout/box.h"
 #include "world/control.h"
 
@@ -22,7 +25,8 @@ struct sender {
 /* Contents of one sender's message in a wave. */
 struct wave_part {
     int rank;
-    unsigned char *stream; /* until a version keeps it */
+    unsigned char *stream; /* until a version keeps it; in `buffer` if that has memory */
+    struct publish_buffer buffer;
     uint64_t bytes;
     const struct part_head *heads;
     size_t head_count;
@@ -47,6 +51,10 @@ struct fetch_receiving {
     ARRAY(struct sender) senders;
     ARRAY(struct box_sum) sums;
     struct fetch_wave before; /* the wave that is checked */
+    void *there;              /* the device's memory for streams in place */
+    size_t there_bytes;
+    /* For the log. */
+    uint64_t run_ns, wait_ns, check_ns, upload_ns, exchange_ns;
 };
 
 static banyan_status receiving_open(struct fetch_receiving *receiving)
@@ -70,8 +78,13 @@ static banyan_status receiving_open(struct fetch_receiving *receiving)
 static void free_wave(struct fetch_wave *wave)
 {
     control_messages_free(wave->messages, wave->count);
-    for (size_t i = 0; wave->parts && i < wave->count; i++)
-        free(wave->parts[i].stream);
+    for (size_t i = 0; wave->parts && i < wave->count; i++) {
+        struct wave_part *part = &wave->parts[i];
+        if (part->buffer.memory)
+            publish_device_give(wave->receiving->into->staged->device, &part->buffer);
+        else
+            free(part->stream);
+    }
     free(wave->parts);
     *wave = (struct fetch_wave){0};
 }
@@ -86,7 +99,9 @@ static banyan_status end_check(struct fetch_wave *wave)
 
 static void receiving_close(struct fetch_receiving *receiving)
 {
-    (void)end_check(&receiving->before);
+    const struct publish_device *device = receiving->into->staged->device;
+    if (receiving->there)
+        device->memory->free(device->id, receiving->there);
     array_free(&receiving->incoming);
     array_free(&receiving->boxes);
     array_free(&receiving->senders);
@@ -132,6 +147,26 @@ static banyan_status fail_box(const struct fetch_receiving *receiving, const str
                      one->transfer->source_rank, what);
 }
 
+/* True if host memory keeps the streams until all are verified. */
+static bool keeps_on_host(const struct fetch_receiving *receiving)
+{
+    const struct staged *staged = receiving->into->staged;
+    return publish_device_is_host(staged->device) ||
+           (receiving->session->hello.verify && !staged->in_place);
+}
+
+static banyan_status make_room(const struct fetch_receiving *receiving, struct wave_part *part)
+{
+    if (keeps_on_host(receiving)) {
+        part->stream = malloc(part->bytes);
+        return part->stream ? BANYAN_OK : error_no_memory(part->bytes, "changes that are received");
+    }
+    RETURN_IF_FAILED(
+        publish_device_take(receiving->into->staged->device, part->bytes, &part->buffer));
+    part->stream = part->buffer.memory;
+    return BANYAN_OK;
+}
+
 /* Take a message: make room for the stream, and submit its receive. */
 static banyan_status take_message(struct fetch_receiving *receiving, const control_message *message,
                                   struct wave_part *part)
@@ -162,9 +197,7 @@ static banyan_status take_message(struct fetch_receiving *receiving, const contr
                          "version %" PRIu64 " needs more than the %" PRIu64
                          " bytes that max_staging_bytes leaves at this rank",
                          staged->version, receiving->into->max_bytes);
-    part->stream = malloc(part->bytes);
-    if (!part->stream)
-        return error_no_memory(part->bytes, "changes that are received");
+    RETURN_IF_FAILED(make_room(receiving, part));
     staged->bytes += staged->in_place ? 0 : part->bytes;
     staged->received += part->bytes;
     int64_t bytes = (int64_t)part->bytes;
@@ -172,31 +205,45 @@ static banyan_status take_message(struct fetch_receiving *receiving, const contr
     return banyan_copy_service_submit_recv(receiving->session->service, &tensor, message->rank, 0);
 }
 
-/* Check what has arrived from a sender in a wave, and add its parts to `staged`. */
-static banyan_status check_parts(struct fetch_receiving *receiving, const struct wave_part *part,
-                                 struct staged *staged)
+enum part_fault { PART_SOUND, PART_DIFFERS, PART_MALFORMED };
+
+/* Parts of a message, which several threads check. */
+struct part_checks {
+    const struct part_head *heads;
+    const struct staged_part *parts;
+    uint64_t *ends; /* NULL: not wanted */
+    unsigned char *faults;
+};
+
+static void check_part(void *context, size_t i)
+{
+    const struct part_checks *checks = context;
+    const struct staged_part *part = &checks->parts[i];
+    struct part_head head;
+    uint64_t changed, *ends = checks->ends ? checks->ends + part->first_end : NULL;
+    memcpy(&head, checks->heads + i, sizeof head); /* a message has no alignment */
+    if (hash_bytes(part->stream, part->bytes, 0) != head.hash)
+        checks->faults[i] = PART_DIFFERS;
+    else if (!delta_check(part->stream, part->bytes, part->box.elems, part->box.elem_bytes,
+                          part->first, part->count, &changed, ends))
+        checks->faults[i] = PART_MALFORMED;
+}
+
+/* Add the parts of a message to `staged`. They are not checked yet. */
+static banyan_status add_parts(struct fetch_receiving *receiving, const struct wave_part *part,
+                               struct staged *staged)
 {
     bool on_host = publish_device_is_host(staged->device);
     unsigned char *at = part->stream;
-    uint64_t left = part->bytes, changed, *ends = NULL;
+    uint64_t left = part->bytes;
     for (size_t i = 0; i < part->head_count; i++) {
         struct part_head head;
         size_t number;
-        memcpy(&head, part->heads + i, sizeof head); /* a message has no alignment */
+        memcpy(&head, part->heads + i, sizeof head);
         struct incoming *one = incoming_of(receiving, head.task_id, part->rank, &number);
         if (!one || head.bytes > left || head.count > PART_BLOCKS)
             return fail_malformed(part->rank);
-        const strided_view *box = &receiving->boxes.data[number];
-        if (hash_bytes(at, head.bytes, 0) != head.hash)
-            return fail_box(receiving, one, "the checksum of what arrived is wrong");
-        if (!on_host) {
-            RETURN_IF_NO_MEMORY(array_reserve(&staged->ends, head.count));
-            ends = staged->ends.data + staged->ends.count;
-        }
-        if (!delta_check(at, head.bytes, box->elems, box->elem_bytes, head.first, head.count,
-                         &changed, ends))
-            return fail_box(receiving, one, "what arrived is malformed");
-        struct staged_part kept = {.box = *box,
+        struct staged_part kept = {.box = receiving->boxes.data[number],
                                    .number = number,
                                    .layer = on_host ? 0 : receiving->into->layers[one->tensor],
                                    .first = head.first,
@@ -204,6 +251,7 @@ static banyan_status check_parts(struct fetch_receiving *receiving, const struct
                                    .stream = at,
                                    .bytes = head.bytes,
                                    .first_end = staged->ends.count};
+        RETURN_IF_NO_MEMORY(on_host || array_reserve(&staged->ends, head.count));
         RETURN_IF_NO_MEMORY(array_push(&staged->parts, kept));
         staged->ends.count += on_host ? 0 : head.count;
         one->blocks += head.count;
@@ -213,27 +261,72 @@ static banyan_status check_parts(struct fetch_receiving *receiving, const struct
     return left == 0 ? BANYAN_OK : fail_malformed(part->rank);
 }
 
+/* Check what has arrived from a sender in a wave, and add its parts to `staged`. */
+static banyan_status check_parts(struct fetch_receiving *receiving, const struct wave_part *part,
+                                 struct staged *staged)
+{
+    uint64_t began_ns = time_now_ns();
+    size_t first = staged->parts.count, bad = 0;
+    RETURN_IF_FAILED(add_parts(receiving, part, staged));
+    unsigned char *faults = alloc_zeroed(part->head_count, 1, "a list of changes");
+    RETURN_IF_NO_MEMORY(faults);
+    struct part_checks checks = {.heads = part->heads,
+                                 .parts = staged->parts.data + first,
+                                 .ends = staged->ends.data,
+                                 .faults = faults};
+    parallel_run(part->head_count, check_part, &checks);
+    while (bad < part->head_count && faults[bad] == PART_SOUND)
+        bad++;
+    bool differs = bad < part->head_count && faults[bad] == PART_DIFFERS;
+    free(faults);
+    receiving->check_ns += time_now_ns() - began_ns;
+    if (bad == part->head_count)
+        return BANYAN_OK;
+    return fail_box(receiving, &receiving->incoming.data[checks.parts[bad].number],
+                    differs ? "the checksum of what arrived is wrong"
+                            : "what arrived is malformed");
+}
+
+/* Copy streams to the device: in place to memory that all waves use. */
+static banyan_status upload(struct fetch_receiving *receiving, const struct wave_part *part,
+                            struct staged *staged, char **there)
+{
+    const struct publish_device *device = staged->device;
+    void *made;
+    if (!staged->in_place) {
+        RETURN_IF_NO_MEMORY(array_reserve(&staged->there, 1));
+        RETURN_IF_FAILED(device->memory->alloc(device->id, part->bytes, &made));
+        staged->there.data[staged->there.count++] = *there = made;
+        return device->memory->copy(made, part->stream, part->bytes);
+    }
+    if (part->bytes > receiving->there_bytes) {
+        if (receiving->there)
+            device->memory->free(device->id, receiving->there);
+        receiving->there = NULL;
+        receiving->there_bytes = 0;
+        RETURN_IF_FAILED(device->memory->alloc(device->id, part->bytes, &receiving->there));
+        receiving->there_bytes = part->bytes;
+    }
+    *there = receiving->there;
+    return device->memory->copy(*there, part->stream, part->bytes);
+}
+
 /* Copy the streams of parts from `first` on, which a message brought, to the device. Host memory
  * keeps them until they are verified. */
-static banyan_status upload_parts(const struct fetch_receiving *receiving, struct wave_part *part,
+static banyan_status upload_parts(struct fetch_receiving *receiving, struct wave_part *part,
                                   struct staged *staged, size_t first)
 {
     char *there;
-    void *uploaded;
-    RETURN_IF_NO_MEMORY(array_reserve(&staged->there, 1));
-    RETURN_IF_FAILED(publish_device_upload(staged->device, part->stream, part->bytes, &uploaded));
-    staged->there.data[staged->there.count++] = there = uploaded;
-    bool is_verified = receiving->session->hello.verify && !staged->in_place;
+    uint64_t began_ns = time_now_ns();
+    RETURN_IF_FAILED(upload(receiving, part, staged, &there));
+    bool kept_on_host = keeps_on_host(receiving);
     for (size_t i = first; i < staged->parts.count; i++) {
         struct staged_part *kept = &staged->parts.data[i];
         kept->there = there + ((unsigned char *)kept->stream - part->stream);
-        if (!is_verified)
+        if (!kept_on_host)
             kept->stream = NULL;
     }
-    if (is_verified)
-        return BANYAN_OK;
-    free(part->stream);
-    part->stream = NULL;
+    receiving->upload_ns += time_now_ns() - began_ns;
     return BANYAN_OK;
 }
 
@@ -248,9 +341,10 @@ static banyan_status keep_parts(struct fetch_receiving *receiving, struct wave_p
     RETURN_IF_FAILED(check_parts(receiving, part, staged));
     if (!publish_device_is_host(staged->device))
         RETURN_IF_FAILED(upload_parts(receiving, part, staged, first));
-    if (part->stream)
+    if (keeps_on_host(receiving)) {
         staged->memory.data[staged->memory.count++] = part->stream;
-    part->stream = NULL;
+        part->stream = NULL;
+    }
     return BANYAN_OK;
 }
 
@@ -262,10 +356,12 @@ static banyan_status put_parts(struct fetch_receiving *receiving, struct wave_pa
     wave->device = receiving->into->staged->device;
     wave->in_place = true;
     banyan_status status = keep_parts(receiving, part, wave);
+    uint64_t began_ns = time_now_ns();
     if (status == BANYAN_OK)
         status = staged_finish(wave, receiving->boxes.data, receiving->boxes.count);
     if (status == BANYAN_OK)
         status = staged_swap(wave, false, true);
+    receiving->exchange_ns += time_now_ns() - began_ns;
     error_kept kept = error_keep(status);
     staged_free(wave);
     return error_again(&kept);
@@ -298,13 +394,17 @@ static banyan_status receive_wave(struct fetch_receiving *receiving, banyan_stat
     for (size_t i = 0; i < wave.count && kept.status == BANYAN_OK; i++)
         kept = error_keep(take_message(receiving, &wave.messages[i], &wave.parts[i]));
     banyan_status status = control_agree(joined, error_again(&kept));
+    uint64_t began_ns = time_now_ns();
     if (status == BANYAN_OK)
         status = banyan_copy_service_run(receiving->session->service, NULL);
     if (status != BANYAN_OK) {
         free_wave(&wave);
         return status;
     }
+    uint64_t arrived_ns = time_now_ns();
     *mine = end_check(&receiving->before);
+    receiving->run_ns += arrived_ns - began_ns;
+    receiving->wait_ns += time_now_ns() - arrived_ns;
     receiving->before = wave;
     if (*mine == BANYAN_OK)
         *mine = request_start(check_wave, &receiving->before, &receiving->before.checking);
@@ -402,6 +502,7 @@ static banyan_status verify(struct fetch_receiving *receiving)
 banyan_status fetch_receive(struct session *session, const struct fetch_target *target, bool whole)
 {
     struct fetch_receiving receiving = {.session = session, .into = target, .whole = whole};
+    uint64_t began_ns = time_now_ns();
     banyan_status mine = receiving_open(&receiving), status = BANYAN_OK;
     uint64_t more = 1;
     while (status == BANYAN_OK && more) {
@@ -422,6 +523,13 @@ banyan_status fetch_receive(struct session *session, const struct fetch_target *
         mine = staged_finish(target->staged, receiving.boxes.data, receiving.boxes.count);
     if (status == BANYAN_OK)
         status = control_agree(session->joined, mine);
+    error_kept kept = error_keep(status);
+    (void)end_check(&receiving.before);
+    log_debug("a fetch: streams travelled for %.3f s, and waited %.3f s for the check of those "
+              "before; checks took %.3f s, uploads %.3f s, exchanges %.3f s, of %.3f s in all",
+              (double)receiving.run_ns / 1e9, (double)receiving.wait_ns / 1e9,
+              (double)receiving.check_ns / 1e9, (double)receiving.upload_ns / 1e9,
+              (double)receiving.exchange_ns / 1e9, (double)(time_now_ns() - began_ns) / 1e9);
     receiving_close(&receiving);
-    return status;
+    return error_again(&kept);
 }

@@ -1,8 +1,10 @@
 #include <stdlib.h>
 
 #include "core/deadline.h"
+#include "core/log.h"
 #include "core/threads/thread.h"
 #include "publish/fetch_parts.h"
+#include "publish/parallel.h"
 #include "world/control.h"
 
 /* Bytes that a rank sends in its first wave, the most in any, and the least for each receiver.
@@ -21,8 +23,7 @@ struct fetch_parcel {
     /* From a device: the blocks that it writes, and the memory that it writes them to. */
     ARRAY(struct delta_piece) pieces;
     uint64_t bytes;
-    void *pinned;
-    uint64_t pinned_bytes;
+    struct publish_buffer pinned;
 };
 
 /* A receiver, and the place that has been reached in its transfers. One parcel is filled while the
@@ -49,6 +50,8 @@ struct fetch_sending {
     void *packing;
     uint64_t *first_blocks;
     const uint64_t *block_bytes;
+    /* For the log: the device writes streams, parcels are filled, and streams travel. */
+    uint64_t pack_ns, fill_ns, run_ns;
 };
 
 static int compare_by_receiver(const void *a, const void *b, void *plan)
@@ -134,8 +137,7 @@ static void sending_close(struct fetch_sending *sending)
             bytes_writer_free(&parcel->stream);
             bytes_writer_free(&parcel->message);
             array_free(&parcel->pieces);
-            if (parcel->pinned)
-                device->delta->host_free(device->engine, parcel->pinned);
+            publish_device_give(device, &parcel->pinned);
         }
     }
     if (sending->packing)
@@ -220,29 +222,33 @@ static bool plan_part(const struct fetch_sending *sending, const struct fetch_ou
     return true;
 }
 
+static void sum_part(void *context, size_t i)
+{
+    struct fetch_parcel *parcel = context;
+    struct part_head *head = (struct part_head *)(void *)parcel->heads.data + i;
+    const char *stream = (const char *)parcel->pinned.memory + parcel->pieces.data[i].at;
+    head->hash = hash_bytes(stream, head->bytes, 0);
+}
+
 /* Let the device write the parts of a parcel, and compute their checksums. */
-static banyan_status write_planned(const struct fetch_sending *sending, struct fetch_parcel *parcel)
+static banyan_status write_planned(struct fetch_sending *sending, struct fetch_parcel *parcel)
 {
     const struct publish_device *device = sending->from->device;
-    if (parcel->bytes > parcel->pinned_bytes) {
-        device->delta->host_free(device->engine, parcel->pinned);
-        parcel->pinned = NULL;
-        parcel->pinned_bytes = 0;
-        RETURN_IF_FAILED(device->delta->host_alloc(device->engine, parcel->bytes, &parcel->pinned));
-        parcel->pinned_bytes = parcel->bytes;
+    if (parcel->bytes > parcel->pinned.bytes) {
+        publish_device_give(device, &parcel->pinned);
+        RETURN_IF_FAILED(publish_device_take(device, parcel->bytes, &parcel->pinned));
     }
+    uint64_t began_ns = time_now_ns();
     RETURN_IF_FAILED(device->delta->pack(sending->packing, parcel->pieces.data,
-                                         parcel->pieces.count, parcel->pinned, parcel->bytes));
-    struct part_head *heads = (struct part_head *)(void *)parcel->heads.data;
-    for (size_t i = 0; i < parcel->pieces.count; i++)
-        heads[i].hash =
-            hash_bytes((const char *)parcel->pinned + parcel->pieces.data[i].at, heads[i].bytes, 0);
+                                         parcel->pieces.count, parcel->pinned.memory,
+                                         parcel->bytes));
+    sending->pack_ns += time_now_ns() - began_ns;
+    parallel_run(parcel->pieces.count, sum_part, parcel);
     return BANYAN_OK;
 }
 
 /* Fill a receiver's parcel with parts, up to about `most` bytes. */
-static banyan_status fill(const struct fetch_sending *sending, struct fetch_outgoing *to,
-                          uint64_t most)
+static banyan_status fill(struct fetch_sending *sending, struct fetch_outgoing *to, uint64_t most)
 {
     bool on_host = publish_device_is_host(sending->from->device);
     struct fetch_parcel *parcel = to->parcel;
@@ -292,6 +298,7 @@ static banyan_status fill_wave(void *context)
 {
     struct fetch_sending *sending = context;
     uint64_t rate = sending->from->bytes_per_s, most = sending->wave_bytes;
+    uint64_t began_ns = time_now_ns();
     if (rate > 0 && rate / WAVES_PER_S < most)
         most = rate / WAVES_PER_S;
     most /= sending->to.count > 0 ? sending->to.count : 1;
@@ -304,6 +311,7 @@ static banyan_status fill_wave(void *context)
         to->parcel = to->parcel == &to->parcels[0] ? &to->parcels[1] : &to->parcels[0];
         RETURN_IF_FAILED(fill(sending, to, most));
     }
+    sending->fill_ns += time_now_ns() - began_ns;
     return BANYAN_OK;
 }
 
@@ -344,7 +352,7 @@ static banyan_status send_wave(struct fetch_sending *sending, bool more, banyan_
         const struct fetch_parcel *parcel = to->parcel;
         int64_t count = (int64_t)parcel->bytes;
         DLTensor tensor = bytes_tensor(
-            parcel->pieces.count > 0 ? parcel->pinned : (void *)parcel->stream.data, &count);
+            parcel->pieces.count > 0 ? parcel->pinned.memory : (void *)parcel->stream.data, &count);
         if (!array_push(&messages,
                         (control_message){to->rank, parcel->message.data, parcel->message.count}))
             *mine = BANYAN_ERR_NO_MEMORY;
@@ -362,8 +370,10 @@ static banyan_status send_wave(struct fetch_sending *sending, bool more, banyan_
     array_free(&messages);
     if (status == BANYAN_OK)
         status = control_agree(session->joined, error_again(&kept));
+    uint64_t began_ns = time_now_ns();
     if (status == BANYAN_OK)
         status = banyan_copy_service_run(session->service, NULL);
+    sending->run_ns += time_now_ns() - began_ns;
     kept = error_keep(status);
     *mine = filling ? banyan_request_wait(filling) : fill_wave(sending);
     return status == BANYAN_OK ? BANYAN_OK : error_again(&kept);
@@ -374,6 +384,7 @@ banyan_status fetch_send(struct session *session, const struct fetch_source *sou
 {
     struct fetch_sending sending = {
         .session = session, .from = source, .wave_bytes = WAVE_BYTES_FIRST};
+    uint64_t began_ns = time_now_ns();
     banyan_status mine = sending_open(&sending), status = BANYAN_OK;
     uint64_t more = 1;
     if (mine == BANYAN_OK)
@@ -397,6 +408,11 @@ banyan_status fetch_send(struct session *session, const struct fetch_source *sou
     }
     if (status == BANYAN_OK)
         status = control_agree(session->joined, mine);
+    log_debug(
+        "a fetch: writing streams took %.3f s, of which the device %.3f s; they travelled for "
+        "%.3f s, of %.3f s in all",
+        (double)sending.fill_ns / 1e9, (double)sending.pack_ns / 1e9, (double)sending.run_ns / 1e9,
+        (double)(time_now_ns() - began_ns) / 1e9);
     sending_close(&sending);
     return status;
 }
