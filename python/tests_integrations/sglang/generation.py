@@ -63,6 +63,7 @@ class Engine:
             context_length=64,
             max_total_tokens=1024,
             mem_fraction_static=0.5,
+            sleep_on_idle=True,  # it would poll otherwise, on a core of its own
             log_level="error",
             custom_weight_loader=[LOAD_FORMAT],
         )
