@@ -16,15 +16,12 @@ from typing import Any
 
 from vllm.config import set_current_vllm_config
 from vllm.distributed.weight_transfer.base import WeightTransferInitInfo
-from vllm.logger import init_logger
 
 from ... import Error, Model, Subscription, UniqueId, Unsupported, World
 from ..._reshard import agree
 from .. import _updates as updates
 from ._threads import background
-from ._worker import BanyanUpdateInfo, BanyanWorkerEngine
-
-logger = init_logger(__name__)
+from ._worker import BanyanWorkerEngine
 
 #: Seconds by which a wait for another rank is longer than the one for the first version.
 _MARGIN = 30.0
@@ -283,8 +280,6 @@ class BanyanSubscriptionEngine(BanyanWorkerEngine):
     init_info_cls = SubscriptionInitInfo
 
     _subscription: Subscription | None = None
-    _processed = 0.0
-    """Seconds of processing of the last update."""
 
     def _learn_host(self, init_info: SubscriptionInitInfo) -> bytes:
         """Learn where the trainers' tensors belong. Raise Unsupported if they cannot be fetched."""
@@ -353,32 +348,13 @@ class BanyanSubscriptionEngine(BanyanWorkerEngine):
         """Process the layers that vLLM repacks, from the buffers that hold a version."""
         assert self._memory is not None
         self.weights.torn = f"version {version} is being processed"
-        began = time.perf_counter()
         with set_current_vllm_config(self.vllm_config):
-            self._memory.finish(list(self._memory.tensors()))
-        self._processed = time.perf_counter() - began
+            self._finish(list(self._memory.tensors()))
         return b""
 
-    def receive_weights(self, update_info: BanyanUpdateInfo) -> None:
-        """Commit the newest version that all workers have staged."""
-        del update_info
-        began = time.perf_counter()
-        try:
-            self._processed = 0.0
-            self._take(_commit)
-            self.seconds = time.perf_counter() - began - self._processed, self._processed
-            logger.info(
-                "banyan: version %d: committed in %.3f s, processed in %.3f s",
-                self.weights.version,
-                *self.seconds,
-            )
-        except Exception as error:
-            logger.error("banyan: %s", error)
-            if self._is_alone:
-                self._is_active = False
-                raise
-        finally:
-            self._guard.set(self.weights.torn is not None)
+    def _receive(self) -> None:
+        """Commit the newest version that all workers have staged. Collective."""
+        self._take(_commit)
 
     def _end_subscription(self, reason: str, together: bool) -> None:
         """End this worker's thread, which would else wait for rank 0's.

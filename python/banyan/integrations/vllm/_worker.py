@@ -100,7 +100,8 @@ class BanyanWorkerEngine(WeightTransferEngine[BanyanInitInfo, BanyanUpdateInfo])
         self._is_last = self.parallel_config.rank == self.parallel_config.world_size - 1
         self._is_alone = self.parallel_config.world_size == 1
         self.seconds = 0.0, 0.0
-        """Time in which the last update was received, and processed."""
+        """Time in which the last update was moved, and processed."""
+        self._processed = 0.0
         self._guard = _Guard(model, self.weights.require_whole)
 
     def _learn(self, verify: bool | None, found: list[updates.Meta]) -> updates.Learned:
@@ -164,33 +165,19 @@ class BanyanWorkerEngine(WeightTransferEngine[BanyanInitInfo, BanyanUpdateInfo])
         self._is_active = True
 
     def receive_weights(self, update_info: BanyanUpdateInfo) -> None:
-        """Receive one version, and process it.
+        """Take one version, and process it.
 
-        After a failure the model refuses to compute, unless nothing had moved. The trainers raise,
-        and so does a worker that is alone.
+        After a failure the model refuses to compute, unless nothing had moved. The trainers or the
+        engine's process raise, and so does a worker that is alone.
         """
-        assert self._updates is not None and self._memory is not None
-        memory = self._memory
-        processed = 0.0
-
-        def finish(names: Sequence[str]) -> None:
-            nonlocal processed
-            began = time.perf_counter()
-            memory.finish(names)
-            processed += time.perf_counter() - began
-
-        began = time.perf_counter()
+        del update_info
+        began, self._processed = time.perf_counter(), 0.0
         try:
-            version = self._updates.update(
-                memory.tensors,
-                finish=finish,
-                # vLLM's sleep frees the parameters' memory, and maps other memory in its place.
-                unmap=self.device.type != "cpu" and self.model_config.enable_sleep_mode,
-            )
-            self.seconds = time.perf_counter() - began - processed, processed
+            self._receive()
+            self.seconds = time.perf_counter() - began - self._processed, self._processed
             logger.info(
-                "banyan: version %d: received in %.2f s, processed in %.2f s",
-                version,
+                "banyan: version %d: moved in %.3f s, processed in %.3f s",
+                self.weights.version,
                 *self.seconds,
             )
         except Exception as error:
@@ -200,6 +187,23 @@ class BanyanWorkerEngine(WeightTransferEngine[BanyanInitInfo, BanyanUpdateInfo])
                 raise
         finally:
             self._guard.set(self.weights.torn is not None)
+
+    def _receive(self) -> None:
+        """Move one version from the trainers to this worker. Collective."""
+        assert self._updates is not None and self._memory is not None
+        self._updates.update(
+            self._memory.tensors,
+            finish=self._finish,
+            # vLLM's sleep frees the parameters' memory, and maps other memory in its place.
+            unmap=self.device.type != "cpu" and self.model_config.enable_sleep_mode,
+        )
+
+    def _finish(self, names: Sequence[str]) -> None:
+        """Process the layers that have received these tensors."""
+        assert self._memory is not None
+        began = time.perf_counter()
+        self._memory.finish(names)
+        self._processed += time.perf_counter() - began
 
     def finish_weight_update(self) -> None:
         """End the update; torn weights stay torn."""
