@@ -7,10 +7,15 @@ computes with PyTorch's operators, and ``stand_in`` has the names of SGLang's ke
 # ruff: noqa: E402
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
+import socket
+import subprocess
 import sys
 import tempfile
+import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +38,42 @@ import sglang.srt.managers.scheduler  # as an engine's processes do
 import torch
 import torch.distributed as dist
 from processes import Process, Remote
+from sglang.srt.utils import MultiprocessingSerializer
 from shards import fill, load_sharded
 
 from banyan.integrations.sglang import LOAD_FORMAT, Trainer
 
 PROMPTS = [[1, 5, 9, 17, 33], [7, 7, 8], [101, 45, 99, 3, 2, 64, 12]]
 TOKENS = 12
+#: Seconds until a server must have started.
+START = 290
 # SGLang spawns its processes. Forked ones inherit what this process has imported, which takes long.
 multiprocessing.set_start_method = lambda *_, **__: None  # type: ignore[method-assign]
 #: Tokens of each prompt, and their log probabilities.
 Generated = list[tuple[list[int], list[float]]]
+
+
+#: Arguments of engines and servers.
+OPTIONS: dict[str, Any] = {
+    "device": "cpu",
+    "skip_tokenizer_init": True,
+    "attention_backend": "torch_native",
+    "sampling_backend": "pytorch",
+    "grammar_backend": "none",
+    "disable_cuda_graph": True,
+    "disable_radix_cache": True,
+    "disable_overlap_schedule": True,
+    "context_length": 64,
+    "max_total_tokens": 1024,
+    "mem_fraction_static": 0.5,
+    "sleep_on_idle": True,  # it would poll otherwise, on a core of its own
+    "log_level": "error",
+}
+
+
+def sampling(tokens: int) -> dict[str, Any]:
+    """Return the arguments that generate greedy tokens."""
+    return {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
 
 
 class Engine:
@@ -50,27 +81,11 @@ class Engine:
 
     def __init__(self, folder: Path, tp: int) -> None:
         self.engine = sglang.Engine(
-            model_path=str(folder),
-            device="cpu",
-            tp_size=tp,
-            skip_tokenizer_init=True,
-            attention_backend="torch_native",
-            sampling_backend="pytorch",
-            grammar_backend="none",
-            disable_cuda_graph=True,
-            disable_radix_cache=True,
-            disable_overlap_schedule=True,
-            context_length=64,
-            max_total_tokens=1024,
-            mem_fraction_static=0.5,
-            sleep_on_idle=True,  # it would poll otherwise, on a core of its own
-            log_level="error",
-            custom_weight_loader=[LOAD_FORMAT],
+            model_path=str(folder), tp_size=tp, custom_weight_loader=[LOAD_FORMAT], **OPTIONS
         )
 
     def _generate(self, tokens: int, **options: Any) -> Any:
-        sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
-        return self.engine.generate(input_ids=PROMPTS, sampling_params=sampling, **options)
+        return self.engine.generate(input_ids=PROMPTS, sampling_params=sampling(tokens), **options)
 
     def generate(self) -> Generated:
         """Return the greedy tokens of each prompt."""
@@ -90,6 +105,53 @@ class Engine:
         self.engine.begin_weight_update()
         answer = self.engine.update_weights_from_tensor(named_tensors, load_format=load_format)
         self.engine.end_weight_update()
+        return answer
+
+
+class Server(Engine):
+    """A server of its own on the loopback, whose command is that of the page."""
+
+    def __init__(self, folder: Path, tp: int) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self.url, self.tp = f"http://127.0.0.1:{port}", tp
+        words = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(folder)]
+        words += ["--port", str(port), "--tp", str(tp), "--skip-server-warmup"]
+        words += ["--custom-weight-loader", LOAD_FORMAT]
+        for name, value in OPTIONS.items():
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+        process = subprocess.Popen(words)
+        deadline = time.monotonic() + START
+        while True:
+            try:
+                urllib.request.urlopen(f"{self.url}/health", timeout=5).close()
+                return
+            except OSError:
+                assert process.poll() is None, "the server ended"
+                assert time.monotonic() < deadline, "the server did not start"
+                time.sleep(0.5)
+
+    def _post(self, path: str, **body: Any) -> Any:
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.url}/{path}", json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request, timeout=120) as reply:
+            return json.load(reply)
+
+    def _generate(self, tokens: int, **options: Any) -> Any:
+        return self._post(
+            "generate", input_ids=PROMPTS, sampling_params=sampling(tokens), **options
+        )
+
+    def update(self, named_tensors: Any, load_format: str | None) -> Any:
+        """Update the weights in a session, and return the answer."""
+        data = MultiprocessingSerializer.serialize(named_tensors, output_str=True)
+        self._post("begin_weight_update")
+        answer = self._post(
+            "update_weights_from_tensor",
+            serialized_named_tensors=[data] * self.tp,
+            load_format=load_format,
+        )
+        self._post("end_weight_update")
         return answer
 
 

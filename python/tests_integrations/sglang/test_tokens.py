@@ -8,7 +8,7 @@ import time
 import unittest
 from pathlib import Path
 
-from generation import Engine, Rank, all_call, fresh
+from generation import Engine, Rank, Server, all_call, fresh
 
 # isort: split
 import models
@@ -17,7 +17,7 @@ from shards import save
 
 
 class TestTokens(unittest.TestCase):
-    def updates(self, family: str, engines: int, tp: int) -> None:
+    def updates(self, family: str, engines: int, tp: int, kind: type[Engine] = Engine) -> None:
         with tempfile.TemporaryDirectory() as temporary, contextlib.ExitStack() as stack:
             at = Path(temporary)
             folder = models.save(family, at / "model", 1)
@@ -26,7 +26,7 @@ class TestTokens(unittest.TestCase):
                 save(folder, version)
                 wanted[version] = fresh(folder.with_name(f"version{version}"), tp)
             paths = [at / f"engine{i}" for i in range(engines)]
-            served = [stack.enter_context(Process(path, Engine, folder, tp)) for path in paths]
+            served = [stack.enter_context(Process(path, kind, folder, tp)) for path in paths]
             seen = [engine.call("generate") for engine in served]
             ranks = [
                 stack.enter_context(
@@ -53,6 +53,10 @@ class TestTokens(unittest.TestCase):
 
     def test_qwen3_on_two_workers(self) -> None:
         self.updates("qwen3", 1, 2)
+
+    def test_llama_in_a_server(self) -> None:
+        """It is no child of the trainers, as on another machine."""
+        self.updates("llama", 1, 2, Server)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ... import NotFound, Unsupported, World
 from .._loader import Learned, learn, tensors_of
 from .._updates import Meta, Updates, Weights, join, leave, published
-from ._trainer import HANDLE, Handle, read_handle
+from ._trainer import Handle, read_handle
 
 
 def _initialize(model: nn.Module) -> nn.Module:
@@ -141,16 +141,11 @@ def weights_of(model: nn.Module) -> Weights:
 
 def load(model: nn.Module, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
     """Fill a model's parameters from trainers (``banyan.integrations.sglang.load``)."""
-    given = list(named_tensors)
-    if [name for name, _ in given] != [HANDLE]:
-        raise ValueError(
-            f'one tensor "{HANDLE}" is needed, the handle of Trainer.update, but '
-            f"{[name for name, _ in given][:4]} are given"
-        )
+    handle = read_handle(list(named_tensors))
     worker = _workers.setdefault(model, _Worker())
     try:
         with torch.no_grad():
-            worker.update(model, read_handle(given[0][1]))
+            worker.update(model, handle)
     except BaseException as error:
         worker.leave(f"{type(error).__name__}: {error}")
         raise

@@ -17,8 +17,8 @@ from .._updates import Updates, id_text, join, leave, published, state_part
 
 #: ``load_format`` of the request, and what ``--custom-weight-loader`` names.
 LOAD_FORMAT = "banyan.integrations.sglang.load"
-#: Name of the only tensor of a request.
-HANDLE = "banyan"
+#: How the name of the only tensor of a request begins. A handle in JSON follows.
+HANDLE = "banyan:"
 
 State: TypeAlias = nn.Module | Mapping[str, Tensor] | Callable[[], Mapping[str, Tensor]]
 #: Pass named tensors and a load format to the engine of this number, and return its answer.
@@ -36,14 +36,24 @@ class Handle(NamedTuple):
     cast: bool
     timeout: float | None
 
-    def tensor(self) -> Tensor:
-        """Return the handle as bytes in a tensor."""
-        return torch.tensor(list(json.dumps(self).encode()), dtype=torch.uint8, device="cpu")
+    def named_tensors(self) -> list[tuple[str, Tensor]]:
+        """Return the handle in the name of an empty tensor.
+
+        SGLang passes the elements of tensors by descriptors of shared memory, which other machines
+        and the processes of a server of its own cannot open.
+        """
+        return [(HANDLE + json.dumps(self), torch.empty(0, dtype=torch.uint8, device="cpu"))]
 
 
-def read_handle(tensor: Tensor) -> Handle:
-    """Return the handle of which a tensor has the bytes."""
-    return Handle(*json.loads(bytes(tensor.cpu().tolist())))
+def read_handle(named_tensors: Sequence[tuple[str, Tensor]]) -> Handle:
+    """Return the handle of a request."""
+    names = [name for name, _ in named_tensors]
+    if len(names) != 1 or not names[0].startswith(HANDLE):
+        raise ValueError(
+            "one tensor is needed, with the handle of Trainer.update in its name, but "
+            f"{len(names)} are given: {[name.split(':')[0] for name in names[:4]]}"
+        )
+    return Handle(*json.loads(names[0].removeprefix(HANDLE)))
 
 
 class Trainer:
@@ -138,7 +148,7 @@ class Trainer:
             answers = []
             if call is not None:
                 answers = [
-                    threads.submit(call, number, [(HANDLE, handle.tensor())], LOAD_FORMAT)
+                    threads.submit(call, number, handle.named_tensors(), LOAD_FORMAT)
                     for number, handle in enumerate(handles)
                 ]
             try:
@@ -151,11 +161,12 @@ class Trainer:
 
     def _require_success(self, answers: Sequence[Any]) -> None:
         """Raise on all trainers if an engine has refused. All engines have finished then."""
-        refused = [
-            f"engine {number}: {told[1]}"
-            for number, told in enumerate(answers)
-            if isinstance(told, tuple) and told and told[0] is False
-        ]
+        refused = []
+        for number, told in enumerate(answers):
+            if isinstance(told, dict):  # of a server
+                told = told.get("success"), told.get("message")
+            if isinstance(told, tuple) and told and told[0] is False:
+                refused.append(f"engine {number}: {told[1]}")
         word = "; ".join(refused).encode()
         if self._trainers is not None:
             word = self._trainers.broadcast(word if self.rank == 0 else None)
