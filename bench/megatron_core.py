@@ -10,24 +10,17 @@ Banyan's schedules are kept, as in a training loop.
 from __future__ import annotations
 
 import argparse
-import os
-import statistics
 import sys
-import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).resolve().parents[1] / "python"
-sys.path[:0] = [str(TESTS / "tests_torch"), str(TESTS / "tests_integrations/megatron")]
+import torch
+from turns import run, timed, turns
 
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-import torch.multiprocessing  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python/tests_integrations/megatron"))
 
 RANKS = 4
-TURNS = 7
 MEGATRON_GOAL = 3.0
 
 
@@ -50,23 +43,8 @@ SIZES: dict[str, Any] = {
 }
 
 
-def slowest(seconds: float) -> float:
-    """Return the longest time of all ranks."""
-    mine = torch.tensor(seconds, dtype=torch.float64)
-    dist.all_reduce(mine, dist.ReduceOp.MAX)
-    return mine.item()
-
-
-def timed(call: Callable[[], object]) -> float:
-    """Return the seconds of a call at the slowest rank."""
-    dist.barrier()
-    began = time.perf_counter()
-    call()
-    return slowest(time.perf_counter() - began)
-
-
-def compare(rank: int, path: str, layers: int, missed: torch.Tensor) -> None:
-    """Measure, and print at rank 0."""
+def compare(rank: int, layers: int) -> bool:
+    """Measure, and print at rank 0. Return whether it meets the goal."""
     import models
     from megatron.core.resharding import planner
     from megatron.core.resharding.refit import swap_model_weights
@@ -74,8 +52,6 @@ def compare(rank: int, path: str, layers: int, missed: torch.Tensor) -> None:
     from banyan.integrations.megatron import BanyanCopyService, banyan_reshard
     from banyan.integrations.megatron.resharding import execute_reshard_plan
 
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(path, RANKS), rank=rank, world_size=RANKS)
     source = models.build(tp=2, num_layers=layers, **SIZES)
     destination = models.build(tp=4, num_layers=layers, **SIZES)
     gloo, ours = models.gloo_service(), BanyanCopyService()
@@ -111,13 +87,13 @@ def compare(rank: int, path: str, layers: int, missed: torch.Tensor) -> None:
         if rank == 0 and way is not ways["swap_model_weights, GlooCopyService"]:
             print(f"  the first {name}: {first * 1e3:.0f} ms with planning")
     wanted.clear()
-    times = [{name: timed(way) for name, way in ways.items()} for _ in range(TURNS + 1)]
-    medians = {name: statistics.median(one[name] for one in times[1:]) for name in ways}
+    medians = turns(ways)
+    peer, *_others, floor = medians.values()
+    met = peer / medians["banyan_reshard"] >= MEGATRON_GOAL
     nbytes = sum(one.nbytes for one in locals_of)
     if rank == 0:
         import megatron.core
 
-        peer, *_others, floor = medians.values()
         print(
             f"  Megatron-Core {megatron.core.__version__}, {layers} layers, {nbytes / 1e6:.0f} MB "
             "for each rank, tp=2,dp=2 to tp=4, bf16"
@@ -125,13 +101,10 @@ def compare(rank: int, path: str, layers: int, missed: torch.Tensor) -> None:
         for name, seconds in medians.items():
             text = f"{peer / seconds:.2f} x" if seconds != floor else "the limit"
             print(f"  {name:40} {seconds * 1e3:7.0f} ms  {text}")
-        met = peer / medians["banyan_reshard"] >= MEGATRON_GOAL
         print(f"  goal of banyan_reshard {MEGATRON_GOAL:.0f} x: {'met' if met else 'MISSED'}")
-        missed[0] = not met
         sys.stdout.flush()
     ours.close()
-    dist.barrier()
-    dist.destroy_process_group()
+    return met
 
 
 def main() -> int:
@@ -141,12 +114,7 @@ def main() -> int:
     arguments = parser.parse_args()
     import models  # noqa: F401  (ends with 77 without Megatron-Core)
 
-    missed = torch.zeros(1, dtype=torch.int32).share_memory_()
-    with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(
-            compare, (os.path.join(folder, "store"), arguments.layers, missed), nprocs=RANKS
-        )
-    return 1 if missed.item() else 0
+    return 0 if run(RANKS, compare, arguments.layers, backend="gloo", timeout=600)[0] else 1
 
 
 if __name__ == "__main__":

@@ -6,18 +6,12 @@ limit is one copy of the output's bytes, by all ranks at once.
 
 from __future__ import annotations
 
-import os
-import statistics
 import sys
-import tempfile
-import time
 import warnings
-from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
+from turns import run, turns
 
 from banyan.integrations.flashinfer import (
     MixedCommHandler,
@@ -31,26 +25,10 @@ PEER_GOAL = 1.5
 ROWS = {1: 200, 64: 20, 512: 4}
 
 
-def turns(calls: dict[str, Callable[[], object]], each: int, rounds: int = 7) -> dict[str, float]:
-    """Return the median seconds of calls that take turns, each several times at once."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds + 1):
-        for name, call in calls.items():
-            dist.barrier()
-            began = time.perf_counter()
-            for _ in range(each):
-                call()
-            mine = torch.tensor((time.perf_counter() - began) / each, dtype=torch.float64)
-            dist.all_reduce(mine, dist.ReduceOp.MAX)
-            times[name].append(mine.item())
-    return {name: statistics.median(one[1:]) for name, one in times.items()}
-
-
-def main(rank: int, path: str, results: Any) -> None:
-    """Measure on one rank."""
+def measure(rank: int) -> dict[int, dict[str, float]]:
+    """Return the times of each number of rows."""
     warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(path, RANKS), rank=rank, world_size=RANKS)
+    results = {}
     handler = MixedCommHandler(
         world_rank=rank,
         world_size=RANKS,
@@ -77,7 +55,7 @@ def main(rank: int, path: str, results: Any) -> None:
             dist.all_gather_into_tensor(other, summed, group=handler.dp_comm_group)
 
         ready, copied = torch.ones_like(out), torch.zeros_like(out)
-        times = turns(
+        results[rows] = turns(
             {
                 "limit": lambda copied=copied, ready=ready: copied.copy_(ready),
                 "own": lambda x=x, out=out: handler.mixed.run(
@@ -86,13 +64,11 @@ def main(rank: int, path: str, results: Any) -> None:
                 "call": lambda x=x, out=out: run_mixed_comm(op, handler, x, out, mode),
                 "peer": peer,
             },
-            each,
+            each=each,
         )
         assert torch.equal(out, other)
-        if rank == 0:
-            results[rows] = times
     handler.shutdown()
-    dist.destroy_process_group()
+    return results
 
 
 def report(results: dict[int, dict[str, float]]) -> int:
@@ -116,7 +92,4 @@ def report(results: dict[int, dict[str, float]]) -> int:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder, torch.multiprocessing.Manager() as manager:
-        figures = manager.dict()
-        torch.multiprocessing.spawn(main, (os.path.join(folder, "store"), figures), RANKS)
-        sys.exit(report(dict(figures)))
+    sys.exit(report(run(RANKS, measure, backend="gloo")[0]))

@@ -6,20 +6,15 @@ limit is one copy of the destination's bytes, by all ranks at once.
 
 from __future__ import annotations
 
-import os
-import statistics
 import sys
-import tempfile
-import time
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from turns import run, turns
 
 import banyan
 import banyan.torch
@@ -33,26 +28,6 @@ SIDES = {
     "dst_mesh": [[0, 1], [2, 3]],
     "dst_placements": [Replicate(), Shard(1)],
 }
-
-
-def slowest(seconds: float) -> float:
-    """Return the longest time of all ranks."""
-    mine = torch.tensor(seconds, dtype=torch.float64)
-    dist.all_reduce(mine, dist.ReduceOp.MAX)
-    return mine.item()
-
-
-def turns(calls: dict[str, Callable[[], object]], rounds: int, each: int) -> dict[str, float]:
-    """Return the median seconds of calls that take turns, each several times at once."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds + 1):
-        for name, call in calls.items():
-            dist.barrier()
-            began = time.perf_counter()
-            for _ in range(each):
-                call()
-            times[name].append(slowest((time.perf_counter() - began) / each))
-    return {name: statistics.median(one[1:]) for name, one in times.items()}
 
 
 def measure(shape: tuple[int, int], rounds: int, each: int) -> dict[str, float]:
@@ -97,16 +72,10 @@ def measure(shape: tuple[int, int], rounds: int, each: int) -> dict[str, float]:
     return times
 
 
-def main(rank: int, path: str, results: Any) -> None:
-    """Measure on one rank."""
+def both(_: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the times of a small tensor, and of a large one."""
     warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(path, RANKS), rank=rank, world_size=RANKS)
-    small = measure((64, 16), 7, 50)
-    large = measure((4096, 4096), 5, 1)
-    if rank == 0:
-        results["small"], results["large"] = small, large
-    dist.destroy_process_group()
+    return measure((64, 16), 7, 50), measure((4096, 4096), 5, 1)
 
 
 def report(small: dict[str, float], large: dict[str, float]) -> int:
@@ -136,7 +105,4 @@ def report(small: dict[str, float], large: dict[str, float]) -> int:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder, torch.multiprocessing.Manager() as manager:
-        figures = manager.dict()
-        torch.multiprocessing.spawn(main, (os.path.join(folder, "store"), figures), RANKS)
-        sys.exit(report(figures["small"], figures["large"]))
+    sys.exit(report(*run(RANKS, both, backend="gloo")[0]))

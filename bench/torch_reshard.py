@@ -9,53 +9,27 @@ slowest rank.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
-import tempfile
-import time
 import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-import torch.distributed as dist
-import torch.multiprocessing
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from turns import run, timed, turns
 
 import banyan
 import banyan.torch
 
 RANKS = 4
-TURNS = 7
 PLAN_GOAL_S = 1.0
 MEGATRON_GOAL = 3.0
 
 WIDTH, INNER, VOCABULARY = 2048, 5632, 32000
-
-
-def slowest(seconds: float) -> float:
-    """Return the longest time of all ranks."""
-    mine = torch.tensor(seconds, dtype=torch.float64)
-    dist.all_reduce(mine, dist.ReduceOp.MAX)
-    return mine.item()
-
-
-def timed(call: Callable[[], object]) -> float:
-    """Return the seconds of a call at the slowest rank."""
-    dist.barrier()
-    began = time.perf_counter()
-    call()
-    return slowest(time.perf_counter() - began)
-
-
-def turns(calls: dict[str, Callable[[], object]], count: int = TURNS) -> dict[str, float]:
-    """Return the median seconds of calls that take turns, without their first ones."""
-    times = [{name: timed(call) for name, call in calls.items()} for _ in range(count + 1)]
-    return {name: statistics.median(one[name] for one in times[1:]) for name in calls}
 
 
 def verdict(met: bool, goal: str) -> str:
@@ -273,16 +247,10 @@ def transformer(rank: int, layers: int) -> bool:
     return met
 
 
-def compare(rank: int, path: str, arguments: argparse.Namespace, missed: torch.Tensor) -> None:
-    """Measure, and print at rank 0."""
-    torch.set_num_threads(1)
-    store = dist.FileStore(path, RANKS)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
+def compare(rank: int, arguments: argparse.Namespace) -> bool:
+    """Measure, and print at rank 0. Return whether it meets all goals."""
     met = [plan_many(rank, arguments.tensors), transformer(rank, arguments.layers)]
-    if rank == 0:
-        missed[0] = met.count(False)
-    dist.barrier()
-    dist.destroy_process_group()
+    return all(met)
 
 
 def main() -> int:
@@ -291,12 +259,7 @@ def main() -> int:
     parser.add_argument("--layers", type=int, default=8, help="of the transformer (8: 1.1 GB)")
     parser.add_argument("--tensors", type=int, default=10000, help="of the planned state dict")
     arguments = parser.parse_args()
-    missed = torch.zeros(1, dtype=torch.int32).share_memory_()
-    with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(
-            compare, (os.path.join(folder, "store"), arguments, missed), nprocs=RANKS
-        )
-    return 1 if missed.item() else 0
+    return 0 if run(RANKS, compare, arguments, backend="gloo", timeout=600)[0] else 1
 
 
 if __name__ == "__main__":

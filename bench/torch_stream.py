@@ -25,7 +25,8 @@ from groups import dist, run
 from streams import gathered
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
-from torch_reshard import shapes, slowest
+from torch_reshard import shapes
+from turns import slowest
 
 from banyan.integrations._stream import WeightStream
 
