@@ -581,6 +581,19 @@ class Updates:
             raise Mismatch(f"version {chosen} is not newer than version {newest} of the engine")
         return tensors, chosen, any(one[2] for one in words)
 
+    @contextlib.contextmanager
+    def _unmoved(self) -> Iterator[None]:
+        """Say in errors that nothing has moved."""
+        try:
+            yield
+        except Error as error:
+            raise type(error)(f"no weights were moved: {error}{self._roles(error)}") from error
+
+    def check(self) -> None:
+        """Raise if the world has ended, so that an update would move nothing."""
+        with self._unmoved():
+            self.world.check()
+
     def update(
         self,
         prepare: Callable[[], Mapping[str, Any]],
@@ -604,10 +617,8 @@ class Updates:
         anything fails later, all ranks raise, and the weights of every worker are torn until an
         update succeeds. A rank that dies is named by the error of the others.
         """
-        try:
+        with self._unmoved():
             tensors, version, unmaps = self._begin(prepare, version, unmap)
-        except Error as error:
-            raise type(error)(f"no weights were moved: {error}{self._roles(error)}") from error
         what = f"update to version {version}"
         if self._is_engine:
             self.weights.torn = f"the {what} is active"

@@ -85,6 +85,8 @@ class FailuresTest(FolderTest):
                 first, second = training.each([("send", engine.path, 2)] * COUNT)
                 self.assertIsInstance(second, Died)
                 self.assertRegex(str(first), "PeerLost: no weights were moved: .*rank 1")
+                (again, _) = training.each([("send", engine.path, 2), None])
+                self.assertRegex(str(again), "PeerLost: no weights were moved: .*rank 1")
                 self.assertEqual(engine.call("generate"), old)
                 self.assertEqual(engine.call("get_weight_version"), "2")
             with trainers(COUNT, self.folder, self.at / "second", FailingTrainer) as training:

@@ -192,7 +192,7 @@ class BanyanTrainerEngine(TrainerWeightTransferEngine[BanyanTrainerInitInfo]):  
         """
         if self._updates is None:
             raise RuntimeError("the engine was shut down")
-        self.world.check()
+        self._updates.check()
         call = None
         if self.is_sender:
             try:
