@@ -20,18 +20,19 @@ from typing import Any
 import models
 from engine import PROMPTS, TOKENS, fresh
 from processes import Process
-from shards import save
+from shards import changed_values, save
+from test_subscription import Follower, Publisher, free_address
 from trainer import Trainer
 from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
 
 #: Seconds until the server must have started.
-START = 300
+START = 600
 
 
 class Server:
     """A server of vLLM on the loopback, which ends with the ``with`` block."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, backend: str = "banyan") -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
@@ -40,7 +41,7 @@ class Server:
         words += ["--host", "127.0.0.1", "--port", str(port), "--skip-tokenizer-init"]
         words += ["--enforce-eager", "--max-model-len", "64", "--no-enable-prefix-caching"]
         words += ["--enable-scale-out"]  # its route for token ids
-        words += ["--weight-transfer-config", json.dumps({"backend": "banyan"}), *options]
+        words += ["--weight-transfer-config", json.dumps({"backend": backend}), *options]
         # Its routes for reinforcement learning, and its usual processes.
         settings = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
         self._process = subprocess.Popen(words, env=os.environ | settings, start_new_session=True)
@@ -100,6 +101,13 @@ class HttpTrainer(Trainer):
         return HTTPVLLMWeightSyncClient(where)
 
 
+class HttpFollower(Follower):
+    """The process that drives a server: it follows a publication with vLLM's own client."""
+
+    def __init__(self, url: str) -> None:
+        self.llm, self.workers = HTTPVLLMWeightSyncClient(url), 1
+
+
 class ServerTest(unittest.TestCase):
     def updates(self, replicas: int, *options: str) -> None:
         """Update all replicas of a server, and compare the tokens of each with a new engine's."""
@@ -126,6 +134,32 @@ class ServerTest(unittest.TestCase):
                         server.generate(replicas)
                 trainer.call("shutdown", server.url)
                 self.assertEqual(server.generate(0 if options else None), wanted)
+
+    def test_follows_a_publication(self) -> None:
+        with tempfile.TemporaryDirectory() as temporary:
+            at, address = Path(temporary), free_address()
+            folder = models.save("qwen3", at / "model", 1)
+            with (
+                Server(folder, backend="banyan_subscription") as server,
+                Process(at / "trainer", Publisher, 0, 1, folder, at / "store") as trainer,
+                Process(at / "driver", HttpFollower, server.url) as driver,
+            ):
+                server.wait()
+                trainer.call("open", address)
+                for version in (1, 2, 3):
+                    trainer.call("publish", version)
+                    if version > 1:
+                        driver.call("wait", version)
+                    server.post("pause")
+                    if version == 1:
+                        self.assertEqual(driver.call("subscribe", address), 1)
+                    else:
+                        self.assertEqual(driver.call("update", version), version)
+                    server.post("resume")
+                    save(folder, version, changed_values)
+                    wanted = [one for one, _ in fresh(folder.with_name(f"version{version}"), 1)]
+                    self.assertEqual(server.generate(), wanted)
+                    self.assertEqual(server.version(), str(version))
 
     def test_updates_over_http(self) -> None:
         self.updates(1)
