@@ -285,8 +285,8 @@ class BanyanSubscriptionEngine(BanyanWorkerEngine):
         """Learn where the trainers' tensors belong. Raise Unsupported if they cannot be fetched."""
         if self.device.type != "cpu":
             raise Unsupported(
-                f"vLLM's parameters are on {self.device}, and it follows publications in host memory: use "
-                'the backend "banyan"'
+                f"vLLM's parameters are on {self.device}, and it follows publications in host "
+                'memory: use the backend "banyan"'
             )
         if self.vllm_config.quant_config is not None:
             raise Unsupported(
