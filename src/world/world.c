@@ -173,7 +173,7 @@ static void world_turn_away(const struct identity *identity, struct rendezvous_p
 
 /* This rank cannot open the world: inform the others, as far as they can be reached. */
 static bool world_report(const banyan_world_options *options, const struct identity *identity,
-                         bool was_ready, const error_kept *why)
+                         bool was_there, const error_kept *why)
 {
     struct join_request request = {.rank = identity->rank, .world_size = identity->world_size};
     struct rendezvous_place place = {0};
@@ -188,7 +188,7 @@ static bool world_report(const banyan_world_options *options, const struct ident
         if (identity->rank == 0 && rank_0_hosts(identity))
             world_turn_away(identity, &place, why);
         else
-            reported = join_report(&place, &request, was_ready, why);
+            reported = join_report(&place, &request, was_there, why);
     }
     if (raised)
         setrlimit(RLIMIT_NOFILE, &limit);
@@ -211,7 +211,7 @@ static bool inform_others(const banyan_world_options *options, const struct iden
         (why->status == BANYAN_ERR_PEER_LOST && !joining->joiner.lost_relay))
         return false;
     return joiner_is_turned_away(&joining->joiner) ||
-           world_report(options, identity, joining->joiner.is_ready, why);
+           world_report(options, identity, joining->joiner.has_table, why);
 }
 
 /* Without a secret, only ranks of one node may be in a world. */

@@ -520,7 +520,7 @@ void joiner_close(struct joiner *joiner)
 }
 
 bool join_report(const struct rendezvous_place *place, const struct join_request *request,
-                 bool was_ready, const error_kept *why)
+                 bool was_there, const error_kept *why)
 {
     struct joiner joiner = {.failure = why};
     uint64_t deadline_ns = deadline_after(REPORT_NS);
@@ -528,8 +528,7 @@ bool join_report(const struct rendezvous_place *place, const struct join_request
         return false;
     do {
         (void)ask_rendezvous(&joiner, place, deadline_ns);
-        /* A rendezvous that has been there and does not listen any more has ended. */
-        if (joiner.has_reason || !place->may_start_late || (was_ready && joiner.absent))
+        if (joiner.has_reason || !place->may_start_late || (was_there && joiner.absent))
             break;
         pause_for(&joiner, RETRY_NS);
     } while (deadline_left_ns(deadline_ns) > 0);

@@ -163,9 +163,10 @@ void joiner_turn_away(struct joiner *joiner, bool informed, const error_kept *wh
 void joiner_close(struct joiner *joiner);
 
 /* Report to the rendezvous that a rank cannot open the world; the rendezvous informs the other
- * ranks. Opens everything it needs itself. Tries for a second, or once if the rank `was_ready`.
- * False when the rendezvous does not answer, or when all ranks were ready: they open the world. */
+ * ranks. Opens everything it needs itself. Tries for a second, in which a rendezvous may start. One
+ * that `was_there`, since it has sent the table, has ended if it does not listen any more. False
+ * when the rendezvous does not answer, or when all ranks were ready: they open the world. */
 bool join_report(const struct rendezvous_place *place, const struct join_request *request,
-                 bool was_ready, const error_kept *why);
+                 bool was_there, const error_kept *why);
 
 #endif
