@@ -26,7 +26,7 @@
  * GPUs. Tensors are in host memory or in a CUDA device's, those of one rank in one memory; trainers
  * and engines need not agree. What is kept and staged lies beside the tensors. Changes are found,
  * written and exchanged there; what travels goes through host memory. Fetches in the background
- * use a stream of the least priority and an eighth of the device's multiprocessors.
+ * use a stream of the least priority and an eighth of the threads that the device holds.
  *
  * Threads. Each publication and each subscription has threads of its own, which use worlds that
  * they split from the caller's. The caller may use its world at any time.

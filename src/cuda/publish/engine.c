@@ -6,17 +6,27 @@
 
 #include "cuda/memory/memory.h"
 
-/* Work in the background uses at most one of so many multiprocessors. */
+/* Work in the background uses at most one of so many of the threads that the device holds. */
 #define BACKGROUND_SHARE 8
 
 _Static_assert(CHANGES_DIMS == BANYAN_MAX_DIMS, "a view has as many dimensions as a tensor");
+
+static bool is_aligned(const strided_view *view)
+{
+    size_t bytes = view->elem_bytes;
+    uint64_t all = (uintptr_t)view->data;
+    for (int i = 0; i < view->ndim; i++)
+        all |= (uint64_t)view->stride[i];
+    return bytes <= 16 && (bytes & (bytes - 1)) == 0 && (all & (bytes - 1)) == 0;
+}
 
 changes_view changes_view_elements(const strided_view *view)
 {
     changes_view made = {.data = view->data,
                          .count = view->elems,
                          .unit_bytes = (uint32_t)view->elem_bytes,
-                         .ndim = (uint32_t)view->ndim};
+                         .ndim = (uint32_t)view->ndim,
+                         .aligned = is_aligned(view)};
     memcpy(made.extent, view->extent, sizeof made.extent);
     memcpy(made.stride, view->stride, sizeof made.stride);
     return made;
@@ -80,16 +90,14 @@ static banyan_status open_kernel(changes_engine *engine, const void *symbol, cha
     kernel->blocks =
         (unsigned)(driver_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, engine->device) *
                    (fit > 0 ? fit : 1));
+    kernel->background_blocks =
+        kernel->blocks > BACKGROUND_SHARE ? kernel->blocks / BACKGROUND_SHARE : 1;
     return BANYAN_OK;
 }
 
 static banyan_status open_kernels(changes_engine *engine)
 {
-    int multiprocessors =
-        driver_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, engine->device);
     engine->threads = CHANGES_THREADS_MAX;
-    engine->background_blocks =
-        multiprocessors > BACKGROUND_SHARE ? (unsigned)(multiprocessors / BACKGROUND_SHARE) : 1;
     RETURN_IF_FAILED(open_kernel(engine, changes_find_kernel(), &engine->find));
     RETURN_IF_FAILED(open_kernel(engine, changes_pack_kernel(), &engine->pack));
     RETURN_IF_FAILED(open_kernel(engine, changes_gather_kernel(), &engine->gather));

@@ -6,16 +6,16 @@
 #include "cuda/publish/kernel.h"
 #include "publish/delta/device.h"
 
-/* A kernel, and its thread blocks in the foreground: as many as the device holds at once. */
+/* A kernel, and the most thread blocks of a launch: in the foreground as many as the device holds
+ * at once. */
 typedef struct changes_kernel {
     CUfunction function;
-    unsigned blocks;
+    unsigned blocks, background_blocks;
 } changes_kernel;
 
 typedef struct changes_engine {
     int device;
-    unsigned threads;           /* of a thread block */
-    unsigned background_blocks; /* most of one launch */
+    unsigned threads; /* of a thread block */
     changes_kernel find, pack, gather, swap;
     CUstream background;
 } changes_engine;

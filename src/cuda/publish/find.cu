@@ -44,20 +44,56 @@ static __device__ uint32_t compare_elements(const char *live, char *kept, uint32
 
 /* Write a unit's bits to the map. Units of fewer than 8 bits share a byte: their lanes' bits are
  * combined. All lanes of the warp take part. */
-BANYAN_DEVICE void put_bits(const changes_pair &pair, uint64_t unit, uint32_t bits, unsigned lane)
+BANYAN_DEVICE void put_bits(unsigned char *map, uint64_t map_units, uint32_t each, uint64_t unit,
+                            uint32_t bits, unsigned lane)
 {
-    uint32_t each = pair.unit_elems;
     if (each == 16) {
-        if (unit < pair.map_units)
-            ((uint16_t *)pair.map)[unit] = (uint16_t)bits;
+        if (unit < map_units)
+            ((uint16_t *)map)[unit] = (uint16_t)bits;
         return;
     }
     unsigned sharing = 8 / each;
     bits <<= each * (lane % sharing);
     for (unsigned d = 1; d < sharing; d *= 2)
         bits |= __shfl_sync(ALL_LANES, bits, (int)(lane ^ d));
-    if (lane % sharing == 0 && unit < pair.map_units)
-        pair.map[unit / sharing] = (unsigned char)bits;
+    if (lane % sharing == 0 && unit < map_units)
+        map[unit / sharing] = (unsigned char)bits;
+}
+
+/* Update a lane's unit if it or its neighbour's differs: memory with error correction reads the
+ * sectors that are written in part. All lanes of the warp take part. */
+BANYAN_DEVICE void update_unit(char *kept, const uint4 &live, uint32_t bits, unsigned lane)
+{
+    if (bits | (uint32_t)__shfl_sync(ALL_LANES, bits, (int)(lane ^ 1)))
+        *(uint4 *)kept = live;
+}
+
+/* A whole chunk of a dense tensor. */
+template <typename element>
+BANYAN_DEVICE uint32_t compare_dense(const changes_pair &pair, uint64_t first, unsigned lane)
+{
+    const char *live = pair.live.data + 16 * (first + lane);
+    char *kept = pair.kept + 16 * (first + lane);
+    unsigned char *map = pair.map;
+    uint32_t changed = 0;
+    for (uint32_t done = 0; done < CHANGES_CHUNK; done += CHANGES_WARP * UNITS_IN_FLIGHT) {
+        uint4 a[UNITS_IN_FLIGHT], b[UNITS_IN_FLIGHT];
+        BANYAN_DEVICE_UNROLL
+        for (uint32_t k = 0; k < UNITS_IN_FLIGHT; k++)
+            a[k] = banyan_device_load_once(live + 16 * (done + k * CHANGES_WARP));
+        BANYAN_DEVICE_UNROLL
+        for (uint32_t k = 0; k < UNITS_IN_FLIGHT; k++)
+            b[k] = banyan_device_load_once(kept + 16 * (done + k * CHANGES_WARP));
+        BANYAN_DEVICE_UNROLL
+        for (uint32_t k = 0; k < UNITS_IN_FLIGHT; k++) {
+            uint32_t bits = differ<element>(a[k], b[k]);
+            update_unit(kept + 16 * (done + k * CHANGES_WARP), a[k], bits, lane);
+            changed += (uint32_t)__popc(bits);
+            put_bits(map, UINT64_MAX, 16 / sizeof(element), first + done + k * CHANGES_WARP + lane,
+                     bits, lane);
+        }
+    }
+    return changed;
 }
 
 /* Units of 16 bytes. Return the number of elements of this lane's units that differ. */
@@ -68,6 +104,8 @@ BANYAN_DEVICE uint32_t compare_chunk(const changes_pair &pair, uint64_t chunk, u
     uint64_t end = first + CHANGES_CHUNK < pair.map_units ? first + CHANGES_CHUNK : pair.map_units;
     bool dense = pair.live.ndim <= 1;
     uint32_t changed = 0;
+    if (dense && first + CHANGES_CHUNK <= full)
+        return compare_dense<element>(pair, first, lane);
     for (; first < end; first += CHANGES_WARP * UNITS_IN_FLIGHT) {
         uint4 live[UNITS_IN_FLIGHT], kept[UNITS_IN_FLIGHT];
         BANYAN_DEVICE_UNROLL
@@ -91,7 +129,7 @@ BANYAN_DEVICE uint32_t compare_chunk(const changes_pair &pair, uint64_t chunk, u
                 bits = compare_elements(pair.live.data + 16 * unit, pair.kept + 16 * unit,
                                         sizeof(element), rest);
             changed += (uint32_t)__popc(bits);
-            put_bits(pair, unit, bits, lane);
+            put_bits(pair.map, pair.map_units, pair.unit_elems, unit, bits, lane);
         }
     }
     return changed;
@@ -111,7 +149,7 @@ static __device__ uint32_t compare_chunk_of_elements(const changes_pair &pair, u
             bits = compare_elements(view_at(pair.live, unit), pair.kept + unit * pair.elem_bytes,
                                     pair.elem_bytes, 1);
         changed += bits;
-        put_bits(pair, unit, bits, lane);
+        put_bits(pair.map, pair.map_units, pair.unit_elems, unit, bits, lane);
     }
     return changed;
 }
@@ -138,8 +176,9 @@ static __global__ void __launch_bounds__(CHANGES_THREADS_MAX, 4)
     find_changes(const __grid_constant__ changes_find_args args)
 {
     unsigned lane = view_lane();
+    uint64_t i = 0;
     for (uint64_t chunk = view_warp(); chunk < args.chunks; chunk += view_warps()) {
-        uint64_t i = view_find(args.pairs, args.count, &changes_pair::first_chunk, chunk);
+        i += view_find(args.pairs + i, args.count - i, &changes_pair::first_chunk, chunk);
         const changes_pair &pair = args.pairs[i];
         uint32_t changed = compare_any(pair, chunk - pair.first_chunk, lane);
         uint64_t all = warp_sum(changed, lane);

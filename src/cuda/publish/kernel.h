@@ -16,6 +16,8 @@ typedef struct changes_view {
     char *data;
     uint64_t count;
     uint32_t unit_bytes, ndim;
+    uint32_t aligned; /* not 0: all units lie at multiples of their size, a power of two up to 16 */
+    uint32_t unused;
     int64_t extent[CHANGES_DIMS], stride[CHANGES_DIMS];
 } changes_view;
 

@@ -79,7 +79,7 @@ static banyan_status pack_run_here(changes_packing *packing, uint64_t warps, voi
                                    const void *from, size_t bytes)
 {
     const changes_engine *engine = packing->engine;
-    RETURN_IF_FAILED(changes_launch(engine, &engine->pack, engine->background_blocks, warps,
+    RETURN_IF_FAILED(changes_launch(engine, &engine->pack, engine->pack.background_blocks, warps,
                                     &packing->args, packing->stream));
     RETURN_IF_FAILED(DRIVER(engine->device, cuMemcpyAsync, (CUdeviceptr)to, (CUdeviceptr)from,
                             bytes, packing->stream));
@@ -174,7 +174,7 @@ banyan_status changes_pack(void *argument, const struct delta_piece *pieces, siz
 static banyan_status gather_here(const changes_engine *engine, changes_gather_args *args, void *to,
                                  size_t bytes)
 {
-    RETURN_IF_FAILED(changes_launch(engine, &engine->gather, engine->background_blocks,
+    RETURN_IF_FAILED(changes_launch(engine, &engine->gather, engine->gather.background_blocks,
                                     (args->count + CHANGES_WARP - 1) / CHANGES_WARP, args,
                                     engine->background));
     RETURN_IF_FAILED(DRIVER(engine->device, cuMemcpyAsync, (CUdeviceptr)to, (CUdeviceptr)args->to,

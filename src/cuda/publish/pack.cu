@@ -60,13 +60,14 @@ static __device__ lane_part read_bits(const changes_box &box, const uint64_t *co
     return part;
 }
 
-/* Remove a changed element from the bits, the lowest first, and return its position of 128. */
-BANYAN_DEVICE uint32_t next_bit(uint64_t *bits)
+/* Call a function with the position in the block of each changed element of a lane. */
+template <typename function>
+BANYAN_DEVICE void for_each_position(const lane_part &part, unsigned lane, const function &call)
 {
-    unsigned word = bits[0] ? 0 : 1;
-    uint32_t position = 64 * word + (uint32_t)__ffsll((long long)bits[word]) - 1;
-    bits[word] &= bits[word] - 1;
-    return position;
+    BANYAN_DEVICE_UNROLL
+    for (uint32_t word = 0; word < 2; word++)
+        for (uint64_t left = part.bits[word]; left; left &= left - 1)
+            call(lane * LANE_ELEMS + 64 * word + (uint32_t)__ffsll((long long)left) - 1);
 }
 
 /* Positions of a block in both forms, as this lane sees them. */
@@ -80,20 +81,18 @@ typedef struct positions {
 static __device__ positions count_positions(const lane_part &part, unsigned lane)
 {
     positions found = {};
-    uint64_t bits[] = {part.bits[0], part.bits[1]};
-    found.count = (uint32_t)(__popcll(bits[0]) + __popcll(bits[1]));
+    found.count = (uint32_t)(__popcll(part.bits[0]) + __popcll(part.bits[1]));
     uint32_t last = 0;
-    if (bits[1])
-        last = lane * LANE_ELEMS + 128 - (uint32_t)__clzll((long long)bits[1]);
-    else if (bits[0])
-        last = lane * LANE_ELEMS + 64 - (uint32_t)__clzll((long long)bits[0]);
+    if (part.bits[1])
+        last = lane * LANE_ELEMS + 128 - (uint32_t)__clzll((long long)part.bits[1]);
+    else if (part.bits[0])
+        last = lane * LANE_ELEMS + 64 - (uint32_t)__clzll((long long)part.bits[0]);
     found.next = warp_before(warp_max_up_to(last, lane), lane);
     uint32_t next = found.next;
-    for (uint32_t i = 0; i < found.count; i++) {
-        uint32_t position = lane * LANE_ELEMS + next_bit(bits);
+    for_each_position(part, lane, [&](uint32_t position) {
         found.gap_bytes += (position - next) / DELTA_LONG_GAP + 1;
         next = position + 1;
-    }
+    });
     uint32_t values = warp_sum_up_to(found.count, lane);
     uint32_t gaps = warp_sum_up_to(found.gap_bytes, lane);
     found.values_before = values - found.count;
@@ -127,13 +126,35 @@ BANYAN_DEVICE block_form choose_form(uint32_t elems, uint32_t elem_bytes, bool w
     return made;
 }
 
+/* Copy four elements of two bytes, a warp apart, to dense memory. */
+BANYAN_DEVICE void move_halves(unsigned char *to, const changes_row &row, uint32_t i,
+                               uint32_t elems)
+{
+    uint16_t values[4];
+    BANYAN_DEVICE_UNROLL
+    for (uint32_t k = 0; k < 4; k++)
+        if (i + k * CHANGES_WARP < elems)
+            values[k] = *(const uint16_t *)(row.at + (int64_t)(i + k * CHANGES_WARP) * row.stride);
+    BANYAN_DEVICE_UNROLL
+    for (uint32_t k = 0; k < 4; k++)
+        if (i + k * CHANGES_WARP < elems)
+            ((uint16_t *)to)[i + k * CHANGES_WARP] = values[k];
+}
+
 static __device__ void write_whole(const changes_box &box, uint64_t block, uint32_t elems,
                                    unsigned char *to, unsigned lane)
 {
     uint32_t elem_bytes = box.view.unit_bytes;
+    uint64_t first = block * DELTA_BLOCK;
+    changes_row row = view_row(box.view, first);
+    bool halves = elem_bytes == 2 && box.view.aligned && (uintptr_t)to % 2 == 0;
+    if (halves && row.left >= elems) {
+        for (uint32_t i = lane; i < elems; i += 4 * CHANGES_WARP)
+            move_halves(to, row, i, elems);
+        return;
+    }
     for (uint32_t i = lane; i < elems; i += CHANGES_WARP)
-        move_element(to + (uint64_t)i * elem_bytes, view_at(box.view, block * DELTA_BLOCK + i),
-                     elem_bytes);
+        move_element(to + (uint64_t)i * elem_bytes, view_at(box.view, first + i), elem_bytes);
 }
 
 static __device__ void write_bitmap(const lane_part &part, uint32_t bitmap_bytes, unsigned char *to,
@@ -147,34 +168,33 @@ static __device__ void write_bitmap(const lane_part &part, uint32_t bitmap_bytes
 static __device__ void write_gaps(const lane_part &part, const positions &where, unsigned char *to,
                                   unsigned lane)
 {
-    uint64_t bits[] = {part.bits[0], part.bits[1]};
     uint32_t next = where.next;
     to += where.gaps_before;
-    for (uint32_t i = 0; i < where.count; i++) {
-        uint32_t position = lane * LANE_ELEMS + next_bit(bits), gap = position - next;
+    for_each_position(part, lane, [&](uint32_t position) {
+        uint32_t gap = position - next;
         for (; gap >= DELTA_LONG_GAP; gap -= DELTA_LONG_GAP)
             *to++ = DELTA_LONG_GAP;
         *to++ = (unsigned char)gap;
         next = position + 1;
-    }
+    });
 }
 
 static __device__ void write_values(const changes_box &box, const lane_part &part,
-                                    const positions &where, unsigned char *to)
+                                    const positions &where, unsigned char *to, unsigned lane)
 {
-    uint64_t bits[] = {part.bits[0], part.bits[1]};
     uint32_t elem_bytes = box.view.unit_bytes;
-    uint64_t row_first = 0;
+    uint64_t block_first = part.first - lane * LANE_ELEMS, row_first = 0;
     changes_row row = {nullptr, 0, 0};
     to += (uint64_t)where.values_before * elem_bytes;
-    for (uint32_t i = 0; i < where.count; i++, to += elem_bytes) {
-        uint64_t element = part.first + next_bit(bits);
+    for_each_position(part, lane, [&](uint32_t position) {
+        uint64_t element = block_first + position;
         if (element >= row_first + row.left) {
             row = view_row(box.view, element);
             row_first = element;
         }
         move_element(to, row.at + (int64_t)(element - row_first) * row.stride, elem_bytes);
-    }
+        to += elem_bytes;
+    });
 }
 
 BANYAN_DEVICE uint32_t block_elems(const changes_box &box, uint64_t block)
@@ -212,7 +232,7 @@ static __device__ uint64_t write_block(const changes_box &box, const uint64_t *c
         write_gaps(part, where, to + DELTA_HEAD_BYTES, lane);
     else if (form.form == DELTA_BITMAP)
         write_bitmap(part, form.position_bytes, to + DELTA_HEAD_BYTES, lane);
-    write_values(box, part, where, values);
+    write_values(box, part, where, values, lane);
     return form.bytes;
 }
 

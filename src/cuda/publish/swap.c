@@ -95,8 +95,8 @@ static banyan_status swap_here(const changes_engine *engine, changes_swap_args *
         RETURN_IF_FAILED(changes_check_capture(engine->device, stream));
         return changes_launch(engine, &engine->swap, engine->swap.blocks, warps, args, stream);
     }
-    RETURN_IF_FAILED(changes_launch(engine, &engine->swap, engine->background_blocks, warps, args,
-                                    engine->background));
+    RETURN_IF_FAILED(changes_launch(engine, &engine->swap, engine->swap.background_blocks, warps,
+                                    args, engine->background));
     return DRIVER(engine->device, cuStreamSynchronize, engine->background);
 }
 

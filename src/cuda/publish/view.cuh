@@ -48,12 +48,18 @@ BANYAN_DEVICE char *view_at(const changes_view &view, uint64_t number)
 }
 
 /* Return the index of the last of some items, `count` > 0, whose first unit is not above `number`.
- */
+ * It is found soonest if it is near the beginning. */
 template <typename T>
 BANYAN_DEVICE uint64_t view_find(const T *items, uint64_t count, uint64_t T::*first,
                                  uint64_t number)
 {
-    uint64_t low = 0, high = count;
+    uint64_t low = 0, high = 1;
+    while (high < count && items[high].*first <= number) {
+        low = high;
+        high *= 2;
+    }
+    if (high > count)
+        high = count;
     while (high - low > 1) {
         uint64_t middle = low + (high - low) / 2;
         if (items[middle].*first <= number)
