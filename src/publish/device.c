@@ -75,7 +75,7 @@ banyan_status publish_device_open(const banyan_tensors *tensors, void *stream,
     }
     pthread_mutex_init(&opened.buffers->lock, NULL);
     opened.id = device.device_id;
-    banyan_status status = opened.delta->wait(opened.engine, stream);
+    banyan_status status = publish_device_ready(&opened);
     if (status == BANYAN_OK)
         *made = opened;
     else
@@ -114,6 +114,12 @@ banyan_status publish_device_check(const struct publish_device *device,
     return error_set(BANYAN_ERR_INVALID,
                      "the tensors lie in %s, and those of the first version lay in %s",
                      device_format(found, now), device_format(opened, before));
+}
+
+banyan_status publish_device_ready(const struct publish_device *device)
+{
+    return publish_device_is_host(device) ? BANYAN_OK
+                                          : device->delta->wait(device->engine, device->stream);
 }
 
 banyan_status publish_device_read(const struct publish_device *device, const strided_view *from,

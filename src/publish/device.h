@@ -33,6 +33,10 @@ void publish_device_close(struct publish_device *device);
 banyan_status publish_device_check(const struct publish_device *device,
                                    const banyan_tensors *tensors);
 
+/* Wait for the work that the caller's stream has, before anything changes. INVALID while the stream
+ * is captured. */
+banyan_status publish_device_ready(const struct publish_device *device);
+
 static inline bool publish_device_is_host(const struct publish_device *device)
 {
     return !device->delta;

@@ -231,6 +231,7 @@ static banyan_status prepare(banyan_publication *publication, const banyan_tenso
                          before);
     RETURN_IF_FAILED(tensors_check(tensors, publication->layout, "published"));
     RETURN_IF_FAILED(keep_first(publication, tensors));
+    RETURN_IF_FAILED(publish_device_ready(&publication->device));
     made->version = version;
     RETURN_IF_FAILED(make_maps(publication, tensors, made));
     return array_reserve(&publication->history, 1) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;

@@ -199,6 +199,5 @@ banyan_status staged_list_swap(const struct staged_list *list, bool back)
         RETURN_IF_FAILED(swap_back(list->first));
     for (const struct staged *one = list->first; one && !back; one = one->next)
         RETURN_IF_FAILED(staged_swap(one, false, false));
-    return publish_device_is_host(device) ? BANYAN_OK
-                                          : device->delta->wait(device->engine, device->stream);
+    return publish_device_ready(device);
 }

@@ -201,6 +201,14 @@ banyan_status banyan_subscription_wait(banyan_subscription *subscription, uint64
 
 /* ---- commit ---- */
 
+/* Find out before anything moves whether a rank's stream can take an exchange. */
+static banyan_status agree_to_exchange(banyan_subscription *subscription)
+{
+    if (!subscription->on_device)
+        return BANYAN_OK;
+    return control_agree(subscription->world, publish_device_ready(&subscription->device));
+}
+
 /* Agree on the last version that all ranks of the engine have. */
 static banyan_status agree_on_number(banyan_subscription *subscription, uint64_t *number)
 {
@@ -263,6 +271,7 @@ banyan_status banyan_subscription_commit(banyan_subscription *subscription, uint
     RETURN_IF_NULL(version);
     uint64_t number;
     CONTROL_ENTER(subscription->world);
+    RETURN_IF_FAILED(agree_to_exchange(subscription));
     RETURN_IF_FAILED(agree_on_number(subscription, &number));
     if (number > subscription->number)
         RETURN_IF_FAILED(apply(subscription, number));
@@ -275,6 +284,7 @@ banyan_status banyan_subscription_rollback(banyan_subscription *subscription, ui
     RETURN_IF_NULL(subscription);
     RETURN_IF_NULL(version);
     CONTROL_ENTER(subscription->world);
+    RETURN_IF_FAILED(agree_to_exchange(subscription));
     pthread_mutex_lock(&subscription->lock);
     struct staged_list taken = subscription->previous;
     subscription->previous = (struct staged_list){0};

@@ -295,4 +295,45 @@ static inline void publish_steps(banyan_world *world, struct apart *shared,
     }
 }
 
+/* ---- the matrix ---- */
+
+static inline void publish_matrix(banyan_world *world, struct apart *shared)
+{
+    struct following mine = following_open_matrix(banyan_world_rank(world), false, NULL);
+    banyan_publication *publication = publish_open(world, shared, &mine, NULL);
+    publish_steps(world, shared, publication, &mine);
+    banyan_publication_close(publication);
+    following_close(&mine);
+}
+
+static inline void play_with(struct apart *shared, apart_rank trainer, apart_rank engine)
+{
+    struct apart_job publishing = apart_start(shared, 2, 0, trainer);
+    struct apart_job following = apart_start(shared, FOLLOWING_ENGINES, 1, engine);
+    apart_end_well(&following);
+    apart_end_well(&publishing);
+}
+
+/* Wait until the subscription has this error. */
+static inline void expect_error(banyan_subscription *subscription, banyan_status expected,
+                                const char *text)
+{
+    uint64_t until_ns = deadline_after(30 * NS_PER_S);
+    banyan_status status;
+    while ((status = banyan_subscription_check(subscription)) == BANYAN_OK) {
+        CHECK(deadline_left_ns(until_ns) > 0, "no error with \"%s\" comes", text);
+        usleep(1000);
+    }
+    CHECK(status == expected && strstr(banyan_last_error(), text), "%s: %s",
+          banyan_status_name(status), banyan_last_error());
+}
+
+static inline void end_engine(struct apart *shared, banyan_subscription *subscription,
+                              struct following *mine)
+{
+    atomic_fetch_add(&shared->marks[MARK_END], 1);
+    banyan_subscription_close(subscription);
+    following_close(mine);
+}
+
 #endif
