@@ -44,7 +44,10 @@ def piece_of(layout: banyan.Layout, version: int) -> np.ndarray[Any, Any]:
 
 def train(world: banyan.World, store: FileStore) -> None:
     layout = layout_of(world, 0)
-    with banyan.Publication(layout, world, SECRET, name="weights", patience=30) as publication:
+    publication = banyan.Publication(
+        layout, world, SECRET, name="weights", patience=30, keep_on_host=True, stream=None
+    )
+    with publication:
         assert publication.version == 0
         if world.rank == 0:
             store.set("address", publication.address)
@@ -72,6 +75,12 @@ def serve(world: banyan.World, store: FileStore) -> None:
     weight = np.full(piece_of(layout, 0).shape, -2, np.float32)
     tensors = banyan.Tensors(layout, {"weight": weight})
     address = store.get("address").decode()
+    try:
+        banyan.Subscription(layout, tensors, world, address, SECRET, stream=4096)
+    except banyan.Invalid as error:
+        assert "without a stream" in str(error), error
+    else:
+        raise AssertionError("tensors in host memory take a stream")
     subscription = banyan.Subscription(
         layout, tensors, world, address, SECRET, name="weights", verify=True, keep_previous=True
     )
