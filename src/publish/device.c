@@ -16,7 +16,7 @@ struct publish_buffers {
     size_t idle_bytes;
 };
 
-static DLDevice memory_of(const DLTensor *tensor)
+static DLDevice publish_memory_of(const DLTensor *tensor)
 {
     return tensor->device.device_type == kDLCUDA ? tensor->device : BANYAN_HOST;
 }
@@ -26,9 +26,9 @@ static banyan_status find_memory(const banyan_tensors *tensors, DLDevice *device
 {
     char first[DEVICE_TEXT_BYTES], other[DEVICE_TEXT_BYTES];
     size_t count = tensors ? banyan_tensors_count(tensors) : 0;
-    *device = count > 0 ? memory_of(banyan_tensors_get(tensors, 0)) : BANYAN_HOST;
+    *device = count > 0 ? publish_memory_of(banyan_tensors_get(tensors, 0)) : BANYAN_HOST;
     for (size_t i = 1; i < count; i++) {
-        DLDevice one = memory_of(banyan_tensors_get(tensors, i));
+        DLDevice one = publish_memory_of(banyan_tensors_get(tensors, i));
         if (one.device_type == device->device_type && one.device_id == device->device_id)
             continue;
         return error_set(BANYAN_ERR_UNSUPPORTED,
@@ -39,7 +39,7 @@ static banyan_status find_memory(const banyan_tensors *tensors, DLDevice *device
     return BANYAN_OK;
 }
 
-static DLDevice device_of(const struct publish_device *device)
+static DLDevice publish_device_of(const struct publish_device *device)
 {
     return publish_device_is_host(device) ? BANYAN_HOST : BANYAN_CUDA(device->id);
 }
@@ -107,7 +107,7 @@ banyan_status publish_device_check(const struct publish_device *device,
                                    const banyan_tensors *tensors)
 {
     char before[DEVICE_TEXT_BYTES], now[DEVICE_TEXT_BYTES];
-    DLDevice found, opened = device_of(device);
+    DLDevice found, opened = publish_device_of(device);
     RETURN_IF_FAILED(find_memory(tensors, &found));
     if (found.device_type == opened.device_type && found.device_id == opened.device_id)
         return BANYAN_OK;

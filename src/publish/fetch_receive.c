@@ -230,8 +230,8 @@ static void check_part(void *context, size_t i)
 }
 
 /* Add the parts of a message to `staged`. They are not checked yet. */
-static banyan_status add_parts(struct fetch_receiving *receiving, const struct wave_part *part,
-                               struct staged *staged)
+static banyan_status receiving_add_parts(struct fetch_receiving *receiving,
+                                         const struct wave_part *part, struct staged *staged)
 {
     bool on_host = publish_device_is_host(staged->device);
     unsigned char *at = part->stream;
@@ -262,12 +262,12 @@ static banyan_status add_parts(struct fetch_receiving *receiving, const struct w
 }
 
 /* Check what has arrived from a sender in a wave, and add its parts to `staged`. */
-static banyan_status check_parts(struct fetch_receiving *receiving, const struct wave_part *part,
-                                 struct staged *staged)
+static banyan_status receiving_check_parts(struct fetch_receiving *receiving,
+                                           const struct wave_part *part, struct staged *staged)
 {
     uint64_t began_ns = time_now_ns();
     size_t first = staged->parts.count, bad = 0;
-    RETURN_IF_FAILED(add_parts(receiving, part, staged));
+    RETURN_IF_FAILED(receiving_add_parts(receiving, part, staged));
     unsigned char *faults = alloc_zeroed(part->head_count, 1, "a list of changes");
     RETURN_IF_NO_MEMORY(faults);
     struct part_checks checks = {.heads = part->heads,
@@ -336,9 +336,9 @@ static banyan_status keep_parts(struct fetch_receiving *receiving, struct wave_p
 {
     size_t first = staged->parts.count;
     if (part->bytes == 0)
-        return check_parts(receiving, part, staged);
+        return receiving_check_parts(receiving, part, staged);
     RETURN_IF_NO_MEMORY(array_reserve(&staged->memory, 1));
-    RETURN_IF_FAILED(check_parts(receiving, part, staged));
+    RETURN_IF_FAILED(receiving_check_parts(receiving, part, staged));
     if (!publish_device_is_host(staged->device))
         RETURN_IF_FAILED(upload_parts(receiving, part, staged, first));
     if (keeps_on_host(receiving)) {
@@ -349,7 +349,7 @@ static banyan_status keep_parts(struct fetch_receiving *receiving, struct wave_p
 }
 
 /* Check what has arrived from a sender in a wave, and put it into the tensors. */
-static banyan_status put_parts(struct fetch_receiving *receiving, struct wave_part *part)
+static banyan_status receiving_put_parts(struct fetch_receiving *receiving, struct wave_part *part)
 {
     struct staged *wave = alloc_zeroed(1, sizeof *wave, "a part of a version");
     RETURN_IF_NO_MEMORY(wave);
@@ -373,7 +373,7 @@ static banyan_status check_wave(void *context)
     struct staged *staged = wave->receiving->into->staged;
     for (size_t i = 0; i < wave->count; i++) {
         if (staged->in_place)
-            RETURN_IF_FAILED(put_parts(wave->receiving, &wave->parts[i]));
+            RETURN_IF_FAILED(receiving_put_parts(wave->receiving, &wave->parts[i]));
         else
             RETURN_IF_FAILED(keep_parts(wave->receiving, &wave->parts[i], staged));
     }

@@ -182,7 +182,7 @@ static uint64_t part_blocks(const strided_view *box, uint64_t block, uint64_t mo
 }
 
 /* Write a part. Return the number of elements in it, and set the head's bytes and checksum. */
-static uint64_t write_part(const struct fetch_outgoing *to, struct part_head *head)
+static uint64_t sending_write_part(const struct fetch_outgoing *to, struct part_head *head)
 {
     bytes_writer *stream = &to->parcel->stream;
     size_t before = stream->count;
@@ -265,7 +265,7 @@ static banyan_status fill(struct fetch_sending *sending, struct fetch_outgoing *
                                  .first = to->block,
                                  .count = part_blocks(&to->source.box, to->block, most)};
         to->block += head.count;
-        if (on_host ? write_part(to, &head) > 0 : plan_part(sending, to, &head)) {
+        if (on_host ? sending_write_part(to, &head) > 0 : plan_part(sending, to, &head)) {
             bytes_write(&parcel->heads, &head, sizeof head);
             to->parts++;
             to->changed = true;

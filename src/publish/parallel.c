@@ -24,7 +24,7 @@ static banyan_status parallel_take(void *argument)
     return BANYAN_OK;
 }
 
-static size_t threads_for(size_t count)
+static size_t parallel_threads(size_t count)
 {
     cpu_set_t mine;
     size_t processors =
@@ -39,7 +39,7 @@ void parallel_run(size_t count, void (*work)(void *context, size_t i), void *con
 {
     struct shared_work shared = {.work = work, .context = context, .count = count};
     banyan_request *others[THREADS_MOST];
-    size_t started = 0, threads = threads_for(count);
+    size_t started = 0, threads = parallel_threads(count);
     while (started + 1 < threads &&
            request_start(parallel_take, &shared, &others[started]) == BANYAN_OK)
         started++;

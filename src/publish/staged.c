@@ -68,14 +68,14 @@ void staged_list_free(struct staged_list *list)
 
 /* ---- exchange on a device ---- */
 
-struct span {
+struct staged_span {
     char *low;
     size_t bytes, tensor;
 };
 
-static int compare_spans(const void *a, const void *b)
+static int staged_compare_spans(const void *a, const void *b)
 {
-    const struct span *x = a, *y = b;
+    const struct staged_span *x = a, *y = b;
     RETURN_IF_UNEQUAL(x->low, y->low);
     return COMPARE(x->tensor, y->tensor);
 }
@@ -83,7 +83,7 @@ static int compare_spans(const void *a, const void *b)
 banyan_status staged_layers(const banyan_tensors *tensors, uint32_t **layers)
 {
     size_t count = tensors ? banyan_tensors_count(tensors) : 0;
-    struct span *spans = alloc_zeroed(count, sizeof *spans, "a list of tensors");
+    struct staged_span *spans = alloc_zeroed(count, sizeof *spans, "a list of tensors");
     uint32_t *made = alloc_zeroed(count, sizeof *made, "a list of tensors");
     banyan_status status = spans && made ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
     for (size_t i = 0; i < count && status == BANYAN_OK; i++) {
@@ -94,7 +94,7 @@ banyan_status staged_layers(const banyan_tensors *tensors, uint32_t **layers)
             strided_view_span(&view, &spans[i].low, &spans[i].bytes);
     }
     if (status == BANYAN_OK) {
-        sort_elements(spans, count, sizeof *spans, compare_spans);
+        sort_elements(spans, count, sizeof *spans, staged_compare_spans);
         const char *end = NULL; /* of those that overlap, which are numbered in turn */
         uint32_t next = 0;
         for (size_t i = 0; i < count; i++) {

@@ -11,7 +11,7 @@
 
 _Static_assert(CHANGES_DIMS == BANYAN_MAX_DIMS, "a view has as many dimensions as a tensor");
 
-static bool is_aligned(const strided_view *view)
+static bool view_is_aligned(const strided_view *view)
 {
     size_t bytes = view->elem_bytes;
     uint64_t all = (uintptr_t)view->data;
@@ -26,7 +26,7 @@ changes_view changes_view_elements(const strided_view *view)
                          .count = view->elems,
                          .unit_bytes = (uint32_t)view->elem_bytes,
                          .ndim = (uint32_t)view->ndim,
-                         .aligned = is_aligned(view)};
+                         .aligned = view_is_aligned(view)};
     memcpy(made.extent, view->extent, sizeof made.extent);
     memcpy(made.stride, view->stride, sizeof made.stride);
     return made;

@@ -8,7 +8,7 @@
 
 /* True if the elements can be read in units of 16 bytes: they are dense, or each row consists of
  * whole aligned units. */
-static bool is_wide(const strided_view *live)
+static bool pair_is_wide(const strided_view *live)
 {
     size_t bytes = live->elem_bytes;
     bool aligned = (uintptr_t)live->data % WIDE == 0;
@@ -24,7 +24,7 @@ static bool is_wide(const strided_view *live)
     return last == 0 || (aligned && live->extent[last] * live->stride[last] % WIDE == 0);
 }
 
-static changes_pair pair_of(const struct delta_compare *tensor, uint64_t first_chunk)
+static changes_pair pair_make(const struct delta_compare *tensor, uint64_t first_chunk)
 {
     changes_pair pair = {.live = changes_view_elements(&tensor->live),
                          .kept = tensor->kept,
@@ -33,7 +33,7 @@ static changes_pair pair_of(const struct delta_compare *tensor, uint64_t first_c
                          .first_chunk = first_chunk,
                          .elem_bytes = (uint32_t)tensor->live.elem_bytes,
                          .unit_elems = 1,
-                         .wide = is_wide(&tensor->live)};
+                         .wide = pair_is_wide(&tensor->live)};
     if (pair.wide) {
         pair.unit_elems = WIDE / pair.elem_bytes;
         pair.live.unit_bytes = WIDE;
@@ -89,7 +89,7 @@ banyan_status changes_find(void *argument, struct delta_compare *tensors, size_t
                                   "cuda: out of memory: %zu bytes for a table of tensors",
                                   count * (sizeof *pairs + sizeof *changed));
     for (size_t i = 0; i < count && status == BANYAN_OK; i++) {
-        pairs[i] = pair_of(&tensors[i], chunks);
+        pairs[i] = pair_make(&tensors[i], chunks);
         chunks += (pairs[i].map_units + CHANGES_CHUNK - 1) / CHANGES_CHUNK;
     }
     if (status == BANYAN_OK)

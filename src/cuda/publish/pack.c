@@ -31,7 +31,7 @@ static banyan_status grow(int device, grown *memory, size_t bytes)
     return BANYAN_OK;
 }
 
-static banyan_status fail_no_memory(size_t bytes)
+static banyan_status packing_fail_no_memory(size_t bytes)
 {
     return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory: %zu bytes for a fetch",
                             bytes);
@@ -49,7 +49,7 @@ static banyan_status upload_boxes(changes_packing *made, const delta_source *box
     if (!table || !maps) {
         free(table);
         free(maps);
-        return fail_no_memory(count * sizeof *table);
+        return packing_fail_no_memory(count * sizeof *table);
     }
     map_count = 0;
     for (size_t i = 0; i < count; i++) {
@@ -91,7 +91,7 @@ static banyan_status measure(changes_packing *made)
     size_t bytes = made->args.blocks * sizeof *made->block_bytes;
     made->block_bytes = malloc(bytes + 1);
     if (!made->block_bytes)
-        return fail_no_memory(bytes);
+        return packing_fail_no_memory(bytes);
     if (bytes == 0)
         return BANYAN_OK;
     RETURN_IF_FAILED(bytes_alloc(made->engine->device, bytes, &made->sizes));
@@ -126,7 +126,7 @@ banyan_status changes_pack_open(void *engine, const delta_source *boxes, size_t 
     changes_packing *made = calloc(1, sizeof *made);
     bool all_whole = true;
     if (!made)
-        return fail_no_memory(sizeof *made);
+        return packing_fail_no_memory(sizeof *made);
     made->engine = engine;
     for (size_t i = 0; i < count; i++)
         all_whole &= boxes[i].whole;
@@ -154,7 +154,7 @@ banyan_status changes_pack(void *argument, const struct delta_piece *pieces, siz
         return BANYAN_OK;
     changes_piece *table = calloc(count, sizeof *table);
     if (!table)
-        return fail_no_memory(count * sizeof *table);
+        return packing_fail_no_memory(count * sizeof *table);
     for (size_t i = 0; i < count; i++)
         table[i] = (changes_piece){pieces[i].box, pieces[i].first, pieces[i].count, pieces[i].at};
     banyan_status status = grow(device, &packing->to, bytes);
