@@ -1,11 +1,14 @@
-/* Publications of tensors on one GPU, with the shapes of Llama-3.1-8B in bf16 (16 GB), beside the
- * GPU's own bandwidth in the same run.
- * usage: gpu_publish_bench [kernels] [update] [loads] [--layers N]
+/* Publications of tensors on one GPU, with the shapes of Llama-3.1-8B in bf16 (16 GB).
+ *
+ *     usage: gpu_publish_bench [kernels] [update] [loads] [--layers N]
+ *
  *     kernels   find, pack and exchange changes, by the module's functions
- *     update    a trainer and an engine, two processes, each on a GPU if there are two: whole
- * updates loads     the same, while either side multiplies matrices, or reads its weights;
- * processes that share a GPU take turns on it, so this says little with one GPU Bandwidth is that
- * of a copy within the GPU, read and written. */
+ *     update    whole updates: a trainer and an engine, two processes, each on a GPU if there are
+ *               two
+ *     loads     the same, while either side multiplies matrices or reads its weights
+ *
+ * Bandwidth is that of a copy within the GPU in the same run, read and written. Processes that
+ * share a GPU take turns on it, so `loads` says little with one GPU. */
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>

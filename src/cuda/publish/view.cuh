@@ -92,30 +92,6 @@ BANYAN_DEVICE void move_element(void *to, const void *from, uint32_t bytes)
             ((char *)to)[i] = ((const char *)from)[i];
 }
 
-template <typename T> BANYAN_DEVICE void swap_as(void *a, void *b)
-{
-    T kept = *(const T *)a;
-    *(T *)a = *(const T *)b;
-    *(T *)b = kept;
-}
-
-/* Exchange two elements at any addresses. */
-BANYAN_DEVICE void swap_element(void *a, void *b, uint32_t bytes)
-{
-    bool aligned = (((uintptr_t)a | (uintptr_t)b) & (bytes - 1)) == 0;
-    if (bytes == 2 && aligned)
-        swap_as<uint16_t>(a, b);
-    else if (bytes == 4 && aligned)
-        swap_as<uint32_t>(a, b);
-    else if (bytes == 8 && aligned)
-        swap_as<uint2>(a, b);
-    else if (bytes == 16 && aligned)
-        swap_as<uint4>(a, b);
-    else
-        for (uint32_t i = 0; i < bytes; i++)
-            swap_as<unsigned char>((char *)a + i, (char *)b + i);
-}
-
 /* Sums over a warp. All lanes call these. */
 
 BANYAN_DEVICE uint32_t warp_sum_up_to(uint32_t value, unsigned lane)
