@@ -44,7 +44,8 @@ typedef struct banyan_copy_op {
 enum {
     /* Cast the elements from the sender's type to the receiver's: any two of f32, f16 and bf16,
      * with rounding to nearest even. Both sides set the flag. The backend must have
-     * BANYAN_COPY_CASTS. Without the flag only element sizes are compared, not types. */
+     * BANYAN_COPY_CASTS. "pipeline" casts at the end where fewer bytes travel, at the sender if
+     * that makes no difference. Without the flag only element sizes are compared, not types. */
     BANYAN_COPY_OP_CAST = 1 << 0,
     /* Quantize the elements from f32, f16 or bf16 to MXFP8 (transform.h): e4m3, in blocks of 32
      * along the last dimension. The extent of that dimension must be a multiple of 32 on both
@@ -189,10 +190,11 @@ typedef struct banyan_copy_schedule banyan_copy_schedule;
 
 /* Open a service over `world`. `options` NULL means the defaults. Collective.
  *
- * `backend` NULL means the environment variable BANYAN_COPY, else the default. In host memory this is
- * "direct", on several nodes over the transport "ucx", or "mpi" if a rank cannot reach all others. On
- * a device it is "direct", and on several nodes "pipeline" over NVSHMEM. A batch with tensors for a
- * rank that the backend does not reach fails with UNSUPPORTED on every rank, before anything moves.
+ * `backend` NULL means the environment variable BANYAN_COPY, else the default. In host memory this
+ * is "direct", on several nodes over the transport "ucx", or "mpi" if a rank cannot reach all
+ * others. On a device it is "direct", and on several nodes "pipeline" over UCX or NVSHMEM. A batch
+ * with tensors for a rank that the backend does not reach fails with UNSUPPORTED on every rank,
+ * before anything moves.
  *
  * Between nodes, "direct" puts tensors straight into ordinary memory of their receiver, which it
  * registers as long as the schedule exists: keep this memory allocated until then.

@@ -31,7 +31,7 @@ typedef enum banyan_transform_side {
 /* Options of banyan_cast_create. */
 typedef struct banyan_cast_options {
     size_t size;                /* of this struct; BANYAN_CAST_OPTIONS_INIT sets it */
-    banyan_transform_side side; /* default: the side that sends fewer bytes */
+    banyan_transform_side side; /* default: where fewer bytes travel; not used on GPUs */
     const char *const *names;   /* globs; cast only global tensors with a matching name */
     size_t name_count;          /* 0: all tensors */
 } banyan_cast_options;
@@ -78,6 +78,7 @@ typedef struct banyan_mxfp8_options {
     /* Default: quantize at the receiver, and dequantize at the sender. This accepts slices of any
      * kind. Slices of whole blocks that go to another node are quantized at the sender, which
      * halves their bytes. The other side does so everywhere, and requires slices of whole blocks.
+     * Not used on GPUs.
      */
     banyan_transform_side side;
     banyan_mxfp8_rule rule;     /* for the scales */

@@ -226,7 +226,8 @@ static banyan_status pipeline_device_execute(void *argument, void *work, void *s
 const banyan_copy_backend copy_backend_pipeline_device = {
     .size = sizeof(banyan_copy_backend),
     .name = "pipeline",
-    .capabilities = BANYAN_COPY_STRIDED | BANYAN_COPY_MATCH_BY_ORDER | BANYAN_COPY_KEEPS_SCHEDULES,
+    .capabilities = BANYAN_COPY_STRIDED | BANYAN_COPY_MATCH_BY_ORDER | BANYAN_COPY_KEEPS_SCHEDULES |
+                    BANYAN_COPY_CASTS,
     .open = pipeline_device_state_open,
     .close = pipeline_device_state_close,
     .prepare = pipeline_device_prepare,

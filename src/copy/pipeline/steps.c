@@ -9,37 +9,51 @@
 
 #define SLOTS BANYAN_PIPELINE_SLOTS
 
-/* Add elements of a tensor, and as many consecutive ones in a slot. */
-static banyan_status add_segment(direct_moves *moves, const banyan_segment *segment, char *slot,
-                                 bool unpacks)
+/* View the elements of a box in the slot, one behind the other. */
+static strided_view slot_view(char *at, const strided_view *box, const pipeline_formats *formats)
+{
+    strided_view dense = {.data = at, .elem_bytes = box->elem_bytes, .elems = box->elems};
+    if (formats->slot != formats->tensor) {
+        dense.format = formats->slot;
+        dense.elem_bytes = strided_format_bytes(formats->slot);
+    }
+    if (strided_is_scales(formats->slot))
+        dense.elems /= STRIDED_BLOCK;
+    if (dense.elems > 1) {
+        dense.ndim = 1;
+        dense.extent[0] = (int64_t)dense.elems;
+        dense.stride[0] = (int64_t)dense.elem_bytes;
+    }
+    return dense;
+}
+
+/* Add elements of a tensor, and their consecutive places in a slot. */
+static banyan_status add_segment(direct_moves *moves, const banyan_segment *segment,
+                                 const pipeline_formats *formats, char *slot, bool unpacks)
 {
     strided_view whole, boxes[STRIDED_BOXES_MAX];
     RETURN_IF_FAILED(strided_view_anywhere(&segment->tensor, &whole));
     int count = strided_view_boxes(&whole, segment->first_elem, segment->elem_count, boxes);
     char *at = slot + segment->slot_offset;
     for (int i = 0; i < count; i++) {
-        const strided_view *box = &boxes[i];
-        strided_view dense = {.data = at, .elem_bytes = box->elem_bytes, .elems = box->elems};
-        if (box->elems > 1) {
-            dense.ndim = 1;
-            dense.extent[0] = (int64_t)box->elems;
-            dense.stride[0] = (int64_t)box->elem_bytes;
-        }
+        strided_view *box = &boxes[i], dense = slot_view(at, box, formats);
+        box->format = formats->tensor;
         RETURN_IF_FAILED(
             direct_moves_add_whole(moves, unpacks ? box : &dense, unpacks ? &dense : box));
-        at += box->elems * box->elem_bytes;
+        at += dense.elems * dense.elem_bytes;
     }
     return BANYAN_OK;
 }
 
 static banyan_status add_batch(gpu_pipeline_steps *steps, const banyan_slot_batch *planned,
-                               char *slot, bool unpacks, gpu_pipeline_batch *batch)
+                               const pipeline_formats *formats, char *slot, bool unpacks,
+                               gpu_pipeline_batch *batch)
 {
     direct_moves *moves = &steps->moves[steps->move_count++];
     *batch = (gpu_pipeline_batch){
         .peer = planned->peer, .slot = -1, .bytes = planned->bytes, .moves = moves};
     for (size_t i = 0; i < planned->segment_count; i++)
-        RETURN_IF_FAILED(add_segment(moves, &planned->segments[i], slot, unpacks));
+        RETURN_IF_FAILED(add_segment(moves, &planned->segments[i], &formats[i], slot, unpacks));
     return BANYAN_OK;
 }
 
@@ -53,12 +67,12 @@ static banyan_status steps_fill_batches(const pipeline_schedule *schedule,
         step->round = schedule->rounds[i];
         step->send.peer = step->recv.peer = -1;
         if (planned->send.peer >= 0)
-            RETURN_IF_FAILED(
-                add_batch(steps, &planned->send, slots->send[sent++ % SLOTS], false, &step->send));
+            RETURN_IF_FAILED(add_batch(steps, &planned->send, schedule->send_formats[i],
+                                       slots->send[sent++ % SLOTS], false, &step->send));
         if (planned->recv.peer >= 0) {
             int slot = (int)(received++ % SLOTS);
-            RETURN_IF_FAILED(
-                add_batch(steps, &planned->recv, slots->recv[slot], true, &step->recv));
+            RETURN_IF_FAILED(add_batch(steps, &planned->recv, schedule->recv_formats[i],
+                                       slots->recv[slot], true, &step->recv));
             step->recv.slot = slot;
         }
     }
@@ -70,8 +84,8 @@ static banyan_status steps_fill_local(const pipeline_schedule *schedule, gpu_pip
     for (size_t i = 0; i < schedule->local_count; i++) {
         strided_view to, from;
         const banyan_copy_pair *pair = &schedule->local[i];
-        RETURN_IF_FAILED(strided_view_anywhere(&schedule->recvs[pair->recv].tensor, &to));
-        RETURN_IF_FAILED(strided_view_anywhere(&schedule->sends[pair->send].tensor, &from));
+        RETURN_IF_FAILED(copy_op_view(&schedule->recvs[pair->recv], false, &to));
+        RETURN_IF_FAILED(copy_op_view(&schedule->sends[pair->send], true, &from));
         RETURN_IF_FAILED(direct_moves_add_whole(&steps->local, &to, &from));
     }
     return BANYAN_OK;

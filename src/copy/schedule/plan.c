@@ -7,12 +7,20 @@
 #include "copy/schedule/rounds.h"
 #include "copy/strided/strided.h"
 
+/* How the elements of one task change between this rank's tensor and the slot. */
+typedef struct schedule_form {
+    pipeline_formats formats;
+    uint64_t elems_each; /* elements of the tensor for each element of the task: 1, or a block */
+} schedule_form;
+
 /* One direction: the tasks by peer, as matched, and their flows. */
 typedef struct schedule_direction {
+    bool is_send;
     const banyan_copy_op *ops;
     const copy_match *matches;
     size_t match_count;
-    pipeline_task *tasks; /* one per match */
+    pipeline_task *tasks; /* one per match, as it travels */
+    schedule_form *forms; /* one per task */
     pipeline_flow *flows;
     size_t flow_count;
 } schedule_direction;
@@ -39,19 +47,60 @@ static banyan_status check_reachable(const schedule_planner *plan, int peer)
                      banyan_transport_name(plan->transport));
 }
 
+/* Blocks travel whole, so a slot ends between two of them: the sender quantizes. */
+static void plan_blocks(const strided_view *own, strided_format quantized, bool is_send,
+                        pipeline_task *task, schedule_form *form)
+{
+    bool is_scales = strided_is_scales(quantized);
+    form->elems_each = is_scales && !is_send ? 1 : STRIDED_BLOCK;
+    if (is_send)
+        form->formats = (pipeline_formats){own->format, quantized};
+    *task = (pipeline_task){own->elems / form->elems_each, is_scales ? 1 : STRIDED_BLOCK};
+}
+
+/* Elements that are cast travel in the type with fewer bytes, those of equal types in the
+ * receiver's. */
+static void plan_cast(const strided_view *own, const copy_match *match, bool is_send,
+                      pipeline_task *task, schedule_form *form)
+{
+    size_t sent_bytes = is_send ? own->elem_bytes : match->elem_bytes;
+    size_t received_bytes = is_send ? match->elem_bytes : own->elem_bytes;
+    bool at_sender = received_bytes <= sent_bytes;
+    if (at_sender == is_send)
+        form->formats = (pipeline_formats){own->format, match->format};
+    *task = (pipeline_task){own->elems, at_sender ? received_bytes : sent_bytes};
+}
+
+static banyan_status plan_task(const schedule_direction *side, size_t i)
+{
+    const copy_match *match = &side->matches[i];
+    pipeline_task *task = &side->tasks[i];
+    schedule_form *form = &side->forms[i];
+    strided_view own;
+    RETURN_IF_FAILED(copy_op_view(&side->ops[match->op], side->is_send, &own));
+    strided_format received = side->is_send ? match->format : own.format;
+    *form = (schedule_form){.elems_each = 1};
+    if (strided_is_mxfp8(received))
+        plan_blocks(&own, received, side->is_send, task, form);
+    else if (own.format != match->format)
+        plan_cast(&own, match, side->is_send, task, form);
+    else
+        *task = (pipeline_task){own.elems, own.elem_bytes};
+    return BANYAN_OK;
+}
+
 static banyan_status side_tasks(schedule_direction *side)
 {
     size_t count = side->match_count;
     side->tasks = calloc(count + 1, sizeof *side->tasks);
+    side->forms = calloc(count + 1, sizeof *side->forms);
     side->flows = calloc(count + 1, sizeof *side->flows);
-    if (!side->tasks || !side->flows)
-        return error_no_memory((count + 1) * (sizeof *side->tasks + sizeof *side->flows),
-                               "planning a batch");
-    for (size_t i = 0; i < count; i++) {
-        strided_view view;
-        RETURN_IF_FAILED(strided_view_anywhere(&side->ops[side->matches[i].op].tensor, &view));
-        side->tasks[i] = (pipeline_task){view.elems, view.elem_bytes};
-    }
+    if (!side->tasks || !side->forms || !side->flows)
+        return error_no_memory(
+            (count + 1) * (sizeof *side->tasks + sizeof *side->forms + sizeof *side->flows),
+            "planning a batch");
+    for (size_t i = 0; i < count; i++)
+        RETURN_IF_FAILED(plan_task(side, i));
     return BANYAN_OK;
 }
 
@@ -120,34 +169,45 @@ static banyan_status side_tensors(arena *memory, const schedule_direction *side,
     return BANYAN_OK;
 }
 
-/* List every flow's segments, in the order of its batches: one array per flow. */
+/* A flow's segments, in the order of its batches. */
+typedef struct flow_segments {
+    banyan_segment *list;
+    pipeline_formats *formats;
+} flow_segments;
+
 static banyan_status side_segments(arena *memory, const schedule_direction *side,
-                                   banyan_segment **segments)
+                                   flow_segments *segments)
 {
     DLTensor *tensors;
     RETURN_IF_FAILED(side_tensors(memory, side, &tensors));
     for (size_t f = 0; f < side->flow_count; f++) {
         const pipeline_flow *flow = &side->flows[f];
-        const DLTensor *first = &tensors[flow->tasks - side->tasks];
-        size_t count = flow->batches.segments.count;
-        segments[f] = arena_take(memory, (count + 1) * sizeof **segments);
-        RETURN_IF_NO_MEMORY(segments[f]);
+        size_t first = (size_t)(flow->tasks - side->tasks), count = flow->batches.segments.count;
+        flow_segments *made = &segments[f];
+        made->list = arena_take(memory, (count + 1) * sizeof *made->list);
+        made->formats = arena_take(memory, (count + 1) * sizeof *made->formats);
+        RETURN_IF_NO_MEMORY(made->list && made->formats);
         for (size_t i = 0; i < count; i++) {
             const pipeline_segment *segment = &flow->batches.segments.data[i];
-            segments[f][i] = (banyan_segment){first[segment->task], segment->first_elem,
-                                              segment->elem_count, segment->slot_offset};
+            const schedule_form *form = &side->forms[first + segment->task];
+            made->list[i] = (banyan_segment){
+                tensors[first + segment->task], segment->first_elem * form->elems_each,
+                segment->elem_count * form->elems_each, segment->slot_offset};
+            made->formats[i] = form->formats;
         }
     }
     return BANYAN_OK;
 }
 
-static banyan_slot_batch slot_batch(const schedule_direction *side, banyan_segment *const *segments,
-                                    size_t flow, size_t index)
+static banyan_slot_batch slot_batch(const schedule_direction *side, const flow_segments *segments,
+                                    size_t flow, size_t index, const pipeline_formats **formats)
 {
+    *formats = NULL;
     if (flow == PIPELINE_NO_FLOW)
         return (banyan_slot_batch){.peer = -1};
     const pipeline_batch *batch = &side->flows[flow].batches.list.data[index];
-    return (banyan_slot_batch){side->flows[flow].peer, segments[flow] + batch->first_segment,
+    *formats = segments[flow].formats + batch->first_segment;
+    return (banyan_slot_batch){side->flows[flow].peer, segments[flow].list + batch->first_segment,
                                batch->segment_count, batch->bytes};
 }
 
@@ -155,18 +215,23 @@ static banyan_status fill_iterations(const schedule_planner *plan, pipeline_sche
 {
     arena *memory = &schedule->memory;
     size_t flows = plan->sends.flow_count + plan->recvs.flow_count, count = plan->rounds.count;
-    banyan_segment **segments = arena_take(memory, (flows + 1) * sizeof *segments);
+    flow_segments *segments = arena_take(memory, (flows + 1) * sizeof *segments);
     banyan_iteration *iterations = arena_take(memory, (count + 1) * sizeof *iterations);
     uint64_t *rounds = arena_take(memory, (count + 1) * sizeof *rounds);
-    RETURN_IF_NO_MEMORY(segments && iterations && rounds);
-    banyan_segment **recv_segments = segments + plan->sends.flow_count;
+    const pipeline_formats **formats = arena_take(memory, (2 * count + 1) * sizeof *formats);
+    RETURN_IF_NO_MEMORY(segments && iterations && rounds && formats);
+    flow_segments *recv_segments = segments + plan->sends.flow_count;
+    schedule->send_formats = formats;
+    schedule->recv_formats = formats + count;
     RETURN_IF_FAILED(side_segments(memory, &plan->sends, segments));
     RETURN_IF_FAILED(side_segments(memory, &plan->recvs, recv_segments));
     for (size_t i = 0; i < count; i++) {
         const pipeline_round *round = &plan->rounds.data[i];
-        iterations[i] = (banyan_iteration){
-            slot_batch(&plan->sends, segments, round->send_flow, round->send_batch),
-            slot_batch(&plan->recvs, recv_segments, round->recv_flow, round->recv_batch)};
+        iterations[i] =
+            (banyan_iteration){slot_batch(&plan->sends, segments, round->send_flow,
+                                          round->send_batch, &schedule->send_formats[i]),
+                               slot_batch(&plan->recvs, recv_segments, round->recv_flow,
+                                          round->recv_batch, &schedule->recv_formats[i])};
         schedule->recv_bytes += iterations[i].recv.bytes;
         rounds[i] = round->number;
     }
@@ -231,6 +296,7 @@ static void side_free(schedule_direction *side)
     for (size_t i = 0; i < side->flow_count; i++)
         pipeline_flow_free(&side->flows[i]);
     free(side->flows);
+    free(side->forms);
     free(side->tasks);
 }
 
@@ -240,8 +306,10 @@ banyan_status pipeline_plan(banyan_world *world, banyan_transport *transport, ui
 {
     schedule_planner plan = {.world = world, .transport = transport, .slot_bytes = slot_bytes};
     RETURN_IF_FAILED(copy_match_batch(world, "pipeline", batch, NULL, NULL, &plan.matches));
-    plan.sends = (schedule_direction){
-        .ops = batch->sends, .matches = plan.matches.sends, .match_count = plan.matches.send_count};
+    plan.sends = (schedule_direction){.is_send = true,
+                                      .ops = batch->sends,
+                                      .matches = plan.matches.sends,
+                                      .match_count = plan.matches.send_count};
     plan.recvs = (schedule_direction){
         .ops = batch->recvs, .matches = plan.matches.recvs, .match_count = plan.matches.recv_count};
     pipeline_schedule made = {0};

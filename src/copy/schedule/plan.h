@@ -4,12 +4,21 @@
 
 #include <banyan/pipeline.h>
 
+#include "copy/strided/view.h"
 #include "core/containers.h"
+
+/* Formats of a segment's elements in its tensor and in the slot. They differ at the end that
+ * converts. Scales in a slot count blocks; the segment counts the elements of its tensor. */
+typedef struct pipeline_formats {
+    strided_format tensor, slot;
+} pipeline_formats;
 
 /* Everything that runs need: copies of all that the caller may free, in one arena. */
 typedef struct pipeline_schedule {
     arena memory;
     const banyan_iteration *iterations;
+    /* One for each segment of an iteration's batch; NULL for a direction without a batch. */
+    const pipeline_formats **send_formats, **recv_formats;
     const uint64_t
         *rounds; /* of each iteration, ascending: both ends of a batch know it by one number */
     size_t iteration_count;

@@ -30,6 +30,14 @@ static inline bool strided_is_mxfp8(strided_format format)
     return format >= STRIDED_E4M3_UP;
 }
 
+/* Return the bytes of an element; 0 for STRIDED_BYTES, which does not tell. */
+static inline size_t strided_format_bytes(strided_format format)
+{
+    if (format == STRIDED_BYTES || format == STRIDED_F32)
+        return format == STRIDED_F32 ? 4 : 0;
+    return strided_is_mxfp8(format) ? 1 : 2;
+}
+
 /* A tensor's memory as loops from slowest to fastest, with strides in bytes. Dimensions of one
  * element are dropped and those that can be walked as one are merged. Element order stays
  * row-major. */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/copy/kernels.h"
 #include "cuda/copy/layout.h"
 #include "cuda/copy/report.h"
 #include "cuda/driver.h"
@@ -27,9 +28,8 @@ typedef struct gpu_copy {
     banyan_world *world;
     int device;
     uint64_t timeout_ns, engine_bytes;
-    uint32_t threads;      /* of a thread block */
-    uint32_t blocks;       /* most blocks of one launch */
-    CUfunction kernels[2]; /* the second also converts elements */
+    uint32_t blocks; /* most blocks of one launch */
+    copy_kernels kernels;
     CUstream sides[SIDE_STREAMS];
     CUevent fork, join[SIDE_STREAMS];
     copy_shared *shared;
@@ -77,43 +77,19 @@ static banyan_status gpu_copy_open_memory(gpu_copy *made)
     return BANYAN_OK;
 }
 
-/* Return the number of the kernel's thread blocks, of up to *threads, that a multiprocessor holds
- * at once. */
-static banyan_status look_at_kernel(const gpu_copy *made, CUfunction kernel, int *threads, int *fit)
-{
-    int most = 0, holds = 0;
-    banyan_status status = DRIVER(made->device, cuFuncGetAttribute, &most,
-                                  CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel);
-    if (most < *threads)
-        *threads = most;
-    if (status == BANYAN_OK)
-        status = DRIVER(made->device, cuOccupancyMaxActiveBlocksPerMultiprocessor, &holds, kernel,
-                        *threads, 0);
-    if (holds < *fit)
-        *fit = holds;
-    return status;
-}
-
 /* All thread blocks of all ranks that share the device must fit on it, since they wait for each
  * other. */
 static banyan_status gpu_copy_open_kernels(gpu_copy *made, int sharers)
 {
-    int fit = BLOCKS_A_MULTIPROCESSOR, threads = COPY_THREADS_MAX;
-    for (int i = 0; i < 2; i++) {
-        banyan_status status =
-            driver_kernel(copy_kernel_symbol(i), made->device, &made->kernels[i]);
-        if (status == BANYAN_OK)
-            status = look_at_kernel(made, made->kernels[i], &threads, &fit);
-        if (status != BANYAN_OK)
-            return status;
-    }
+    RETURN_IF_FAILED(copy_kernels_find(made->device, &made->kernels));
+    int fit =
+        made->kernels.fit < BLOCKS_A_MULTIPROCESSOR ? made->kernels.fit : BLOCKS_A_MULTIPROCESSOR;
     int blocks = driver_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, made->device) * fit;
     if (blocks < sharers)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
                                 "cuda: device %d holds %d thread blocks of copies at once, too few "
                                 "for the %d ranks that share it",
                                 made->device, blocks, sharers);
-    made->threads = (uint32_t)threads;
     made->blocks = (uint32_t)(blocks / sharers);
     return BANYAN_OK;
 }
@@ -214,7 +190,7 @@ static banyan_status gpu_copy_open(banyan_world *world, int device, int sharers,
 
 static uint32_t gpu_copy_warps_a_block(const gpu_copy *of)
 {
-    return of->threads / COPY_WARP;
+    return of->kernels.threads / COPY_WARP;
 }
 
 /* Find the counter of runs with a peer. */
@@ -360,8 +336,10 @@ static banyan_status gpu_copy_launch(const copy_launch *of, uint32_t blocks, uin
     copy_args args = of->args;
     args.phases = phases;
     void *params[] = {&args};
-    return DRIVER(of->gpu_copy->device, cuLaunchKernel, of->gpu_copy->kernels[of->converts], blocks,
-                  1, 1, of->gpu_copy->threads, 1, 1, 0, stream, params, NULL);
+    const copy_kernels *kernels = &of->gpu_copy->kernels;
+    return DRIVER(of->gpu_copy->device, cuLaunchKernel,
+                  of->converts ? kernels->converts : kernels->moves, blocks, 1, 1, kernels->threads,
+                  1, 1, 0, stream, params, NULL);
 }
 
 /* Each partner has its own streams, as far as there are enough. */

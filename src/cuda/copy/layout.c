@@ -240,11 +240,6 @@ static uint8_t cast_of(const direct_move *move)
     return casts[move->from_format][move->to_format];
 }
 
-static int64_t format_bytes(strided_format format)
-{
-    return format == STRIDED_F32 ? 4 : 2;
-}
-
 /* True if four elements can be read and written at once everywhere in the box. */
 static bool is_wide(const box *of, int64_t to_bytes, int64_t from_bytes)
 {
@@ -283,7 +278,8 @@ static box converting_box(const direct_move *of, uint64_t bytes)
 
 static banyan_status add_cast(copy_layout *layout, size_t lane, const direct_move *of)
 {
-    int64_t to_bytes = format_bytes(of->to_format), from_bytes = format_bytes(of->from_format);
+    int64_t to_bytes = (int64_t)strided_format_bytes(of->to_format);
+    int64_t from_bytes = (int64_t)strided_format_bytes(of->from_format);
     box made = converting_box(of, (uint64_t)to_bytes);
     if (!is_wide(&made, to_bytes, from_bytes))
         return is_transpose(&made) ? add_transpose(layout, lane, &made)

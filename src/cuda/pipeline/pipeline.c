@@ -97,29 +97,13 @@ static banyan_status cuda_pipeline_barrier(gpu_pipeline *made, banyan_world *wor
 
 static banyan_status cuda_pipeline_open_kernels(gpu_pipeline *made)
 {
-    int fit = 0, threads = 0;
-    banyan_status status = driver_kernel(gpu_pipeline_kernel_symbol(), made->device, &made->kernel);
-    if (status == BANYAN_OK)
-        status = driver_kernel(copy_kernel_symbol(false), made->device, &made->copy_kernel);
-    if (status == BANYAN_OK)
-        status = DRIVER(made->device, cuFuncGetAttribute, &threads,
-                        CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, made->copy_kernel);
-    if (threads > COPY_THREADS_MAX)
-        threads = COPY_THREADS_MAX;
-    if (status == BANYAN_OK)
-        status = DRIVER(made->device, cuOccupancyMaxActiveBlocksPerMultiprocessor, &fit,
-                        made->copy_kernel, threads, 0);
-    if (status != BANYAN_OK)
-        return status;
+    RETURN_IF_FAILED(driver_kernel(gpu_pipeline_kernel_symbol(), made->device, &made->kernel));
+    RETURN_IF_FAILED(copy_kernels_find(made->device, &made->copies));
     /* Packing with one thread block for each multiprocessor is faster than any link, and unpacking
      * runs beside it. */
-    made->threads = (uint32_t)threads;
     made->blocks =
         (uint32_t)driver_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, made->device);
-    if (fit > 0 && made->blocks > 0)
-        return BANYAN_OK;
-    return banyan_error_set(BANYAN_ERR_UNSUPPORTED, "cuda: device %d holds no thread block",
-                            made->device);
+    return BANYAN_OK;
 }
 
 /* Ranks of one process that share a device share its few queues. With one stream for each rank, no

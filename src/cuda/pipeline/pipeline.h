@@ -6,6 +6,7 @@
 
 #include "copy/pipeline/gpu_pipeline.h"
 
+#include "cuda/copy/kernels.h"
 #include "cuda/driver.h"
 #include "cuda/pipeline/kernel.h"
 #include "cuda/runtime/watch.h"
@@ -79,8 +80,9 @@ typedef struct gpu_pipeline {
     char *symmetric; /* this rank's part: words, send slots, receive slots */
     char *words;     /* `symmetric`, or elsewhere */
     size_t slot_bytes;
-    CUfunction kernel, copy_kernel;
-    uint32_t threads, blocks; /* of a copy */
+    CUfunction kernel;
+    copy_kernels copies;
+    uint32_t blocks; /* of a copy */
     CUstream streams[STREAMS];
     CUevent fork, begun, join[STREAMS], packed[SLOTS], stamped[SLOTS], sent[SLOTS], granted[SLOTS];
     copy_shared *shared; /* followed by the counters */

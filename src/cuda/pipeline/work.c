@@ -29,12 +29,13 @@ typedef struct gpu_pipeline_copies {
     const gpu_pipeline *gpu_pipeline;
     CUdeviceptr memory; /* all arrays of args */
     copy_args args;     /* of list 0 */
+    CUfunction kernel;
     uint32_t blocks;
 } gpu_pipeline_copies;
 
 static uint32_t copies_warps_a_block(const gpu_pipeline *owner)
 {
-    return owner->threads / COPY_WARP;
+    return owner->copies.threads / COPY_WARP;
 }
 
 static banyan_status copies_alloc_on_device(gpu_pipeline_copies *of, size_t bytes)
@@ -93,7 +94,10 @@ static banyan_status gpu_pipeline_copies_make(const gpu_pipeline *owner,
     free(lanes);
     if (status != BANYAN_OK)
         return status;
-    *copies = (gpu_pipeline_copies){.gpu_pipeline = owner, .blocks = blocks_for(owner, &layout)};
+    *copies = (gpu_pipeline_copies){.gpu_pipeline = owner,
+                                    .kernel = layout.converts ? owner->copies.converts
+                                                              : owner->copies.moves,
+                                    .blocks = blocks_for(owner, &layout)};
     status = copies_upload(copies, &layout);
     copy_layout_free(&layout);
     return status;
@@ -116,8 +120,8 @@ static banyan_status gpu_pipeline_copies_launch(const gpu_pipeline_copies *copie
     args.lanes += list;
     args.spans += list * copies->blocks * copies_warps_a_block(owner);
     void *params[] = {&args};
-    return DRIVER(owner->device, cuLaunchKernel, owner->copy_kernel, copies->blocks, 1, 1,
-                  owner->threads, 1, 1, 0, stream, params, NULL);
+    return DRIVER(owner->device, cuLaunchKernel, copies->kernel, copies->blocks, 1, 1,
+                  owner->copies.threads, 1, 1, 0, stream, params, NULL);
 }
 
 typedef struct work_batch {

@@ -125,6 +125,12 @@ static banyan_status scales_tensor(const banyan_transform *transform,
     return BANYAN_OK;
 }
 
+/* A rank that passes blocks on in its node has them in a destination of its own. */
+static bool transform_device_has_blocks(const banyan_transform_task *task, bool is_send)
+{
+    return !is_send || task->transfer->stage > 0;
+}
+
 static banyan_status transform_device_check_blocks(const banyan_transform_task *task, bool is_send)
 {
     const DLTensor *local = task->local;
@@ -133,7 +139,7 @@ static banyan_status transform_device_check_blocks(const banyan_transform_task *
         return transform_device_unsupported(task, "it is to be read back from MXFP8");
     if (local->ndim == 0 || local->shape[local->ndim - 1] % MXFP8_BLOCK != 0)
         return transform_device_unsupported(task, "its rows are not whole MXFP8 blocks");
-    if (is_send)
+    if (!transform_device_has_blocks(task, is_send))
         return BANYAN_OK;
     if (mxfp8_task_cuts_block(task, &block) ||
         task->dim_map[local->ndim - 1] != task->whole->ndim - 1)
@@ -147,11 +153,16 @@ static banyan_status mxfp8_parts(const banyan_transform *transform,
 {
     RETURN_IF_FAILED(transform_device_check_blocks(task, is_send));
     parts->count = 2;
-    parts->flags[0] = BANYAN_COPY_OP_MXFP8 |
-                      (mxfp8_rule_of(transform) == BANYAN_MXFP8_OCP ? BANYAN_COPY_OP_OCP : 0);
-    parts->flags[1] = parts->flags[0] | BANYAN_COPY_OP_SCALES;
+    parts->flags[0] = parts->flags[1] = 0;
+    if (task->transfer->stage == 0) {
+        parts->flags[0] = BANYAN_COPY_OP_MXFP8 |
+                          (mxfp8_rule_of(transform) == BANYAN_MXFP8_OCP ? BANYAN_COPY_OP_OCP : 0);
+        parts->flags[1] = parts->flags[0] | BANYAN_COPY_OP_SCALES;
+    }
     parts->tensors[0] = parts->tensors[1] = *task->local;
-    return is_send ? BANYAN_OK : scales_tensor(transform, task, dims, &parts->tensors[1]);
+    if (!transform_device_has_blocks(task, is_send))
+        return BANYAN_OK;
+    return scales_tensor(transform, task, dims, &parts->tensors[1]);
 }
 
 banyan_status transform_parts_on_device(const banyan_transform *transform,

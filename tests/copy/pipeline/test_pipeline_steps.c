@@ -1,5 +1,7 @@
 /* The steps that a GPU pipeline takes, played on the host: batches are packed, travel to the slot
  * that the receiver announced, and are unpacked there. */
+#include <inttypes.h>
+
 #include "support/test.h"
 
 #include "copy/pipeline/backend.h"
@@ -157,9 +159,84 @@ static void threads_are_ranks_too(void **state)
     ranks_run_threads(3, play_traffic, &seed);
 }
 
+/* A conversion, where it runs, and its bytes on the wire. */
+static const struct conversion {
+    DLDataType sent, received;
+    uint32_t flags;
+    bool is_scales, at_sender, at_receiver;
+    uint64_t bytes; /* for BLOCK elements */
+} conversions[] = {
+    {{kDLFloat, 32, 1}, {kDLBfloat, 16, 1}, BANYAN_COPY_OP_CAST, false, true, false, 64},
+    {{kDLFloat, 16, 1}, {kDLFloat, 32, 1}, BANYAN_COPY_OP_CAST, false, false, true, 64},
+    {{kDLFloat, 16, 1}, {kDLBfloat, 16, 1}, BANYAN_COPY_OP_CAST, false, true, false, 64},
+    {{kDLFloat, 32, 1}, {kDLFloat, 32, 1}, BANYAN_COPY_OP_CAST, false, false, false, 128},
+    {{kDLBfloat, 16, 1}, {kDLUInt, 8, 1}, BANYAN_COPY_OP_MXFP8, false, true, false, 32},
+    {{kDLFloat, 32, 1}, {kDLUInt, 8, 1}, BANYAN_COPY_OP_MXFP8, true, true, false, 1},
+};
+
+enum { BLOCK = STRIDED_BLOCK, BLOCKS = 512 };
+
+static void check_moves(const gpu_pipeline_batch *batch, bool converts, uint64_t *bytes)
+{
+    for (size_t i = 0; batch->peer >= 0 && i < batch->moves->list.count; i++) {
+        const direct_move *move = &batch->moves->list.data[i];
+        CHECK((move->to_format != move->from_format) == converts);
+    }
+    *bytes += batch->peer >= 0 ? batch->bytes : 0;
+}
+
+static void plan_conversion(banyan_world *world, const struct conversion *of)
+{
+    static uint32_t memory[BLOCK * BLOCKS];
+    int64_t shape[] = {BLOCKS, BLOCK}, scales_shape[] = {BLOCKS};
+    int rank = banyan_world_rank(world), size = banyan_world_size(world);
+    banyan_copy_op send = {.tensor = {.data = memory, .ndim = 2, .shape = shape},
+                           .peer = (rank + 1) % size,
+                           .flags = of->flags};
+    send.tensor.device = BANYAN_HOST;
+    banyan_copy_op recv = send;
+    send.tensor.dtype = of->sent;
+    recv.tensor.dtype = of->received;
+    recv.peer = (rank + size - 1) % size;
+    if (of->is_scales) {
+        send.flags = recv.flags = of->flags | BANYAN_COPY_OP_SCALES;
+        recv.tensor.ndim = 1;
+        recv.tensor.shape = scales_shape;
+    }
+    banyan_copy_batch batch = {.sends = &send, .send_count = 1, .recvs = &recv, .recv_count = 1};
+    void *state, *schedule;
+    CHECK_OK(player_open(world, NULL, &state));
+    CHECK_OK(player_prepare(state, &batch, &schedule));
+    const gpu_pipeline_steps *steps = schedule;
+    uint64_t sent = 0, received = 0;
+    for (size_t i = 0; i < steps->count; i++) {
+        check_moves(&steps->list[i].send, of->at_sender, &sent);
+        check_moves(&steps->list[i].recv, of->at_receiver, &received);
+    }
+    CHECK(sent == BLOCKS * of->bytes && received == sent,
+          "%" PRIu64 " bytes sent and %" PRIu64 " received, not %" PRIu64, sent, received,
+          BLOCKS * of->bytes);
+    player_release(state, schedule);
+    free(state);
+}
+
+static void plan_conversions(banyan_world *world, void *context)
+{
+    (void)context;
+    for (size_t i = 0; i < sizeof conversions / sizeof *conversions; i++)
+        plan_conversion(world, &conversions[i]);
+}
+
+static void elements_travel_in_the_smaller_type(void **state)
+{
+    (void)state;
+    ranks_run(2, plan_conversions, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(elements_travel_in_the_smaller_type),
         cmocka_unit_test(every_element_arrives_in_the_announced_slot),
         cmocka_unit_test(threads_are_ranks_too),
     };

@@ -1,13 +1,21 @@
-/* Casts during copies between GPUs: bit for bit the host's results, with any strides. */
+/* Casts during copies between GPUs, by each backend and transport: bit for bit the host's results,
+ * with any strides. */
+#include "core/module.h"
 #include "reshard/run/convert.h"
 #include "reshard/transform/mxfp8.h"
 #include "support/gpu/gpu_stream.h"
 #include "support/test.h"
 
-#define CASES 40
 #define DIMS_MAX 4
 
 static const DLDataType formats[] = {{kDLFloat, 32, 1}, {kDLFloat, 16, 1}, {kDLBfloat, 16, 1}};
+
+typedef struct cast_run {
+    uint64_t seed;
+    const char *backend, *transport;
+    size_t slot_bytes; /* small ones cut tensors, between two blocks */
+    int cases;
+} cast_run;
 
 /* A task from each rank to the next; all ranks draw equal ones. */
 typedef struct cast_case {
@@ -126,33 +134,66 @@ static void cast_one(banyan_world *world, banyan_copy_service *service, DLDevice
     banyan_memory_free(received);
 }
 
-static banyan_copy_service *open_on(banyan_world *world, DLDevice device)
+static banyan_copy_service *open_on(banyan_world *world, const cast_run *run, DLDevice device)
 {
     banyan_copy_service *service;
     banyan_copy_options options = BANYAN_COPY_OPTIONS_INIT;
     options.device = device;
-    CHECK_OK(banyan_copy_service_open(world, "direct", &options, &service));
+    options.transport = run->transport;
+    options.slot_bytes = run->slot_bytes;
+    CHECK_OK(banyan_copy_service_open(world, run->backend, &options, &service));
     CHECK(banyan_copy_service_capabilities(service) & BANYAN_COPY_CASTS);
     return service;
 }
 
 static void cast_many(banyan_world *world, void *context)
 {
-    random_state random = random_from(*(const uint64_t *)context);
+    const cast_run *run = context;
+    random_state random = random_from(run->seed);
     DLDevice device = gpu_device_for(banyan_world_rank(world));
-    banyan_copy_service *service = open_on(world, device);
-    for (int i = 0; i < CASES; i++)
+    banyan_copy_service *service = open_on(world, run, device);
+    for (int i = 0; i < run->cases; i++)
         cast_one(world, service, device, random_next(&random));
     banyan_copy_service_close(service);
+}
+
+static void take_nodes(const char *count)
+{
+    if (count)
+        setenv("BANYAN_TEST_NODES", count, 1);
+    else
+        unsetenv("BANYAN_TEST_NODES");
+}
+
+/* By each backend on one node, and by the pipeline between two. */
+static void over_all(void (*many)(banyan_world *world, void *context), uint64_t seed)
+{
+    cast_run direct = {random_seed() + seed, "direct", NULL, 0, 40};
+    cast_run peer = {random_seed() + seed + 1, "pipeline", "peer", 640, 10};
+    cast_run ucx = {random_seed() + seed + 2, "pipeline", "ucx", 640, 10};
+    cast_run nvshmem = {random_seed() + seed + 3, "pipeline", "nvshmem", 640, 10};
+    const char *library = getenv("BANYAN_NVSHMEM");
+    if (gpu_is_emulated()) {
+        ranks_run(1, many, &direct);
+        ranks_run(1, many, &peer);
+    }
+    ranks_run(2, many, &direct);
+    ranks_run(2, many, &peer);
+    if (library && access(library, R_OK) == 0 && gpu_count() > 1)
+        ranks_run(2, many, &nvshmem);
+    if (!module_is_there("ucx")) {
+        printf("left out: this build has no UCX module\n");
+        return;
+    }
+    take_nodes("2");
+    ranks_run(2, many, &ucx);
+    take_nodes(NULL);
 }
 
 static void casts_are_the_hosts_bit_for_bit(void **state)
 {
     (void)state;
-    uint64_t seed = random_seed();
-    if (gpu_is_emulated())
-        ranks_run(1, cast_many, &seed);
-    ranks_run(2, cast_many, &seed);
+    over_all(cast_many, 0);
 }
 
 #define BLOCK 32
@@ -318,10 +359,11 @@ static void quantize_one(banyan_world *world, banyan_copy_service *service, DLDe
 
 static void quantize_many(banyan_world *world, void *context)
 {
-    random_state random = random_from(*(const uint64_t *)context);
+    const cast_run *run = context;
+    random_state random = random_from(run->seed);
     DLDevice device = gpu_device_for(banyan_world_rank(world));
-    banyan_copy_service *service = open_on(world, device);
-    for (int i = 0; i < CASES; i++)
+    banyan_copy_service *service = open_on(world, run, device);
+    for (int i = 0; i < run->cases; i++)
         quantize_one(world, service, device, random_next(&random));
     banyan_copy_service_close(service);
 }
@@ -329,18 +371,14 @@ static void quantize_many(banyan_world *world, void *context)
 static void blocks_are_the_hosts_bit_for_bit(void **state)
 {
     (void)state;
-    uint64_t seed = random_seed() + 100;
-    if (gpu_is_emulated())
-        ranks_run(1, quantize_many, &seed);
-    ranks_run(2, quantize_many, &seed);
+    over_all(quantize_many, 100);
 }
 
 static void refuse(banyan_world *world, void *context)
 {
-    (void)context;
     int peer = 1 - banyan_world_rank(world);
     DLDevice device = gpu_device_for(banyan_world_rank(world));
-    banyan_copy_service *service = open_on(world, device), *on_host;
+    banyan_copy_service *service = open_on(world, context, device), *on_host;
     static int64_t shape[] = {8};
     float values[8] = {0};
     banyan_memory *memory;
@@ -375,7 +413,9 @@ static void refuse(banyan_world *world, void *context)
 static void types_that_cannot_be_cast_are_refused(void **state)
 {
     (void)state;
-    ranks_run(2, refuse, NULL);
+    cast_run direct = {.backend = "direct"}, pipeline = {.backend = "pipeline"};
+    ranks_run(2, refuse, &direct);
+    ranks_run(2, refuse, &pipeline);
 }
 
 int main(void)

@@ -156,7 +156,8 @@ static void a_reshard_can_be_captured(void **state)
     ranks_run(3, run_many, &run);
 }
 
-#define CAST_TENSORS 3
+#define CAST_TENSORS 5
+#define ALL_OF_IT 2 /* the dimension of a tensor that each rank has */
 
 static const struct cast_tensor {
     const char *name;
@@ -167,7 +168,15 @@ static const struct cast_tensor {
     {"up", {48, 64}, 0, 1, {kDLFloat, 32, 1}, {kDLBfloat, 16, 1}},
     {"down", {36, 50}, 1, 0, {kDLBfloat, 16, 1}, {kDLFloat, 16, 1}},
     {"same", {12, 24}, 0, 1, {kDLFloat, 32, 1}, {kDLFloat, 32, 1}},
+    {"norm", {36, 40}, 0, ALL_OF_IT, {kDLFloat, 32, 1}, {kDLBfloat, 16, 1}},
+    {"router", {60, 28}, 1, ALL_OF_IT, {kDLBfloat, 16, 1}, {kDLFloat, 32, 1}},
 };
+
+static banyan_placement placement_of(int dim)
+{
+    return (banyan_placement){dim == ALL_OF_IT ? BANYAN_REPLICATE : BANYAN_SHARD,
+                              dim == ALL_OF_IT ? 0 : dim};
+}
 
 static banyan_layout *cast_layout(int ranks, int rank, bool is_destination)
 {
@@ -176,8 +185,8 @@ static banyan_layout *cast_layout(int ranks, int rank, bool is_destination)
     banyan_mesh mesh = {.ndim = 1, .extent = {ranks}};
     for (int t = 0; t < CAST_TENSORS; t++) {
         const struct cast_tensor *of = &cast_tensors[t];
-        banyan_placement placement = {BANYAN_SHARD,
-                                      is_destination ? of->destination_dim : of->source_dim};
+        banyan_placement placement =
+            placement_of(is_destination ? of->destination_dim : of->source_dim);
         banyan_layout_add_sharded(layout, of->name, is_destination ? of->destination : of->source,
                                   2, of->shape, &mesh, &placement, rank);
     }
@@ -203,7 +212,7 @@ static void cast_on_both(banyan_world *world, void *context)
     banyan_transform *cast;
     banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
     banyan_reshard_plan *plan;
-    banyan_copy_service *on_gpu = open_on(world, "direct", device), *on_host;
+    banyan_copy_service *on_gpu = open_on(world, NULL, device), *on_host;
     CHECK_OK(banyan_copy_service_open(world, "direct", NULL, &on_host));
     CHECK_OK(banyan_cast_create(NULL, &cast));
     options.transform = cast;
@@ -244,6 +253,7 @@ static void casts_happen_on_the_way(void **state)
 {
     (void)state;
     ranks_run(3, cast_on_both, NULL);
+    ranks_run(4, cast_on_both, NULL);
 }
 
 typedef struct quantized {
@@ -253,6 +263,7 @@ typedef struct quantized {
     int source_dim, destination_dim; /* sharded */
     DLDataType from;
     bool stacked; /* the global tensor stacks two such matrices; this is one of them */
+    uint64_t min_split_bytes;
 } quantized;
 
 /* The layout's matrix as one of two that a global tensor stacks. */
@@ -288,8 +299,8 @@ static twins quantized_twins(banyan_world *world, const quantized *of, DLDevice 
 {
     twins made;
     banyan_mesh mesh = {.ndim = 1, .extent = {banyan_world_size(world)}};
-    banyan_placement placement = {BANYAN_SHARD,
-                                  is_destination ? of->destination_dim : of->source_dim};
+    banyan_placement placement =
+        placement_of(is_destination ? of->destination_dim : of->source_dim);
     CHECK_OK(banyan_layout_create(&made.layout));
     banyan_layout_add_sharded(made.layout, "w", is_destination ? BANYAN_F8_E4M3 : of->from, 2,
                               of->shape, &mesh, &placement, banyan_world_rank(world));
@@ -321,20 +332,22 @@ static banyan_transform *bind_memory(const quantized *of, const DLTensor *tensor
 
 #define SCALES_BYTES ((size_t)1 << 16)
 
-static banyan_reshard_plan *plan_with(const twins *source, const twins *destination,
-                                      banyan_world *world, const banyan_transform *transform)
+static banyan_reshard_plan *plan_with(const quantized *of, const twins *source,
+                                      const twins *destination, banyan_world *world,
+                                      const banyan_transform *transform)
 {
     banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
     banyan_reshard_plan *plan;
     options.transform = transform;
+    options.min_split_bytes = of->min_split_bytes;
     CHECK_OK(
         banyan_reshard_plan_create(source->layout, destination->layout, world, &options, &plan));
     return plan;
 }
 
-static void quantize_on_both(banyan_world *world, void *context)
+/* Return the bytes that this rank passes on in its node. */
+static uint64_t quantize_on_both(banyan_world *world, const quantized *of)
 {
-    const quantized *of = context;
     DLDevice device = gpu_device_for(banyan_world_rank(world));
     twins source = quantized_twins(world, of, device, false);
     twins destination = quantized_twins(world, of, device, true);
@@ -347,9 +360,11 @@ static void quantize_on_both(banyan_world *world, void *context)
     banyan_transform *there =
         bind_memory(of, tensor, device, banyan_memory_local(scales_there), &bytes);
     CHECK(bytes <= SCALES_BYTES);
-    banyan_reshard_plan *plan_here = plan_with(&source, &destination, world, here);
-    banyan_reshard_plan *plan_there = plan_with(&source, &destination, world, there);
-    banyan_copy_service *on_gpu = open_on(world, "direct", device), *on_host;
+    banyan_reshard_plan *plan_here = plan_with(of, &source, &destination, world, here);
+    banyan_reshard_plan *plan_there = plan_with(of, &source, &destination, world, there);
+    banyan_reshard_plan_bytes planned = banyan_reshard_plan_count_bytes(plan_there);
+    CHECK(planned.fetched_again == 0);
+    banyan_copy_service *on_gpu = open_on(world, NULL, device), *on_host;
     CHECK_OK(banyan_copy_service_open(world, "direct", NULL, &on_host));
     for (int pass = 1; pass <= PASSES; pass++) {
         filled_make(source.layout, source.here, pass);
@@ -383,27 +398,74 @@ static void quantize_on_both(banyan_world *world, void *context)
     free(scales_here);
     twins_free(&source);
     twins_free(&destination);
+    return planned.passed_on;
 }
 
 static void quantize_plainly_and_swizzled(banyan_world *world, void *context)
 {
     (void)context;
     quantized plain = {
-        BANYAN_MXFP8_PLAIN, BANYAN_MXFP8_ROUND_UP, {24, 320}, 0, 1, BANYAN_BF16, false};
+        BANYAN_MXFP8_PLAIN, BANYAN_MXFP8_ROUND_UP, {24, 320}, 0, 1, BANYAN_BF16, false, 0};
     quantize_on_both(world, &plain);
     plain.stacked = true;
     quantize_on_both(world, &plain);
     quantized swizzled = {
-        BANYAN_MXFP8_SWIZZLED, BANYAN_MXFP8_OCP, {256, 512}, 1, 0, BANYAN_F32, false};
+        BANYAN_MXFP8_SWIZZLED, BANYAN_MXFP8_OCP, {256, 512}, 1, 0, BANYAN_F32, false, 0};
     quantize_on_both(world, &swizzled);
     swizzled.stacked = true;
     quantize_on_both(world, &swizzled);
 }
 
+static quantized draw_quantized(random_state *random, int ranks)
+{
+    static const DLDataType formats[] = {{kDLFloat, 32, 1}, {kDLFloat, 16, 1}, {kDLBfloat, 16, 1}};
+    quantized of = {
+        .layout = random_between(random, 0, 2) ? BANYAN_MXFP8_PLAIN : BANYAN_MXFP8_SWIZZLED,
+        .rule = (banyan_mxfp8_rule)random_between(random, 0, 1),
+        .source_dim = (int)random_between(random, 0, 1),
+        .destination_dim = (int)random_between(random, 0, ALL_OF_IT),
+        .from = formats[random_between(random, 0, 2)],
+        .stacked = random_between(random, 0, 1),
+    };
+    of.shape[0] = ranks * random_between(random, 1, 12);
+    of.shape[1] = ranks * 32 * random_between(random, 1, 4);
+    of.min_split_bytes = (uint64_t)random_between(random, 64, 4000);
+    /* Two ranks of a node get half of a box each: whole tiles. */
+    if (of.layout == BANYAN_MXFP8_SWIZZLED) {
+        of.source_dim = 0;
+        of.destination_dim = of.destination_dim > 0 ? ALL_OF_IT : 0;
+        of.shape[0] = ranks * 256;
+        of.shape[1] = 128;
+        of.min_split_bytes = 1 << 14;
+    }
+    return of;
+}
+
+static void quantize_many(banyan_world *world, void *context)
+{
+    random_state random = random_from(*(const uint64_t *)context);
+    int ranks = banyan_world_size(world);
+    uint64_t passed_on = 0, all[8] = {0};
+    for (int i = 0; i < 3; i++) {
+        quantized of = draw_quantized(&random, ranks);
+        passed_on += quantize_on_both(world, &of);
+    }
+    quantized all_of_it = {BANYAN_MXFP8_PLAIN, BANYAN_MXFP8_OCP, {8, 256}, 0,
+                           ALL_OF_IT,          BANYAN_BF16,      false,    64};
+    passed_on += quantize_on_both(world, &all_of_it);
+    CHECK_OK(banyan_world_allgather(world, &passed_on, sizeof passed_on, all));
+    for (int rank = 1; rank < ranks; rank++)
+        all[0] += all[rank];
+    CHECK((all[0] > 0) == (banyan_world_node_count(world) > 1),
+          "%llu bytes of blocks are passed on in the nodes", (unsigned long long)all[0]);
+}
+
 static void blocks_are_quantized_on_the_way(void **state)
 {
     (void)state;
+    uint64_t seed = random_seed() + 20;
     ranks_run(2, quantize_plainly_and_swizzled, NULL);
+    ranks_run(4, quantize_many, &seed);
 }
 
 /* An MXFP8 feature that only the host has. */
@@ -450,8 +512,8 @@ static void refuse_one(banyan_world *world, const refusal *what)
     CHECK_OK(banyan_memory_alloc_on(world, device, SCALES_BYTES, &scales));
     banyan_transform *transform = bind_memory(of, banyan_tensors_get(blocks.here, 0), device,
                                               banyan_memory_local(scales), &bytes);
-    banyan_reshard_plan *plan = plan_with(source, destination, world, transform);
-    banyan_copy_service *service = open_on(world, "direct", device);
+    banyan_reshard_plan *plan = plan_with(of, source, destination, world, transform);
+    banyan_copy_service *service = open_on(world, NULL, device);
     filled_poison(destination->here);
     upload(destination);
     CHECK_FAILS(banyan_reshard_execute(plan, source->there, destination->there, service, world,
@@ -474,14 +536,14 @@ static void refuse_one(banyan_world *world, const refusal *what)
 static void refuse_mxfp8(banyan_world *world)
 {
     static const refusal all[] = {
-        {{BANYAN_MXFP8_PLAIN, BANYAN_MXFP8_ROUND_UP, {8, 80}, 0, 1, BANYAN_BF16, false},
+        {{BANYAN_MXFP8_PLAIN, BANYAN_MXFP8_ROUND_UP, {8, 80}, 0, 1, BANYAN_BF16, false, 0},
          .sentence = "rows are not whole MXFP8 blocks"},
-        {{BANYAN_MXFP8_SWIZZLED, BANYAN_MXFP8_ROUND_UP, {64, 128}, 1, 0, BANYAN_BF16, false},
+        {{BANYAN_MXFP8_SWIZZLED, BANYAN_MXFP8_ROUND_UP, {64, 128}, 1, 0, BANYAN_BF16, false, 0},
          .sentence = "swizzled scales are not whole tiles, of 128 × 128 elements"},
-        {{BANYAN_MXFP8_PLAIN, BANYAN_MXFP8_OCP, {64, 128}, 1, 0, BANYAN_F32, false},
+        {{BANYAN_MXFP8_PLAIN, BANYAN_MXFP8_OCP, {64, 128}, 1, 0, BANYAN_F32, false, 0},
          .reads_back = true,
          .sentence = "read back from MXFP8"},
-        {{BANYAN_MXFP8_PLAIN, BANYAN_MXFP8_OCP, {8, 64}, 1, 0, BANYAN_F32, false},
+        {{BANYAN_MXFP8_PLAIN, BANYAN_MXFP8_OCP, {8, 64}, 1, 0, BANYAN_F32, false, 0},
          .pads = true,
          .sentence = "has padding, whose scales are written on the host only"},
     };
@@ -508,7 +570,7 @@ static void refuse_value_map(banyan_world *world)
     }
     banyan_reshard_plan *plan;
     CHECK_OK(banyan_reshard_plan_create(layouts[0], layouts[1], world, NULL, &plan));
-    banyan_copy_service *service = open_on(world, "direct", device);
+    banyan_copy_service *service = open_on(world, NULL, device);
     CHECK_FAILS(banyan_reshard_execute(plan, tensors[0], tensors[1], service, world, NULL, NULL),
                 BANYAN_ERR_UNSUPPORTED, "of \"A_log\" from rank");
     CHECK(strstr(banyan_last_error(), "is to become its negative_exp, which runs compute on the "
@@ -559,7 +621,7 @@ static void refuse(banyan_world *world, void *context)
     summed.checksums = true;
     banyan_reshard_plan *plan;
     CHECK_OK(banyan_reshard_plan_create(source.layout, destination.layout, world, &summed, &plan));
-    banyan_copy_service *service = open_on(world, "direct", device), *on_host;
+    banyan_copy_service *service = open_on(world, NULL, device), *on_host;
     CHECK_FAILS(
         banyan_reshard_execute(plan, source.there, destination.there, service, world, NULL, NULL),
         BANYAN_ERR_UNSUPPORTED, "checksums");
@@ -607,10 +669,6 @@ static void runs_that_need_the_host_are_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest between_nodes[] = {
-        cmocka_unit_test(every_element_lands_on_gpus),
-        cmocka_unit_test(a_reshard_can_be_captured),
-    };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_element_lands_on_gpus),
         cmocka_unit_test(a_reshard_can_be_captured),
@@ -619,8 +677,5 @@ int main(void)
         cmocka_unit_test(runs_that_need_the_host_are_refused),
     };
     gpu_count();
-    /* Between nodes the default is the pipeline, which neither casts nor quantizes. */
-    if (getenv("BANYAN_TEST_NODES"))
-        return cmocka_run_group_tests(between_nodes, NULL, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

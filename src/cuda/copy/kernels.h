@@ -1,0 +1,17 @@
+/* The two kernels that move elements, on a device. */
+#ifndef CUDA_COPY_KERNELS_H
+#define CUDA_COPY_KERNELS_H
+
+#include "cuda/copy/work.h"
+#include "cuda/driver.h"
+
+typedef struct copy_kernels {
+    CUfunction moves, converts; /* the second also converts elements */
+    uint32_t threads;           /* of a thread block, for both */
+    int fit;                    /* thread blocks of either that a multiprocessor holds at once */
+} copy_kernels;
+
+/* The device's context is entered. UNSUPPORTED where the device holds no thread block. */
+banyan_status copy_kernels_find(int device, copy_kernels *found);
+
+#endif
