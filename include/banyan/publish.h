@@ -31,7 +31,9 @@
  * Threads. Each publication and each subscription has threads of its own, which use worlds that
  * they split from the caller's. The caller may use its world at any time.
  *
- * Limits. Types are equal on both sides, and there are no value maps (BANYAN_PIECE_NEGATIVE_EXP).
+ * Formats. Engines subscribe to the format that is published, which may be another one than the
+ * trainer's (options.published): bf16 of f32 master weights, or MXFP8 of bf16. Between the two
+ * sides types and value maps (BANYAN_PIECE_NEGATIVE_EXP) are equal.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -67,6 +69,23 @@ typedef struct banyan_publication_options {
     /* For tensors on a CUDA device: a CUstream (cudaStream_t). Tensors are compared after the work
      * that it has when a version is published; NULL: the default stream. Each rank's own. */
     void *stream;
+    /* Publish another format: a layout of the same world, of which engines' layouts then take
+     * pieces. Each rank's own; NULL: this rank publishes nothing, or, if it is NULL on all ranks,
+     * the tensors are published as they are. A publish first moves the tensors to this layout, in
+     * memory of the publication, with `transform`. Then it compares, so elements count as changed
+     * if their published bits differ. The layout may be destroyed after the call. */
+    const banyan_layout *published;
+    /* The transform of this move (transform.h), equal on all ranks; NULL: types are equal. It
+     * outlives the publication. Scales of banyan_mxfp8_create are tensors of the published layout:
+     * those of the local tensor "w" are the local tensor "w_scale", in the shape of
+     * banyan_mxfp8_scales_shape. Plain scales of a piece of the global tensor "g" are a piece of
+     * "g_scale", whose shape and box are those of "g", divided by 32 along the dimension of the
+     * blocks. The publication binds the scales, so no other one can use the transform. */
+    banyan_transform *transform;
+    const char *scales_suffix; /* NULL: "_scale"; each rank's own */
+    /* Convert about this many bytes of the published tensors at once, a local tensor at least. Each
+     * rank has memory for them besides the kept copy. Each rank's own; 0: 256 MiB. */
+    uint64_t max_converted_bytes;
 } banyan_publication_options;
 
 #define BANYAN_PUBLICATION_OPTIONS_INIT BANYAN_INIT(banyan_publication_options)
@@ -78,7 +97,10 @@ typedef struct banyan_publication banyan_publication;
  * subscriptions. The layout may be destroyed afterwards. `address`, `secret`: as in
  * banyan_world_listen. Subscriptions wait until the first version is published. Collective. The
  * caller owns the publication, and closes it before the world. Errors: those of banyan_world_listen
- * and of the layout. */
+ * and of the layout. With `published`, also those of banyan_reshard_plan_create; NOT_FOUND (a
+ * tensor has no scales); INVALID (scales are not those of the tensor, the transform has some
+ * already, or does not convert a tensor that has some); UNSUPPORTED (a persistent buffer changes
+ * its type). The messages name the tensors. */
 BANYAN_API banyan_status banyan_publication_open(banyan_world *world, const banyan_layout *layout,
                                                  const char *address, const char *secret,
                                                  const banyan_publication_options *options,
@@ -89,18 +111,21 @@ BANYAN_API const char *banyan_publication_address(const banyan_publication *publ
 
 /* Result of banyan_publication_publish at this rank. */
 typedef struct banyan_publish_report {
-    uint64_t elems, changed; /* of the rank's tensors; `changed` is `elems` for the first version */
-    uint64_t waited_ns;      /* for subscriptions that fetched the version before */
-    uint64_t compared_ns;    /* to find what changed */
+    /* Numbers of the published tensors' elements at this rank. The first version changes all. */
+    uint64_t elems, changed;
+    uint64_t waited_ns;    /* for subscriptions that fetched the version before */
+    uint64_t compared_ns;  /* to find what changed */
+    uint64_t converted_ns; /* to make the published format; 0 without `published` */
 } banyan_publish_report;
 
-/* Publish the contents of `tensors` (NULL: this rank holds none), a set of the publication's
- * layout, as `version`, which is larger than the one before. Return when the tensors may be
- * overwritten. Subscriptions fetch the version afterwards, from the publication's copy. Those that
- * wait for a version get this one, even if the next call comes soon: it waits for them. `report`
- * may be NULL. Collective. Errors: INVALID (the version is not larger, or not equal on all ranks;
- * the tensors are not the layout's; the message names rank or tensor), NO_MEMORY, those of the
- * world's waits, and the error that has ended the publication's threads. */
+/* Publish the contents of `tensors` (NULL: this rank holds none), a set of the layout that
+ * banyan_publication_open got, as `version`, which is larger than the one before. Return when the
+ * tensors may be overwritten. Subscriptions fetch the version afterwards, from the publication's
+ * copy. Those that wait for a version get this one, even if the next call comes soon: it waits for
+ * them. `report` may be NULL. Collective. Errors: INVALID (the version is not larger, or not equal
+ * on all ranks; the tensors are not the layout's; the message names rank or tensor), NO_MEMORY,
+ * those of the world's waits, and the error that has ended the publication's threads. With
+ * `published`, also those of banyan_reshard_execute. */
 BANYAN_API banyan_status banyan_publication_publish(banyan_publication *publication,
                                                     const banyan_tensors *tensors, uint64_t version,
                                                     banyan_publish_report *report);

@@ -4,6 +4,7 @@
 struct Publication : Resource {
     banyan_publication *handle = nullptr;
     std::shared_ptr<Layout> layout; /* null: this rank holds nothing */
+    std::shared_ptr<Transform> transform;
 
     bool is_open() const override { return handle != nullptr; }
     bool is_collective() const override { return true; }
@@ -46,7 +47,11 @@ static std::shared_ptr<Publication> make_publication(std::shared_ptr<Layout> lay
                                                      std::optional<std::string> address,
                                                      std::string name, uint32_t kept_versions,
                                                      nb::object patience, nb::object timeout,
-                                                     bool keep_on_host, nb::object stream)
+                                                     bool keep_on_host, nb::object stream,
+                                                     std::shared_ptr<Layout> published,
+                                                     std::shared_ptr<Transform> transform,
+                                                     std::string scales_suffix,
+                                                     uint64_t max_converted_bytes)
 {
     banyan_publication_options options = BANYAN_PUBLICATION_OPTIONS_INIT;
     options.name = name.c_str();
@@ -55,9 +60,14 @@ static std::shared_ptr<Publication> make_publication(std::shared_ptr<Layout> lay
     options.timeout_ns = timeout_of(timeout);
     options.keep_on_host = keep_on_host;
     options.stream = stream_given(stream);
+    options.published = handle_of(published.get());
+    options.transform = transform ? transform->handle : nullptr;
+    options.scales_suffix = scales_suffix.c_str();
+    options.max_converted_bytes = max_converted_bytes;
     auto made = std::make_shared<Publication>();
     made->world = world;
     made->layout = layout;
+    made->transform = transform;
     drive(*world, [&] {
         return banyan_publication_open(world->handle, handle_of(layout.get()),
                                        text_or_null(address), text_or_null(secret), &options,
@@ -175,7 +185,10 @@ static void bind_publication(nb::module_ &m)
                      "Seconds of waiting for engines that fetched the version before.")
         .def_prop_ro("compared",
                      [](const banyan_publish_report &r) { return (double)r.compared_ns / 1e9; },
-                     "Seconds of finding what changed.");
+                     "Seconds of finding what changed.")
+        .def_prop_ro("converted",
+                     [](const banyan_publish_report &r) { return (double)r.converted_ns / 1e9; },
+                     "Seconds of making the published format; 0 without ``published``.");
     auto publication = nb::class_<Publication>(
         m, "Publication",
         "The versions of a layout's tensors, which engines fetch while they serve.\n\n"
@@ -184,7 +197,9 @@ static void bind_publication(nb::module_ &m)
     def_new(publication, make_publication,
             "layout: Layout | None, world: World, secret: str | None, address: str | None = None, "
             "*, name: str = '', kept_versions: int = 0, patience: float | None = None, timeout: "
-            "float | None = None, keep_on_host: bool = False, stream: banyan.StreamLike = None",
+            "float | None = None, keep_on_host: bool = False, stream: banyan.StreamLike = None, "
+            "published: Layout | None = None, transform: Transform | None = None, scales_suffix: "
+            "str = '_scale', max_converted_bytes: int = 0",
             "Open a publication, and listen for engines. Collective; ``secret`` and ``address`` of "
             "rank 0 count, and are those of ``World.listen``. ``layout``: None for a rank that "
             "holds nothing.\n\n"
@@ -193,10 +208,18 @@ static void bind_publication(nb::module_ &m)
             "fetch (None: 5); slower ones are dropped, and may come back. ``timeout``: of every "
             "wait in the worlds joined with engines (None: this world's).\n\n"
             "For tensors on a GPU: ``keep_on_host`` keeps the copy in pinned host memory, and "
-            "tensors are compared after the work that ``stream`` has (None: the default stream).",
+            "tensors are compared after the work that ``stream`` has (None: the default stream).\n\n"
+            "``published``: publish this layout, of which engines' layouts then take pieces. Each "
+            "publish first moves the tensors to it, with ``transform``, and then compares: "
+            "elements count as changed if their published bits differ. Scales of an ``Mxfp8``, "
+            "which only this publication can use, are tensors of that layout: those of \"w\" are "
+            "\"w\" + ``scales_suffix``. ``max_converted_bytes``: convert about so many bytes at "
+            "once (0: 256 MiB).",
             "layout"_a.none(), "world"_a, "secret"_a.none(), "address"_a = nb::none(), nb::kw_only(),
             "name"_a = "", "kept_versions"_a = 0, "patience"_a = nb::none(),
-            "timeout"_a = nb::none(), "keep_on_host"_a = false, "stream"_a = nb::none());
+            "timeout"_a = nb::none(), "keep_on_host"_a = false, "stream"_a = nb::none(),
+            "published"_a = nb::none(), "transform"_a = nb::none(), "scales_suffix"_a = "_scale",
+            "max_converted_bytes"_a = 0);
     publication
         .def_prop_ro("address",
                      [](Publication &p) {

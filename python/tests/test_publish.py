@@ -139,7 +139,86 @@ def raw_follow(rank: int, count: int, unique_id: banyan.UniqueId, folder: str) -
     world.close()
 
 
+def rounded_of(layout: banyan.Layout, version: int) -> np.ndarray[Any, Any]:
+    """Float32 values that float16 has, too."""
+    return piece_of(layout, version) % 977
+
+
+def train_in_float32(world: banyan.World, store: FileStore) -> None:
+    layout = layout_of(world, 0)
+    published = banyan.Layout()
+    mesh = banyan.Mesh((world.size,))
+    published.add_sharded("weight", "float16", SHAPE, mesh, [banyan.Shard(1)], world.rank)
+    try:
+        banyan.Publication(layout, world, SECRET, transform=banyan.Cast())
+    except banyan.Invalid as error:
+        assert "needs the layout that it publishes" in str(error), error
+    else:
+        raise AssertionError("a transform needs a published layout")
+    eights = banyan.Layout()
+    eights.add_sharded("weight", "float8_e4m3fn", SHAPE, mesh, [banyan.Shard(0)], world.rank)
+    try:
+        banyan.Publication(
+            layout, world, SECRET, published=eights, transform=banyan.Mxfp8(), scales_suffix=".s"
+        )
+    except banyan.NotFound as error:
+        assert '"weight.s"' in str(error), error
+    else:
+        raise AssertionError("MXFP8 needs scales")
+    publication = banyan.Publication(
+        layout,
+        world,
+        SECRET,
+        published=published,
+        transform=banyan.Cast(),
+        max_converted_bytes=1 << 20,
+    )
+    with publication:
+        if world.rank == 0:
+            store.set("address", publication.address)
+        for version in (1, 2):
+            weight = rounded_of(layout, version)
+            weight += np.where(weight >= 512, np.float32(version / 256), 0)  # less than a half step
+            report = publication.publish({"weight": weight}, version)
+            weight[...] = -1
+            assert report.converted > 0
+            assert version == 1 or 0 < report.changed < report.elems / 20
+            store.get(f"committed {version}")
+        store.get("done")
+
+
+def serve_in_float16(world: banyan.World, store: FileStore) -> None:
+    layout = banyan.Layout()
+    mesh = banyan.Mesh((world.size,))
+    layout.add_sharded("weight", "float16", SHAPE, mesh, [banyan.Shard(0)], world.rank)
+    weight = np.zeros(piece_of(layout, 0).shape, np.float16)
+    address = store.get("address").decode()
+    with banyan.Subscription(layout, {"weight": weight}, world, address, SECRET) as subscription:
+        version = 0
+        for expected in (1, 2):
+            subscription.wait(expected - 1, 60)
+            while version < expected:
+                version = subscription.commit()
+            np.testing.assert_array_equal(weight, rounded_of(layout, version))
+            world.barrier()
+            if world.rank == 0:
+                store.set(f"committed {version}", "yes")
+        if world.rank == 0:
+            store.set("done", "yes")
+
+
+def raw_convert(rank: int, count: int, unique_id: banyan.UniqueId, folder: str) -> None:
+    del unique_id, count
+    world, store, trains = open_side(rank, folder, TRAINERS, ENGINES)
+    (train_in_float32 if trains else serve_in_float16)(world, store)
+    world.close()
+
+
 class PublishTest(unittest.TestCase):
+    def test_a_publication_converts(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            run(TRAINERS + ENGINES, raw_convert, folder)
+
     def test_an_engine_follows_every_version(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             run(TRAINERS + ENGINES, raw_follow, folder)

@@ -39,11 +39,6 @@ static banyan_status find_memory(const banyan_tensors *tensors, DLDevice *device
     return BANYAN_OK;
 }
 
-static DLDevice publish_device_of(const struct publish_device *device)
-{
-    return publish_device_is_host(device) ? BANYAN_HOST : BANYAN_CUDA(device->id);
-}
-
 banyan_status publish_device_open(const banyan_tensors *tensors, void *stream,
                                   struct publish_device *made)
 {
@@ -107,7 +102,7 @@ banyan_status publish_device_check(const struct publish_device *device,
                                    const banyan_tensors *tensors)
 {
     char before[DEVICE_TEXT_BYTES], now[DEVICE_TEXT_BYTES];
-    DLDevice found, opened = publish_device_of(device);
+    DLDevice found, opened = publish_device_place(device);
     RETURN_IF_FAILED(find_memory(tensors, &found));
     if (found.device_type == opened.device_type && found.device_id == opened.device_id)
         return BANYAN_OK;

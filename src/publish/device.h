@@ -42,6 +42,11 @@ static inline bool publish_device_is_host(const struct publish_device *device)
     return !device->delta;
 }
 
+static inline DLDevice publish_device_place(const struct publish_device *device)
+{
+    return publish_device_is_host(device) ? BANYAN_HOST : BANYAN_CUDA(device->id);
+}
+
 /* Copy elements [first, first + count) of a view to host memory. */
 banyan_status publish_device_read(const struct publish_device *device, const strided_view *from,
                                   uint64_t first, uint64_t count, void *to);

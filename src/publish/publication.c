@@ -14,6 +14,8 @@
 
 #define KEPT_VERSIONS 4
 #define PATIENCE_NS (5 * NS_PER_S)
+#define CONVERTED_BYTES ((uint64_t)256 << 20)
+#define SCALES_SUFFIX "_scale"
 #define KEPT_ALIGNMENT ((size_t)256)
 
 /* ---- memory ---- */
@@ -100,14 +102,12 @@ static banyan_status keep_first(banyan_publication *publication, const banyan_te
     publication->kept_on = pinned ? &host : device;
     if (pinned)
         return keep_pinned(publication, banyan_layout_tensor_count(publication->layout));
-    return banyan_tensors_alloc_on(
-        publication->layout, NULL,
-        publish_device_is_host(device) ? BANYAN_HOST : BANYAN_CUDA(device->id), &publication->kept);
+    return banyan_tensors_alloc_on(publication->layout, NULL, publish_device_place(device),
+                                   &publication->kept);
 }
 
 /* Make room for the maps of a version. */
-static banyan_status make_maps(const banyan_publication *publication, const banyan_tensors *tensors,
-                               struct kept_version *made)
+static banyan_status make_maps(const banyan_publication *publication, struct kept_version *made)
 {
     size_t count = banyan_layout_tensor_count(publication->layout);
     uint64_t words = 0;
@@ -117,7 +117,8 @@ static banyan_status make_maps(const banyan_publication *publication, const bany
     for (int pass = 0; pass < 2; pass++) {
         for (size_t i = 0; i < count; i++) {
             strided_view view;
-            RETURN_IF_FAILED(strided_view_anywhere(banyan_tensors_get(tensors, i), &view));
+            RETURN_IF_FAILED(
+                strided_view_anywhere(banyan_tensors_get(publication->kept, i), &view));
             made->maps[i] = pass > 0 ? first + words : NULL;
             words += changes_words(view.elems);
         }
@@ -143,11 +144,36 @@ static void publication_destroy(banyan_publication *publication)
     banyan_tensors_destroy(publication->kept);
     if (publication->kept_memory)
         publication->device.delta->host_free(publication->device.engine, publication->kept_memory);
+    conversion_close(publication->conversion);
     publish_device_close(&publication->device);
     banyan_layout_destroy(publication->layout);
     pthread_cond_destroy(&publication->changed);
     pthread_mutex_destroy(&publication->lock);
     free(publication);
+}
+
+/* Decide what is published. If a rank passes a layout for that, all ranks convert. */
+static banyan_status open_layouts(banyan_publication *publication, const banyan_layout *tensors,
+                                  const banyan_publication_options *options)
+{
+    banyan_world *world = publication->world;
+    uint64_t converts = options->published != NULL;
+    RETURN_IF_FAILED(control_max(world, converts, &converts));
+    banyan_status status =
+        options->transform && !converts
+            ? error_set(BANYAN_ERR_INVALID,
+                        "a publication with a transform, %s, needs the layout "
+                        "that it publishes (options.published)",
+                        options->transform->name)
+            : layout_copy(converts ? options->published : tensors, NULL, &publication->layout);
+    RETURN_IF_FAILED(control_agree(world, status));
+    if (!converts)
+        return BANYAN_OK;
+    return conversion_open(world, tensors, publication->layout, options->transform,
+                           options->scales_suffix ? options->scales_suffix : SCALES_SUFFIX,
+                           options->max_converted_bytes ? options->max_converted_bytes
+                                                        : CONVERTED_BYTES,
+                           &publication->conversion);
 }
 
 static banyan_status open_threads(banyan_publication *publication, const char *address,
@@ -193,9 +219,10 @@ banyan_status banyan_publication_open(banyan_world *world, const banyan_layout *
         opened->stream = taken.stream;
         randombytes_buf(&opened->id, sizeof opened->id);
         opened->id |= 1;
-        status = layout_copy(layout, NULL, &opened->layout);
     }
     status = control_agree(world, status);
+    if (status == BANYAN_OK)
+        status = open_layouts(opened, layout, &taken);
     if (status == BANYAN_OK)
         status = open_threads(opened, address, secret, &taken);
     if (status == BANYAN_OK) {
@@ -229,11 +256,13 @@ static banyan_status prepare(banyan_publication *publication, const banyan_tenso
         return error_set(BANYAN_ERR_INVALID,
                          "version %" PRIu64 " is published after version %" PRIu64, version,
                          before);
-    RETURN_IF_FAILED(tensors_check(tensors, publication->layout, "published"));
+    RETURN_IF_FAILED(tensors_check(
+        tensors, publication->conversion ? publication->conversion->source : publication->layout,
+        "published"));
     RETURN_IF_FAILED(keep_first(publication, tensors));
     RETURN_IF_FAILED(publish_device_ready(&publication->device));
     made->version = version;
-    RETURN_IF_FAILED(make_maps(publication, tensors, made));
+    RETURN_IF_FAILED(make_maps(publication, made));
     return array_reserve(&publication->history, 1) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
@@ -262,19 +291,45 @@ static void stop_fetches(banyan_publication *publication)
     pthread_mutex_unlock(&publication->lock);
 }
 
-/* Compare, and update the kept copy. Nothing reads it. */
-static banyan_status update(banyan_publication *publication, const banyan_tensors *tensors,
-                            struct kept_version *made, banyan_publish_report *report)
+/* Convert the tensors of a step. */
+static banyan_status convert(banyan_publication *publication, size_t step,
+                             const banyan_tensors *tensors, banyan_publish_report *report)
+{
+    uint64_t began_ns = time_now_ns();
+    RETURN_IF_FAILED(conversion_run(publication->conversion, step, tensors, &publication->device));
+    report->converted_ns += time_now_ns() - began_ns;
+    return BANYAN_OK;
+}
+
+/* Convert what comes first, before anything of the kept copy changes, and while engines fetch it.
+ */
+static banyan_status convert_first(banyan_publication *publication, const banyan_tensors *tensors,
+                                   banyan_publish_report *report)
+{
+    RETURN_IF_FAILED(conversion_prepare(publication->conversion, &publication->device));
+    return publication->conversion->steps.count > 0 ? convert(publication, 0, tensors, report)
+                                                    : BANYAN_OK;
+}
+
+/* Compare `count` published tensors, and update the kept copy. Nothing reads it. `which` NULL: all
+ * tensors. */
+static banyan_status compare(banyan_publication *publication, const banyan_tensors *tensors,
+                             const size_t *which, size_t count, struct kept_version *made,
+                             banyan_publish_report *report)
 {
     const struct publish_device *device = &publication->device;
-    size_t count = banyan_layout_tensor_count(publication->layout);
+    uint64_t began_ns = time_now_ns();
     struct delta_compare *compared = alloc_zeroed(count, sizeof *compared, "a list of tensors");
     banyan_status status = compared ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
     for (size_t i = 0; i < count && status == BANYAN_OK; i++) {
-        const DLTensor *kept = banyan_tensors_get(publication->kept, i);
-        status = strided_view_anywhere(banyan_tensors_get(tensors, i), &compared[i].live);
+        size_t tensor = which ? which[i] : i;
+        const DLTensor *kept = banyan_tensors_get(publication->kept, tensor);
+        if (publication->conversion)
+            compared[i].live = conversion_view(publication->conversion, tensor);
+        else
+            status = strided_view_anywhere(banyan_tensors_get(tensors, tensor), &compared[i].live);
         compared[i].kept = (char *)kept->data + kept->byte_offset;
-        compared[i].map = made->maps[i];
+        compared[i].map = made->maps[tensor];
         if (status == BANYAN_OK && publish_device_is_host(device))
             compared[i].changed =
                 changes_find(&compared[i].live, compared[i].kept, compared[i].map);
@@ -286,6 +341,27 @@ static banyan_status update(banyan_publication *publication, const banyan_tensor
         report->elems += compared[i].live.elems;
     }
     free(compared);
+    report->compared_ns += time_now_ns() - began_ns;
+    return status;
+}
+
+/* Convert and compare all tensors. The first step is converted already. */
+static banyan_status update(banyan_publication *publication, const banyan_tensors *tensors,
+                            struct kept_version *made, banyan_publish_report *report)
+{
+    const struct conversion *conversion = publication->conversion;
+    if (!conversion)
+        return compare(publication, tensors, NULL, banyan_layout_tensor_count(publication->layout),
+                       made, report);
+    banyan_status status = BANYAN_OK;
+    for (size_t i = 0; i < conversion->steps.count; i++) {
+        const struct conversion_step *step = &conversion->steps.data[i];
+        if (i > 0) {
+            RETURN_IF_FAILED(control_agree(publication->world, status));
+            RETURN_IF_FAILED(convert(publication, i, tensors, report));
+        }
+        status = compare(publication, tensors, step->all.data, step->all.count, made, report);
+    }
     return status;
 }
 
@@ -320,12 +396,10 @@ static banyan_status agree_on(banyan_publication *publication, banyan_status min
                                                   ~ends[1], ends[0], version));
 }
 
-/* The part of a call after which the kept copy may be half of a version. */
-static banyan_status publish_agreed(banyan_publication *publication, const banyan_tensors *tensors,
-                                    struct kept_version *made, banyan_publish_report *report)
+/* Let nothing read the kept copy. */
+static banyan_status stop_readers(banyan_publication *publication, banyan_publish_report *report)
 {
     banyan_world *world = publication->world;
-    bool is_first = publication->version == 0;
     uint64_t began_ns = time_now_ns();
     if (banyan_world_rank(world) == 0)
         stop_fetches(publication);
@@ -334,10 +408,18 @@ static banyan_status publish_agreed(banyan_publication *publication, const banya
     while (publication->readers > 0) /* their joined world has ended */
         pthread_cond_wait(&publication->changed, &publication->lock);
     pthread_mutex_unlock(&publication->lock);
-    uint64_t stopped_ns = time_now_ns();
-    report->waited_ns = stopped_ns - began_ns;
+    report->waited_ns = time_now_ns() - began_ns;
+    return BANYAN_OK;
+}
+
+/* The part of a call after which the kept copy may be half of a version. */
+static banyan_status publish_agreed(banyan_publication *publication, const banyan_tensors *tensors,
+                                    struct kept_version *made, banyan_publish_report *report)
+{
+    banyan_world *world = publication->world;
+    bool is_first = publication->version == 0;
+    RETURN_IF_FAILED(stop_readers(publication, report));
     banyan_status status = update(publication, tensors, made, report);
-    report->compared_ns = time_now_ns() - stopped_ns;
     if (is_first)
         report->changed = report->elems;
     RETURN_IF_FAILED(control_agree(world, status));
@@ -364,6 +446,8 @@ banyan_status banyan_publication_publish(banyan_publication *publication,
     CONTROL_ENTER(publication->world);
     banyan_status status = prepare(publication, tensors, version, &made);
     status = agree_on(publication, status, version);
+    if (status == BANYAN_OK && publication->conversion)
+        status = convert_first(publication, tensors, &filled);
     if (status == BANYAN_OK) {
         status = publish_agreed(publication, tensors, &made, &filled);
         if (status != BANYAN_OK) {

@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "publish/device.h"
+#include "publish/conversion.h"
 #include "publish/session.h"
 
 /* Changes from the version before to this one. */
@@ -31,7 +31,8 @@ struct banyan_publication {
     banyan_world *world;   /* the caller's, for its calls */
     banyan_world *threads; /* for the thread that accepts */
     banyan_listener *listener;
-    banyan_layout *layout;
+    banyan_layout *layout;         /* that is published */
+    struct conversion *conversion; /* NULL: the tensors are published as they are */
     /* From the first version on: the memory of the tensors, and the current version, which is
      * published to or read by fetches. It lies on `kept_on`: the device, or the host. */
     struct publish_device device;

@@ -10,13 +10,13 @@ static banyan_status check_transfer(const banyan_transfer *transfer)
     if (!transfer->value_map &&
         banyan_dtype_equal(transfer->source_dtype, transfer->destination_dtype))
         return BANYAN_OK;
-    return error_set(BANYAN_ERR_UNSUPPORTED,
-                     "%s of \"%s\" is published in %s and subscribed to in %s%s: a publication "
-                     "changes no formats",
-                     banyan_box_format(&transfer->box, box, sizeof box), transfer->name,
-                     banyan_dtype_name(transfer->source_dtype),
-                     banyan_dtype_name(transfer->destination_dtype),
-                     transfer->value_map ? ", as a function of its value" : "");
+    return error_set(
+        BANYAN_ERR_UNSUPPORTED,
+        "%s of \"%s\" is published in %s and subscribed to in %s%s: the format changes "
+        "at the trainer alone, by options.published of the publication",
+        banyan_box_format(&transfer->box, box, sizeof box), transfer->name,
+        banyan_dtype_name(transfer->source_dtype), banyan_dtype_name(transfer->destination_dtype),
+        transfer->value_map ? ", as a function of its value" : "");
 }
 
 static banyan_status check_transfers(const banyan_reshard_plan *plan)

@@ -23,7 +23,15 @@ static banyan_status description_no_memory(void)
 
 /* ---- tensors ---- */
 
-json_t *description_tensors(const banyan_checkpoint *checkpoint)
+DLDataType description_dtype(const banyan_local_tensor *tensor, const DLDataType *cast)
+{
+    bool casts = cast && (banyan_dtype_equal(tensor->dtype, BANYAN_F32) ||
+                          banyan_dtype_equal(tensor->dtype, BANYAN_F16) ||
+                          banyan_dtype_equal(tensor->dtype, BANYAN_BF16));
+    return casts ? *cast : tensor->dtype;
+}
+
+json_t *description_tensors(const banyan_checkpoint *checkpoint, const DLDataType *cast)
 {
     json_t *tensors = json_object();
     for (size_t i = 0; i < banyan_checkpoint_tensor_count(checkpoint); i++) {
@@ -32,7 +40,8 @@ json_t *description_tensors(const banyan_checkpoint *checkpoint)
         for (int d = 0; d < tensor->ndim; d++)
             json_array_append_new(shape, json_integer(tensor->shape[d]));
         json_t *object =
-            json_pack("{s:s, s:o}", "dtype", banyan_dtype_name(tensor->dtype), "shape", shape);
+            json_pack("{s:s, s:o}", "dtype", banyan_dtype_name(description_dtype(tensor, cast)),
+                      "shape", shape);
         if (json_object_set_new(tensors, tensor->name, object) != 0) {
             json_decref(tensors);
             return NULL;
@@ -149,12 +158,12 @@ static banyan_status put_header_in_front(description *made)
     return done ? BANYAN_OK : description_no_memory();
 }
 
-banyan_status description_make(const banyan_checkpoint *checkpoint, const char *path,
-                               description *made)
+banyan_status description_make(const banyan_checkpoint *checkpoint, const DLDataType *cast,
+                               const char *path, description *made)
 {
     struct stat info;
     *made = (description){0};
-    json_t *tensors = description_tensors(checkpoint);
+    json_t *tensors = description_tensors(checkpoint, cast);
     made->header = tensors ? json_pack("{s:o, s:[]}", "model", tensors, "files") : NULL;
     banyan_status status = made->header ? BANYAN_OK : description_no_memory();
     if (status == BANYAN_OK && stat(path, &info) == 0 && S_ISDIR(info.st_mode))

@@ -33,9 +33,13 @@ typedef struct description {
     size_t file_count;
 } description;
 
+/* Return the type in which a tensor is published: `cast` (NULL: its own) if both are among F32, F16
+ * and BF16. */
+DLDataType description_dtype(const banyan_local_tensor *tensor, const DLDataType *cast);
+
 /* Describe a checkpoint. `path`: its folder, or file. */
-banyan_status description_make(const banyan_checkpoint *checkpoint, const char *path,
-                               description *made);
+banyan_status description_make(const banyan_checkpoint *checkpoint, const DLDataType *cast,
+                               const char *path, description *made);
 
 /* Check a description that has arrived; `data` and `bytes` are set. FORMAT if it is malformed. */
 banyan_status description_parse(description *arrived);
@@ -48,7 +52,7 @@ banyan_status description_write_model(const description *of, const char *path);
 banyan_status description_write_files(const description *of, const char *folder);
 
 /* Return an object of names, types and shapes. NULL when out of memory. */
-json_t *description_tensors(const banyan_checkpoint *checkpoint);
+json_t *description_tensors(const banyan_checkpoint *checkpoint, const DLDataType *cast);
 
 /* Compare two such objects. MISMATCH, with the names of tensors that differ. */
 banyan_status description_compare(const json_t *before, const json_t *now);

@@ -23,6 +23,8 @@ int publish_command(int argc, char **argv)
          "address for subscribers: 10.0.0.5:4711 or :4711 (a free port)", 0, 0},
         {"name", '\0', OPTION_TEXT, &job.name, "NAME", "name that subscribers must give (none)", 0,
          0},
+        {"cast", '\0', OPTION_CHOICE, &job.cast, "f32|f16|bf16",
+         "publish all tensors of F32, F16 and BF16 in this type", 0, 0},
         {"settle", '\0', OPTION_SECONDS, &job.settle_s, "SECONDS",
          "time for which a checkpoint's files must not change (1)", 0, 0},
         {"json", '\0', OPTION_FLAG, &job.json, NULL, "print a JSON object on each line", 0, 0},

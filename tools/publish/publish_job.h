@@ -6,6 +6,7 @@
 
 typedef struct publish_job {
     const char *in, *listen, *name, *secret;
+    const char *cast; /* type of all floating-point tensors; NULL: the checkpoint's */
     bool watch, json;
     double settle_s;
     failure *failed;

@@ -22,8 +22,11 @@
 struct publishing {
     const publish_job *job;
     banyan_world *world;
-    source_folder folder; /* used by rank 0 */
-    json_t *tensors;      /* of the first version: those of all versions */
+    source_folder folder;        /* used by rank 0 */
+    json_t *tensors;             /* of the first version: those of all versions */
+    DLDataType dtype;            /* of --cast */
+    const DLDataType *cast;      /* that, or NULL */
+    banyan_transform *transform; /* that casts */
     banyan_layout *share, *layout;
     banyan_tensors *share_set, *set; /* `set` and `layout` have rank 0's description besides */
     description about;
@@ -64,12 +67,13 @@ static banyan_status make_share(struct publishing *all, const banyan_checkpoint 
     for (size_t i = 0; i < count; i++)
         total += whole_tensor_bytes(banyan_checkpoint_tensor(checkpoint, i));
     for (size_t i = 0; i < count; i++) {
-        const banyan_local_tensor *tensor = banyan_checkpoint_tensor(checkpoint, i);
-        double middle = (double)before + (double)whole_tensor_bytes(tensor) / 2;
+        banyan_local_tensor tensor = *banyan_checkpoint_tensor(checkpoint, i);
+        double middle = (double)before + (double)whole_tensor_bytes(&tensor) / 2;
         double place = total > 0 ? middle / (double)total * banyan_world_size(all->world) : 0;
-        before += whole_tensor_bytes(tensor);
+        before += whole_tensor_bytes(&tensor);
+        tensor.dtype = description_dtype(&tensor, all->cast);
         if ((int)place == banyan_world_rank(all->world))
-            whole_tensor_add(all->share, tensor);
+            whole_tensor_add(all->share, &tensor);
     }
     RETURN_IF_FAILED(banyan_layout_check(all->share));
     return banyan_tensors_alloc(all->share, NULL, &all->share_set);
@@ -117,12 +121,12 @@ static banyan_status make_published(struct publishing *all)
 static banyan_status open_locally(struct publishing *all, const banyan_checkpoint *checkpoint,
                                   const char *path)
 {
-    all->tensors = description_tensors(checkpoint);
+    all->tensors = description_tensors(checkpoint, all->cast);
     if (!all->tensors)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "out of memory for a list of tensors");
     RETURN_IF_FAILED(make_share(all, checkpoint));
     if (publish_is_first(all))
-        RETURN_IF_FAILED(description_make(checkpoint, path, &all->about));
+        RETURN_IF_FAILED(description_make(checkpoint, all->cast, path, &all->about));
     if (all->about.bytes > DESCRIPTION_MOST)
         return banyan_error_set(BANYAN_ERR_INVALID,
                                 "the list of tensors and the small files of %s take %" PRIu64
@@ -184,14 +188,16 @@ static struct load_report load_share(struct publishing *all, const char *path)
         if (status != BANYAN_OK)
             report = load_failed(LOAD_FAILED, status);
     } else {
-        json_t *now = description_tensors(checkpoint);
+        json_t *now = description_tensors(checkpoint, all->cast);
         status = now ? description_compare(all->tensors, now) : BANYAN_ERR_NO_MEMORY;
         json_decref(now);
         if (status != BANYAN_OK)
             report = load_failed(LOAD_FAILED, status);
     }
     if (report.result == LOADED) {
-        status = banyan_checkpoint_load(checkpoint, all->share, all->share_set, NULL);
+        banyan_checkpoint_options options = BANYAN_CHECKPOINT_OPTIONS_INIT;
+        options.transform = all->transform;
+        status = banyan_checkpoint_load(checkpoint, all->share, all->share_set, &options);
         if (status != BANYAN_OK)
             report = load_failed(LOAD_AGAIN, status);
     }
@@ -316,6 +322,11 @@ static struct turn publish_choose(struct publishing *all)
 
 static banyan_status publish_run(struct publishing *all)
 {
+    if (all->job->cast) {
+        RETURN_IF_FAILED(banyan_dtype_parse(all->job->cast, &all->dtype));
+        RETURN_IF_FAILED(banyan_cast_create(NULL, &all->transform));
+        all->cast = &all->dtype;
+    }
     RETURN_IF_FAILED(banyan_world_open(NULL, &all->world));
     for (;;) {
         struct turn turn = {.kind = TURN_WAITS};
@@ -341,6 +352,7 @@ int publish_rank(int rank, void *context)
     if (status != BANYAN_OK)
         failure_note(job->failed, rank, status);
     banyan_publication_close(all.publication);
+    banyan_transform_destroy(all.transform);
     banyan_tensors_destroy(all.set);
     banyan_tensors_destroy(all.share_set);
     banyan_layout_destroy(all.layout);

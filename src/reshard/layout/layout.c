@@ -409,33 +409,76 @@ void piece_view(const banyan_piece *piece, const banyan_box *box, const DLTensor
     view->byte_offset = local->byte_offset + (uint64_t)offset * banyan_dtype_bytes(local->dtype);
 }
 
-void layout_add_layout(banyan_layout *layout, const banyan_layout *other, int rank_offset)
+/* Add what belongs to the local tensors of `other`, of which tensor i is here places[i], or is not
+ * if that is negative. */
+static void layout_add_parts(banyan_layout *layout, const banyan_layout *other, const int *places,
+                             int rank_offset)
 {
-    int first = (int)layout->tensors.count, tensor;
+    int tensor;
     for (size_t i = 0; i < other->facts.list.count; i++)
         layout_keep_fact(layout, other->facts.list.data[i].key, other->facts.list.data[i].text);
     for (size_t i = 0; i < other->skipped.count; i++)
         layout_keep_skipped(layout, other->skipped.data[i]);
-    for (size_t i = 0; i < other->tensors.count; i++) {
-        const banyan_local_tensor *local = &other->tensors.data[i];
-        banyan_layout_add_tensor(layout, local->name, local->dtype, local->ndim, local->shape);
-    }
     for (size_t i = 0; i < other->pieces.count; i++) {
         banyan_piece piece = other->pieces.data[i];
-        piece.tensor += first;
+        piece.tensor = places[piece.tensor];
         if (banyan_rank_set_size(&piece.replicas) > 0)
             piece.replicas.first += rank_offset;
-        banyan_layout_add_piece(layout, &piece);
+        if (piece.tensor >= 0)
+            banyan_layout_add_piece(layout, &piece);
     }
     for (size_t i = 0; i < other->paddings.count; i++) {
         const banyan_box *box = banyan_layout_padding(other, i, &tensor);
-        banyan_layout_add_filled_padding(layout, first + tensor, box,
-                                         banyan_layout_padding_fill(other, i));
+        if (places[tensor] >= 0)
+            banyan_layout_add_filled_padding(layout, places[tensor], box,
+                                             banyan_layout_padding_fill(other, i));
     }
     for (size_t i = 0; i < other->left_alone.count; i++) {
         const banyan_box *box = banyan_layout_left_alone(other, i, &tensor);
-        banyan_layout_leave_alone(layout, first + tensor, box);
+        if (places[tensor] >= 0)
+            banyan_layout_leave_alone(layout, places[tensor], box);
     }
+}
+
+/* Add some of the local tensors of `other`, with all that belongs to them; `tensors` NULL: all. */
+static void layout_add_some(banyan_layout *layout, const banyan_layout *other,
+                            const size_t *tensors, size_t count, int rank_offset)
+{
+    size_t all = other->tensors.count;
+    int *places = alloc_zeroed(all, sizeof *places, "a layout");
+    if (!places) {
+        fail_no_memory(layout);
+        return;
+    }
+    for (size_t i = 0; i < all; i++)
+        places[i] = -1;
+    for (size_t i = 0; i < count; i++) {
+        size_t tensor = tensors ? tensors[i] : i;
+        const banyan_local_tensor *local = &other->tensors.data[tensor];
+        places[tensor] =
+            banyan_layout_add_tensor(layout, local->name, local->dtype, local->ndim, local->shape);
+    }
+    layout_add_parts(layout, other, places, rank_offset);
+    free(places);
+}
+
+void layout_add_layout(banyan_layout *layout, const banyan_layout *other, int rank_offset)
+{
+    layout_add_some(layout, other, NULL, other->tensors.count, rank_offset);
+}
+
+banyan_status layout_select(const banyan_layout *layout, const size_t *tensors, size_t count,
+                            banyan_layout **selected)
+{
+    banyan_layout *made;
+    RETURN_IF_FAILED(banyan_layout_create(&made));
+    layout_add_some(made, layout, tensors, count, 0);
+    banyan_status status = banyan_layout_status(made);
+    if (status == BANYAN_OK)
+        *selected = made;
+    else
+        banyan_layout_destroy(made);
+    return status;
 }
 
 static banyan_status layout_set_dtypes(banyan_layout *layout, const DLDataType *dtypes)

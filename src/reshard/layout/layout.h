@@ -35,6 +35,11 @@ void layout_add_layout(banyan_layout *layout, const banyan_layout *other, int ra
 banyan_status layout_copy(const banyan_layout *layout, const DLDataType *dtypes,
                           banyan_layout **copy);
 
+/* Make a layout of `count` local tensors of a layout, in the order of the list, with all that
+ * belongs to them. A tensor is listed once at most. */
+banyan_status layout_select(const banyan_layout *layout, const size_t *tensors, size_t count,
+                            banyan_layout **selected);
+
 /* Declare as padding, of zeros, every element of the local tensors from `first` on that belongs to
  * no piece. */
 void layout_pad_rest(banyan_layout *layout, int first);

@@ -490,6 +490,17 @@ banyan_mxfp8_rule mxfp8_rule_of(const banyan_transform *transform)
     return ((const struct mxfp8_transform *)transform->context)->options.rule;
 }
 
+banyan_mxfp8_layout mxfp8_scales_layout_of(const banyan_transform *transform)
+{
+    return ((const struct mxfp8_transform *)transform->context)->options.layout;
+}
+
+bool mxfp8_is_bound(const banyan_transform *transform, const char *local_name)
+{
+    const struct mxfp8_tensor *tensor = find_tensor(transform->context, local_name);
+    return tensor && tensor->bound;
+}
+
 banyan_status mxfp8_scales_of_task(const banyan_transform *transform,
                                    const banyan_transform_task *task, struct mxfp8_scales *scales,
                                    DLDevice *device)

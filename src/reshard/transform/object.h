@@ -31,6 +31,9 @@ bool transform_is_mxfp8(const banyan_transform *transform);
  * they lie. NOT_FOUND when there are none. */
 struct mxfp8_scales;
 banyan_mxfp8_rule mxfp8_rule_of(const banyan_transform *transform);
+banyan_mxfp8_layout mxfp8_scales_layout_of(const banyan_transform *transform);
+/* True if scales are bound to a local tensor of this name. */
+bool mxfp8_is_bound(const banyan_transform *transform, const char *local_name);
 banyan_status mxfp8_scales_of_task(const banyan_transform *transform,
                                    const banyan_transform_task *task, struct mxfp8_scales *scales,
                                    DLDevice *device);

@@ -25,7 +25,7 @@ static description describe_folder(const char *folder)
     banyan_checkpoint *checkpoint;
     description made;
     CHECK_OK(banyan_checkpoint_open(folder, &checkpoint));
-    CHECK_OK(description_make(checkpoint, folder, &made));
+    CHECK_OK(description_make(checkpoint, NULL, folder, &made));
     banyan_checkpoint_close(checkpoint);
     free(weights);
     free(config);

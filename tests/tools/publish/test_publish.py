@@ -5,6 +5,7 @@ import math
 import os
 import pathlib
 import shutil
+import struct
 import subprocess
 import sys
 import time
@@ -83,6 +84,36 @@ class Publish(PublishCase):
         self.assertEqual((subscriber.printed, publisher.printed), ([], []))
         self.assertEqual(sorted(path.name for path in self.out.iterdir()),
                          ["version-00000100", "version-00000300"])
+
+    def test_tensors_are_published_in_another_type(self):
+        def floats(bits):
+            """Float32 tensors whose bf16 is `bits`."""
+            return b"".join(struct.pack("<I", value << 16 | self.draw.randrange(0x8000))
+                            for value in bits)
+        bits = [self.draw.randrange(0x3c00, 0x4100) for _ in range(9000)]
+        halves = [float(self.draw.randrange(-256, 256)) for _ in range(300)]
+        kept = {"index": ("I64", [40], self.draw.randbytes(320)),
+                "norm": ("BF16", [50], self.draw.randbytes(100))}
+        bf16 = {"half": ("BF16", [3, 100], b"".join(struct.pack("<f", value)[2:] for value in halves)),
+                **kept}
+        half = struct.pack(f"<{len(halves)}e", *halves)
+        publisher = None
+        for step in (1, 2, 3):
+            if step == 3:
+                for i in self.draw.sample(range(len(bits)), 50):
+                    bits[i] ^= 1
+            self.replace({"w": ("F32", [90, 100], floats(bits)), "half": ("F16", [3, 100], half),
+                          **kept}, self.source / f"step_{step}")
+            if not publisher:
+                publisher = self.publish("--watch", "--settle", "0.2", "--cast", "bf16")
+                subscriber = self.subscribe(publisher.address)
+            line = subscriber.next()
+            self.assert_written(line, {"w": ("BF16", [90, 100], struct.pack("<9000H", *bits)),
+                                       **bf16}, step)
+            self.assertEqual(publisher.next()["changed"], {1: 9390, 2: 0, 3: 50}[step])
+            self.assertEqual(line["bytes"] == 0, step == 2)
+        self.assertEqual(subscriber.stop(), (0, ""))
+        self.assertEqual(publisher.stop(), (0, ""))
 
     def test_versions_are_published_again(self):
         tensors = self.model(layers=1)
