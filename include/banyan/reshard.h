@@ -192,6 +192,7 @@ typedef enum banyan_reshard_rule {
     BANYAN_RESHARD_STUCK,         /* batches wait in a cycle, or for a batch that never comes */
     BANYAN_RESHARD_MEMORY,        /* more bytes than a slot or a limit allows */
     BANYAN_RESHARD_UNPLANNED,     /* the planner refuses the layouts */
+    BANYAN_RESHARD_AGAIN,         /* elements cross the network to a node more than once */
     BANYAN_RESHARD_RULES
 } banyan_reshard_rule;
 
@@ -212,12 +213,14 @@ typedef struct banyan_reshard_report banyan_reshard_report;
  * `options` (NULL: the defaults). In both, every destination element must be written exactly once,
  * with the right element of the global tensor, by a rank that holds it. In Banyan's plan, every
  * receive must also have exactly one send of the same box and task id. The copy pipeline, with
- * slots of `slot_bytes` (0: 512 KiB), must not use a slot again before it is unpacked. This process
- * plans all ranks. BANYAN_OK means that the check is complete, with or without findings. The caller
- * owns the report. Any thread. Errors: INVALID (a layout is wrong by itself), NO_MEMORY. */
+ * slots of `slot_bytes` (0: 512 KiB), must not use a slot again before it is unpacked. With nodes
+ * of `ranks_per_node` ranks, in rank order (0: one node), elements cross the network to a node
+ * once, unless options->each_rank_fetches is set. This process plans all ranks. BANYAN_OK means
+ * that the check is complete, with or without findings. The caller owns the report. Any thread.
+ * Errors: INVALID (a layout is wrong by itself, or ranks_per_node is negative), NO_MEMORY. */
 BANYAN_API banyan_status banyan_reshard_case_check(const banyan_megatron_case *loaded,
                                                    const banyan_reshard_options *options,
-                                                   uint64_t slot_bytes,
+                                                   int ranks_per_node, uint64_t slot_bytes,
                                                    banyan_reshard_report **report);
 
 /* Destroy a report. NULL is ignored. */

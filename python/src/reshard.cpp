@@ -375,14 +375,15 @@ struct CaseReport {
 };
 
 static std::shared_ptr<CaseReport> check_case(const MegatronCase &megatron_case,
-                                              uint64_t slot_bytes, nb::kwargs kwargs)
+                                              uint64_t slot_bytes, int ranks_per_node,
+                                              nb::kwargs kwargs)
 {
     ReshardOptions options(kwargs);
     auto report = std::make_shared<CaseReport>();
     report->name = banyan_megatron_case_name(megatron_case.handle);
     work([&] {
-        return banyan_reshard_case_check(megatron_case.handle, &options.options, slot_bytes,
-                                         &report->handle);
+        return banyan_reshard_case_check(megatron_case.handle, &options.options, ranks_per_node,
+                                         slot_bytes, &report->handle);
     });
     return report;
 }
@@ -587,9 +588,11 @@ void bind_reshard(nb::module_ &m)
         .def("json", [](const CaseReport &r) { return r.print(true); },
              "Return the findings as one JSON object.")
         .def("__str__", [](const CaseReport &r) { return r.print(false); });
-    m.def("check_case", check_case, "megatron_case"_a, "slot_bytes"_a = 0, "options"_a,
-          nb::sig("def check_case(megatron_case: MegatronCase, slot_bytes: int = 0, *, " PLAN_OPTIONS
-                  ") -> CaseReport"),
+    m.def("check_case", check_case, "megatron_case"_a, "slot_bytes"_a = 0,
+          "ranks_per_node"_a = 0, "options"_a,
+          nb::sig("def check_case(megatron_case: MegatronCase, slot_bytes: int = 0, "
+                  "ranks_per_node: int = 0, *, " PLAN_OPTIONS ") -> CaseReport"),
           "Check the transfers of a case, and Banyan's plan of its layouts, by the rules of "
-          "exactly-once delivery. ``slot_bytes``: of the copy pipeline; 0: 512 KiB.");
+          "exactly-once delivery. ``slot_bytes``: of the copy pipeline; 0: 512 KiB. "
+          "``ranks_per_node``: plan for nodes of so many ranks; 0: one node.");
 }

@@ -548,6 +548,9 @@ class ReshardTest(unittest.TestCase):
             self.assertEqual((loaded.name, loaded.world_size), ("tp2_to_dp2", 2))
             self.assertEqual(len(loaded.transfers), 4)
             self.assertEqual(banyan.check_case(loaded).findings, [])
+            report = banyan.check_case(loaded, ranks_per_node=1)
+            self.assertEqual(report.findings, [])
+            self.assertEqual(json.loads(report.json())["nodes"], 2)
             run(2, case_run, path)
             del case["transfers"][1]
             path.write_text(json.dumps(case))

@@ -15,7 +15,7 @@
 typedef struct check_arguments {
     uint64_t size;
     bool json, no_warnings, reshard;
-    int max_findings, max_steps; /* max_steps 0: not given */
+    int max_findings, max_steps, ranks_per_node; /* 0: not given */
     const char *executor;
 } check_arguments;
 
@@ -49,7 +49,7 @@ static int check_plan(const char *path, const check_arguments *given, char **tex
 }
 
 /* Check a case of banyan reshard verify in the same way: its own transfers, and Banyan's plan. */
-static int check_command_case(const char *path, bool json, char **text)
+static int check_command_case(const char *path, const check_arguments *given, char **text)
 {
     banyan_megatron_case *loaded;
     banyan_reshard_report *report;
@@ -57,8 +57,8 @@ static int check_command_case(const char *path, bool json, char **text)
     *text = NULL;
     if (banyan_megatron_case_load(path, &loaded) != BANYAN_OK)
         return code;
-    if (banyan_reshard_case_check(loaded, NULL, 0, &report) == BANYAN_OK) {
-        if (banyan_reshard_report_print(report, path, json, text) == BANYAN_OK)
+    if (banyan_reshard_case_check(loaded, NULL, given->ranks_per_node, 0, &report) == BANYAN_OK) {
+        if (banyan_reshard_report_print(report, path, given->json, text) == BANYAN_OK)
             code = banyan_reshard_report_count(report) == 0 ? 0 : 1;
         banyan_reshard_report_destroy(report);
     }
@@ -80,7 +80,7 @@ static int check_command_check_all(const check_arguments *given, char **paths, i
     int worst = 0;
     for (int i = 0; i < count; i++) {
         char *text;
-        int code = given->reshard ? check_command_case(paths[i], given->json, &text)
+        int code = given->reshard ? check_command_case(paths[i], given, &text)
                                   : check_plan(paths[i], given, &text);
         if (!text)
             fprintf(stderr, WHO ": %s\n", banyan_last_error());
@@ -119,6 +119,9 @@ int check_command(int argc, char **argv)
          "print one JSON object, or a list if there are several files", 0, 0},
         {"reshard", '\0', OPTION_FLAG, &given.reshard, NULL,
          "check cases of banyan reshard verify: their transfers and Banyan's", 0, 0},
+        {"ranks-per-node", '\0', OPTION_COUNT, &given.ranks_per_node, "N",
+         "with --reshard: plan for nodes of N ranks, in rank order (one node)", 1,
+         BANYAN_MAX_RANKS},
     };
     const option_table table = {
         WHO, "PLAN.json… [options] | --reshard CASE.json…",
@@ -138,5 +141,7 @@ int check_command(int argc, char **argv)
                                                     : "say which plans: PLAN.json…");
     if (given.reshard && given.size > 0)
         return options_refuse(&table, "--reshard does not go with --size");
+    if (!given.reshard && given.ranks_per_node > 0)
+        return options_refuse(&table, "--ranks-per-node needs --reshard");
     return check_command_check_all(&given, argv + rest, argc - rest);
 }

@@ -17,7 +17,7 @@ typedef struct case_rank {
 
 typedef struct case_check {
     const banyan_megatron_case *loaded;
-    int rank_count;
+    int rank_count, ranks_per_node; /* 0: one node */
     case_rank *ranks;
     banyan_reshard_report *report;
 } case_check;
@@ -41,14 +41,18 @@ static banyan_status case_take_rank(void *context, int rank, planner_result *res
 static banyan_status case_plan_case(case_check *check, const banyan_reshard_options *options)
 {
     const banyan_reshard_sample_world world = {
-        .world_size = check->rank_count, .layouts = layouts_of, .context = check};
+        .world_size = check->rank_count,
+        .layouts = layouts_of,
+        .context = check,
+        .ranks_per_node = check->ranks_per_node,
+    };
     banyan_status status = planner_imagine(&world, options, case_take_rank, check);
     if (status == BANYAN_OK || status == BANYAN_ERR_NO_MEMORY)
         return status;
     return check_report_add(check->report, BANYAN_RESHARD_UNPLANNED, 0, "%s", banyan_last_error());
 }
 
-static banyan_status check_planned(case_check *check, uint64_t slot_bytes)
+static banyan_status check_planned(case_check *check, bool each_rank_fetches, uint64_t slot_bytes)
 {
     check_rank *all = alloc_zeroed((size_t)check->rank_count, sizeof *all, "the check of a case");
     RETURN_IF_NO_MEMORY(all);
@@ -61,6 +65,8 @@ static banyan_status check_planned(case_check *check, uint64_t slot_bytes)
     }
     if (status == BANYAN_OK)
         status = check_ranks_pair(all, check->rank_count, check->report);
+    if (status == BANYAN_OK && check->ranks_per_node > 0 && !each_rank_fetches)
+        status = check_nodes(all, check->rank_count, check->ranks_per_node, check->report);
     if (status == BANYAN_OK && banyan_reshard_report_count(check->report) == found)
         status = check_slots(all, check->rank_count, slot_bytes, check->report);
     free(all);
@@ -233,7 +239,10 @@ static banyan_status make_ranks(case_check *check)
         RETURN_IF_FAILED(banyan_layout_create(&of->destination));
         RETURN_IF_FAILED(layouts_of(check, r, of->source, of->destination));
     }
-    return check_report_create(&check->report);
+    RETURN_IF_FAILED(check_report_create(&check->report));
+    if (check->ranks_per_node > 0)
+        check->report->nodes = (check->rank_count - 1) / check->ranks_per_node + 1;
+    return BANYAN_OK;
 }
 
 static banyan_status check_case(case_check *check, const banyan_reshard_options *options,
@@ -245,14 +254,19 @@ static banyan_status check_case(case_check *check, const banyan_reshard_options 
     RETURN_IF_FAILED(case_plan_case(check, options));
     if (check->report->counts[BANYAN_RESHARD_UNPLANNED] > 0)
         return BANYAN_OK;
-    return check_planned(check, slot_bytes ? slot_bytes : SLOT_BYTES);
+    bool each_rank_fetches = options && options->each_rank_fetches;
+    return check_planned(check, each_rank_fetches, slot_bytes ? slot_bytes : SLOT_BYTES);
 }
 
 banyan_status banyan_reshard_case_check(const banyan_megatron_case *loaded,
-                                        const banyan_reshard_options *options, uint64_t slot_bytes,
-                                        banyan_reshard_report **report)
+                                        const banyan_reshard_options *options, int ranks_per_node,
+                                        uint64_t slot_bytes, banyan_reshard_report **report)
 {
-    case_check check = {.loaded = loaded, .rank_count = banyan_megatron_case_world_size(loaded)};
+    if (ranks_per_node < 0)
+        return error_set(BANYAN_ERR_INVALID, "a node of %d ranks", ranks_per_node);
+    case_check check = {.loaded = loaded,
+                        .rank_count = banyan_megatron_case_world_size(loaded),
+                        .ranks_per_node = ranks_per_node};
     banyan_status status = check_case(&check, options, slot_bytes);
     free_ranks(&check);
     if (status == BANYAN_OK)

@@ -234,7 +234,7 @@ static const char *const rule_names[BANYAN_RESHARD_RULES] = {
     [BANYAN_RESHARD_OUTSIDE] = "outside",     [BANYAN_RESHARD_SOURCE] = "source",
     [BANYAN_RESHARD_UNPAIRED] = "unpaired",   [BANYAN_RESHARD_SLOT] = "slot",
     [BANYAN_RESHARD_STUCK] = "stuck",         [BANYAN_RESHARD_MEMORY] = "memory",
-    [BANYAN_RESHARD_UNPLANNED] = "unplanned",
+    [BANYAN_RESHARD_UNPLANNED] = "unplanned", [BANYAN_RESHARD_AGAIN] = "again",
 };
 
 const char *banyan_reshard_rule_name(banyan_reshard_rule rule)
@@ -246,6 +246,7 @@ banyan_status check_report_create(banyan_reshard_report **report)
 {
     banyan_reshard_report *made = alloc_zeroed(1, sizeof *made, "a report");
     RETURN_IF_NO_MEMORY(made);
+    made->nodes = 1;
     *report = made;
     return BANYAN_OK;
 }
@@ -319,8 +320,11 @@ static banyan_status verify_report_print_text(const banyan_reshard_report *repor
         escape_add(&to, one->message);
         text_add(&to, ".\n");
     }
-    text_print(&to, "%s: %s, %zu finding%s\n", name, count == 0 ? "sound" : "not sound", count,
+    text_print(&to, "%s: %s, %zu finding%s", name, count == 0 ? "sound" : "not sound", count,
                count == 1 ? "" : "s");
+    if (report->nodes > 1)
+        text_print(&to, ", %d nodes, %" PRIu64 " waves played", report->nodes, report->waves);
+    text_add(&to, "\n");
     return text_finish(&to, text, NULL);
 }
 
@@ -334,8 +338,9 @@ static banyan_status verify_report_print_json(const banyan_reshard_report *repor
                                               "rule", rule_names[one->rule], "level", "error",
                                               "rank", one->rank, "message", one->message));
     }
-    json_t *whole = json_pack("{s:s, s:b, s:o}", "reshard", name, "sound",
-                              report->findings.count == 0, "findings", list);
+    json_t *whole = json_pack("{s:s, s:b, s:i, s:I, s:o}", "reshard", name, "sound",
+                              report->findings.count == 0, "nodes", report->nodes, "waves",
+                              (json_int_t)report->waves, "findings", list);
     *text = whole ? json_dumps(whole, JSON_INDENT(2)) : NULL;
     json_decref(whole);
     return *text ? BANYAN_OK : error_no_memory(0, "a report in JSON");

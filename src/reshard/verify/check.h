@@ -13,6 +13,8 @@ struct banyan_reshard_report {
     const char *subject; /* the plan being checked: begins every message; NULL: none */
     ARRAY(banyan_reshard_finding) findings; /* the report owns their messages */
     size_t counts[BANYAN_RESHARD_RULES];
+    int nodes;      /* that the plan is for */
+    uint64_t waves; /* of a run that were played; 0: none */
 };
 
 banyan_status check_report_create(banyan_reshard_report **report);
@@ -47,9 +49,14 @@ banyan_status check_ranks_pair(const check_rank *all, int count, banyan_reshard_
 banyan_status check_cover(int rank, const char *name, const banyan_box *whole, banyan_box *boxes,
                           size_t count, banyan_reshard_report *report);
 
-/* Pack all ranks' transfers into batches for slots of `slot_bytes`, assign the batches to rounds,
- * by rotation and then by colouring, and check the use of the slots. all[i] is rank i's; they fit
- * together. */
+/* Check that no node of `ranks_per_node` ranks receives elements over the network twice that are
+ * stored there with equal bytes. all[i] is rank i's. */
+banyan_status check_nodes(const check_rank *all, int count, int ranks_per_node,
+                          banyan_reshard_report *report);
+
+/* Pack the transfers of each wave into batches for slots of `slot_bytes`, assign the batches to
+ * rounds, by rotation and then by colouring, and check the use of the slots. all[i] is rank i's;
+ * they fit together. */
 banyan_status check_slots(const check_rank *all, int count, uint64_t slot_bytes,
                           banyan_reshard_report *report);
 

@@ -225,12 +225,12 @@ static void a_case_is_checked_as_given_and_as_planned(void **state)
     banyan_megatron_case *loaded;
     banyan_reshard_report *report;
     CHECK_OK(load_text(small_case, &loaded));
-    CHECK_OK(banyan_reshard_case_check(loaded, NULL, 0, &report));
+    CHECK_OK(banyan_reshard_case_check(loaded, NULL, 0, 0, &report));
     assert_int_equal(banyan_reshard_report_count(report), 0);
     banyan_reshard_report_destroy(report);
     banyan_megatron_case_destroy(loaded);
     CHECK_OK(load_changed("\"task_id\": 2", "[[2, 4]", "[[3, 5]", &loaded));
-    CHECK_OK(banyan_reshard_case_check(loaded, NULL, 0, &report));
+    CHECK_OK(banyan_reshard_case_check(loaded, NULL, 0, 0, &report));
     assert_int_equal(banyan_reshard_report_count(report), 1);
     const banyan_reshard_finding *finding = banyan_reshard_report_finding(report, 0);
     assert_int_equal(finding->rule, BANYAN_RESHARD_SOURCE);

@@ -27,7 +27,21 @@ static banyan_layout *shards(int first, int count, int dim, int rank)
     return layout;
 }
 
-static void make(planned *made)
+/* The whole tensor on the last two ranks. */
+static banyan_layout *copies(int rank)
+{
+    const int64_t shape[] = {ROWS, 300};
+    banyan_mesh mesh = {.ndim = 1, .extent = {2}, .stride = {1}, .first_rank = 2};
+    banyan_placement placement = {.kind = BANYAN_REPLICATE};
+    banyan_layout *layout;
+    CHECK_OK(banyan_layout_create(&layout));
+    if (rank >= 2)
+        banyan_layout_add_sharded(layout, "weight", BANYAN_BF16, 2, shape, &mesh, &placement, rank);
+    CHECK_OK(banyan_layout_check(layout));
+    return layout;
+}
+
+static void make_on(planned *made, const int *node_of, bool copied)
 {
     *made = (planned){0};
     banyan_layout **sources = calloc(RANKS, sizeof(banyan_layout *));
@@ -35,13 +49,19 @@ static void make(planned *made)
     banyan_reshard_options options = BANYAN_RESHARD_OPTIONS_INIT;
     for (int r = 0; r < RANKS; r++) {
         sources[r] = shards(0, 2, 0, r);
-        destinations[r] = shards(1, 3, 1, r);
+        destinations[r] = copied ? copies(r) : shards(1, 3, 1, r);
     }
-    made->world = plan_world_make(RANKS, sources, destinations, &options);
+    made->world = plan_world_make_on(RANKS, node_of, sources, destinations, &options);
     for (int r = 0; r < RANKS; r++) {
         made->parts[r] = (check_rank){r, sources[r], destinations[r], &made->world->results[r]};
     }
     CHECK_OK(check_report_create(&made->report));
+}
+
+static void make(planned *made)
+{
+    static const int one_node[RANKS];
+    make_on(made, one_node, false);
 }
 
 static void release(planned *made)
@@ -195,6 +215,36 @@ static void a_send_of_data_that_is_not_held_is_reported(void **state)
     release(&made);
 }
 
+static void each_wave_of_a_plan_for_several_nodes_is_played(void **state)
+{
+    (void)state;
+    static const int nodes[RANKS] = {0, 0, 1, 1};
+    planned made;
+    make_on(&made, nodes, true);
+    check_all(&made);
+    CHECK_OK(check_nodes(made.parts, RANKS, 2, made.report));
+    CHECK_OK(check_slots(made.parts, RANKS, 1024, made.report));
+    expect_count(&made, 0);
+    CHECK(made.report->waves > 2, "%d waves", (int)made.report->waves);
+    release(&made);
+}
+
+static void elements_that_cross_the_network_twice_are_reported(void **state)
+{
+    (void)state;
+    static const int one_node[RANKS];
+    planned made;
+    make_on(&made, one_node, true);
+    check_all(&made);
+    CHECK_OK(check_nodes(made.parts, RANKS, RANKS, made.report));
+    expect_count(&made, 0);
+    CHECK_OK(check_nodes(made.parts, RANKS, 2, made.report));
+    expect_count(&made, 1);
+    expect(&made, 0, BANYAN_RESHARD_AGAIN, 3,
+           "of \"weight\" crosses the network to node 1 for this rank and for rank 2");
+    release(&made);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -206,6 +256,8 @@ int main(void)
         cmocka_unit_test(a_receive_that_is_shifted_by_one_is_outside),
         cmocka_unit_test(a_source_that_does_not_hold_it_is_reported),
         cmocka_unit_test(a_send_of_data_that_is_not_held_is_reported),
+        cmocka_unit_test(each_wave_of_a_plan_for_several_nodes_is_played),
+        cmocka_unit_test(elements_that_cross_the_network_twice_are_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

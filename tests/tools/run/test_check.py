@@ -1,5 +1,6 @@
 """banyan check: reports on several plans, in text and as JSON."""
 
+import copy
 import json
 import pathlib
 import sys
@@ -90,6 +91,30 @@ class Check(CollectiveCase):
         done = self.banyan("check", "--reshard", "--json", *paths)
         self.assertEqual((done.returncode, done.stderr), (1, ""))
         self.assertEqual([report["sound"] for report in json.loads(done.stdout)], [True, False])
+
+    def test_a_case_is_played_on_several_nodes(self):
+        """Ranks 2 and 3 of one node need the same: it crosses once, and rank 2 or 3 passes it on."""
+        case = small_case.case()
+        case["world_size"] = 4
+        other = copy.deepcopy(case["ranks"][2])
+        other["rank"] = 3
+        for rank in (case["ranks"][2], other):
+            for tensor in rank["dst"]:
+                tensor["data_parallel_group_ranks"] = [2, 3]
+        for tensor in other["dst"]:
+            tensor["owner_rank"] = 3
+            tensor["tensor_parallel_group_ranks"] = tensor["pipeline_parallel_group_ranks"] = [3]
+        case["ranks"].append(other)
+        case["transfers"] += [{**one, "task_id": one["task_id"] + 3, "dst_rank": 3}
+                              for one in case["transfers"]]
+        path = self.write(case, "nodes.json")
+        self.assertEqual(self.succeed("check", "--reshard", path), f"{path}: sound, 0 findings\n")
+        self.assertRegex(self.succeed("check", "--reshard", path, "--ranks-per-node", 2),
+                         r": sound, 0 findings, 2 nodes, [3-9] waves played\n$")
+        report = json.loads(self.succeed("check", "--reshard", path, "--ranks-per-node", 2, "--json"))
+        self.assertEqual((report["nodes"], report["sound"]), (2, True))
+        self.assert_refused(self.banyan("check", path, "--ranks-per-node", "2"), "banyan check",
+                            "--ranks-per-node needs --reshard", code=2)
 
     def test_a_plan_is_asked_for(self):
         self.assert_refused(self.banyan("check"), "banyan check", "say which plans", code=2)
