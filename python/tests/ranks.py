@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import pickle
@@ -71,6 +72,20 @@ def _answer(play: Callable[[int, Connection], Any], rank: int, pipe: Connection)
     pipe.close()
 
 
+def _play(
+    count: int, fn: Callable[..., Any], args: tuple[Any, ...], rank: int, pipe: Connection
+) -> Any:
+    if rank == 0:
+        unique_id = banyan.UniqueId()
+        pipe.send(bytes(unique_id))
+    else:
+        unique_id = banyan.UniqueId.from_bytes(pipe.recv())
+    if fn.__name__.startswith("raw_"):
+        return fn(rank, count, unique_id, *args)
+    with banyan.World(rank, count, unique_id=unique_id, timeout=60) as world:
+        return fn(world, *args)
+
+
 def run(count: int, fn: Callable[..., Any], *args: Any, timeout: float = 120) -> list[Any]:
     """Call ``fn(world, *args)`` on ``count`` ranks and return the results.
 
@@ -78,18 +93,7 @@ def run(count: int, fn: Callable[..., Any], *args: Any, timeout: float = 120) ->
     ``fn(rank, count, id, *args)``.
     """
 
-    def play(rank: int, pipe: Connection) -> Any:
-        if rank == 0:
-            unique_id = banyan.UniqueId()
-            pipe.send(bytes(unique_id))
-        else:
-            unique_id = banyan.UniqueId.from_bytes(pipe.recv())
-        if fn.__name__.startswith("raw_"):
-            return fn(rank, count, unique_id, *args)
-        with banyan.World(rank, count, unique_id=unique_id, timeout=60) as world:
-            return fn(world, *args)
-
-    ranks = Ranks(count, play)
+    ranks = Ranks(count, functools.partial(_play, count, fn, args))
     identity = ranks.pipes[0].recv()
     for pipe in ranks.pipes[1:]:
         pipe.send(identity)
