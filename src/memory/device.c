@@ -117,6 +117,13 @@ const char *device_format(DLDevice device, char text[DEVICE_TEXT_BYTES])
     return text;
 }
 
+banyan_status banyan_memory_count_gpus(int *count)
+{
+    const memory_device_ops *ops = NULL;
+    RETURN_IF_FAILED(memory_device_find(kDLCUDA, &ops));
+    return ops->count(count);
+}
+
 banyan_status banyan_memory_locate(const void *address, DLDevice *device)
 {
     const memory_device_ops *ops = memory_device_in_use(kDLCUDA);

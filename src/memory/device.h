@@ -72,6 +72,8 @@ typedef struct memory_device_ops {
     const char *name; /* "cuda" */
     DLDeviceType type;
 
+    /* The number of devices that this process sees. */
+    banyan_status (*count)(int *count);
     /* Check that device `id` exists and is usable. UNSUPPORTED, with what is missing. Call it once
      * per device. */
     banyan_status (*open)(int id);

@@ -22,19 +22,17 @@ static int read_environment_count(const char *name, int otherwise)
 
 job_place job_place_find(void)
 {
-    static const char *const sources[][3] = {
-        {"BANYAN_RANK", "BANYAN_WORLD_SIZE", "BANYAN_LOCAL_RANK"},
-        {"RANK", "WORLD_SIZE", "LOCAL_RANK"},
-        {"PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
-        {"PMIX_RANK", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"},
+    static const char *const sources[][2] = {
+        {"BANYAN_RANK", "BANYAN_WORLD_SIZE"},
+        {"RANK", "WORLD_SIZE"},
+        {"PMIX_RANK", "OMPI_COMM_WORLD_SIZE"},
+        {"PMIX_RANK", "SLURM_STEP_NUM_TASKS"},
     };
     for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++) {
         job_place found = {read_environment_count(sources[i][0], -1),
-                           read_environment_count(sources[i][1], 0), 0};
-        if (found.rank < 0 || found.size <= found.rank)
-            continue;
-        found.local_rank = read_environment_count(sources[i][2], found.rank);
-        return found;
+                           read_environment_count(sources[i][1], 0)};
+        if (found.rank >= 0 && found.rank < found.size)
+            return found;
     }
     return (job_place){.size = 1};
 }

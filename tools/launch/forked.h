@@ -38,7 +38,6 @@ int forked_run(const char *who, int ranks, int (*rank_main)(int rank, void *cont
  */
 typedef struct job_place {
     int rank, size; /* size 1: no launcher started it, or it is alone */
-    int local_rank; /* on its machine */
 } job_place;
 
 job_place job_place_find(void);

@@ -145,7 +145,7 @@ int mixed_command(int argc, char **argv)
          RANKS_MOST},
         {"nodes", '\0', OPTION_COUNT, &options->nodes, "N",
          "treat this machine as N nodes (inter-tp × inter-dp)", 1, RANKS_MOST},
-        {"gpu", '\0', OPTION_FLAG, &job.on_gpus, NULL, "run on GPUs, one for each rank", 0, 0},
+        {"gpu", '\0', OPTION_FLAG, &job.on_gpus, NULL, "run on GPUs; ranks share them if there are fewer", 0, 0},
         {"rows", '\0', OPTION_ROWS_RANGE, job.rows, "LOW:HIGH",
          "numbers of rows, in powers of two (1:1024)", 0, 0},
         {"hidden", '\0', OPTION_COUNT, &hidden, "N", "elements in a row (8192)", 1, HIDDEN_MOST},

@@ -6,13 +6,14 @@
 #include "cli/text.h"
 #include "core/status.h"
 #include "core/types/float_bits.h"
+#include "launch/gpus.h"
 #include "mixed/mixed_job.h"
 
 /* Contents of an output before a checked run. */
 #define POISON 0xa5
 
 struct mixed_rank_run {
-    const mixed_job *job;
+    mixed_job *job; /* this rank's copy */
     int rank;
     banyan_world *world;
     banyan_mixed *mixed;
@@ -310,6 +311,8 @@ static banyan_status mixed_rank_run_job(struct mixed_rank_run *run)
 {
     RETURN_IF_FAILED(banyan_world_open(NULL, &run->world));
     progress_show(&run->bar, "opening", 0);
+    if (run->job->on_gpus)
+        RETURN_IF_FAILED(gpus_choose("banyan mixed", run->world, &run->job->options.device));
     RETURN_IF_FAILED(banyan_mixed_open(run->world, &run->job->options, &run->mixed));
     run->grid = banyan_mixed_describe(run->mixed);
     RETURN_IF_FAILED(mixed_rank_take_buffers(run));
@@ -323,8 +326,6 @@ static banyan_status mixed_rank_run_job(struct mixed_rank_run *run)
 int mixed_rank(int rank, void *context)
 {
     mixed_job job = *(const mixed_job *)context;
-    if (job.on_gpus)
-        job.options.device = BANYAN_CUDA(job_place_find().local_rank);
     struct mixed_rank_run run = {.job = &job, .rank = rank};
     progress_begin(&run.bar, rank == 0, "measuring", 1, false);
     banyan_status status = mixed_rank_run_job(&run);

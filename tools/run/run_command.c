@@ -169,7 +169,7 @@ int run_command(int argc, char **argv)
          "timed runs of a size in a round (as many as take 50 ms)", 1, 1000000},
         {"rounds", '\0', OPTION_COUNT, &job->rounds, "N",
          "timed rounds of a size; the fastest counts (1)", 1, 1000000},
-        {"gpu", '\0', OPTION_FLAG, &job->on_gpus, NULL, "run on GPUs, one for each rank", 0, 0},
+        {"gpu", '\0', OPTION_FLAG, &job->on_gpus, NULL, "run on GPUs; ranks share them if there are fewer", 0, 0},
         {"bind", '\0', OPTION_FLAG, &job->bound, NULL,
          "bind each rank to its own processor, if there are enough", 0, 0},
         {"memory", '\0', OPTION_CHOICE, &given.memory, "symmetric|ordinary",

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/status.h"
+#include "launch/gpus.h"
 #include "run/measure.h"
 #include "run/run_job.h"
 
@@ -117,8 +118,8 @@ static banyan_status run_rank_prepare(struct rank_run *run)
 {
     RETURN_IF_FAILED(banyan_world_open(NULL, &run->world));
     run->ranks = banyan_world_size(run->world);
-    run->device =
-        run->job->on_gpus ? BANYAN_CUDA(banyan_world_local_rank(run->world)) : BANYAN_HOST;
+    if (run->job->on_gpus)
+        RETURN_IF_FAILED(gpus_choose("banyan run", run->world, &run->device));
     run->all_found = calloc((size_t)run->ranks, sizeof *run->all_found);
     run->all_seconds = calloc((size_t)run->ranks, sizeof *run->all_seconds);
     if (!run->all_found || !run->all_seconds)

@@ -16,6 +16,7 @@
 #include "cli/text.h"
 #include "core/status.h"
 #include "launch/forked.h"
+#include "launch/gpus.h"
 
 #define WHO "banyan tune"
 
@@ -215,7 +216,7 @@ static banyan_status tune(const tune_job *job, int rank, measurements *kept)
     options.workers = job->workers;
     RETURN_IF_FAILED(banyan_world_open(NULL, &world));
     if (job->on_gpus)
-        options.device = BANYAN_CUDA(banyan_world_local_rank(world));
+        RETURN_IF_FAILED(gpus_choose("banyan tune", world, &options.device));
     RETURN_IF_FAILED(banyan_comm_create(world, &options, &comm));
     RETURN_IF_FAILED(tune_command_measure(job, comm, rank, kept));
     RETURN_IF_FAILED(banyan_comm_destroy(comm));
@@ -272,7 +273,7 @@ int tune_command(int argc, char **argv)
          0},
         {"workers", '\0', OPTION_COUNT, &job.workers, "N",
          "threads of a rank that run its thread blocks (1)", 1, 1024},
-        {"gpu", '\0', OPTION_FLAG, &job.on_gpus, NULL, "run on GPUs, one for each rank", 0, 0},
+        {"gpu", '\0', OPTION_FLAG, &job.on_gpus, NULL, "run on GPUs; ranks share them if there are fewer", 0, 0},
         {"out", 'o', OPTION_FILE, &job.path, "FILE",
          "file of the table; an existing table is extended", 0, 0},
         {"json", '\0', OPTION_FLAG, &job.json, NULL, "print one JSON object instead of tables", 0,

@@ -48,7 +48,12 @@ void gpu_open(gpu *made)
     need(banyan_world_open(NULL, &made->world));
     made->rank = banyan_world_rank(made->world);
     made->ranks = banyan_world_size(made->world);
-    made->device = banyan_world_local_rank(made->world) % devices;
+    int local_rank = banyan_world_local_rank(made->world);
+    int local_size = banyan_world_local_size(made->world);
+    made->device = local_rank % devices;
+    if (local_rank == 0 && devices < local_size)
+        fprintf(stderr, "gpu_bench: %d ranks share %d GPU%s\n", local_size, devices,
+                devices == 1 ? "" : "s");
     CUDA(cudaSetDevice(made->device));
     CUDA(cudaStreamCreateWithFlags(&made->stream, cudaStreamNonBlocking));
 }

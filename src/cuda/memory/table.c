@@ -3,12 +3,17 @@
 
 #include "cuda/memory/memory.h"
 
+static banyan_status cuda_count(int *count)
+{
+    RETURN_IF_FAILED(driver_open());
+    return DRIVER(-1, cuDeviceGetCount, count);
+}
+
 /* Virtual memory management, and descriptors that another process can map. */
 static banyan_status cuda_open(int id)
 {
     int count = 0;
-    RETURN_IF_FAILED(driver_open());
-    RETURN_IF_FAILED(DRIVER(-1, cuDeviceGetCount, &count));
+    RETURN_IF_FAILED(cuda_count(&count));
     if (id < 0 || id >= count)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
                                 "cuda: there is no device %d; this process sees %d", id, count);
@@ -68,6 +73,7 @@ const memory_device_ops cuda_memory_ops = {
     .size = sizeof(memory_device_ops),
     .name = "cuda",
     .type = kDLCUDA,
+    .count = cuda_count,
     .open = cuda_open,
     .identify = device_identify,
     .reach = cuda_reach,
