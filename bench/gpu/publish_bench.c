@@ -7,7 +7,8 @@
  *               two
  *     loads     the same, while either side multiplies matrices or reads its weights
  *
- * Bandwidth is that of a copy within the GPU in the same run, read and written. Processes that
+ * Bandwidth is that of a copy within the GPU in the same run, read and written. `sectors` reads and
+ * writes the sectors that a commit changes, and does nothing else. Processes that
  * share a GPU take turns on it, so `loads` says little with one GPU. */
 #include <errno.h>
 #include <signal.h>
@@ -304,6 +305,22 @@ static double exchange_ms(struct kernels *all, struct packed *version)
     return median(times, 2 * REPEATS + 1);
 }
 
+/* Return how long it takes to read and write the sectors that have changes, and nothing else. An
+ * even number of times, so that the elements stay. */
+static double rewrite_ms(struct kernels *all)
+{
+    double times[2 * REPEATS];
+    for (int i = 0; i < 2 * REPEATS; i++) {
+        CUDA(cudaDeviceSynchronize());
+        double start = now_ms();
+        for (size_t t = 0; t < all->live.count; t++)
+            loads_rewrite_sectors(at(all->served, t), elems_of(all->served, t), all->map_of[t], 0);
+        CUDA(cudaDeviceSynchronize());
+        times[i] = now_ms() - start;
+    }
+    return median(times, 2 * REPEATS);
+}
+
 static void check_served(struct kernels *all)
 {
     double ms;
@@ -331,9 +348,9 @@ static void bench_kernels(void)
                         cudaMemcpyDeviceToDevice));
     printf("%.2f GB of bf16 in %zu tensors; a copy within the GPU: %.0f GB/s read and written\n",
            bytes * 1e-9, all.live.count, all.bandwidth);
-    printf("%9s %9s %10s %8s %11s %10s %10s %8s %10s %10s %9s\n", "changed", "find ms", "find GB/s",
-           "of copy", "measure ms", "pack ms", "pack GB/s", "wire", "commit ms", "limit ms",
-           "of limit");
+    printf("%9s %9s %10s %8s %11s %10s %10s %8s %10s %10s %9s %11s\n", "changed", "find ms",
+           "find GB/s", "of copy", "measure ms", "pack ms", "pack GB/s", "wire", "commit ms",
+           "limit ms", "of limit", "sectors ms");
     for (size_t s = 0; s < sizeof shares / sizeof shares[0]; s++) {
         double finds[REPEATS];
         for (int i = 0; i < REPEATS; i++) { /* the last one is packed */
@@ -354,15 +371,16 @@ static void bench_kernels(void)
         double find_ms = median(finds, REPEATS);
         struct packed version;
         pack(&all, &version);
-        double swap_ms = exchange_ms(&all, &version);
+        double swap_ms = exchange_ms(&all, &version), sectors_ms = rewrite_ms(&all);
         check_served(&all);
         double limit_ms = 64e-6 * (double)touched / all.bandwidth;
-        printf("%7.2f %% %9.2f %10.0f %6.0f %% %11.2f %10.2f %10.0f %8.2f %10.2f %10.2f %9.2f\n",
+        printf("%7.2f %% %9.2f %10.0f %6.0f %% %11.2f %10.2f %10.0f %8.2f %10.2f %10.2f %9.2f "
+               "%11.2f\n",
                100 * (double)changed / (double)all.live.elems, find_ms, 2e-6 * bytes / find_ms,
                100 * 2e-6 * bytes / find_ms / all.bandwidth, version.measure_ms, version.pack_ms,
                1e-6 * bytes / version.pack_ms,
                changed > 0 ? (double)version.bytes / (3 * (double)changed) : 0.0, swap_ms, limit_ms,
-               limit_ms > 0 ? swap_ms / limit_ms : 0.0);
+               limit_ms > 0 ? swap_ms / limit_ms : 0.0, sectors_ms);
         fflush(stdout);
         free(version.parts);
         free(version.boxes);

@@ -122,6 +122,12 @@ static inline int __any_sync(unsigned, int predicate)
     return any;
 }
 
+/* The low word of two, moved right by 0 to 31 bits. */
+static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift)
+{
+    return (unsigned)(((uint64_t)high << 32 | low) >> (shift & 31));
+}
+
 static inline int __popc(unsigned bits)
 {
     return __builtin_popcount(bits);

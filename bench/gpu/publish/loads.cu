@@ -46,6 +46,31 @@ static __global__ void count_sectors(const uint64_t *map, size_t words, unsigned
         atomicAdd(sectors, found);
 }
 
+/* Two lanes have a sector. */
+static __global__ void rewrite_sectors(uint4 *elems, size_t units, const uint16_t *map)
+{
+    size_t threads = (size_t)gridDim.x * THREADS;
+    for (size_t first = (size_t)blockIdx.x * THREADS + threadIdx.x; first < units;
+         first += 4 * threads) {
+        uint4 values[4];
+        bool touched[4];
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            size_t i = first + (size_t)k * threads;
+            touched[k] = i < units && map[i / 2] != 0;
+            if (touched[k])
+                values[k] = elems[i];
+        }
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            if (!touched[k])
+                continue;
+            values[k].x = ~values[k].x;
+            elems[first + (size_t)k * threads] = values[k];
+        }
+    }
+}
+
 void loads_fill(uint16_t *elems, size_t count, uint64_t seed, cudaStream_t stream)
 {
     fill<<<blocks_for(count), THREADS, 0, stream>>>(elems, count, seed);
@@ -62,6 +87,12 @@ void loads_count_sectors(const uint64_t *map, size_t words, unsigned long long *
                          cudaStream_t stream)
 {
     count_sectors<<<blocks_for(words), THREADS, 0, stream>>>(map, words, sectors);
+}
+
+void loads_rewrite_sectors(uint16_t *elems, size_t count, const uint64_t *map, cudaStream_t stream)
+{
+    rewrite_sectors<<<132 * 8, THREADS, 0, stream>>>((uint4 *)elems, count / 8,
+                                                     (const uint16_t *)map);
 }
 
 #define TILE 64

@@ -20,13 +20,31 @@ static bool view_is_aligned(const strided_view *view)
     return bytes <= 16 && (bytes & (bytes - 1)) == 0 && (all & (bytes - 1)) == 0;
 }
 
+static enum changes_kind view_kind(const strided_view *view)
+{
+    int64_t bytes = (int64_t)view->elem_bytes;
+    uint64_t all = (uintptr_t)view->data;
+    if ((bytes != 1 && bytes != 2 && bytes != 4) || view->ndim == 0)
+        return CHANGES_ANY_ELEMENTS;
+    int last = view->ndim - 1;
+    for (int i = 0; i < last; i++)
+        all |= (uint64_t)view->stride[i];
+    all |= (uint64_t)(view->extent[last] * bytes);
+    if (view->stride[last] != bytes || all % CHANGES_SECTOR != 0)
+        return CHANGES_ANY_ELEMENTS;
+    if (bytes == 2)
+        return last == 0 ? CHANGES_ROW_OF_2_BYTES : CHANGES_SECTORS_OF_2_BYTES;
+    return bytes == 1 ? CHANGES_SECTORS_OF_1_BYTE : CHANGES_SECTORS_OF_4_BYTES;
+}
+
 changes_view changes_view_elements(const strided_view *view)
 {
     changes_view made = {.data = view->data,
                          .count = view->elems,
                          .unit_bytes = (uint32_t)view->elem_bytes,
                          .ndim = (uint32_t)view->ndim,
-                         .aligned = view_is_aligned(view)};
+                         .aligned = view_is_aligned(view),
+                         .kind = view_kind(view)};
     memcpy(made.extent, view->extent, sizeof made.extent);
     memcpy(made.stride, view->stride, sizeof made.stride);
     return made;
@@ -47,8 +65,8 @@ banyan_status changes_launch(const changes_engine *engine, const changes_kernel 
     if (wanted == 0)
         return BANYAN_OK;
     return DRIVER(engine->device, cuLaunchKernel, kernel->function,
-                  wanted < blocks ? (unsigned)wanted : blocks, 1, 1, engine->threads, 1, 1, 0,
-                  stream, params, NULL);
+                  wanted < blocks ? (unsigned)wanted : blocks, 1, 1, engine->threads, 1, 1,
+                  (unsigned)each * kernel->warp_bytes, stream, params, NULL);
 }
 
 banyan_status changes_check_capture(int device, CUstream stream)
@@ -86,7 +104,8 @@ static banyan_status open_kernel(changes_engine *engine, const void *symbol, cha
     if ((unsigned)most < engine->threads)
         engine->threads = (unsigned)most / CHANGES_WARP * CHANGES_WARP;
     RETURN_IF_FAILED(DRIVER(engine->device, cuOccupancyMaxActiveBlocksPerMultiprocessor, &fit,
-                            kernel->function, (int)engine->threads, 0));
+                            kernel->function, (int)engine->threads,
+                            engine->threads / CHANGES_WARP * kernel->warp_bytes));
     kernel->blocks =
         (unsigned)(driver_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, engine->device) *
                    (fit > 0 ? fit : 1));
@@ -99,9 +118,15 @@ static banyan_status open_kernels(changes_engine *engine)
 {
     engine->threads = CHANGES_THREADS_MAX;
     RETURN_IF_FAILED(open_kernel(engine, changes_find_kernel(), &engine->find));
+    RETURN_IF_FAILED(open_kernel(engine, changes_measure_kernel(), &engine->measure));
+    engine->pack.warp_bytes = CHANGES_PACK_CACHE_BYTES;
     RETURN_IF_FAILED(open_kernel(engine, changes_pack_kernel(), &engine->pack));
     RETURN_IF_FAILED(open_kernel(engine, changes_gather_kernel(), &engine->gather));
-    return open_kernel(engine, changes_swap_kernel(), &engine->swap);
+    for (int i = 0; i < CHANGES_KINDS; i++) {
+        engine->swap[i].warp_bytes = i == CHANGES_ANY_ELEMENTS ? 0 : CHANGES_CACHE_BYTES;
+        RETURN_IF_FAILED(open_kernel(engine, changes_swap_kernel(i), &engine->swap[i]));
+    }
+    return BANYAN_OK;
 }
 
 static banyan_status changes_open_here(changes_engine *engine)
@@ -117,6 +142,8 @@ void changes_close(void *argument)
         driver.cuStreamDestroy(engine->background);
         driver_leave();
     }
+    changes_host_free(engine, engine->spare);
+    pthread_mutex_destroy(&engine->lock);
     free(engine);
 }
 
@@ -128,6 +155,7 @@ banyan_status changes_open(int device, void **engine)
                                 "cuda: out of memory: %zu bytes for a publication's engine",
                                 sizeof *made);
     made->device = device;
+    pthread_mutex_init(&made->lock, NULL);
     banyan_status status = DRIVER_WITHIN_UNCAPTURED(device, changes_open_here(made));
     if (status == BANYAN_OK)
         *engine = made;
@@ -164,6 +192,32 @@ void changes_host_free(void *engine, void *memory)
 {
     if (memory)
         (void)DRIVER_WITHIN_UNCAPTURED(((const changes_engine *)engine)->device, free_here(memory));
+}
+
+banyan_status changes_take_pinned(changes_engine *engine, size_t *bytes, void **memory)
+{
+    pthread_mutex_lock(&engine->lock);
+    bool fits = engine->spare_bytes >= *bytes && engine->spare;
+    if (fits) {
+        *memory = engine->spare;
+        *bytes = engine->spare_bytes;
+        engine->spare = NULL;
+    }
+    pthread_mutex_unlock(&engine->lock);
+    return fits ? BANYAN_OK : changes_host_alloc(engine, *bytes, memory);
+}
+
+void changes_give_pinned(changes_engine *engine, size_t bytes, void *memory)
+{
+    pthread_mutex_lock(&engine->lock);
+    if (!engine->spare || engine->spare_bytes < bytes) {
+        void *smaller = engine->spare;
+        engine->spare = memory;
+        engine->spare_bytes = bytes;
+        memory = smaller;
+    }
+    pthread_mutex_unlock(&engine->lock);
+    changes_host_free(engine, memory);
 }
 
 static banyan_status wait_here(int device, CUstream stream)

@@ -2,6 +2,8 @@
 #ifndef CUDA_PUBLISH_ENGINE_H
 #define CUDA_PUBLISH_ENGINE_H
 
+#include <pthread.h>
+
 #include "cuda/driver.h"
 #include "cuda/publish/kernel.h"
 #include "publish/delta/device.h"
@@ -11,13 +13,19 @@
 typedef struct changes_kernel {
     CUfunction function;
     unsigned blocks, background_blocks;
+    unsigned warp_bytes; /* of shared memory, for each warp */
 } changes_kernel;
 
 typedef struct changes_engine {
     int device;
     unsigned threads; /* of a thread block */
-    changes_kernel find, pack, gather, swap;
+    changes_kernel find, measure, pack, gather, swap[CHANGES_KINDS];
     CUstream background;
+    /* Pinned memory for the sizes of blocks, which no fetch uses: pinning takes longer than
+     * filling. */
+    pthread_mutex_t lock;
+    void *spare;
+    size_t spare_bytes;
 } changes_engine;
 
 /* View the elements of a strided view. */
@@ -31,6 +39,10 @@ banyan_status changes_stream(int device, CUstream *stream);
  * entered. */
 banyan_status changes_launch(const changes_engine *engine, const changes_kernel *kernel,
                              unsigned blocks, uint64_t warps, void *args, CUstream stream);
+
+/* Take pinned memory of at least `*bytes` bytes, and give it back. `*bytes` is what it has. */
+banyan_status changes_take_pinned(changes_engine *engine, size_t *bytes, void **memory);
+void changes_give_pinned(changes_engine *engine, size_t bytes, void *memory);
 
 /* INVALID while the stream is captured. The device is entered. */
 banyan_status changes_check_capture(int device, CUstream stream);

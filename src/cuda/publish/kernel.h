@@ -10,6 +10,7 @@
 #define CHANGES_WARP 32
 #define CHANGES_THREADS_MAX 256 /* per thread block; whole warps */
 #define CHANGES_DIMS 8
+#define CHANGES_SECTOR 32 /* bytes, of which a GPU's memory consists */
 
 /* A strided view of units: elements, or 16 bytes of them. */
 typedef struct changes_view {
@@ -17,7 +18,7 @@ typedef struct changes_view {
     uint64_t count;
     uint32_t unit_bytes, ndim;
     uint32_t aligned; /* not 0: all units lie at multiples of their size, a power of two up to 16 */
-    uint32_t unused;
+    uint32_t kind;    /* enum changes_kind, for the exchange */
     int64_t extent[CHANGES_DIMS], stride[CHANGES_DIMS];
 } changes_view;
 
@@ -47,6 +48,9 @@ typedef struct changes_find_args {
 
 /* ---- write ---- */
 
+/* Shared memory of a warp. */
+#define CHANGES_PACK_CACHE_BYTES 3072
+
 typedef struct changes_box {
     changes_view view; /* of elements */
     const char *memory;
@@ -67,7 +71,7 @@ typedef struct changes_pack_args {
     uint64_t box_count, blocks;
     uint64_t *block_bytes; /* measured; NULL if all boxes are whole */
     const changes_piece *pieces;
-    uint64_t piece_count; /* 0: measure */
+    uint64_t piece_count;
     unsigned char *to;
 } changes_pack_args;
 
@@ -80,6 +84,20 @@ typedef struct changes_gather_args {
 
 /* ---- exchange ---- */
 
+/* Boxes by the kernel that exchanges them. Those of sectors have rows of contiguous elements, and
+ * each row consists of whole aligned sectors. */
+enum changes_kind {
+    CHANGES_ANY_ELEMENTS,
+    CHANGES_ROW_OF_2_BYTES, /* all elements are contiguous */
+    CHANGES_SECTORS_OF_2_BYTES,
+    CHANGES_SECTORS_OF_1_BYTE,
+    CHANGES_SECTORS_OF_4_BYTES,
+    CHANGES_KINDS
+};
+
+/* Shared memory of a warp that exchanges sectors. */
+#define CHANGES_CACHE_BYTES 2832
+
 typedef struct changes_part {
     uint64_t box, first, count;
     unsigned char *stream;
@@ -90,16 +108,17 @@ typedef struct changes_swap_args {
     const changes_view *boxes; /* of elements */
     const changes_part *parts;
     const uint64_t *ends;
-    uint64_t part_count;
+    uint64_t part_count, kind;
 } changes_swap_args;
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 const void *changes_find_kernel(void);
+const void *changes_measure_kernel(void);
 const void *changes_pack_kernel(void);
 const void *changes_gather_kernel(void);
-const void *changes_swap_kernel(void);
+const void *changes_swap_kernel(enum changes_kind kind);
 #ifdef __cplusplus
 }
 #endif

@@ -12,10 +12,11 @@ typedef struct grown {
 } grown;
 
 typedef struct changes_packing {
-    const changes_engine *engine;
+    changes_engine *engine;
     CUstream stream;
     void *boxes, *maps, *sizes; /* device memory of args */
     uint64_t *block_bytes;      /* a copy of `sizes`; NULL if all boxes are whole */
+    size_t pinned_bytes;        /* of `block_bytes` */
     changes_pack_args args;
     grown pieces, to;
 } changes_packing;
@@ -75,11 +76,11 @@ static banyan_status upload_boxes(changes_packing *made, const delta_source *box
     return status;
 }
 
-static banyan_status pack_run_here(changes_packing *packing, uint64_t warps, void *to,
-                                   const void *from, size_t bytes)
+static banyan_status pack_run_here(changes_packing *packing, const changes_kernel *kernel,
+                                   uint64_t warps, void *to, const void *from, size_t bytes)
 {
     const changes_engine *engine = packing->engine;
-    RETURN_IF_FAILED(changes_launch(engine, &engine->pack, engine->pack.background_blocks, warps,
+    RETURN_IF_FAILED(changes_launch(engine, kernel, kernel->background_blocks, warps,
                                     &packing->args, packing->stream));
     RETURN_IF_FAILED(DRIVER(engine->device, cuMemcpyAsync, (CUdeviceptr)to, (CUdeviceptr)from,
                             bytes, packing->stream));
@@ -89,16 +90,17 @@ static banyan_status pack_run_here(changes_packing *packing, uint64_t warps, voi
 static banyan_status measure(changes_packing *made)
 {
     size_t bytes = made->args.blocks * sizeof *made->block_bytes;
-    made->block_bytes = malloc(bytes + 1);
-    if (!made->block_bytes)
-        return packing_fail_no_memory(bytes);
+    void *pinned;
+    made->pinned_bytes = bytes + 1;
+    RETURN_IF_FAILED(changes_take_pinned(made->engine, &made->pinned_bytes, &pinned));
+    made->block_bytes = pinned;
     if (bytes == 0)
         return BANYAN_OK;
     RETURN_IF_FAILED(bytes_alloc(made->engine->device, bytes, &made->sizes));
     made->args.block_bytes = made->sizes;
-    return DRIVER_WITHIN(
-        made->engine->device,
-        pack_run_here(made, made->args.blocks, made->block_bytes, made->sizes, bytes));
+    return DRIVER_WITHIN(made->engine->device,
+                         pack_run_here(made, &made->engine->measure, made->args.blocks,
+                                       made->block_bytes, made->sizes, bytes));
 }
 
 void changes_pack_close(void *argument)
@@ -116,7 +118,8 @@ void changes_pack_close(void *argument)
     bytes_free(device, packing->sizes);
     bytes_free(device, packing->pieces.memory);
     bytes_free(device, packing->to.memory);
-    free(packing->block_bytes);
+    if (packing->block_bytes)
+        changes_give_pinned(packing->engine, packing->pinned_bytes, packing->block_bytes);
     free(packing);
 }
 
@@ -167,8 +170,9 @@ banyan_status changes_pack(void *argument, const struct delta_piece *pieces, siz
     packing->args.pieces = packing->pieces.memory;
     packing->args.piece_count = count;
     packing->args.to = packing->to.memory;
-    return DRIVER_WITHIN(
-        device, pack_run_here(packing, count * DELTA_PART_BLOCKS, to, packing->to.memory, bytes));
+    return DRIVER_WITHIN(device,
+                         pack_run_here(packing, &packing->engine->pack, count * DELTA_PART_BLOCKS,
+                                       to, packing->to.memory, bytes));
 }
 
 static banyan_status gather_here(const changes_engine *engine, changes_gather_args *args, void *to,

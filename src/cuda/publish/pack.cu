@@ -1,8 +1,20 @@
 /* Write the streams of boxes (publish/delta/stream.h). A warp writes one block, or measures it:
- * each lane has 128 elements of the block, in their order. */
-#include "cuda/publish/view.cuh"
+ * each lane has 128 elements of the block, in their order. Positions and values are put together in
+ * shared memory, so that a warp reads elements side by side, and writes words. */
+#include "cuda/publish/words.cuh"
 
 #define LANE_ELEMS (DELTA_BLOCK / CHANGES_WARP)
+#define LISTED_MOST 512
+#define VALUES_AT_ONCE 4 /* of a lane */
+
+/* Shared memory of a warp. */
+typedef struct pack_cache {
+    uint32_t words[LISTED_MOST]; /* of what is written next */
+    uint16_t positions[LISTED_MOST];
+} pack_cache;
+
+static_assert(sizeof(pack_cache) == CHANGES_PACK_CACHE_BYTES, "the launch reserves this much");
+static_assert(DELTA_BLOCK / 8 <= sizeof(uint32_t[LISTED_MOST]), "gaps and bitmaps fit");
 
 /* What a lane knows of its block. */
 typedef struct lane_part {
@@ -82,17 +94,20 @@ static __device__ positions count_positions(const lane_part &part, unsigned lane
 {
     positions found = {};
     found.count = (uint32_t)(__popcll(part.bits[0]) + __popcll(part.bits[1]));
-    uint32_t last = 0;
+    uint32_t first = lane * LANE_ELEMS, last = 0;
     if (part.bits[1])
-        last = lane * LANE_ELEMS + 128 - (uint32_t)__clzll((long long)part.bits[1]);
+        last = first + 128 - (uint32_t)__clzll((long long)part.bits[1]);
     else if (part.bits[0])
-        last = lane * LANE_ELEMS + 64 - (uint32_t)__clzll((long long)part.bits[0]);
+        last = first + 64 - (uint32_t)__clzll((long long)part.bits[0]);
+    if (part.bits[0])
+        first += (uint32_t)__ffsll((long long)part.bits[0]) - 1;
+    else if (part.bits[1])
+        first += 64 + (uint32_t)__ffsll((long long)part.bits[1]) - 1;
     found.next = warp_before(warp_max_up_to(last, lane), lane);
-    uint32_t next = found.next;
-    for_each_position(part, lane, [&](uint32_t position) {
-        found.gap_bytes += (position - next) / DELTA_LONG_GAP + 1;
-        next = position + 1;
-    });
+    /* Only the gap before the lane's first change can be a long one. */
+    static_assert(LANE_ELEMS <= DELTA_LONG_GAP, "gaps within a lane are short");
+    if (found.count > 0)
+        found.gap_bytes = found.count + (first - found.next) / DELTA_LONG_GAP;
     uint32_t values = warp_sum_up_to(found.count, lane);
     uint32_t gaps = warp_sum_up_to(found.gap_bytes, lane);
     found.values_before = values - found.count;
@@ -157,19 +172,20 @@ static __device__ void write_whole(const changes_box &box, uint64_t block, uint3
         move_element(to + (uint64_t)i * elem_bytes, view_at(box.view, first + i), elem_bytes);
 }
 
-static __device__ void write_bitmap(const lane_part &part, uint32_t bitmap_bytes, unsigned char *to,
-                                    unsigned lane)
+/* Write to shared memory: the bitmap, and the gaps. */
+
+static __device__ void put_bitmap(const lane_part &part, pack_cache *cache, unsigned lane)
 {
-    uint32_t first = lane * (LANE_ELEMS / 8);
-    for (uint32_t i = 0; i < LANE_ELEMS / 8 && first + i < bitmap_bytes; i++)
-        to[first + i] = (unsigned char)(part.bits[i / 8] >> i % 8 * 8);
+    BANYAN_DEVICE_UNROLL
+    for (uint32_t i = 0; i < 4; i++)
+        cache->words[4 * lane + i] = (uint32_t)(part.bits[i / 2] >> i % 2 * 32);
 }
 
-static __device__ void write_gaps(const lane_part &part, const positions &where, unsigned char *to,
-                                  unsigned lane)
+static __device__ void put_gaps(const lane_part &part, const positions &where, pack_cache *cache,
+                                unsigned lane)
 {
     uint32_t next = where.next;
-    to += where.gaps_before;
+    unsigned char *to = (unsigned char *)cache->words + where.gaps_before;
     for_each_position(part, lane, [&](uint32_t position) {
         uint32_t gap = position - next;
         for (; gap >= DELTA_LONG_GAP; gap -= DELTA_LONG_GAP)
@@ -179,22 +195,79 @@ static __device__ void write_gaps(const lane_part &part, const positions &where,
     });
 }
 
-static __device__ void write_values(const changes_box &box, const lane_part &part,
-                                    const positions &where, unsigned char *to, unsigned lane)
+/* Read listed elements, and write them to shared memory side by side. */
+template <typename element>
+BANYAN_DEVICE void gather_listed(const changes_box &box, uint64_t block_first,
+                                 const changes_row &row, uint32_t elems, uint32_t count,
+                                 pack_cache *cache, unsigned lane)
+{
+    element *to = (element *)cache->words;
+    for (uint32_t first = lane; first < count; first += VALUES_AT_ONCE * CHANGES_WARP) {
+        element values[VALUES_AT_ONCE];
+        BANYAN_DEVICE_UNROLL
+        for (uint32_t k = 0; k < VALUES_AT_ONCE; k++) {
+            uint32_t i = first + k * CHANGES_WARP;
+            if (i >= count)
+                continue;
+            const char *from = row.left >= elems
+                                   ? row.at + (int64_t)cache->positions[i] * row.stride
+                                   : view_at(box.view, block_first + cache->positions[i]);
+            values[k] = *(const element *)from;
+        }
+        BANYAN_DEVICE_UNROLL
+        for (uint32_t k = 0; k < VALUES_AT_ONCE; k++)
+            if (first + k * CHANGES_WARP < count)
+                to[first + k * CHANGES_WARP] = values[k];
+    }
+}
+
+/* Write the listed values of a block. */
+BANYAN_DEVICE void write_listed(const changes_box &box, uint64_t block_first,
+                                const changes_row &row, uint32_t elems, uint32_t count,
+                                pack_cache *cache, unsigned char *to, unsigned lane)
 {
     uint32_t elem_bytes = box.view.unit_bytes;
-    uint64_t block_first = part.first - lane * LANE_ELEMS, row_first = 0;
-    changes_row row = {nullptr, 0, 0};
-    to += (uint64_t)where.values_before * elem_bytes;
-    for_each_position(part, lane, [&](uint32_t position) {
-        uint64_t element = block_first + position;
-        if (element >= row_first + row.left) {
-            row = view_row(box.view, element);
-            row_first = element;
-        }
-        move_element(to, row.at + (int64_t)(element - row_first) * row.stride, elem_bytes);
-        to += elem_bytes;
-    });
+    switch (box.view.aligned ? elem_bytes : 0) {
+    case 1:
+        gather_listed<uint8_t>(box, block_first, row, elems, count, cache, lane);
+        break;
+    case 2:
+        gather_listed<uint16_t>(box, block_first, row, elems, count, cache, lane);
+        break;
+    case 4:
+        gather_listed<uint32_t>(box, block_first, row, elems, count, cache, lane);
+        break;
+    default:
+        for (uint32_t i = lane; i < count; i += CHANGES_WARP)
+            move_element(to + (uint64_t)i * elem_bytes,
+                         view_at(box.view, block_first + cache->positions[i]), elem_bytes);
+        return;
+    }
+    __syncwarp();
+    store_words(cache->words, to, count * elem_bytes, lane);
+}
+
+/* Write the values of the changed elements, LISTED_MOST at a time. */
+static __device__ void write_values(const changes_box &box, const lane_part &part,
+                                    const positions &where, uint32_t elems, pack_cache *cache,
+                                    unsigned char *to, unsigned lane)
+{
+    uint64_t block_first = part.first - lane * LANE_ELEMS;
+    changes_row row = view_row(box.view, block_first);
+    for (uint32_t first = 0; first < where.all_count; first += LISTED_MOST) {
+        uint32_t left = where.all_count - first, count = left < LISTED_MOST ? left : LISTED_MOST;
+        uint32_t number = where.values_before - first;
+        __syncwarp();
+        for_each_position(part, lane, [&](uint32_t position) {
+            if (number < LISTED_MOST) /* not negative, either */
+                cache->positions[number] = (uint16_t)position;
+            number++;
+        });
+        __syncwarp();
+        write_listed(box, block_first, row, elems, count, cache,
+                     to + (uint64_t)first * box.view.unit_bytes, lane);
+    }
+    __syncwarp();
 }
 
 BANYAN_DEVICE uint32_t block_elems(const changes_box &box, uint64_t block)
@@ -205,7 +278,8 @@ BANYAN_DEVICE uint32_t block_elems(const changes_box &box, uint64_t block)
 
 /* Write a block at `to`, or, if it is null, only measure it. Return its bytes. */
 static __device__ uint64_t write_block(const changes_box &box, const uint64_t *const *maps,
-                                       uint64_t block, unsigned char *to, unsigned lane)
+                                       uint64_t block, unsigned char *to, pack_cache *cache,
+                                       unsigned lane)
 {
     uint32_t elems = block_elems(box, block), elem_bytes = box.view.unit_bytes;
     lane_part part = {};
@@ -229,19 +303,23 @@ static __device__ uint64_t write_block(const changes_box &box, const uint64_t *c
         return form.bytes;
     }
     if (form.form == DELTA_GAPS)
-        write_gaps(part, where, to + DELTA_HEAD_BYTES, lane);
+        put_gaps(part, where, cache, lane);
     else if (form.form == DELTA_BITMAP)
-        write_bitmap(part, form.position_bytes, to + DELTA_HEAD_BYTES, lane);
-    write_values(box, part, where, values, lane);
+        put_bitmap(part, cache, lane);
+    __syncwarp();
+    store_words(cache->words, to + DELTA_HEAD_BYTES, form.position_bytes, lane);
+    write_values(box, part, where, elems, cache, values, lane);
     return form.bytes;
 }
 
 static __device__ void measure_blocks(const changes_pack_args &args, unsigned lane)
 {
+    uint64_t i = 0;
     for (uint64_t number = view_warp(); number < args.blocks; number += view_warps()) {
-        uint64_t i = view_find(args.boxes, args.box_count, &changes_box::first_block, number);
+        i += view_find(args.boxes + i, args.box_count - i, &changes_box::first_block, number);
         const changes_box &box = args.boxes[i];
-        uint64_t bytes = write_block(box, args.maps, number - box.first_block, nullptr, lane);
+        uint64_t bytes =
+            write_block(box, args.maps, number - box.first_block, nullptr, nullptr, lane);
         if (lane == 0)
             args.block_bytes[number] = bytes;
     }
@@ -260,7 +338,7 @@ static __device__ uint64_t bytes_before(const changes_pack_args &args, const cha
     return warp_sum(bytes, lane);
 }
 
-static __device__ void write_pieces(const changes_pack_args &args, unsigned lane)
+static __device__ void write_pieces(const changes_pack_args &args, pack_cache *cache, unsigned lane)
 {
     for (uint64_t number = view_warp(); number < args.piece_count * DELTA_PART_BLOCKS;
          number += view_warps()) {
@@ -270,18 +348,26 @@ static __device__ void write_pieces(const changes_pack_args &args, unsigned lane
             continue;
         const changes_box &box = args.boxes[piece.box];
         unsigned char *to = args.to + piece.at + bytes_before(args, box, piece, k, lane);
-        write_block(box, args.maps, piece.first + k, to, lane);
+        write_block(box, args.maps, piece.first + k, to, cache, lane);
     }
+}
+
+static __global__ void __launch_bounds__(CHANGES_THREADS_MAX, 5)
+    measure_changes(const __grid_constant__ changes_pack_args args)
+{
+    measure_blocks(args, view_lane());
+}
+
+const void *changes_measure_kernel(void)
+{
+    return DEVICE_KERNEL(measure_changes, changes_pack_args);
 }
 
 static __global__ void __launch_bounds__(CHANGES_THREADS_MAX)
     pack_changes(const __grid_constant__ changes_pack_args args)
 {
-    unsigned lane = view_lane();
-    if (args.piece_count > 0)
-        write_pieces(args, lane);
-    else
-        measure_blocks(args, lane);
+    pack_cache *cache = (pack_cache *)device_shared() + threadIdx.x / CHANGES_WARP;
+    write_pieces(args, cache, view_lane());
 }
 
 const void *changes_pack_kernel(void)

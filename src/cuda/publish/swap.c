@@ -8,6 +8,7 @@
 typedef struct changes_staged {
     const changes_engine *engine;
     void *boxes, *parts, *ends; /* device memory */
+    bool has[CHANGES_KINDS];
 } changes_staged;
 
 void changes_unstage(void *engine, void *argument)
@@ -68,6 +69,8 @@ banyan_status changes_stage(void *argument, const strided_view *boxes, size_t bo
                                 "cuda: out of memory: %zu bytes for a version", sizeof *made);
     if (status == BANYAN_OK) {
         made->engine = engine;
+        for (size_t i = 0; i < count; i++)
+            made->has[tables.boxes[parts[i].box].kind] = true;
         status = changes_upload(engine->device, tables.boxes, box_count * sizeof *tables.boxes,
                                 &made->boxes);
     }
@@ -87,17 +90,22 @@ banyan_status changes_stage(void *argument, const strided_view *boxes, size_t bo
     return status;
 }
 
-static banyan_status swap_here(const changes_engine *engine, changes_swap_args *args,
+/* Boxes of different kinds share no elements, so their order does not matter. */
+static banyan_status swap_here(const changes_staged *staged, changes_swap_args *args,
                                bool background, CUstream stream)
 {
+    const changes_engine *engine = staged->engine;
     uint64_t warps = args->part_count * DELTA_PART_BLOCKS;
-    if (!background) {
+    if (!background)
         RETURN_IF_FAILED(changes_check_capture(engine->device, stream));
-        return changes_launch(engine, &engine->swap, engine->swap.blocks, warps, args, stream);
+    for (args->kind = 0; args->kind < CHANGES_KINDS; args->kind++) {
+        const changes_kernel *kernel = &engine->swap[args->kind];
+        unsigned blocks = background ? kernel->background_blocks : kernel->blocks;
+        if (staged->has[args->kind])
+            RETURN_IF_FAILED(changes_launch(engine, kernel, blocks, warps, args,
+                                            background ? engine->background : stream));
     }
-    RETURN_IF_FAILED(changes_launch(engine, &engine->swap, engine->swap.background_blocks, warps,
-                                    args, engine->background));
-    return DRIVER(engine->device, cuStreamSynchronize, engine->background);
+    return background ? DRIVER(engine->device, cuStreamSynchronize, engine->background) : BANYAN_OK;
 }
 
 banyan_status changes_swap(void *argument, size_t first, size_t count, bool background,
@@ -108,6 +116,5 @@ banyan_status changes_swap(void *argument, size_t first, size_t count, bool back
                               .parts = (const changes_part *)staged->parts + first,
                               .ends = staged->ends,
                               .part_count = count};
-    return DRIVER_WITHIN(staged->engine->device,
-                         swap_here(staged->engine, &args, background, stream));
+    return DRIVER_WITHIN(staged->engine->device, swap_here(staged, &args, background, stream));
 }

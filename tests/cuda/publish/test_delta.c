@@ -179,18 +179,19 @@ static void box_make(struct bench_of *of, const struct pair *pair, struct box *m
     made->there.maps = made->maps_there + first;
 }
 
-/* Exchange a box's stream with the elements of a receiver, here and there, and back. */
-static void swap_box(struct bench_of *of, const struct box *box, const bytes_writer *stream,
-                     uint64_t first, uint64_t count)
+/* Memory that receives elements: rows of columns. */
+struct receiver {
+    int64_t rows, columns, apart, gap; /* of elements of a row, and behind a row */
+};
+
+/* Exchange a stream with the elements of a receiver, here and there, and back. */
+static void swap_stream(struct bench_of *of, const struct receiver *to, size_t elem_bytes,
+                        const bytes_writer *stream, uint64_t first, uint64_t count)
 {
-    uint64_t elems = box->here.box.elems, changed, *ends = calloc(count + 1, sizeof *ends);
-    size_t elem_bytes = box->here.box.elem_bytes;
-    int64_t apart = 1 + (int64_t)below(&of->random, 3);
-    int64_t columns = 1 + (int64_t)below(&of->random, 60);
-    while (elems % (uint64_t)columns != 0)
-        columns--;
-    int64_t rows = (int64_t)elems / columns, gap = (int64_t)below(&of->random, 3);
-    size_t bytes = (size_t)(rows * (columns * apart + gap)) * elem_bytes;
+    uint64_t elems = (uint64_t)(to->rows * to->columns);
+    uint64_t changed, *ends = calloc(count + 1, sizeof *ends);
+    int64_t pitch = to->columns * to->apart + to->gap;
+    size_t bytes = (size_t)(to->rows * pitch) * elem_bytes;
     unsigned char *memory = malloc(bytes), *before = malloc(bytes), *values = malloc(stream->count);
     fill_random(&of->random, memory, bytes);
     memcpy(before, memory, bytes);
@@ -199,14 +200,14 @@ static void swap_box(struct bench_of *of, const struct box *box, const bytes_wri
                        .device = {kDLCPU, 0},
                        .ndim = 2,
                        .dtype = {kDLUInt, 8, (uint16_t)elem_bytes},
-                       .shape = (int64_t[]){rows, columns},
-                       .strides = (int64_t[]){columns * apart + gap, apart}};
+                       .shape = (int64_t[]){to->rows, to->columns},
+                       .strides = (int64_t[]){pitch, to->apart}};
     strided_view view, view_there;
     CHECK_OK(strided_view_of(&tensor, &view));
     CHECK(delta_check(values, stream->count, elems, elem_bytes, first, count, &changed, ends));
     struct guarded memory_there = guarded_make(of->device, bytes, 0, memory);
     struct guarded values_there =
-        guarded_make(of->device, stream->count, below(&of->random, 2), values);
+        guarded_make(of->device, stream->count, below(&of->random, 5), values);
     view_there = view;
     view_there.data = (char *)memory_there.at;
     struct delta_part part = {
@@ -229,6 +230,51 @@ static void swap_box(struct bench_of *of, const struct box *box, const bytes_wri
     free(before);
     free(values);
     free(ends);
+}
+
+/* With elements at any places. */
+static void swap_box(struct bench_of *of, const struct box *box, const bytes_writer *stream,
+                     uint64_t first, uint64_t count)
+{
+    int64_t elems = (int64_t)box->here.box.elems;
+    struct receiver to = {.columns = 1 + (int64_t)below(&of->random, 60),
+                          .apart = 1 + (int64_t)below(&of->random, 3),
+                          .gap = (int64_t)below(&of->random, 3)};
+    while (elems % to.columns != 0)
+        to.columns--;
+    to.rows = elems / to.columns;
+    swap_stream(of, &to, box->here.box.elem_bytes, stream, first, count);
+}
+
+/* With rows of whole sectors, of one row or of several. */
+static void swap_sectors(struct bench_of *of)
+{
+    static const size_t sizes[] = {1, 2, 2, 4};
+    static const uint64_t per_mille[] = {0, 1, 7, 30, 60, 125, 300, 600, 950, 1000};
+    size_t elem_bytes = sizes[below(&of->random, 4)];
+    int64_t in_sector = 32 / (int64_t)elem_bytes;
+    struct receiver to = {.rows = 1 + (int64_t)below(&of->random, 4), .apart = 1};
+    to.columns = in_sector * (1 + (int64_t)below(&of->random, 9000 / (uint64_t)in_sector));
+    to.gap = to.rows > 1 ? in_sector * (int64_t)below(&of->random, 3) : 0;
+    uint64_t elems = (uint64_t)(to.rows * to.columns), share = per_mille[below(&of->random, 10)];
+    unsigned char *memory = malloc(elems * elem_bytes);
+    uint64_t *map = calloc(changes_words(elems), sizeof *map);
+    fill_random(&of->random, memory, elems * elem_bytes);
+    for (uint64_t i = 0; i < elems; i++)
+        if (below(&of->random, 1000) < share)
+            map[i / 64] |= UINT64_C(1) << i % 64;
+    delta_source source = {.box = strided_view_dense(memory, elem_bytes, elems),
+                           .memory = (const char *)memory,
+                           .maps = (const uint64_t *const[]){map},
+                           .map_count = 1};
+    uint64_t blocks = delta_blocks(elems), first = below(&of->random, blocks);
+    uint64_t count = 1 + below(&of->random, blocks - first);
+    bytes_writer stream = {0};
+    delta_write(&source, first, count, &stream);
+    swap_stream(of, &to, elem_bytes, &stream, first, count);
+    bytes_writer_free(&stream);
+    free(memory);
+    free(map);
 }
 
 static void write_boxes(struct bench_of *of, const struct box *boxes)
@@ -321,6 +367,8 @@ static void play_rounds(banyan_world *world, void *context)
             box_make(&of, &pairs[below(&of.random, TENSORS)], &boxes[i]);
         write_boxes(&of, boxes);
         gather_box(&of, &boxes[0]);
+        for (int i = 0; i < 4; i++)
+            swap_sectors(&of);
         for (int t = 0; t < TENSORS; t++)
             pair_free(&of, &pairs[t]);
     }
