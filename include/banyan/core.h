@@ -182,9 +182,14 @@ BANYAN_API banyan_status banyan_dtype_parse(const char *name, DLDataType *dtype)
 BANYAN_API bool banyan_dtype_equal(DLDataType a, DLDataType b);
 
 /* Reduction of elements. */
-typedef enum banyan_reduce_op { BANYAN_SUM = 0, BANYAN_MIN, BANYAN_MAX } banyan_reduce_op;
+typedef enum banyan_reduce_op {
+    BANYAN_SUM = 0,
+    BANYAN_MIN,
+    BANYAN_MAX,
+    BANYAN_PROD
+} banyan_reduce_op;
 
-/* Return "sum", "min" or "max", or "?" for another value. The string is static. Any thread. */
+/* Return "sum", "min", "max" or "prod", or "?" for another value. The string is static. Any thread. */
 BANYAN_API const char *banyan_reduce_op_name(banyan_reduce_op op);
 
 /* Find a reduction by its name, as banyan_reduce_op_name spells it. Errors: NOT_FOUND (unknown

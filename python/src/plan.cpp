@@ -16,7 +16,7 @@ struct Result {
     std::vector<std::pair<int, uint64_t>> sources;
 };
 
-static const char *const reductions[] = {"sum", "min", "max"};
+static const char *const reductions[] = {"sum", "min", "max", "prod"};
 
 static std::shared_ptr<Plan> read_plan(nb::handle path)
 {

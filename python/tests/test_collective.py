@@ -18,6 +18,7 @@ REDUCTIONS: dict[str, Any] = {
     "sum": lambda x: np.sum(x, axis=0),
     "min": lambda x: np.min(x, axis=0),
     "max": lambda x: np.max(x, axis=0),
+    "prod": lambda x: np.prod(x, axis=0, dtype=x[0].dtype),
 }
 
 
@@ -33,7 +34,9 @@ def collectives(world: banyan.World, number: int) -> None:
     ranks, me = world.size, world.rank
     for turn in range(20):
         dtype, count = rng.choice(TYPES), rng.choice([1, 3, 64, 1000, 4096, 70000])
-        op, root = rng.choice(["sum", "min", "max"]), rng.randrange(ranks)
+        op, root = rng.choice(["sum", "min", "max", "prod"]), rng.randrange(ranks)
+        if op == "prod" and dtype == "float16":
+            dtype = "float32"  # products are exact
         shift = rng.randrange(-5, 6)
         name = f"{number}.{turn}"
         inputs = [values(name, dtype, r, count * ranks) for r in range(ranks)]

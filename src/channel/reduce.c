@@ -6,8 +6,8 @@
 #include <immintrin.h>
 #endif
 
-/* Sums of floats: in f32, rounded once. Those of F32, F16, BF16, F8_E4M3 and F8_E5M2, in this
- * order.
+/* Sums and products of floats: in f32, rounded once. Those of F32, F16, BF16, F8_E4M3 and F8_E5M2,
+ * in this order.
  */
 enum { REDUCE_FLOATS = 5 };
 
@@ -301,7 +301,7 @@ enum { TYPES = sizeof types / sizeof types[0] };
 
 typedef struct reduce_table {
     reduce_fn integer_sums[TYPES - REDUCE_FLOATS];
-    reduce_fn lowest[TYPES], highest[TYPES];
+    reduce_fn lowest[TYPES], highest[TYPES], products[TYPES];
 } reduce_table;
 
 #define DEFINE_TABLE(level, attributes)                                                            \
@@ -332,12 +332,22 @@ typedef struct reduce_table {
     DEFINE_REDUCE(level##_8_sum, attributes, byte_at, 1, uint8_t, SAME, PLUS, SAME)                \
     DEFINE_REDUCE(level##_u8_min, attributes, byte_at, 1, uint8_t, SAME, LOWER, SAME)              \
     DEFINE_REDUCE(level##_u8_max, attributes, byte_at, 1, uint8_t, SAME, HIGHER, SAME)             \
+    DEFINE_REDUCE(level##_f32_prod, attributes, word_at, 1, float, f32_wide, TIMES, f32_narrow)    \
+    DEFINE_REDUCE(level##_f16_prod, attributes, word_at, 2, float, f16_wide, TIMES, f16_narrow)    \
+    DEFINE_REDUCE(level##_bf16_prod, attributes, word_at, 2, float, bf16_wide, TIMES, bf16_narrow) \
+    DEFINE_REDUCE(level##_e4m3_prod, attributes, word_at, 4, float, e4m3_wide, TIMES, e4m3_narrow) \
+    DEFINE_REDUCE(level##_e5m2_prod, attributes, word_at, 4, float, e5m2_wide, TIMES, e5m2_narrow) \
+    DEFINE_REDUCE(level##_32_prod, attributes, word_at, 1, uint32_t, SAME, TIMES, SAME)            \
+    DEFINE_REDUCE(level##_64_prod, attributes, long_at, 1, uint64_t, SAME, TIMES, SAME)            \
+    DEFINE_REDUCE(level##_8_prod, attributes, byte_at, 1, uint8_t, SAME, TIMES, SAME)              \
     static const reduce_table level##_table = {                                                    \
         {level##_32_sum, level##_32_sum, level##_64_sum, level##_8_sum},                           \
         {level##_f32_min, level##_f16_min, level##_bf16_min, level##_e4m3_min, level##_e5m2_min,   \
          level##_i32_min, level##_u32_min, level##_i64_min, level##_u8_min},                       \
         {level##_f32_max, level##_f16_max, level##_bf16_max, level##_e4m3_max, level##_e5m2_max,   \
          level##_i32_max, level##_u32_max, level##_i64_max, level##_u8_max},                       \
+        {level##_f32_prod, level##_f16_prod, level##_bf16_prod, level##_e4m3_prod,                 \
+         level##_e5m2_prod, level##_32_prod, level##_32_prod, level##_64_prod, level##_8_prod},    \
     };
 
 DEFINE_TABLE(baseline, )
@@ -360,7 +370,9 @@ static reduce_fn find_at(cpu_level level, int type, banyan_reduce_op op)
         return float_sums[level][type];
     if (op == BANYAN_SUM)
         return table->integer_sums[type - REDUCE_FLOATS];
-    return op == BANYAN_MIN ? table->lowest[type] : table->highest[type];
+    return op == BANYAN_MIN   ? table->lowest[type]
+           : op == BANYAN_MAX ? table->highest[type]
+                              : table->products[type];
 }
 
 reduce_fn reduce_find(DLDataType dtype, banyan_reduce_op op)

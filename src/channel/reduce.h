@@ -7,10 +7,10 @@
 /* destination = sources[0] ⊕ sources[1] ⊕ …, element by element and in that order. Every processor
  * computes the same bits.
  *
- * Sums of 16- and 8-bit floats are accumulated in f32 and rounded once, to nearest even. A sum that
- * is too large becomes infinity; in e4m3, which has none, the largest value with its sign. Integers
- * wrap around. A NaN in any source, or a sum of infinities that has no value, makes the element
- * NaN: positive, quiet, without payload. -0 is less than +0.
+ * Sums and products of 16- and 8-bit floats are accumulated in f32 and rounded once, to nearest
+ * even. What is too large becomes infinity; in e4m3, which has none, the largest value with its
+ * sign. Integers wrap around. A NaN in any source, or infinities that have no sum, or no product
+ * with zero, make the element NaN: positive, quiet, without payload. -0 is less than +0.
  *
  * `destination` may be one of the sources, and must not overlap with them otherwise. Any alignment.
  * `count` ≥ 1. */

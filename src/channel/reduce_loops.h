@@ -27,6 +27,7 @@ typedef uint64_t long_at __attribute__((aligned(1), may_alias));
 
 #define SAME(x) (x)
 #define PLUS(a, b) ((a) + (b))
+#define TIMES(a, b) ((a) * (b))
 
 /* Return a source's tile; a partial tile is copied to `room` as a whole tile. */
 static inline const void *tile_at(const void *source, size_t at, size_t bytes, size_t tile_bytes,

@@ -24,7 +24,7 @@ static banyan_status check_element(const banyan_comm *comm, const char *name, co
         return error_set(BANYAN_ERR_INVALID,
                          "rank %d: %s of elements of %d bits × %d, which do not fill whole bytes",
                          comm->rank, name, dtype.bits, dtype.lanes);
-    if (wanted->op != BANYAN_SUM && wanted->op != BANYAN_MIN && wanted->op != BANYAN_MAX)
+    if ((unsigned)wanted->op > BANYAN_PROD)
         return error_set(BANYAN_ERR_INVALID,
                          "rank %d: %s with reduction %d, which is not a reduction", comm->rank,
                          name, (int)wanted->op);

@@ -132,7 +132,7 @@ bool program_in_scratch(banyan_program *program, banyan_chunk chunk, const char 
 
 bool program_has_reduce_op(banyan_program *program, banyan_reduce_op op)
 {
-    if (op == BANYAN_SUM || op == BANYAN_MIN || op == BANYAN_MAX)
+    if ((unsigned)op <= BANYAN_PROD)
         return true;
     program_fail(program, "reduction %d is unknown", (int)op);
     return false;

@@ -14,7 +14,7 @@ static const DLDataType dtypes[FAMILIES] = {
     BANYAN_I32, BANYAN_U32, BANYAN_I64,  BANYAN_U8,
 };
 
-static const char *const ops[] = {"sum", "min", "max"};
+static const char *const ops[] = {"sum", "min", "max", "prod"};
 
 static float_format format_of(family type)
 {
@@ -38,11 +38,14 @@ static uint64_t encode(family type, double value)
     return type == E4M3 ? e4m3_encode(value) : format_encode(format_of(type), value);
 }
 
-/* The sum of two f32 in double arithmetic is rounded to f32 like the exact sum. */
+/* The sum of two f32 in double arithmetic is rounded to f32 like the exact sum; the product is
+ * exact. */
 static double combine_floats(banyan_reduce_op op, double a, double b)
 {
     if (op == BANYAN_SUM)
         return (double)(float)(a + b);
+    if (op == BANYAN_PROD)
+        return (double)(float)(a * b);
     if (isnan(a) || isnan(b))
         return (double)NAN;
     bool a_is_less = a < b || (a == b && signbit(a) > signbit(b));
@@ -65,9 +68,9 @@ static uint64_t reduce_integers(family type, banyan_reduce_op op, const uint64_t
         bool is_less = type == I64   ? (int64_t)bits[i] < (int64_t)result
                        : type == I32 ? (int32_t)bits[i] < (int32_t)result
                                      : bits[i] < result;
-        if (op == BANYAN_SUM)
-            result =
-                (result + bits[i]) & (bytes == 8 ? UINT64_MAX : (UINT64_C(1) << 8 * bytes) - 1);
+        if (op == BANYAN_SUM || op == BANYAN_PROD)
+            result = (op == BANYAN_SUM ? result + bits[i] : result * bits[i]) &
+                     (bytes == 8 ? UINT64_MAX : (UINT64_C(1) << 8 * bytes) - 1);
         else if (bits[i] != result && is_less == (op == BANYAN_MIN))
             result = bits[i];
     }
@@ -109,7 +112,7 @@ static void check_pair(family type, const void *a, const void *b, size_t elems)
 {
     const void *sources[2] = {a, b};
     char *got = malloc(elems * 8);
-    for (banyan_reduce_op op = BANYAN_SUM; op <= BANYAN_MAX; op++) {
+    for (banyan_reduce_op op = BANYAN_SUM; op <= BANYAN_PROD; op++) {
         memset(got, 0x5a, elems * 8);
         reduce_find(dtypes[type], op)(got, sources, 2, elems);
         check_elements(type, op, got, (const char *const *)sources, 2, elems);
@@ -229,7 +232,7 @@ static void any_count_length_and_address_will_do(void **state)
     (void)state;
     random_state random = random_from(random_seed());
     for (family type = 0; type < FAMILIES; type++) {
-        for (banyan_reduce_op op = BANYAN_SUM; op <= BANYAN_MAX; op++) {
+        for (banyan_reduce_op op = BANYAN_SUM; op <= BANYAN_PROD; op++) {
             for (int i = 0; i < 150; i++)
                 check_shape(type, op, (int)random_between(&random, 1, MOST_SOURCES),
                             i < 140 ? (size_t)i : (size_t)random_between(&random, 140, MOST_ELEMS),

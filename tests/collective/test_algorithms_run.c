@@ -48,6 +48,8 @@ static int32_t reduced(const job *j, banyan_reduce_op op, int run, uint64_t inde
         int32_t one = element(j, rank, run, index);
         if (op == BANYAN_SUM)
             all += one;
+        else if (op == BANYAN_PROD)
+            all = (int32_t)((uint32_t)all * (uint32_t)one);
         else
             all = (op == BANYAN_MIN) == (one < all) ? one : all;
     }
@@ -168,8 +170,9 @@ static void try_one(const job *j, const trial *t, random_state *same, random_sta
         blocks[i] = (uint64_t)random_between(same, 0, i == 2 ? 40 : 3000);
     for (int run = 0; run < 5; run++) {
         laze(own);
+        bool of_floats = random_between(same, 0, 1) && t->params.op != BANYAN_PROD; /* exact */
         run_once(j, t, loaded, run, blocks[random_between(same, 0, 3)],
-                 random_between(same, 0, 1) ? BANYAN_F32 : (DLDataType){kDLInt, 32, 1});
+                 of_floats ? BANYAN_F32 : BANYAN_I32);
     }
     CHECK_OK(banyan_loaded_plan_close(loaded));
 }
@@ -184,7 +187,7 @@ static void try_all(job *j, bool direct, const banyan_memory *input, const banya
         t.params.in_place = !direct && !entry->apart && random_between(&same, 0, 1);
         t.params.root = (int)random_between(&same, 0, j->ranks - 1);
         t.params.shift = (int)random_between(&same, 0, j->ranks);
-        t.params.op = (banyan_reduce_op)random_between(&same, BANYAN_SUM, BANYAN_MAX);
+        t.params.op = (banyan_reduce_op)random_between(&same, BANYAN_SUM, BANYAN_PROD);
         t.params.instances = (int)random_between(&same, 1, 2);
         t.params.unit_bytes = (uint64_t)random_between(&same, 1, 9000);
         t.params.ranks_per_node = j->ranks % 2 ? 0 : 2;

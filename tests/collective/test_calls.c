@@ -33,6 +33,8 @@ static float reduced(int ranks, size_t index, int salt, banyan_reduce_op op)
         float next = value_of(rank, index, salt);
         if (op == BANYAN_SUM)
             result += next;
+        else if (op == BANYAN_PROD)
+            result *= next; /* below 2^24 */
         else if (op == BANYAN_MIN ? next < result : next > result)
             result = next;
     }
@@ -161,9 +163,9 @@ static void check_sendrecv(struct job *job, size_t count, int shift)
 
 static void check_all_calls(struct job *job, size_t count)
 {
-    static const banyan_reduce_op ops[] = {BANYAN_SUM, BANYAN_MIN, BANYAN_MAX};
+    static const banyan_reduce_op ops[] = {BANYAN_SUM, BANYAN_MIN, BANYAN_MAX, BANYAN_PROD};
     for (int in_place = 0; in_place <= 1; in_place++) {
-        for (size_t i = 0; i < 3; i++) {
+        for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
             job->salt++;
             check_allreduce(job, count, ops[i], in_place);
             check_reducescatter(job, count, ops[i], in_place);

@@ -31,7 +31,7 @@ static void compile_an_algorithm(inputs *of)
     if (!input_taken(of, banyan_algorithm_at((size_t)random_between(&of->alone, 0, 70), &info)))
         return;
     params.ranks = (int)random_between(&of->alone, -1, 9);
-    params.ranks_per_node = (int)random_between(&of->alone, -1, 4);
+    params.ranks_per_node = (int)random_between(&of->alone, -1, 5);
     params.in_place = input_chance(&of->alone, 2);
     params.op = (banyan_reduce_op)random_between(&of->alone, -1, 4);
     params.root = (int)random_between(&of->alone, -1, 9);

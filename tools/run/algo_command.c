@@ -94,7 +94,7 @@ static int algo_command_emit(int argc, char **argv)
          "ranks in a node, for hierarchical algorithms (all)", 1, BANYAN_MAX_RANKS},
         {"in-place", '\0', OPTION_FLAG, &params->in_place, NULL, "input and output share memory", 0,
          0},
-        {"op", '\0', OPTION_CHOICE, &wanted.op, "sum|min|max", "reduction of elements (sum)", 0, 0},
+        {"op", '\0', OPTION_CHOICE, &wanted.op, "sum|min|max|prod", "reduction of elements (sum)", 0, 0},
         {"root", '\0', OPTION_COUNT, &params->root, "RANK", "root of broadcast and reduce (0)", 0,
          BANYAN_MAX_RANKS},
         {"shift", '\0', OPTION_COUNT, &params->shift, "N",

@@ -97,9 +97,17 @@ static void make_values(const run_data *data, int rank, unsigned turn, uint64_t 
     if (data->bits || !run_data_is_float(data->dtype)) {
         for (size_t i = 0; i < BLOCK; i++)
             values[i] = (int64_t)((uint64_t)(numbers[i] * 0x9e3779b9u) << 32 | numbers[i]);
-        bool compared = !data->bits && data->op != BANYAN_SUM; /* sums wrap around anyhow */
+        /* Sums and products wrap around anyhow. */
+        bool compared = !data->bits && (data->op == BANYAN_MIN || data->op == BANYAN_MAX);
         for (size_t i = 0; i < BLOCK && compared; i++)
             values[i] = integer_value(data->dtype, (uint64_t)values[i]);
+    } else if (data->op == BANYAN_PROD) {
+        /* One rank's factor is 1 or 2, with either sign; all others are 1 or -1. */
+        for (uint32_t i = 0; i < BLOCK; i++) {
+            uint64_t larger = (first + i + turn) % (unsigned)data->ranks;
+            int64_t size = larger == (unsigned)rank ? 1 + (numbers[i] & 1) : 1;
+            values[i] = numbers[i] >> 31 ? -size : size;
+        }
     } else if ((rank + (int)(turn % (unsigned)data->ranks)) % data->ranks < data->active) {
         uint64_t range = 2 * (uint64_t)data->most + 1;
         for (size_t i = 0; i < BLOCK; i++)
@@ -117,6 +125,8 @@ static void reduce_values(banyan_reduce_op op, const int64_t *more, int64_t *val
         values[i] = more[i] < values[i] ? more[i] : values[i];
     for (size_t i = 0; i < BLOCK && op == BANYAN_MAX; i++)
         values[i] = more[i] > values[i] ? more[i] : values[i];
+    for (size_t i = 0; i < BLOCK && op == BANYAN_PROD; i++)
+        values[i] = (int64_t)((uint64_t)values[i] * (uint64_t)more[i]);
 }
 
 /* With a size that the compiler knows. */
@@ -245,6 +255,13 @@ static banyan_status choose_floats(const banyan_plan_info *info, size_t terms, r
         data->most = 1;
         return BANYAN_OK;
     }
+    /* In a plan of its own making, all factors may be 2. */
+    if (data->op == BANYAN_PROD && info->collective == BANYAN_CUSTOM &&
+        terms > (size_t)format->bias)
+        return banyan_error_set(
+            BANYAN_ERR_INVALID,
+            "plan %s multiplies %zu values for one element, but %s is sure to be exact for %d",
+            info->name, terms, banyan_dtype_name(data->dtype), format->bias);
     data->most = (int64_t)(data->op == BANYAN_SUM && terms > 0 ? exact / terms : exact);
     return BANYAN_OK;
 }

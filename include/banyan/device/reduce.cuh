@@ -1,9 +1,9 @@
 /* Banyan in kernels: elements and their reduction.
  *
  * Elements are taken 8 bytes at a time, converted to accumulators, reduced source by source, and
- * converted back. Floats are accumulated in f32 and rounded once, to nearest even. A sum that is
- * too large becomes infinity, or in e4m3, which has none, the largest value with its sign.
- * Integers wrap around. A NaN in any source, or an undefined sum of infinities, makes the element
+ * converted back. Floats are accumulated in f32 and rounded once, to nearest even. What is too
+ * large becomes infinity, or in e4m3, which has none, the largest value with its sign. Integers
+ * wrap around. A NaN in any source, or infinities that have no sum or product, make the element
  * NaN: positive, quiet, without payload. -0 is less than +0. Results equal the host's, bit for
  * bit.
  *
@@ -22,7 +22,8 @@
 typedef enum banyan_device_op {
     BANYAN_DEVICE_SUM,
     BANYAN_DEVICE_MIN,
-    BANYAN_DEVICE_MAX
+    BANYAN_DEVICE_MAX,
+    BANYAN_DEVICE_PROD
 } banyan_device_op;
 
 #ifdef __CUDACC__
@@ -43,6 +44,14 @@ BANYAN_DEVICE float banyan_device_plus(float a, float b)
     float sum;
     asm("add.rn.f32 %0, %1, %2;" : "=f"(sum) : "f"(a), "f"(b));
     return sum;
+}
+
+/* Multiply likewise. */
+BANYAN_DEVICE float banyan_device_times(float a, float b)
+{
+    float product;
+    asm("mul.rn.f32 %0, %1, %2;" : "=f"(product) : "f"(a), "f"(b));
+    return product;
 }
 
 BANYAN_DEVICE float banyan_device_lower(float a, float b)
@@ -80,6 +89,11 @@ BANYAN_DEVICE float banyan_device_plus(float a, float b)
     return a + b;
 }
 
+BANYAN_DEVICE float banyan_device_times(float a, float b)
+{
+    return a * b;
+}
+
 /* Return a signed integer that orders like the float. */
 BANYAN_DEVICE int32_t banyan_device_order(float value)
 {
@@ -107,15 +121,17 @@ template <banyan_device_op op> BANYAN_DEVICE float banyan_device_combine(float a
 {
     return op == BANYAN_DEVICE_SUM   ? banyan_device_plus(a, b)
            : op == BANYAN_DEVICE_MIN ? banyan_device_lower(a, b)
-                                     : banyan_device_higher(a, b);
+           : op == BANYAN_DEVICE_MAX ? banyan_device_higher(a, b)
+                                     : banyan_device_times(a, b);
 }
 
-/* Sums of integers are unsigned, so that they wrap around. */
+/* Sums and products of integers are unsigned, so that they wrap around. */
 template <banyan_device_op op, typename Int> BANYAN_DEVICE Int banyan_device_combine(Int a, Int b)
 {
     return op == BANYAN_DEVICE_SUM   ? (Int)((uint64_t)a + (uint64_t)b)
            : op == BANYAN_DEVICE_MIN ? (b < a ? b : a)
-                                     : (b > a ? b : a);
+           : op == BANYAN_DEVICE_MAX ? (b > a ? b : a)
+                                     : (Int)((uint64_t)a * (uint64_t)b);
 }
 
 /* Small floats: two or four in a word, converted to and from f32. */

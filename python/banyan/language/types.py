@@ -51,6 +51,7 @@ class ReduceOperationType(_Choice):
     sum = "sum"
     min = "min"
     max = "max"
+    prod = "prod"
 
 
 class BufferType(_Choice):

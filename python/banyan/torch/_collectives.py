@@ -40,7 +40,12 @@ _MOVED = _REDUCED | {
     torch.bool,
     torch.complex64,
 }
-_NAMES: dict[Any, ReduceOp] = {_Op.SUM: "sum", _Op.MIN: "min", _Op.MAX: "max"}
+_NAMES: dict[Any, ReduceOp] = {
+    _Op.SUM: "sum",
+    _Op.MIN: "min",
+    _Op.MAX: "max",
+    _Op.PRODUCT: "prod",
+}
 #: Reductions of booleans, as those of bytes that are 0 or 1.
 _OF_BOOLS = {_Op.SUM: _Op.MAX, _Op.BOR: _Op.MAX, _Op.PRODUCT: _Op.MIN, _Op.BAND: _Op.MIN}
 

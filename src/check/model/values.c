@@ -32,13 +32,14 @@ static int compare_terms(const void *left, const void *right)
     return (a->offset > b->offset) - (a->offset < b->offset);
 }
 
-/* Equal terms count once in a minimum or maximum. */
+/* Equal terms count once in a minimum or maximum, and each time in a sum or product. */
 static uint32_t join_equal(value_term *terms, uint32_t count, banyan_reduce_op op)
 {
+    bool repeats = op == BANYAN_SUM || op == BANYAN_PROD;
     uint32_t kept = 0;
     for (uint32_t i = 0; i < count; i++) {
         if (kept > 0 && compare_terms(&terms[kept - 1], &terms[i]) == 0)
-            terms[kept - 1].count += op == BANYAN_SUM ? terms[i].count : 0;
+            terms[kept - 1].count += repeats ? terms[i].count : 0;
         else
             terms[kept++] = terms[i];
     }

@@ -47,8 +47,10 @@ template <typename Element> BANYAN_DEVICE void reduce_by(const kernel_call *k)
         return reduce<Element, BANYAN_DEVICE_SUM>(k);
     case BANYAN_DEVICE_MIN:
         return reduce<Element, BANYAN_DEVICE_MIN>(k);
-    default:
+    case BANYAN_DEVICE_MAX:
         return reduce<Element, BANYAN_DEVICE_MAX>(k);
+    default:
+        return reduce<Element, BANYAN_DEVICE_PROD>(k);
     }
 }
 

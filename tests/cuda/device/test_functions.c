@@ -7,7 +7,7 @@
 #define MEMORY_BYTES (1 << 18)
 #define POISON 0xC9
 
-enum { TYPES = 9, OPS = 3 };
+enum { TYPES = 9, OPS = 4 };
 
 static const DLDataType dtypes[TYPES] = {
     BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_F8_E4M3, BANYAN_F8_E5M2,

@@ -67,7 +67,7 @@ class Run(CollectiveCase):
         self.assertIn(1, codes)
 
     def test_all_element_types_and_reductions_are_exact(self):
-        for op in ["sum", "min", "max"]:
+        for op in ["sum", "min", "max", "prod"]:
             path = self.emit("allreduce_packets", 2, "--op", op)
             for dtype, element_bytes in ELEMENT_BYTES.items():
                 size = self.measure(path, "--size", 999, "--dtype", dtype)["sizes"][0]

@@ -147,8 +147,10 @@ template <typename Element> BANYAN_DEVICE bool combine_step(block_run run)
         return combine_operands<Element, BANYAN_DEVICE_SUM>(run);
     case BANYAN_DEVICE_MIN:
         return combine_operands_apart<Element, BANYAN_DEVICE_MIN>(run);
-    default:
+    case BANYAN_DEVICE_MAX:
         return combine_operands_apart<Element, BANYAN_DEVICE_MAX>(run);
+    default:
+        return combine_operands_apart<Element, BANYAN_DEVICE_PROD>(run);
     }
 }
 
