@@ -3,10 +3,11 @@
 # Copy everything that a machine with GPUs, but without Banyan's packages, needs to run the tests and
 # benchmarks of BUILD (default: build): programs in OUT/bin, libraries in OUT/lib, and OUT/run_tests.sh.
 # UCX: a folder with libucp.so.0 and its modules, such as libucx/lib of PyPI's libucx-cu13; it goes to
-# OUT/ucx, and run_tests.sh uses it.
+# OUT/ucx, and run_tests.sh uses it. BANYAN_CORES: extension modules (_core.*.so) of other Pythons, which
+# the machine may have, from other builds.
 set -euo pipefail
 shopt -s nullglob
-[[ $# -ge 1 ]] || { sed -n '2,7s/^# //p' "$0"; exit 2; }
+[[ $# -ge 1 ]] || { sed -n '2,9s/^# //p' "$0"; exit 2; }
 out=$1
 build=${2:-build}
 ucx=${3:-}
@@ -28,6 +29,8 @@ if [[ -d $build/python/banyan ]]; then
     cp -r "$source/python/tests" "$source/python/tests_torch" "$out/python/"
     cp -r "$source/docs" "$source/examples" "$out/" # tests run the programs of the pages
     find "$out/python" -name __pycache__ -prune -exec rm -r {} +
+    # shellcheck disable=SC2086
+    [[ -z ${BANYAN_CORES:-} ]] || cp $BANYAN_CORES "$out/python/banyan/"
     packages=("$out"/python/banyan/_core*.so)
 fi
 

@@ -14,8 +14,14 @@ said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 failed=0
 export PYTHONPATH=$here/python:$here/python/tests:$here/python/tests_torch BANYAN_TEST_DEVICE=cuda
-for program in "$here"/bin/test_cuda_*"$pattern"* "$here"/tests/test_*"$pattern"*.py \
-    "$here"/python/tests/test_*"$pattern"*_gpu.py "$here"/python/tests_torch/test_*"$pattern"*.py; do
+programs=("$here"/bin/test_cuda_*"$pattern"* "$here"/tests/test_*"$pattern"*.py)
+of_package=("$here"/python/tests/test_*"$pattern"*_gpu.py "$here"/python/tests_torch/test_*"$pattern"*.py)
+if [[ ${#of_package[@]} == 0 ]] || python3 -c 'import banyan' 2>"$said"; then
+    programs+=("${of_package[@]}")
+else
+    echo "skipped  ${#of_package[@]} tests of the Python package: $(tail -n 1 "$said")"
+fi
+for program in "${programs[@]}"; do
     began=$(date +%s.%N)
     run=("$program")
     [[ $program != *.py ]] || run=(python3 "$program")
