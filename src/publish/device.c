@@ -47,7 +47,7 @@ banyan_status publish_device_open(const banyan_tensors *tensors, void *stream,
     struct publish_device opened = {.stream = stream};
     RETURN_IF_FAILED(find_memory(tensors, &device));
     if (device_is_host(device)) {
-        if (stream && tensors)
+        if (stream && tensors && banyan_tensors_count(tensors) > 0)
             return error_set(BANYAN_ERR_INVALID,
                              "tensors in host memory are published without a stream, and %p is "
                              "given",

@@ -239,11 +239,38 @@ static void a_captured_stream_is_refused_before_anything_moves(void **state)
     apart_test(play_captures);
 }
 
+/* ---- nothing to publish ---- */
+
+static void subscribe_for_nothing(banyan_world *world, void *context)
+{
+    struct following mine = {.device = gpu_device_for(0)};
+    banyan_subscription_options options = BANYAN_SUBSCRIPTION_OPTIONS_INIT;
+    banyan_subscription *subscription;
+    (void)context;
+    CHECK_OK(banyan_layout_create(&mine.layout));
+    CHECK_OK(banyan_layout_check(mine.layout));
+    CHECK_OK(banyan_tensors_alloc_on(mine.layout, NULL, mine.device, &mine.set));
+    options.stream = gpu_stream_create(mine.device);
+    CHECK_OK(banyan_subscription_open(world, mine.layout, mine.set, "127.0.0.1:1", APART_SECRET,
+                                      &options, &subscription));
+    banyan_subscription_close(subscription);
+    gpu_stream_destroy(mine.device, options.stream);
+    banyan_tensors_destroy(mine.set);
+    banyan_layout_destroy(mine.layout);
+}
+
+static void a_rank_without_tensors_may_pass_a_stream(void **state)
+{
+    (void)state;
+    ranks_run(1, subscribe_for_nothing, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tied_weights_are_exchanged_once_and_back),
         cmocka_unit_test(an_engine_whose_gpu_is_full_keeps_its_version),
+        cmocka_unit_test(a_rank_without_tensors_may_pass_a_stream),
         cmocka_unit_test(a_captured_stream_is_refused_before_anything_moves),
     };
     gpu_count();
