@@ -1,11 +1,13 @@
 /* Publications of tensors on one GPU, with the shapes of Llama-3.1-8B in bf16 (16 GB).
  *
- *     usage: gpu_publish_bench [kernels] [update] [loads] [--layers N]
+ *     usage: gpu_publish_bench [kernels] [update] [loads] [serving] [--shadow] [--layers N]
  *
  *     kernels   find, pack and exchange changes, by the module's functions
  *     update    whole updates: a trainer and an engine, two processes, each on a GPU if there are
  *               two
  *     loads     the same, while either side multiplies matrices or reads its weights
+ *     serving   the same for an engine whose trainer lies in host memory, for one GPU
+ *     --shadow  the engine exchanges its tensors with a shadow
  *
  * Bandwidth is that of a copy within the GPU in the same run, read and written. `sectors` reads and
  * writes the sectors that a commit changes, and does nothing else. Processes that
@@ -27,6 +29,7 @@
 
 #include "core/deadline.h"
 #include "core/module.h"
+#include "memory/device.h"
 #include "publish/delta/changes.h"
 #include "publish/delta/device.h"
 #include "publish/loads.h"
@@ -38,6 +41,7 @@
 
 static const double shares[] = {0, 0.001, 0.01, 0.03, 0.1, 0.3, 1};
 static int layers = 32, device = 0;
+static bool has_shadow;
 
 static void need(banyan_status status)
 {
@@ -128,18 +132,51 @@ static void *at(const banyan_tensors *set, size_t i)
     return (char *)tensor->data + tensor->byte_offset;
 }
 
-static struct model model_make(void)
+/* Describe the model without its elements. */
+static struct model model_of(banyan_layout *layout, banyan_tensors *tensors)
 {
-    struct model made = {.layout = layout_make()};
+    struct model made = {layout, tensors, banyan_tensors_count(tensors), 0};
+    for (size_t i = 0; i < made.count; i++)
+        made.elems += elems_of(tensors, i);
+    return made;
+}
+
+static struct model model_make(bool is_swappable)
+{
+    banyan_layout *layout = layout_make();
+    banyan_tensors *tensors;
     CUDA(cudaSetDevice(device));
-    need(banyan_tensors_alloc_on(made.layout, NULL, BANYAN_CUDA(device), &made.tensors));
-    made.count = banyan_tensors_count(made.tensors);
-    for (size_t i = 0; i < made.count; i++) {
-        made.elems += elems_of(made.tensors, i);
+    need(is_swappable ? banyan_tensors_alloc_swappable(layout, BANYAN_CUDA(device), &tensors)
+                      : banyan_tensors_alloc_on(layout, NULL, BANYAN_CUDA(device), &tensors));
+    struct model made = model_of(layout, tensors);
+    for (size_t i = 0; i < made.count; i++)
         loads_fill(at(made.tensors, i), elems_of(made.tensors, i), i, 0);
-    }
     CUDA(cudaDeviceSynchronize());
     return made;
+}
+
+/* In host memory. */
+static struct model model_make_here(void)
+{
+    banyan_layout *layout = layout_make();
+    banyan_tensors *tensors;
+    need(banyan_tensors_alloc(layout, NULL, &tensors));
+    return model_of(layout, tensors);
+}
+
+/* Change a share of the elements in host memory, which lie at random distances. */
+static void model_change_here(const struct model *model, double share, uint64_t seed)
+{
+    uint64_t most = share > 0 ? (uint64_t)(2 / share) : UINT64_MAX / 2, x = seed * 2 + 1;
+    for (size_t i = 0; i < model->count; i++) {
+        uint16_t *elems = at(model->tensors, i);
+        for (uint64_t at = 0, end = elems_of(model->tensors, i); at < end; elems[at - 1]++) {
+            x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+            if (x % most + 1 > end - at)
+                break;
+            at += x % most + 1;
+        }
+    }
 }
 
 static void model_change(const struct model *model, double share, uint64_t seed)
@@ -183,7 +220,7 @@ struct kernels {
 static void kernels_open(struct kernels *all)
 {
     const module_tables *tables;
-    *all = (struct kernels){.live = model_make(), .bandwidth = copy_bandwidth()};
+    *all = (struct kernels){.live = model_make(false), .bandwidth = copy_bandwidth()};
     size_t count = all->live.count;
     need(module_load("cuda", &tables));
     all->ops = tables->delta;
@@ -297,7 +334,7 @@ static double exchange_ms(struct kernels *all, struct packed *version)
                          version->part_count, &staged));
     for (int i = 0; i < 2 * REPEATS + 1; i++) {
         double start = now_ms();
-        need(all->ops->swap(staged, 0, version->part_count, false, NULL));
+        need(all->ops->swap(staged, 0, version->part_count, 0, false, NULL));
         need(all->ops->wait(all->engine, NULL));
         times[i] = now_ms() - start;
     }
@@ -332,6 +369,42 @@ static void check_served(struct kernels *all)
     }
     for (size_t i = 0; i < all->live.count; i++)
         all->compared[i].kept = at(all->kept, i);
+}
+
+/* Exchange memory of the model's size with a shadow, which lies there before the pause. */
+static void bench_remapping(size_t bytes)
+{
+    const memory_device_ops *ops;
+    device_swappable *memory;
+    void *live, *shadow;
+    double swaps[2 * REPEATS], copies[REPEATS];
+    unsigned char seen = 0;
+    need(memory_device_find(kDLCUDA, &ops));
+    need(ops->swappable_create(device, bytes, &memory, &live));
+    need(ops->swappable_double(memory, &shadow));
+    for (int i = 0; i < REPEATS; i++) {
+        double start = now_ms();
+        need(ops->copy(shadow, live, bytes));
+        copies[i] = now_ms() - start;
+    }
+    need(ops->fill(live, 1, bytes));
+    need(ops->fill(shadow, 2, bytes));
+    for (int i = 0; i < 2 * REPEATS; i++) {
+        double start = now_ms();
+        need(ops->swappable_swap(memory));
+        swaps[i] = now_ms() - start;
+        need(ops->copy(&seen, (char *)live + bytes - 1, 1));
+        if (seen != (i % 2 == 0 ? 2 : 1)) {
+            fprintf(stderr, "gpu_publish_bench: the memory was not exchanged\n");
+            _exit(1);
+        }
+    }
+    double ms = median(swaps, 2 * REPEATS);
+    printf(
+        "a swap with a shadow of %.2f GB: %.2f ms, %.3f ms for each GiB (goal 1 ms); the copy to "
+        "the shadow in the background: %.2f ms\n",
+        1e-9 * (double)bytes, ms, ms / ((double)bytes / (1 << 30)), median(copies, REPEATS));
+    ops->swappable_free(memory);
 }
 
 static void bench_kernels(void)
@@ -387,13 +460,16 @@ static void bench_kernels(void)
         free(version.ends);
         CUDA(cudaFree(version.there));
     }
+    banyan_tensors_destroy(all.kept);
+    banyan_tensors_destroy(all.served);
+    bench_remapping((size_t)bytes);
 }
 
 /* ---- two processes ---- */
 
 struct shared {
     char address[128];
-    _Atomic int listens, wanted, published, staged, committed, ends;
+    _Atomic int listens, wanted, available, published, staged, committed, ends;
     _Atomic int load; /* of the trainer: enum load_kind */
     _Atomic uint64_t alone_ns, beside_ns;
     _Atomic uint64_t share_ppm;
@@ -488,13 +564,14 @@ static double load_until_ms(const struct load *load, const _Atomic int *mark, in
     return sum / done;
 }
 
-static void trainer(struct shared *shared)
+static void trainer(struct shared *shared, bool is_here)
 {
     banyan_world *world = world_of_one();
-    int count;
-    CUDA(cudaGetDeviceCount(&count));
+    int count = 1;
+    if (!is_here)
+        CUDA(cudaGetDeviceCount(&count));
     device = count > 1 ? 1 : 0;
-    struct model model = model_make();
+    struct model model = is_here ? model_make_here() : model_make(false);
     banyan_publication *publication;
     need(banyan_publication_open(world, model.layout, "127.0.0.1:0", SECRET, NULL, &publication));
     snprintf(shared->address, sizeof shared->address, "%s",
@@ -512,10 +589,15 @@ static void trainer(struct shared *shared)
             load = load_open(&model, kind);
             atomic_store(&shared->alone_ns, (uint64_t)(load_alone_ms(&load) * 1e6));
         }
-        model_change(&model, (double)atomic_load(&shared->share_ppm) * 1e-6, (uint64_t)version);
+        double share = (double)atomic_load(&shared->share_ppm) * 1e-6;
+        if (is_here)
+            model_change_here(&model, share, (uint64_t)version);
+        else
+            model_change(&model, share, (uint64_t)version);
         uint64_t start = time_now_ns(),
                  sent = banyan_publication_get_status(publication).sent_bytes;
         need(banyan_publication_publish(publication, model.tensors, (uint64_t)version, &report));
+        atomic_store(&shared->available, version);
         atomic_store(&shared->publish_ns, time_now_ns() - start);
         atomic_store(&shared->compared_ns, report.compared_ns);
         if (kind != NO_LOAD) {
@@ -551,6 +633,8 @@ static double update(struct engine *engine, double share, double *commit_ms,
     double start = now_ms(), sum = 0;
     int loads = 0;
     atomic_store(&shared->wanted, engine->version);
+    if (load)
+        wait_for(&shared->available, engine->version);
     for (; load && banyan_subscription_staged(engine->subscription) < (uint64_t)engine->version;
          loads++)
         sum += load_once_ms(load);
@@ -599,7 +683,7 @@ static void print_load(const char *side, int kind, double *alone, double *beside
     fflush(stdout);
 }
 
-static void print_loads(struct engine *engine)
+static void print_loads(struct engine *engine, bool with_trainer)
 {
     struct shared *shared = engine->shared;
     for (int kind = MULTIPLY; kind < LOAD_KINDS; kind++) {
@@ -611,6 +695,8 @@ static void print_loads(struct engine *engine)
         }
         load_close(&load);
         print_load("engine", kind, alone, beside);
+        if (!with_trainer)
+            continue;
         atomic_store(&shared->load, kind);
         for (int i = 0; i < 3; i++) {
             update(engine, 0.03, &commit, NULL, NULL);
@@ -622,20 +708,22 @@ static void print_loads(struct engine *engine)
     }
 }
 
-static void engine(struct shared *shared, bool updates, bool loads)
+static void engine(struct shared *shared, bool updates, bool loads, bool with_trainer)
 {
     banyan_world *world = world_of_one();
-    struct engine mine = {.shared = shared, .model = model_make()};
+    struct engine mine = {.shared = shared, .model = model_make(has_shadow)};
+    banyan_subscription_options options = BANYAN_SUBSCRIPTION_OPTIONS_INIT;
+    options.shadow = has_shadow;
     wait_for(&shared->listens, 1);
     need(banyan_subscription_open(world, mine.model.layout, mine.model.tensors, shared->address,
-                                  SECRET, NULL, &mine.subscription));
+                                  SECRET, &options, &mine.subscription));
     double commit;
     if (updates)
         print_updates(&mine);
     else
         update(&mine, 0, &commit, NULL, NULL);
     if (loads)
-        print_loads(&mine);
+        print_loads(&mine, with_trainer);
     atomic_store(&shared->ends, 1);
     banyan_subscription_close(mine.subscription);
     need(banyan_world_close(world));
@@ -658,18 +746,18 @@ static int finish(pid_t child)
     return waitpid(child, &status, 0) == child && status == 0 ? 0 : 1;
 }
 
-static int run_pair(bool updates, bool loads)
+static int run_pair(bool updates, bool loads, bool trainer_is_here)
 {
     struct shared *shared =
         mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t publishing = start();
     if (publishing == 0) {
-        trainer(shared);
+        trainer(shared, trainer_is_here);
         _exit(0);
     }
     pid_t following = start();
     if (following == 0) {
-        engine(shared, updates, loads);
+        engine(shared, updates, loads, !trainer_is_here);
         fflush(NULL);
         _exit(0);
     }
@@ -681,17 +769,19 @@ static int run_pair(bool updates, bool loads)
 
 int main(int argc, char **argv)
 {
-    bool kernels = argc == 1, updates = argc == 1, loads = argc == 1;
+    bool kernels = false, updates = false, loads = false, serving = false;
     for (int i = 1; i < argc; i++) {
         kernels |= strcmp(argv[i], "kernels") == 0;
         updates |= strcmp(argv[i], "update") == 0;
         loads |= strcmp(argv[i], "loads") == 0;
+        serving |= strcmp(argv[i], "serving") == 0;
+        has_shadow |= strcmp(argv[i], "--shadow") == 0;
         if (strcmp(argv[i], "--layers") == 0 && i + 1 < argc)
             layers = atoi(argv[++i]);
     }
     int failed = 0;
-    if (!kernels && !updates && !loads)
-        kernels = updates = loads = true;
+    if (!kernels && !updates && !loads && !serving)
+        kernels = updates = loads = serving = true;
     if (kernels) {
         pid_t child = start();
         if (child == 0) {
@@ -702,6 +792,8 @@ int main(int argc, char **argv)
         failed |= finish(child);
     }
     if (updates || loads)
-        failed |= run_pair(updates, loads);
+        failed |= run_pair(updates, loads, false);
+    if (serving)
+        failed |= run_pair(false, true, true);
     return failed;
 }

@@ -171,6 +171,13 @@ typedef struct banyan_subscription_options {
      * exchange elements. They return when that has ended. NULL: the default stream. Each rank's
      * own. */
     void *stream;
+    /* For tensors of banyan_tensors_alloc_swappable on all ranks that have some: keep a second copy
+     * of them, bring it up to date in the background, and commit by exchanging the memory behind
+     * the addresses. Addresses stay, and so do graphs. The pause is that of the remapping, and does
+     * not depend on how much has changed. Nothing may use the tensors during a commit, in any
+     * stream. A version is fetched when the one before has been committed. A rollback is another
+     * exchange until a newer version has come; then it is the exchange of single elements. */
+    bool shadow;
 } banyan_subscription_options;
 
 #define BANYAN_SUBSCRIPTION_OPTIONS_INIT BANYAN_INIT(banyan_subscription_options)
@@ -185,7 +192,8 @@ typedef struct banyan_subscription banyan_subscription;
  * connects, fetches every new version, and connects again when the trainer has ended. Collective.
  * The caller owns the subscription, and closes it before the world. Errors: INVALID (the tensors
  * are not the layout's, an address or a secret is malformed, a stream for tensors on the host),
- * UNSUPPORTED (tensors in several memories; no CUDA), NO_MEMORY, SYSTEM. */
+ * UNSUPPORTED (tensors in several memories; no CUDA; a shadow for tensors of another allocation),
+ * NO_MEMORY, SYSTEM. */
 BANYAN_API banyan_status banyan_subscription_open(banyan_world *world, const banyan_layout *layout,
                                                   banyan_tensors *tensors, const char *address,
                                                   const char *secret,

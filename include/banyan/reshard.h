@@ -315,6 +315,13 @@ BANYAN_API banyan_status banyan_tensors_alloc_planned(const banyan_reshard_plan 
 BANYAN_API banyan_status banyan_tensors_alloc_on(const banyan_layout *layout, banyan_world *world,
                                                  DLDevice device, banyan_tensors **set);
 
+/* Make a set with dense zeroed memory on a GPU, of which a subscription can have a shadow (the
+ * option `shadow` in publish.h). Other processes cannot map the memory; they reach it by copies of
+ * the owner's. Local. Errors: the layout's, NO_MEMORY, UNSUPPORTED (host memory; no such device).
+ */
+BANYAN_API banyan_status banyan_tensors_alloc_swappable(const banyan_layout *layout,
+                                                        DLDevice device, banyan_tensors **set);
+
 /* As banyan_tensors_alloc_planned, on a GPU of this rank. Errors also: UNSUPPORTED (this build or
  * machine has no such device). */
 BANYAN_API banyan_status banyan_tensors_alloc_planned_on(const banyan_reshard_plan *plan,

@@ -115,7 +115,7 @@ static std::shared_ptr<Subscription>
 make_subscription(std::shared_ptr<Layout> layout, nb::object tensors, std::shared_ptr<World> world,
                   std::optional<std::string> address, std::optional<std::string> secret,
                   std::string name, uint64_t bytes_per_s, uint64_t max_staging_bytes, bool verify,
-                  bool keep_previous, nb::object timeout, nb::object stream)
+                  bool keep_previous, nb::object timeout, nb::object stream, bool shadow)
 {
     banyan_subscription_options options = BANYAN_SUBSCRIPTION_OPTIONS_INIT;
     options.name = name.c_str();
@@ -123,6 +123,7 @@ make_subscription(std::shared_ptr<Layout> layout, nb::object tensors, std::share
     options.max_staging_bytes = max_staging_bytes;
     options.verify = verify;
     options.keep_previous = keep_previous;
+    options.shadow = shadow;
     options.timeout_ns = timeout_of(timeout);
     options.stream = stream_given(stream);
     auto made = std::make_shared<Subscription>();
@@ -257,7 +258,7 @@ static void bind_subscription(nb::module_ &m)
             "banyan.TensorLike] | collections.abc.Sequence[banyan.TensorLike] | None, world: "
             "World, address: str | None, secret: str | None, *, name: str = '', bytes_per_s: int "
             "= 0, max_staging_bytes: int = 0, verify: bool = False, keep_previous: bool = False, "
-            "timeout: float | None = None, stream: banyan.StreamLike = None",
+            "timeout: float | None = None, stream: banyan.StreamLike = None, shadow: bool = False",
             "Subscribe to the publication at ``address``, and return at once. Collective; "
             "``address`` and ``secret`` of rank 0 count.\n\n"
             "``bytes_per_s``: limit of what each trainer rank sends to this engine; 0: none. "
@@ -265,11 +266,13 @@ static void bind_subscription(nb::module_ &m)
             "``verify``: check every box that changes, before it is committed. ``keep_previous``: "
             "allow ``rollback``. ``timeout``: of every wait in the worlds joined with the trainer. "
             "``stream``: for tensors on a GPU, where commits exchange elements (None: the default "
-            "stream); they return when that has ended.",
+            "stream); they return when that has ended. ``shadow``: for tensors of ``Tensors.alloc`` "
+            "with ``swappable``, commit by exchanging their memory with a second copy, which is "
+            "brought up to date in the background; nothing may use them meanwhile, in any stream.",
             "layout"_a.none(), "tensors"_a.none(), "world"_a, "address"_a.none(),
             "secret"_a.none(), nb::kw_only(), "name"_a = "", "bytes_per_s"_a = 0,
             "max_staging_bytes"_a = 0, "verify"_a = false, "keep_previous"_a = false,
-            "timeout"_a = nb::none(), "stream"_a = nb::none());
+            "timeout"_a = nb::none(), "stream"_a = nb::none(), "shadow"_a = false);
     subscription
         .def("wait", wait_for_version, "above"_a = 0, "timeout"_a = nb::none(),
              nb::sig("def wait(self, above: int = 0, timeout: float | None = None) -> int"),

@@ -113,12 +113,15 @@ static std::shared_ptr<Tensors> alloc_with(std::shared_ptr<World> world,
 }
 
 static std::shared_ptr<Tensors> alloc_tensors(const Layout &layout, std::shared_ptr<World> world,
-                                              nb::object device)
+                                              nb::object device, bool swappable)
 {
     layout.check();
     DLDevice on = device_of(device);
+    if (swappable && world)
+        throw nb::value_error("memory that can be swapped is not symmetric: pass no world");
     return alloc_with(world, names_of(layout.handle), [&](banyan_world *w, banyan_tensors **set) {
-        return banyan_tensors_alloc_on(layout.handle, w, on, set);
+        return swappable ? banyan_tensors_alloc_swappable(layout.handle, on, set)
+                         : banyan_tensors_alloc_on(layout.handle, w, on, set);
     });
 }
 
@@ -415,10 +418,12 @@ static void bind_tensors(nb::module_ &m)
             "layout"_a, "tensors"_a);
     tensors
         .def_static("alloc", alloc_tensors, "layout"_a, "world"_a = nb::none(), "device"_a = nb::none(),
+                    nb::kw_only(), "swappable"_a = false,
                     nb::sig("def alloc(layout: Layout, world: World | None = None, device: "
-                            "banyan.DeviceLike = None) -> Tensors"),
+                            "banyan.DeviceLike = None, *, swappable: bool = False) -> Tensors"),
                     "Allocate dense, zeroed tensors for a layout. With ``world`` the memory is "
-                    "symmetric, so that peers access it in place, and the call is collective.")
+                    "symmetric, so that peers access it in place, and the call is collective. "
+                    "``swappable``: on a GPU, a ``Subscription`` can have a shadow of them.")
         .def("__getitem__", get_tensor, "key"_a,
              nb::sig("def __getitem__(self, key: str | int) -> typing.Any"),
              "Return a tensor by name or number: the object that was given, or an Array of the "

@@ -68,12 +68,19 @@ def train(world: banyan.World, store: FileStore, keep_on_host: bool) -> None:
             store.get(f"committed {version}")
 
 
-def serve(world: banyan.World, store: FileStore) -> None:
+def serve(world: banyan.World, store: FileStore, shadow: bool) -> None:
     stream = stream_here()
-    weight = torch.full(SHAPE, -2, dtype=torch.bfloat16, device=DEVICE)
+    layout = layout_of()
+    tensors: Any
+    if shadow:
+        tensors = banyan.Tensors.alloc(layout, device="cuda:0", swappable=True)
+        weight = torch.from_dlpack(tensors["weight"])
+    else:
+        weight = torch.full(SHAPE, -2, dtype=torch.bfloat16, device=DEVICE)
+        tensors = {"weight": weight}
     address = store.get("address").decode()
     subscription = banyan.Subscription(
-        layout_of(), {"weight": weight}, world, address, SECRET, keep_previous=True, stream=stream
+        layout, tensors, world, address, SECRET, keep_previous=True, stream=stream, shadow=shadow
     )
     with subscription:
         for version in range(1, VERSIONS + 1):
@@ -88,14 +95,14 @@ def serve(world: banyan.World, store: FileStore) -> None:
 
 
 def raw_follow(
-    rank: int, count: int, unique_id: banyan.UniqueId, folder: str, keep_on_host: bool
+    rank: int, count: int, unique_id: banyan.UniqueId, folder: str, keep_on_host: bool, shadow: bool
 ) -> None:
     del unique_id, count
     world, store, trains = open_side(rank, folder, 1, 1)
     if trains:
         train(world, store, keep_on_host)
     else:
-        serve(world, store)
+        serve(world, store, shadow)
     world.close()
 
 
@@ -103,7 +110,12 @@ class PublishTest(unittest.TestCase):
     def test_an_engine_follows_every_version(self) -> None:
         for keep_on_host in (False, True):
             with tempfile.TemporaryDirectory() as folder:
-                run(2, raw_follow, folder, keep_on_host)
+                run(2, raw_follow, folder, keep_on_host, False)
+
+    @unittest.skipUnless(ON_GPU, "a shadow needs a GPU")
+    def test_an_engine_with_a_shadow_follows_every_version(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            run(2, raw_follow, folder, False, True)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,9 @@ typedef struct device_multicast {
     pages mapped;    /* at an address that only multimem instructions may use */
 } device_multicast;
 
+/* Memory of one rank that can have a shadow: a second copy, with which it changes places. */
+typedef struct device_swappable device_swappable;
+
 typedef struct memory_device_ops {
     size_t size;      /* of this struct */
     const char *name; /* "cuda" */
@@ -147,6 +150,17 @@ typedef struct memory_device_ops {
     /* Leave the object but keep its address. Repeating the steps maps it there again. */
     void (*multicast_suspend)(device_multicast *made);
     void (*multicast_leave)(device_multicast *old);
+
+    /* Memory for this rank alone, of any contents. No other process can map it. `double` adds a
+     * shadow of the same size, of any contents, if there is none. `swap` remaps both: what the
+     * shadow holds is then at the memory's addresses, and the other way round. Nothing may access
+     * either meanwhile. After an error both have what they had. */
+    banyan_status (*swappable_create)(int id, size_t bytes, device_swappable **memory,
+                                      void **address);
+    banyan_status (*swappable_double)(device_swappable *memory, void **shadow);
+    void (*swappable_undouble)(device_swappable *memory);
+    banyan_status (*swappable_swap)(device_swappable *memory);
+    void (*swappable_free)(device_swappable *memory);
 } memory_device_ops;
 
 /* Get the table for a device type; loads its module if necessary. UNSUPPORTED, with what this build

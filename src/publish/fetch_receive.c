@@ -360,7 +360,7 @@ static banyan_status receiving_put_parts(struct fetch_receiving *receiving, stru
     if (status == BANYAN_OK)
         status = staged_finish(wave, receiving->boxes.data, receiving->boxes.count);
     if (status == BANYAN_OK)
-        status = staged_swap(wave, false, true);
+        status = staged_swap(wave, 0, false, true);
     receiving->exchange_ns += time_now_ns() - began_ns;
     error_kept kept = error_keep(status);
     staged_free(wave);

@@ -42,7 +42,8 @@ static struct session_report subscription_report(banyan_subscription *subscripti
     state.above = subscription->above_publication == publication ? subscription->above : 0;
     state.in_place = state.base_number == 0;
     state.on_device = subscription->on_device;
-    state.takes = !subscription->options.verify || !last;
+    /* The shadow is changed, and boxes are verified, when nothing waits for a commit. */
+    state.takes = !(subscription->options.verify || subscription->options.shadow) || !last;
     pthread_mutex_unlock(&subscription->lock);
     return state;
 }
@@ -80,6 +81,34 @@ static banyan_status receive_in_place(banyan_subscription *subscription, struct 
     return status;
 }
 
+/* Make the shadow hold a version, whose streams then have the elements of the one before. */
+static banyan_status write_shadow(banyan_subscription *subscription, const struct staged *staged)
+{
+    subscription->shadow_number = 0;
+    RETURN_IF_FAILED(tensors_copy_to_shadow(subscription->tensors));
+    RETURN_IF_FAILED(staged_swap(staged, subscription->shadow_shift, false, true));
+    subscription->shadow_number = staged->number;
+    return BANYAN_OK;
+}
+
+/* Write a version to the shadows of all ranks of the engine, unless it lies in the tensors, or a
+ * rollback has taken back what it builds on. All ranks return the same error. */
+static banyan_status prepare_commit(banyan_subscription *subscription, const struct staged *staged,
+                                    uint64_t base_number)
+{
+    banyan_status status = BANYAN_OK;
+    if (!subscription->options.shadow || staged->in_place)
+        return BANYAN_OK;
+    pthread_mutex_lock(&subscription->contents);
+    pthread_mutex_lock(&subscription->lock);
+    bool is_of_use = subscription_last_number(subscription) == base_number;
+    pthread_mutex_unlock(&subscription->lock);
+    if (is_of_use && subscription->tensors)
+        status = write_shadow(subscription, staged);
+    pthread_mutex_unlock(&subscription->contents);
+    return control_agree(subscription->threads, status);
+}
+
 /* Receive a version. All ranks of the joined world return the same error. */
 static banyan_status receive_version(banyan_subscription *subscription, struct session *session,
                                      const struct session_report *state,
@@ -113,6 +142,8 @@ static banyan_status receive_version(banyan_subscription *subscription, struct s
     uint64_t began_ns = time_now_ns();
     banyan_status status = by_reshard ? receive_in_place(subscription, session)
                                       : fetch_receive(session, &target, turn->whole);
+    if (status == BANYAN_OK)
+        status = prepare_commit(subscription, staged, state->base_number);
     error_kept kept = error_keep(status);
     pthread_mutex_lock(&subscription->lock);
     if (by_reshard && status == BANYAN_OK) {

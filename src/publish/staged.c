@@ -154,15 +154,16 @@ banyan_status staged_finish(struct staged *staged, const strided_view *boxes, si
     return status;
 }
 
-static banyan_status swap_on_device(const struct staged *staged, bool back, bool background)
+static banyan_status swap_on_device(const struct staged *staged, ptrdiff_t shift, bool back,
+                                    bool background)
 {
     const struct publish_device *device = staged->device;
     size_t count = staged->layers.count > 0 ? staged->layers.count - 1 : 0;
     for (size_t i = 0; i < count; i++) {
         size_t layer = back ? count - 1 - i : i;
         size_t first = staged->layers.data[layer], end = staged->layers.data[layer + 1];
-        RETURN_IF_FAILED(
-            device->delta->swap(staged->exchange, first, end - first, background, device->stream));
+        RETURN_IF_FAILED(device->delta->swap(staged->exchange, first, end - first, shift,
+                                             background, device->stream));
     }
     return BANYAN_OK;
 }
@@ -170,11 +171,11 @@ static banyan_status swap_on_device(const struct staged *staged, bool back, bool
 /* ---- exchange ---- */
 
 /* Parts may share memory (tied weights), so they are undone in reverse order. */
-banyan_status staged_swap(const struct staged *staged, bool back, bool background)
+banyan_status staged_swap(const struct staged *staged, ptrdiff_t shift, bool back, bool background)
 {
     size_t count = staged->parts.count;
     if (!publish_device_is_host(staged->device))
-        return swap_on_device(staged, back, background);
+        return swap_on_device(staged, shift, back, background);
     for (size_t i = 0; i < count; i++) {
         const struct staged_part *part = &staged->parts.data[back ? count - 1 - i : i];
         delta_swap(&part->box, part->first, part->count, part->stream);
@@ -187,7 +188,7 @@ static banyan_status swap_back(const struct staged *staged)
     if (!staged)
         return BANYAN_OK;
     RETURN_IF_FAILED(swap_back(staged->next));
-    return staged_swap(staged, true, false);
+    return staged_swap(staged, 0, true, false);
 }
 
 banyan_status staged_list_swap(const struct staged_list *list, bool back)
@@ -198,6 +199,6 @@ banyan_status staged_list_swap(const struct staged_list *list, bool back)
     if (back)
         RETURN_IF_FAILED(swap_back(list->first));
     for (const struct staged *one = list->first; one && !back; one = one->next)
-        RETURN_IF_FAILED(staged_swap(one, false, false));
+        RETURN_IF_FAILED(staged_swap(one, 0, false, false));
     return publish_device_ready(device);
 }

@@ -56,9 +56,10 @@ banyan_status staged_layers(const banyan_tensors *tensors, uint32_t **layers);
  * number. Frees the streams in host memory. */
 banyan_status staged_finish(struct staged *staged, const strided_view *boxes, size_t count);
 
-/* Exchange the elements of a version with those of the tensors; `back`: undo an exchange. In the
- * foreground a device's work is queued in the caller's stream. Errors: those of a device. */
-banyan_status staged_swap(const struct staged *staged, bool back, bool background);
+/* Exchange the elements of a version with those of the tensors, or, on a device, with those that
+ * lie `shift` bytes behind them; `back`: undo an exchange. In the foreground a device's work is
+ * queued in the caller's stream. Errors: those of a device. */
+banyan_status staged_swap(const struct staged *staged, ptrdiff_t shift, bool back, bool background);
 /* The same for all versions, the last one first if `back`, in the foreground; complete on return.
  */
 banyan_status staged_list_swap(const struct staged_list *list, bool back);

@@ -20,6 +20,8 @@ static void subscription_destroy(banyan_subscription *subscription)
     staged_list_free(&subscription->previous);
     if (subscription->threads)
         (void)banyan_world_close(subscription->threads);
+    if (subscription->has_shadow && subscription->tensors)
+        tensors_close_shadow(subscription->tensors);
     publish_device_close(&subscription->device);
     free(subscription->layers);
     banyan_layout_destroy(subscription->layout);
@@ -66,18 +68,34 @@ static banyan_status subscription_open_locally(banyan_subscription *subscription
     return BANYAN_OK;
 }
 
+/* A rank that keeps nothing could not go back with the others. Versions are taken one at a time by
+ * all ranks if one has a shadow. */
+static banyan_status agree_on_options(banyan_subscription *subscription)
+{
+    banyan_world *world = subscription->world;
+    bool options[] = {subscription->options.keep_previous, subscription->options.shadow};
+    RETURN_IF_FAILED(banyan_world_broadcast(world, options, sizeof options, 0));
+    subscription->options.keep_previous = options[0];
+    subscription->options.shadow = options[1];
+    if (!subscription->options.shadow)
+        return BANYAN_OK;
+    banyan_status status = BANYAN_OK;
+    if (subscription->tensors)
+        status = tensors_open_shadow(subscription->tensors, &subscription->shadow_shift);
+    subscription->has_shadow = status == BANYAN_OK;
+    return control_agree(world, status);
+}
+
 static banyan_status open_thread(banyan_subscription *subscription)
 {
     banyan_world *world = subscription->world;
+    RETURN_IF_FAILED(agree_on_options(subscription));
     RETURN_IF_FAILED(background_world_open(world, &subscription->threads));
     RETURN_IF_FAILED(
         banyan_world_broadcast(world, subscription->address, sizeof subscription->address, 0));
     uint64_t on_device = !publish_device_is_host(&subscription->device);
     RETURN_IF_FAILED(control_max(world, on_device, &on_device));
     subscription->on_device = on_device;
-    /* A rank that keeps nothing could not go back with the others. */
-    RETURN_IF_FAILED(banyan_world_broadcast(world, &subscription->options.keep_previous,
-                                            sizeof subscription->options.keep_previous, 0));
     banyan_status status =
         thread_start(&subscription->following, subscription_follow, subscription, false);
     subscription->has_thread = status == BANYAN_OK;
@@ -220,6 +238,16 @@ static banyan_status agree_on_number(banyan_subscription *subscription, uint64_t
     return BANYAN_OK;
 }
 
+/* Exchange the tensors with their shadow, which holds the version `number`. */
+static banyan_status swap_shadow(banyan_subscription *subscription, uint64_t before)
+{
+    banyan_status status = BANYAN_OK;
+    if (subscription->tensors)
+        status = tensors_swap_shadow(subscription->tensors);
+    subscription->shadow_number = status == BANYAN_OK ? before : 0;
+    return status;
+}
+
 /* Make the staged versions up to a number current. The thread takes them for current from the
  * moment at which they leave the staged ones, so that it does not fetch them again during the
  * exchange. */
@@ -248,7 +276,9 @@ static banyan_status apply(banyan_subscription *subscription, uint64_t number)
         in_place |= one->in_place;
     if (subscription->tensors)
         tensors_set_torn(subscription->tensors);
-    banyan_status status = staged_list_swap(&taken, false);
+    bool is_in_shadow = subscription->shadow_number == taken.last->number;
+    banyan_status status = is_in_shadow ? swap_shadow(subscription, subscription->before_number)
+                                        : staged_list_swap(&taken, false);
     if (subscription->tensors && status == BANYAN_OK)
         tensors_set_whole(subscription->tensors, taken.last->version);
     pthread_mutex_unlock(&subscription->contents);
@@ -298,7 +328,11 @@ banyan_status banyan_subscription_rollback(banyan_subscription *subscription, ui
     pthread_mutex_lock(&subscription->contents);
     if (subscription->tensors)
         tensors_set_torn(subscription->tensors);
-    error_kept kept = error_keep(staged_list_swap(&taken, true));
+    bool is_in_shadow = subscription->before_number > 0 &&
+                        subscription->shadow_number == subscription->before_number;
+    error_kept kept =
+        error_keep(is_in_shadow ? swap_shadow(subscription, 0) : staged_list_swap(&taken, true));
+    subscription->shadow_number = 0;
     if (subscription->tensors && kept.status == BANYAN_OK)
         tensors_set_whole(subscription->tensors, subscription->before_version);
     pthread_mutex_unlock(&subscription->contents);

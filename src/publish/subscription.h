@@ -24,6 +24,11 @@ struct banyan_subscription {
     pthread_t following;
     bool has_thread;
 
+    bool has_shadow;
+    ptrdiff_t shadow_shift; /* from the tensors' memory to the shadow's */
+    /* The shadow holds the version with this number; 0: nothing of use. With `contents` held. */
+    uint64_t shadow_number;
+
     pthread_mutex_t contents; /* held while the tensors' elements change, or must not */
     pthread_mutex_t lock;     /* of everything below */
     pthread_cond_t changed;

@@ -66,6 +66,8 @@ static inline void check_version(const banyan_piece *piece, const int64_t *index
 
 /* The sides whose tensors lie on GPUs, and whether trainers keep their copies on the host. */
 static bool following_trainers_on_gpu, following_engines_on_gpu, following_keeps_on_host;
+/* Engines commit by exchanging their tensors with a shadow. */
+static bool following_has_shadow;
 
 /* One rank's side of a case. */
 struct following {
@@ -133,7 +135,10 @@ static inline void following_alloc(struct following *made, int rank, bool is_eng
     made->set = made->tensors;
     if (is_engine ? following_engines_on_gpu : following_trainers_on_gpu) {
         made->device = gpu_device_for(rank);
-        CHECK_OK(banyan_tensors_alloc_on(made->layout, NULL, made->device, &made->set));
+        if (following_has_shadow)
+            CHECK_OK(banyan_tensors_alloc_swappable(made->layout, made->device, &made->set));
+        else
+            CHECK_OK(banyan_tensors_alloc_on(made->layout, NULL, made->device, &made->set));
         made->stream = gpu_stream_create(made->device);
         for (size_t i = 0; i < banyan_tensors_count(made->set); i++)
             bytes += following_bytes(made, i);
@@ -257,6 +262,7 @@ static inline banyan_subscription *subscribe(banyan_world *world, struct apart *
     if (options)
         with = *options;
     with.stream = mine->stream;
+    with.shadow = following_has_shadow;
     apart_wait(&shared->listens, 1);
     CHECK_OK(banyan_subscription_open(world, mine->layout, mine->set, shared->address, APART_SECRET,
                                       &with, &subscription));

@@ -52,6 +52,13 @@ banyan_status multicast_map(int device, int devices, const pages *part, size_t b
 void multicast_suspend(device_multicast *made);
 void multicast_leave(device_multicast *old);
 
+/* swappable.c */
+banyan_status swappable_create(int device, size_t bytes, device_swappable **memory, void **address);
+banyan_status swappable_double(device_swappable *memory, void **shadow);
+void swappable_undouble(device_swappable *memory);
+banyan_status swappable_swap(device_swappable *memory);
+void swappable_free(device_swappable *memory);
+
 /* bytes.c. Memory for this rank alone comes from the device's stream-ordered pool. Unlike
  * cuMemFree, freeing it waits for no kernel of another rank, which may wait for this one. */
 banyan_status bytes_alloc(int device, size_t bytes, void **address);

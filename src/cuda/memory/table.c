@@ -100,4 +100,9 @@ const memory_device_ops cuda_memory_ops = {
     .multicast_map = multicast_map,
     .multicast_suspend = multicast_suspend,
     .multicast_leave = multicast_leave,
+    .swappable_create = swappable_create,
+    .swappable_double = swappable_double,
+    .swappable_undouble = swappable_undouble,
+    .swappable_swap = swappable_swap,
+    .swappable_free = swappable_free,
 };

@@ -8,6 +8,7 @@ typedef struct swap_block {
     const changes_view *box;
     uint64_t first; /* element */
     uint32_t elems, count, form;
+    int64_t shift;     /* of changes_swap_args */
     changes_row row;   /* that begins with the first element */
     unsigned char *at; /* behind the head */
     uint64_t bytes;    /* from there to the end */
@@ -20,7 +21,7 @@ BANYAN_DEVICE_RARE char *find_element(const changes_view &box, uint64_t number)
 
 BANYAN_DEVICE char *element_at(const swap_block &block, uint32_t position)
 {
-    return find_element(*block.box, block.first + position);
+    return find_element(*block.box, block.first + position) + block.shift;
 }
 
 /* Return the address of a byte of a block, which begins an element or some. `in_row`: the block
@@ -46,7 +47,9 @@ BANYAN_DEVICE swap_block open_block(const changes_swap_args &args, const changes
     block.elems = left < DELTA_BLOCK ? (uint32_t)left : DELTA_BLOCK;
     block.at = head + DELTA_HEAD_BYTES;
     block.bytes = ends[k] - begin - DELTA_HEAD_BYTES;
+    block.shift = args.shift;
     block.row = view_row(*block.box, block.first);
+    block.row.at += args.shift;
     uint32_t word = head[0] | (uint32_t)head[1] << 8;
     block.form = word >> DELTA_COUNT_BITS;
     block.count = word & ((1u << DELTA_COUNT_BITS) - 1);

@@ -67,6 +67,7 @@ banyan_status changes_gather(void *engine, const strided_view *from, uint64_t fi
 banyan_status changes_stage(void *engine, const strided_view *boxes, size_t box_count,
                             const struct delta_part *parts, size_t count, void **staged);
 void changes_unstage(void *engine, void *staged);
-banyan_status changes_swap(void *staged, size_t first, size_t count, bool background, void *stream);
+banyan_status changes_swap(void *staged, size_t first, size_t count, ptrdiff_t shift,
+                           bool background, void *stream);
 
 #endif

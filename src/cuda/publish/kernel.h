@@ -109,6 +109,7 @@ typedef struct changes_swap_args {
     const changes_part *parts;
     const uint64_t *ends;
     uint64_t part_count, kind;
+    int64_t shift; /* bytes from the boxes to the elements */
 } changes_swap_args;
 
 #ifdef __cplusplus

@@ -108,13 +108,14 @@ static banyan_status swap_here(const changes_staged *staged, changes_swap_args *
     return background ? DRIVER(engine->device, cuStreamSynchronize, engine->background) : BANYAN_OK;
 }
 
-banyan_status changes_swap(void *argument, size_t first, size_t count, bool background,
-                           void *stream)
+banyan_status changes_swap(void *argument, size_t first, size_t count, ptrdiff_t shift,
+                           bool background, void *stream)
 {
     const changes_staged *staged = argument;
     changes_swap_args args = {.boxes = staged->boxes,
                               .parts = (const changes_part *)staged->parts + first,
                               .ends = staged->ends,
-                              .part_count = count};
+                              .part_count = count,
+                              .shift = shift};
     return DRIVER_WITHIN(staged->engine->device, swap_here(staged, &args, background, stream));
 }

@@ -66,9 +66,11 @@ typedef struct delta_device_ops {
     banyan_status (*stage)(void *engine, const strided_view *boxes, size_t box_count,
                            const struct delta_part *parts, size_t count, void **staged);
     void (*unstage)(void *engine, void *staged);
-    /* Exchange parts [first, first + count), no two of which share elements: queue it in `stream`,
-     * or, in the background, complete it. */
-    banyan_status (*swap)(void *staged, size_t first, size_t count, bool background, void *stream);
+    /* Exchange parts [first, first + count), no two of which share elements, with elements that lie
+     * `shift` bytes behind those of the boxes: queue it in `stream`, or, in the background,
+     * complete it. */
+    banyan_status (*swap)(void *staged, size_t first, size_t count, ptrdiff_t shift,
+                          bool background, void *stream);
     /* Wait for the work that `stream` has. */
     banyan_status (*wait)(void *engine, void *stream);
 } delta_device_ops;

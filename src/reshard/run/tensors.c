@@ -28,6 +28,9 @@ struct banyan_tensors {
     void *mapped;           /* or ordinary memory, */
     size_t mapped_bytes;
     const memory_device_ops *ops; /* or a device's: the operations of `mapped` */
+    bool is_swappable;            /* of banyan_tensors_alloc_swappable */
+    device_swappable *swappable;  /* NULL: no tensor has elements */
+    char *shadow;                 /* NULL: there is none */
     DLDevice device;
 };
 
@@ -143,12 +146,15 @@ banyan_status banyan_tensors_create(const banyan_layout *layout, const DLTensor 
     return BANYAN_OK;
 }
 
-static banyan_status tensors_alloc_on_device(banyan_tensors *set, size_t bytes)
+static banyan_status tensors_alloc_on_device(banyan_tensors *set, size_t bytes, bool is_swappable)
 {
     const memory_device_ops *ops;
     RETURN_IF_FAILED(memory_device_find(set->device.device_type, &ops));
     RETURN_IF_FAILED(ops->open(set->device.device_id));
-    RETURN_IF_FAILED(ops->alloc(set->device.device_id, bytes, &set->mapped));
+    RETURN_IF_FAILED(is_swappable ? ops->swappable_create(set->device.device_id, bytes,
+                                                          &set->swappable, &set->mapped)
+                                  : ops->alloc(set->device.device_id, bytes, &set->mapped));
+    set->mapped_bytes = bytes;
     set->ops = ops;
     return ops->fill(set->mapped, 0, bytes);
 }
@@ -158,7 +164,7 @@ static banyan_status alloc_ordinary(banyan_tensors *set, size_t bytes)
     if (bytes == 0)
         return BANYAN_OK;
     if (!device_is_host(set->device))
-        return tensors_alloc_on_device(set, bytes);
+        return tensors_alloc_on_device(set, bytes, false);
     RETURN_IF_FAILED(memory_check_machine(bytes, "memory for tensors"));
     void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -253,6 +259,69 @@ banyan_status banyan_tensors_alloc_on(const banyan_layout *layout, banyan_world 
                      set);
 }
 
+banyan_status banyan_tensors_alloc_swappable(const banyan_layout *layout, DLDevice device,
+                                             banyan_tensors **set)
+{
+    banyan_tensors *made = NULL;
+    uint64_t bytes = 0;
+    if (!layout || !set)
+        return error_set(BANYAN_ERR_INVALID, "a tensor set needs a layout and a place");
+    if (device_is_host(device))
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "tensors in host memory cannot be swapped: only those of a GPU");
+    RETURN_IF_FAILED(banyan_layout_check(layout));
+    size_t count = banyan_layout_tensor_count(layout);
+    RETURN_IF_FAILED(
+        describe_dense(count > 0 ? banyan_layout_tensor(layout, 0) : NULL, count, &made, &bytes));
+    made->device = device;
+    made->is_swappable = true;
+    banyan_status status =
+        bytes > 0 ? tensors_alloc_on_device(made, (size_t)bytes, true) : BANYAN_OK;
+    if (status != BANYAN_OK) {
+        banyan_tensors_destroy(made);
+        return status;
+    }
+    place_dense(made, made->mapped);
+    *set = made;
+    return BANYAN_OK;
+}
+
+banyan_status tensors_open_shadow(banyan_tensors *set, ptrdiff_t *shift)
+{
+    void *shadow;
+    if (set->count > 0 && !set->is_swappable)
+        return error_set(BANYAN_ERR_UNSUPPORTED,
+                         "a shadow needs tensors of banyan_tensors_alloc_swappable, and these are "
+                         "of another allocation");
+    if (set->shadow)
+        return error_set(BANYAN_ERR_INVALID, "the tensors have a shadow of another subscription");
+    if (!set->swappable) {
+        *shift = 0;
+        return BANYAN_OK;
+    }
+    RETURN_IF_FAILED(set->ops->swappable_double(set->swappable, &shadow));
+    set->shadow = shadow;
+    *shift = set->shadow - (char *)set->mapped;
+    return BANYAN_OK;
+}
+
+void tensors_close_shadow(banyan_tensors *set)
+{
+    if (set->shadow)
+        set->ops->swappable_undouble(set->swappable);
+    set->shadow = NULL;
+}
+
+banyan_status tensors_copy_to_shadow(const banyan_tensors *set)
+{
+    return set->shadow ? set->ops->copy(set->shadow, set->mapped, set->mapped_bytes) : BANYAN_OK;
+}
+
+banyan_status tensors_swap_shadow(banyan_tensors *set)
+{
+    return set->shadow ? set->ops->swappable_swap(set->swappable) : BANYAN_OK;
+}
+
 banyan_status banyan_tensors_alloc_planned(const banyan_reshard_plan *plan, banyan_world *world,
                                            banyan_tensors **set)
 {
@@ -272,7 +341,9 @@ void banyan_tensors_destroy(banyan_tensors *set)
     if (!set)
         return;
     banyan_memory_free(set->memory);
-    if (set->ops)
+    if (set->swappable)
+        set->ops->swappable_free(set->swappable);
+    else if (set->ops)
         set->ops->free(set->device.device_id, set->mapped);
     else if (set->mapped)
         munmap(set->mapped, set->mapped_bytes);

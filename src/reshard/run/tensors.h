@@ -17,4 +17,13 @@ void tensors_set_whole(banyan_tensors *set, uint64_t version);
 /* Restore the state before a started run that moved nothing; the version is kept. */
 void tensors_set_back(banyan_tensors *set, banyan_tensors_state state);
 
+/* A shadow of the set's memory, for banyan_tensors_alloc_swappable: `*shift` receives the bytes
+ * from an element to its place in the shadow. The copy to the shadow is complete on return. A swap
+ * exchanges what the addresses of both hold; nothing may access them meanwhile. Errors: UNSUPPORTED
+ * (another allocation), INVALID (it has a shadow), NO_MEMORY, those of the device. */
+banyan_status tensors_open_shadow(banyan_tensors *set, ptrdiff_t *shift);
+void tensors_close_shadow(banyan_tensors *set);
+banyan_status tensors_copy_to_shadow(const banyan_tensors *set);
+banyan_status tensors_swap_shadow(banyan_tensors *set);
+
 #endif

@@ -209,17 +209,19 @@ static void swap_stream(struct bench_of *of, const struct receiver *to, size_t e
     struct guarded values_there =
         guarded_make(of->device, stream->count, below(&of->random, 5), values);
     view_there = view;
-    view_there.data = (char *)memory_there.at;
+    /* The boxes may be those of other memory. */
+    ptrdiff_t shift = 4096 * (ptrdiff_t)below(&of->random, 3);
+    view_there.data = (char *)memory_there.at - shift;
     struct delta_part part = {
         .first = first, .count = count, .stream = values_there.at, .ends = ends};
     void *staged = NULL;
     CHECK_OK(of->ops->stage(of->engine, &view_there, 1, &part, 1, &staged));
     delta_swap(&view, first, count, values);
-    CHECK_OK(of->ops->swap(staged, 0, 1, below(&of->random, 2), of->stream));
+    CHECK_OK(of->ops->swap(staged, 0, 1, shift, below(&of->random, 2), of->stream));
     CHECK_OK(of->ops->wait(of->engine, of->stream));
     guarded_check(&memory_there, memory, "a receiver");
     guarded_check(&values_there, values, "exchanged values");
-    CHECK_OK(of->ops->swap(staged, 0, 1, false, of->stream));
+    CHECK_OK(of->ops->swap(staged, 0, 1, shift, false, of->stream));
     CHECK_OK(of->ops->wait(of->engine, of->stream));
     guarded_check(&memory_there, before, "a receiver that went back");
     guarded_check(&values_there, stream->data, "values that came back");

@@ -34,6 +34,8 @@ int main(void)
     failed += run_versions("both on GPUs", true, true);
     failed += run_errors();
     failed += run_deaths();
-    following_keeps_on_host = true;
-    return failed + run_versions("trainers that keep their copies on the host", true, true);
+    following_keeps_on_host = following_has_shadow = true;
+    failed += run_versions("trainers that keep their copies on the host, engines with a shadow",
+                           true, true);
+    return failed + run_deaths();
 }

@@ -265,12 +265,70 @@ static void a_rank_without_tensors_may_pass_a_stream(void **state)
     ranks_run(1, subscribe_for_nothing, NULL);
 }
 
+/* ---- shadows ---- */
+
+static void expect_no_shadow(banyan_world *world, const struct following *mine,
+                             banyan_status expected, const char *text)
+{
+    banyan_subscription_options options = BANYAN_SUBSCRIPTION_OPTIONS_INIT;
+    banyan_subscription *subscription;
+    options.shadow = true;
+    options.stream = mine->stream;
+    CHECK_FAILS(banyan_subscription_open(world, mine->layout, mine->set, "127.0.0.1:1",
+                                         APART_SECRET, &options, &subscription),
+                expected, text);
+}
+
+static void ask_for_shadows(banyan_world *world, void *context)
+{
+    int rank = banyan_world_rank(world);
+    void *taken[256];
+    (void)context;
+    following_engines_on_gpu = following_has_shadow = false;
+    struct following mine = following_open_matrix(rank, true, NULL);
+    CHECK_FAILS(banyan_tensors_alloc_swappable(mine.layout, BANYAN_HOST, &mine.set),
+                BANYAN_ERR_UNSUPPORTED, "only those of a GPU");
+    expect_no_shadow(world, &mine, BANYAN_ERR_UNSUPPORTED, "banyan_tensors_alloc_swappable");
+    following_close(&mine);
+    following_engines_on_gpu = true;
+    following_has_shadow = rank == 0; /* the other rank's tensors cannot be swapped */
+    mine = following_open_matrix(rank, true, NULL);
+    expect_no_shadow(world, &mine, BANYAN_ERR_UNSUPPORTED, "a shadow needs tensors of");
+    following_close(&mine);
+    following_has_shadow = true;
+    mine = following_open_matrix(rank, true, NULL);
+    size_t count = gpu_is_emulated() ? take_all(mine.device, taken, 256) : 0;
+    if (gpu_is_emulated())
+        expect_no_shadow(world, &mine, BANYAN_ERR_NO_MEMORY, "device ");
+    CHECK_OK(banyan_world_barrier(world));
+    for (size_t i = 0; i < count; i++)
+        gpu_memory()->free(mine.device.device_id, taken[i]);
+    banyan_subscription_options options = BANYAN_SUBSCRIPTION_OPTIONS_INIT;
+    banyan_subscription *subscription;
+    options.shadow = true;
+    options.stream = mine.stream;
+    CHECK_OK(banyan_world_barrier(world));
+    CHECK_OK(banyan_subscription_open(world, mine.layout, mine.set, "127.0.0.1:1", APART_SECRET,
+                                      &options, &subscription));
+    expect_no_shadow(world, &mine, BANYAN_ERR_INVALID, "a shadow of another subscription");
+    banyan_subscription_close(subscription);
+    following_close(&mine);
+}
+
+static void a_shadow_that_cannot_be_is_refused(void **state)
+{
+    (void)state;
+    ranks_run(FOLLOWING_ENGINES, ask_for_shadows, NULL);
+    following_has_shadow = false;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tied_weights_are_exchanged_once_and_back),
         cmocka_unit_test(an_engine_whose_gpu_is_full_keeps_its_version),
         cmocka_unit_test(a_rank_without_tensors_may_pass_a_stream),
+        cmocka_unit_test(a_shadow_that_cannot_be_is_refused),
         cmocka_unit_test(a_captured_stream_is_refused_before_anything_moves),
     };
     gpu_count();
