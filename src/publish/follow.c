@@ -26,6 +26,34 @@ static void keep_error(banyan_subscription *subscription, banyan_status status)
         log_warn("the subscription to %s: %s", subscription->address, kept.message);
 }
 
+/* True if a version may come while others wait for a commit: not if it changes the shadow, nor if
+ * its boxes are verified. */
+static bool takes_early(const banyan_subscription *subscription)
+{
+    return !subscription->options.verify && !subscription->options.shadow;
+}
+
+/* Wait until the subscription takes a version, for one beat at most. */
+static void wait_for_commit(banyan_subscription *subscription)
+{
+    uint64_t until_ns = deadline_after(SESSION_BEAT_NS);
+    pthread_mutex_lock(&subscription->lock);
+    while (!takes_early(subscription) && subscription->staged.first && !subscription->closing &&
+           deadline_left_ns(until_ns) > 0)
+        background_wait(&subscription->changed, &subscription->lock, until_ns);
+    pthread_mutex_unlock(&subscription->lock);
+}
+
+/* Free what commits have left. */
+static void free_replaced(banyan_subscription *subscription)
+{
+    pthread_mutex_lock(&subscription->lock);
+    struct staged_list replaced = subscription->replaced;
+    subscription->replaced = (struct staged_list){0};
+    pthread_mutex_unlock(&subscription->lock);
+    staged_list_free(&replaced);
+}
+
 /* Fill in what this engine has: rank 0's counts. */
 static struct session_report subscription_report(banyan_subscription *subscription,
                                                  uint64_t publication, bool whole)
@@ -42,8 +70,7 @@ static struct session_report subscription_report(banyan_subscription *subscripti
     state.above = subscription->above_publication == publication ? subscription->above : 0;
     state.in_place = state.base_number == 0;
     state.on_device = subscription->on_device;
-    /* The shadow is changed, and boxes are verified, when nothing waits for a commit. */
-    state.takes = !(subscription->options.verify || subscription->options.shadow) || !last;
+    state.takes = takes_early(subscription) || !last;
     pthread_mutex_unlock(&subscription->lock);
     return state;
 }
@@ -186,6 +213,9 @@ static banyan_status follow_turns(banyan_subscription *subscription, struct sess
     for (;;) {
         struct session_report state = {0};
         struct session_turn turn = {0};
+        free_replaced(subscription);
+        if (banyan_world_rank(joined) == first)
+            wait_for_commit(subscription);
         if (banyan_world_rank(joined) == first)
             state = subscription_report(subscription, session->welcome.publication, whole);
         RETURN_IF_FAILED(banyan_world_broadcast(joined, &state, sizeof state, first));

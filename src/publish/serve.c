@@ -34,7 +34,8 @@ void publication_begin_fetches(banyan_publication *publication)
         begin_fetch(publication->subscribers.data[i]);
 }
 
-/* Choose what comes next: at rank 0, in at most one beat. A chosen fetch has begun. */
+/* Choose what comes next: at rank 0, in at most one beat, and at once for a subscription that takes
+ * nothing, which has waited already. A chosen fetch has begun. */
 static struct session_turn choose_turn(struct subscriber *subscriber,
                                        const struct session_report *state)
 {
@@ -48,7 +49,7 @@ static struct session_turn choose_turn(struct subscriber *subscriber,
             turn.kind = TURN_FETCH;
         else if (publication->closing || state->ends)
             turn.kind = TURN_END;
-        else if (deadline_left_ns(until_ns) > 0)
+        else if (state->takes && deadline_left_ns(until_ns) > 0)
             background_wait(&publication->changed, &publication->lock, until_ns);
         else
             break;

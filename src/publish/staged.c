@@ -49,6 +49,16 @@ struct staged_list staged_take(struct staged_list *list, uint64_t last_number)
     return taken;
 }
 
+void staged_list_move(struct staged_list *to, struct staged_list *from)
+{
+    while (from->first) {
+        struct staged *one = from->first;
+        from->first = one->next;
+        staged_append(to, one);
+    }
+    *from = (struct staged_list){0};
+}
+
 void staged_drop_above(struct staged_list *list, uint64_t last_number)
 {
     struct staged_list rest = *list;

@@ -44,6 +44,8 @@ void staged_free(struct staged *staged);
 void staged_append(struct staged_list *list, struct staged *staged);
 /* Take the first versions, up to a number, from the list. */
 struct staged_list staged_take(struct staged_list *list, uint64_t last_number);
+/* Append all versions of a list to another, and empty it. */
+void staged_list_move(struct staged_list *to, struct staged_list *from);
 /* Free the versions above a number. */
 void staged_drop_above(struct staged_list *list, uint64_t last_number);
 void staged_list_free(struct staged_list *list);

@@ -18,6 +18,7 @@ static void subscription_destroy(banyan_subscription *subscription)
 {
     staged_list_free(&subscription->staged);
     staged_list_free(&subscription->previous);
+    staged_list_free(&subscription->replaced);
     if (subscription->threads)
         (void)banyan_world_close(subscription->threads);
     if (subscription->has_shadow && subscription->tensors)
@@ -257,9 +258,8 @@ static banyan_status apply(banyan_subscription *subscription, uint64_t number)
     pthread_mutex_lock(&subscription->contents);
     pthread_mutex_lock(&subscription->lock);
     struct staged_list taken = staged_take(&subscription->staged, number);
-    struct staged_list replaced = subscription->previous;
     if (taken.first) {
-        subscription->previous = (struct staged_list){0};
+        staged_list_move(&subscription->replaced, &subscription->previous);
         subscription->before_number = subscription->number;
         subscription->before_version = subscription->version;
         subscription->before_publication = subscription->publication;
@@ -287,12 +287,10 @@ static banyan_status apply(banyan_subscription *subscription, uint64_t number)
         subscription->previous = taken;
         taken = (struct staged_list){0};
     }
+    staged_list_move(&subscription->replaced, &taken);
     pthread_cond_broadcast(&subscription->changed);
     pthread_mutex_unlock(&subscription->lock);
-    error_kept kept = error_keep(status);
-    staged_list_free(&replaced);
-    staged_list_free(&taken);
-    return error_again(&kept);
+    return status;
 }
 
 banyan_status banyan_subscription_commit(banyan_subscription *subscription, uint64_t *version)
@@ -343,9 +341,9 @@ banyan_status banyan_subscription_rollback(banyan_subscription *subscription, ui
     subscription->number = subscription->before_number;
     subscription->version = subscription->before_version;
     subscription->publication = subscription->before_publication;
+    staged_list_move(&subscription->replaced, &taken);
     pthread_cond_broadcast(&subscription->changed);
     pthread_mutex_unlock(&subscription->lock);
-    staged_list_free(&taken);
     RETURN_IF_FAILED(error_again(&kept));
     *version = subscription->version;
     return BANYAN_OK;

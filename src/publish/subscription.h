@@ -36,6 +36,7 @@ struct banyan_subscription {
     struct staged_list staged; /* to be committed */
     struct staged_list
         previous; /* what the last commit replaced; the streams have the old elements */
+    struct staged_list replaced; /* to be freed, which takes longer than a pause may last */
     uint64_t number, version, publication; /* of the current version; number 0: none */
     uint64_t before_number, before_version, before_publication; /* of that before `previous` */
     uint64_t next_number;

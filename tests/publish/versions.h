@@ -403,11 +403,49 @@ static void a_version_that_is_being_committed_is_not_fetched_again(void **state)
     apart_test(play_long);
 }
 
+/* ---- the wait for the next version ---- */
+
+enum { PROMPT_VERSIONS = 5 };
+
+/* An engine that takes a version only when the one before is committed, since it verifies, gets the
+ * next one without a pause. */
+static void follow_promptly(banyan_world *world, struct apart *shared)
+{
+    banyan_subscription_options options = BANYAN_SUBSCRIPTION_OPTIONS_INIT;
+    options.verify = true;
+    uint64_t least_ns = UINT64_MAX;
+    struct following mine = following_open_matrix(banyan_world_rank(world), true, NULL);
+    banyan_subscription *subscription = subscribe(world, shared, &mine, &options);
+    for (int version = 1; version <= PROMPT_VERSIONS; version++) {
+        uint64_t began_ns = time_now_ns(), took_ns;
+        atomic_store(&shared->marks[MARK_STEP], version);
+        take_above(subscription, &mine, version - 1);
+        took_ns = time_now_ns() - began_ns;
+        least_ns = version > 1 && took_ns < least_ns ? took_ns : least_ns;
+        CHECK_OK(banyan_world_barrier(world));
+    }
+    CHECK(least_ns < 300 * NS_PER_MS, "the next version took %.3f s at least",
+          (double)least_ns / 1e9);
+    end_engine(shared, subscription, &mine);
+}
+
+static void play_promptly(struct apart *shared)
+{
+    play_with(shared, publish_matrix, follow_promptly);
+}
+
+static void the_next_version_follows_a_commit_at_once(void **state)
+{
+    (void)state;
+    apart_test(play_promptly);
+}
+
 /* All tests, for a list. */
 #define VERSIONS_TESTS                                                                             \
     cmocka_unit_test(engines_follow_every_version_early_and_late),                                 \
         cmocka_unit_test(a_version_can_be_taken_back), cmocka_unit_test(options_of_rank_0_count),  \
         cmocka_unit_test(an_engine_passes_versions_on), cmocka_unit_test(ranks_may_hold_nothing),  \
-        cmocka_unit_test(a_version_that_is_being_committed_is_not_fetched_again),
+        cmocka_unit_test(a_version_that_is_being_committed_is_not_fetched_again),                  \
+        cmocka_unit_test(the_next_version_follows_a_commit_at_once),
 
 #endif
