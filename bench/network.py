@@ -221,6 +221,7 @@ def publish(build: pathlib.Path) -> bool:
     with machines() as nodes:
         for node in nodes:
             run(node, *f"tc qdisc add dev eth0 root tbf rate {LINK}".split(), *QUEUE)
+        plain = banyan(nodes, build, 4, "network_publish", "densities", "off")
         found = banyan(nodes, build, 4, "network_publish", "densities")
         step = banyan(nodes, build, 2, "network_publish", "step")
         join = banyan(nodes, build, 1 + ENGINES, "network_publish", "join", first=1)
@@ -229,19 +230,21 @@ def publish(build: pathlib.Path) -> bool:
         f"versions of a model of {found['bytes'] / 1e6:.0f} MB in bf16, from 2 ranks to 2, {LINK}\n"
         f"whole by a reshard {whole:.3f} s, the first version {found['first_seconds']:.3f} s\n"
         f"{'changed':<10}{'seconds':>10}{'of whole':>10}{'goal':>8}{'publish':>10}{'commit':>10}"
-        f"{'bytes/3 for each':>18}{'goal':>8}"
+        f"{'bytes/3 for each':>18}{'goal':>8}{'not compressed':>17}{'of whole':>10}{'bytes/3':>9}"
     )
     missed = False
-    for one in found["versions"]:
+    for one, other in zip(found["versions"], plain["versions"]):
         times = whole / one["seconds"]
         goal = 10 if one["share"] <= 0.03 else 1
-        wire = one["sent_bytes"] / 3 / one["changed"]
+        wire, plain_wire = (each["sent_bytes"] / 3 / each["changed"] for each in (one, other))
         wrong = times < goal or (one["share"] == 0.03 and wire > 1.25)
         missed |= wrong
         print(
             f"{one['share'] * 100:<10g}{one['seconds']:>10.3f}{times:>9.1f}x{goal:>7.1f}x"
             f"{one['publish_seconds']:>10.3f}{one['commit_seconds']:>10.3f}{wire:>18.2f}"
-            f"{1.25:>8.2f}{'  MISSED' if wrong else ''}"
+            f"{1.25:>8.2f}{other['seconds']:>17.3f}"
+            f"{plain['whole_seconds'] / other['seconds']:>9.1f}x{plain_wire:>9.2f}"
+            f"{'  MISSED' if wrong else ''}"
         )
     slower = step["beside_seconds"] / step["alone_seconds"] - 1
     missed |= slower > 0.05

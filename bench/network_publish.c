@@ -1,8 +1,9 @@
 /* Versions of a model from trainers on one node to engines on another. Run by bench/network.py,
  * which makes the nodes.
  *
- *     network_publish densities        2 trainers, 2 engine ranks: versions of which some elements
- *                                      have changed, and the whole model by a reshard
+ *     network_publish densities [off]  2 trainers, 2 engine ranks: versions of which some elements
+ *                                      have changed, and the whole model by a reshard; off:
+ *                                      without compression
  *     network_publish step             1 trainer, 1 engine: the trainer's step alone, and while the
  *                                      engine fetches
  *     network_publish join             1 trainer, and an engine for each other rank: all come at
@@ -85,6 +86,20 @@ static void change(struct job *job, double share)
     }
 }
 
+/* Bf16 of about a normal distribution, of mean 0 and deviation 0.02: sums of four random numbers.
+ */
+static uint16_t random_weight(uint64_t *seed)
+{
+    uint64_t random = next_random(seed);
+    int64_t sum = -2 * 65535;
+    for (int i = 0; i < 4; i++)
+        sum += (int64_t)(random >> 16 * i & 65535);
+    float value = (float)sum * (0.02f / 37837); /* the sum's deviation */
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return (uint16_t)(bits >> 16);
+}
+
 /* `engine_ranks`: of one engine; the first `trainers` ranks are the trainer. */
 static void job_open(struct job *job, int trainers, int engine_ranks, size_t tensors,
                      int64_t columns)
@@ -112,16 +127,18 @@ static void job_open(struct job *job, int trainers, int engine_ranks, size_t ten
             const DLTensor *tensor = banyan_tensors_get(job->tensors, i);
             uint16_t *elems = tensor->data;
             for (int64_t k = 0; k < tensor->shape[0] * tensor->shape[1]; k++)
-                elems[k] = (uint16_t)next_random(&job->seed);
+                elems[k] = random_weight(&job->seed);
         }
 }
 
 /* Open the publication, and subscribe to it. */
-static void job_start(struct job *job)
+static void job_start(struct job *job, banyan_publication_compression compression)
 {
     char address[128] = "";
+    banyan_publication_options options = BANYAN_PUBLICATION_OPTIONS_INIT;
+    options.compression = compression;
     if (job->is_trainer) {
-        need(banyan_publication_open(job->world, job->layout, NULL, SECRET, NULL,
+        need(banyan_publication_open(job->world, job->layout, NULL, SECRET, &options,
                                      &job->publication));
         snprintf(address, sizeof address, "%s", banyan_publication_address(job->publication));
     }
@@ -227,7 +244,7 @@ static double whole_reshard(struct job *job)
     return best;
 }
 
-static void measure_densities(void)
+static void measure_densities(banyan_publication_compression compression)
 {
     static const double shares[] = {0.001, 0.01, 0.03, 0.1, 0.5, 1};
     enum { SHARES = sizeof shares / sizeof *shares };
@@ -236,7 +253,7 @@ static void measure_densities(void)
     job_open(&job, 2, 2, 8, 4096);
     uint64_t elems = sum(&job, job.is_trainer ? elems_here(&job) : 0);
     double whole = whole_reshard(&job);
-    job_start(&job);
+    job_start(&job, compression);
     struct update first = job_update(&job);
     for (int i = 0; i < SHARES; i++) {
         for (int round = 0; round < ROUNDS; round++) {
@@ -294,7 +311,7 @@ static void measure_step(void)
     struct job job;
     double alone[STEPS], beside[STEPS];
     job_open(&job, 1, 1, 4, 4096);
-    job_start(&job);
+    job_start(&job, BANYAN_COMPRESSION_AUTOMATIC);
     (void)job_update(&job);
     for (int i = 0; i < STEPS; i++) {
         uint64_t staged, committed = job.version;
@@ -359,9 +376,9 @@ static void measure_joining(void)
 
 int main(int argc, char **argv)
 {
-    const char *part = argc == 2 ? argv[1] : "";
+    const char *part = argc >= 2 ? argv[1] : "";
     if (strcmp(part, "densities") == 0)
-        measure_densities();
+        measure_densities(argc > 2 ? BANYAN_COMPRESSION_OFF : BANYAN_COMPRESSION_AUTOMATIC);
     else if (strcmp(part, "step") == 0)
         measure_step();
     else if (strcmp(part, "join") == 0)

@@ -37,7 +37,7 @@ fi
 # The packages' libraries that they need; the C library's own are everywhere.
 find "$out/bin" "$out/lib" -type f -exec ldd {} + |
     awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
-    { grep -E '/lib(jansson|sodium|xxhash|cmocka)\.so' || true; } |
+    { grep -E '/lib(jansson|sodium|xxhash|zstd|cmocka)\.so' || true; } |
     while read -r library; do
         cp "$library" "$out/lib/"
     done

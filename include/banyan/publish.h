@@ -49,6 +49,16 @@ extern "C" {
 
 /* ---- trainer ---- */
 
+/* Whether the ranks of a publication compress what they send, by zstd. Bits of changed elements
+ * arrive as they are. */
+typedef enum banyan_publication_compression {
+    /* If a rank's measurements tell that an engine has a version earlier: where the link is slower
+     * than the compressor. */
+    BANYAN_COMPRESSION_AUTOMATIC = 0,
+    BANYAN_COMPRESSION_OFF,
+    BANYAN_COMPRESSION_ALWAYS
+} banyan_publication_compression;
+
 /* Options of banyan_publication_open. Those of rank 0 count, except where it says otherwise. */
 typedef struct banyan_publication_options {
     size_t size; /* of this struct; BANYAN_PUBLICATION_OPTIONS_INIT sets it */
@@ -86,6 +96,7 @@ typedef struct banyan_publication_options {
     /* Convert about this many bytes of the published tensors at once, a local tensor at least. Each
      * rank has memory for them besides the kept copy. Each rank's own; 0: 256 MiB. */
     uint64_t max_converted_bytes;
+    banyan_publication_compression compression; /* each rank's own */
 } banyan_publication_options;
 
 #define BANYAN_PUBLICATION_OPTIONS_INIT BANYAN_INIT(banyan_publication_options)
@@ -137,7 +148,7 @@ typedef struct banyan_publication_status {
     uint32_t fetching;    /* that fetch a version now */
     uint64_t joined;      /* connections that were opened so far */
     uint64_t dropped;     /* of them ended by an error, such as the death of an engine */
-    uint64_t sent_bytes;  /* by this rank so far */
+    uint64_t sent_bytes;  /* by this rank so far, as they travel */
 } banyan_publication_status;
 
 /* Return the state. Any thread. */
@@ -230,7 +241,7 @@ typedef struct banyan_subscription_status {
     uint64_t staged;         /* the newest one that is staged; 0: none */
     bool connected;          /* to a publication */
     uint64_t staged_bytes;   /* that are kept for the next commit */
-    uint64_t received_bytes; /* by this rank so far */
+    uint64_t received_bytes; /* by this rank so far, as they travel */
     uint64_t whole_fetches;  /* versions that came whole */
     uint64_t delta_fetches;  /* versions that came as changes */
     uint64_t fetch_ns;       /* that the last of them took */

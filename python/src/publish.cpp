@@ -41,6 +41,17 @@ static void *stream_given(const nb::object &stream)
 
 /* ---- publication ---- */
 
+static banyan_publication_compression compression_of(const std::string &name)
+{
+    if (name == "automatic")
+        return BANYAN_COMPRESSION_AUTOMATIC;
+    if (name == "off")
+        return BANYAN_COMPRESSION_OFF;
+    if (name == "always")
+        return BANYAN_COMPRESSION_ALWAYS;
+    throw nb::value_error("compression is \"automatic\", \"off\" or \"always\"");
+}
+
 static std::shared_ptr<Publication> make_publication(std::shared_ptr<Layout> layout,
                                                      std::shared_ptr<World> world,
                                                      std::optional<std::string> secret,
@@ -51,7 +62,8 @@ static std::shared_ptr<Publication> make_publication(std::shared_ptr<Layout> lay
                                                      std::shared_ptr<Layout> published,
                                                      std::shared_ptr<Transform> transform,
                                                      std::string scales_suffix,
-                                                     uint64_t max_converted_bytes)
+                                                     uint64_t max_converted_bytes,
+                                                     const std::string &compression)
 {
     banyan_publication_options options = BANYAN_PUBLICATION_OPTIONS_INIT;
     options.name = name.c_str();
@@ -64,6 +76,7 @@ static std::shared_ptr<Publication> make_publication(std::shared_ptr<Layout> lay
     options.transform = transform ? transform->handle : nullptr;
     options.scales_suffix = scales_suffix.c_str();
     options.max_converted_bytes = max_converted_bytes;
+    options.compression = compression_of(compression);
     auto made = std::make_shared<Publication>();
     made->world = world;
     made->layout = layout;
@@ -200,7 +213,7 @@ static void bind_publication(nb::module_ &m)
             "*, name: str = '', kept_versions: int = 0, patience: float | None = None, timeout: "
             "float | None = None, keep_on_host: bool = False, stream: banyan.StreamLike = None, "
             "published: Layout | None = None, transform: Transform | None = None, scales_suffix: "
-            "str = '_scale', max_converted_bytes: int = 0",
+            "str = '_scale', max_converted_bytes: int = 0, compression: str = 'automatic'",
             "Open a publication, and listen for engines. Collective; ``secret`` and ``address`` of "
             "rank 0 count, and are those of ``World.listen``. ``layout``: None for a rank that "
             "holds nothing.\n\n"
@@ -215,12 +228,14 @@ static void bind_publication(nb::module_ &m)
             "elements count as changed if their published bits differ. Scales of an ``Mxfp8``, "
             "which only this publication can use, are tensors of that layout: those of \"w\" are "
             "\"w\" + ``scales_suffix``. ``max_converted_bytes``: convert about so many bytes at "
-            "once (0: 256 MiB).",
+            "once (0: 256 MiB).\n\n"
+            "``compression``: \"automatic\" compresses what travels to an engine if measurements tell "
+            "that it has a version earlier; \"off\"; \"always\".",
             "layout"_a.none(), "world"_a, "secret"_a.none(), "address"_a = nb::none(), nb::kw_only(),
             "name"_a = "", "kept_versions"_a = 0, "patience"_a = nb::none(),
             "timeout"_a = nb::none(), "keep_on_host"_a = false, "stream"_a = nb::none(),
             "published"_a = nb::none(), "transform"_a = nb::none(), "scales_suffix"_a = "_scale",
-            "max_converted_bytes"_a = 0);
+            "max_converted_bytes"_a = 0, "compression"_a = "automatic");
     publication
         .def_prop_ro("address",
                      [](Publication &p) {

@@ -165,6 +165,12 @@ def train_in_float32(world: banyan.World, store: FileStore) -> None:
         assert '"weight.s"' in str(error), error
     else:
         raise AssertionError("MXFP8 needs scales")
+    try:
+        banyan.Publication(layout, world, SECRET, compression="some")
+    except ValueError as error:
+        assert '"automatic", "off" or "always"' in str(error), error
+    else:
+        raise AssertionError("any word is a compression")
     publication = banyan.Publication(
         layout,
         world,
@@ -172,6 +178,7 @@ def train_in_float32(world: banyan.World, store: FileStore) -> None:
         published=published,
         transform=banyan.Cast(),
         max_converted_bytes=1 << 20,
+        compression="always",
     )
     with publication:
         if world.rank == 0:

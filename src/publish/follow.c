@@ -4,7 +4,7 @@
 #include "core/deadline.h"
 #include "core/log.h"
 #include "publish/background.h"
-#include "publish/fetch.h"
+#include "publish/fetch/fetch.h"
 #include "publish/subscription.h"
 #include "reshard/run/tensors.h"
 #include "world/connect/connect.h"

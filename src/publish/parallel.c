@@ -5,22 +5,23 @@
 
 #include "core/threads/thread.h"
 
-#define THREADS_MOST 4
 /* Fewer items are not worth another thread. */
 #define ITEMS_LEAST 4
 
 struct shared_work {
-    void (*work)(void *context, size_t i);
+    parallel_work work;
     void *context;
     size_t count;
     _Atomic size_t next;
+    _Atomic int workers;
 };
 
 static banyan_status parallel_take(void *argument)
 {
     struct shared_work *shared = argument;
+    int worker = atomic_fetch_add(&shared->workers, 1);
     for (size_t i; (i = atomic_fetch_add(&shared->next, 1)) < shared->count;)
-        shared->work(shared->context, i);
+        shared->work(shared->context, worker, i);
     return BANYAN_OK;
 }
 
@@ -30,15 +31,15 @@ static size_t parallel_threads(size_t count)
     size_t processors =
         sched_getaffinity(0, sizeof mine, &mine) == 0 ? (size_t)CPU_COUNT(&mine) : 1;
     size_t threads = processors < 8 ? (processors > 1 ? 2 : 1) : processors / 4;
-    if (threads > THREADS_MOST)
-        threads = THREADS_MOST;
+    if (threads > PARALLEL_WORKERS)
+        threads = PARALLEL_WORKERS;
     return threads < count / ITEMS_LEAST ? threads : count / ITEMS_LEAST;
 }
 
-void parallel_run(size_t count, void (*work)(void *context, size_t i), void *context)
+void parallel_run(size_t count, parallel_work work, void *context)
 {
     struct shared_work shared = {.work = work, .context = context, .count = count};
-    banyan_request *others[THREADS_MOST];
+    banyan_request *others[PARALLEL_WORKERS];
     size_t started = 0, threads = parallel_threads(count);
     while (started + 1 < threads &&
            request_start(parallel_take, &shared, &others[started]) == BANYAN_OK)

@@ -216,6 +216,7 @@ banyan_status banyan_publication_open(banyan_world *world, const banyan_layout *
         opened->kept_versions = taken.kept_versions ? taken.kept_versions : KEPT_VERSIONS;
         opened->patience_ns = taken.patience_ns ? taken.patience_ns : PATIENCE_NS;
         opened->keep_on_host = taken.keep_on_host;
+        opened->compression = taken.compression;
         opened->stream = taken.stream;
         randombytes_buf(&opened->id, sizeof opened->id);
         opened->id |= 1;

@@ -44,6 +44,7 @@ struct banyan_publication {
     uint64_t id;
     uint32_t kept_versions;
     uint64_t patience_ns;
+    banyan_publication_compression compression;
     pthread_t accepting;
     bool has_thread;
     _Atomic uint64_t sent_bytes;

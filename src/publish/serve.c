@@ -5,7 +5,7 @@
 #include "core/log.h"
 #include "core/threads/thread.h"
 #include "publish/background.h"
-#include "publish/fetch.h"
+#include "publish/fetch/fetch.h"
 #include "publish/publication.h"
 #include "world/control.h"
 
@@ -64,7 +64,8 @@ static struct session_turn choose_turn(struct subscriber *subscriber,
                         publication->history.data[i - 1].version == state->base;
         turn.version = publication->version;
         turn.whole = !has_base || state->whole;
-        turn.in_waves = state->on_device || publication->on_device;
+        turn.in_waves = state->on_device || publication->on_device ||
+                        publication->compression == BANYAN_COMPRESSION_ALWAYS;
     }
     pthread_mutex_unlock(&publication->lock);
     return turn;
@@ -183,7 +184,8 @@ static void *serve(void *argument)
     struct subscriber *subscriber = argument;
     banyan_publication *publication = subscriber->publication;
     struct session session = {.joined = subscriber->joined,
-                              .welcome = {.publication = publication->id}};
+                              .welcome = {.publication = publication->id},
+                              .compression = {.choice = publication->compression}};
     background_lower_priority();
     banyan_status status = session_open(&session, publication->layout, NULL);
     if (status == BANYAN_OK)

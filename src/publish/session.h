@@ -13,6 +13,7 @@
 #include <banyan/publish.h>
 
 #include "core/containers.h"
+#include "publish/fetch/compression.h"
 
 /* The longest time between two turns. */
 #define SESSION_BEAT_NS UINT64_C(500000000)
@@ -42,7 +43,7 @@ struct session_turn {
     uint32_t kind;  /* enum session_turn_kind */
     uint32_t whole; /* all elements, not the changes since the subscription's version */
     /* A version in place comes in waves, as others do, since a rank of either side has tensors in a
-     * device's memory; otherwise by a reshard. */
+     * device's memory, or all are compressed; otherwise by a reshard. */
     uint32_t in_waves;
     uint64_t version;
 };
@@ -54,6 +55,7 @@ struct session {
     banyan_copy_service *service;
     struct session_hello hello;
     struct session_welcome welcome;
+    struct compression compression;
     uint64_t may_send_ns; /* with a limit of bytes per second: when the next bytes may go */
 };
 

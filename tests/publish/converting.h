@@ -173,6 +173,7 @@ static banyan_publication *open_format(banyan_world *world, const struct followi
     options.max_converted_bytes = format->step_bytes;
     options.stream = mine->stream;
     options.keep_on_host = following_keeps_on_host;
+    options.compression = BANYAN_COMPRESSION_OFF; /* bytes are counted */
     CHECK_OK(
         banyan_publication_open(world, mine->layout, NULL, APART_SECRET, &options, &publication));
     banyan_layout_destroy(published);

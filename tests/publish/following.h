@@ -69,6 +69,9 @@ static bool following_trainers_on_gpu, following_engines_on_gpu, following_keeps
 /* Engines commit by exchanging their tensors with a shadow. */
 static bool following_has_shadow;
 
+/* The compression of all publications. Tests that count bytes turn it off. */
+static banyan_publication_compression following_compression;
+
 /* One rank's side of a case. */
 struct following {
     random_case *of;
@@ -231,6 +234,7 @@ static inline banyan_publication *publish_open(banyan_world *world, struct apart
         with = *options;
     with.stream = mine->stream;
     with.keep_on_host = following_keeps_on_host;
+    with.compression = following_compression;
     CHECK_OK(banyan_publication_open(world, mine->layout,
                                      shared->listen_at[0] ? shared->listen_at : NULL, APART_SECRET,
                                      &with, &publication));

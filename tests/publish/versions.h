@@ -352,6 +352,7 @@ static struct following following_open_long(bool is_engine)
 static void publish_long(banyan_world *world, struct apart *shared)
 {
     struct following mine = following_open_long(false);
+    following_compression = BANYAN_COMPRESSION_OFF; /* bytes are counted */
     banyan_publication *publication = publish_open(world, shared, &mine, NULL);
     for (int version = 1; version <= LONG_VERSIONS; version++) {
         apart_wait(&shared->marks[MARK_STEP], version);

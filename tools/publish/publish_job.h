@@ -6,7 +6,8 @@
 
 typedef struct publish_job {
     const char *in, *listen, *name, *secret;
-    const char *cast; /* type of all floating-point tensors; NULL: the checkpoint's */
+    const char *cast;     /* type of all floating-point tensors; NULL: the checkpoint's */
+    const char *compress; /* "auto", "off" or "always"; NULL: "auto" */
     bool watch, json;
     double settle_s;
     failure *failed;

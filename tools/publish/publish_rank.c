@@ -140,6 +140,9 @@ static banyan_status open_publication(struct publishing *all)
     const publish_job *job = all->job;
     banyan_publication_options options = BANYAN_PUBLICATION_OPTIONS_INIT;
     options.name = job->name;
+    if (job->compress && strcmp(job->compress, "auto") != 0)
+        options.compression =
+            strcmp(job->compress, "off") == 0 ? BANYAN_COMPRESSION_OFF : BANYAN_COMPRESSION_ALWAYS;
     bool holds = banyan_layout_tensor_count(all->layout) > 0;
     RETURN_IF_FAILED(banyan_publication_open(all->world, holds ? all->layout : NULL, job->listen,
                                              job->secret, &options, &all->publication));

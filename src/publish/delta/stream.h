@@ -53,6 +53,11 @@ uint64_t delta_write(const delta_source *source, uint64_t first, uint64_t count,
 bool delta_check(const void *stream, size_t bytes, uint64_t elems, size_t elem_bytes,
                  uint64_t first, uint64_t count, uint64_t *changed, uint64_t *ends);
 
+/* Return the bytes of a block in front of its values, of which `*count` receives the number;
+ * SIZE_MAX if `bytes` bytes do not begin with a valid head and valid positions. `elems`: of the
+ * block. */
+size_t delta_positions(const unsigned char *block, size_t bytes, uint64_t elems, uint64_t *count);
+
 /* Exchange the values in blocks [first, first + count), which delta_check has accepted, with the
  * elements of the box. */
 void delta_swap(const strided_view *box, uint64_t first, uint64_t count, void *stream);

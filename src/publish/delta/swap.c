@@ -66,9 +66,7 @@ static size_t check_bitmap(const unsigned char *bitmap, size_t bytes, uint64_t e
     return found == count && !outside ? used : SIZE_MAX;
 }
 
-/* Return the bytes of a block; SIZE_MAX if it is not valid. */
-static size_t delta_check_block(const unsigned char *block, size_t bytes, uint64_t elems,
-                                size_t elem_bytes, uint64_t *changed)
+size_t delta_positions(const unsigned char *block, size_t bytes, uint64_t elems, uint64_t *values)
 {
     uint64_t count;
     size_t positions = SIZE_MAX;
@@ -78,6 +76,7 @@ static size_t delta_check_block(const unsigned char *block, size_t bytes, uint64
     size_t left = bytes - DELTA_HEAD_BYTES;
     if (count > elems || (count == 0) != (form == DELTA_NONE))
         return SIZE_MAX;
+    *values = count;
     if (form == DELTA_NONE)
         positions = 0;
     else if (form == DELTA_GAPS)
@@ -86,10 +85,19 @@ static size_t delta_check_block(const unsigned char *block, size_t bytes, uint64
         positions = check_bitmap(block + DELTA_HEAD_BYTES, left, elems, count);
     else if (form == DELTA_WHOLE && count == elems)
         positions = 0;
-    if (positions == SIZE_MAX || left - positions < count * elem_bytes)
+    return positions == SIZE_MAX ? SIZE_MAX : DELTA_HEAD_BYTES + positions;
+}
+
+/* Return the bytes of a block; SIZE_MAX if it is not valid. */
+static size_t delta_check_block(const unsigned char *block, size_t bytes, uint64_t elems,
+                                size_t elem_bytes, uint64_t *changed)
+{
+    uint64_t count;
+    size_t positions = delta_positions(block, bytes, elems, &count);
+    if (positions == SIZE_MAX || bytes - positions < count * elem_bytes)
         return SIZE_MAX;
     *changed += count;
-    return DELTA_HEAD_BYTES + positions + count * elem_bytes;
+    return positions + count * elem_bytes;
 }
 
 bool delta_check(const void *stream, size_t bytes, uint64_t elems, size_t elem_bytes,

@@ -68,20 +68,38 @@ static void add_run(const delta_source *source, struct delta_maker *block, const
     }
 }
 
-/* True if so many elements of contiguous memory have changed that a block of them is whole: then
- * their positions need not be found. */
-static bool is_dense(const delta_source *source, const strided_cursor *cursor, uint64_t elems)
+/* Count the changed ones of `count` contiguous elements from `at` on. */
+static uint64_t count_changed(const delta_source *source, uint64_t at, uint64_t count)
 {
-    uint64_t at = (uint64_t)(cursor->at - source->memory) / source->box.elem_bytes, count = 0;
-    if (elems < CHANGES_BITS || strided_cursor_run(cursor) < elems ||
-        __builtin_popcountll(changed_at(source, at)) < CHANGES_BITS * 3 / 4)
-        return false;
-    for (uint64_t i = 0; elems - i >= CHANGES_BITS; i += CHANGES_BITS)
-        count += (uint64_t)__builtin_popcountll(changed_at(source, at + i));
+    uint64_t found = 0, i = 0;
+    for (; count - i >= CHANGES_BITS; i += CHANGES_BITS)
+        found += (uint64_t)__builtin_popcountll(changed_at(source, at + i));
+    if (i < count)
+        found += (uint64_t)__builtin_popcountll(changed_at(source, at + i) &
+                                                ((UINT64_C(1) << (count - i)) - 1));
+    return found;
+}
+
+/* True if so many elements have changed that a block of them is whole: then their positions need
+ * not be found. The first ones tell whether counting all is worth it. */
+static bool is_dense(const delta_source *source, strided_cursor cursor, uint64_t elems)
+{
+    size_t elem_bytes = source->box.elem_bytes;
+    uint64_t count = 0;
+    for (uint64_t at = 0, run; at < elems; at += run) {
+        uint64_t first = (uint64_t)(cursor.at - source->memory) / elem_bytes;
+        run = strided_cursor_run(&cursor);
+        if (run > elems - at)
+            run = elems - at;
+        count += count_changed(source, first, run);
+        if (at == 0 && count < run * 3 / 4)
+            return false;
+        strided_cursor_advance(&cursor, run);
+    }
     uint64_t positions = delta_bitmap_bytes(elems);
     if (count < positions) /* gaps take a byte each at least */
         positions = count;
-    return positions + count * source->box.elem_bytes >= elems * source->box.elem_bytes;
+    return positions + count * elem_bytes >= elems * elem_bytes;
 }
 
 /* Put the block into its smallest form. The values are in their place for the form GAPS or WHOLE.
@@ -114,7 +132,7 @@ static unsigned char *delta_write_block(const delta_source *source, uint64_t num
     memset(block.bitmap, 0, sizeof block.bitmap);
     size_t whole_bytes = block.elems * block.elem_bytes;
     bool whole = source->whole || sizeof values < whole_bytes;
-    if (!whole && is_dense(source, cursor, block.elems)) {
+    if (!whole && is_dense(source, *cursor, block.elems)) {
         whole = true;
         strided_cursor_advance(cursor, block.elems);
     }

@@ -1,4 +1,5 @@
-/* Publications on GPUs change formats as those in host memory do. */
+/* Publications on GPUs change formats and compress as those in host memory do. */
+#include "publish/compressing.h"
 #include "publish/converting.h"
 #include "publish/converting_errors.h"
 
@@ -17,7 +18,9 @@ int main(void)
 {
     gpu_count();
     int failed = run_formats("trainers on GPUs, engines on the host", false, false);
-    const struct CMUnitTest errors[] = {CONVERTING_ERRORS_TESTS};
+    const struct CMUnitTest errors[] = {
+        CONVERTING_ERRORS_TESTS cmocka_unit_test(all_versions_take_fewer_bytes_if_told_to),
+        cmocka_unit_test(a_slow_link_is_found_and_compressed_for)};
     failed += cmocka_run_group_tests(errors, NULL, NULL);
     return failed + run_formats("both on GPUs, copies on the host", true, true);
 }

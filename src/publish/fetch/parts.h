@@ -2,7 +2,7 @@
 #ifndef PUBLISH_FETCH_PARTS_H
 #define PUBLISH_FETCH_PARTS_H
 
-#include "publish/fetch.h"
+#include "publish/fetch/fetch.h"
 #include "reshard/layout/layout.h"
 
 /* Blocks of a part. */
@@ -10,7 +10,9 @@
 
 /* Description of a part of a transfer, in a message. */
 struct part_head {
-    uint64_t task_id, first, count, bytes, hash;
+    uint64_t task_id, first, count;
+    uint64_t bytes, hash;  /* of the stream */
+    uint64_t packed_bytes; /* that travel: `bytes`, or fewer if it is compressed (delta/planes.h) */
 };
 
 /* The checksum of a whole box. */
