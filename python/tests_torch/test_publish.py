@@ -12,6 +12,7 @@ from typing import Any
 
 from groups import DEVICE, banyan, torch
 
+from banyan.integrations import _following as following
 from ranks import FileStore, open_side, run
 
 SHAPE = (300, 70)
@@ -94,6 +95,72 @@ def serve(world: banyan.World, store: FileStore, shadow: bool) -> None:
         assert subscription.delta_fetches == VERSIONS - 1
 
 
+# ---- a model, as an engine's adapter follows it ----
+
+
+def model_of(version: int) -> torch.nn.Module:
+    torch.manual_seed(version)
+    return torch.nn.Sequential(torch.nn.Linear(96, 64), torch.nn.LayerNorm(64)).to(torch.bfloat16)
+
+
+def model_layout(model: torch.nn.Module, rank: int) -> banyan.Layout:
+    layout, mesh = banyan.Layout(), banyan.Mesh((1,), first_rank=rank)
+    for name, one in model.state_dict().items():
+        shape = tuple(one.shape)
+        layout.add_sharded(name, "bfloat16", shape, mesh, [banyan.Replicate()], rank)
+    return layout
+
+
+def train_model(world: banyan.World, store: FileStore) -> None:
+    with banyan.Publication(model_layout(model_of(1), 0), world, SECRET) as publication:
+        store.set("address", publication.address)
+        for version in range(1, VERSIONS + 1):
+            publication.publish(model_of(version).state_dict(), version)
+            store.get(f"committed {version}")
+
+
+def serve_model(world: banyan.World, store: FileStore) -> None:
+    """Rank 0 has no tensors and the address; rank 1 has the model."""
+    address = store.get("address").decode()
+    device = torch.device(DEVICE, 0 if ON_GPU else None)
+    if world.rank == 0:
+        subscription = banyan.Subscription(None, None, world, address, SECRET)
+    else:
+        model = model_of(0).to(device)
+        tensors = dict(model.state_dict())
+        before = following.Before(tensors, tensors)
+        subscription = following.follow(model_layout(model, 1), tensors, world, device)
+        graph_input = torch.ones(3, 96, dtype=torch.bfloat16, device=device)
+    with subscription:
+        for version in range(1, VERSIONS + 1):
+            subscription.wait(version - 1, 60)
+            if world.rank == 1:
+                model(graph_input)  # the commit comes after it
+                following.settle(device)
+            while subscription.commit() != version:
+                pass
+            if world.rank == 1:
+                expected = model_of(version).to(device)
+                assert torch.equal(model(graph_input), expected(graph_input)), version
+                for name, one in model.state_dict().items():
+                    assert torch.equal(one, expected.state_dict()[name]), (version, name)
+            world.barrier()
+            store.set(f"committed {version}", "yes")
+    if world.rank == 1:
+        before.restore()
+        assert torch.equal(model(graph_input), model_of(0).to(device)(graph_input))
+
+
+def raw_follow_model(rank: int, count: int, unique_id: banyan.UniqueId, folder: str) -> None:
+    del unique_id, count
+    world, store, trains = open_side(rank, folder, 1, 2)
+    if trains:
+        train_model(world, store)
+    else:
+        serve_model(world, store)
+    world.close()
+
+
 def raw_follow(
     rank: int, count: int, unique_id: banyan.UniqueId, folder: str, keep_on_host: bool, shadow: bool
 ) -> None:
@@ -111,6 +178,10 @@ class PublishTest(unittest.TestCase):
         for keep_on_host in (False, True):
             with tempfile.TemporaryDirectory() as folder:
                 run(2, raw_follow, folder, keep_on_host, False)
+
+    def test_a_model_follows_beside_a_rank_without_tensors(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            run(3, raw_follow_model, folder)
 
     @unittest.skipUnless(ON_GPU, "a shadow needs a GPU")
     def test_an_engine_with_a_shadow_follows_every_version(self) -> None:

@@ -20,6 +20,7 @@ from vllm.distributed.weight_transfer.base import WeightTransferInitInfo
 from ... import Error, Model, Subscription, UniqueId, Unsupported, World
 from ..._reshard import agree
 from .. import _updates as updates
+from .._following import Before, follow, settle
 from ._threads import background
 from ._worker import BanyanWorkerEngine
 
@@ -281,13 +282,8 @@ class BanyanSubscriptionEngine(BanyanWorkerEngine):
 
     _subscription: Subscription | None = None
 
-    def _learn_host(self, init_info: SubscriptionInitInfo) -> bytes:
+    def _learn_engine(self, init_info: SubscriptionInitInfo) -> bytes:
         """Learn where the trainers' tensors belong. Raise Unsupported if they cannot be fetched."""
-        if self.device.type != "cpu":
-            raise Unsupported(
-                f"vLLM's parameters are on {self.device}, and it follows publications in host "
-                'memory: use the backend "banyan"'
-            )
         if self.vllm_config.quant_config is not None:
             raise Unsupported(
                 f"vLLM's model is quantized ({self.model_config.quantization}), and a publication "
@@ -306,18 +302,16 @@ class BanyanSubscriptionEngine(BanyanWorkerEngine):
     def _join(self, init_info: Any) -> None:
         world = self._world = self._join_world(init_info, 1)
         world.timeout = init_info.timeout + _MARGIN
-        agree(world, partial(self._learn_host, init_info))
+        agree(world, partial(self._learn_engine, init_info))
         assert self._memory is not None
         tensors = self._memory.tensors()
-        # The first version goes straight to the parameters.
-        before = {name: tensors[name].clone() for name in tensors.keys() - self._memory.buffered}
+        before = Before(tensors, tensors.keys() - self._memory.buffered)
         try:
-            self._subscription = Subscription(
+            self._subscription = follow(
                 self._memory.layout,
-                dict(tensors),
+                tensors,
                 world,
-                None,
-                None,
+                self.device,
                 max_staging_bytes=init_info.max_staging_bytes,
             )
             agree(world, lambda: b"")  # the engine's process has seen the first version
@@ -325,8 +319,7 @@ class BanyanSubscriptionEngine(BanyanWorkerEngine):
         except Exception as error:
             if self.weights.torn is None:
                 self._end_subscription(str(error), together=True)
-                for name, one in before.items():
-                    tensors[name].copy_(one)
+                before.restore()
             raise
         finally:
             self._guard.set(self.weights.torn is not None)
@@ -335,6 +328,7 @@ class BanyanSubscriptionEngine(BanyanWorkerEngine):
         """Commit a version on all workers, and let it count when all have processed it."""
         assert self._world is not None and self._subscription is not None
         before = self._subscription.version
+        settle(self.device)
         try:
             version = commit(self._world, self._subscription, self._process)
         except Exception as error:
