@@ -81,9 +81,11 @@ static uint64_t count_changed(const delta_source *source, uint64_t at, uint64_t 
 }
 
 /* True if so many elements have changed that a block of them is whole: then their positions need
- * not be found. The first ones tell whether counting all is worth it. */
-static bool is_dense(const delta_source *source, strided_cursor cursor, uint64_t elems)
+ * not be found, and the cursor advances behind it. The first ones tell whether counting all is
+ * worth it. */
+static bool is_dense(const delta_source *source, strided_cursor *from, uint64_t elems)
 {
+    strided_cursor cursor = *from;
     size_t elem_bytes = source->box.elem_bytes;
     uint64_t count = 0;
     for (uint64_t at = 0, run; at < elems; at += run) {
@@ -99,7 +101,10 @@ static bool is_dense(const delta_source *source, strided_cursor cursor, uint64_t
     uint64_t positions = delta_bitmap_bytes(elems);
     if (count < positions) /* gaps take a byte each at least */
         positions = count;
-    return positions + count * elem_bytes >= elems * elem_bytes;
+    if (positions + count * elem_bytes < elems * elem_bytes)
+        return false;
+    *from = cursor;
+    return true;
 }
 
 /* Put the block into its smallest form. The values are in their place for the form GAPS or WHOLE.
@@ -132,10 +137,7 @@ static unsigned char *delta_write_block(const delta_source *source, uint64_t num
     memset(block.bitmap, 0, sizeof block.bitmap);
     size_t whole_bytes = block.elems * block.elem_bytes;
     bool whole = source->whole || sizeof values < whole_bytes;
-    if (!whole && is_dense(source, *cursor, block.elems)) {
-        whole = true;
-        strided_cursor_advance(cursor, block.elems);
-    }
+    whole = whole || is_dense(source, cursor, block.elems);
     for (uint64_t at = 0, run; at < block.elems && !whole; at += run) {
         run = strided_cursor_run(cursor);
         if (run > block.elems - at)
