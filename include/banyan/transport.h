@@ -59,6 +59,21 @@ typedef struct banyan_transport_host {
                                  void *argument);
 } banyan_transport_host;
 
+/* Maximum number of spans of a redirection. */
+#define BANYAN_REDIRECTION_SPANS 32
+
+/* A part of this rank's symmetric memory, and the memory at which puts of others are to arrive
+ * instead. A transport redirects a put if it can, and lists where it did. */
+typedef struct banyan_redirection {
+    char *address; /* first byte of the part */
+    size_t bytes;  /* of the part */
+    char *to;      /* memory of as many bytes */
+    size_t span_count;
+    struct {
+        size_t offset, bytes;          /* in the part */
+    } spans[BANYAN_REDIRECTION_SPANS]; /* redirected; in any order; they may overlap */
+} banyan_redirection;
+
 /* A transport. All operations are required, except where NULL is allowed. Banyan checks arguments
  * before it calls an operation. The thread that drives the world calls them. A `banyan_remote` with
  * the address 0 in its handle names symmetric memory from its first byte. */
@@ -124,6 +139,9 @@ typedef struct banyan_transport_ops {
     void (*rest)(void *state);
     /* This rank's memory of this kind and id ends. NULL: the transport keeps nothing of it. */
     void (*forget)(void *state, uint32_t kind, uint64_t id);
+    /* Begin a redirection, which stays the caller's and is in use until a call with NULL ends it.
+     * NULL: the transport redirects nothing. */
+    void (*redirect)(void *state, banyan_redirection *redirection);
 } banyan_transport_ops;
 
 /* Find a built-in transport ("shm"), or one of a module, by its name. The table is static. Errors:

@@ -1,5 +1,6 @@
 /* Plans are compiled and loaded when a call first needs them, and then kept. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "collective/comm.h"
@@ -85,8 +86,11 @@ banyan_status comm_choose(const banyan_comm *comm, const call *wanted, choice *c
     *chosen = (choice){0};
     RETURN_IF_FAILED(choose_row(comm, wanted, wanted->input && wanted->output, chosen));
     if (wanted->in_place && chosen->entry->apart)
-        return choose_row(comm, wanted, false, chosen);
-    return BANYAN_OK;
+        RETURN_IF_FAILED(choose_row(comm, wanted, false, chosen));
+    if (!wanted->in_place || !chosen->entry->in_place)
+        return BANYAN_OK;
+    snprintf(chosen->row.algorithm, sizeof chosen->row.algorithm, "%s", chosen->entry->in_place);
+    return algorithm_find(chosen->row.algorithm, &chosen->entry);
 }
 
 static uint32_t most_blocks(const banyan_plan *plan)

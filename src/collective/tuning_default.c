@@ -72,6 +72,19 @@ static const struct tuning_entry one_node[] = {
     {BANYAN_REDUCE, 0, true, ALL, "reduce_direct"},
 };
 
+/* Ordinary outputs on the host receive puts of other nodes without staging (transport.h). */
+static const struct tuning_entry several_nodes_on_host[] = {
+    {BANYAN_ALLGATHER, 2, false, KIB(1024), "allgather_hierarchical"},
+    {BANYAN_ALLGATHER, 2, false, ALL, "allgather_hierarchical_direct"},
+    {BANYAN_ALLTOALL, 0, false, KIB(256), "alltoall_hierarchical"},
+    {BANYAN_ALLTOALL, 0, false, ALL, "alltoall_hierarchical_direct"},
+};
+static const struct tuning_entry several_nodes_on_gpus[] = {
+    {BANYAN_ALLGATHER, 2, false, ALL, "allgather_hierarchical"},
+    {BANYAN_ALLTOALL, 0, false, KIB(1024), "alltoall_hierarchical"},
+    {BANYAN_ALLTOALL, 0, false, ALL, "alltoall_hierarchical_pairs"},
+};
+
 /* Measured with 2 and 4 ranks on 2 nodes. Two ranks on several nodes have a node each. */
 static const struct tuning_entry several_nodes[] = {
     {BANYAN_ALLREDUCE, 2, false, ALL, "allreduce_hierarchical_leaders"},
@@ -82,7 +95,6 @@ static const struct tuning_entry several_nodes[] = {
     {BANYAN_ALLREDUCE, 0, true, KIB(4), "allreduce_hierarchical_leaders"},
     {BANYAN_ALLREDUCE, 0, true, KIB(256), "allreduce_hierarchical_oneshot"},
     {BANYAN_ALLREDUCE, 0, true, ALL, "allreduce_hierarchical"},
-    {BANYAN_ALLGATHER, 2, false, ALL, "allgather_hierarchical"},
     {BANYAN_ALLGATHER, 2, true, KIB(1024), "allgather_hierarchical"},
     {BANYAN_ALLGATHER, 2, true, ALL, "allgather_hierarchical_direct"},
     {BANYAN_ALLGATHER, 0, false, KIB(4), "allgather_hierarchical_leaders"},
@@ -92,8 +104,6 @@ static const struct tuning_entry several_nodes[] = {
     {BANYAN_ALLGATHER, 0, true, ALL, "allgather_hierarchical_direct"},
     {BANYAN_REDUCESCATTER, 0, false, ALL, "reducescatter_hierarchical"},
     {BANYAN_REDUCESCATTER, 0, true, ALL, "reducescatter_hierarchical"},
-    {BANYAN_ALLTOALL, 0, false, KIB(1024), "alltoall_hierarchical"},
-    {BANYAN_ALLTOALL, 0, false, ALL, "alltoall_hierarchical_pairs"},
     {BANYAN_ALLTOALL, 0, true, KIB(256), "alltoall_hierarchical"},
     {BANYAN_ALLTOALL, 0, true, ALL, "alltoall_hierarchical_direct"},
     {BANYAN_SENDRECV, 0, false, ALL, "sendrecv_hierarchical"},
@@ -250,12 +260,16 @@ banyan_status tuning_default(tuning *table)
 {
     size_t count = sizeof one_node / sizeof *one_node;
     size_t several_count = sizeof several_nodes / sizeof *several_nodes;
+    size_t on_host = sizeof several_nodes_on_host / sizeof *several_nodes_on_host;
+    size_t on_gpus = sizeof several_nodes_on_gpus / sizeof *several_nodes_on_gpus;
     size_t gpu_count = sizeof gpu_entries / sizeof *gpu_entries;
-    if (!array_reserve(&table->rows, count + 2 * several_count + gpu_count))
+    if (!array_reserve(&table->rows, count + 2 * several_count + on_host + on_gpus + gpu_count))
         return BANYAN_ERR_NO_MEMORY;
     add_gpu_rows(table, gpu_count);
     tuning_default_add_rows(table, one_node, count, false, false);
     tuning_default_add_rows(table, several_nodes, several_count, true, false);
+    tuning_default_add_rows(table, several_nodes_on_host, on_host, true, false);
+    tuning_default_add_rows(table, several_nodes_on_gpus, on_gpus, true, true);
     tuning_default_add_rows(table, several_nodes, several_count, true, true);
     return BANYAN_OK;
 }

@@ -148,6 +148,15 @@ size_t transport_progress(const transport_world *of)
     return events;
 }
 
+void transport_redirect(const transport_world *of, banyan_redirection *redirection)
+{
+    for (size_t i = 0; i < of->tables.count; i++) {
+        const transport_table *table = &of->tables.data[i];
+        if (table->ops->redirect)
+            table->ops->redirect(table->state, redirection);
+    }
+}
+
 void transport_rest(const transport_world *of)
 {
     for (size_t i = 0; i < of->tables.count; i++) {

@@ -44,6 +44,9 @@ wake_up *transport_wake_up(const transport_world *of, int local);
 /* Ring it. */
 void transport_ring(const transport_world *of, int local);
 
+/* Let puts of other ranks arrive elsewhere, where tables can do that. NULL: no longer. */
+void transport_redirect(const transport_world *of, banyan_redirection *redirection);
+
 /* Return the epoch: a number that changes when any counter of this rank changes. */
 uint32_t transport_epoch(const transport_world *of);
 /* Process what has arrived by tables that need it; return the number of events. */

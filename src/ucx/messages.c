@@ -441,6 +441,43 @@ static char *record_find(ucx *of, int rank, const ucx_record *record, uint64_t b
     return NULL;
 }
 
+/* List bytes of the redirected part. False: there is no space in the list. */
+static bool redirection_note(banyan_redirection *of, size_t offset, size_t bytes)
+{
+    for (size_t i = 0; i < of->span_count; i++) {
+        if (of->spans[i].offset + of->spans[i].bytes == offset) {
+            of->spans[i].bytes += bytes;
+            return true;
+        }
+    }
+    if (of->span_count == BANYAN_REDIRECTION_SPANS)
+        return false;
+    of->spans[of->span_count].offset = offset;
+    of->spans[of->span_count++].bytes = bytes;
+    return true;
+}
+
+/* Return where a put arrives. */
+static char *record_destination(const ucx *of, char *to, uint64_t bytes)
+{
+    banyan_redirection *redirection = of->redirection;
+    if (!redirection || to < redirection->address)
+        return to;
+    size_t offset = (size_t)(to - redirection->address);
+    if (offset > redirection->bytes || bytes > redirection->bytes - offset ||
+        !redirection_note(redirection, offset, bytes))
+        return to;
+    return redirection->to + offset;
+}
+
+void ucx_redirect(void *state, banyan_redirection *redirection)
+{
+    ucx *of = state;
+    pthread_mutex_lock(&of->lock);
+    of->redirection = redirection;
+    pthread_mutex_unlock(&of->lock);
+}
+
 /* False: the message is wrong, which is noted. */
 static bool record_carry_out(ucx *of, int rank, const ucx_record *record, const char *data)
 {
@@ -458,7 +495,7 @@ static bool record_carry_out(ucx *of, int rank, const ucx_record *record, const 
     if (record->what == RECORD_PUT) {
         char *to = record_find(of, rank, record, record->value, 1);
         if (to)
-            memcpy(to, data, record->value);
+            memcpy(record_destination(of, to, record->value), data, record->value);
         return to;
     }
     char *counter = record_find(of, rank, record, sizeof(uint64_t), sizeof(uint64_t));

@@ -538,6 +538,7 @@ const banyan_transport_ops ucx_transport = {
     .progress = ucx_progress,
     .rest = ucx_rest,
     .forget = ucx_forget,
+    .redirect = ucx_redirect,
 };
 
 static const module_tables tables = {

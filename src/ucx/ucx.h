@@ -117,8 +117,9 @@ typedef struct ucx {
     uint32_t records_most; /* of a message */
     int *owing;            /* ranks that wait for an answer */
     int owing_count;
-    char fault[256];        /* why a peer's message was refused; "": none was */
-    _Atomic bool has_fault; /* and it is not reported yet */
+    banyan_redirection *redirection; /* of puts in messages; NULL: none */
+    char fault[256];                 /* why a peer's message was refused; "": none was */
+    _Atomic bool has_fault;          /* and it is not reported yet */
 
     pthread_t service;
     bool is_served;
@@ -234,6 +235,8 @@ banyan_status ucx_messages_release(ucx *of, int rank);
 banyan_status ucx_messages_flush(ucx *of, int rank);
 /* True if the peer takes more messages now. With the lock held. */
 bool ucx_messages_have_room(const ucx_peer *peer);
+/* The operation `redirect` of the table. */
+void ucx_redirect(void *state, banyan_redirection *redirection);
 /* Send replies that peers wait for; return their number. With the lock held. */
 size_t ucx_messages_reply(ucx *of);
 /* Drop what was not sent to a peer whose endpoint is closed. With the lock held. */

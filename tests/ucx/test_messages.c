@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "core/deadline.h"
+#include "transport/tables.h"
 
 #define BYTES ((size_t)4 << 20)
 
@@ -193,6 +194,79 @@ static void flushed_puts_are_there(void **state)
 }
 
 /* Rank 1 takes its memory away; rank 0 puts there all the same. */
+#define PLACES (BANYAN_REDIRECTION_SPANS + 8)
+#define PLACE_BYTES ((size_t)70000)
+
+/* Every second place of rank 1 receives a put, so spans do not join. */
+static void put_places(const struct message_setting *s, unsigned char value)
+{
+    unsigned char *sent = malloc(PLACE_BYTES / 2);
+    memset(sent, value, PLACE_BYTES / 2);
+    for (size_t i = 0; i < PLACES; i++) {
+        banyan_remote to = {s->symmetric[1], i * PLACE_BYTES};
+        CHECK_OK(banyan_transport_put(s->transport, &to, sent, PLACE_BYTES / 2));
+    }
+    free(sent);
+    CHECK_OK(banyan_transport_flush(s->transport, 1));
+}
+
+/* Return the number of places that lie in `at`, which is the part or where it is redirected to. */
+static size_t count_places(const unsigned char *at, unsigned char value)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < PLACES; i++) {
+        const unsigned char *place = at + i * PLACE_BYTES;
+        size_t same = 0;
+        while (same < PLACE_BYTES / 2 && place[same] == value)
+            same++;
+        CHECK(same == 0 || same == PLACE_BYTES / 2, "%zu bytes of place %zu", same, i);
+        found += same > 0;
+    }
+    return found;
+}
+
+static void redirect_puts(int rank, int size, const banyan_unique_id *id, void *context)
+{
+    (void)size, (void)context;
+    struct message_setting s;
+    transport_world *tables;
+    messages_open(&s, rank, id, 0);
+    CHECK_OK(transport_world_of(s.world, &tables));
+    banyan_redirection part = {
+        .address = (char *)s.mine, .bytes = PLACES * PLACE_BYTES, .to = (char *)s.block};
+    transport_redirect(tables, &part);
+    CHECK_OK(banyan_world_barrier(s.world));
+    if (rank == 0)
+        put_places(&s, 7);
+    CHECK_OK(banyan_world_barrier(s.world));
+    transport_redirect(tables, NULL);
+    if (rank == 1) {
+        size_t listed = 0;
+        for (size_t i = 0; i < part.span_count; i++)
+            listed += part.spans[i].bytes;
+        CHECK(count_places(s.block, 7) == BANYAN_REDIRECTION_SPANS);
+        CHECK(count_places(s.mine, 7) == PLACES - BANYAN_REDIRECTION_SPANS);
+        CHECK(listed == BANYAN_REDIRECTION_SPANS * (PLACE_BYTES / 2), "%zu bytes listed", listed);
+    }
+    CHECK_OK(banyan_world_barrier(s.world));
+    if (rank == 0)
+        put_places(&s, 9);
+    CHECK_OK(banyan_world_barrier(s.world));
+    CHECK(rank == 0 || (count_places(s.mine, 9) == PLACES && count_places(s.block, 9) == 0));
+    messages_close(&s);
+}
+
+static void redirected_puts_are_listed_and_the_others_arrive_at_their_address(void **state)
+{
+    (void)state;
+    const char *transports = getenv("UCX_TLS");
+    if (!transports || strcmp(transports, "tcp") != 0) {
+        printf("left out: with UCX_TLS=tcp only, where all puts are messages\n");
+        return;
+    }
+    run_two(redirect_puts, NULL);
+}
+
 static void put_after_the_end(int rank, int size, const banyan_unique_id *id, void *context)
 {
     (void)size, (void)context;
@@ -285,6 +359,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_signal_follows_short_and_long_puts),
         cmocka_unit_test(flushed_puts_are_there),
+        cmocka_unit_test(redirected_puts_are_listed_and_the_others_arrive_at_their_address),
         cmocka_unit_test(a_put_to_memory_that_has_ended_ends_the_world),
         cmocka_unit_test(a_receiver_that_is_lost_is_named),
     };

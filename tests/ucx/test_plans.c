@@ -137,6 +137,82 @@ static void memory_of_another_node_is_refused_when_a_plan_is_loaded(void **state
     ranks_run(4, refuse, NULL);
 }
 
+#define CHUNKS 80
+
+/* Rank 1 puts every second chunk into rank 0's output: more of them than can be redirected. Then
+ * rank 0 overwrites those of the second half, or reads all: `reads` copies each to the next. */
+static banyan_plan *changing_plan(bool reads)
+{
+    banyan_collective of = {.kind = BANYAN_CUSTOM, .input_chunks = CHUNKS, .output_chunks = CHUNKS};
+    banyan_program *program;
+    banyan_plan *plan;
+    CHECK_OK(banyan_program_create("changing", &of, 2, NULL, &program));
+    banyan_program_port_channel *begun = banyan_program_port_channel_create(program, 1, 0);
+    banyan_program_port_channel *put = banyan_program_port_channel_create(program, 0, 1);
+    banyan_program_port_signal(begun, 0, BANYAN_SYNC_BOTH);
+    banyan_program_port_wait(put, 0, BANYAN_SYNC_BOTH);
+    for (uint64_t i = 0; i < CHUNKS; i += 2)
+        banyan_program_port_put(put, banyan_program_output(program, 0, i, i + 1),
+                                banyan_program_input(program, 1, i, i + 1), 0);
+    banyan_program_port_signal(put, 0, BANYAN_SYNC_BOTH);
+    banyan_program_port_flush(put, 0, BANYAN_SYNC_BOTH);
+    banyan_program_port_wait(begun, 0, BANYAN_SYNC_BOTH);
+    for (uint64_t i = reads ? 0 : CHUNKS / 2; i < CHUNKS; i += 2)
+        banyan_program_copy(program, 0, banyan_program_output(program, 0, i + reads, i + reads + 1),
+                            reads ? banyan_program_output(program, 0, i, i + 1)
+                                  : banyan_program_input(program, 0, i, i + 1),
+                            BANYAN_TB(0));
+    CHECK_OK(banyan_program_compile(program, &plan));
+    banyan_program_destroy(program);
+    return plan;
+}
+
+/* Return the value of a byte of rank 0's output, which 0xee fills before. */
+static int changed_byte(int run, uint64_t chunk, bool reads)
+{
+    if (chunk % 2 == 1)
+        return reads ? 10 * run + 1 : 0xee;
+    return 10 * run + (reads || chunk < CHUNKS / 2);
+}
+
+#define CHANGED_BYTES ((size_t)400000)
+
+static void change_output(banyan_world *world, void *context)
+{
+    bool reads = *(const bool *)context;
+    int rank = banyan_world_rank(world);
+    banyan_plan *plan = changing_plan(reads);
+    banyan_loaded_plan_options options = BANYAN_LOADED_PLAN_OPTIONS_INIT;
+    banyan_loaded_plan *loaded;
+    banyan_executor *executor;
+    options.max_message_bytes = CHANGED_BYTES;
+    CHECK_OK(banyan_executor_open(world, NULL, &executor));
+    CHECK_OK(banyan_loaded_plan_open(executor, plan, &options, &loaded));
+    unsigned char *input = malloc(CHANGED_BYTES), *output = malloc(CHANGED_BYTES);
+    for (int run = 0; run < 3; run++) {
+        memset(input, 10 * run + rank, CHANGED_BYTES);
+        memset(output, 0xee, CHANGED_BYTES);
+        CHECK_OK(banyan_loaded_plan_run(loaded, input, output, CHANGED_BYTES, BANYAN_U8, NULL));
+        for (size_t i = 0; i < CHANGED_BYTES && rank == 0; i++) {
+            int wanted = changed_byte(run, i / (CHANGED_BYTES / CHUNKS), reads);
+            CHECK(output[i] == wanted, "run %d: byte %zu is %d, not %d", run, i, output[i], wanted);
+        }
+    }
+    free(input);
+    free(output);
+    banyan_loaded_plan_close(loaded);
+    banyan_executor_close(executor);
+    banyan_plan_destroy(plan);
+}
+
+static void outputs_that_are_read_or_overwritten_are_right(void **state)
+{
+    (void)state;
+    set_networks(2);
+    for (int reads = 0; reads < 2; reads++)
+        ranks_run(2, change_output, &(bool){reads});
+}
+
 static void short_memory(banyan_world *world, void *context)
 {
     (void)context;
@@ -263,6 +339,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_of_another_node_is_refused_when_a_plan_is_loaded),
         cmocka_unit_test(memory_that_is_too_short_on_another_node_is_named),
+        cmocka_unit_test(outputs_that_are_read_or_overwritten_are_right),
         cmocka_unit_test(a_lost_rank_is_reported_beside_busy_programs),
         cmocka_unit_test(every_algorithm_for_several_nodes_is_right),
         cmocka_unit_test(plans_of_mscclpp_for_several_nodes_are_right),

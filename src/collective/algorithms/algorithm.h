@@ -124,9 +124,10 @@ typedef struct algorithm_entry {
     int (*chunk_factor)(int ranks); /* NULL: the factor is 1 */
     banyan_protocol protocol;
     bool double_scratch;
-    bool mixes_sizes; /* operations on the same chunks have different sizes */
-    bool apart;       /* input and output must not share their memory */
-    bool over_nodes;  /* uses memory channels within nodes alone */
+    bool mixes_sizes;     /* operations on the same chunks have different sizes */
+    bool apart;           /* input and output must not share their memory */
+    const char *in_place; /* apart: for calls in place, if the tuning table has nothing else */
+    bool over_nodes;      /* uses memory channels within nodes alone */
     bool by_nodes; /* the same, and is meant for several nodes; ranks_per_node divides the ranks */
     /* Pipelines reuse a ring of PIPELINE_UNITS units in each scratch chunk. A rank has
      * ring_per_rank × ranks + ring_once such chunks. 0 and 0: no pipeline. */

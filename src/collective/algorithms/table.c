@@ -144,7 +144,7 @@ const algorithm_entry algorithm_table[] = {
     {DIRECT(alltoall_direct, BANYAN_ALLTOALL, "Blocks put into all outputs"), .apart = true},
     {DIRECT(alltoall_hierarchical_direct, BANYAN_ALLTOALL,
             "Blocks put into all outputs, over memory or port channels"),
-     .apart = true, BY_NODES},
+     .apart = true, .in_place = "alltoall_hierarchical_pairs", BY_NODES},
     {DIRECT(alltoall_ports, BANYAN_ALLTOALL,
             "Blocks put into all outputs by proxies, or copy engines"),
      .apart = true, BY_PORTS},

@@ -208,6 +208,10 @@ static banyan_status host_run_execute(banyan_loaded_plan *loaded,
                    .traces = loaded->executor->trace != NULL};
     RETURN_IF_FAILED(take_flags(loaded, specialized, &of.flag));
     binding_copy_in(placed);
+    banyan_redirection redirection;
+    bool redirects = binding_redirection(loaded, placed, &redirection);
+    if (redirects)
+        transport_redirect(loaded->executor->transports, &redirection);
     begin_tasks(loaded, &of);
     banyan_status status = BANYAN_OK;
     if (loaded->executor->shuffle_seed != 0)
@@ -218,11 +222,13 @@ static banyan_status host_run_execute(banyan_loaded_plan *loaded,
         shuffle_end(loaded);
     const error_kept failed = error_keep(status);
     status = drain_ports(loaded);
+    if (redirects)
+        transport_redirect(loaded->executor->transports, NULL);
     if (failed.status != BANYAN_OK)
         status = error_again(&failed);
     if (status != BANYAN_OK)
         return control_fail(loaded->executor->world, status);
-    binding_copy_out(placed);
+    binding_copy_out(placed, &redirection);
     return BANYAN_OK;
 }
 

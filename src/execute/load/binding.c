@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "memory/stream.h"
@@ -292,6 +293,9 @@ static banyan_status place_buffer(const struct given_buffers *with, plan_buffer 
         plan_copy_in(with, made, *mine);
     else
         plan_copy_out(with, made, *mine);
+    /* This rank writes to the caller's output, since nobody reads what it writes. */
+    if (buffer == PLAN_OUTPUT && loaded->redirects_output && made->copy_out.to)
+        *mine = made->copy_out.to;
     return BANYAN_OK;
 }
 
@@ -386,13 +390,55 @@ void binding_copy_in(const binding *of)
                            of->copy_in.bytes >= STAGED_PAST_CACHE);
 }
 
-void binding_copy_out(const binding *of)
+static int binding_compare_spans(const void *left, const void *right)
 {
+    const specialized_span *a = left, *b = right;
+    return COMPARE(a->offset, b->offset);
+}
+
+static void binding_copy_span(const binding *of, uint64_t offset, uint64_t end)
+{
+    if (end > offset)
+        binding_copy_bytes(of->copy_out.to + offset, of->copy_out.from + offset, end - offset,
+                           stream_is_worthwhile(end - offset));
+}
+
+/* Copy a span, except for what has arrived in the caller's output: `arrived`, in order. */
+static void binding_copy_rest(const binding *of, const specialized_span *whole,
+                              const specialized_span *arrived, size_t count)
+{
+    uint64_t at = whole->offset, end = whole->offset + whole->bytes;
+    for (size_t i = 0; i < count && at < end; i++) {
+        uint64_t behind = arrived[i].offset + arrived[i].bytes;
+        if (behind <= at)
+            continue;
+        binding_copy_span(of, at, arrived[i].offset < end ? arrived[i].offset : end);
+        at = behind;
+    }
+    binding_copy_span(of, at, end);
+}
+
+void binding_copy_out(const binding *of, const banyan_redirection *redirection)
+{
+    specialized_span arrived[BANYAN_REDIRECTION_SPANS];
+    size_t count = redirection->span_count;
     if (!of->copy_out.to)
         return;
-    for (size_t i = 0; i < of->specialized->spans.count; i++) {
-        const specialized_span *one = &of->specialized->spans.data[i];
-        binding_copy_bytes(of->copy_out.to + one->offset, of->copy_out.from + one->offset,
-                           one->bytes, stream_is_worthwhile(one->bytes));
-    }
+    for (size_t i = 0; i < count; i++)
+        arrived[i] = (specialized_span){redirection->spans[i].offset, redirection->spans[i].bytes};
+    qsort(arrived, count, sizeof *arrived, binding_compare_spans);
+    for (size_t i = 0; i < of->specialized->spans.count; i++)
+        binding_copy_rest(of, &of->specialized->spans.data[i], arrived, count);
+}
+
+bool binding_redirection(const banyan_loaded_plan *loaded, const binding *of,
+                         banyan_redirection *redirection)
+{
+    redirection->span_count = 0;
+    if (!loaded->redirects_output || !of->copy_out.to)
+        return false;
+    redirection->address = (char *)(uintptr_t)of->copy_out.from;
+    redirection->bytes = (size_t)of->specialized->bytes[PLAN_OUTPUT];
+    redirection->to = of->copy_out.to;
+    return true;
 }

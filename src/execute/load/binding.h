@@ -2,6 +2,8 @@
 #ifndef EXECUTE_LOAD_BINDING_H
 #define EXECUTE_LOAD_BINDING_H
 
+#include <banyan/transport.h>
+
 #include "execute/load/loaded.h"
 
 /* Find the longer buffer of an in-place plan, which stands for both. INVALID: neither is the
@@ -30,6 +32,11 @@ void binding_place_in_block(const banyan_loaded_plan *loaded, binding *made, int
                             plan_buffer buffer, uint64_t offset);
 
 void binding_copy_in(const binding *of);
-void binding_copy_out(const binding *of);
+/* Copy the output out of staging, except for what was redirected. */
+void binding_copy_out(const binding *of, const banyan_redirection *redirection);
+
+/* Describe the redirection of a run's output; without spans. False: there is none. */
+bool binding_redirection(const banyan_loaded_plan *loaded, const binding *of,
+                         banyan_redirection *redirection);
 
 #endif

@@ -178,6 +178,63 @@ static reach *load_find_reaches(const banyan_plan *plan)
     return reaches;
 }
 
+/* Chunks of this rank's output that an operation writes. */
+typedef struct load_write {
+    uint64_t first, end;
+} load_write;
+
+static int load_compare_writes(const void *left, const void *right)
+{
+    const load_write *a = left, *b = right;
+    return COMPARE(a->first, b->first);
+}
+
+static bool load_names_rank(const plan_cursor *at, const plan_operand *operand, int rank)
+{
+    const int *ranks;
+    int room;
+    int count = plan_operand_ranks(at->plan, at->rank, at->block, at->op, operand, &ranks, &room);
+    for (int r = 0; r < count; r++)
+        if (ranks[r] == rank)
+            return true;
+    return false;
+}
+
+/* Find out whether no two operations write a chunk of the rank's output. */
+static banyan_status load_writes_once(const banyan_plan *plan, int rank, bool *once)
+{
+    ARRAY(load_write) writes = {0};
+    banyan_status status = BANYAN_OK;
+    for (plan_cursor at = {.plan = plan}; plan_cursor_next(&at);) {
+        for (uint32_t i = at.op->source_count; i < plan_operand_count(at.op); i++) {
+            const plan_operand *operand = plan_operand_at(at.op, i);
+            plan_where where = plan_operand_where(plan, at.rank, at.block, at.op, operand);
+            load_write made = {operand->index, operand->index + operand->size};
+            if (where.buffer == PLAN_OUTPUT && load_names_rank(&at, operand, rank) &&
+                !array_push(&writes, made))
+                status = BANYAN_ERR_NO_MEMORY;
+        }
+    }
+    sort_elements(writes.data, writes.count, sizeof *writes.data, load_compare_writes);
+    *once = true;
+    for (size_t i = 1; i < writes.count; i++)
+        *once &= writes.data[i - 1].end <= writes.data[i].first;
+    array_free(&writes);
+    return status;
+}
+
+/* Puts of other nodes into this rank's staged output may arrive in the caller's output instead, if
+ * nobody reads it there and nothing overwrites it: a run then copies the rest. */
+static banyan_status load_find_redirection(banyan_loaded_plan *loaded)
+{
+    const banyan_executor *executor = loaded->executor;
+    if (!executor_is_host(executor) || !executor->transport || loaded->plan->in_place ||
+        loaded->reaches[step_base(executor->rank, PLAN_OUTPUT)].read ||
+        !binding_is_staged(loaded, executor->rank, PLAN_OUTPUT))
+        return BANYAN_OK;
+    return load_writes_once(loaded->plan, executor->rank, &loaded->redirects_output);
+}
+
 static banyan_status execute_load_prepare(banyan_loaded_plan *loaded, const banyan_plan *plan,
                                           const banyan_loaded_plan_options *options)
 {
@@ -193,6 +250,7 @@ static banyan_status execute_load_prepare(banyan_loaded_plan *loaded, const bany
     if (loaded->plan->in_place)
         RETURN_IF_FAILED(binding_find_longer(loaded->plan, &loaded->longer));
     loaded->copies_output = binding_copies_output(loaded);
+    RETURN_IF_FAILED(load_find_redirection(loaded));
     RETURN_IF_FAILED(
         plan_geometry_largest(loaded->plan, loaded->max_message_bytes, &loaded->largest));
     RETURN_IF_FAILED(take_own(loaded));

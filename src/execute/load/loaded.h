@@ -88,6 +88,8 @@ struct banyan_loaded_plan {
     plan_geometry largest;            /* geometry for the longest message */
     plan_buffer longer;               /* in place: the buffer that stands for both */
     bool copies_output;               /* runs may need to copy their output out of staging */
+    bool redirects_output; /* staged: what other nodes put there may arrive in the caller's, and
+                            * this rank writes there */
     banyan_memory *block;
     block_layout *layouts; /* one for each rank */
     channel_end *ends[PLAN_CHANNEL_TYPES];

@@ -93,11 +93,14 @@ static void clip_spans(specialized_plan *of, uint64_t begin, uint64_t bytes)
     of->spans.count = kept;
 }
 
-banyan_status specialize_find_spans(specialized_plan *of, const banyan_plan *plan, int rank)
+banyan_status specialize_find_spans(specialized_plan *of, const banyan_plan *plan, int rank,
+                                    bool of_others)
 {
     struct span_finder find = {.of = of, .actor.plan = plan, .rank = rank};
     /* A loop's iterations write the same bytes as its operations would outside of it. */
     while (plan_cursor_next(&find.actor)) {
+        if (of_others && find.actor.rank == rank)
+            continue;
         for (uint32_t k = 0; k < plan_op_part_count(find.actor.op); k++) {
             plan_op part = plan_op_part(find.actor.op, k);
             RETURN_IF_FAILED(find_in_part(&find, &part));

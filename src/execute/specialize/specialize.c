@@ -453,7 +453,7 @@ banyan_status specialize_make(const banyan_loaded_plan *loaded, uint64_t message
     if (status == BANYAN_OK)
         status = specialize_add_blocks(&build);
     if (status == BANYAN_OK && loaded->copies_output)
-        status = specialize_find_spans(new, loaded->plan, build.rank);
+        status = specialize_find_spans(new, loaded->plan, build.rank, loaded->redirects_output);
     if (status != BANYAN_OK) {
         specialize_free(new);
         return status;

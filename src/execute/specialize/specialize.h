@@ -47,8 +47,10 @@ banyan_status specialize_pieces(const specialized_plan *of, const banyan_plan *p
                                 piece_words *words);
 
 /* Find the bytes of this rank's output that hold data after a run: bytes that some rank writes
- * and, in place, those of the input. Used for outputs that are copied out of staging. */
-banyan_status specialize_find_spans(specialized_plan *of, const banyan_plan *plan, int rank);
+ * and, in place, those of the input. Used for outputs that are copied out of staging. `of_others`:
+ * only what other ranks write. */
+banyan_status specialize_find_spans(specialized_plan *of, const banyan_plan *plan, int rank,
+                                    bool of_others);
 
 /* The offset of a rank's input or output in the longer of the two, for an in-place plan. */
 uint64_t specialized_place(const specialized_plan *of, const banyan_plan *plan, int rank,
