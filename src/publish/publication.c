@@ -7,6 +7,7 @@
 #include "core/deadline.h"
 #include "core/threads/thread.h"
 #include "publish/background.h"
+#include "publish/compare.h"
 #include "publish/delta/changes.h"
 #include "reshard/layout/layout.h"
 #include "reshard/run/tensors.h"
@@ -331,12 +332,11 @@ static banyan_status compare(banyan_publication *publication, const banyan_tenso
             status = strided_view_anywhere(banyan_tensors_get(tensors, tensor), &compared[i].live);
         compared[i].kept = (char *)kept->data + kept->byte_offset;
         compared[i].map = made->maps[tensor];
-        if (status == BANYAN_OK && publish_device_is_host(device))
-            compared[i].changed =
-                changes_find(&compared[i].live, compared[i].kept, compared[i].map);
     }
-    if (status == BANYAN_OK && !publish_device_is_host(device))
-        status = device->delta->find(device->engine, compared, count, device->stream);
+    if (status == BANYAN_OK)
+        status = publish_device_is_host(device)
+                     ? compare_on_host(compared, count)
+                     : device->delta->find(device->engine, compared, count, device->stream);
     for (size_t i = 0; i < count && status == BANYAN_OK; i++) {
         report->changed += compared[i].changed;
         report->elems += compared[i].live.elems;

@@ -194,16 +194,23 @@ static uint64_t find_in_run(compare_fn compare, const char *live, char *kept, si
     return found;
 }
 
-uint64_t changes_find(const strided_view *live, void *kept, uint64_t *map)
+uint64_t changes_find_some(const strided_view *live, void *kept, uint64_t *map, uint64_t first,
+                           uint64_t count)
 {
     compare_fn compare = compare_of(live->elem_bytes);
-    strided_cursor cursor = strided_cursor_at(live, 0);
-    uint64_t found = 0;
-    for (uint64_t at = 0, count; at < live->elems; at += count) {
-        count = strided_cursor_run(&cursor);
+    strided_cursor cursor = strided_cursor_at(live, first);
+    uint64_t found = 0, end = first + count;
+    for (uint64_t at = first, run; at < end; at += run) {
+        run = strided_cursor_run(&cursor);
+        run = run < end - at ? run : end - at;
         found += find_in_run(compare, cursor.at, (char *)kept + at * live->elem_bytes,
-                             live->elem_bytes, count, map, at);
-        strided_cursor_advance(&cursor, count);
+                             live->elem_bytes, run, map, at);
+        strided_cursor_advance(&cursor, run);
     }
     return found;
+}
+
+uint64_t changes_find(const strided_view *live, void *kept, uint64_t *map)
+{
+    return changes_find_some(live, kept, map, 0, live->elems);
 }

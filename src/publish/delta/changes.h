@@ -21,4 +21,9 @@ static inline uint64_t changes_words(uint64_t elems)
  * of `kept` in which something differs. */
 uint64_t changes_find(const strided_view *live, void *kept, uint64_t *map);
 
+/* As changes_find, for elements [first, first + count) alone. Threads may do this for ranges of one
+ * tensor at the same time, if each begins at a multiple of CHANGES_BITS. */
+uint64_t changes_find_some(const strided_view *live, void *kept, uint64_t *map, uint64_t first,
+                           uint64_t count);
+
 #endif
