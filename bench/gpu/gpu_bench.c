@@ -5,22 +5,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "copies/casts.h"
 #include "collectives/collectives.h"
-#include "copies/copies.h"
 #include "collectives/fixed.h"
+#include "collectives/mixed.h"
 #include "common/gpu.h"
 #include "common/hardware.h"
+#include "copies/casts.h"
+#include "copies/copies.h"
+#include "copies/kernels.h"
 #include "copies/many.h"
 #include "copies/memory.h"
-#include "collectives/mixed.h"
 #include "copies/reshards.h"
 
-enum what { FIXED = COLLECTIVES, COPIES, CASTS, MANY, MEMORY, RESHARD, MIXED, WHATS };
+enum what { FIXED = COLLECTIVES, COPIES, CASTS, KERNELS, MANY, MEMORY, RESHARD, MIXED, WHATS };
 
 static const char *const what_names[WHATS] = {"allreduce", "allgather", "reducescatter", "alltoall",
-                                              "fixed",     "copies",    "casts",         "many",
-                                              "memory",    "reshard",   "mixed"};
+                                              "fixed",     "copies",    "casts",         "kernels",
+                                              "many",      "memory",    "reshard",       "mixed"};
 
 typedef struct request {
     uint64_t least, most; /* bytes of collectives */
@@ -134,6 +135,10 @@ static bool measure(const gpu *on, const request *of, FILE *json)
         right &= casts_measure(on, &limit, json, &follows);
     if (of->wanted[MANY])
         right &= many_measure(on, &limit, of->way, json, &follows);
+    end_list(json);
+    begin_list(json, "kernels", &follows);
+    if (of->wanted[KERNELS])
+        right &= kernels_measure(on, &limit, json, &follows);
     end_list(json);
     begin_list(json, "memory", &follows);
     if (of->wanted[MEMORY])

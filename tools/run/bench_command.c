@@ -107,15 +107,16 @@ int bench_command(int argc, char **argv)
     int ranks = 4;
     const option_entry entries[] = {
         {"gpu", '\0', OPTION_FLAG, &gpu, NULL, "measure transfers between GPUs", 0, 0},
-        {"ranks", 'n', OPTION_COUNT, &ranks, "N", "number of ranks, one for each GPU (4)", 2, 8},
+        {"ranks", 'n', OPTION_COUNT, &ranks, "N", "number of ranks, one for each GPU (4)", 1, 8},
     };
     const option_table table = {
         "banyan bench", "--gpu [-n N] [-- [--size 1K:1G] [--json FILE] [--way WAY] [WHAT …]]",
         "Measure transfers, and print every figure beside the machine's limit and a peer's\n"
         "figure from the same run, on this machine. For processes of the host, use make\n"
         "bench; for several machines, banyan run, tune and mixed under a launcher. WHAT is\n"
-        "allreduce, allgather, reducescatter, alltoall, fixed, copies, casts, many, memory,\n"
-        "reshard or mixed (all). WAY, for copies, is direct, nccl, pipeline/peer or\n"
+        "allreduce, allgather, reducescatter, alltoall, fixed, copies, casts, kernels, many,\n"
+        "memory, reshard or mixed (all); kernels also with one rank. WAY, for copies, is direct, "
+        "nccl, pipeline/peer or\n"
         "pipeline/nvshmem (all).\n",
         entries, sizeof(entries) / sizeof(entries[0])};
     int rest;
