@@ -6,10 +6,11 @@ import functools
 import multiprocessing
 import os
 import pickle
+import sys
 import time
 import traceback
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import banyan
@@ -38,20 +39,25 @@ class Ranks:
 
     def results(self, timeout: float) -> list[Any]:
         """Return the values that ``play`` returns, and require that all processes end."""
-        results: list[Any] = []
+        results: list[Any] = [None] * len(self.pipes)
         failures: list[str] = []
         deadline = time.monotonic() + timeout
-        for rank, pipe in enumerate(self.pipes):
-            if failures:  # the others wait for the rank that failed
-                deadline = min(deadline, time.monotonic() + AFTER_FAILURE)
-            try:
-                ready = pipe.poll(max(0, deadline - time.monotonic()))
-                good, value = pipe.recv() if ready else (False, "no answer in time")
-            except (EOFError, ConnectionError):
-                good, value = False, "the process ended"
-            results.append(value)
-            if not good:
+        left = {pipe: rank for rank, pipe in enumerate(self.pipes)}
+        while left:
+            ready = wait(left, max(0, deadline - time.monotonic()))
+            for pipe in ready or list(left):
+                rank = left.pop(pipe)
+                try:
+                    good, value = pipe.recv() if ready else (False, "no answer in time")
+                except (EOFError, ConnectionError):
+                    good, value = False, "the process ended"
+                results[rank] = value
+                if good:
+                    continue
                 failures.append(f"rank {rank}: {value}")
+                print(failures[-1], file=sys.stderr, flush=True)
+                # The others wait for the rank that failed.
+                deadline = min(deadline, time.monotonic() + AFTER_FAILURE)
         for process in self.processes:
             process.join(AFTER_FAILURE)
             if process.is_alive():
@@ -117,9 +123,10 @@ class FileStore:
         return os.path.join(self.folder, key.encode().hex())
 
     def set(self, key: str, value: str) -> None:
-        with open(self._path(key) + ".new", "w") as file:
+        new = f"{self._path(key)}.{os.getpid()}"  # several ranks may set a key
+        with open(new, "w") as file:
             file.write(value)
-        os.rename(self._path(key) + ".new", self._path(key))
+        os.rename(new, self._path(key))
 
     def get(self, key: str) -> bytes:
         while not os.path.exists(self._path(key)):
