@@ -44,8 +44,8 @@ class Ranks:
         deadline = time.monotonic() + timeout
         left = {pipe: rank for rank, pipe in enumerate(self.pipes)}
         while left:
-            ready = wait(left, max(0, deadline - time.monotonic()))
-            for pipe in ready or list(left):
+            ready = set(wait(left, max(0, deadline - time.monotonic())))
+            for pipe in [one for one in left if one in ready] or list(left):
                 rank = left.pop(pipe)
                 try:
                     good, value = pipe.recv() if ready else (False, "no answer in time")
