@@ -62,6 +62,11 @@ typedef struct banyan_transport_host {
 /* Maximum number of spans of a redirection. */
 #define BANYAN_REDIRECTION_SPANS 32
 
+/* Bytes that a transport has redirected. */
+typedef struct banyan_redirected {
+    size_t offset, bytes; /* in the part of the redirection */
+} banyan_redirected;
+
 /* A part of this rank's symmetric memory, and the memory at which puts of others are to arrive
  * instead. A transport redirects a put if it can, and lists where it did. */
 typedef struct banyan_redirection {
@@ -69,9 +74,7 @@ typedef struct banyan_redirection {
     size_t bytes;  /* of the part */
     char *to;      /* memory of as many bytes */
     size_t span_count;
-    struct {
-        size_t offset, bytes;          /* in the part */
-    } spans[BANYAN_REDIRECTION_SPANS]; /* redirected; in any order; they may overlap */
+    banyan_redirected spans[BANYAN_REDIRECTION_SPANS]; /* in any order; they may overlap */
 } banyan_redirection;
 
 /* A transport. All operations are required, except where NULL is allowed. Banyan checks arguments

@@ -71,7 +71,7 @@ static banyan_status subscription_open_locally(banyan_subscription *subscription
 
 /* A rank that keeps nothing could not go back with the others. Versions are taken one at a time by
  * all ranks if one has a shadow. */
-static banyan_status agree_on_options(banyan_subscription *subscription)
+static banyan_status subscription_agree_on_options(banyan_subscription *subscription)
 {
     banyan_world *world = subscription->world;
     bool options[] = {subscription->options.keep_previous, subscription->options.shadow};
@@ -90,7 +90,7 @@ static banyan_status agree_on_options(banyan_subscription *subscription)
 static banyan_status open_thread(banyan_subscription *subscription)
 {
     banyan_world *world = subscription->world;
-    RETURN_IF_FAILED(agree_on_options(subscription));
+    RETURN_IF_FAILED(subscription_agree_on_options(subscription));
     RETURN_IF_FAILED(background_world_open(world, &subscription->threads));
     RETURN_IF_FAILED(
         banyan_world_broadcast(world, subscription->address, sizeof subscription->address, 0));

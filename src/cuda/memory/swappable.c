@@ -77,7 +77,7 @@ static banyan_status allocate(device_swappable *memory, int copy)
 }
 
 /* Reserve addresses and map a new copy there. */
-static banyan_status add_copy(device_swappable *memory, int place)
+static banyan_status swappable_add_copy(device_swappable *memory, int place)
 {
     RETURN_IF_FAILED(allocate(memory, place));
     CUdeviceptr start = 0;
@@ -117,7 +117,7 @@ static banyan_status create_here(device_swappable *made, size_t bytes)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: device %d is too small", made->device);
     made->bytes = (bytes + unit - 1) / unit * unit;
     made->count = (made->bytes + ALLOCATION_BYTES - 1) / ALLOCATION_BYTES;
-    return add_copy(made, LIVE);
+    return swappable_add_copy(made, LIVE);
 }
 
 banyan_status swappable_create(int device, size_t bytes, device_swappable **memory, void **address)
@@ -140,7 +140,8 @@ banyan_status swappable_create(int device, size_t bytes, device_swappable **memo
 banyan_status swappable_double(device_swappable *memory, void **shadow)
 {
     if (!memory->allocations[SHADOW])
-        RETURN_IF_FAILED(DRIVER_WITHIN_UNCAPTURED(memory->device, add_copy(memory, SHADOW)));
+        RETURN_IF_FAILED(
+            DRIVER_WITHIN_UNCAPTURED(memory->device, swappable_add_copy(memory, SHADOW)));
     *shadow = (void *)(uintptr_t)memory->at[SHADOW];
     return BANYAN_OK;
 }
@@ -156,7 +157,7 @@ void swappable_undouble(device_swappable *memory)
     (void)DRIVER_WITHIN_UNCAPTURED(memory->device, drop_here(memory, SHADOW));
 }
 
-static banyan_status swap_here(device_swappable *memory)
+static banyan_status swappable_swap_here(device_swappable *memory)
 {
     unmap(memory, LIVE, memory->count);
     unmap(memory, SHADOW, memory->count);
@@ -180,7 +181,7 @@ static banyan_status swap_here(device_swappable *memory)
 
 banyan_status swappable_swap(device_swappable *memory)
 {
-    return DRIVER_WITHIN_UNCAPTURED(memory->device, swap_here(memory));
+    return DRIVER_WITHIN_UNCAPTURED(memory->device, swappable_swap_here(memory));
 }
 
 void swappable_free(device_swappable *memory)

@@ -91,8 +91,8 @@ banyan_status changes_stage(void *argument, const strided_view *boxes, size_t bo
 }
 
 /* Boxes of different kinds share no elements, so their order does not matter. */
-static banyan_status swap_here(const changes_staged *staged, changes_swap_args *args,
-                               bool background, CUstream stream)
+static banyan_status changes_swap_here(const changes_staged *staged, changes_swap_args *args,
+                                       bool background, CUstream stream)
 {
     const changes_engine *engine = staged->engine;
     uint64_t warps = args->part_count * DELTA_PART_BLOCKS;
@@ -117,5 +117,6 @@ banyan_status changes_swap(void *argument, size_t first, size_t count, ptrdiff_t
                               .ends = staged->ends,
                               .part_count = count,
                               .shift = shift};
-    return DRIVER_WITHIN(staged->engine->device, swap_here(staged, &args, background, stream));
+    return DRIVER_WITHIN(staged->engine->device,
+                         changes_swap_here(staged, &args, background, stream));
 }
