@@ -2,16 +2,15 @@
  *
  * A trainer's world opens a publication of its layout. Engines' worlds subscribe to it by address
  * and secret, at any time, each with a layout of its own. Both sides are jobs that start and end
- * when they like: an engine that comes later gets the current version whole, and one that comes
- * back gets what it missed.
+ * when they like. An engine that comes later gets the current version whole. One that comes back
+ * gets what it missed.
  *
  *     trainer:  banyan_publication_open(world, layout, "10.0.0.5:4711", secret, NULL, &publication)
  *               banyan_publication_publish(publication, weights, version, NULL)   after every step
  *     engine:   banyan_subscription_open(world, layout, weights, address, secret, NULL, &mine)
  *               banyan_subscription_wait(mine, 0, timeout_ns, &version)       the first version
  *               banyan_subscription_commit(mine, &version)                    now it may serve
- *               banyan_subscription_staged(mine)                              between its own
- * steps: banyan_subscription_commit(mine, &version)                    take what has arrived
+ *               banyan_subscription_commit(mine, &version)         between its steps: the newest
  *
  * Versions. A version is a number that the trainer chooses; it grows. Elements that did not change
  * since the version that an engine has do not travel. What changed arrives in the background, in a
@@ -49,11 +48,10 @@ extern "C" {
 
 /* ---- trainer ---- */
 
-/* Whether the ranks of a publication compress what they send, by zstd. Bits of changed elements
- * arrive as they are. */
+/* Whether the ranks of a publication compress what they send, by zstd, without loss. */
 typedef enum banyan_publication_compression {
-    /* If a rank's measurements tell that an engine has a version earlier: where the link is slower
-     * than the compressor. */
+    /* Each rank measures, and compresses for an engine if its link is slower than the compressor.
+     */
     BANYAN_COMPRESSION_AUTOMATIC = 0,
     BANYAN_COMPRESSION_OFF,
     BANYAN_COMPRESSION_ALWAYS
@@ -134,9 +132,9 @@ typedef struct banyan_publish_report {
  * tensors may be overwritten. Subscriptions fetch the version afterwards, from the publication's
  * copy. Those that wait for a version get this one, even if the next call comes soon: it waits for
  * them. `report` may be NULL. Collective. Errors: INVALID (the version is not larger, or not equal
- * on all ranks; the tensors are not the layout's; the message names rank or tensor), NO_MEMORY,
- * those of the world's waits, and the error that has ended the publication's threads. With
- * `published`, also those of banyan_reshard_execute. */
+ * on all ranks; the tensors are not the layout's; a rank's stream is captured; the message names
+ * rank or tensor), NO_MEMORY, those of the world's waits, and the error that has ended the
+ * publication's threads. With `published`, also those of banyan_reshard_execute. */
 BANYAN_API banyan_status banyan_publication_publish(banyan_publication *publication,
                                                     const banyan_tensors *tensors, uint64_t version,
                                                     banyan_publish_report *report);
@@ -166,14 +164,16 @@ BANYAN_API void banyan_publication_close(banyan_publication *publication);
 typedef struct banyan_subscription_options {
     size_t size;      /* of this struct; BANYAN_SUBSCRIPTION_OPTIONS_INIT sets it */
     const char *name; /* of the publication; NULL: "" */
-    /* The most bytes per second that each trainer rank sends to this engine; 0: no limit. */
+    /* The most bytes per second that each trainer rank sends to this engine, except for the first
+     * version, which it sends as fast as it can; 0: no limit. */
     uint64_t bytes_per_s;
     /* The most bytes that a rank keeps staged. A version that needs more is not fetched, with an
      * error; the engine keeps what it has. 0: no limit. */
     uint64_t max_staging_bytes;
     /* Verify a checksum of every box that a version changes, as it will be after the commit. The
      * trainer and the engine each read the box once more for it, in the background. If one differs,
-     * the error names it, and the version is fetched whole. */
+     * the error names it, and the version is fetched whole. A version is fetched when the one
+     * before has been committed. */
     bool verify;
     /* Keep what a commit replaces, for banyan_subscription_rollback. */
     bool keep_previous;
@@ -224,14 +224,16 @@ BANYAN_API banyan_status banyan_subscription_wait(banyan_subscription *subscript
 /* Make the newest version that all ranks have staged current, and set `*version` to it; to the
  * current one (0: none) if there is nothing newer. Nothing may use the tensors meanwhile. They are
  * TORN during the call and WHOLE with the version afterwards. Collective over the world. Errors:
- * those of the world's waits. The tensors then keep the version that they have, as a whole. */
+ * those of the world's waits, and INVALID (a rank's stream is captured). The tensors then keep the
+ * version that they have, as a whole. SYSTEM (a GPU fails in the exchange): the tensors of this
+ * rank stay TORN. */
 BANYAN_API banyan_status banyan_subscription_commit(banyan_subscription *subscription,
                                                     uint64_t *version);
 
 /* Return to the version before the last commit, and set `*version` to it. Later commits skip the
  * versions that were taken back, until a newer one is staged. Only with keep_previous, and once for
- * each commit. Collective. Errors: NOT_FOUND (nothing to return to), and those of the world's
- * waits. */
+ * each commit. Collective. Errors: NOT_FOUND (nothing to return to), and those of
+ * banyan_subscription_commit. */
 BANYAN_API banyan_status banyan_subscription_rollback(banyan_subscription *subscription,
                                                       uint64_t *version);
 
