@@ -233,7 +233,7 @@ def publish(build: pathlib.Path) -> bool:
         f"{'bytes/3 for each':>18}{'goal':>8}{'not compressed':>17}{'of whole':>10}{'bytes/3':>9}"
     )
     missed = False
-    for one, other in zip(found["versions"], plain["versions"]):
+    for one, other in zip(found["versions"], plain["versions"], strict=True):
         times = whole / one["seconds"]
         goal = 10 if one["share"] <= 0.03 else 1
         wire, plain_wire = (each["sent_bytes"] / 3 / each["changed"] for each in (one, other))
