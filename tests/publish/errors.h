@@ -3,6 +3,10 @@
 #ifndef TESTS_PUBLISH_ERRORS_H
 #define TESTS_PUBLISH_ERRORS_H
 
+#include <dlfcn.h>
+
+#include <xxhash.h>
+
 #include "publish/following.h"
 
 /* ---- arguments ---- */
@@ -272,6 +276,67 @@ static void a_box_that_would_differ_is_named_and_the_version_comes_whole(void **
     apart_test(play_damage);
 }
 
+/* Shorter bytes are keys of tables. */
+#define FLIPPED_LEAST 64
+
+static atomic_int errors_flips; /* that are due in this process */
+
+/* The library's own use of XXH3: a byte is flipped after its checksum has been computed. */
+XXH_PUBLIC_API XXH64_hash_t XXH3_64bits_withSeed(const void *data, size_t bytes, XXH64_hash_t seed)
+{
+    static XXH64_hash_t (*next)(const void *, size_t, XXH64_hash_t);
+    int due = 1;
+    if (!next)
+        *(void **)&next = dlsym(RTLD_NEXT, "XXH3_64bits_withSeed");
+    XXH64_hash_t hash = next(data, bytes, seed);
+    if (bytes >= FLIPPED_LEAST && atomic_compare_exchange_strong(&errors_flips, &due, 0))
+        ((unsigned char *)(uintptr_t)data)[bytes / 2] ^= 1;
+    return hash;
+}
+
+/* Rank 0 damages one part of version 2. */
+static void publish_and_flip(banyan_world *world, struct apart *shared)
+{
+    int rank = banyan_world_rank(world);
+    struct following mine = following_open_matrix(rank, false, NULL);
+    banyan_publication *publication = publish_open(world, shared, &mine, NULL);
+    publish_version(publication, &mine, 1);
+    apart_wait(&shared->marks[MARK_STEP], 2);
+    atomic_store(&errors_flips, rank == 0);
+    publish_version(publication, &mine, 2);
+    apart_wait(&shared->marks[MARK_END], FOLLOWING_ENGINES);
+    CHECK(atomic_load(&errors_flips) == 0, "no byte was flipped");
+    banyan_publication_close(publication);
+    following_close(&mine);
+}
+
+static void follow_flipped(banyan_world *world, struct apart *shared)
+{
+    struct following mine = following_open_matrix(banyan_world_rank(world), true, NULL);
+    banyan_log_set(apart_log_line, shared);
+    banyan_subscription *subscription = subscribe(world, shared, &mine, NULL);
+    take_above(subscription, &mine, 0);
+    CHECK_OK(banyan_world_barrier(world));
+    atomic_store(&shared->marks[MARK_STEP], 2);
+    CHECK(take_above(subscription, &mine, 1) == 2);
+    apart_expect_log(shared, "of \"matrix\" from rank 0: the checksum of what arrived is wrong");
+    banyan_subscription_status status = banyan_subscription_get_status(subscription);
+    CHECK(status.whole_fetches == 2 && status.delta_fetches == 0, "%llu whole, %llu changes",
+          (unsigned long long)status.whole_fetches, (unsigned long long)status.delta_fetches);
+    end_engine(shared, subscription, &mine);
+}
+
+static void play_flipped(struct apart *shared)
+{
+    play_with(shared, publish_and_flip, follow_flipped);
+}
+
+static void a_byte_that_flips_on_the_way_is_named_and_the_version_comes_whole(void **state)
+{
+    (void)state;
+    apart_test(play_flipped);
+}
+
 /* ---- slow engines ---- */
 
 static void publish_without_patience(banyan_world *world, struct apart *shared)
@@ -340,6 +405,7 @@ static void a_slow_engine_is_dropped_and_does_not_hold_the_trainer(void **state)
         cmocka_unit_test(another_secret_and_another_name_are_refused),                             \
         cmocka_unit_test(a_version_that_needs_too_much_memory_is_not_fetched),                     \
         cmocka_unit_test(a_box_that_would_differ_is_named_and_the_version_comes_whole),            \
+        cmocka_unit_test(a_byte_that_flips_on_the_way_is_named_and_the_version_comes_whole),       \
         cmocka_unit_test(a_slow_engine_is_dropped_and_does_not_hold_the_trainer),
 
 #endif
