@@ -150,7 +150,7 @@ static void play_rank(int rank, int count, const banyan_unique_id *id, void *con
 {
     (void)context;
     banyan_world *world;
-    open_world(rank, count, id, play->end == LEFT && rank == play->victim ? 200 * NS_PER_MS : 0,
+    open_world(rank, count, id, play->end == LEFT && rank == play->victim ? 600 * NS_PER_MS : 0,
                &world);
     if (rank == play->victim) {
         end_here(world);
