@@ -301,16 +301,24 @@ static void wait_for_nothing(int rank, int count, const banyan_unique_id *id, vo
     CHECK_OK(banyan_world_barrier(world));
     CHECK_OK(banyan_world_set_timeout(world, NS_PER_S / 2));
     char begin[32], expected[128];
-    snprintf(begin, sizeof begin, "rank %d waited ", rank);
+    uint64_t soonest_ns = UINT64_MAX;
+    snprintf(begin, sizeof begin, "rank %d waited 0.", rank);
     snprintf(expected, sizeof expected, " s for rank %d (a slot): signal %u is 4, not yet 5",
              1 - rank, signal + 2);
-    uint64_t start_ns = time_now_ns();
-    CHECK_FAILS(banyan_transport_wait(transport, signal + 2, 5, 1 - rank, "a slot"),
-                BANYAN_ERR_TIMEOUT, expected);
-    CHECK(strncmp(banyan_last_error(), begin, strlen(begin)) == 0, "%s", banyan_last_error());
-    uint64_t took_ns = time_now_ns() - start_ns;
-    CHECK(took_ns >= NS_PER_S / 2 && took_ns < 5 * NS_PER_S, "%.3f s", (double)took_ns / 1e9);
-    usleep(100000);
+    for (int i = 0; i < 3; i++) { /* another program may delay one of them */
+        uint64_t start_ns = time_now_ns();
+        CHECK_FAILS(banyan_transport_wait(transport, signal + 2, 5, 1 - rank, "a slot"),
+                    BANYAN_ERR_TIMEOUT, expected);
+        uint64_t took_ns = time_now_ns() - start_ns;
+        CHECK(took_ns >= NS_PER_S / 2, "%.3f s", (double)took_ns / 1e9);
+        if (took_ns < NS_PER_S)
+            CHECK(strncmp(banyan_last_error(), begin, strlen(begin)) == 0, "%s",
+                  banyan_last_error());
+        soonest_ns = took_ns < soonest_ns ? took_ns : soonest_ns;
+    }
+    CHECK(soonest_ns < NS_PER_S, "%.3f s", (double)soonest_ns / 1e9);
+    CHECK_OK(banyan_world_set_timeout(world, 0));
+    CHECK_OK(banyan_world_barrier(world));
     banyan_transport_close(transport);
 }
 

@@ -121,6 +121,7 @@ static void end_here(banyan_world *world)
     case LEFT: {
         void *data;
         size_t bytes;
+        CHECK_OK(banyan_world_set_timeout(world, 200 * NS_PER_MS));
         CHECK_FAILS(
             control_receive(world, (play->victim + 1) % RANKS, 99, "nothing", &data, &bytes),
             BANYAN_ERR_TIMEOUT, "nothing");
@@ -150,8 +151,7 @@ static void play_rank(int rank, int count, const banyan_unique_id *id, void *con
 {
     (void)context;
     banyan_world *world;
-    open_world(rank, count, id, play->end == LEFT && rank == play->victim ? 600 * NS_PER_MS : 0,
-               &world);
+    open_world(rank, count, id, 0, &world);
     if (rank == play->victim) {
         end_here(world);
         return;
