@@ -189,7 +189,8 @@ typedef enum banyan_reduce_op {
     BANYAN_PROD
 } banyan_reduce_op;
 
-/* Return "sum", "min", "max" or "prod", or "?" for another value. The string is static. Any thread. */
+/* Return "sum", "min", "max" or "prod", or "?" for another value. The string is static. Any thread.
+ */
 BANYAN_API const char *banyan_reduce_op_name(banyan_reduce_op op);
 
 /* Find a reduction by its name, as banyan_reduce_op_name spells it. Errors: NOT_FOUND (unknown

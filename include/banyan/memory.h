@@ -75,8 +75,8 @@ BANYAN_API banyan_status banyan_memory_alloc_on(banyan_world *world, DLDevice de
 BANYAN_API banyan_status banyan_memory_adopt(banyan_world *world, DLDevice device, void *address,
                                              size_t bytes, banyan_memory **memory);
 
-/* Set `*count` to the number of GPUs that this process sees; BANYAN_CUDA takes numbers below it. If a
- * machine has more ranks than GPUs, banyan_world_local_rank modulo the count gives each rank one.
+/* Set `*count` to the number of GPUs that this process sees; BANYAN_CUDA takes numbers below it. If
+ * a machine has more ranks than GPUs, banyan_world_local_rank modulo the count gives each rank one.
  * Any thread. Errors: UNSUPPORTED (this build has no CUDA, or the machine no driver). */
 BANYAN_API banyan_status banyan_memory_count_gpus(int *count);
 

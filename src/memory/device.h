@@ -152,7 +152,7 @@ typedef struct memory_device_ops {
     void (*multicast_leave)(device_multicast *old);
 
     /* Memory for this rank alone, of any contents. No other process can map it. `double` adds a
-     * shadow of the same size, of any contents, if there is none. `swap` remaps both: what the
+     * shadow of the same size and any contents, if there is none. `swap` remaps both: what the
      * shadow holds is then at the memory's addresses, and the other way round. Nothing may access
      * either meanwhile. After an error both have what they had. */
     banyan_status (*swappable_create)(int id, size_t bytes, device_swappable **memory,

@@ -214,10 +214,10 @@ static banyan_status follow_turns(banyan_subscription *subscription, struct sess
         struct session_report state = {0};
         struct session_turn turn = {0};
         free_replaced(subscription);
-        if (banyan_world_rank(joined) == first)
+        if (banyan_world_rank(joined) == first) {
             wait_for_commit(subscription);
-        if (banyan_world_rank(joined) == first)
             state = subscription_report(subscription, session->welcome.publication, whole);
+        }
         RETURN_IF_FAILED(banyan_world_broadcast(joined, &state, sizeof state, first));
         RETURN_IF_FAILED(banyan_world_broadcast(joined, &turn, sizeof turn, 0));
         if (turn.kind == TURN_END)

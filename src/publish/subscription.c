@@ -239,7 +239,7 @@ static banyan_status agree_on_number(banyan_subscription *subscription, uint64_t
     return BANYAN_OK;
 }
 
-/* Exchange the tensors with their shadow, which holds the version `number`. */
+/* Exchange the tensors with their shadow, which then holds what they had: version `before`. */
 static banyan_status swap_shadow(banyan_subscription *subscription, uint64_t before)
 {
     banyan_status status = BANYAN_OK;

@@ -107,7 +107,8 @@ int bench_command(int argc, char **argv)
     int ranks = 4;
     const option_entry entries[] = {
         {"gpu", '\0', OPTION_FLAG, &gpu, NULL, "measure transfers between GPUs", 0, 0},
-        {"ranks", 'n', OPTION_COUNT, &ranks, "N", "number of ranks, one for each GPU (4)", 1, 8},
+        {"ranks", 'n', OPTION_COUNT, &ranks, "N",
+         "number of ranks; they share GPUs if there are fewer (4)", 1, 8},
     };
     const option_table table = {
         "banyan bench", "--gpu [-n N] [-- [--size 1K:1G] [--json FILE] [--way WAY] [WHAT …]]",
@@ -115,9 +116,8 @@ int bench_command(int argc, char **argv)
         "figure from the same run, on this machine. For processes of the host, use make\n"
         "bench; for several machines, banyan run, tune and mixed under a launcher. WHAT is\n"
         "allreduce, allgather, reducescatter, alltoall, fixed, copies, casts, kernels, many,\n"
-        "memory, reshard or mixed (all); kernels also with one rank. WAY, for copies, is direct, "
-        "nccl, pipeline/peer or\n"
-        "pipeline/nvshmem (all).\n",
+        "memory, reshard or mixed (all); kernels also with one rank. WAY, for copies, is\n"
+        "direct, nccl, pipeline/peer or pipeline/nvshmem (all).\n",
         entries, sizeof(entries) / sizeof(entries[0])};
     int rest;
     options_result result = options_parse(&table, argc, argv, &rest);

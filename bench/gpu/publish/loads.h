@@ -19,8 +19,8 @@ void loads_change(uint16_t *elems, size_t count, double share, uint64_t seed, cu
 void loads_count_sectors(const uint64_t *map, size_t words, unsigned long long *sectors,
                          cudaStream_t stream);
 
-/* Read each sector of 32 bytes whose bits of the map are not all 0, invert some of its bits, and
- * write it: the least that an exchange in place has to do. `count` is a multiple of 16. */
+/* Rewrite each sector of 32 bytes that has a change in the map: the least that an exchange in place
+ * has to do. Some bits are inverted. `count` is a multiple of 16. */
 void loads_rewrite_sectors(uint16_t *elems, size_t count, const uint64_t *map, cudaStream_t stream);
 
 #define LOADS_MATRIX 4096

@@ -1,8 +1,8 @@
 /* Exchange blocks whose elements lie in whole aligned sectors, the units of a GPU's memory.
  *
  * The memory takes whole sectors sooner than parts of them. So two lanes that are neighbours read
- * and write both units of 16 bytes of a sector, and a warp keeps the values of its block in shared
- * memory, which it loads and stores as words. */
+ * and write both units of 16 bytes of a sector. A warp keeps the values of its block in shared
+ * memory, and loads and stores them as words. */
 #ifndef CUDA_PUBLISH_SECTORS_CUH
 #define CUDA_PUBLISH_SECTORS_CUH
 

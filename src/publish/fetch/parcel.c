@@ -99,13 +99,22 @@ static bool plan_part(const struct fetch_sending *sending, const struct fetch_ou
     return true;
 }
 
+static unsigned char *parcel_stream(const struct fetch_parcel *parcel)
+{
+    return parcel->pieces.count > 0 ? parcel->pinned.memory : parcel->stream.data;
+}
+
+static struct part_head *parcel_head(const struct fetch_parcel *parcel, size_t i)
+{
+    return (struct part_head *)(void *)parcel->heads.data + i;
+}
+
 static void sum_part(void *context, int worker, size_t i)
 {
     (void)worker;
-    struct fetch_parcel *parcel = context;
-    struct part_head *head = (struct part_head *)(void *)parcel->heads.data + i;
-    const char *stream = (const char *)parcel->pinned.memory + parcel->pieces.data[i].at;
-    head->hash = hash_bytes(stream, head->bytes, 0);
+    const struct fetch_parcel *parcel = context;
+    const struct parcel_part *part = &parcel->parts.data[i];
+    parcel_head(parcel, i)->hash = hash_bytes(parcel_stream(parcel) + part->at, part->of.bytes, 0);
 }
 
 /* Let the device write the parts of a parcel, and compute their checksums. */
@@ -121,21 +130,11 @@ static banyan_status write_planned(struct fetch_sending *sending, struct fetch_p
                                          parcel->pieces.count, parcel->pinned.memory,
                                          parcel->bytes));
     sending->pack_ns += time_now_ns() - began_ns;
-    parallel_run(parcel->pieces.count, sum_part, parcel);
+    parallel_run(parcel->parts.count, sum_part, parcel);
     return BANYAN_OK;
 }
 
 /* ---- compression ---- */
-
-static unsigned char *parcel_stream(const struct fetch_parcel *parcel)
-{
-    return parcel->pieces.count > 0 ? parcel->pinned.memory : parcel->stream.data;
-}
-
-static struct part_head *parcel_head(const struct fetch_parcel *parcel, size_t i)
-{
-    return (struct part_head *)(void *)parcel->heads.data + i;
-}
 
 struct parcel_packing {
     struct fetch_parcel *parcel;

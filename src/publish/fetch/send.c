@@ -6,6 +6,9 @@
 #include "publish/fetch/sending.h"
 #include "world/control.h"
 
+/* Bytes of streams that a rank sends in its first wave. Waves grow: the first one cannot be written
+ * while another travels. */
+#define WAVE_BYTES_FIRST ((uint64_t)1 << 20)
 /* The longest sleep before the state of the joined world is looked at again. */
 #define NAP_NS (20 * NS_PER_MS)
 

@@ -6,10 +6,6 @@
 #include "publish/fetch/parts.h"
 #include "publish/parallel.h"
 
-/* Bytes of streams that a rank sends in its first wave. Waves grow: the first one cannot be written
- * while another travels. */
-#define WAVE_BYTES_FIRST ((uint64_t)1 << 20)
-
 /* A part, and where it lies: in the streams, and, before compressed parts are moved together, in
  * `packed`. */
 struct parcel_part {

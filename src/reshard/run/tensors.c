@@ -146,14 +146,14 @@ banyan_status banyan_tensors_create(const banyan_layout *layout, const DLTensor 
     return BANYAN_OK;
 }
 
-static banyan_status tensors_alloc_on_device(banyan_tensors *set, size_t bytes, bool is_swappable)
+static banyan_status tensors_alloc_on_device(banyan_tensors *set, size_t bytes)
 {
     const memory_device_ops *ops;
     RETURN_IF_FAILED(memory_device_find(set->device.device_type, &ops));
     RETURN_IF_FAILED(ops->open(set->device.device_id));
-    RETURN_IF_FAILED(is_swappable ? ops->swappable_create(set->device.device_id, bytes,
-                                                          &set->swappable, &set->mapped)
-                                  : ops->alloc(set->device.device_id, bytes, &set->mapped));
+    RETURN_IF_FAILED(set->is_swappable ? ops->swappable_create(set->device.device_id, bytes,
+                                                               &set->swappable, &set->mapped)
+                                       : ops->alloc(set->device.device_id, bytes, &set->mapped));
     set->mapped_bytes = bytes;
     set->ops = ops;
     return ops->fill(set->mapped, 0, bytes);
@@ -164,7 +164,7 @@ static banyan_status alloc_ordinary(banyan_tensors *set, size_t bytes)
     if (bytes == 0)
         return BANYAN_OK;
     if (!device_is_host(set->device))
-        return tensors_alloc_on_device(set, bytes, false);
+        return tensors_alloc_on_device(set, bytes);
     RETURN_IF_FAILED(memory_check_machine(bytes, "memory for tensors"));
     void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -219,9 +219,11 @@ static void place_dense(banyan_tensors *set, char *memory)
     }
 }
 
-/* Allocate a set. `mine` is this rank's status so far; the tensors lie in one array. */
+/* Allocate a set. `mine` is this rank's status so far; the tensors lie in one array.
+ * `is_swappable`: on a device, without a world. */
 static banyan_status alloc_set(banyan_status mine, const banyan_local_tensor *tensors, size_t count,
-                               banyan_world *world, DLDevice device, banyan_tensors **set)
+                               banyan_world *world, DLDevice device, bool is_swappable,
+                               banyan_tensors **set)
 {
     banyan_tensors *made = NULL;
     uint64_t bytes = 0;
@@ -230,6 +232,7 @@ static banyan_status alloc_set(banyan_status mine, const banyan_local_tensor *te
         status = control_agree(world, status);
     if (status == BANYAN_OK) {
         made->device = device;
+        made->is_swappable = is_swappable;
         status = world ? banyan_memory_alloc_on(world, device, (size_t)bytes, &made->memory)
                        : alloc_ordinary(made, (size_t)bytes);
     }
@@ -249,41 +252,31 @@ banyan_status banyan_tensors_alloc(const banyan_layout *layout, banyan_world *wo
     return banyan_tensors_alloc_on(layout, world, BANYAN_HOST, set);
 }
 
+static banyan_status alloc_of_layout(const banyan_layout *layout, banyan_world *world,
+                                     DLDevice device, bool is_swappable, banyan_tensors **set)
+{
+    banyan_status mine = layout ? banyan_layout_check(layout) : BANYAN_OK;
+    size_t count = layout && mine == BANYAN_OK ? banyan_layout_tensor_count(layout) : 0;
+    return alloc_set(mine, count > 0 ? banyan_layout_tensor(layout, 0) : NULL, count, world, device,
+                     is_swappable, set);
+}
+
 banyan_status banyan_tensors_alloc_on(const banyan_layout *layout, banyan_world *world,
                                       DLDevice device, banyan_tensors **set)
 {
     CONTROL_ENTER(world);
-    banyan_status mine = layout ? banyan_layout_check(layout) : BANYAN_OK;
-    size_t count = layout && mine == BANYAN_OK ? banyan_layout_tensor_count(layout) : 0;
-    return alloc_set(mine, count > 0 ? banyan_layout_tensor(layout, 0) : NULL, count, world, device,
-                     set);
+    return alloc_of_layout(layout, world, device, false, set);
 }
 
 banyan_status banyan_tensors_alloc_swappable(const banyan_layout *layout, DLDevice device,
                                              banyan_tensors **set)
 {
-    banyan_tensors *made = NULL;
-    uint64_t bytes = 0;
     if (!layout || !set)
         return error_set(BANYAN_ERR_INVALID, "a tensor set needs a layout and a place");
     if (device_is_host(device))
         return error_set(BANYAN_ERR_UNSUPPORTED,
                          "tensors in host memory cannot be swapped: only those of a GPU");
-    RETURN_IF_FAILED(banyan_layout_check(layout));
-    size_t count = banyan_layout_tensor_count(layout);
-    RETURN_IF_FAILED(
-        describe_dense(count > 0 ? banyan_layout_tensor(layout, 0) : NULL, count, &made, &bytes));
-    made->device = device;
-    made->is_swappable = true;
-    banyan_status status =
-        bytes > 0 ? tensors_alloc_on_device(made, (size_t)bytes, true) : BANYAN_OK;
-    if (status != BANYAN_OK) {
-        banyan_tensors_destroy(made);
-        return status;
-    }
-    place_dense(made, made->mapped);
-    *set = made;
-    return BANYAN_OK;
+    return alloc_of_layout(layout, NULL, device, true, set);
 }
 
 banyan_status tensors_open_shadow(banyan_tensors *set, ptrdiff_t *shift)
@@ -333,7 +326,8 @@ banyan_status banyan_tensors_alloc_planned_on(const banyan_reshard_plan *plan, b
 {
     CONTROL_ENTER(world);
     size_t count = banyan_reshard_plan_tensor_count(plan);
-    return alloc_set(BANYAN_OK, banyan_reshard_plan_tensor(plan, 0), count, world, device, set);
+    return alloc_set(BANYAN_OK, banyan_reshard_plan_tensor(plan, 0), count, world, device, false,
+                     set);
 }
 
 void banyan_tensors_destroy(banyan_tensors *set)

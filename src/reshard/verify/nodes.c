@@ -8,20 +8,12 @@
 typedef struct node_receive {
     int node, rank;
     const banyan_transfer *transfer;
-    DLDataType dtype;
 } node_receive;
 
 typedef struct node_receives {
     ARRAY(node_receive) list;
     banyan_box *boxes; /* scratch space for as many */
 } node_receives;
-
-static int nodes_compare_types(DLDataType a, DLDataType b)
-{
-    RETURN_IF_UNEQUAL(a.code, b.code);
-    RETURN_IF_UNEQUAL(a.bits, b.bits);
-    return COMPARE(a.lanes, b.lanes);
-}
 
 /* Boxes of one tensor serve each other if they are stored with equal bytes. */
 static int nodes_compare_tensors(const node_receive *a, const node_receive *b)
@@ -31,7 +23,8 @@ static int nodes_compare_tensors(const node_receive *a, const node_receive *b)
     if (order != 0)
         return order;
     RETURN_IF_UNEQUAL(a->transfer->value_map, b->transfer->value_map);
-    return nodes_compare_types(a->dtype, b->dtype);
+    return memcmp(&a->transfer->destination_dtype, &b->transfer->destination_dtype,
+                  sizeof a->transfer->destination_dtype);
 }
 
 static int nodes_compare_in_qsort(const void *left, const void *right)
@@ -50,7 +43,7 @@ static banyan_status nodes_collect(const check_rank *all, int count, int ranks_p
             int node = r / ranks_per_node;
             if (transfer->source_rank / ranks_per_node == node)
                 continue;
-            node_receive made = {node, r, transfer, transfer->destination_dtype};
+            node_receive made = {node, r, transfer};
             RETURN_IF_NO_MEMORY(array_push(&receives->list, made));
         }
     return BANYAN_OK;
