@@ -76,20 +76,6 @@ void driver_capture_restore(driver_capture before)
     driver.cuThreadExchangeStreamCaptureMode(&before);
 }
 
-/* Compute capability 9.0 has early launches; before CUDA 12.3 graphs could not contain them. */
-#define EARLY_CAPABILITY 9
-#define EARLY_VERSION 12030
-
-bool driver_launches_early(int device)
-{
-    const char *wanted = getenv("BANYAN_EARLY_LAUNCH");
-    int version = 0;
-    return !(wanted && strcmp(wanted, "0") == 0) &&
-           driver_attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device) >=
-               EARLY_CAPABILITY &&
-           driver.cuDriverGetVersion(&version) == CUDA_SUCCESS && version >= EARLY_VERSION;
-}
-
 banyan_status driver_fork(int device, CUevent event, CUstream from, const CUstream *streams,
                           int count)
 {

@@ -89,7 +89,6 @@
     X(cuFuncGetAttribute)                                                                          \
     X(cuFuncSetAttribute)                                                                          \
     X(cuOccupancyMaxActiveBlocksPerMultiprocessor)                                                 \
-    X(cuLaunchKernel)                                                                              \
     X(cuLaunchKernelEx)
 
 /* In CUDA 12.1 and later: NULL with an older driver. Only memory/symmetric/multicast.c calls
@@ -134,10 +133,6 @@ banyan_status driver_context(int device, CUcontext *context);
 /* Return an attribute of the device. After driver_open has succeeded, this cannot fail for
  * attributes that exist; 0 otherwise. */
 int driver_attribute(CUdevice_attribute attribute, int device);
-
-/* True if launches may begin while the previous one in their stream still runs
- * (runtime/begin.cuh). False with BANYAN_EARLY_LAUNCH=0, or with an old driver or device. */
-bool driver_launches_early(int device);
 
 /* While this thread captures a stream, calls that are not part of the graph (allocations, uploads
  * in a stream of our own) are allowed between these two. */

@@ -9,6 +9,7 @@
 #include "cuda/driver.h"
 #include "cuda/memory/memory.h"
 #include "cuda/module.h"
+#include "cuda/runtime/launch.h"
 #include "cuda/runtime/watch.h"
 
 /* Contiguous runs of this many bytes or more use copy engines. These are some percent faster than
@@ -82,15 +83,17 @@ static banyan_status gpu_copy_open_memory(gpu_copy *made)
 static banyan_status gpu_copy_open_kernels(gpu_copy *made, int sharers)
 {
     RETURN_IF_FAILED(copy_kernels_find(made->device, &made->kernels));
-    int fit =
-        made->kernels.fit < BLOCKS_A_MULTIPROCESSOR ? made->kernels.fit : BLOCKS_A_MULTIPROCESSOR;
-    int blocks = driver_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, made->device) * fit;
-    if (blocks < sharers)
+    uint32_t blocks =
+        BLOCKS_A_MULTIPROCESSOR *
+        (uint32_t)driver_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, made->device);
+    if (made->kernels.room < blocks)
+        blocks = made->kernels.room;
+    if (blocks < (uint32_t)sharers)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
-                                "cuda: device %d holds %d thread blocks of copies at once, too few "
+                                "cuda: device %d holds %u thread blocks of copies at once, too few "
                                 "for the %d ranks that share it",
                                 made->device, blocks, sharers);
-    made->blocks = (uint32_t)(blocks / sharers);
+    made->blocks = blocks / (uint32_t)sharers;
     return BANYAN_OK;
 }
 
@@ -335,11 +338,10 @@ static banyan_status gpu_copy_launch(const copy_launch *of, uint32_t blocks, uin
 {
     copy_args args = of->args;
     args.phases = phases;
-    void *params[] = {&args};
     const copy_kernels *kernels = &of->gpu_copy->kernels;
-    return DRIVER(of->gpu_copy->device, cuLaunchKernel,
-                  of->converts ? kernels->converts : kernels->moves, blocks, 1, 1, kernels->threads,
-                  1, 1, 0, stream, params, NULL);
+    launch_shape by = {.blocks = blocks, .threads = kernels->threads};
+    return launch_kernel(of->gpu_copy->device, of->converts ? kernels->converts : kernels->moves,
+                         by, &args, stream);
 }
 
 /* Each partner has its own streams, as far as there are enough. */

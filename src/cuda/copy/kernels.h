@@ -8,7 +8,7 @@
 typedef struct copy_kernels {
     CUfunction moves, converts; /* the second also converts elements */
     uint32_t threads;           /* of a thread block, for both */
-    int fit;                    /* thread blocks of either that a multiprocessor holds at once */
+    uint32_t room;              /* thread blocks of either that run at once */
 } copy_kernels;
 
 /* The device's context is entered. UNSUPPORTED where the device holds no thread block. */

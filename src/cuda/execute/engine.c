@@ -90,14 +90,15 @@ static banyan_status execute_engine_load_kernels(cuda_engine *engine)
 #undef TYPE_OF
     uint32_t threads =
         engine->most_threads < KERNEL_THREADS_MOST ? engine->most_threads : KERNEL_THREADS_MOST;
-    engine->room = UINT64_MAX;
+    engine->room = UINT32_MAX;
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
         CUfunction kernel;
-        uint64_t room;
+        uint32_t room;
         for (int kind = KERNEL_KINDS; kind-- > 0;)
             RETURN_IF_FAILED(driver_kernel(execute_kernel(dtypes[i], (kernel_kind)kind),
                                            engine->device, &kernel));
-        RETURN_IF_FAILED(engine_room(engine, kernel, threads, execute_shared_bytes(0), &room));
+        RETURN_IF_FAILED(
+            launch_room(engine->device, kernel, threads, execute_shared_bytes(0), &room));
         engine->room = room < engine->room ? room : engine->room;
     }
     CUfunction signal;
@@ -144,7 +145,7 @@ static banyan_status execute_engine_record(void *opened,
 static banyan_status blocks_at_once(void *opened, uint32_t *blocks)
 {
     const cuda_engine *engine = opened;
-    *blocks = engine->room < UINT32_MAX ? (uint32_t)engine->room : UINT32_MAX;
+    *blocks = engine->room;
     return BANYAN_OK;
 }
 
@@ -167,7 +168,7 @@ static void execute_engine_close_engine(void *opened)
         driver.cuStreamDestroy(engine->stream);
         driver_leave();
     }
-    engine_count_closed(engine->device);
+    launch_engine_closed(LAUNCH_PLANS, engine->device);
     engine_free_pinned(engine);
     pthread_cond_destroy(&engine->wake);
     pthread_mutex_destroy(&engine->ports_lock);
@@ -188,11 +189,10 @@ static banyan_status execute_engine_open_engine(banyan_world *world, int device,
     engine->world = world;
     engine->device = device;
     engine->timeout_ns = timeout_ns;
-    engine->launches_early = driver_launches_early(engine->device);
     module_cond_init(&engine->wake);
     pthread_mutex_init(&engine->lock, NULL);
     pthread_mutex_init(&engine->ports_lock, NULL);
-    engine_count_open(device);
+    launch_engine_opened(LAUNCH_PLANS, device);
     banyan_status status = execute_engine_take_parts(engine);
     if (status != BANYAN_OK) {
         execute_engine_close_engine(engine);

@@ -8,6 +8,7 @@
 #include "cuda/driver.h"
 #include "cuda/execute/kernel.h"
 #include "cuda/execute/remote.h"
+#include "cuda/runtime/launch.h"
 #include "cuda/runtime/watch.h"
 
 extern const execute_engine_ops cuda_engine_ops;
@@ -64,7 +65,7 @@ typedef struct cuda_program {
     CUdeviceptr address;
     CUfunction kernel, smaller_kernel; /* NULL: the program needs the whole kernel */
     uint32_t threads, section_bytes, shared_bytes, flags, span_count;
-    uint64_t room; /* number of such thread blocks that run at once */
+    uint32_t room; /* number of such thread blocks that run at once */
     CUdeviceptr spans;
     engine_span *host_spans;    /* for ranks without thread blocks */
     struct cuda_staged *staged; /* NULL: one kernel runs the whole program */
@@ -88,9 +89,8 @@ struct cuda_engine {
     CUstream stream; /* for work outside of the callers' streams */
     uint32_t *stop;  /* pinned: not 0 when kernels must end */
     uint32_t most_threads;
-    bool launches_early; /* false with BANYAN_EARLY_LAUNCH=0, or with an old driver or device */
     struct cuda_pinned *pinned;
-    uint64_t room; /* number of thread blocks of the largest size that run at once */
+    uint32_t room; /* number of thread blocks of the largest size that run at once */
 
     pthread_mutex_t lock; /* guards the following fields */
     pthread_cond_t wake;
@@ -133,19 +133,7 @@ banyan_status engine_take_pinned(cuda_engine *engine, uint64_t bytes, void **tak
 void engine_give_back_pinned(cuda_engine *engine, const void *taken);
 void engine_free_pinned(cuda_engine *engine);
 
-/* launch.c. Count the engines of the device, and the threads that opened them. */
-void engine_count_open(int device);
-void engine_count_closed(int device);
-/* Return the number of thread blocks of `threads` that run at once. The device is entered. */
-banyan_status engine_room(const cuda_engine *engine, CUfunction kernel, uint32_t threads,
-                          uint32_t shared_bytes, uint64_t *blocks);
-/* True if a launch of this many thread blocks may begin while the previous one in its stream still
- * runs; the device has space for `room` blocks. */
-bool engine_launches_early(const cuda_engine *engine, uint32_t blocks, uint64_t room);
-/* True if all engines of this process on the device belong to one rank, as far as the process can
- * tell. */
-bool engine_has_device(const cuda_engine *engine);
-/* Record that a run was queued. */
+/* launch.c. Record that a run was queued. */
 void engine_was_launched(cuda_engine *engine);
 
 /* Queue a part of a run. The device is entered. */
@@ -168,7 +156,7 @@ banyan_status plan_reset(void *loaded);
 void plan_check(void *loaded, engine_report *report);
 /* Return the number of thread blocks that run at once; INVALID if the plan has more. */
 banyan_status plan_check_room(const cuda_plan *plan, CUfunction kernel, uint32_t threads,
-                              uint32_t shared_bytes, uint64_t *room);
+                              uint32_t shared_bytes, uint32_t *room);
 
 /* run.c */
 banyan_status program_upload(void *loaded, const engine_program *program, void **uploaded);

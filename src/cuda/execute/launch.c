@@ -1,18 +1,7 @@
-/* Launches of a program, and the room that the device has for them. */
+/* Launches of a program. */
 #include <string.h>
 
 #include "cuda/execute/engine.h"
-
-banyan_status engine_room(const cuda_engine *engine, CUfunction kernel, uint32_t threads,
-                          uint32_t shared_bytes, uint64_t *blocks)
-{
-    int each = 0;
-    RETURN_IF_FAILED(DRIVER(engine->device, cuOccupancyMaxActiveBlocksPerMultiprocessor, &each,
-                            kernel, (int)threads, shared_bytes));
-    int processors = driver_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, engine->device);
-    *blocks = (uint64_t)each * (uint64_t)processors;
-    return BANYAN_OK;
-}
 
 void engine_was_launched(cuda_engine *engine)
 {
@@ -23,51 +12,6 @@ void engine_was_launched(cuda_engine *engine)
     atomic_store(&engine->busy, true);
     pthread_cond_broadcast(&engine->wake);
     pthread_mutex_unlock(&engine->lock);
-}
-
-/* Number of engines of this process on each device. */
-static atomic_uint open_engines[DRIVER_DEVICES_MAX];
-
-/* The owners of a device's engines. A thread stands for the rank that it is. */
-static struct {
-    pthread_mutex_t lock;
-    pthread_t first[DRIVER_DEVICES_MAX]; /* the thread that opened the first engine */
-    atomic_bool shared[DRIVER_DEVICES_MAX];
-} openers = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-void engine_count_open(int device)
-{
-    pthread_mutex_lock(&openers.lock);
-    if (atomic_fetch_add(&open_engines[device], 1) == 0) {
-        openers.first[device] = pthread_self();
-        atomic_store(&openers.shared[device], false);
-    } else if (!pthread_equal(openers.first[device], pthread_self())) {
-        atomic_store(&openers.shared[device], true);
-    }
-    pthread_mutex_unlock(&openers.lock);
-}
-
-void engine_count_closed(int device)
-{
-    pthread_mutex_lock(&openers.lock);
-    atomic_fetch_sub(&open_engines[device], 1);
-    pthread_mutex_unlock(&openers.lock);
-}
-
-bool engine_has_device(const cuda_engine *engine)
-{
-    return !atomic_load(&openers.shared[engine->device]);
-}
-
-/* A launch that waits for the previous one occupies space for thread blocks that others may need:
- * other ranks' or communicators' launches, for which the previous one, or a peer's, may wait. So
- * launches begin early only if every engine of the device could have two of its size there, and
- * all engines belong to one rank. On a device shared by ranks, the previous launch may already use
- * its full share. */
-bool engine_launches_early(const cuda_engine *engine, uint32_t blocks, uint64_t room)
-{
-    return engine->launches_early && engine_has_device(engine) &&
-           UINT64_C(2) * blocks * atomic_load(&open_engines[engine->device]) <= room;
 }
 
 static void fill_args(const cuda_program *program, const engine_run *run, kernel_args *args)
@@ -141,25 +85,16 @@ banyan_status program_launch(const cuda_program *program, const engine_run *run,
                              const program_part *part, CUstream stream)
 {
     const cuda_plan *plan = program->plan;
+    int device = plan->engine->device;
     kernel_args args;
     fill_args(program, run, &args);
     take_part(&args, part);
-    void *params[] = {&args};
-    CUlaunchAttribute early = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-                               .value = {.programmaticStreamSerializationAllowed = 1}};
-    CUlaunchConfig config = {
-        .gridDimX = plan->shape.block_count,
-        .gridDimY = 1,
-        .gridDimZ = 1,
-        .blockDimX = program->threads,
-        .blockDimY = 1,
-        .blockDimZ = 1,
-        .sharedMemBytes = program->shared_bytes,
-        .hStream = stream,
-        .attrs = &early,
-        .numAttrs = part->is_first &&
-                    engine_launches_early(plan->engine, plan->shape.block_count, program->room),
+    launch_shape by = {
+        .blocks = plan->shape.block_count,
+        .threads = program->threads,
+        .shared_bytes = program->shared_bytes,
+        .early = part->is_first &&
+                 launch_is_early(LAUNCH_PLANS, device, plan->shape.block_count, program->room),
     };
-    return DRIVER(plan->engine->device, cuLaunchKernelEx, &config, kernel_for(program, &args),
-                  params, NULL);
+    return launch_kernel(device, kernel_for(program, &args), by, &args, stream);
 }

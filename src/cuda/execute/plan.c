@@ -117,23 +117,23 @@ static banyan_status execute_plan_take_memory(cuda_plan *plan)
 }
 
 banyan_status plan_check_room(const cuda_plan *plan, CUfunction kernel, uint32_t threads,
-                              uint32_t shared_bytes, uint64_t *room)
+                              uint32_t shared_bytes, uint32_t *room)
 {
-    RETURN_IF_FAILED(engine_room(plan->engine, kernel, threads, shared_bytes, room));
+    RETURN_IF_FAILED(launch_room(plan->engine->device, kernel, threads, shared_bytes, room));
     if (*room >= plan->shape.block_count)
         return BANYAN_OK;
     return banyan_error_set(BANYAN_ERR_INVALID,
                             "rank %d: a plan of %u thread blocks of %u threads does not run on "
-                            "device %d, which has room for %llu such blocks at once",
+                            "device %d, which has room for %u such blocks at once",
                             plan->shape.rank, plan->shape.block_count, threads,
-                            plan->engine->device, (unsigned long long)*room);
+                            plan->engine->device, *room);
 }
 
 /* Programs may use shared memory, so they are checked again when they are uploaded. */
 static banyan_status execute_plan_check_blocks(cuda_plan *plan)
 {
     CUfunction kernel;
-    uint64_t room;
+    uint32_t room;
     driver_capture before;
     RETURN_IF_FAILED(engine_enter(plan->engine, &before));
     banyan_status status =

@@ -187,10 +187,8 @@ static banyan_status staged_signal(const queued_stages *q, const stage *s)
         .broken = program_broken(q->program),
     };
     uint32_t most = q->engine->most_threads;
-    void *params[] = {&args};
-    return DRIVER(q->engine->device, cuLaunchKernel, q->of->signal, 1, 1, 1,
-                  most < SIGNAL_THREADS ? most : SIGNAL_THREADS, 1, 1, 0, q->signaller, params,
-                  NULL);
+    launch_shape by = {.blocks = 1, .threads = most < SIGNAL_THREADS ? most : SIGNAL_THREADS};
+    return launch_kernel(q->engine->device, q->of->signal, by, &args, q->signaller);
 }
 
 static banyan_status staged_queue_copy(const queued_stages *q, const stage_copy *copy)
@@ -228,7 +226,7 @@ static banyan_status queue_copies(queued_stages *q, uint32_t index)
 banyan_status staged_queue(const cuda_program *program, const engine_run *run, CUstream stream)
 {
     const cuda_engine *engine = program->plan->engine;
-    bool forks = engine_has_device(engine);
+    bool forks = launch_has_device(LAUNCH_PLANS, engine->device);
     queued_stages q = {.program = program,
                        .engine = engine,
                        .of = program->staged,

@@ -37,10 +37,8 @@ static banyan_status execute_trace_question(cuda_engine *engine, uint64_t *words
 {
     CUfunction kernel;
     clock_args args = {&words[0], &words[1], &words[2], ANSWER_NS};
-    void *params[] = {&args};
     RETURN_IF_FAILED(driver_kernel(clock_kernel(), engine->device, &kernel));
-    RETURN_IF_FAILED(DRIVER(engine->device, cuLaunchKernel, kernel, 1, 1, 1, 1, 1, 1, 0,
-                            engine->stream, params, NULL));
+    RETURN_IF_FAILED(launch_kernel(engine->device, kernel, LAUNCH_ONE, &args, engine->stream));
     bool answered = execute_trace_ask(words, read);
     RETURN_IF_FAILED(DRIVER(engine->device, cuStreamSynchronize, engine->stream));
     return answered ? BANYAN_OK

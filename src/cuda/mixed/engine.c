@@ -64,7 +64,6 @@ static void bound_launches(cuda_mixed *engine)
     engine->most_threads = engine->most_threads > 0 ? engine->most_threads : WARP;
     uint32_t least = ((uint32_t)setup->min_block_size + WARP - 1) / WARP * WARP;
     engine->least_threads = mixed_engine_lower(least > 0 ? least : WARP, engine->most_threads);
-    engine->launches_early = driver_launches_early(engine->device);
 }
 
 static banyan_status mixed_engine_take_memory(cuda_mixed *engine)
@@ -149,7 +148,7 @@ static void mixed_engine_close_engine(void *opened)
         driver_leave();
     }
     if (engine->counted)
-        mixed_count(engine, -1);
+        launch_engine_closed(LAUNCH_MIXED, engine->device);
     free(engine);
 }
 
@@ -171,7 +170,7 @@ static banyan_status mixed_engine_open_engine(const mixed_engine_setup *setup, v
     engine->most_bytes = (engine->most_bytes + MIXED_UNIT - 1) / MIXED_UNIT * MIXED_UNIT;
     banyan_status status = driver_enter(engine->device);
     if (status == BANYAN_OK) {
-        mixed_count(engine, 1);
+        launch_engine_opened(LAUNCH_MIXED, engine->device);
         engine->counted = true;
         status = mixed_engine_take_parts(engine);
         driver_leave();

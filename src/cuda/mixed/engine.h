@@ -6,6 +6,7 @@
 #include "cuda/driver.h"
 #include "cuda/mixed/kernel.h"
 #include "cuda/mixed/nodes/nodes.h"
+#include "cuda/runtime/launch.h"
 #include "cuda/runtime/watch.h"
 #include "mixed/engine.h"
 
@@ -21,7 +22,6 @@ typedef struct cuda_mixed {
     uint64_t buffer_bytes;
 
     uint32_t processors, most_blocks, least_threads, most_threads;
-    bool launches_early;
     CUfunction kernels[MIXED_KERNELS];
     uint32_t room[MIXED_KERNELS]; /* threads of it that a multiprocessor runs at once */
     bool counted;                 /* counted among the device's engines */
@@ -47,17 +47,8 @@ banyan_status mixed_take_kernel(cuda_mixed *engine, mixed_kernel kernel, CUfunct
 /* Return the number of a kernel's thread blocks that run at once, beside those of other engines on
  * the device. */
 uint32_t mixed_blocks_at_once(const cuda_mixed *engine, mixed_kernel kernel, uint32_t threads);
-/* Early: a launch may begin while the previous one in its stream ends. */
-typedef struct mixed_shape {
-    uint32_t blocks, threads;
-    bool early;
-} mixed_shape;
-mixed_shape mixed_shape_of(const cuda_mixed *engine, mixed_kernel kernel, uint32_t blocks,
-                           uint32_t threads);
-banyan_status mixed_launch(const cuda_mixed *engine, mixed_kernel kernel, mixed_shape by,
-                           void *args, CUstream stream);
-/* Add to the number of engines on the device, which run side by side. */
-void mixed_count(const cuda_mixed *engine, int more);
+launch_shape mixed_shape_of(const cuda_mixed *engine, mixed_kernel kernel, uint32_t blocks,
+                            uint32_t threads);
 
 /* run.c. Return the size of a receive buffer for launches of `most_bytes`. */
 uint64_t mixed_buffer_bytes(const cuda_mixed *engine);

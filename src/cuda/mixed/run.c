@@ -101,8 +101,8 @@ static uint64_t launch_bytes(const cuda_mixed *engine, const mixed_call *call)
 /* All threads go through `units`, with `steps` loads and stores each. A thread block is added when
  * each of its threads has min_num_steps of them; at the largest number of blocks, the blocks
  * grow. */
-static mixed_shape mixed_run_choose_shape(const cuda_mixed *engine, mixed_kernel kernel,
-                                          uint64_t units, uint64_t steps)
+static launch_shape mixed_run_choose_shape(const cuda_mixed *engine, mixed_kernel kernel,
+                                           uint64_t units, uint64_t steps)
 {
     uint32_t threads = engine->least_threads;
     uint64_t least = (uint64_t)engine->setup->min_num_steps;
@@ -151,13 +151,13 @@ static mixed_kernel mixed_run_variant(const launch_part *p, mixed_kernel first)
 }
 
 /* The threads go through `units` in rounds. */
-static banyan_status launch_rounds(const launch_part *p, mixed_kernel kernel, mixed_shape by,
+static banyan_status launch_rounds(const launch_part *p, mixed_kernel kernel, launch_shape by,
                                    uint64_t units, mixed_base *args, CUstream stream)
 {
     uint64_t threads = (uint64_t)by.blocks * by.threads, rounds = (units + threads - 1) / threads;
     args->is_early = by.early;
     args->share = rounds > 1 ? (uint32_t)((UINT64_C(1) << 32) / rounds) + 1 : UINT32_MAX;
-    return mixed_launch(p->engine, kernel, by, args, stream);
+    return launch_kernel(p->engine->device, p->engine->kernels[kernel], by, args, stream);
 }
 
 /* Launch kernel `once` if there are enough threads. */
@@ -165,7 +165,7 @@ static banyan_status launch_units(const launch_part *p, mixed_kernel once, mixed
                                   uint64_t units, uint64_t steps, mixed_base *args, CUstream stream)
 {
     mixed_kernel kernel = mixed_run_variant(p, once);
-    mixed_shape by = mixed_run_choose_shape(p->engine, kernel, units, steps);
+    launch_shape by = mixed_run_choose_shape(p->engine, kernel, units, steps);
     if ((uint64_t)by.blocks * by.threads < units) {
         kernel = mixed_run_variant(p, more);
         by = mixed_run_choose_shape(p->engine, kernel, units, steps);
@@ -356,7 +356,7 @@ static banyan_status run_gather(const launch_part *p, CUstream stream)
                             stream);
     uint64_t packets = (p->bytes + PACKET_BYTES - 1) / PACKET_BYTES;
     mixed_kernel kernel = p->multicast ? MIXED_PACKETS_MULTICAST : MIXED_PACKETS;
-    mixed_shape by = mixed_run_choose_shape(p->engine, kernel, packets, loads + stores);
+    launch_shape by = mixed_run_choose_shape(p->engine, kernel, packets, loads + stores);
     return launch_rounds(p, kernel, by, packets, &args.base, stream);
 }
 
@@ -407,7 +407,7 @@ banyan_status mixed_run_on_node(const cuda_mixed *engine, const mixed_call *call
 banyan_status mixed_clear(cuda_mixed *engine, char *at, uint64_t bytes)
 {
     mixed_clear_args args = {.at = at, .bytes = bytes, .nothing = engine->nothing};
-    mixed_shape by = mixed_run_choose_shape(engine, MIXED_CLEAR, bytes / MIXED_UNIT, 1);
+    launch_shape by = mixed_run_choose_shape(engine, MIXED_CLEAR, bytes / MIXED_UNIT, 1);
     by.early = false;
-    return mixed_launch(engine, MIXED_CLEAR, by, &args, engine->stream);
+    return launch_kernel(engine->device, engine->kernels[MIXED_CLEAR], by, &args, engine->stream);
 }

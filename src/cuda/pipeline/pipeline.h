@@ -9,6 +9,7 @@
 #include "cuda/copy/kernels.h"
 #include "cuda/driver.h"
 #include "cuda/pipeline/kernel.h"
+#include "cuda/runtime/launch.h"
 #include "cuda/runtime/watch.h"
 
 /* This rank's part of the symmetric memory, and where its words are. */

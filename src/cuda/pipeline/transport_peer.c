@@ -75,9 +75,7 @@ static banyan_status peer_signal(void *argument, CUstream stream, int peer, size
         .their_word = (uint64_t *)(void *)(transport->parts[peer] + word),
         .count = how->count,
     };
-    void *params[] = {&args};
-    return DRIVER(transport->device, cuLaunchKernel, transport->kernel, 1, 1, 1, 1, 1, 1, 0, stream,
-                  params, NULL);
+    return launch_kernel(transport->device, transport->kernel, LAUNCH_ONE, &args, stream);
 }
 
 static banyan_status peer_put(void *argument, CUstream stream, int peer, size_t to, size_t from,

@@ -301,9 +301,7 @@ static banyan_status wire_post(const ucx_transport *of, CUstream stream,
         .report = owner->device_report,
         .timeout_ns = owner->timeout_ns,
     };
-    void *params[] = {&args};
-    return DRIVER(of->device, cuLaunchKernel, of->kernel, 1, 1, 1, 1, 1, 1, 0, stream, params,
-                  NULL);
+    return launch_kernel(of->device, of->kernel, LAUNCH_ONE, &args, stream);
 }
 
 static banyan_status transport_ucx_signal(void *argument, CUstream stream, int peer, size_t word,

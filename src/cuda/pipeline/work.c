@@ -119,9 +119,8 @@ static banyan_status gpu_pipeline_copies_launch(const gpu_pipeline_copies *copie
     copy_args args = copies->args;
     args.lanes += list;
     args.spans += list * copies->blocks * copies_warps_a_block(owner);
-    void *params[] = {&args};
-    return DRIVER(owner->device, cuLaunchKernel, copies->kernel, copies->blocks, 1, 1,
-                  owner->copies.threads, 1, 1, 0, stream, params, NULL);
+    launch_shape by = {.blocks = copies->blocks, .threads = owner->copies.threads};
+    return launch_kernel(owner->device, copies->kernel, by, &args, stream);
 }
 
 typedef struct work_batch {
@@ -253,9 +252,7 @@ static banyan_status launch_wait(const gpu_pipeline *of, gpu_pipeline_task task,
         .report = of->device_report,
         .timeout_ns = of->timeout_ns,
     };
-    void *params[] = {&args};
-    return DRIVER(of->device, cuLaunchKernel, of->kernel, 1, 1, 1, 1, 1, 1, 0, stream, params,
-                  NULL);
+    return launch_kernel(of->device, of->kernel, LAUNCH_ONE, &args, stream);
 }
 
 /* Let `stream` wait for all puts and signals. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cuda/memory/memory.h"
+#include "cuda/runtime/launch.h"
 
 /* Work in the background uses at most one of so many of the threads that the device holds. */
 #define BACKGROUND_SHARE 8
@@ -61,12 +62,12 @@ banyan_status changes_launch(const changes_engine *engine, const changes_kernel 
                              unsigned blocks, uint64_t warps, void *args, CUstream stream)
 {
     uint64_t each = engine->threads / CHANGES_WARP, wanted = (warps + each - 1) / each;
-    void *params[] = {args};
     if (wanted == 0)
         return BANYAN_OK;
-    return DRIVER(engine->device, cuLaunchKernel, kernel->function,
-                  wanted < blocks ? (unsigned)wanted : blocks, 1, 1, engine->threads, 1, 1,
-                  (unsigned)each * kernel->warp_bytes, stream, params, NULL);
+    launch_shape by = {.blocks = wanted < blocks ? (unsigned)wanted : blocks,
+                       .threads = engine->threads,
+                       .shared_bytes = (unsigned)each * kernel->warp_bytes};
+    return launch_kernel(engine->device, kernel->function, by, args, stream);
 }
 
 banyan_status changes_check_capture(int device, CUstream stream)
@@ -97,18 +98,16 @@ banyan_status changes_upload(int device, const void *from, size_t bytes, void **
 
 static banyan_status open_kernel(changes_engine *engine, const void *symbol, changes_kernel *kernel)
 {
-    int most = 0, fit = 0;
-    RETURN_IF_FAILED(driver_kernel(symbol, engine->device, &kernel->function));
-    RETURN_IF_FAILED(DRIVER(engine->device, cuFuncGetAttribute, &most,
-                            CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel->function));
-    if ((unsigned)most < engine->threads)
-        engine->threads = (unsigned)most / CHANGES_WARP * CHANGES_WARP;
-    RETURN_IF_FAILED(DRIVER(engine->device, cuOccupancyMaxActiveBlocksPerMultiprocessor, &fit,
-                            kernel->function, (int)engine->threads,
-                            engine->threads / CHANGES_WARP * kernel->warp_bytes));
-    kernel->blocks =
-        (unsigned)(driver_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, engine->device) *
-                   (fit > 0 ? fit : 1));
+    int device = engine->device;
+    RETURN_IF_FAILED(driver_kernel(symbol, device, &kernel->function));
+    RETURN_IF_FAILED(launch_bound_threads(device, kernel->function, &engine->threads));
+    engine->threads = engine->threads / CHANGES_WARP * CHANGES_WARP;
+    RETURN_IF_FAILED(launch_room(device, kernel->function, engine->threads,
+                                 engine->threads / CHANGES_WARP * kernel->warp_bytes,
+                                 &kernel->blocks));
+    if (kernel->blocks == 0)
+        kernel->blocks =
+            (unsigned)driver_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
     kernel->background_blocks =
         kernel->blocks > BACKGROUND_SHARE ? kernel->blocks / BACKGROUND_SHARE : 1;
     return BANYAN_OK;

@@ -9,6 +9,7 @@
 #include "cuda/memory/memory.h"
 #include "cuda/pipeline/kernel.h"
 #include "cuda/pipeline/watchdog.h"
+#include "cuda/runtime/launch.h"
 
 #define POLL_US 20
 #define POLLS_A_CHECK 50
@@ -265,9 +266,7 @@ banyan_status nccl_session_mark(nccl_session *session, void *stream)
 {
     gpu_pipeline_args args = {
         .task = PIPELINE_SIGNAL, .their_word = session->device_marks, .count = session->passed};
-    void *params[] = {&args};
-    return DRIVER(session->device, cuLaunchKernel, session->mark, 1, 1, 1, 1, 1, 1, 0, stream,
-                  params, NULL);
+    return launch_kernel(session->device, session->mark, LAUNCH_ONE, &args, stream);
 }
 
 /* Always end a group that was begun: NCCL counts them for each thread. */

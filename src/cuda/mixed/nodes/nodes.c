@@ -159,8 +159,8 @@ static mixed_kernel nodes_choose_kernel(const cuda_mixed *engine, const nodes_ca
 
 /* One thread block for each tile, as far as they run at once. The queue for the host's puts has
  * space for two launches, so these have few tiles. */
-static mixed_shape nodes_choose_shape(const cuda_mixed *engine, mixed_kernel kernel,
-                                      uint64_t cell_bytes, uint64_t tile_bytes)
+static launch_shape nodes_choose_shape(const cuda_mixed *engine, mixed_kernel kernel,
+                                       uint64_t cell_bytes, uint64_t tile_bytes)
 {
     uint32_t threads = engine->least_threads, units = (uint32_t)(tile_bytes / MIXED_UNIT);
     while (threads * 2 <= engine->most_threads && threads < units)
@@ -195,8 +195,8 @@ static banyan_status nodes_run_part(const cuda_mixed *engine, const nodes_call *
     };
     RETURN_IF_FAILED(nodes_build(&engine->nodes.places, &layout, call, &args));
     mixed_kernel kernel = nodes_choose_kernel(engine, call);
-    mixed_shape by = nodes_choose_shape(engine, kernel, cell, args.tile_bytes);
-    return mixed_launch(engine, kernel, by, &args, stream);
+    launch_shape by = nodes_choose_shape(engine, kernel, cell, args.tile_bytes);
+    return launch_kernel(engine->device, engine->kernels[kernel], by, &args, stream);
 }
 
 banyan_status nodes_run(const cuda_mixed *engine, const mixed_call *call, CUstream stream)

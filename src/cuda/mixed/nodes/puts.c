@@ -96,17 +96,16 @@ static bool puts_is_any(mixed_kernel kernel)
 static banyan_status find_kernel(cuda_mixed *engine, mixed_kernel kernel)
 {
     char name[64];
-    int threads = 0;
+    uint32_t threads = engine->most_threads;
     CUfunction found;
     snprintf(name, sizeof name, "mixed_nodes_puts_%s%s%s",
              mixed_kernel_is_multicast(kernel) ? "multicast_" : "",
              puts_is_any(kernel) ? "any_" : "", puts_type_name(engine->setup->dtype));
     RETURN_IF_FAILED(DRIVER(engine->device, cuModuleGetFunction, &found, image.module, name));
-    RETURN_IF_FAILED(DRIVER(engine->device, cuFuncGetAttribute, &threads,
-                            CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, found));
-    if ((uint32_t)threads < engine->most_threads)
+    RETURN_IF_FAILED(launch_bound_threads(engine->device, found, &threads));
+    if (threads < engine->most_threads)
         return banyan_error_set(BANYAN_ERR_UNSUPPORTED,
-                                "cuda: with NVSHMEM's device library %s has room for %d threads in "
+                                "cuda: with NVSHMEM's device library %s has room for %u threads in "
                                 "a block, not %u",
                                 name, threads, engine->most_threads);
     return mixed_take_kernel(engine, kernel, found);
@@ -117,9 +116,9 @@ static banyan_status find_kernel(cuda_mixed *engine, mixed_kernel kernel)
 static banyan_status try_kernel(const cuda_mixed *engine, mixed_kernel kernel)
 {
     nodes_args nothing = {.base = {.states = engine->states}};
-    void *params[] = {&nothing};
-    RETURN_IF_FAILED(DRIVER(engine->device, cuLaunchKernel, engine->kernels[kernel], 1, 1, 1,
-                            engine->most_threads, 1, 1, 0, engine->stream, params, NULL));
+    launch_shape by = {.blocks = 1, .threads = engine->most_threads};
+    RETURN_IF_FAILED(
+        launch_kernel(engine->device, engine->kernels[kernel], by, &nothing, engine->stream));
     return DRIVER(engine->device, cuStreamSynchronize, engine->stream);
 }
 
