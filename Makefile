@@ -3,13 +3,14 @@ BUILD ?= build
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 ARM64_TESTS ?= .
+BENCH_CHECK ?=
 MUTANTS ?= 300
 SOAK_SECONDS ?= 7200
 SEED ?= 1
 JOBS ?= 1
 GENERATE = cmake -G Ninja -S . --log-level=WARNING
 
-.PHONY: help setup setup-tests setup-docs build docs python wheel test-wheel test test-torch test-megatron test-verl test-nemo-rl test-sglang test-m2n test-flashinfer test-mscclpp test-vllm test-models test-arm64 demo bench clang asan asan-python tsan fuzz faults mutants soak install format clean
+.PHONY: help setup setup-tests setup-docs build docs python wheel test-wheel test test-torch test-megatron test-verl test-nemo-rl test-sglang test-m2n test-flashinfer test-mscclpp test-vllm test-models test-arm64 demo bench bench-check clang asan asan-python tsan fuzz faults mutants soak install format clean
 
 help:
 	@echo 'make demo     install what is missing, build, reshard Qwen3-0.6B between processes'
@@ -31,6 +32,7 @@ help:
 	@echo 'make test-models   hold the packings against vLLM and Megatron-Core, which it installs (MODELS="llama3 …")'
 	@echo 'make test-arm64     build for 64-bit Arm and run tests under qemu-user (ARM64_TESTS="^core_", all by default)'
 	@echo 'make bench    every speed goal, with its limit and peers, from one run'
+	@echo 'make bench-check   compare some results with the committed ones of such machines (BENCH_CHECK="--only transform")'
 	@echo 'make asan     the tests under the address and undefined-behaviour sanitizers'
 	@echo 'make asan-python   the tests of the Python package under the same sanitizers'
 	@echo 'make tsan     the tests under the thread sanitizer'
@@ -122,6 +124,9 @@ demo: setup
 
 bench: build python
 	@scripts/bench $(BUILD)
+
+bench-check: build
+	@python3 bench/check.py $(BUILD) $(BENCH_CHECK)
 
 clang: setup
 	@$(GENERATE) -B build-clang -DCMAKE_C_COMPILER=clang
