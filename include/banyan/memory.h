@@ -132,8 +132,9 @@ BANYAN_API banyan_status banyan_memory_find(banyan_world *world, const void *add
 BANYAN_API banyan_status banyan_memory_map(banyan_world *world, const banyan_memory_handle *handle,
                                            void **address);
 
-/* Set `*path` to the path that peers use for ordinary memory. The first call in a world may measure
- * it and is collective; later calls are local. */
+/* Set `*path` to the path that peers use for ordinary memory. Long pieces and rows of a few KiB may
+ * go by different paths; it is STAGING if one of them does. The first call in a world may measure
+ * and is collective; later calls are local. */
 BANYAN_API banyan_status banyan_memory_user_path(banyan_world *world,
                                                  banyan_user_memory_path *path);
 

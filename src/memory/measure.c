@@ -29,7 +29,12 @@ struct sample {
     banyan_memory_handle mine, next; /* this rank's, and the next one's of the node */
 };
 
-static const char *const way_names[] = {"cma", "staging"};
+const char *const user_memory_way_names[USER_MEMORY_WAYS] = {"cma", "staging"};
+static const char *const shape_names[USER_MEMORY_SHAPES] = {"long pieces", "rows"};
+
+/* Rows of a model's matrices, of which every other one moves. */
+#define SAMPLE_ROW_BYTES ((size_t)2048)
+#define SAMPLE_ROWS (SAMPLE_BYTES / (2 * SAMPLE_ROW_BYTES))
 
 static banyan_status sample_open(struct sample *sample)
 {
@@ -73,17 +78,31 @@ static uint64_t clock_ns(const memory_space *space, const user_memory *user)
     return memory_space_is_crowded(space, 2) ? user_memory_cpu_ns(user) : time_now_ns();
 }
 
+static banyan_status sample_read(user_memory *user, const struct sample *sample,
+                                 user_memory_shape shape)
+{
+    banyan_iovec pieces[SAMPLE_ROWS] = {{0, sample->destination, SAMPLE_BYTES}};
+    if (shape == USER_MEMORY_WHOLE)
+        return user_memory_read(user, &sample->next, pieces, 1, SAMPLE_BYTES);
+    for (size_t i = 0; i < SAMPLE_ROWS; i++) {
+        size_t at = 2 * i * SAMPLE_ROW_BYTES;
+        pieces[i] = (banyan_iovec){at, sample->destination + at, SAMPLE_ROW_BYTES};
+    }
+    return user_memory_read(user, &sample->next, pieces, SAMPLE_ROWS,
+                            SAMPLE_ROWS * SAMPLE_ROW_BYTES);
+}
+
 /* Time one read. A rank whose read failed (`*mine`) continues to take part. */
 static banyan_status measure_once(memory_space *space, user_memory *user, struct sample *sample,
-                                  user_memory_way way, banyan_status *mine, uint64_t *took_ns)
+                                  user_memory_shape shape, user_memory_way way, banyan_status *mine,
+                                  uint64_t *took_ns)
 {
-    banyan_iovec piece = {0, sample->destination, SAMPLE_BYTES};
-    user_memory_use(user, way);
+    user_memory_use(user, shape, way);
     sample_chill(sample);
     RETURN_IF_FAILED(banyan_world_barrier(space->world));
     uint64_t start_ns = clock_ns(space, user);
     if (*mine == BANYAN_OK)
-        *mine = user_memory_read(user, &sample->next, &piece, 1, SAMPLE_BYTES);
+        *mine = sample_read(user, sample, shape);
     /* The time includes what this rank does for others. */
     RETURN_IF_FAILED(banyan_world_barrier(space->world));
     *took_ns = clock_ns(space, user) - start_ns;
@@ -94,7 +113,8 @@ static banyan_status measure_once(memory_space *space, user_memory *user, struct
  * them. `ways` may differ between nodes: a node that omits one still joins the barriers of the
  * others. */
 static banyan_status memory_measure_all(memory_space *space, user_memory *user, unsigned ways,
-                                        struct sample *sample, uint64_t *shortest_ns)
+                                        struct sample *sample, user_memory_shape shape,
+                                        uint64_t *shortest_ns)
 {
     banyan_status mine = BANYAN_OK;
     for (int way = 0; way < USER_MEMORY_WAYS; way++)
@@ -107,7 +127,7 @@ static banyan_status memory_measure_all(memory_space *space, user_memory *user, 
             RETURN_IF_FAILED(banyan_world_barrier(space->world));
             continue;
         }
-        RETURN_IF_FAILED(measure_once(space, user, sample, way, &mine, &took_ns));
+        RETURN_IF_FAILED(measure_once(space, user, sample, shape, way, &mine, &took_ns));
         if (turn >= USER_MEMORY_WAYS && took_ns < shortest_ns[way])
             shortest_ns[way] = took_ns;
     }
@@ -116,6 +136,7 @@ static banyan_status memory_measure_all(memory_space *space, user_memory *user, 
 
 /* Choose by the sum of the node's times, so that all of its ranks choose the same way. */
 static user_memory_way memory_measure_fastest(const memory_space *space, unsigned ways,
+                                              user_memory_shape shape,
                                               const uint64_t (*all_ns)[USER_MEMORY_WAYS])
 {
     user_memory_way best = 0;
@@ -127,9 +148,10 @@ static user_memory_way memory_measure_fastest(const memory_space *space, unsigne
             continue;
         for (int i = 0; i < space->local_size; i++)
             sum_ns += (double)all_ns[space->local_ranks[i]][way];
-        double speed = (double)SAMPLE_BYTES * space->local_size / sum_ns;
-        log_debug("rank %d: user memory by %s: %.1f GB/s a rank", space->rank, way_names[way],
-                  speed);
+        size_t bytes = shape == USER_MEMORY_ROWS ? SAMPLE_ROWS * SAMPLE_ROW_BYTES : SAMPLE_BYTES;
+        log_debug("rank %d: user memory, %s, by %s: %.1f GB/s a rank", space->rank,
+                  shape_names[shape], user_memory_way_names[way],
+                  (double)bytes * space->local_size / sum_ns);
         if (!found || sum_ns < best_ns * WORTH_CHANGING) {
             best_ns = sum_ns;
             best = (user_memory_way)way;
@@ -143,24 +165,28 @@ static banyan_status memory_measure(memory_space *space, user_memory *user, unsi
                                     struct sample *sample, user_memory_way *best)
 {
     RETURN_IF_FAILED(share_handles(space, sample));
-    uint64_t shortest_ns[USER_MEMORY_WAYS];
-    void *all_ns;
-    banyan_status status = memory_measure_all(space, user, ways, sample, shortest_ns);
-    RETURN_IF_FAILED(control_gather(space->world, status, shortest_ns, sizeof shortest_ns,
-                                    "the ranks' times", &all_ns));
-    *best = memory_measure_fastest(space, ways, all_ns);
-    free(all_ns);
+    for (int i = 0; i < USER_MEMORY_SHAPES; i++) {
+        user_memory_shape shape = (user_memory_shape)i;
+        uint64_t shortest_ns[USER_MEMORY_WAYS];
+        void *all_ns;
+        banyan_status status = memory_measure_all(space, user, ways, sample, shape, shortest_ns);
+        RETURN_IF_FAILED(control_gather(space->world, status, shortest_ns, sizeof shortest_ns,
+                                        "the ranks' times", &all_ns));
+        best[i] = memory_measure_fastest(space, ways, shape, all_ns);
+        free(all_ns);
+    }
     return BANYAN_OK;
 }
 
 banyan_status measure_ways(memory_space *space, user_memory *user, unsigned ways,
-                           user_memory_way *best)
+                           user_memory_way best[USER_MEMORY_SHAPES])
 {
     /* If every node has only one way, nothing needs measuring. */
     uint64_t choices;
     RETURN_IF_FAILED(control_max(space->world, (uint64_t)__builtin_popcount(ways), &choices));
     if (choices == 1) {
-        *best = (user_memory_way)__builtin_ctz(ways);
+        for (int shape = 0; shape < USER_MEMORY_SHAPES; shape++)
+            best[shape] = (user_memory_way)__builtin_ctz(ways);
         return BANYAN_OK;
     }
     struct sample sample = {0};

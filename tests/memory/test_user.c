@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "core/deadline.h"
+#include "memory/user/user.h"
 
 #define BLOCK 100000
 
@@ -101,6 +102,46 @@ static void a_kernel_that_denies_it_to_one_rank_makes_all_stage(void **state)
     (void)state;
     for (int denied = 0; denied < 3; denied++)
         ranks_run(3, be_denied, &denied);
+}
+
+/* Long pieces go through the kernel, which denies it, and rows through the owner's thread. */
+static void read_two_shapes(banyan_world *world, void *context)
+{
+    (void)context;
+    enum { ROWS = 64, ROW_BYTES = 2048, BYTES = 2 * ROWS * ROW_BYTES };
+    int rank = banyan_world_rank(world), next = (rank + 1) % banyan_world_size(world);
+    memory_space *space;
+    user_memory *user;
+    banyan_memory_handle mine, handles[8];
+    CHECK_OK(memory_space_of(world, &space));
+    CHECK_OK(user_memory_open(space, &user));
+    user_memory_use(user, USER_MEMORY_WHOLE, USER_MEMORY_CMA);
+    CHECK(user_memory_path(user) == BANYAN_USER_MEMORY_STAGING);
+    unsigned char *block = malloc(BYTES), *copy = calloc(1, BYTES);
+    memset(block, rank + 100, BYTES);
+    CHECK_OK(banyan_memory_register(world, block, BYTES, &mine));
+    CHECK_OK(banyan_world_allgather(world, &mine, sizeof mine, handles));
+    deny_cross_memory_attach();
+    banyan_iovec rows[ROWS], whole = {0, copy, BYTES};
+    for (size_t i = 0; i < ROWS; i++)
+        rows[i] = (banyan_iovec){2 * i * ROW_BYTES, copy + 2 * i * ROW_BYTES, ROW_BYTES};
+    CHECK_FAILS(user_memory_read(user, &handles[next], &whole, 1, BYTES), BANYAN_ERR_SYSTEM,
+                "Operation not permitted");
+    CHECK_OK(user_memory_read(user, &handles[next], rows, ROWS, ROWS * ROW_BYTES));
+    for (size_t i = 0; i < BYTES; i++)
+        CHECK(copy[i] == (i / ROW_BYTES % 2 == 0 ? next + 100 : 0));
+    CHECK_OK(banyan_world_barrier(world));
+    CHECK_OK(banyan_memory_unregister(world, &mine));
+    free(block);
+    free(copy);
+}
+
+static void rows_may_go_another_way_than_long_pieces(void **state)
+{
+    (void)state;
+    ranks_force_user_memory("staging");
+    ranks_run(3, read_two_shapes, NULL);
+    ranks_force_user_memory(NULL);
 }
 
 static void be_denied_what_is_forced(banyan_world *world, void *context)
@@ -491,6 +532,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_way_works_and_can_be_forced),
         cmocka_unit_test(a_kernel_that_denies_it_to_one_rank_makes_all_stage),
+        cmocka_unit_test(rows_may_go_another_way_than_long_pieces),
         cmocka_unit_test(forcing_a_way_that_fails_reports_the_kernels_error),
         cmocka_unit_test(ranks_that_ask_for_different_ways_are_told),
         cmocka_unit_test(registrations_are_found_until_they_end),

@@ -90,8 +90,8 @@ static banyan_status user_cma_transfer(const cma_peer *peer, const char *name, c
 struct user_memory {
     memory_space *space;
     banyan_memory *mailboxes;
-    user_memory_way way;
-    /* the way is staging, but the kernel allows attaching, which is faster for small transfers */
+    user_memory_way ways[USER_MEMORY_SHAPES];
+    /* some way is staging, but the kernel allows attaching, which is faster for small transfers */
     bool attaches_small;
     staging_service *service;
     staging_requester requester;
@@ -156,6 +156,12 @@ static banyan_status cross_attach(user_memory *user, int local, const banyan_mem
                              count);
 }
 
+static user_memory_shape user_memory_shape_of(size_t count, uint64_t total)
+{
+    return total < count * USER_MEMORY_ROW_BYTES && count > 1 ? USER_MEMORY_ROWS
+                                                              : USER_MEMORY_WHOLE;
+}
+
 static banyan_status user_transfer(user_memory *user, const banyan_memory_handle *handle,
                                    const banyan_iovec *pieces, size_t count, uint64_t total,
                                    bool write)
@@ -175,7 +181,8 @@ static banyan_status user_transfer(user_memory *user, const banyan_memory_handle
     if (local == user->space->local_rank)
         return copy_own(user, handle, pieces, count, write, past_cache);
     bool small = user->attaches_small && total <= SMALL_BYTES && count <= SMALL_COUNT;
-    if (user->way != USER_MEMORY_STAGED || small)
+    user_memory_shape shape = user_memory_shape_of(count, total);
+    if (user->ways[shape] != USER_MEMORY_STAGED || small)
         return cross_attach(user, local, handle, pieces, count, write, past_cache);
     staging_transfer request = {handle, pieces, count, write, past_cache};
     return staging_run(&user->requester, &request);
@@ -262,16 +269,18 @@ static banyan_status user_choose(user_memory *user, uint32_t forced)
     if (ways >> USER_MEMORY_STAGED & 1)
         status = staging_service_start(space, user->mailboxes, &user->service);
     RETURN_IF_FAILED(control_agree(space->world, status));
-    user_memory_way way;
-    RETURN_IF_FAILED(measure_ways(space, user, ways, &way));
-    user_memory_use(user, way);
+    user_memory_way best[USER_MEMORY_SHAPES];
+    RETURN_IF_FAILED(measure_ways(space, user, ways, best));
+    for (int shape = 0; shape < USER_MEMORY_SHAPES; shape++)
+        user_memory_use(user, (user_memory_shape)shape, best[shape]);
     user->attaches_small = works && forced == 0;
-    if (way != USER_MEMORY_STAGED) {
+    if (user_memory_path(user) != BANYAN_USER_MEMORY_STAGING) {
         staging_service_stop(user->service);
         user->service = NULL;
     }
-    log_info("rank %d reaches its node's ordinary memory by %s%s%s", space->rank,
-             way == USER_MEMORY_STAGED ? "staging" : "cma", works ? "" : ": ", works ? "" : reason);
+    log_info("rank %d reaches its node's ordinary memory by %s, rows by %s%s%s", space->rank,
+             user_memory_way_names[best[USER_MEMORY_WHOLE]],
+             user_memory_way_names[best[USER_MEMORY_ROWS]], works ? "" : ": ", works ? "" : reason);
     return BANYAN_OK;
 }
 
@@ -347,9 +356,9 @@ void user_memory_close(user_memory *user)
     free(user);
 }
 
-void user_memory_use(user_memory *user, user_memory_way way)
+void user_memory_use(user_memory *user, user_memory_shape shape, user_memory_way way)
 {
-    user->way = way;
+    user->ways[shape] = way;
 }
 
 uint64_t user_memory_cpu_ns(const user_memory *user)
@@ -362,7 +371,11 @@ uint64_t user_memory_cpu_ns(const user_memory *user)
 
 banyan_user_memory_path user_memory_path(const user_memory *user)
 {
-    return user->way == USER_MEMORY_STAGED ? BANYAN_USER_MEMORY_STAGING : BANYAN_USER_MEMORY_CMA;
+    for (int shape = 0; shape < USER_MEMORY_SHAPES; shape++) {
+        if (user->ways[shape] == USER_MEMORY_STAGED)
+            return BANYAN_USER_MEMORY_STAGING;
+    }
+    return BANYAN_USER_MEMORY_CMA;
 }
 
 banyan_status banyan_memory_user_path(banyan_world *world, banyan_user_memory_path *path)
