@@ -87,7 +87,9 @@ BANYAN_API banyan_status banyan_comm_unregister(banyan_comm *comm, const banyan_
 /* For all calls below:
  *
  * - `count` is a number of elements of type `dtype`. With `count` 0 a call does nothing.
- * - Reductions support the types that banyan_loaded_plan_run lists. The other collectives accept
+ * - Reductions support the types that banyan_loaded_plan_run lists. With BANYAN_AVG, floats are
+ *   scaled sums (below) with the factor 1 ÷ ranks. Of integers it is the sum, which may wrap
+ *   around, divided by the ranks and rounded toward zero. The other collectives accept
  *   every type of whole bytes.
  * - A call is in place if `input` and `output` are equal. All-gather is in place if `input` is this
  *   rank's block of `output`. Reduce-scatter is in place if `output` is this rank's block of
@@ -135,6 +137,36 @@ BANYAN_API banyan_status banyan_comm_reduce(banyan_comm *comm, const void *input
 BANYAN_API banyan_status banyan_comm_sendrecv(banyan_comm *comm, const void *input, void *output,
                                               size_t count, DLDataType dtype, int shift,
                                               void *stream);
+
+/* ---- scaled sums ---- */
+
+/* output[i] = sum of factor × input[i] over all ranks. `factor` may differ between the ranks. The
+ * three calls below are otherwise banyan_comm_allreduce, _reducescatter and _reduce with
+ * BANYAN_SUM.
+ *
+ * - Floats: each input is multiplied by the factor in f32, and rounded to its type, before the sum.
+ *   So the sum of f16 gradients does not overflow where their average exists. The factor is rounded
+ *   to f32.
+ * - Integers: the factor is a value of the type, and products wrap around, as sums do. Another
+ *   factor is INVALID.
+ * - The scaled inputs lie in the output; those of reduce, and of a reduce-scatter that is not in
+ *   place, in memory of the communicator, which keeps twice the longest of their inputs at most.
+ *   On a GPU, scaling is a kernel before that of the sum.
+ * - A reduce-scatter in place scales its whole input there. */
+BANYAN_API banyan_status banyan_comm_allreduce_scaled(banyan_comm *comm, const void *input,
+                                                      void *output, size_t count, DLDataType dtype,
+                                                      double factor, void *stream);
+
+/* Rank r gets block r of the scaled inputs' sum. */
+BANYAN_API banyan_status banyan_comm_reducescatter_scaled(banyan_comm *comm, const void *input,
+                                                          void *output, size_t count,
+                                                          DLDataType dtype, double factor,
+                                                          void *stream);
+
+/* The root gets the scaled inputs' sum. Other ranks' inputs stay as they are. */
+BANYAN_API banyan_status banyan_comm_reduce_scaled(banyan_comm *comm, const void *input,
+                                                   void *output, size_t count, DLDataType dtype,
+                                                   double factor, int root, void *stream);
 
 /* ---- algorithms ---- */
 

@@ -186,11 +186,12 @@ typedef enum banyan_reduce_op {
     BANYAN_SUM = 0,
     BANYAN_MIN,
     BANYAN_MAX,
-    BANYAN_PROD
+    BANYAN_PROD,
+    BANYAN_AVG /* of the calls of a communicator (collective.h); plans and programs have none */
 } banyan_reduce_op;
 
-/* Return "sum", "min", "max" or "prod", or "?" for another value. The string is static. Any thread.
- */
+/* Return "sum", "min", "max", "prod" or "avg", or "?" for another value. The string is static. Any
+ * thread. */
 BANYAN_API const char *banyan_reduce_op_name(banyan_reduce_op op);
 
 /* Find a reduction by its name, as banyan_reduce_op_name spells it. Errors: NOT_FOUND (unknown

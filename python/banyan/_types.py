@@ -39,7 +39,7 @@ StreamLike: TypeAlias = Any
 #: A path of a file or folder.
 PathLike: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 #: A reduction of elements.
-ReduceOp: TypeAlias = Literal["sum", "min", "max", "prod"]
+ReduceOp: TypeAlias = Literal["sum", "min", "max", "prod", "avg"]
 #: How a mesh axis divides a tensor: banyan.Shard(0), banyan.Replicate(), or PyTorch's placements.
 PlacementLike: TypeAlias = Any
 #: A side of a reshard.

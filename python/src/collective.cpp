@@ -90,11 +90,23 @@ static nb::object run(Communicator &comm, nb::handle in, nb::handle out, size_t 
     return nb::borrow(out);
 }
 
-static nb::object all_reduce(Communicator &comm, nb::handle input, nb::handle output,
-                             nb::handle op, nb::handle stream)
+/* `factor` is of sums alone. */
+static banyan_reduce_op scaled_op_of(nb::handle op, std::optional<double> factor)
 {
     banyan_reduce_op reduce = reduce_op_of(op);
+    if (factor && reduce != BANYAN_SUM)
+        throw nb::value_error("a factor scales sums, not other reductions");
+    return reduce;
+}
+
+static nb::object all_reduce(Communicator &comm, nb::handle input, nb::handle output,
+                             nb::handle op, std::optional<double> factor, nb::handle stream)
+{
+    banyan_reduce_op reduce = scaled_op_of(op, factor);
     return run(comm, input, output, 1, 1, stream, [&](Operands &o) {
+        if (factor)
+            return banyan_comm_allreduce_scaled(comm.handle, o.input.address(), o.output.address(),
+                                                o.count, o.input.t.dtype, *factor, o.stream);
         return banyan_comm_allreduce(comm.handle, o.input.address(), o.output.address(), o.count,
                                      o.input.t.dtype, reduce, o.stream);
     });
@@ -110,10 +122,14 @@ static nb::object all_gather(Communicator &comm, nb::handle input, nb::handle ou
 }
 
 static nb::object reduce_scatter(Communicator &comm, nb::handle input, nb::handle output,
-                                 nb::handle op, nb::handle stream)
+                                 nb::handle op, std::optional<double> factor, nb::handle stream)
 {
-    banyan_reduce_op reduce = reduce_op_of(op);
+    banyan_reduce_op reduce = scaled_op_of(op, factor);
     return run(comm, input, output, 1, (size_t)comm.ranks, stream, [&](Operands &o) {
+        if (factor)
+            return banyan_comm_reducescatter_scaled(comm.handle, o.input.address(),
+                                                    o.output.address(), o.count, o.input.t.dtype,
+                                                    *factor, o.stream);
         return banyan_comm_reducescatter(comm.handle, o.input.address(), o.output.address(),
                                          o.count, o.input.t.dtype, reduce, o.stream);
     });
@@ -142,10 +158,13 @@ static nb::object broadcast(Communicator &comm, nb::handle input, nb::handle out
 }
 
 static nb::object reduce(Communicator &comm, nb::handle input, nb::handle output, nb::handle op,
-                         int root, nb::handle stream)
+                         std::optional<double> factor, int root, nb::handle stream)
 {
-    banyan_reduce_op reduction = reduce_op_of(op);
+    banyan_reduce_op reduction = scaled_op_of(op, factor);
     return run(comm, input, output, 1, 1, stream, [&](Operands &o) {
+        if (factor)
+            return banyan_comm_reduce_scaled(comm.handle, o.input.address(), o.output.address(),
+                                             o.count, o.input.t.dtype, *factor, root, o.stream);
         return banyan_comm_reduce(comm.handle, o.input.address(), o.output.address(), o.count,
                                   o.input.t.dtype, reduction, root, o.stream);
     });
@@ -218,6 +237,7 @@ static void tune(Communicator &comm, uint64_t min_bytes, uint64_t max_bytes, dou
 }
 
 #define TENSORS "input: banyan.TensorLike, output: banyan.TensorLike | None = None"
+#define FACTOR "factor: float | None = None"
 #define STREAM "stream: banyan.StreamLike = None"
 
 void bind_collective(nb::module_ &m)
@@ -241,22 +261,25 @@ void bind_collective(nb::module_ &m)
             "workers"_a = 1, "timeout"_a = nb::none());
     comm
         .def("all_reduce", all_reduce, "input"_a, "output"_a = nb::none(), nb::kw_only(),
-             "op"_a = "sum", "stream"_a = nb::none(),
-             nb::sig("def all_reduce(self, " TENSORS ", *, op: banyan.ReduceOp = 'sum', " STREAM
-                     ") -> typing.Any"),
+             "op"_a = "sum", "factor"_a = nb::none(), "stream"_a = nb::none(),
+             nb::sig("def all_reduce(self, " TENSORS ", *, op: banyan.ReduceOp = 'sum', " FACTOR
+                     ", " STREAM ") -> typing.Any"),
              "Reduce the inputs of all ranks, element by element. ``output`` None: in place. "
-             "``op`` is \"sum\", \"min\" or \"max\". Return the output.")
+             "``op`` is \"sum\", \"min\", \"max\", \"prod\" or \"avg\". ``factor`` multiplies this "
+             "rank's input before a sum; of integers it is a value of their type. Return the "
+             "output.")
         .def("all_gather", all_gather, "input"_a, "output"_a, nb::kw_only(),
              "stream"_a = nb::none(),
              nb::sig("def all_gather(self, input: banyan.TensorLike, output: banyan.TensorLike, "
                      "*, " STREAM ") -> typing.Any"),
              "Concatenate the inputs of all ranks in ``output``, in rank order. Return the output.")
         .def("reduce_scatter", reduce_scatter, "input"_a, "output"_a, nb::kw_only(),
-             "op"_a = "sum", "stream"_a = nb::none(),
+             "op"_a = "sum", "factor"_a = nb::none(), "stream"_a = nb::none(),
              nb::sig("def reduce_scatter(self, input: banyan.TensorLike, output: "
-                     "banyan.TensorLike, *, op: banyan.ReduceOp = 'sum', " STREAM
+                     "banyan.TensorLike, *, op: banyan.ReduceOp = 'sum', " FACTOR ", " STREAM
                      ") -> typing.Any"),
-             "Reduce the inputs of all ranks; rank r gets block r. Return the output.")
+             "Reduce the inputs of all ranks; rank r gets block r. ``op`` and ``factor`` are those "
+             "of all_reduce. Return the output.")
         .def("all_to_all", all_to_all, "input"_a, "output"_a, nb::kw_only(),
              "stream"_a = nb::none(),
              nb::sig("def all_to_all(self, input: banyan.TensorLike, output: banyan.TensorLike, "
@@ -269,9 +292,9 @@ void bind_collective(nb::module_ &m)
              "Copy the root's input to the output of every rank. ``output`` None: in place. Return "
              "the output.")
         .def("reduce", reduce, "input"_a, "output"_a = nb::none(), nb::kw_only(), "op"_a = "sum",
-             "root"_a = 0, "stream"_a = nb::none(),
-             nb::sig("def reduce(self, " TENSORS ", *, op: banyan.ReduceOp = 'sum', root: int = 0, "
-                     STREAM ") -> typing.Any"),
+             "factor"_a = nb::none(), "root"_a = 0, "stream"_a = nb::none(),
+             nb::sig("def reduce(self, " TENSORS ", *, op: banyan.ReduceOp = 'sum', " FACTOR
+                     ", root: int = 0, " STREAM ") -> typing.Any"),
              "As all_reduce, with the result at the root alone. Return the output.")
         .def("send_recv", send_recv, "input"_a, "output"_a, nb::kw_only(), "shift"_a = 1,
              "stream"_a = nb::none(),

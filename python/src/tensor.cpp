@@ -97,7 +97,7 @@ banyan_reduce_op reduce_op_of(nb::handle op)
 {
     banyan_reduce_op parsed;
     if (!nb::isinstance<nb::str>(op))
-        throw nb::type_error("a reduction is one of \"sum\", \"min\", \"max\" and \"prod\"");
+        throw nb::type_error("a reduction is one of \"sum\", \"min\", \"max\", \"prod\" and \"avg\"");
     check(banyan_reduce_op_parse(nb::cast<const char *>(op), &parsed));
     return parsed;
 }

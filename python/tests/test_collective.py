@@ -81,6 +81,46 @@ def collectives(world: banyan.World, number: int) -> None:
     assert not comm.is_open
 
 
+def scaled(world: banyan.World, number: int) -> None:
+    rng = random.Random(number)
+    comm = banyan.Communicator(world)
+    ranks, me = world.size, world.rank
+    for turn in range(20):
+        dtype, count = rng.choice(TYPES), rng.choice([1, 3, 1000, 20000])
+        whole, root = np.issubdtype(dtype, np.integer), rng.randrange(ranks)
+        factors = [rng.choice([2, 3]) if whole else rng.random() for _ in range(ranks)]
+        inputs = [values(f"{number}.{turn}", dtype, r, count * ranks) for r in range(ranks)]
+        wide = [i.astype("float64") for i in inputs]
+        average = np.sum(wide, axis=0) / ranks
+        average = np.trunc(average) if whole else average
+        total = np.sum([f * w for f, w in zip(factors, wide, strict=True)], axis=0)
+        for how, expected in (({"op": "avg"}, average), ({"factor": factors[me]}, total)):
+            options: Any = how
+            bound = 0 if whole else 1e-2 if dtype == "float16" else 1e-5
+            label = f"{number}.{turn} {dtype}"
+
+            def close(got: Any, right: Any, bound: float = bound, label: str = label) -> None:
+                np.testing.assert_allclose(got, right, rtol=bound, atol=bound, err_msg=label)
+
+            out = inputs[me].copy()
+            comm.all_reduce(out, **options)
+            close(out, expected)
+            close(comm.all_reduce(inputs[me].copy(), np.empty_like(out), **options), expected)
+            part = np.empty(count, dtype)
+            comm.reduce_scatter(inputs[me].copy(), part, **options)
+            close(part, expected[me * count : (me + 1) * count])
+            out = inputs[me].copy()
+            comm.reduce(out, root=root, **options)
+            close(out, expected if me == root else inputs[me])
+    try:
+        comm.all_reduce(np.ones(3, "float32"), op="max", factor=2.0)
+    except ValueError:
+        pass
+    else:
+        raise AssertionError("a scaled maximum")
+    comm.close()
+
+
 def registered(world: banyan.World) -> str:
     comm = banyan.Communicator(world)
     memory = banyan.alloc(world, 1 << 16)
@@ -136,6 +176,9 @@ def failing_callback(world: banyan.World) -> str:
 class CollectiveTest(unittest.TestCase):
     def test_collectives(self) -> None:
         run(4, collectives, seed())
+
+    def test_averages_and_scaled_sums(self) -> None:
+        run(3, scaled, seed())
 
     def test_registered_memory(self) -> None:
         self.assertEqual(len(set(run(3, registered))), 1)

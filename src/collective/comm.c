@@ -16,6 +16,9 @@ static void comm_free(banyan_comm *comm)
     tuning_free(&comm->table);
     array_free(&comm->added);
     array_free(&comm->registered);
+    for (size_t i = 0; i < comm->scaled.count; i++)
+        banyan_memory_free(comm->scaled.data[i]);
+    array_free(&comm->scaled);
     array_free(&comm->ready);
     free(comm);
 }
@@ -184,7 +187,7 @@ banyan_status banyan_comm_choice(banyan_comm *comm, banyan_collective_kind kind,
                                  bool in_place, bool registered, const char **name)
 {
     call wanted = {.kind = kind,
-                   .op = op,
+                   .op = op == BANYAN_AVG ? BANYAN_SUM : op,
                    .shift = 1,
                    .in_place = in_place,
                    .message_bytes = message_bytes,

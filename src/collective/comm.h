@@ -15,6 +15,7 @@ typedef struct call {
     banyan_reduce_op op;
     int root, shift;
     bool in_place;
+    bool scaled;            /* a sum of inputs that are multiplied by factors; plans do not know */
     uint64_t message_bytes; /* bytes of a rank's input */
     DLDataType dtype;
     const banyan_memory *input, *output; /* registered; NULL: ordinary memory */
@@ -52,6 +53,7 @@ struct banyan_comm {
     tuning table;
     ARRAY(const banyan_plan *) added;
     ARRAY(const banyan_memory *) registered;
+    ARRAY(banyan_memory *) scaled; /* for scaled inputs; each larger than the one before */
     /* At most COMM_READY_MAX, not counting those that graphs hold. The least recently used one is
      * unloaded first. */
     ARRAY(ready) ready;

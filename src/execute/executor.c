@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "channel/scale.h"
 #include "core/error.h"
 #include "core/threads/cpu.h"
 #include "execute/device/device.h"
@@ -183,6 +184,19 @@ banyan_status executor_copy(const banyan_executor *executor, void *to, const voi
     if (!executor_is_host(executor))
         return executor->engine_ops->copy(executor->engine, to, from, bytes, stream);
     stream_copy(to, from, (size_t)bytes);
+    return BANYAN_OK;
+}
+
+banyan_status executor_scale(const banyan_executor *executor, void *to, const void *from,
+                             uint64_t elems, DLDataType dtype, const engine_scaling *by,
+                             void *stream)
+{
+    if (!executor_is_host(executor))
+        return executor->engine_ops->scale(executor->engine, to, from, elems, dtype, by, stream);
+    if (dtype.code == kDLInt || dtype.code == kDLUInt)
+        scale_integers(to, from, (size_t)elems, dtype, by->whole, by->divides);
+    else
+        scale_floats(to, from, (size_t)elems, dtype, by->factor);
     return BANYAN_OK;
 }
 

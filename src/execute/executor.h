@@ -62,6 +62,11 @@ bool executor_plan_is_captured(const banyan_loaded_plan *loaded);
 banyan_status executor_copy(const banyan_executor *executor, void *to, const void *from,
                             uint64_t bytes, void *stream);
 
+/* Scale elements of a type that reductions support, likewise. `to` may be `from`. */
+banyan_status executor_scale(const banyan_executor *executor, void *to, const void *from,
+                             uint64_t elems, DLDataType dtype, const engine_scaling *by,
+                             void *stream);
+
 /* NULL: the rank is on another node. */
 static inline wake_up *executor_wake_up(const banyan_executor *executor, int rank)
 {

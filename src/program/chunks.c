@@ -134,7 +134,11 @@ bool program_has_reduce_op(banyan_program *program, banyan_reduce_op op)
 {
     if ((unsigned)op <= BANYAN_PROD)
         return true;
-    program_fail(program, "reduction %d is unknown", (int)op);
+    if (op == BANYAN_AVG)
+        program_fail(program, "the reduction is avg, of which communicators alone have a call: a "
+                              "plan or program can sum");
+    else
+        program_fail(program, "reduction %d is unknown", (int)op);
     return false;
 }
 

@@ -214,6 +214,20 @@ static void check_scattered(job_rank *r)
         CHECK(output[i] == sum_at(r, r->rank * ELEMS + i), "%d is %g", i, (double)output[i]);
 }
 
+static banyan_status scale(job_rank *r)
+{
+    fill(r);
+    return banyan_comm_allreduce_scaled(things_of(r)->comm, input, output, ELEMS, BANYAN_F32, 1,
+                                        NULL);
+}
+
+static banyan_status scatter_scaled(job_rank *r)
+{
+    fill(r);
+    return banyan_comm_reducescatter_scaled(things_of(r)->comm, input, output, ELEMS, BANYAN_F32, 1,
+                                            NULL);
+}
+
 static banyan_status alltoall(job_rank *r)
 {
     fill(r);
@@ -238,6 +252,13 @@ static banyan_status reduce(job_rank *r)
     fill(r);
     return banyan_comm_reduce(things_of(r)->comm, input, output, ELEMS, BANYAN_F32, BANYAN_SUM, 1,
                               NULL);
+}
+
+static banyan_status reduce_scaled(job_rank *r)
+{
+    fill(r);
+    return banyan_comm_reduce_scaled(things_of(r)->comm, input, output, ELEMS, BANYAN_F32, 1, 1,
+                                     NULL);
 }
 
 static void check_reduced(job_rank *r)
@@ -353,6 +374,9 @@ static const job_case cases[] = {
     {"alltoall", have_comm, alltoall, check_exchanged, REST},
     {"broadcast", have_comm, broadcast, REST},
     {"reduce", have_comm, reduce, check_reduced, REST},
+    {"allreduce_scaled", have_comm, scale, check_sums, REST},
+    {"reducescatter_scaled", have_comm, scatter_scaled, check_scattered, REST},
+    {"reduce_scaled", have_comm, reduce_scaled, check_reduced, REST},
     {"sendrecv", have_comm, sendrecv, REST},
 };
 

@@ -45,6 +45,7 @@ _NAMES: dict[Any, ReduceOp] = {
     _Op.MIN: "min",
     _Op.MAX: "max",
     _Op.PRODUCT: "prod",
+    _Op.AVG: "avg",
 }
 #: Reductions of booleans, as those of bytes that are 0 or 1.
 _OF_BOOLS = {_Op.SUM: _Op.MAX, _Op.BOR: _Op.MAX, _Op.PRODUCT: _Op.MIN, _Op.BAND: _Op.MIN}
@@ -93,31 +94,36 @@ class _Reduction:
 
     def __init__(self, op: Any, dtype: torch.dtype) -> None:
         kind = getattr(op, "op", op)
-        self.factor = None
+        self.factor: float | None = None
         if kind == _Op.PREMUL_SUM:
             if not hasattr(op, "factor"):
                 raise Unsupported(f"PREMUL_SUM needs PyTorch 2.14; this is {torch.__version__}")
-            self.factor = op.factor
+            self.factor = float(op.factor)
+            kind = _Op.SUM
         self.average = kind == _Op.AVG
         if dtype == torch.bool and (self.average or self.factor is not None):
-            raise ValueError(f"{kind.name} of booleans: convert them to numbers")
-        self.op = _Op.SUM if self.average or self.factor is not None else kind
-        if dtype == torch.bool:
-            self.op = _OF_BOOLS.get(self.op, self.op)
+            name = "AVG" if self.average else "PREMUL_SUM"
+            raise ValueError(f"{name} of booleans: convert them to numbers")
         #: Of Banyan's reduction; None: PyTorch reduces.
         self.name: ReduceOp | None = None
+        if dtype == torch.bool:
+            kind = _OF_BOOLS.get(kind, kind)
         if dtype == torch.bool or dtype in _REDUCED:
-            self.name = _NAMES.get(self.op)
+            self.name = _NAMES.get(kind)
+        #: Of PyTorch, without factor and average.
+        self.op = _Op.SUM if self.average else kind
 
     def view(self, flat: Tensor) -> Tensor:
         """Return the elements as numbers, in the same memory."""
         return flat.view(torch.uint8) if flat.dtype == torch.bool else flat
 
-    def finish(self, flat: Tensor, ranks: int) -> None:
-        """Divide the sums of an average."""
+    def reduce(self, rows: Tensor) -> Tensor:
+        """Reduce the rows of the ranks, of a type that Banyan does not reduce."""
+        result = _LOCAL[self.op](rows)
         if self.average:
-            whole = not (flat.is_floating_point() or flat.is_complex())
-            flat.div_(ranks, rounding_mode="trunc" if whole else None)
+            whole = not (result.is_floating_point() or result.is_complex())
+            result.div_(len(rows), rounding_mode="trunc" if whole else None)
+        return result
 
 
 class Collectives:
@@ -147,9 +153,11 @@ class Collectives:
 
     def _reduce_blocks(self, blocks: Tensor, reduction: _Reduction) -> Tensor:
         """Return this rank's block of all ranks' equal blocks, reduced by PyTorch."""
+        if reduction.factor is not None:
+            blocks = blocks * reduction.factor
         received = torch.empty_like(blocks)
         self.communicator(blocks.device).all_to_all(_moved(blocks), _moved(received))
-        return _LOCAL[reduction.op](received.view(self.size, -1))
+        return reduction.reduce(received.view(self.size, -1))
 
     def all_reduce(self, tensor: Tensor, op: Any) -> None:
         """Reduce the tensors of all ranks in place."""
@@ -157,18 +165,15 @@ class Collectives:
         flat = _flat(tensor)
         if flat.numel() == 0:
             return
-        if reduction.factor is not None:
-            flat.mul_(reduction.factor)
         view, comm = reduction.view(flat), self.communicator(tensor.device)
         if reduction.name:
-            comm.all_reduce(view, op=reduction.name)
+            comm.all_reduce(view, op=reduction.name, factor=reduction.factor)
         else:
             blocks = view.new_zeros(-(-view.numel() // self.size) * self.size)
             blocks[: view.numel()] = view
             mine = self._reduce_blocks(blocks, reduction)
             comm.all_gather(_moved(mine), _moved(blocks))
             view.copy_(blocks[: view.numel()])
-        reduction.finish(flat, self.size)
         _write_back(tensor, flat)
 
     def reduce(self, tensor: Tensor, root: int, op: Any) -> None:
@@ -177,11 +182,9 @@ class Collectives:
         flat = _flat(tensor)
         if flat.numel() == 0:
             return
-        if reduction.name and reduction.factor is None:
+        if reduction.name:
             comm = self.communicator(tensor.device)
-            comm.reduce(reduction.view(flat), op=reduction.name, root=root)
-            if self.rank == root:
-                reduction.finish(flat, self.size)
+            comm.reduce(reduction.view(flat), op=reduction.name, factor=reduction.factor, root=root)
         else:  # the tensors of the other ranks stay as they are
             flat = flat.clone()
             self.all_reduce(flat, op)
@@ -199,14 +202,13 @@ class Collectives:
         source, sums = _flat(input), _flat(output)
         if sums.numel() == 0:
             return
-        if reduction.factor is not None:
-            source = source * reduction.factor
         source, target = reduction.view(source), reduction.view(sums)
         if reduction.name:
-            self.communicator(input.device).reduce_scatter(source, target, op=reduction.name)
+            self.communicator(input.device).reduce_scatter(
+                source, target, op=reduction.name, factor=reduction.factor
+            )
         else:
             target.copy_(self._reduce_blocks(source, reduction))
-        reduction.finish(sums, self.size)
         _write_back(output, sums)
 
     def reduce_scatter_list(self, output: Tensor, blocks: list[Tensor], op: Any) -> None:

@@ -2,8 +2,11 @@
 
 #include "core/error.h"
 
-static const char *const names[] = {
-    [BANYAN_SUM] = "sum", [BANYAN_MIN] = "min", [BANYAN_MAX] = "max", [BANYAN_PROD] = "prod"};
+static const char *const names[] = {[BANYAN_SUM] = "sum",
+                                    [BANYAN_MIN] = "min",
+                                    [BANYAN_MAX] = "max",
+                                    [BANYAN_PROD] = "prod",
+                                    [BANYAN_AVG] = "avg"};
 
 #define NAME_COUNT (sizeof names / sizeof names[0])
 
@@ -20,5 +23,6 @@ banyan_status banyan_reduce_op_parse(const char *name, banyan_reduce_op *op)
             return BANYAN_OK;
         }
     }
-    return error_set(BANYAN_ERR_NOT_FOUND, "\"%s\" names no reduction: sum, min, max, prod", name);
+    return error_set(BANYAN_ERR_NOT_FOUND, "\"%s\" names no reduction: sum, min, max, prod, avg",
+                     name);
 }

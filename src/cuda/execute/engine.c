@@ -94,6 +94,7 @@ static banyan_status execute_engine_load_kernels(cuda_engine *engine)
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
         CUfunction kernel;
         uint32_t room;
+        RETURN_IF_FAILED(driver_kernel(scale_kernel(dtypes[i]), engine->device, &kernel));
         for (int kind = KERNEL_KINDS; kind-- > 0;)
             RETURN_IF_FAILED(driver_kernel(execute_kernel(dtypes[i], (kernel_kind)kind),
                                            engine->device, &kernel));
@@ -132,6 +133,27 @@ static banyan_status copy_in_stream(void *opened, void *to, const void *from, ui
     cuda_engine *engine = opened;
     return DRIVER_WITHIN(engine->device, DRIVER(engine->device, cuMemcpyAsync, (CUdeviceptr)to,
                                                 (CUdeviceptr)from, bytes, stream));
+}
+
+static banyan_status queue_scale(const cuda_engine *engine, scale_args *args, DLDataType dtype,
+                                 CUstream stream)
+{
+    CUfunction kernel;
+    launch_shape by = {.threads = engine->most_threads < SCALE_THREADS ? engine->most_threads
+                                                                       : SCALE_THREADS};
+    uint64_t blocks = (args->bytes / 16 + by.threads) / by.threads;
+    by.blocks = blocks < SCALE_BLOCKS_MOST ? (uint32_t)blocks : SCALE_BLOCKS_MOST;
+    RETURN_IF_FAILED(driver_kernel(scale_kernel(dtype), engine->device, &kernel));
+    return launch_kernel(engine->device, kernel, by, args, stream);
+}
+
+static banyan_status scale_in_stream(void *opened, void *to, const void *from, uint64_t elems,
+                                     DLDataType dtype, const engine_scaling *by, void *stream)
+{
+    const cuda_engine *engine = opened;
+    scale_args args = {
+        .to = to, .from = from, .bytes = elems * banyan_dtype_bytes(dtype), .by = *by};
+    return DRIVER_WITHIN(engine->device, queue_scale(engine, &args, dtype, stream));
 }
 
 static banyan_status execute_engine_record(void *opened,
@@ -216,6 +238,7 @@ const execute_engine_ops cuda_engine_ops = {
     .discard = program_discard,
     .run = program_run,
     .copy = copy_in_stream,
+    .scale = scale_in_stream,
     .record = execute_engine_record,
     .play = replay_play,
     .forget = replay_forget,

@@ -1,8 +1,10 @@
-/* Kernels of one thread block beside those of plans. */
+/* Kernels beside those of plans. */
 #ifndef CUDA_EXECUTE_SMALL_KERNELS_H
 #define CUDA_EXECUTE_SMALL_KERNELS_H
 
 #include <stdint.h>
+
+#include "execute/device/engine.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,6 +34,20 @@ typedef struct signal_args {
 } signal_args;
 
 const void *signal_kernel(void);
+
+/* Elements times or divided by a number, as engine_scaling has it. Any number of blocks. */
+#define SCALE_THREADS 256
+#define SCALE_BLOCKS_MOST 1024
+
+typedef struct scale_args {
+    char *to;
+    const char *from;
+    uint64_t bytes;
+    engine_scaling by;
+} scale_args;
+
+/* `dtype`: a type that reductions support. */
+const void *scale_kernel(DLDataType dtype);
 
 #ifdef __cplusplus
 }

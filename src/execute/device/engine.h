@@ -56,6 +56,13 @@ typedef struct engine_step {
  * bit in bytes marks a pad: STEP_PAD of step.h. */
 #define ENGINE_PAD (UINT64_C(1) << 63)
 
+/* A factor of elements, by their type. */
+typedef struct engine_scaling {
+    float factor;  /* of floats: the product is rounded once, from f32 */
+    int64_t whole; /* of integers: products wrap around */
+    bool divides;  /* integers are divided by `whole` ≥ 1, toward zero */
+} engine_scaling;
+
 typedef struct engine_block {
     uint32_t id; /* as in the plan */
     uint32_t first_step, step_count;
@@ -228,6 +235,9 @@ typedef struct execute_engine_ops {
 
     /* Queue a copy inside the device's memory in the caller's stream. */
     banyan_status (*copy)(void *engine, void *to, const void *from, uint64_t bytes, void *stream);
+    /* Queue `elems` elements of `from`, scaled, into `to`, which may be `from`. Any alignment. */
+    banyan_status (*scale)(void *engine, void *to, const void *from, uint64_t elems,
+                           DLDataType dtype, const engine_scaling *by, void *stream);
 
     /* For measurements. record: capture a number of `queue` calls in a stream as one unit of work.
      * play: run it, wait, and return the time it took on the device. */

@@ -175,10 +175,10 @@ static banyan_status read_expected_op(plan_reader *reader, const json_t *extras)
     if (!json_object_get(extras, "reduce_op"))
         return BANYAN_OK;
     RETURN_IF_FAILED(json_member_string(&reader->path, extras, "reduce_op", &name));
-    if (banyan_reduce_op_parse(name, &reader->plan->expected_op) == BANYAN_OK)
+    if (banyan_reduce_op_parse(name, &reader->plan->expected_op) == BANYAN_OK && reader->plan->expected_op != BANYAN_AVG)
         return BANYAN_OK;
     json_path_key(&reader->path, "reduce_op");
-    return json_path_fail(&reader->path, "is \"%s\": sum, min and max are possible", name);
+    return json_path_fail(&reader->path, "is \"%s\": sum, min, max and prod are possible", name);
 }
 
 /* Read the operations as MSCCL++'s executor does: it exchanges the places of a get, and counts the

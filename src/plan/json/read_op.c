@@ -101,10 +101,10 @@ static banyan_status read_reduction(plan_reader *reader, const json_t *object, p
     if (!plan_op_reduces(op->kind) || !json_object_get(object, "reduce_op"))
         return BANYAN_OK;
     RETURN_IF_FAILED(json_member_string(&reader->path, object, "reduce_op", &name));
-    if (banyan_reduce_op_parse(name, &op->reduce_op) == BANYAN_OK)
+    if (banyan_reduce_op_parse(name, &op->reduce_op) == BANYAN_OK && op->reduce_op != BANYAN_AVG)
         return BANYAN_OK;
     json_path_key(&reader->path, "reduce_op");
-    return json_path_fail(&reader->path, "is \"%s\": sum, min and max are possible", name);
+    return json_path_fail(&reader->path, "is \"%s\": sum, min, max and prod are possible", name);
 }
 
 static banyan_status read_loop(plan_reader *reader, const json_t *object, plan_op *op)
