@@ -10,7 +10,7 @@
 void scale_floats(void *to, const void *from, size_t elems, DLDataType dtype, float factor);
 
 /* to[i] = from[i] × whole, which wraps around, or from[i] ÷ whole, rounded toward zero. `whole` ≥ 1
- * divides. Of the types of integers that reduce_find has; otherwise as scale_floats. */
+ * divides. The types are the integers of reduce_find; otherwise as scale_floats. */
 void scale_integers(void *to, const void *from, size_t elems, DLDataType dtype, int64_t whole,
                     bool divides);
 
