@@ -171,12 +171,12 @@ static double measure(bench *b, banyan_status (*queue)(void *, void *))
     uint32_t times = (uint32_t)((UINT64_C(256) << 20) / bytes);
     times = times > MOST_CALLS ? MOST_CALLS : times < 6 ? 6 : times;
     need(b->ops->measure(b->engine, queue, b, times, &ns));
-    mixed_report report;
+    device_report report;
     b->ops->check(b->engine, &report);
-    if (report.verdict != MIXED_FINE) {
+    if (report.verdict != DEVICE_FINE) {
         printf("rank %d waited %.1f s for rank %d in %s of %llu bytes\n", b->rank,
-               (double)report.waited_ns * 1e-9, report.rank, banyan_mixed_mode_name(report.mode),
-               (unsigned long long)bytes);
+               (double)report.waited_ns * 1e-9, device_report_rank(&report),
+               banyan_mixed_mode_name(mixed_report_mode(&report)), (unsigned long long)bytes);
         exit(1);
     }
     return slowest_us(b, ns);

@@ -6,7 +6,7 @@
 
 #include "core/deadline.h"
 
-#define MODULE_ABI_VERSION 9
+#define MODULE_ABI_VERSION 10
 #define MODULE_ENTRY "banyan_module_entry"
 
 struct banyan_world;

@@ -9,6 +9,8 @@
 #include <banyan/memory.h>
 #include <banyan/mixed.h>
 
+#include "core/device_report.h"
+
 /* The ranks of a library's collective. */
 typedef enum mixed_group { MIXED_WORLD, MIXED_NODE, MIXED_TP, MIXED_DP, MIXED_GROUPS } mixed_group;
 
@@ -45,14 +47,21 @@ typedef struct mixed_call {
         elems; /* in b rows, at least 1; mixed_elems computes the elements of input and output */
 } mixed_call;
 
-/* A run that failed. */
-typedef struct mixed_report {
-    enum mixed_verdict { MIXED_FINE, MIXED_LATE, MIXED_STOPPED } verdict;
-    int rank; /* the world rank of the peer that did not come */
-    uint64_t waited_ns;
-    banyan_mixed_op op;
-    banyan_mixed_mode mode;
-} mixed_report;
+/* Reports of failed runs name the peer that did not come, and the call in their own word. */
+static inline uint32_t mixed_report_own(banyan_mixed_op op, banyan_mixed_mode mode)
+{
+    return (uint32_t)op | (uint32_t)mode << 8;
+}
+
+static inline banyan_mixed_op mixed_report_op(const device_report *report)
+{
+    return (banyan_mixed_op)(device_report_own(report) & 0xff);
+}
+
+static inline banyan_mixed_mode mixed_report_mode(const device_report *report)
+{
+    return (banyan_mixed_mode)(device_report_own(report) >> 8);
+}
 
 /* NCCL as one rank sees it. */
 typedef struct mixed_nccl {
@@ -93,7 +102,7 @@ typedef struct mixed_engine_ops {
     banyan_status (*run)(void *engine, const mixed_call *call, void *stream);
     /* Report the result of the fused runs that have ended so far. Does not wait. After a failure
      * all later runs fail too, until `use`. */
-    void (*check)(void *engine, mixed_report *report);
+    void (*check)(void *engine, device_report *report);
 
     /* Queue in the stream. All memory is on the device. */
     banyan_status (*copy)(void *engine, void *to, const void *from, uint64_t bytes, void *stream);

@@ -298,36 +298,40 @@ static banyan_status check_call_of_all(banyan_mixed *mixed, const mixed_call *mi
     return status;
 }
 
-static banyan_status fail_late(const banyan_mixed *mixed, const mixed_report *report)
+static banyan_status fail_late(const banyan_mixed *mixed, const device_report *report)
 {
     banyan_world *world = mixed->setup.worlds[MIXED_WORLD];
     char own[CONTROL_RANK_BYTES], late[CONTROL_LATE_BYTES];
-    control_device_late(world, report->rank, late, sizeof late);
+    int rank = device_report_rank(report);
+    control_device_late(world, rank, late, sizeof late);
     return error_set(BANYAN_ERR_TIMEOUT,
                      "%s waited %.1f s for rank %d in %s (%s)%s; %s" TIMEOUT_SETS,
-                     control_own_name(world, own), (double)report->waited_ns / 1e9, report->rank,
-                     banyan_mixed_op_name(report->op), banyan_mixed_mode_name(report->mode), late,
+                     control_own_name(world, own), (double)report->waited_ns / 1e9, rank,
+                     banyan_mixed_op_name(mixed_report_op(report)),
+                     banyan_mixed_mode_name(mixed_report_mode(report)), late,
                      timeout_name(mixed->timeout.option));
 }
 
 static void take_report(banyan_mixed *mixed)
 {
-    mixed_report report = {.verdict = MIXED_FINE};
+    device_report report;
     mixed->ops->check(mixed->engine, &report);
-    if (report.verdict == MIXED_FINE)
+    if (report.verdict == DEVICE_FINE)
         return;
-    const char *op = banyan_mixed_op_name(report.op), *mode = banyan_mixed_mode_name(report.mode);
+    const char *op = banyan_mixed_op_name(mixed_report_op(&report));
+    const char *mode = banyan_mixed_mode_name(mixed_report_mode(&report));
+    int late = device_report_rank(&report);
     banyan_status status = BANYAN_OK;
-    if (report.verdict == MIXED_STOPPED)
+    if (report.verdict == DEVICE_STOPPED)
         status = control_check(mixed->setup.worlds[MIXED_WORLD]);
     if (status != BANYAN_OK)
         status = error_set(status, "%s, while rank %d waited for rank %d in %s (%s)",
-                           banyan_last_error(), mixed->rank, report.rank, op, mode);
-    else if (report.verdict == MIXED_LATE)
+                           banyan_last_error(), mixed->rank, late, op, mode);
+    else if (report.verdict == DEVICE_LATE)
         status = fail_late(mixed, &report);
     else
         status = error_set(BANYAN_ERR_ABORTED, "rank %d waited %.1f s for rank %d in %s (%s)",
-                           mixed->rank, (double)report.waited_ns / 1e9, report.rank, op, mode);
+                           mixed->rank, (double)report.waited_ns / 1e9, late, op, mode);
     mixed->failed = error_keep(status);
 }
 

@@ -33,7 +33,7 @@ LAYERS = list(BELOW)
 # headers that declare the tables which a device's module brings, and arithmetic that kernels share.
 ENGINES = ["pmix", "mpi", "ucx", "cuda"]
 CONTRACT = {"core/module.h", "core/status.h"}
-TABLES = CONTRACT | {"core/types/float_bits.h", "core/types/mxfp8_bits.h", "memory/device.h", "execute/device/engine.h", "execute/specialize/step_kind.h", "copy/direct/gpu_copy.h", "copy/pipeline/gpu_pipeline.h", "copy/service/device_report.h", "mixed/engine.h", "publish/delta/device.h", "publish/delta/form.h"}
+TABLES = CONTRACT | {"core/device_report.h", "core/types/float_bits.h", "core/types/mxfp8_bits.h", "memory/device.h", "execute/device/engine.h", "execute/specialize/step_kind.h", "copy/direct/gpu_copy.h", "copy/pipeline/gpu_pipeline.h", "mixed/engine.h", "publish/delta/device.h", "publish/delta/form.h"}
 PUBLIC = {
     "core": "core", "world": "world", "connect": "world", "memory": "memory", "transport": "transport",
     "copy": "copy", "pipeline": "copy", "layout": "reshard", "reshard": "reshard",

@@ -102,10 +102,10 @@ static inline void leave(struct player *p)
 
 static inline void check_fine(struct player *p)
 {
-    mixed_report report;
+    device_report report;
     p->ops->check(p->engine, &report);
-    CHECK(report.verdict == MIXED_FINE, "rank %d: verdict %d, for rank %d after %.3f s", p->rank,
-          (int)report.verdict, report.rank, (double)report.waited_ns * 1e-9);
+    CHECK(report.verdict == DEVICE_FINE, "rank %d: verdict %d, for rank %d after %.3f s", p->rank,
+          (int)report.verdict, device_report_rank(&report), (double)report.waited_ns * 1e-9);
 }
 
 static inline float_format format_of(DLDataType dtype)

@@ -190,8 +190,8 @@ static banyan_status direct_device_check(void *argument)
     device_report report;
     char lacks[80];
     state->ops->check(state->gpu_copy, &report);
-    snprintf(lacks, sizeof lacks, "rank %d to %s", report.peer,
-             report.for_data ? "finish its part of a run" : "enter the run");
+    snprintf(lacks, sizeof lacks, "rank %d to %s", device_report_rank(&report),
+             device_report_own(&report) ? "finish its part of a run" : "enter the run");
     return device_report_status(state->world, "direct", state->timeout, &report, lacks);
 }
 

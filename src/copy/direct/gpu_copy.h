@@ -10,7 +10,7 @@
 #include <banyan/world.h>
 
 #include "copy/direct/moves.h"
-#include "copy/service/device_report.h"
+#include "core/device_report.h"
 
 #define GPU_COPY_LANES_MAX 64
 
@@ -44,8 +44,9 @@ typedef struct copy_gpu_copy_ops {
 
     /* Queue a run in the caller's stream. Runs of one GPU copy are ordered by their streams. */
     banyan_status (*run)(void *work, void *stream);
-    /* Report how the finished runs went. Peers may be late to enter a run, or to finish their part
-     * of it. Does not wait. After any report but FINE, runs do nothing. */
+    /* Report how the finished runs went. The report's own word is 0 for a peer that is late to
+     * enter a run, and 1 for one late to finish its part. Does not wait. After any report but FINE,
+     * runs do nothing. */
     void (*check)(void *gpu_copy, device_report *report);
 } copy_gpu_copy_ops;
 

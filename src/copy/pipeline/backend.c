@@ -211,8 +211,8 @@ static banyan_status pipeline_device_check(void *argument)
     device_report report;
     char lacks[80];
     state->ops->check(state->gpu_pipeline, &report);
-    snprintf(lacks, sizeof lacks, "a %s rank %d", report.for_data ? "batch from" : "slot of",
-             report.peer);
+    snprintf(lacks, sizeof lacks, "a %s rank %d",
+             device_report_own(&report) ? "batch from" : "slot of", device_report_rank(&report));
     return device_report_status(state->world, "pipeline", state->timeout, &report, lacks);
 }
 

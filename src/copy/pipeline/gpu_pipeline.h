@@ -11,7 +11,7 @@
 #include <banyan/pipeline.h>
 
 #include "copy/direct/moves.h"
-#include "copy/service/device_report.h"
+#include "core/device_report.h"
 
 typedef struct gpu_pipeline_batch {
     int peer;                  /* -1: nothing in this direction */
@@ -54,8 +54,9 @@ typedef struct copy_gpu_pipeline_ops {
 
     /* Queue a run in the caller's stream. Runs of one GPU pipeline are ordered by their streams. */
     banyan_status (*run)(void *work, void *stream);
-    /* Report how the finished runs went. Peers may be late to grant a slot, or to send a batch.
-     * Does not wait. After any report but FINE, runs move nothing to tensors. */
+    /* Report how the finished runs went. The report's own word is 0 for a peer that is late to
+     * grant a slot, and 1 for one late to send a batch. Does not wait. After any report but FINE,
+     * runs move nothing to tensors. */
     void (*check)(void *gpu_pipeline, device_report *report);
 } copy_gpu_pipeline_ops;
 

@@ -5,7 +5,6 @@
 
 #include "cuda/copy/kernels.h"
 #include "cuda/copy/layout.h"
-#include "cuda/copy/report.h"
 #include "cuda/driver.h"
 #include "cuda/memory/memory.h"
 #include "cuda/module.h"
@@ -34,8 +33,7 @@ typedef struct gpu_copy {
     CUstream sides[SIDE_STREAMS];
     CUevent fork, join[SIDE_STREAMS];
     copy_shared *shared;
-    copy_report *report;        /* host address */
-    copy_report *device_report; /* device address */
+    report_words *reports; /* one address on host and device */
     watch *watching;
     int peers[COPY_RUNS_MAX]; /* the peers whose runs shared->runs counts */
     int peer_count;
@@ -68,13 +66,12 @@ static banyan_status gpu_copy_open_streams(gpu_copy *made)
 
 static banyan_status gpu_copy_open_memory(gpu_copy *made)
 {
-    void *here, *there, *shared;
+    void *reports, *same, *shared;
     RETURN_IF_FAILED(bytes_alloc(made->device, sizeof *made->shared, &shared));
     made->shared = shared;
     RETURN_IF_FAILED(bytes_fill(made->shared, 0, sizeof *made->shared));
-    RETURN_IF_FAILED(pinned_alloc(made->device, sizeof *made->report, &here, &there));
-    made->report = here;
-    made->device_report = there;
+    RETURN_IF_FAILED(pinned_alloc(made->device, sizeof *made->reports, &reports, &same));
+    made->reports = reports;
     return BANYAN_OK;
 }
 
@@ -108,7 +105,7 @@ static void gpu_copy_close_device(gpu_copy *closed)
     if (closed->fork)
         driver.cuEventDestroy(closed->fork);
     bytes_free(closed->device, closed->shared);
-    pinned_free(closed->report);
+    pinned_free(closed->reports);
 }
 
 static void gpu_copy_close(void *argument)
@@ -152,19 +149,16 @@ static banyan_status read_engine_bytes(uint64_t *bytes)
                             text);
 }
 
-static void gpu_copy_describe_wait(int rank, uint32_t for_data, char *text, size_t bytes)
+static void gpu_copy_describe_wait(const device_report *wait, char *text, size_t bytes)
 {
-    snprintf(text, bytes, "for rank %d to %s (direct)", rank,
-             for_data ? "finish its part of a run" : "enter the run");
+    snprintf(text, bytes, "for rank %d to %s (direct)", device_report_rank(wait),
+             device_report_own(wait) ? "finish its part of a run" : "enter the run");
 }
 
 static banyan_status gpu_copy_watch_waits(gpu_copy *made)
 {
-    watch_words words = {.world = made->world,
-                         .stop = &made->report->stop,
-                         .waits = &made->report->waits,
-                         .failed = &made->report->verdict,
-                         .describe = gpu_copy_describe_wait};
+    watch_words words = {
+        .world = made->world, .reports = made->reports, .describe = gpu_copy_describe_wait};
     return watch_world(&words, &made->watching);
 }
 
@@ -261,7 +255,7 @@ static banyan_status gpu_copy_upload(copy_launch *of, const gpu_copy_lane *lanes
     free(image.data);
     of->args = (copy_args){
         .shared = of->gpu_copy->shared,
-        .report = of->gpu_copy->device_report,
+        .reports = of->gpu_copy->reports,
         .timeout_ns = of->gpu_copy->timeout_ns,
         .lane_count = (uint32_t)layout->lane_count,
     };
@@ -399,7 +393,7 @@ static banyan_status gpu_copy_run(void *argument, void *stream)
 
 static void gpu_copy_check(void *argument, device_report *report)
 {
-    report_read(((const gpu_copy *)argument)->report, report);
+    report_read(((const gpu_copy *)argument)->reports, report);
 }
 
 const copy_gpu_copy_ops cuda_gpu_copy_ops = {

@@ -13,7 +13,8 @@ static __device__ __forceinline__ bool wait_for(const copy_args *run, const copy
     const uint64_t *counter = finishing ? lane->my_finished : lane->my_entered;
     if (banyan_device_load_acquire(counter) >= wanted)
         return true;
-    waiter of = {run->shared, run->report, run->timeout_ns, lane->peer, finishing};
+    waiter of = {run->shared, run->reports, run->timeout_ns,
+                 report_what((uint32_t)lane->peer, finishing)};
     return wait_for_count(&of, counter, wanted);
 }
 

@@ -49,10 +49,7 @@ template <typename word> static inline word load_word(const word *from)
     return *from;
 }
 
-static inline void rest(void)
-{
-    banyan_device_pause();
-}
+static inline void rest(void) {}
 
 #endif
 

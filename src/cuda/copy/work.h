@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "cuda/runtime/waits.h"
+#include "cuda/runtime/report.h"
 
 #define COPY_WARP 32
 #define COPY_THREADS_MAX 256 /* per thread block; whole warps */
@@ -106,21 +106,6 @@ typedef struct copy_shared {
     uint64_t runs[COPY_RUNS_MAX];
 } copy_shared;
 
-/* device_verdict of copy/service/device_report.h. */
-#define COPY_LATE 1
-#define COPY_STOPPED 2
-#define COPY_SPOILT 3
-
-/* device_report, in memory of the host. */
-typedef struct copy_report {
-    uint32_t verdict; /* written last */
-    int32_t peer;
-    uint64_t waited_ns;
-    uint32_t for_data;
-    uint32_t stop; /* the host sets it to end waits */
-    device_waits waits;
-} copy_report;
-
 /* The phases of a launch. One launch does all; with copy engines, one precedes them, one runs
  * beside them and one follows them. */
 #define COPY_ENTER 1u
@@ -135,7 +120,7 @@ typedef struct copy_args {
     const copy_walk *walks;
     const copy_span *spans; /* indexed by lane, then warp */
     copy_shared *shared;
-    copy_report *report;
+    report_words *reports;
     uint64_t timeout_ns;
     uint32_t lane_count;
     uint32_t phases;

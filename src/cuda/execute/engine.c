@@ -38,23 +38,18 @@ static void look_after_runs(cuda_engine *engine)
 static void execute_engine_look_at_waits(cuda_engine *engine)
 {
     for (cuda_plan *plan = engine->plans; plan; plan = plan->next) {
-        const device_waits *waits = &plan->report->waits;
-        uint64_t what[3];
-        engine_report report = {.verdict = ENGINE_FINE};
-        bool lasts = watch_beat_lasts(&plan->beat, waits, &report.waited_ns) && engine->busy;
-        for (int i = 0; i < 3 && lasts; i++)
-            what[i] = __atomic_load_n(&waits->what[i], __ATOMIC_RELAXED);
-        if (lasts) {
-            report.block = (uint32_t)what[0];
-            report.step = (uint32_t)(what[0] >> 32);
-            report.index = (uint32_t)what[1];
-            report.iteration = what[1] >> 32;
-            report.uploaded = (void *)(uintptr_t)what[2];
-            plan->shape.waits(plan->shape.owner, &report);
-        } else if (!__atomic_load_n(&plan->report->written, __ATOMIC_ACQUIRE)) {
+        device_report wait;
+        if (watch_beat_lasts(&plan->beat, plan->reports, &wait) && engine->busy)
+            plan->shape.waits(plan->shape.owner, &wait);
+        else if (!report_has_failed(plan->reports))
             plan->shape.waits(plan->shape.owner, NULL);
-        }
     }
+}
+
+static void execute_engine_stop(const cuda_engine *engine)
+{
+    for (const cuda_plan *plan = engine->plans; plan; plan = plan->next)
+        report_stop(plan->reports);
 }
 
 /* End the kernels after the world has ended: they have no other way to learn it. */
@@ -71,7 +66,7 @@ static void *watch_runs(void *argument)
             continue;
         }
         if (banyan_world_check(engine->world) != BANYAN_OK)
-            __atomic_store_n(engine->stop, 1, __ATOMIC_RELEASE);
+            execute_engine_stop(engine);
         look_after_runs(engine);
         execute_engine_look_at_waits(engine);
         module_cond_nap(&engine->wake, &engine->lock, WATCH_NS);
@@ -110,9 +105,6 @@ static banyan_status execute_engine_take_parts(cuda_engine *engine)
 {
     int most = driver_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, engine->device);
     engine->most_threads = most > 0 ? (uint32_t)most : KERNEL_THREADS_MOST;
-    void *stop;
-    RETURN_IF_FAILED(engine_take_pinned(engine, 64, &stop));
-    engine->stop = stop;
     driver_capture before;
     RETURN_IF_FAILED(engine_enter(engine, &before));
     banyan_status status =

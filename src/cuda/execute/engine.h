@@ -50,8 +50,8 @@ struct cuda_plan {
     cuda_layout layout;
     CUdeviceptr block;
     char *start;  /* the block's contents before the first run */
-    void *pinned; /* the report, then the ports' requests */
-    kernel_report *report;
+    void *pinned; /* the reports, then the ports' requests */
+    report_words *reports;
 
     CUevent ended;         /* the latest run that `run` queued */
     bool has_run;          /* `ended` was recorded */
@@ -87,7 +87,6 @@ struct cuda_engine {
     int device;
     uint64_t timeout_ns;
     CUstream stream; /* for work outside of the callers' streams */
-    uint32_t *stop;  /* pinned: not 0 when kernels must end */
     uint32_t most_threads;
     struct cuda_pinned *pinned;
     uint32_t room; /* number of thread blocks of the largest size that run at once */
@@ -153,7 +152,7 @@ banyan_status plan_load(void *engine, const engine_plan *plan, void **loaded);
 void plan_unload(void *loaded);
 banyan_status plan_drain(void *loaded);
 banyan_status plan_reset(void *loaded);
-void plan_check(void *loaded, engine_report *report);
+const char *plan_check(void *loaded, device_report *report);
 /* Return the number of thread blocks that run at once; INVALID if the plan has more. */
 banyan_status plan_check_room(const cuda_plan *plan, CUfunction kernel, uint32_t threads,
                               uint32_t shared_bytes, uint32_t *room);

@@ -13,7 +13,7 @@
 
 #include <banyan/device/port.h>
 
-#include "cuda/runtime/waits.h"
+#include "cuda/runtime/report.h"
 #include "execute/device/engine.h"
 
 #ifdef __cplusplus
@@ -96,15 +96,6 @@ typedef struct kernel_state {
 #define KERNEL_COUNTER_BYTES 128
 #define KERNEL_COUNTER_WORDS (KERNEL_COUNTER_BYTES / sizeof(uint64_t))
 
-/* The result of a failed run; pinned host memory; zeroed. The kernel writes `report` and then,
- * with release, `written`. */
-typedef struct kernel_report {
-    engine_report report;
-    uint32_t written;
-    /* `what`: block and step << 32, index and iteration << 32, uploaded. */
-    device_waits waits;
-} kernel_report;
-
 /* Requests to a proxy, executed in order. A signal adds 1 to the peer's counter. Packets are not
  * posted: the kernel waits until the earlier requests are done, and writes them itself. Requests
  * lie in pinned host memory. The proxy writes `done`, with release or by stream order; all counts
@@ -146,9 +137,8 @@ typedef struct kernel_args {
     kernel_state *states; /* one for each thread block */
     uint32_t *broken; /* set by the first failing thread block, to end the others and later runs;
                          zeroed */
-    const uint32_t *stop; /* pinned host memory: not 0 when kernels must end */
-    kernel_report *report;
-    uint64_t timeout_ns; /* of every wait */
+    report_words *reports; /* of engine_wait */
+    uint64_t timeout_ns;   /* of every wait */
 
     /* KERNEL_COUNTER_BYTES apart: the plan's barriers, then one of all thread blocks; zeroed. */
     uint64_t *barriers;

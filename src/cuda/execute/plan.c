@@ -106,9 +106,9 @@ static banyan_status execute_plan_take_memory(cuda_plan *plan)
         return execute_plan_no_memory("a plan's counters");
     RETURN_IF_FAILED(engine_take(engine, plan->layout.bytes, &plan->block));
     uint64_t requests = plan->port_count * (REQUEST_BYTES + VALUE_BYTES);
-    _Static_assert(sizeof(kernel_report) <= KERNEL_COUNTER_BYTES, "the report comes first");
+    _Static_assert(sizeof(report_words) <= KERNEL_COUNTER_BYTES, "the reports come first");
     RETURN_IF_FAILED(engine_take_pinned(engine, KERNEL_COUNTER_BYTES + requests, &plan->pinned));
-    plan->report = plan->pinned;
+    plan->reports = plan->pinned;
     place_ports(plan);
     write_semaphores(plan);
     write_queues(plan);
@@ -224,15 +224,11 @@ void plan_unload(void *loaded)
     execute_plan_release(loaded);
 }
 
-void plan_check(void *loaded, engine_report *report)
+const char *plan_check(void *loaded, device_report *report)
 {
     const cuda_plan *plan = loaded;
-    report->verdict = ENGINE_FINE;
-    if (__atomic_load_n(&plan->report->written, __ATOMIC_ACQUIRE))
-        *report = plan->report->report;
-    report->trouble = ports_trouble(plan);
-    if (report->trouble)
-        report->verdict = ENGINE_BROKEN;
+    report_read(plan->reports, report);
+    return ports_trouble(plan);
 }
 
 banyan_status plan_drain(void *loaded)
@@ -270,6 +266,6 @@ banyan_status plan_reset(void *loaded)
     RETURN_IF_FAILED(
         engine_copy(plan->engine, plan->block, (CUdeviceptr)plan->start, plan->layout.bytes));
     ports_reset(plan);
-    memset(plan->report, 0, sizeof *plan->report);
+    memset(plan->reports, 0, sizeof *plan->reports);
     return BANYAN_OK;
 }

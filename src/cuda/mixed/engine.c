@@ -12,8 +12,6 @@
 #define MOST_BYTES_DEFAULT (UINT64_C(64) << 20)
 #define MOST_BYTES (UINT64_C(3) << 30) /* units of all slots have 32-bit numbers */
 #define WARP 32
-#define PINNED_BYTES 256
-#define STOP_OFFSET 128
 #define PLAYS 3
 
 static const void *kernel_symbol(DLDataType dtype, mixed_kernel kernel)
@@ -74,10 +72,9 @@ static banyan_status mixed_engine_take_memory(cuda_mixed *engine)
     engine->block = (CUdeviceptr)block;
     engine->states = block;
     engine->broken = (uint32_t *)((char *)block + states);
-    void *same; /* one address on host and device */
-    RETURN_IF_FAILED(pinned_alloc(engine->device, PINNED_BYTES, &engine->pinned, &same));
-    engine->failure = engine->pinned;
-    engine->stop = (uint32_t *)((char *)engine->pinned + STOP_OFFSET);
+    void *reports, *same; /* one address on host and device */
+    RETURN_IF_FAILED(pinned_alloc(engine->device, sizeof *engine->reports, &reports, &same));
+    engine->reports = reports;
     return BANYAN_OK;
 }
 
@@ -85,8 +82,7 @@ static banyan_status mixed_engine_take_memory(cuda_mixed *engine)
 static banyan_status mixed_engine_begin_anew(cuda_mixed *engine)
 {
     uint64_t bytes = (uint64_t)engine->most_blocks * sizeof(mixed_state) + sizeof(uint32_t);
-    memset(engine->failure, 0, sizeof *engine->failure);
-    __atomic_store_n(engine->stop, 0, __ATOMIC_RELEASE);
+    memset(engine->reports, 0, sizeof *engine->reports);
     RETURN_IF_FAILED(
         DRIVER(engine->device, cuMemsetD8Async, engine->block, 0, bytes, engine->stream));
     if (engine->has_parts && engine->buffer_bytes > 0)
@@ -95,11 +91,11 @@ static banyan_status mixed_engine_begin_anew(cuda_mixed *engine)
     return DRIVER(engine->device, cuStreamSynchronize, engine->stream);
 }
 
-static void mixed_engine_describe_wait(int rank, uint32_t call, char *text, size_t bytes)
+static void mixed_engine_describe_wait(const device_report *wait, char *text, size_t bytes)
 {
-    snprintf(text, bytes, "for rank %d in %s (%s)", rank,
-             banyan_mixed_op_name((banyan_mixed_op)(call & 0xff)),
-             banyan_mixed_mode_name((banyan_mixed_mode)(call >> 8)));
+    snprintf(text, bytes, "for rank %d in %s (%s)", device_report_rank(wait),
+             banyan_mixed_op_name(mixed_report_op(wait)),
+             banyan_mixed_mode_name(mixed_report_mode(wait)));
 }
 
 static banyan_status watch_again(cuda_mixed *engine)
@@ -107,11 +103,8 @@ static banyan_status watch_again(cuda_mixed *engine)
     watch_end(engine->watching);
     engine->watching = NULL;
     banyan_world *world = engine->setup->worlds[MIXED_WORLD];
-    watch_words words = {.world = world,
-                         .stop = engine->stop,
-                         .waits = &engine->failure->waits,
-                         .failed = &engine->failure->end,
-                         .describe = mixed_engine_describe_wait};
+    watch_words words = {
+        .world = world, .reports = engine->reports, .describe = mixed_engine_describe_wait};
     return (engine->ranks > 1 || engine->setup->grid.nodes > 1) && world
                ? watch_world(&words, &engine->watching)
                : BANYAN_OK;
@@ -144,7 +137,7 @@ static void mixed_engine_close_engine(void *opened)
             driver.cuStreamDestroy(engine->stream);
         if (engine->block)
             cuda_memory_ops.free(engine->device, (void *)engine->block);
-        pinned_free(engine->pinned);
+        pinned_free(engine->reports);
         driver_leave();
     }
     if (engine->counted)
@@ -267,21 +260,9 @@ static bool mixed_engine_has(const void *opened, banyan_mixed_op op, banyan_mixe
     return there;
 }
 
-static void mixed_engine_check(void *opened, mixed_report *report)
+static void mixed_engine_check(void *opened, device_report *report)
 {
-    const cuda_mixed *engine = opened;
-    const mixed_failure *failure = engine->failure;
-    uint32_t end = __atomic_load_n(&failure->end, __ATOMIC_ACQUIRE);
-    *report = (mixed_report){.verdict = MIXED_FINE};
-    if (end == 0)
-        return;
-    *report = (mixed_report){
-        .verdict = end == 1 ? MIXED_LATE : MIXED_STOPPED, /* like banyan_device_end */
-        .rank = (int)failure->rank,
-        .waited_ns = failure->waited_ns,
-        .op = (banyan_mixed_op)failure->op,
-        .mode = (banyan_mixed_mode)failure->mode,
-    };
+    report_read(((const cuda_mixed *)opened)->reports, report);
 }
 
 static banyan_status mixed_engine_copy(void *opened, void *to, const void *from, uint64_t bytes,

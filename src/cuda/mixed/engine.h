@@ -30,9 +30,7 @@ typedef struct cuda_mixed {
     CUdeviceptr block;
     mixed_state *states;
     uint32_t *broken;
-    void *pinned;
-    mixed_failure *failure;
-    uint32_t *stop;
+    report_words *reports;
     watch *watching;
     bool has_parts;
     char *parts[MIXED_RANKS_MAX];

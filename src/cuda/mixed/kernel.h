@@ -24,7 +24,7 @@
 
 #include <banyan/core.h>
 
-#include "cuda/runtime/waits.h"
+#include "cuda/runtime/report.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -46,15 +46,6 @@ typedef struct mixed_state {
     uint32_t unused;
 } mixed_state;
 
-/* Pinned; written by the first failing wait. */
-typedef struct mixed_failure {
-    uint32_t end;  /* enum banyan_device_end; 0: no failure. Written last */
-    uint32_t rank; /* of the world */
-    uint64_t waited_ns;
-    uint32_t op, mode;
-    device_waits waits; /* what[0]: the rank waited for; this engine's own word: op, mode << 8 */
-} mixed_failure;
-
 /* Arguments of all kernels. */
 typedef struct mixed_base {
     mixed_state *states;
@@ -62,11 +53,10 @@ typedef struct mixed_base {
     uint32_t used;  /* units of the receive buffer that this launch fills */
     char *received; /* this rank's first receive buffer */
     uint64_t buffer_bytes;
-    uint32_t *broken;     /* set by the first failing wait, to end the others */
-    const uint32_t *stop; /* pinned: not 0 when kernels must end */
-    mixed_failure *failure;
+    uint32_t *broken; /* set by the first failing wait, to end the others */
+    report_words *reports;
     uint64_t timeout_ns;
-    uint32_t op, mode;
+    uint32_t call;     /* mixed_report_own */
     uint32_t nothing;  /* two elements of -0, or one */
     uint32_t is_early; /* it may begin while the previous launch ends */
     uint32_t share;    /* units to restore per round: times 2^32, rounded up */

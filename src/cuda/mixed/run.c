@@ -129,11 +129,9 @@ static mixed_base base_of(const launch_part *p, uint64_t used)
         .received = engine->parts[engine->rank],
         .buffer_bytes = engine->buffer_bytes,
         .broken = engine->broken,
-        .stop = engine->stop,
-        .failure = engine->failure,
+        .reports = engine->reports,
         .timeout_ns = engine->setup->timeout_ns,
-        .op = p->call->op,
-        .mode = p->call->mode,
+        .call = mixed_report_own(p->call->op, p->call->mode),
         .nothing = engine->nothing,
     };
 }

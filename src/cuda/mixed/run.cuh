@@ -8,7 +8,7 @@
 #include "cuda/mixed/unit.cuh"
 #include "cuda/runtime/begin.cuh"
 #include "cuda/runtime/device.cuh"
-#include "cuda/runtime/waits.cuh"
+#include "cuda/runtime/report.cuh"
 
 struct mixed_run {
     uint4 state;    /* as read: mixed_state */
@@ -91,37 +91,20 @@ BANYAN_DEVICE void run_count(const mixed_base *base, const mixed_run *run)
 BANYAN_DEVICE_RARE void run_fail(const mixed_base *base, const banyan_device_wait *wait,
                                  uint32_t rank)
 {
-    if (banyan_device_claim(base->broken) != 0)
+    if (!report_failure(base->broken, base->reports, banyan_device_wait_end(wait),
+                        banyan_device_waited_ns(wait), report_what(rank, base->call)))
         return;
     for (uint32_t i = 0; i < base->state_count; i++)
         banyan_device_store<uint32_t>(&base->states[i].broken, 1);
-    mixed_failure *failure = base->failure;
-    failure->rank = rank;
-    failure->waited_ns = banyan_device_waited_ns(wait);
-    failure->op = base->op;
-    failure->mode = base->mode;
-    banyan_device_publish(&failure->end, banyan_device_wait_end(wait));
-}
-
-/* Called between readings of the clock. */
-BANYAN_DEVICE void run_report_wait(const mixed_base *base, const banyan_device_wait *wait,
-                                   uint32_t rank)
-{
-    uint64_t waited_ns;
-    if (!waits_turn(wait, &waited_ns))
-        return;
-    device_waits *waits = &base->failure->waits;
-    waits_store(&waits->what[0], (uint64_t)(base->op | base->mode << 8) << 32 | (rank + 1));
-    waits_store(&waits->waited_ns, waited_ns);
 }
 
 /* Call it in every iteration of a waiting loop. */
 BANYAN_DEVICE bool run_wait_on(const mixed_base *base, banyan_device_wait *wait, uint32_t rank)
 {
-    banyan_device_limits limits = {base->timeout_ns, {base->broken, base->stop}};
+    banyan_device_limits limits = {base->timeout_ns, {base->broken, &base->reports->stop}};
     if (banyan_device_wait_on(&limits, wait)) {
         if (wait->looks % BANYAN_DEVICE_LOOKS == 0)
-            run_report_wait(base, wait, rank);
+            report_lasting(base->reports, wait, report_what(rank, base->call));
         return true;
     }
     run_fail(base, wait, rank);

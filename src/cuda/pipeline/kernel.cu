@@ -7,8 +7,8 @@
 
 static __device__ waiter waiter_of(const gpu_pipeline_args *run)
 {
-    return waiter{run->shared, run->report, run->timeout_ns, run->peer,
-                  run->task == PIPELINE_ACCEPT};
+    return waiter{run->shared, run->reports, run->timeout_ns,
+                  report_what((uint32_t)run->peer, run->task == PIPELINE_ACCEPT)};
 }
 
 static __device__ void stamp_slot(const gpu_pipeline_args *run)
@@ -31,7 +31,7 @@ static __device__ void accept_slot(const gpu_pipeline_args *run)
     *run->count = number;
     if (banyan_device_load_acquire(&run->check->number) != number ||
         banyan_device_load_acquire(&run->check->bytes) != run->bytes)
-        report_failure(&of, COPY_SPOILT, 0);
+        report_failure(&run->shared->failed, run->reports, DEVICE_SPOILT, 0, of.what);
 }
 
 static __device__ void signal_peer(const gpu_pipeline_args *run)

@@ -34,7 +34,7 @@ typedef struct gpu_pipeline_args {
     gpu_pipeline_sequence_check *check;
     uint64_t bytes;
     copy_shared *shared;
-    copy_report *report;
+    report_words *reports;
     uint64_t timeout_ns;
     banyan_port_queue *queue; /* for POST */
     banyan_port_request request;

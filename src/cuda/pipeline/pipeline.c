@@ -7,7 +7,6 @@
 #include <banyan/transport.h>
 
 #include "core/module.h"
-#include "cuda/copy/report.h"
 #include "cuda/memory/memory.h"
 #include "cuda/module.h"
 
@@ -132,14 +131,13 @@ static banyan_status cuda_pipeline_open_memory(gpu_pipeline *made)
 {
     CUdeviceptr shared;
     size_t bytes = sizeof *made->shared + (size_t)made->ranks * COUNTS * sizeof *made->counts;
-    void *here, *there;
+    void *reports, *same;
     RETURN_IF_FAILED(DRIVER(made->device, cuMemAlloc, &shared, bytes));
     made->shared = (copy_shared *)(uintptr_t)shared;
     made->counts = (uint64_t *)(void *)(made->shared + 1);
     RETURN_IF_FAILED(bytes_fill(made->shared, 0, bytes));
-    RETURN_IF_FAILED(pinned_alloc(made->device, sizeof *made->report, &here, &there));
-    made->report = here;
-    made->device_report = there;
+    RETURN_IF_FAILED(pinned_alloc(made->device, sizeof *made->reports, &reports, &same));
+    made->reports = reports;
     return BANYAN_OK;
 }
 
@@ -192,7 +190,7 @@ static void gpu_pipeline_close(void *argument)
         cuda_pipeline_close_device(closed);
         /* Until here the watch reports a lost peer to the device. */
         watch_end(closed->watching);
-        pinned_free(closed->report);
+        pinned_free(closed->reports);
         driver_leave();
     }
     if (closed->transport)
@@ -200,18 +198,16 @@ static void gpu_pipeline_close(void *argument)
     free(closed);
 }
 
-static void cuda_pipeline_describe_wait(int rank, uint32_t for_data, char *text, size_t bytes)
+static void cuda_pipeline_describe_wait(const device_report *wait, char *text, size_t bytes)
 {
-    snprintf(text, bytes, "for a %s rank %d (pipeline)", for_data ? "batch from" : "slot of", rank);
+    snprintf(text, bytes, "for a %s rank %d (pipeline)",
+             device_report_own(wait) ? "batch from" : "slot of", device_report_rank(wait));
 }
 
 static banyan_status cuda_pipeline_watch_waits(gpu_pipeline *made, banyan_world *world)
 {
-    watch_words words = {.world = world,
-                         .stop = &made->report->stop,
-                         .waits = &made->report->waits,
-                         .failed = &made->report->verdict,
-                         .describe = cuda_pipeline_describe_wait};
+    watch_words words = {
+        .world = world, .reports = made->reports, .describe = cuda_pipeline_describe_wait};
     return watch_world(&words, &made->watching);
 }
 
@@ -263,7 +259,7 @@ static banyan_status gpu_pipeline_open(banyan_world *world, int device, const ch
 
 static void gpu_pipeline_check(void *argument, device_report *report)
 {
-    report_read(((const gpu_pipeline *)argument)->report, report);
+    report_read(((const gpu_pipeline *)argument)->reports, report);
 }
 
 const copy_gpu_pipeline_ops cuda_gpu_pipeline_ops = {

@@ -88,8 +88,7 @@ typedef struct gpu_pipeline {
     CUevent fork, begun, join[STREAMS], packed[SLOTS], stamped[SLOTS], sent[SLOTS], granted[SLOTS];
     copy_shared *shared; /* followed by the counters */
     uint64_t *counts;
-    copy_report *report;        /* host address */
-    copy_report *device_report; /* device address */
+    report_words *reports; /* one address on host and device */
     watch *watching;
 } gpu_pipeline;
 

@@ -298,7 +298,7 @@ static banyan_status wire_post(const ucx_transport *of, CUstream stream,
         .queue = of->queue,
         .request = *request,
         .shared = owner->shared,
-        .report = owner->device_report,
+        .reports = owner->reports,
         .timeout_ns = owner->timeout_ns,
     };
     return launch_kernel(of->device, of->kernel, LAUNCH_ONE, &args, stream);

@@ -70,7 +70,7 @@ static banyan_status copies_upload(gpu_pipeline_copies *of, const copy_layout *l
     free(image.data);
     of->args = (copy_args){
         .shared = owner->shared,
-        .report = owner->device_report,
+        .reports = owner->reports,
         .timeout_ns = owner->timeout_ns,
         .lane_count = 1,
         .phases = COPY_MOVE,
@@ -249,7 +249,7 @@ static banyan_status launch_wait(const gpu_pipeline *of, gpu_pipeline_task task,
         .check = (gpu_pipeline_sequence_check *)(uintptr_t)slot,
         .bytes = bytes,
         .shared = of->shared,
-        .report = of->device_report,
+        .reports = of->reports,
         .timeout_ns = of->timeout_ns,
     };
     return launch_kernel(of->device, of->kernel, LAUNCH_ONE, &args, stream);

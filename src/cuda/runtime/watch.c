@@ -132,28 +132,31 @@ banyan_status watch_start(bool (*look)(void *context), void *context, watch **st
     return watch_start_thread(of, started);
 }
 
-bool watch_beat_lasts(watch_beat *beat, const device_waits *waits, uint64_t *waited_ns)
+bool watch_beat_lasts(watch_beat *beat, const report_words *reports, device_report *wait)
 {
     uint64_t now = module_now_ns();
-    *waited_ns = __atomic_load_n(&waits->waited_ns, __ATOMIC_RELAXED);
-    if (*waited_ns != beat->waited_ns) {
-        beat->waited_ns = *waited_ns;
+    *wait = (device_report){.waited_ns =
+                                __atomic_load_n(&reports->lasting.waited_ns, __ATOMIC_RELAXED)};
+    for (int i = 0; i < 3; i++)
+        wait->what[i] = __atomic_load_n(&reports->lasting.what[i], __ATOMIC_RELAXED);
+    if (wait->waited_ns != beat->waited_ns) {
+        beat->waited_ns = wait->waited_ns;
         beat->changed_ns = now;
     }
-    *waited_ns += now - beat->changed_ns;
+    wait->waited_ns += now - beat->changed_ns;
     return beat->changed_ns != 0 && now - beat->changed_ns < BEAT_NS;
 }
 
 static void watch_look_at_waits(watch *of)
 {
-    uint64_t waited_ns, what = __atomic_load_n(&of->words.waits->what[0], __ATOMIC_RELAXED);
+    device_report wait;
     char text[160];
-    int rank = (int)(uint32_t)what - 1;
-    bool lasts = watch_beat_lasts(&of->beat, of->words.waits, &waited_ns);
+    bool lasts = watch_beat_lasts(&of->beat, of->words.reports, &wait);
+    int rank = device_report_rank(&wait);
     if (lasts && rank >= 0 && rank < banyan_world_size(of->words.world)) {
-        of->words.describe(rank, (uint32_t)(what >> 32), text, sizeof text);
-        banyan_module_device_waits(&of->wait, rank, waited_ns, text);
-    } else if (__atomic_load_n(of->words.failed, __ATOMIC_ACQUIRE) == 0) {
+        of->words.describe(&wait, text, sizeof text);
+        banyan_module_device_waits(&of->wait, rank, wait.waited_ns, text);
+    } else if (!report_has_failed(of->words.reports)) {
         banyan_module_device_waits(&of->wait, -1, 0, NULL);
     }
 }
@@ -165,7 +168,7 @@ static bool look_at_world(void *argument)
         watch_look_at_waits(of);
         return true;
     }
-    __atomic_store_n(of->words.stop, 1, __ATOMIC_RELEASE);
+    report_stop(of->words.reports);
     return false;
 }
 

@@ -9,7 +9,7 @@
 
 #include "core/module.h"
 #include "core/status.h"
-#include "cuda/runtime/waits.h"
+#include "cuda/runtime/report.h"
 
 /* Start a thread that receives none of the program's signals. SYSTEM: "cuda: no thread for …". */
 banyan_status module_thread_start(pthread_t *thread, void *(*run)(void *), void *argument,
@@ -39,18 +39,15 @@ banyan_status watch_start(bool (*look)(void *context), void *context, watch **st
 typedef struct watch_beat {
     uint64_t waited_ns, changed_ns;
 } watch_beat;
-/* True if the reported wait still lasts. */
-bool watch_beat_lasts(watch_beat *beat, const device_waits *waits, uint64_t *waited_ns);
+/* True if the reported wait still lasts; then it is returned. */
+bool watch_beat_lasts(watch_beat *beat, const report_words *reports, device_report *wait);
 
-/* A device's words, in pinned memory. */
+/* Kernels whose reports name ranks of the world. */
 typedef struct watch_words {
     banyan_world *world;
-    uint32_t *stop; /* becomes 1 when banyan_world_check fails */
-    const device_waits
-        *waits; /* what[0]: the rank of the world, plus 1, and 32 bits for the kernel's use */
-    const uint32_t *failed; /* not 0: a wait has failed, and this stays recorded */
+    report_words *reports; /* kernels are stopped when banyan_world_check fails */
     /* Describe the wait; the text continues "rank 2 has waited 10.0 s on its device". */
-    void (*describe)(int rank, uint32_t own, char *text, size_t bytes);
+    void (*describe)(const device_report *wait, char *text, size_t bytes);
 } watch_words;
 banyan_status watch_world(const watch_words *words, watch **started);
 /* `look` is not running on return. Ignores NULL. */

@@ -66,49 +66,43 @@ static const specialized_plan *specialized_of(const banyan_loaded_plan *loaded,
 
 /* Return the rank that the step waits for, or -1 if it is not known. */
 static int execute_device_describe_wait(const banyan_loaded_plan *loaded,
-                                        const engine_report *report, char text[WAIT_TEXT_BYTES])
+                                        const device_report *report, char text[WAIT_TEXT_BYTES])
 {
-    const specialized_plan *specialized = specialized_of(loaded, report->uploaded);
-    if (!specialized || report->block >= specialized->block_count ||
-        report->step >= specialized->blocks[report->block].steps.count) {
-        snprintf(text, WAIT_TEXT_BYTES, "in thread block %" PRIu32 " of a plan", report->block);
+    engine_wait wait = engine_wait_of(report);
+    const specialized_plan *specialized = specialized_of(loaded, wait.uploaded);
+    if (!specialized || wait.block >= specialized->block_count ||
+        wait.step >= specialized->blocks[wait.block].steps.count) {
+        snprintf(text, WAIT_TEXT_BYTES, "in thread block %" PRIu32 " of a plan", wait.block);
         return -1;
     }
     const plan_rank *rank = &loaded->plan->ranks[loaded->executor->rank];
     plan_run of = {.loaded = (banyan_loaded_plan *)loaded, .specialized = specialized};
     task t = {
-        .steps = specialized->blocks[report->block].steps.data,
-        .step_count = (uint32_t)specialized->blocks[report->block].steps.count,
-        .at = report->step,
-        .index = report->index,
-        .iteration = report->iteration,
-        .block = &rank->blocks[report->block],
+        .steps = specialized->blocks[wait.block].steps.data,
+        .step_count = (uint32_t)specialized->blocks[wait.block].steps.count,
+        .at = wait.step,
+        .index = wait.index,
+        .iteration = wait.iteration,
+        .block = &rank->blocks[wait.block],
     };
     if (engine_is_fused(&t.steps[t.at], t.index))
         t.at -= 2;
-    if (report->verdict == ENGINE_FINE && !wait_is_for_peer(&t))
+    if (report->verdict == DEVICE_FINE && !wait_is_for_peer(&t))
         return -1;
     wait_describe(&of, &t, text);
     return wait_peer(&of, &t);
 }
 
-static bool device_is_reported(const device_wait *known, const engine_report *report)
-{
-    return known->reported.uploaded == report->uploaded && known->reported.block == report->block &&
-           known->reported.step == report->step && known->reported.index == report->index &&
-           known->reported.iteration == report->iteration;
-}
-
 /* Runs in the engine's thread. The fields of a report may stem from different waits: then the text
  * describes an existing wait, or none. */
-static void take_wait(void *owner, const engine_report *report)
+static void take_wait(void *owner, const device_report *report)
 {
     banyan_loaded_plan *loaded = owner;
     device_wait *known = &loaded->waits;
     pthread_mutex_lock(&known->lock);
-    if (report && !report->uploaded)
+    if (report && !engine_wait_of(report).uploaded)
         report = NULL;
-    if (report && !device_is_reported(known, report)) {
+    if (report && memcmp(known->reported.what, report->what, sizeof report->what) != 0) {
         known->reported = *report;
         known->peer = execute_device_describe_wait(loaded, report, known->text);
     }
@@ -312,17 +306,12 @@ void device_fail(banyan_loaded_plan *loaded, banyan_status status)
     loaded->failed = error_keep(status);
 }
 
-static void execute_device_explain(banyan_loaded_plan *loaded, const engine_report *report)
+static void execute_device_explain(banyan_loaded_plan *loaded, const device_report *report)
 {
     const banyan_executor *executor = loaded->executor;
     char text[WAIT_TEXT_BYTES];
-    if (report->verdict == ENGINE_BROKEN) {
-        device_fail(loaded,
-                    error_set(BANYAN_ERR_SYSTEM, "rank %d: %s", executor->rank, report->trouble));
-        return;
-    }
     int peer = execute_device_describe_wait(loaded, report, text);
-    if (report->verdict == ENGINE_LATE) {
+    if (report->verdict == DEVICE_LATE) {
         char own[CONTROL_RANK_BYTES], late[CONTROL_LATE_BYTES] = "";
         if (peer >= 0)
             control_device_late(executor->world, peer, late, sizeof late);
@@ -341,12 +330,17 @@ static void execute_device_explain(banyan_loaded_plan *loaded, const engine_repo
 
 banyan_status device_status(banyan_loaded_plan *loaded)
 {
-    engine_report report = {.verdict = ENGINE_FINE};
+    device_report report;
     if (loaded->failed.status == BANYAN_OK) {
-        loaded->executor->engine_ops->check(loaded->on_device, &report);
-        if (report.verdict == ENGINE_FINE)
+        const banyan_executor *executor = loaded->executor;
+        const char *trouble = executor->engine_ops->check(loaded->on_device, &report);
+        if (trouble)
+            device_fail(loaded,
+                        error_set(BANYAN_ERR_SYSTEM, "rank %d: %s", executor->rank, trouble));
+        else if (report.verdict != DEVICE_FINE)
+            execute_device_explain(loaded, &report);
+        else
             return BANYAN_OK;
-        execute_device_explain(loaded, &report);
     }
     return error_again(&loaded->failed);
 }

@@ -14,6 +14,7 @@
 
 #include <banyan/world.h>
 
+#include "core/device_report.h"
 #include "execute/specialize/step_kind.h"
 
 /* A step of a thread block. Indices are into the program's arrays. */
@@ -136,24 +137,26 @@ typedef struct engine_memory {
 
 #define ENGINE_MEMORIES 3
 
-/* The reason why a run on the device ended. */
-typedef enum engine_verdict {
-    ENGINE_FINE,
-    ENGINE_LATE,    /* a wait passed its deadline */
-    ENGINE_STOPPED, /* a peer was lost or the world aborted: the world has the message */
-    ENGINE_BROKEN   /* the device rejected a request from a port channel's proxy: `trouble` */
-} engine_verdict;
-
-typedef struct engine_report {
-    uint32_t verdict; /* enum engine_verdict */
-    uint32_t block;   /* index among the rank's thread blocks */
-    uint32_t step;    /* counted from the block's first */
-    uint32_t index;   /* the step's source, channel end or semaphore */
-    uint64_t iteration;
-    uint64_t waited_ns;
+/* The object of a wait, in the words of a report. */
+typedef struct engine_wait {
+    uint32_t block; /* index among the rank's thread blocks */
+    uint32_t step;  /* counted from the block's first */
+    uint32_t index; /* the step's source, channel end or semaphore */
+    uint32_t iteration;
     void *uploaded; /* the program; it may have been discarded already */
-    const char *trouble;
-} engine_report;
+} engine_wait;
+
+/* Word 0: block and step << 32; 1: index and iteration << 32; 2: uploaded. */
+static inline engine_wait engine_wait_of(const device_report *report)
+{
+    engine_wait wait;
+    wait.block = (uint32_t)report->what[0];
+    wait.step = (uint32_t)(report->what[0] >> 32);
+    wait.index = (uint32_t)report->what[1];
+    wait.iteration = (uint32_t)(report->what[1] >> 32);
+    wait.uploaded = (void *)(uintptr_t)report->what[2];
+    return wait;
+}
 
 /* The part of a plan that does not depend on the message size. */
 typedef struct engine_plan {
@@ -174,7 +177,7 @@ typedef struct engine_plan {
     bool lock_step;
     /* Called from the engine's thread while a run waits; the report describes the wait. NULL: the
      * run does not wait. */
-    void (*waits)(void *owner, const engine_report *report);
+    void (*waits)(void *owner, const device_report *report);
     void *owner;
 } engine_plan;
 
@@ -194,7 +197,7 @@ typedef struct engine_run {
 typedef struct engine_trace {
     uint64_t begin_ns, end_ns, waited_ns;
     uint64_t iteration;
-    uint32_t block, step; /* as in engine_report */
+    uint32_t block, step; /* as in engine_wait */
     void *loaded;         /* the plan, as `load` returned it */
     void *uploaded;       /* the program */
 } engine_trace;
@@ -246,8 +249,9 @@ typedef struct execute_engine_ops {
     banyan_status (*play)(void *recorded, uint64_t *ns);
     void (*forget)(void *recorded);
 
-    /* Report the result of the runs that have ended so far. Does not wait. */
-    void (*check)(void *loaded, engine_report *report);
+    /* Report the result of the runs that have ended so far. Does not wait. Returns the error of a
+     * request from a port channel's proxy that the device rejected, or NULL. */
+    const char *(*check)(void *loaded, device_report *report);
     /* Forget a report, and clear counters, scratch and run numbers. Local: all ranks must have
      * drained before, and none may run until all ranks are done. */
     banyan_status (*reset)(void *loaded);

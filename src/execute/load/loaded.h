@@ -73,7 +73,7 @@ typedef struct plan_multicast {
 typedef struct device_wait {
     pthread_mutex_t lock; /* guards this struct, and changes to the list of specialized plans */
     control_wait wait;
-    engine_report reported; /* described by `peer` and `text` */
+    device_report reported; /* described by `peer` and `text` */
     int peer;
     char text[WAIT_TEXT_BYTES];
 } device_wait;

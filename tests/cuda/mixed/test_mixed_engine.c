@@ -255,19 +255,20 @@ static void long_messages_are_right_whatever_carries_them(void **state)
 /* The others' runs end, and later ones do nothing. */
 static void run_without_rank_two(struct player *p, const struct one_call *c)
 {
-    mixed_report report;
+    device_report report;
     for (int i = 0; i < 3; i++)
         CHECK_OK(run(p, c));
     gpu_stream_wait(p->setup.device, p->stream);
     p->ops->check(p->engine, &report);
-    CHECK(report.verdict == MIXED_LATE, "verdict %d", (int)report.verdict);
-    CHECK(report.op == c->call.op && report.mode == c->call.mode);
+    CHECK(report.verdict == DEVICE_LATE, "verdict %d", (int)report.verdict);
+    CHECK(mixed_report_op(&report) == c->call.op && mixed_report_mode(&report) == c->call.mode);
     CHECK(report.waited_ns >= 900000000 && report.waited_ns < 20000000000, "waited %llu ns",
           (unsigned long long)report.waited_ns);
-    CHECK(report.rank >= 0 && report.rank < p->ranks && report.rank != p->rank, "for rank %d",
-          report.rank);
+    CHECK(device_report_rank(&report) >= 0 && device_report_rank(&report) < p->ranks &&
+              device_report_rank(&report) != p->rank,
+          "for rank %d", device_report_rank(&report));
     if (c->call.mode == BANYAN_MIXED_ONE_SHOT)
-        CHECK(report.rank == 2, "for rank %d", report.rank);
+        CHECK(device_report_rank(&report) == 2, "for rank %d", device_report_rank(&report));
     gpu_fill(c->output_memory, POISON, c->output_bytes + 3 * GUARD);
     CHECK_OK(run(p, c));
     gpu_stream_wait(p->setup.device, p->stream);
@@ -306,7 +307,7 @@ static void die(int rank, int count, const banyan_unique_id *id, void *context)
 {
     struct player p;
     struct one_call c;
-    mixed_report report;
+    device_report report;
     enter(&p, ranks_open_world(rank, count, id, UINT64_C(30000000000)), context);
     make_call(&p, 500, &c);
     CHECK_OK(banyan_world_barrier(p.world));
@@ -317,8 +318,8 @@ static void die(int rank, int count, const banyan_unique_id *id, void *context)
     CHECK_OK(run(&p, &c));
     gpu_stream_wait(p.setup.device, p.stream);
     p.ops->check(p.engine, &report);
-    CHECK(report.verdict == MIXED_STOPPED && report.rank == 1, "verdict %d for rank %d",
-          (int)report.verdict, report.rank);
+    CHECK(report.verdict == DEVICE_STOPPED && device_report_rank(&report) == 1,
+          "verdict %d for rank %d", (int)report.verdict, device_report_rank(&report));
     CHECK(report.waited_ns < 20000000000u);
     p.ops->close(p.engine);
     exit(0);

@@ -50,8 +50,8 @@ BANYAN_DEVICE void begin_keep_args(const kernel_args *args)
         shared->bases[i] = args->bases[i];
     if (block_thread() != 0)
         return;
-    shared->limits = {args->timeout_ns, {args->broken, args->stop}};
-    shared->report = args->report;
+    shared->limits = {args->timeout_ns, {args->broken, &args->reports->stop}};
+    shared->reports = args->reports;
     shared->uploaded = args->uploaded;
     shared->waited_ns = 0;
     shared->traces = 0;

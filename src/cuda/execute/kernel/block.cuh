@@ -6,7 +6,7 @@
 
 #include "cuda/execute/kernel.h"
 #include "cuda/runtime/device.cuh"
-#include "cuda/runtime/waits.cuh"
+#include "cuda/runtime/report.cuh"
 
 /* At the start of shared memory; the section follows. Values that rarely change are read from
  * here, so that registers are free for data in flight. */
@@ -16,7 +16,7 @@ struct block_shared {
     uint64_t run, flags;            /* before this run: number of runs, and flags that they used */
     uint64_t waited_ns;             /* thread 0's wait in this step, if it is traced */
     banyan_device_limits limits;
-    kernel_report *report;
+    report_words *reports;
     uint64_t uploaded;
     uint32_t first_flag;
     uint32_t traces;
@@ -190,40 +190,6 @@ BANYAN_DEVICE uint32_t block_step_number(const block_run *run)
     return number + words / ((1 + block_operand_count(step)) * step->barrier);
 }
 
-/* The first failed wait of a launch is reported. */
-BANYAN_DEVICE void block_report(const block_run *run, uint32_t index,
-                                const banyan_device_wait *wait)
-{
-    block_shared *shared = block_share();
-    if (banyan_device_claim((uint32_t *)shared->limits.stops[0]) != 0)
-        return;
-    engine_report *report = &shared->report->report;
-    report->verdict =
-        banyan_device_wait_end(wait) == BANYAN_DEVICE_LATE ? ENGINE_LATE : ENGINE_STOPPED;
-    report->block = blockIdx.x;
-    report->step = block_step_number(run);
-    report->index = index;
-    report->iteration = run->iteration;
-    report->waited_ns = banyan_device_waited_ns(wait);
-    report->uploaded = (void *)shared->uploaded;
-    banyan_device_publish(&shared->report->written, 1);
-}
-
-/* Report a wait for a peer that continues. */
-BANYAN_DEVICE void block_report_wait(const block_run *run, uint32_t index,
-                                     const banyan_device_wait *wait)
-{
-    block_shared *shared = block_share();
-    uint64_t waited_ns;
-    if (!waits_turn(wait, &waited_ns))
-        return;
-    device_waits *waits = &shared->report->waits;
-    waits_store(&waits->what[0], (uint64_t)block_step_number(run) << 32 | blockIdx.x);
-    waits_store(&waits->what[1], (uint64_t)run->iteration << 32 | index);
-    waits_store(&waits->what[2], shared->uploaded);
-    waits_store(&waits->waited_ns, waited_ns);
-}
-
 /* Called by all threads of the block. */
 BANYAN_DEVICE void block_barrier(block_run *run)
 {
@@ -245,11 +211,16 @@ BANYAN_DEVICE_RARE uint64_t block_look(block_run run, uint64_t since, uint32_t i
     banyan_device_wait wait = {};
     wait.since = banyan_device_wait_look(since, limits->timeout_ns + grace_ns, limits->stops[0],
                                          limits->stops[1]);
+    /* engine_wait */
+    block_shared *shared = block_share();
+    uint64_t step = (uint64_t)block_step_number(&run) << 32 | blockIdx.x;
+    uint64_t more[] = {(uint64_t)run.iteration << 32 | index, shared->uploaded};
     if (banyan_device_wait_end(&wait) != BANYAN_DEVICE_WAITING) {
-        block_share()->ended = 1;
-        block_report(&run, index, &wait);
+        shared->ended = 1;
+        report_failure((uint32_t *)limits->stops[0], shared->reports, banyan_device_wait_end(&wait),
+                       banyan_device_waited_ns(&wait), step, more);
     } else if (grace_ns == 0) {
-        block_report_wait(&run, index, &wait);
+        report_lasting(shared->reports, &wait, step, more); /* for a peer */
     }
     return wait.since;
 }

@@ -135,7 +135,7 @@ BANYAN_DEVICE void nodes_move(const nodes_tile *tile)
 BANYAN_DEVICE bool nodes_post(const nodes_tile *tile, const nodes_target *target)
 {
     const mixed_base *base = &tile->args->base;
-    banyan_device_limits limits = {base->timeout_ns, {base->broken, base->stop}};
+    banyan_device_limits limits = {base->timeout_ns, {base->broken, &base->reports->stop}};
     banyan_port_request request = {};
     request.source = nodes_shifted(tile->step->staged, tile->shift) + tile->at;
     request.destination = nodes_shifted(target->to, tile->shift) + tile->at;
