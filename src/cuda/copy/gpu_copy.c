@@ -155,13 +155,6 @@ static void gpu_copy_describe_wait(const device_report *wait, char *text, size_t
              device_report_own(wait) ? "finish its part of a run" : "enter the run");
 }
 
-static banyan_status gpu_copy_watch_waits(gpu_copy *made)
-{
-    watch_words words = {
-        .world = made->world, .reports = made->reports, .describe = gpu_copy_describe_wait};
-    return watch_world(&words, &made->watching);
-}
-
 static banyan_status gpu_copy_open(banyan_world *world, int device, int sharers,
                                    uint64_t timeout_ns, void **opened)
 {
@@ -177,7 +170,7 @@ static banyan_status gpu_copy_open(banyan_world *world, int device, int sharers,
     made->engine_bytes = engine_bytes;
     banyan_status status = gpu_copy_open_device(made, sharers);
     if (status == BANYAN_OK)
-        status = gpu_copy_watch_waits(made);
+        status = watch_ranks(world, made->reports, gpu_copy_describe_wait, &made->watching);
     if (status == BANYAN_OK)
         *opened = made;
     else

@@ -7,12 +7,9 @@
 #include "cuda/runtime/replay.h"
 #include "cuda/runtime/watch.h"
 
-/* Delay until kernels learn that the world has ended. */
-#define WATCH_NS 20000000L
-
 /* Call it with the lock held. True if every queued run has ended, and graphs cannot launch
  * others. */
-static bool engine_is_idle(cuda_engine *engine)
+static bool engine_has_ended(const cuda_engine *engine)
 {
     for (const cuda_plan *plan = engine->plans; plan; plan = plan->next) {
         if (plan->is_captured ||
@@ -23,57 +20,24 @@ static bool engine_is_idle(cuda_engine *engine)
 }
 
 /* Clear `busy` only if nothing was launched meanwhile: a launch first increments the count, then
- * reads `busy`. */
-static void look_after_runs(cuda_engine *engine)
-{
-    uint64_t launches = atomic_load(&engine->launches);
-    if (!engine_is_idle(engine))
-        return;
-    atomic_store(&engine->busy, false);
-    if (atomic_load(&engine->launches) != launches)
-        atomic_store(&engine->busy, true);
-}
-
-/* Call it with the lock held. A wait that has failed stays recorded. */
-static void execute_engine_look_at_waits(cuda_engine *engine)
-{
-    for (cuda_plan *plan = engine->plans; plan; plan = plan->next) {
-        device_report wait;
-        if (watch_beat_lasts(&plan->beat, plan->reports, &wait) && engine->busy)
-            plan->shape.waits(plan->shape.owner, &wait);
-        else if (!report_has_failed(plan->reports))
-            plan->shape.waits(plan->shape.owner, NULL);
-    }
-}
-
-static void execute_engine_stop(const cuda_engine *engine)
-{
-    for (const cuda_plan *plan = engine->plans; plan; plan = plan->next)
-        report_stop(plan->reports);
-}
-
-/* End the kernels after the world has ended: they have no other way to learn it. */
-static void *watch_runs(void *argument)
+ * reads `busy`. The watch calls it; its calls must not invalidate captures of other threads. */
+static bool engine_is_idle(void *argument)
 {
     cuda_engine *engine = argument;
-    if (driver_enter(engine->device) != BANYAN_OK)
-        return NULL;
-    driver_capture_relax(); /* calls of this thread must not invalidate captures of other threads */
+    driver_capture before;
+    if (!atomic_load(&engine->busy))
+        return true;
+    uint64_t launches = atomic_load(&engine->launches);
+    if (engine_enter(engine, &before) != BANYAN_OK)
+        return false;
     pthread_mutex_lock(&engine->lock);
-    while (!atomic_load(&engine->closing)) {
-        if (!atomic_load(&engine->busy)) {
-            pthread_cond_wait(&engine->wake, &engine->lock);
-            continue;
-        }
-        if (banyan_world_check(engine->world) != BANYAN_OK)
-            execute_engine_stop(engine);
-        look_after_runs(engine);
-        execute_engine_look_at_waits(engine);
-        module_cond_nap(&engine->wake, &engine->lock, WATCH_NS);
-    }
+    if (engine_has_ended(engine))
+        atomic_store(&engine->busy, false);
     pthread_mutex_unlock(&engine->lock);
-    driver_leave();
-    return NULL;
+    engine_leave(before);
+    if (atomic_load(&engine->launches) != launches)
+        atomic_store(&engine->busy, true);
+    return !atomic_load(&engine->busy);
 }
 
 /* Load all kernels before any runs. Loading one later may wait for running kernels, which may in
@@ -113,10 +77,7 @@ static banyan_status execute_engine_take_parts(cuda_engine *engine)
         status = execute_engine_load_kernels(engine);
     engine_leave(before);
     RETURN_IF_FAILED(status);
-    RETURN_IF_FAILED(
-        module_thread_start(&engine->watcher, watch_runs, engine, "watching over plans"));
-    engine->watches = true;
-    return BANYAN_OK;
+    return watch_world(engine->world, engine_is_idle, engine, &engine->watching);
 }
 
 static banyan_status copy_in_stream(void *opened, void *to, const void *from, uint64_t bytes,
@@ -170,8 +131,7 @@ static void execute_engine_close_engine(void *opened)
     atomic_store(&engine->closing, true);
     pthread_cond_broadcast(&engine->wake);
     pthread_mutex_unlock(&engine->lock);
-    if (engine->watches)
-        pthread_join(engine->watcher, NULL);
+    watch_end(engine->watching);
     if (engine->serves)
         pthread_join(engine->proxy, NULL);
     ports_end(engine);

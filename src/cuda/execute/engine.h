@@ -57,7 +57,7 @@ struct cuda_plan {
     bool has_run;          /* `ended` was recorded */
     atomic_bool is_staged; /* its programs are stages: the proxy has nothing to do */
     bool is_captured;      /* graphs hold runs of it */
-    watch_beat beat;       /* used by the engine's thread */
+    watched watched;
 };
 
 typedef struct cuda_program {
@@ -90,13 +90,14 @@ struct cuda_engine {
     uint32_t most_threads;
     struct cuda_pinned *pinned;
     uint32_t room; /* number of thread blocks of the largest size that run at once */
+    watch *watching;
 
     pthread_mutex_t lock; /* guards the following fields */
     pthread_cond_t wake;
     cuda_plan *plans;
     atomic_bool closing;
-    bool watches, serves; /* the threads exist */
-    pthread_t watcher, proxy;
+    bool serves; /* the proxy exists */
+    pthread_t proxy;
     atomic_bool busy; /* runs may be in progress */
     _Atomic uint64_t launches;
 

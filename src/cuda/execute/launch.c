@@ -12,6 +12,7 @@ void engine_was_launched(cuda_engine *engine)
     atomic_store(&engine->busy, true);
     pthread_cond_broadcast(&engine->wake);
     pthread_mutex_unlock(&engine->lock);
+    watch_wake(engine->watching);
 }
 
 static void fill_args(const cuda_program *program, const engine_run *run, kernel_args *args)

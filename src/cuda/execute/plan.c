@@ -177,10 +177,14 @@ static void add_to_engine(cuda_plan *plan)
     plan->next = plan->engine->plans;
     plan->engine->plans = plan;
     pthread_mutex_unlock(&plan->engine->lock);
+    plan->watched = (watched){
+        .reports = plan->reports, .lasts = plan->shape.waits, .context = plan->shape.owner};
+    watch_add(plan->engine->watching, &plan->watched);
 }
 
 static void remove_from_engine(cuda_plan *plan)
 {
+    watch_remove(plan->engine->watching, &plan->watched);
     pthread_mutex_lock(&plan->engine->lock);
     cuda_plan **at = &plan->engine->plans;
     while (*at && *at != plan)

@@ -103,11 +103,9 @@ static banyan_status watch_again(cuda_mixed *engine)
     watch_end(engine->watching);
     engine->watching = NULL;
     banyan_world *world = engine->setup->worlds[MIXED_WORLD];
-    watch_words words = {
-        .world = world, .reports = engine->reports, .describe = mixed_engine_describe_wait};
-    return (engine->ranks > 1 || engine->setup->grid.nodes > 1) && world
-               ? watch_world(&words, &engine->watching)
-               : BANYAN_OK;
+    if (!world || (engine->ranks == 1 && engine->setup->grid.nodes == 1))
+        return BANYAN_OK;
+    return watch_ranks(world, engine->reports, mixed_engine_describe_wait, &engine->watching);
 }
 
 static banyan_status mixed_engine_take_parts(cuda_mixed *engine)

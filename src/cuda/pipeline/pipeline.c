@@ -204,13 +204,6 @@ static void cuda_pipeline_describe_wait(const device_report *wait, char *text, s
              device_report_own(wait) ? "batch from" : "slot of", device_report_rank(wait));
 }
 
-static banyan_status cuda_pipeline_watch_waits(gpu_pipeline *made, banyan_world *world)
-{
-    watch_words words = {
-        .world = world, .reports = made->reports, .describe = cuda_pipeline_describe_wait};
-    return watch_world(&words, &made->watching);
-}
-
 static banyan_status open_all(gpu_pipeline *made, banyan_world *world, const char *transport)
 {
     banyan_status status = choose_transport(world, transport, &made->transport_ops);
@@ -227,7 +220,9 @@ static banyan_status open_all(gpu_pipeline *made, banyan_world *world, const cha
     made->words = memory.words;
     if (status == BANYAN_OK)
         status = cuda_pipeline_open_device(made);
-    return status == BANYAN_OK ? cuda_pipeline_watch_waits(made, world) : status;
+    if (status == BANYAN_OK)
+        status = watch_ranks(world, made->reports, cuda_pipeline_describe_wait, &made->watching);
+    return status;
 }
 
 static banyan_status gpu_pipeline_open(banyan_world *world, int device, const char *transport,

@@ -15,12 +15,17 @@
 struct watch {
     bool (*look)(void *context);
     void *context;
-    watch_words words; /* of watch_world, as its own context */
-    watch_beat beat;
+    banyan_world *world;
+    bool (*is_idle)(void *context); /* of idle_context */
+    void *idle_context;
+    bool sleeps; /* until woken */
+    watched *first;
+    watched ranks; /* of watch_ranks, with the next two */
+    watch_describe describe;
     module_wait wait;
     pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t ended;
+    pthread_mutex_t lock; /* held but for naps */
+    pthread_cond_t changed;
     bool ends;
 };
 
@@ -89,97 +94,145 @@ void module_cond_nap(pthread_cond_t *cond, pthread_mutex_t *lock, long nap_ns)
 static void *watch_main(void *argument)
 {
     watch *of = argument;
-    bool well = true;
     pthread_mutex_lock(&of->lock);
-    while (!of->ends && well) {
-        module_cond_nap(&of->ended, &of->lock, PERIOD_NS);
-        pthread_mutex_unlock(&of->lock);
-        well = of->look(of->context);
-        pthread_mutex_lock(&of->lock);
+    if (!of->ends)
+        module_cond_nap(&of->changed, &of->lock, PERIOD_NS);
+    while (!of->ends && of->look(of->context)) {
+        if (of->sleeps)
+            pthread_cond_wait(&of->changed, &of->lock);
+        else
+            module_cond_nap(&of->changed, &of->lock, PERIOD_NS);
     }
     pthread_mutex_unlock(&of->lock);
     return NULL;
 }
 
-static banyan_status watch_make(bool (*look)(void *context), void *context, watch **made)
+static banyan_status watch_make(watch **made)
 {
     watch *of = calloc(1, sizeof *of);
     if (!of)
         return banyan_error_set(BANYAN_ERR_NO_MEMORY, "cuda: out of memory for a thread");
-    of->look = look;
-    of->context = context;
     pthread_mutex_init(&of->lock, NULL);
-    module_cond_init(&of->ended);
+    module_cond_init(&of->changed);
     *made = of;
     return BANYAN_OK;
 }
 
-static banyan_status watch_start_thread(watch *of, watch **started)
+static banyan_status watch_begin(watch *of, bool (*look)(void *context), void *context,
+                                 watch **started)
 {
+    of->look = look;
+    of->context = context;
     banyan_status status = module_thread_start(&of->thread, watch_main, of, "watching the world");
-    if (status != BANYAN_OK) {
+    if (status == BANYAN_OK)
+        *started = of;
+    else
         free(of);
-        return status;
-    }
-    *started = of;
-    return BANYAN_OK;
+    return status;
 }
 
 banyan_status watch_start(bool (*look)(void *context), void *context, watch **started)
 {
     watch *of = NULL;
-    RETURN_IF_FAILED(watch_make(look, context, &of));
-    return watch_start_thread(of, started);
+    RETURN_IF_FAILED(watch_make(&of));
+    return watch_begin(of, look, context, started);
 }
 
-bool watch_beat_lasts(watch_beat *beat, const report_words *reports, device_report *wait)
+/* True if the reported wait still lasts; then it is returned. */
+static bool watch_reads(watched *one, device_report *wait)
 {
+    const device_report *reported = &one->reports->lasting;
     uint64_t now = module_now_ns();
-    *wait = (device_report){.waited_ns =
-                                __atomic_load_n(&reports->lasting.waited_ns, __ATOMIC_RELAXED)};
+    *wait = (device_report){.waited_ns = __atomic_load_n(&reported->waited_ns, __ATOMIC_RELAXED)};
     for (int i = 0; i < 3; i++)
-        wait->what[i] = __atomic_load_n(&reports->lasting.what[i], __ATOMIC_RELAXED);
-    if (wait->waited_ns != beat->waited_ns) {
-        beat->waited_ns = wait->waited_ns;
-        beat->changed_ns = now;
+        wait->what[i] = __atomic_load_n(&reported->what[i], __ATOMIC_RELAXED);
+    if (wait->waited_ns != one->waited_ns) {
+        one->waited_ns = wait->waited_ns;
+        one->changed_ns = now;
     }
-    wait->waited_ns += now - beat->changed_ns;
-    return beat->changed_ns != 0 && now - beat->changed_ns < BEAT_NS;
+    wait->waited_ns += now - one->changed_ns;
+    return one->changed_ns != 0 && now - one->changed_ns < BEAT_NS;
 }
 
-static void watch_look_at_waits(watch *of)
-{
-    device_report wait;
-    char text[160];
-    bool lasts = watch_beat_lasts(&of->beat, of->words.reports, &wait);
-    int rank = device_report_rank(&wait);
-    if (lasts && rank >= 0 && rank < banyan_world_size(of->words.world)) {
-        of->words.describe(&wait, text, sizeof text);
-        banyan_module_device_waits(&of->wait, rank, wait.waited_ns, text);
-    } else if (!report_has_failed(of->words.reports)) {
-        banyan_module_device_waits(&of->wait, -1, 0, NULL);
-    }
-}
-
-static bool look_at_world(void *argument)
+/* Stop kernels first: the driver's calls in `is_idle` may wait for them. */
+static bool watch_look(void *argument)
 {
     watch *of = argument;
-    if (banyan_world_check(of->words.world) == BANYAN_OK) {
-        watch_look_at_waits(of);
-        return true;
+    device_report wait;
+    if (banyan_world_check(of->world) != BANYAN_OK) {
+        for (const watched *one = of->first; one; one = one->next)
+            report_stop(one->reports);
     }
-    report_stop(of->words.reports);
-    return false;
+    of->sleeps = of->is_idle && of->is_idle(of->idle_context);
+    for (watched *one = of->first; one; one = one->next) {
+        if (watch_reads(one, &wait) && !of->sleeps)
+            one->lasts(one->context, &wait);
+        else if (!report_has_failed(one->reports))
+            one->lasts(one->context, NULL);
+    }
+    return true;
 }
 
-banyan_status watch_world(const watch_words *words, watch **started)
+banyan_status watch_world(banyan_world *world, bool (*is_idle)(void *context), void *context,
+                          watch **started)
 {
     watch *of = NULL;
-    RETURN_IF_FAILED(watch_make(look_at_world, NULL, &of));
-    of->context = of;
-    of->words = *words;
-    of->wait = banyan_module_wait_begin(words->world);
-    return watch_start_thread(of, started);
+    RETURN_IF_FAILED(watch_make(&of));
+    of->world = world;
+    of->is_idle = is_idle;
+    of->idle_context = context;
+    return watch_begin(of, watch_look, of, started);
+}
+
+void watch_add(watch *of, watched *added)
+{
+    pthread_mutex_lock(&of->lock);
+    added->next = of->first;
+    of->first = added;
+    pthread_mutex_unlock(&of->lock);
+}
+
+void watch_remove(watch *of, const watched *removed)
+{
+    pthread_mutex_lock(&of->lock);
+    watched **at = &of->first;
+    while (*at && *at != removed)
+        at = &(*at)->next;
+    if (*at)
+        *at = removed->next;
+    pthread_mutex_unlock(&of->lock);
+}
+
+void watch_wake(watch *of)
+{
+    pthread_mutex_lock(&of->lock);
+    pthread_cond_signal(&of->changed);
+    pthread_mutex_unlock(&of->lock);
+}
+
+static void watch_rank_lasts(void *argument, const device_report *wait)
+{
+    watch *of = argument;
+    char text[160];
+    int rank = wait ? device_report_rank(wait) : -1;
+    if (rank >= banyan_world_size(of->world))
+        rank = -1;
+    if (rank >= 0)
+        of->describe(wait, text, sizeof text);
+    banyan_module_device_waits(&of->wait, rank, rank >= 0 ? wait->waited_ns : 0, text);
+}
+
+banyan_status watch_ranks(banyan_world *world, report_words *reports, watch_describe describe,
+                          watch **started)
+{
+    watch *of = NULL;
+    RETURN_IF_FAILED(watch_make(&of));
+    of->world = world;
+    of->ranks = (watched){.reports = reports, .lasts = watch_rank_lasts, .context = of};
+    of->first = &of->ranks;
+    of->describe = describe;
+    of->wait = banyan_module_wait_begin(world);
+    return watch_begin(of, watch_look, of, started);
 }
 
 void watch_end(watch *of)
@@ -188,12 +241,12 @@ void watch_end(watch *of)
         return;
     pthread_mutex_lock(&of->lock);
     of->ends = true;
-    pthread_cond_signal(&of->ended);
+    pthread_cond_signal(&of->changed);
     pthread_mutex_unlock(&of->lock);
     pthread_join(of->thread, NULL);
-    if (of->wait.world)
+    if (of->describe)
         banyan_module_device_waits(&of->wait, -1, 0, NULL);
-    pthread_cond_destroy(&of->ended);
+    pthread_cond_destroy(&of->changed);
     pthread_mutex_destroy(&of->lock);
     free(of);
 }

@@ -35,22 +35,34 @@ typedef struct watch watch;
 
 /* Call `look` every 10 ms, until it returns false or the watch is ended. */
 banyan_status watch_start(bool (*look)(void *context), void *context, watch **started);
-/* The host's view of a kernel's reports of its waits. Zeroed, it is ready. */
-typedef struct watch_beat {
-    uint64_t waited_ns, changed_ns;
-} watch_beat;
-/* True if the reported wait still lasts; then it is returned. */
-bool watch_beat_lasts(watch_beat *beat, const report_words *reports, device_report *wait);
 
-/* Kernels whose reports name ranks of the world. */
-typedef struct watch_words {
-    banyan_world *world;
-    report_words *reports; /* kernels are stopped when banyan_world_check fails */
-    /* Describe the wait; the text continues "rank 2 has waited 10.0 s on its device". */
-    void (*describe)(const device_report *wait, char *text, size_t bytes);
-} watch_words;
-banyan_status watch_world(const watch_words *words, watch **started);
-/* `look` is not running on return. Ignores NULL. */
+/* Kernels that report. Set the first three members. */
+typedef struct watched {
+    report_words *reports;
+    /* Called by the watch's thread while a wait lasts; NULL: none does, and none has failed. */
+    void (*lasts)(void *context, const device_report *wait);
+    void *context;
+    uint64_t waited_ns, changed_ns; /* the last report, and when it was seen first */
+    struct watched *next;
+} watched;
+
+/* Watch the kernels that are added: stop them when banyan_world_check fails, and pass on their
+ * reports. While `is_idle` returns true, no kernel runs, and the watch sleeps until watch_wake;
+ * NULL: it never sleeps. */
+banyan_status watch_world(banyan_world *world, bool (*is_idle)(void *context), void *context,
+                          watch **started);
+void watch_add(watch *of, watched *added);
+/* `lasts` is not running on return. */
+void watch_remove(watch *of, const watched *removed);
+void watch_wake(watch *of);
+
+/* Watch kernels whose reports name ranks of the world, for the log and for peers. `describe` writes
+ * a text that continues "rank 2 has waited 10.0 s on its device". */
+typedef void (*watch_describe)(const device_report *wait, char *text, size_t bytes);
+banyan_status watch_ranks(banyan_world *world, report_words *reports, watch_describe describe,
+                          watch **started);
+
+/* No function is running on return. Ignores NULL. */
 void watch_end(watch *ended);
 
 #endif
