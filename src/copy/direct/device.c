@@ -7,9 +7,7 @@
 #include "copy/direct/gpu_copy.h"
 #include "copy/direct/plan.h"
 #include "copy/match/match.h"
-#include "core/module.h"
-#include "memory/device.h"
-#include "world/control.h"
+#include "copy/service/device.h"
 
 #define LINE_BYTES 64
 
@@ -50,9 +48,7 @@ static banyan_status find_gpu_copy(DLDevice device, const memory_device_ops **me
                                    const copy_gpu_copy_ops **ops)
 {
     const module_tables *tables;
-    RETURN_IF_FAILED(memory_device_find(device.device_type, memory));
-    RETURN_IF_FAILED((*memory)->open(device.device_id));
-    RETURN_IF_FAILED(module_load((*memory)->name, &tables));
+    RETURN_IF_FAILED(copy_device_find(device, memory, &tables));
     if (!tables->gpu_copy)
         return error_set(BANYAN_ERR_UNSUPPORTED, "module %s cannot move tensors between devices",
                          tables->name);
@@ -60,32 +56,12 @@ static banyan_status find_gpu_copy(DLDevice device, const memory_device_ops **me
     return BANYAN_OK;
 }
 
-/* Count the ranks that use this rank's device. Collective. */
-static banyan_status count_sharers(banyan_world *world, const memory_device_ops *memory, int device,
-                                   int *sharers)
-{
-    size_t size = (size_t)banyan_world_size(world);
-    unsigned char mine[DEVICE_UUID_BYTES] = {0}, *all = malloc(size * sizeof mine);
-    banyan_status status = all ? memory->identify(device, mine)
-                               : error_no_memory(size * sizeof mine, "the devices of a world");
-    status = copy_agree(world, status);
-    if (status == BANYAN_OK)
-        status = banyan_world_allgather(world, mine, sizeof mine, all);
-    int found = 0;
-    for (size_t i = 0; status == BANYAN_OK && i < size; i++)
-        found += memcmp(all + i * sizeof mine, mine, sizeof mine) == 0;
-    free(all);
-    if (status == BANYAN_OK)
-        *sharers = found;
-    return status;
-}
-
 static banyan_status direct_device_open_shared(direct_device_state *state, DLDevice device)
 {
     const memory_device_ops *memory = NULL;
     int sharers;
     RETURN_IF_FAILED(copy_agree(state->world, find_gpu_copy(device, &memory, &state->ops)));
-    RETURN_IF_FAILED(count_sharers(state->world, memory, device.device_id, &sharers));
+    RETURN_IF_FAILED(copy_device_sharers(state->world, memory, device.device_id, &sharers));
     size_t bytes = (size_t)banyan_world_local_size(state->world) * sizeof(device_counters);
     RETURN_IF_FAILED(banyan_memory_alloc_on(state->world, device, bytes, &state->counters));
     return copy_agree(state->world,
@@ -192,7 +168,7 @@ static banyan_status direct_device_check(void *argument)
     state->ops->check(state->gpu_copy, &report);
     snprintf(lacks, sizeof lacks, "rank %d to %s", device_report_rank(&report),
              device_report_own(&report) ? "finish its part of a run" : "enter the run");
-    return device_report_status(state->world, "direct", state->timeout, &report, lacks);
+    return copy_device_status(state->world, "direct", state->timeout, &report, lacks);
 }
 
 static banyan_status direct_device_execute(void *argument, void *planned, void *stream)

@@ -6,10 +6,9 @@
 #include "copy/match/match.h"
 #include "copy/schedule/plan.h"
 #include "copy/service/backends.h"
+#include "copy/service/device.h"
 #include "copy/strided/strided.h"
 #include "core/error.h"
-#include "core/module.h"
-#include "memory/device.h"
 
 typedef struct backend_state {
     banyan_world *world;
@@ -146,13 +145,11 @@ static void pipeline_device_state_close(void *argument)
     free(state);
 }
 
-static banyan_status find_gpu_pipeline(DLDevice device, const copy_gpu_pipeline_ops **ops)
+static banyan_status find_gpu_pipeline(DLDevice device, const memory_device_ops **memory,
+                                       const copy_gpu_pipeline_ops **ops)
 {
-    const memory_device_ops *memory;
     const module_tables *tables;
-    RETURN_IF_FAILED(memory_device_find(device.device_type, &memory));
-    RETURN_IF_FAILED(memory->open(device.device_id));
-    RETURN_IF_FAILED(module_load(memory->name, &tables));
+    RETURN_IF_FAILED(copy_device_find(device, memory, &tables));
     if (!tables->gpu_pipeline)
         return error_set(BANYAN_ERR_UNSUPPORTED, "module %s has no pipeline", tables->name);
     *ops = tables->gpu_pipeline;
@@ -162,18 +159,23 @@ static banyan_status find_gpu_pipeline(DLDevice device, const copy_gpu_pipeline_
 static banyan_status pipeline_device_state_open(banyan_world *world,
                                                 const banyan_copy_options *options, void **opened)
 {
-    void *memory;
+    void *taken;
+    const memory_device_ops *memory = NULL;
+    int device = options->device.device_id, sharers = 0;
     RETURN_IF_FAILED(
-        copy_alloc_on_all(world, sizeof(pipeline_device_state), "a copy backend", &memory));
-    pipeline_device_state *state = memory;
+        copy_alloc_on_all(world, sizeof(pipeline_device_state), "a copy backend", &taken));
+    pipeline_device_state *state = taken;
     state->world = world;
     state->timeout = control_timeout_now(world);
     state->optimal_rounds = options->optimal_rounds;
-    banyan_status status = copy_agree(world, find_gpu_pipeline(options->device, &state->ops));
+    banyan_status status =
+        copy_agree(world, find_gpu_pipeline(options->device, &memory, &state->ops));
     if (status == BANYAN_OK)
-        status = copy_agree(world, state->ops->open(world, options->device.device_id,
-                                                    options->transport, options->slot_bytes,
-                                                    &state->gpu_pipeline, &state->slots));
+        status = copy_device_sharers(world, memory, device, &sharers);
+    if (status == BANYAN_OK)
+        status = copy_agree(world, state->ops->open(world, device, sharers, options->transport,
+                                                    options->slot_bytes, &state->gpu_pipeline,
+                                                    &state->slots));
     if (status == BANYAN_OK)
         *opened = state;
     else
@@ -213,7 +215,7 @@ static banyan_status pipeline_device_check(void *argument)
     state->ops->check(state->gpu_pipeline, &report);
     snprintf(lacks, sizeof lacks, "a %s rank %d",
              device_report_own(&report) ? "batch from" : "slot of", device_report_rank(&report));
-    return device_report_status(state->world, "pipeline", state->timeout, &report, lacks);
+    return copy_device_status(state->world, "pipeline", state->timeout, &report, lacks);
 }
 
 static banyan_status pipeline_device_execute(void *argument, void *work, void *stream)

@@ -39,9 +39,9 @@ typedef struct copy_gpu_pipeline_ops {
     /* Allocate slots of `slot_bytes` (0: the default; equal on every rank) and open `transport`
      * between them (NULL: the default). Collective; the caller agrees on the status. Afterwards a
      * thread of the GPU pipeline checks the world (banyan_world_check) and ends its work on an
-     * error. */
-    banyan_status (*open)(banyan_world *world, int device, const char *transport, size_t slot_bytes,
-                          void **gpu_pipeline, gpu_pipeline_slots *slots);
+     * error. `sharers` ranks of the world, this one included, use the device. */
+    banyan_status (*open)(banyan_world *world, int device, int sharers, const char *transport,
+                          size_t slot_bytes, void **gpu_pipeline, gpu_pipeline_slots *slots);
     /* Local. Waits for runs under way, except a graph's. */
     void (*close)(void *gpu_pipeline);
 

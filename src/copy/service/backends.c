@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "copy/pipeline/backend.h"
-#include "core/deadline.h"
 #include "core/error.h"
 #include "core/module.h"
 #include "memory/device.h"
@@ -136,31 +135,4 @@ banyan_status copy_backend_check(const banyan_copy_backend *backend)
                          "prepare, execute and release",
                          backend->name);
     return BANYAN_OK;
-}
-
-banyan_status device_report_status(banyan_world *world, const char *who, control_timeout timeout,
-                                   const device_report *report, const char *lacks)
-{
-    int rank = banyan_world_rank(world);
-    char own[CONTROL_RANK_BYTES], late[CONTROL_LATE_BYTES];
-    int peer = device_report_rank(report);
-    switch ((device_verdict)report->verdict) {
-    case DEVICE_FINE:
-        return BANYAN_OK;
-    case DEVICE_LATE:
-        control_device_late(world, peer, late, sizeof late);
-        return error_set(BANYAN_ERR_TIMEOUT, "%s: %s waited %.1f s for %s%s; %s" TIMEOUT_SETS, who,
-                         control_own_name(world, own), (double)report->waited_ns / (double)NS_PER_S,
-                         lacks, late, timeout_name(timeout.option));
-    case DEVICE_SPOILT:
-        return error_set(BANYAN_ERR_ABORTED,
-                         "%s: rank %d got no batch from rank %d, whose run has failed", who, rank,
-                         peer);
-    case DEVICE_STOPPED:
-        break;
-    }
-    RETURN_IF_FAILED(banyan_world_check(world));
-    return error_set(BANYAN_ERR_ABORTED,
-                     "%s: an earlier run on this service of rank %d ended in the middle", who,
-                     rank);
 }

@@ -16,7 +16,6 @@
 
 /* A rank's parameters, exchanged before anything is created. */
 typedef struct pipeline_parameters {
-    unsigned char uuid[DEVICE_UUID_BYTES];
     uint64_t slot_bytes;
     char transport[16];
 } pipeline_parameters;
@@ -51,15 +50,14 @@ static banyan_status choose_transport(const banyan_world *world, const char *nam
                             name);
 }
 
-static banyan_status cuda_pipeline_parameters_of(const gpu_pipeline *made, pipeline_parameters *own)
+static void cuda_pipeline_parameters_of(const gpu_pipeline *made, pipeline_parameters *own)
 {
     memset(own, 0, sizeof *own);
     own->slot_bytes = made->slot_bytes;
     snprintf(own->transport, sizeof own->transport, "%s", made->transport_ops->name);
-    return device_identify(made->device, own->uuid);
 }
 
-static banyan_status cuda_pipeline_compare(gpu_pipeline *made, const pipeline_parameters *all)
+static banyan_status cuda_pipeline_compare(const gpu_pipeline *made, const pipeline_parameters *all)
 {
     for (int rank = 0; rank < made->ranks; rank++) {
         const pipeline_parameters *other = &all[rank];
@@ -71,7 +69,6 @@ static banyan_status cuda_pipeline_compare(gpu_pipeline *made, const pipeline_pa
             return banyan_error_set(BANYAN_ERR_MISMATCH,
                                     "pipeline: rank %d opens transport %s, rank 0 %s", rank,
                                     other->transport, all[0].transport);
-        made->sharers += memcmp(other->uuid, all[made->rank].uuid, sizeof other->uuid) == 0;
     }
     return BANYAN_OK;
 }
@@ -84,7 +81,7 @@ static banyan_status cuda_pipeline_barrier(gpu_pipeline *made, banyan_world *wor
     if (mine == BANYAN_OK && !all)
         mine = gpu_pipeline_no_memory((size_t)made->ranks * sizeof *all, "all ranks' parameters");
     if (mine == BANYAN_OK)
-        mine = cuda_pipeline_parameters_of(made, &own);
+        cuda_pipeline_parameters_of(made, &own);
     banyan_status status = banyan_module_agree(world, mine);
     if (status == BANYAN_OK)
         status = banyan_world_allgather(world, &own, sizeof own, all);
@@ -225,13 +222,15 @@ static banyan_status open_all(gpu_pipeline *made, banyan_world *world, const cha
     return status;
 }
 
-static banyan_status gpu_pipeline_open(banyan_world *world, int device, const char *transport,
-                                       size_t slot_bytes, void **opened, gpu_pipeline_slots *slots)
+static banyan_status gpu_pipeline_open(banyan_world *world, int device, int sharers,
+                                       const char *transport, size_t slot_bytes, void **opened,
+                                       gpu_pipeline_slots *slots)
 {
     gpu_pipeline *made = calloc(1, sizeof *made);
     if (!made) /* the others receive the error in the exchange */
         return banyan_module_agree(world, gpu_pipeline_no_memory(sizeof *made, "a pipeline"));
     made->device = device;
+    made->sharers = sharers;
     made->rank = banyan_world_rank(world);
     made->ranks = banyan_world_size(world);
     made->timeout_ns = banyan_world_timeout_ns(world);
