@@ -11,7 +11,7 @@
 
 #include "core/module.h"
 #include "cuda/memory/memory.h"
-#include "cuda/pipeline/watchdog.h"
+#include "cuda/runtime/foreign.h"
 
 #define DEFAULT_LIBRARY "libnvshmem_host.so.3"
 #define BLOCKS_MAX 64
@@ -240,10 +240,10 @@ static banyan_status nvshmem_initialise(banyan_world *world, int device, const n
     RETURN_IF_FAILED(nvshmem_share_id(world));
     init.rank = banyan_world_rank(world);
     init.ranks = banyan_world_size(world);
-    watchdog_end end;
-    banyan_status status = watchdog_call_together(world, device, "nvshmemx_hostlib_init_attr",
-                                                  nvshmem_call_init, &init, &end);
-    if (end == WATCHDOG_NOT_CALLED)
+    foreign_end end;
+    banyan_status status = foreign_run_together(world, device, "nvshmemx_hostlib_init_attr",
+                                                nvshmem_call_init, &init, &end);
+    if (end == FOREIGN_NOT_CALLED)
         return status;
     session.state = SESSION_BROKEN;
     if (status != BANYAN_OK)
@@ -282,10 +282,10 @@ static banyan_status nvshmem_add_block(banyan_world *world, size_t bytes, int *n
     *number = session.block_count;
     session_block *block = &session.blocks[*number];
     block->bytes = bytes;
-    watchdog_end end;
+    foreign_end end;
     banyan_status status =
-        watchdog_call_together(world, session.device, "nvshmem_malloc", call_malloc, block, &end);
-    if (end == WATCHDOG_NOT_CALLED)
+        foreign_run_together(world, session.device, "nvshmem_malloc", call_malloc, block, &end);
+    if (end == FOREIGN_NOT_CALLED)
         return status;
     session.block_count++;
     if (status != BANYAN_OK)

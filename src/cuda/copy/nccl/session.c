@@ -8,7 +8,7 @@
 #include "core/module.h"
 #include "cuda/memory/memory.h"
 #include "cuda/pipeline/kernel.h"
-#include "cuda/pipeline/watchdog.h"
+#include "cuda/runtime/foreign.h"
 #include "cuda/runtime/launch.h"
 
 #define POLL_US 20
@@ -200,7 +200,7 @@ static banyan_status open_marks(nccl_session *session)
 
 static banyan_status nccl_session_start(nccl_session *session)
 {
-    banyan_status status = watchdog_split(session->world, &session->starting);
+    banyan_status status = foreign_split(session->world, &session->starting);
     if (status == BANYAN_OK)
         status = open_marks(session);
     if (status == BANYAN_OK)

@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "cuda/mixed/engine.h"
-#include "cuda/pipeline/watchdog.h"
+#include "cuda/runtime/foreign.h"
 
 /* NVSHMEM has one device for each process and is not finalized, so an image that received its
  * state keeps it. */
@@ -61,11 +61,11 @@ static banyan_status puts_call_init(void *unused)
 /* NVSHMEM waits for everything that runs on the device. */
 static banyan_status give_state(banyan_world *world, int device)
 {
-    watchdog_end end;
+    foreign_end end;
     image.device = device;
     banyan_status status =
-        watchdog_call(world, device, "nvshmemx_cumodule_init", puts_call_init, NULL, &end);
-    image.is_stuck = end == WATCHDOG_LEFT;
+        foreign_run(world, device, "nvshmemx_cumodule_init", puts_call_init, NULL, &end);
+    image.is_stuck = end == FOREIGN_LEFT;
     image.is_ready = status == BANYAN_OK;
     if (!image.is_ready && !image.is_stuck)
         driver.cuModuleUnload(image.module);

@@ -1,4 +1,4 @@
-#include "cuda/pipeline/watchdog.h"
+#include "cuda/runtime/foreign.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 /* Freed by the last thread that needs it. */
 typedef struct foreign_call {
     int device;
-    watchdog_function call;
+    foreign_function call;
     void *argument;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -84,8 +84,8 @@ static banyan_status wait_until_done(foreign_call *made, banyan_world *world,
 }
 
 /* The call's thread waits at the gate. */
-static banyan_status watchdog_begin(int device, const char *name, watchdog_function call,
-                                    void *argument, foreign_call **begun)
+static banyan_status foreign_begin(int device, const char *name, foreign_function call,
+                                   void *argument, foreign_call **begun)
 {
     foreign_call *made = calloc(1, sizeof *made);
     if (!made)
@@ -113,7 +113,7 @@ static void open_gate(foreign_call *made, bool sent)
     pthread_cond_broadcast(&made->changed);
 }
 
-static void watchdog_drop(foreign_call *made)
+static void foreign_drop(foreign_call *made)
 {
     pthread_mutex_lock(&made->lock);
     open_gate(made, false);
@@ -123,8 +123,8 @@ static void watchdog_drop(foreign_call *made)
     call_free(made);
 }
 
-static banyan_status watchdog_send(foreign_call *made, banyan_world *world, banyan_world *together,
-                                   const char *name, watchdog_end *end)
+static banyan_status foreign_send(foreign_call *made, banyan_world *world, banyan_world *together,
+                                  const char *name, foreign_end *end)
 {
     pthread_mutex_lock(&made->lock);
     open_gate(made, true);
@@ -132,19 +132,19 @@ static banyan_status watchdog_send(foreign_call *made, banyan_world *world, bany
     bool done = made->done;
     made->abandoned = !done;
     pthread_mutex_unlock(&made->lock);
-    *end = done ? WATCHDOG_CALLED : WATCHDOG_LEFT;
+    *end = done ? FOREIGN_CALLED : FOREIGN_LEFT;
     if (done)
         call_free(made);
     return status;
 }
 
-banyan_status watchdog_call(banyan_world *world, int device, const char *name,
-                            watchdog_function call, void *argument, watchdog_end *end)
+banyan_status foreign_run(banyan_world *world, int device, const char *name, foreign_function call,
+                          void *argument, foreign_end *end)
 {
     foreign_call *made;
-    *end = WATCHDOG_NOT_CALLED;
-    RETURN_IF_FAILED(watchdog_begin(device, name, call, argument, &made));
-    return watchdog_send(made, world, NULL, name, end);
+    *end = FOREIGN_NOT_CALLED;
+    RETURN_IF_FAILED(foreign_begin(device, name, call, argument, &made));
+    return foreign_send(made, world, NULL, name, end);
 }
 
 static banyan_status list_all(const banyan_world *world, int **ranks)
@@ -160,7 +160,7 @@ static banyan_status list_all(const banyan_world *world, int **ranks)
 }
 
 /* Splits are numbered: all ranks split, or none. */
-banyan_status watchdog_split(banyan_world *world, banyan_world **all)
+banyan_status foreign_split(banyan_world *world, banyan_world **all)
 {
     int *ranks = NULL;
     banyan_status status = banyan_module_agree(world, list_all(world, &ranks));
@@ -184,20 +184,20 @@ static banyan_status own_failure(banyan_world *world, banyan_world *all, banyan_
     return error_again(&kept);
 }
 
-banyan_status watchdog_call_together(banyan_world *world, int device, const char *name,
-                                     watchdog_function call, void *argument, watchdog_end *end)
+banyan_status foreign_run_together(banyan_world *world, int device, const char *name,
+                                   foreign_function call, void *argument, foreign_end *end)
 {
     foreign_call *made = NULL;
     banyan_world *all = NULL;
-    *end = WATCHDOG_NOT_CALLED;
-    RETURN_IF_FAILED(watchdog_split(world, &all));
+    *end = FOREIGN_NOT_CALLED;
+    RETURN_IF_FAILED(foreign_split(world, &all));
     banyan_status status =
-        banyan_module_agree(world, watchdog_begin(device, name, call, argument, &made));
+        banyan_module_agree(world, foreign_begin(device, name, call, argument, &made));
     if (status == BANYAN_OK)
         status = banyan_module_agree(
-            world, own_failure(world, all, watchdog_send(made, world, all, name, end)));
+            world, own_failure(world, all, foreign_send(made, world, all, name, end)));
     else if (made)
-        watchdog_drop(made);
+        foreign_drop(made);
     error_kept kept = error_keep(status);
     (void)banyan_world_close(all);
     return error_again(&kept);
