@@ -219,7 +219,7 @@ static void bind_publication(nb::module_ &m)
             "holds nothing.\n\n"
             "``kept_versions``: versions before the current one from which an engine can get the "
             "changes; 0: 4. ``patience``: seconds for which a publish waits for engines that "
-            "fetch (None: 5); slower ones are dropped, and may come back. ``timeout``: of every "
+            "fetch (None: 5); they pause at the end of a wave, or are dropped and may come back. ``timeout``: of every "
             "wait in the worlds joined with engines (None: this world's).\n\n"
             "For tensors on a GPU: ``keep_on_host`` keeps the copy in pinned host memory, and "
             "tensors are compared after the work that ``stream`` has (None: the default stream).\n\n"
@@ -320,7 +320,9 @@ static void bind_subscription(nb::module_ &m)
         .def_prop_ro("whole_fetches", [](Subscription &s) { return status_of(s).whole_fetches; },
                      "Number of versions that came whole.")
         .def_prop_ro("delta_fetches", [](Subscription &s) { return status_of(s).delta_fetches; },
-                     "Number of versions that came as changes.");
+                     "Number of versions that came as changes.")
+        .def_prop_ro("paused_fetches", [](Subscription &s) { return status_of(s).paused_fetches; },
+                     "Number of both in whose fetch the trainer has published others.");
     def_close(subscription,
               "End the subscription. The tensors keep the version that they have. Collective.");
 }

@@ -1,4 +1,5 @@
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/deadline.h"
@@ -54,12 +55,23 @@ static void free_replaced(banyan_subscription *subscription)
     staged_list_free(&replaced);
 }
 
+/* What a thread fetches. */
+struct following_session {
+    struct session session;
+    bool whole; /* all elements are wanted, since changes did not fit */
+    /* What fetches with pauses have brought, oldest first: nothing counts before one ends without.
+     * The last one's version is what the next one builds on. */
+    struct staged_list pending;
+    uint64_t fetch_ns; /* of these fetches */
+};
+
 /* Fill in what this engine has: rank 0's counts. */
 static struct session_report subscription_report(banyan_subscription *subscription,
-                                                 uint64_t publication, bool whole)
+                                                 const struct following_session *following)
 {
-    struct session_report state = {.whole = whole};
-    const struct staged *last;
+    struct session_report state = {.whole = following->whole};
+    uint64_t publication = following->session.welcome.publication;
+    const struct staged *last, *pending = following->pending.last;
     pthread_mutex_lock(&subscription->lock);
     last = subscription->staged.last;
     state.ends = subscription->closing;
@@ -71,7 +83,13 @@ static struct session_report subscription_report(banyan_subscription *subscripti
     state.in_place = state.base_number == 0;
     state.on_device = subscription->on_device;
     state.takes = takes_early(subscription) || !last;
+    state.in_waves = subscription->needs_waves;
     pthread_mutex_unlock(&subscription->lock);
+    if (pending) {
+        state.goes_on = state.takes = true;
+        state.publication = pending->publication;
+        state.base = pending->version;
+    }
     return state;
 }
 
@@ -109,40 +127,59 @@ static banyan_status receive_in_place(banyan_subscription *subscription, struct 
 }
 
 /* Make the shadow hold a version, whose streams then have the elements of the one before. */
-static banyan_status write_shadow(banyan_subscription *subscription, const struct staged *staged)
+static banyan_status write_shadow(banyan_subscription *subscription,
+                                  const struct staged_list *version)
 {
     subscription->shadow_number = 0;
     RETURN_IF_FAILED(tensors_copy_to_shadow(subscription->tensors));
-    RETURN_IF_FAILED(staged_swap(staged, subscription->shadow_shift, false, true));
-    subscription->shadow_number = staged->number;
+    for (const struct staged *one = version->first; one; one = one->next)
+        RETURN_IF_FAILED(staged_swap(one, subscription->shadow_shift, false, true));
+    subscription->shadow_number = version->last->number;
     return BANYAN_OK;
 }
 
 /* Write a version to the shadows of all ranks of the engine, unless it lies in the tensors, or a
  * rollback has taken back what it builds on. All ranks return the same error. */
-static banyan_status prepare_commit(banyan_subscription *subscription, const struct staged *staged,
-                                    uint64_t base_number)
+static banyan_status prepare_commit(banyan_subscription *subscription,
+                                    const struct staged_list *version, uint64_t base_number)
 {
     banyan_status status = BANYAN_OK;
-    if (!subscription->options.shadow || staged->in_place)
+    if (!subscription->options.shadow || version->last->in_place)
         return BANYAN_OK;
     pthread_mutex_lock(&subscription->contents);
     pthread_mutex_lock(&subscription->lock);
     bool is_of_use = subscription_last_number(subscription) == base_number;
     pthread_mutex_unlock(&subscription->lock);
     if (is_of_use && subscription->tensors)
-        status = write_shadow(subscription, staged);
+        status = write_shadow(subscription, version);
     pthread_mutex_unlock(&subscription->contents);
     return control_agree(subscription->threads, status);
 }
 
-/* Receive a version. All ranks of the joined world return the same error. */
-static banyan_status receive_version(banyan_subscription *subscription, struct session *session,
-                                     const struct session_report *state,
-                                     const struct session_turn *turn)
+/* Let the versions that one fetch or several have brought wait for a commit. */
+static void keep_version_fetched(banyan_subscription *subscription,
+                                 struct following_session *following, uint64_t base_number)
 {
-    struct staged *staged = alloc_zeroed(1, sizeof *staged, "a version");
-    bool by_reshard = state->in_place && !turn->in_waves;
+    struct staged_list *version = &following->pending;
+    pthread_mutex_lock(&subscription->lock);
+    /* A rollback in the meantime has taken back what the version builds on. */
+    if (subscription_last_number(subscription) == base_number) {
+        subscription->next_number = version->last->number;
+        subscription->status.whole_fetches += version->first->whole;
+        subscription->status.delta_fetches += !version->first->whole;
+        subscription->status.paused_fetches += version->first != version->last;
+        subscription->status.fetch_ns = following->fetch_ns;
+        subscription->failed = (error_kept){0};
+        staged_list_move(&subscription->staged, version);
+    }
+    pthread_mutex_unlock(&subscription->lock);
+}
+
+static banyan_status receive_into(banyan_subscription *subscription,
+                                  struct following_session *following,
+                                  const struct session_turn *turn, struct staged *staged,
+                                  bool *paused)
+{
     struct fetch_target target = {.layout = subscription->layout,
                                   .tensors = subscription->tensors,
                                   .layers = subscription->layers,
@@ -150,27 +187,46 @@ static banyan_status receive_version(banyan_subscription *subscription, struct s
                                   .begin_verify = begin_verify,
                                   .end_verify = end_verify,
                                   .context = subscription,
-                                  .staged = staged};
-    banyan_status mine = staged ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
-    if (!by_reshard)
-        RETURN_IF_FAILED(control_agree(session->joined, mine));
-    RETURN_IF_FAILED(mine);
-    staged->number = state->number;
-    staged->version = turn->version;
-    staged->publication = session->welcome.publication;
-    staged->in_place = state->in_place;
-    staged->device = &subscription->device;
-    pthread_mutex_lock(&subscription->lock);
+                                  .staged = staged,
+                                  .before = &following->pending};
+    if (staged->in_place && !turn->in_waves)
+        return receive_in_place(subscription, &following->session);
     uint64_t bound = subscription->options.max_staging_bytes;
-    if (bound > 0 && !state->in_place)
-        target.max_bytes =
-            bound > subscription->staged.bytes ? bound - subscription->staged.bytes : 0;
+    pthread_mutex_lock(&subscription->lock);
+    uint64_t kept = subscription->staged.bytes + following->pending.bytes;
     pthread_mutex_unlock(&subscription->lock);
+    if (bound > 0 && !staged->in_place)
+        target.max_bytes = bound > kept ? bound - kept : 0;
+    return fetch_receive(&following->session, &target, turn->whole, paused);
+}
+
+/* Receive a version. All ranks of the joined world return the same error. */
+static banyan_status receive_version(banyan_subscription *subscription,
+                                     struct following_session *following,
+                                     const struct session_report *state,
+                                     const struct session_turn *turn)
+{
+    struct session *session = &following->session;
+    struct staged *staged = alloc_zeroed(1, sizeof *staged, "a version");
+    bool by_reshard = state->in_place && !turn->in_waves, paused = false;
+    banyan_status status = staged ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+    if (!by_reshard)
+        status = control_agree(session->joined, status);
+    if (status != BANYAN_OK) {
+        free(staged);
+        return status;
+    }
+    *staged = (struct staged){.number = state->number,
+                              .version = turn->version,
+                              .publication = session->welcome.publication,
+                              .in_place = state->in_place,
+                              .whole = turn->whole,
+                              .device = &subscription->device};
     uint64_t began_ns = time_now_ns();
-    banyan_status status = by_reshard ? receive_in_place(subscription, session)
-                                      : fetch_receive(session, &target, turn->whole);
-    if (status == BANYAN_OK)
-        status = prepare_commit(subscription, staged, state->base_number);
+    status = receive_into(subscription, following, turn, staged, &paused);
+    if (!following->pending.first)
+        following->fetch_ns = 0;
+    following->fetch_ns += time_now_ns() - began_ns;
     error_kept kept = error_keep(status);
     pthread_mutex_lock(&subscription->lock);
     if (by_reshard && status == BANYAN_OK) {
@@ -178,20 +234,18 @@ static banyan_status receive_version(banyan_subscription *subscription, struct s
         subscription->status.received_bytes += bytes.network_received + bytes.inside_received;
     }
     subscription->status.received_bytes += staged->received;
-    /* A rollback in the meantime has taken back what the version builds on. */
-    bool builds_on_it = subscription_last_number(subscription) == state->base_number;
-    if (status == BANYAN_OK && builds_on_it) {
-        staged_append(&subscription->staged, staged);
-        subscription->next_number = state->number;
-        subscription->status.whole_fetches += turn->whole;
-        subscription->status.delta_fetches += !turn->whole;
-        subscription->status.fetch_ns = time_now_ns() - began_ns;
-        subscription->failed = (error_kept){0};
-        staged = NULL;
+    pthread_mutex_unlock(&subscription->lock);
+    staged_append(&following->pending, staged);
+    if (status == BANYAN_OK && !paused) {
+        kept = error_keep(prepare_commit(subscription, &following->pending, state->base_number));
+        if (kept.status == BANYAN_OK)
+            keep_version_fetched(subscription, following, state->base_number);
     }
+    pthread_mutex_lock(&subscription->lock);
     pthread_cond_broadcast(&subscription->changed);
     pthread_mutex_unlock(&subscription->lock);
-    staged_free(staged);
+    if (kept.status != BANYAN_OK || !paused)
+        staged_list_free(&following->pending); /* that no commit waits for */
     return error_again(&kept);
 }
 
@@ -204,19 +258,29 @@ static void refuse_up_to(banyan_subscription *subscription, uint64_t publication
     pthread_mutex_unlock(&subscription->lock);
 }
 
-/* Take the turns of a session until it ends. */
-static banyan_status follow_turns(banyan_subscription *subscription, struct session *session)
+/* The next attempt of a fetch that a publish may have ended is one that can pause. */
+static void note_need_of_waves(banyan_subscription *subscription, bool needs_waves)
 {
-    banyan_world *joined = session->joined;
+    pthread_mutex_lock(&subscription->lock);
+    subscription->needs_waves |= needs_waves;
+    pthread_mutex_unlock(&subscription->lock);
+}
+
+/* Take the turns of a session until it ends. */
+static banyan_status follow_turns(banyan_subscription *subscription,
+                                  struct following_session *following)
+{
+    banyan_world *joined = following->session.joined;
+    uint64_t publication = following->session.welcome.publication;
     int first = banyan_world_listening_size(joined);
-    bool whole = false;
     for (;;) {
         struct session_report state = {0};
         struct session_turn turn = {0};
         free_replaced(subscription);
         if (banyan_world_rank(joined) == first) {
-            wait_for_commit(subscription);
-            state = subscription_report(subscription, session->welcome.publication, whole);
+            if (!following->pending.first)
+                wait_for_commit(subscription);
+            state = subscription_report(subscription, following);
         }
         RETURN_IF_FAILED(banyan_world_broadcast(joined, &state, sizeof state, first));
         RETURN_IF_FAILED(banyan_world_broadcast(joined, &turn, sizeof turn, 0));
@@ -224,14 +288,15 @@ static banyan_status follow_turns(banyan_subscription *subscription, struct sess
             return BANYAN_OK;
         if (turn.kind != TURN_FETCH)
             continue;
-        banyan_status status = receive_version(subscription, session, &state, &turn);
+        bool by_reshard = state.in_place && !turn.in_waves;
+        banyan_status status = receive_version(subscription, following, &state, &turn);
         if (status != BANYAN_OK)
             keep_error(subscription, status);
+        note_need_of_waves(subscription, by_reshard && status != BANYAN_OK);
         RETURN_IF_FAILED(control_check(joined));
-        whole = status == BANYAN_ERR_CORRUPT;
-        if (status == BANYAN_OK || whole)
-            continue;
-        refuse_up_to(subscription, session->welcome.publication, turn.version);
+        following->whole = status == BANYAN_ERR_CORRUPT;
+        if (status != BANYAN_OK && !following->whole)
+            refuse_up_to(subscription, publication, turn.version);
     }
 }
 
@@ -254,24 +319,26 @@ static banyan_status drop_incomplete(banyan_subscription *subscription)
 
 static banyan_status follow_session(banyan_subscription *subscription, banyan_world *joined)
 {
-    struct session session = {.joined = joined,
-                              .hello = {.bytes_per_s = subscription->options.bytes_per_s,
-                                        .verify = subscription->options.verify}};
+    struct following_session following = {
+        .session = {.joined = joined,
+                    .hello = {.bytes_per_s = subscription->options.bytes_per_s,
+                              .verify = subscription->options.verify}}};
     banyan_status status = drop_incomplete(subscription);
     if (status == BANYAN_OK)
-        status = session_open(&session, NULL, subscription->layout);
+        status = session_open(&following.session, NULL, subscription->layout);
     if (status == BANYAN_OK) {
         pthread_mutex_lock(&subscription->lock);
         subscription->status.connected = true;
         subscription->failed = (error_kept){0};
         pthread_mutex_unlock(&subscription->lock);
-        status = follow_turns(subscription, &session);
+        status = follow_turns(subscription, &following);
     }
     error_kept kept = error_keep(status);
     pthread_mutex_lock(&subscription->lock);
     subscription->status.connected = false;
     pthread_mutex_unlock(&subscription->lock);
-    session_close(&session);
+    staged_list_free(&following.pending);
+    session_close(&following.session);
     return error_again(&kept);
 }
 

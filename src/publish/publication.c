@@ -125,6 +125,7 @@ static banyan_status make_maps(const banyan_publication *publication, struct kep
         }
         if (pass > 0 || words == 0)
             return BANYAN_OK;
+        made->words = words;
         RETURN_IF_FAILED(alloc_where_kept(publication, words * sizeof *first,
                                           "the changes of a version", &made->memory));
         first = made->memory;
@@ -263,20 +264,35 @@ static banyan_status prepare(banyan_publication *publication, const banyan_tenso
         "published"));
     RETURN_IF_FAILED(keep_first(publication, tensors));
     RETURN_IF_FAILED(publish_device_ready(&publication->device));
+    made->since = before;
     made->version = version;
     RETURN_IF_FAILED(make_maps(publication, made));
-    return array_reserve(&publication->history, 1) ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
+    pthread_mutex_lock(&publication->lock);
+    bool has_room = array_reserve(&publication->history, 1);
+    pthread_mutex_unlock(&publication->lock);
+    return has_room ? BANYAN_OK : BANYAN_ERR_NO_MEMORY;
 }
 
-/* At rank 0: let no further fetch begin, and wait until those that have begun end. Those that take
- * longer than the patience end with their joined worlds. */
+/* At rank 0, with the lock held: wait until a time for fetches to end or to pause. */
+static void await_fetches(banyan_publication *publication, uint64_t until_ns)
+{
+    while (publication->fetching > 0 && deadline_left_ns(until_ns) > 0)
+        background_wait(&publication->changed, &publication->lock, until_ns);
+}
+
+/* At rank 0: let no further fetch begin, and wait until those that have begun end or pause. Those
+ * of changes pause when half of the patience is over. Those that take longer than the patience end
+ * with their joined worlds. */
 static void stop_fetches(banyan_publication *publication)
 {
+    uint64_t half_ns = deadline_after(publication->patience_ns / 2);
     uint64_t until_ns = deadline_after(publication->patience_ns);
     pthread_mutex_lock(&publication->lock);
     publication->open = false;
-    while (publication->fetching > 0 && deadline_left_ns(until_ns) > 0)
-        background_wait(&publication->changed, &publication->lock, until_ns);
+    await_fetches(publication, half_ns);
+    publication->hurries = true;
+    await_fetches(publication, until_ns);
+    publication->hurries = false;
     for (size_t i = 0; i < publication->subscribers.count; i++) {
         const struct subscriber *one = publication->subscribers.data[i];
         char reason[160];
@@ -366,17 +382,66 @@ static banyan_status update(banyan_publication *publication, const banyan_tensor
     return status;
 }
 
-/* Keep the maps of a version, and forget those of the oldest. With the lock held. */
-static void keep_version(banyan_publication *publication, const struct kept_version *made)
+/* What happens to the maps when a version is published. */
+struct keeping {
+    uint32_t drops;  /* of the oldest */
+    uint32_t merges; /* those of the new version with the newest */
+};
+
+/* Decide it, at rank 0: fetches that have paused need some of them. */
+static struct keeping choose_keeping(banyan_publication *publication)
 {
-    if (publication->history.count > publication->kept_versions) {
-        free_version(publication, &publication->history.data[0]);
-        memmove(publication->history.data, publication->history.data + 1,
-                (publication->history.count - 1) * sizeof *publication->history.data);
-        publication->history.count--;
+    struct keeping keeping = {0};
+    uint64_t needs_above = NEEDS_NO_MAPS, reads_up_to = 0;
+    pthread_mutex_lock(&publication->lock);
+    for (size_t i = 0; i < publication->subscribers.count; i++) {
+        const struct subscriber *one = publication->subscribers.data[i];
+        if (one->needs_above == NEEDS_NO_MAPS)
+            continue;
+        needs_above = one->needs_above < needs_above ? one->needs_above : needs_above;
+        reads_up_to = one->reads_up_to > reads_up_to ? one->reads_up_to : reads_up_to;
     }
-    publication->history.data[publication->history.count++] = *made;
+    size_t count = publication->history.count;
+    const struct kept_version *history = publication->history.data;
+    while (count - keeping.drops >= publication->kept_versions &&
+           history[keeping.drops].version <= needs_above)
+        keeping.drops++;
+    keeping.merges = count - keeping.drops >= publication->kept_versions &&
+                     history[count - 1].version > reads_up_to;
+    pthread_mutex_unlock(&publication->lock);
+    return keeping;
+}
+
+/* Add the changes of a version to those of the newest one. */
+static banyan_status merge_maps(const banyan_publication *publication,
+                                const struct kept_version *into, const struct kept_version *made)
+{
+    if (!made->memory)
+        return BANYAN_OK;
+    const struct publish_device *device = &publication->device;
+    if (!publish_device_is_host(publication->kept_on))
+        return device->delta->merge(device->engine, into->memory, made->memory, made->words);
+    changes_merge(into->memory, made->memory, made->words);
+    return BANYAN_OK;
+}
+
+/* Keep the maps of a version. With the lock held. */
+static void keep_version(banyan_publication *publication, struct kept_version *made,
+                         const struct keeping *keeping)
+{
+    struct kept_version *history = publication->history.data;
+    size_t count = publication->history.count - keeping->drops;
+    for (size_t i = 0; i < keeping->drops; i++)
+        free_version(publication, &history[i]);
+    memmove(history, history + keeping->drops, count * sizeof *history);
     publication->version = made->version;
+    if (keeping->merges) {
+        history[count - 1].version = made->version;
+    } else {
+        history[count++] = *made;
+        *made = (struct kept_version){0};
+    }
+    publication->history.count = count;
 }
 
 /* Agree that all ranks may publish this version. */
@@ -397,17 +462,21 @@ static banyan_status agree_on(banyan_publication *publication, banyan_status min
                                                   ~ends[1], ends[0], version));
 }
 
-/* Let nothing read the kept copy. */
-static banyan_status stop_readers(banyan_publication *publication, banyan_publish_report *report)
+/* Let nothing read the kept copy and the maps. */
+static banyan_status stop_readers(banyan_publication *publication, struct keeping *keeping,
+                                  banyan_publish_report *report)
 {
     banyan_world *world = publication->world;
     uint64_t began_ns = time_now_ns();
-    if (banyan_world_rank(world) == 0)
+    if (banyan_world_rank(world) == 0) {
         stop_fetches(publication);
-    RETURN_IF_FAILED(banyan_world_barrier(world));
+        *keeping = choose_keeping(publication);
+    }
+    RETURN_IF_FAILED(banyan_world_broadcast(world, keeping, sizeof *keeping, 0));
     pthread_mutex_lock(&publication->lock);
     while (publication->readers > 0) /* their joined world has ended */
         pthread_cond_wait(&publication->changed, &publication->lock);
+    publication->changes = true;
     pthread_mutex_unlock(&publication->lock);
     report->waited_ns = time_now_ns() - began_ns;
     return BANYAN_OK;
@@ -419,14 +488,18 @@ static banyan_status publish_agreed(banyan_publication *publication, const banya
 {
     banyan_world *world = publication->world;
     bool is_first = publication->version == 0;
-    RETURN_IF_FAILED(stop_readers(publication, report));
+    struct keeping keeping = {0};
+    RETURN_IF_FAILED(stop_readers(publication, &keeping, report));
     banyan_status status = update(publication, tensors, made, report);
     if (is_first)
         report->changed = report->elems;
+    if (status == BANYAN_OK && keeping.merges)
+        status = merge_maps(publication, &publication->history.data[publication->history.count - 1],
+                            made);
     RETURN_IF_FAILED(control_agree(world, status));
     pthread_mutex_lock(&publication->lock);
-    keep_version(publication, made);
-    *made = (struct kept_version){0};
+    keep_version(publication, made, &keeping);
+    publication->changes = false;
     pthread_mutex_unlock(&publication->lock);
     RETURN_IF_FAILED(banyan_world_barrier(world));
     pthread_mutex_lock(&publication->lock);

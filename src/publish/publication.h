@@ -8,11 +8,12 @@
 #include "publish/conversion.h"
 #include "publish/session.h"
 
-/* Changes from the version before to this one. */
+/* Changes from a version to a later one. */
 struct kept_version {
-    uint64_t version;
+    uint64_t since, version;
     uint64_t **maps; /* one for each local tensor (delta/changes.h) */
     void *memory;    /* that all of them lie in */
+    uint64_t words;  /* of it */
 };
 
 /* An engine that is connected. */
@@ -21,11 +22,20 @@ struct subscriber {
     pthread_t thread;
     banyan_world *joined;
     uint64_t number; /* from 1 on, equal on all ranks */
+    bool reads;      /* this rank is one of publication->readers */
     /* At rank 0: what it has, while it waits for a version; NULL: it does not wait. */
     const struct session_report *waits;
-    bool fetching; /* at rank 0: from the announcement on */
+    bool fetching;   /* at rank 0: from the announcement on, but not in a pause */
+    bool is_whole;   /* at rank 0: the fetch is of all elements */
+    bool has_paused; /* in this fetch: another one has to follow */
+    /* At rank 0: maps of later versions than `needs_above` must be kept for it. Those up to
+     * `reads_up_to` are in use, and must not change. */
+    uint64_t needs_above, reads_up_to;
     bool ended;
 };
+
+/* A subscriber that needs no maps. */
+#define NEEDS_NO_MAPS UINT64_MAX
 
 struct banyan_publication {
     banyan_world *world;   /* the caller's, for its calls */
@@ -53,6 +63,8 @@ struct banyan_publication {
     pthread_cond_t changed;
     bool closing;
     bool open;      /* at rank 0: fetches of `version` may begin */
+    bool hurries;   /* at rank 0: a publish has waited for half of its patience */
+    bool changes;   /* `kept` and the maps change, and must not be read */
     bool on_device; /* at rank 0: some rank's tensors are kept on a device */
     uint64_t version;
     uint32_t fetching;                  /* at rank 0: announced fetches that have not ended */

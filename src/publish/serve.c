@@ -14,6 +14,38 @@
 
 /* ---- one subscription ---- */
 
+/* Let this rank's thread of a subscription read `kept` and the maps of `version`. False: they
+ * change, or are those of another version, since the joined world has ended on rank 0. */
+static bool begin_to_read(struct subscriber *subscriber, uint64_t version)
+{
+    banyan_publication *publication = subscriber->publication;
+    pthread_mutex_lock(&publication->lock);
+    subscriber->reads = !publication->changes && publication->version == version;
+    publication->readers += subscriber->reads;
+    pthread_mutex_unlock(&publication->lock);
+    return subscriber->reads;
+}
+
+static void end_reading(struct subscriber *subscriber)
+{
+    banyan_publication *publication = subscriber->publication;
+    pthread_mutex_lock(&publication->lock);
+    publication->readers -= subscriber->reads;
+    subscriber->reads = false;
+    pthread_cond_broadcast(&publication->changed);
+    pthread_mutex_unlock(&publication->lock);
+}
+
+/* Read the version, or end the joined world: it has ended on rank 0. */
+static banyan_status enter_or_fail(struct subscriber *subscriber, uint64_t version)
+{
+    if (begin_to_read(subscriber, version))
+        return BANYAN_OK;
+    return control_fail(subscriber->joined,
+                        error_set(BANYAN_ERR_ABORTED,
+                                  "version %" PRIu64 " is not the current one any more", version));
+}
+
 /* Begin to fetch the current version if the subscription wants it. At rank 0, with the lock held.
  */
 static void begin_fetch(struct subscriber *subscriber)
@@ -44,6 +76,8 @@ static struct session_turn choose_turn(struct subscriber *subscriber,
     uint64_t until_ns = deadline_after(SESSION_BEAT_NS);
     pthread_mutex_lock(&publication->lock);
     subscriber->waits = state;
+    if (!state->goes_on)
+        subscriber->needs_above = NEEDS_NO_MAPS;
     for (begin_fetch(subscriber); turn.kind == TURN_WAIT;) {
         if (subscriber->fetching)
             turn.kind = TURN_FETCH;
@@ -56,33 +90,98 @@ static struct session_turn choose_turn(struct subscriber *subscriber,
     }
     subscriber->waits = NULL;
     if (turn.kind == TURN_FETCH) {
-        /* The changes since its version are all kept if they begin at that version. */
-        size_t count = publication->history.count, i = 0;
-        while (i < count && publication->history.data[i].version <= state->base)
-            i++;
-        bool has_base = state->publication == publication->id && state->base != 0 && i > 0 &&
-                        publication->history.data[i - 1].version == state->base;
+        bool has_base = state->publication == publication->id && state->base != 0 &&
+                        state->base >= publication->history.data[0].since;
         turn.version = publication->version;
         turn.whole = !has_base || state->whole;
-        turn.in_waves = state->on_device || publication->on_device ||
+        turn.in_waves = state->on_device || publication->on_device || state->in_waves ||
                         publication->compression == BANYAN_COMPRESSION_ALWAYS;
+        subscriber->is_whole = turn.whole;
+        subscriber->needs_above = turn.whole ? turn.version : state->base;
+        subscriber->reads_up_to = turn.whole ? 0 : turn.version;
     }
     pthread_mutex_unlock(&publication->lock);
     return turn;
 }
 
-/* At rank 0: the fetch has ended on all ranks, or the joined world has. */
-static void end_fetch(struct subscriber *subscriber)
+/* At rank 0, with the lock held: the fetch does not read any more, on any rank. */
+static void stop_fetching(struct subscriber *subscriber)
 {
     banyan_publication *publication = subscriber->publication;
-    pthread_mutex_lock(&publication->lock);
     publication->fetching -= subscriber->fetching;
     subscriber->fetching = false;
     pthread_cond_broadcast(&publication->changed);
-    pthread_mutex_unlock(&publication->lock);
 }
 
-/* Set the maps of each tensor since `base`; free `*maps`, and `**maps`. */
+/* At rank 0: a fetch of `version` has ended on all ranks, or the joined world has. If it has
+ * paused, another one needs the changes since then. */
+static void end_fetch(struct subscriber *subscriber, uint64_t version)
+{
+    pthread_mutex_lock(&subscriber->publication->lock);
+    stop_fetching(subscriber);
+    subscriber->needs_above = subscriber->has_paused ? version : NEEDS_NO_MAPS;
+    subscriber->reads_up_to = 0;
+    pthread_mutex_unlock(&subscriber->publication->lock);
+}
+
+/* ---- pauses ---- */
+
+/* A fetch of all elements, which takes long, does not keep the trainer waiting. */
+static bool has_to_pause(void *context)
+{
+    struct subscriber *subscriber = context;
+    banyan_publication *publication = subscriber->publication;
+    if (banyan_world_rank(publication->world) != 0)
+        return false;
+    pthread_mutex_lock(&publication->lock);
+    bool is_asked = !publication->open && (publication->hurries || subscriber->is_whole);
+    pthread_mutex_unlock(&publication->lock);
+    return is_asked;
+}
+
+/* At rank 0: decide whether the fetch goes on, in at most one beat. */
+static struct session_turn choose_to_go_on(struct subscriber *subscriber)
+{
+    banyan_publication *publication = subscriber->publication;
+    struct session_turn turn = {.kind = TURN_WAIT};
+    uint64_t until_ns = deadline_after(SESSION_BEAT_NS);
+    pthread_mutex_lock(&publication->lock);
+    while (!publication->open && !publication->closing && deadline_left_ns(until_ns) > 0)
+        background_wait(&publication->changed, &publication->lock, until_ns);
+    turn.version = publication->version;
+    if (publication->open) {
+        turn.kind = TURN_FETCH;
+        subscriber->fetching = true;
+        publication->fetching++;
+    } else if (publication->closing) {
+        turn.kind = TURN_END;
+    }
+    pthread_mutex_unlock(&publication->lock);
+    return turn;
+}
+
+/* Let a version be published. */
+static banyan_status pause_fetch(void *context)
+{
+    struct subscriber *subscriber = context;
+    banyan_publication *publication = subscriber->publication;
+    struct session_turn turn = {.kind = TURN_WAIT};
+    end_reading(subscriber);
+    pthread_mutex_lock(&publication->lock);
+    stop_fetching(subscriber);
+    subscriber->has_paused = true;
+    pthread_mutex_unlock(&publication->lock);
+    while (turn.kind == TURN_WAIT) {
+        if (banyan_world_rank(publication->world) == 0)
+            turn = choose_to_go_on(subscriber);
+        RETURN_IF_FAILED(banyan_world_broadcast(subscriber->joined, &turn, sizeof turn, 0));
+    }
+    if (turn.kind == TURN_END)
+        return session_fail_pause(turn.version);
+    return enter_or_fail(subscriber, turn.version);
+}
+
+/* Set the maps of each tensor since `base`; free `*maps`, and `**maps`. With the lock held. */
 static banyan_status collect_maps(banyan_publication *publication, uint64_t base,
                                   const uint64_t *const *const **maps, size_t *map_count)
 {
@@ -119,7 +218,11 @@ static banyan_status send_version(struct subscriber *subscriber, struct session 
                                   .kept = publication->kept,
                                   .device = publication->kept_on,
                                   .whole = turn->whole,
-                                  .bytes_per_s = state->in_place ? 0 : session->hello.bytes_per_s};
+                                  .goes_on = state->goes_on != 0,
+                                  .bytes_per_s = state->in_place ? 0 : session->hello.bytes_per_s,
+                                  .has_to_pause = has_to_pause,
+                                  .pause = pause_fetch,
+                                  .context = subscriber};
     banyan_status mine = BANYAN_OK;
     if (state->in_place && !turn->in_waves) {
         banyan_reshard_plan_bytes bytes = banyan_reshard_plan_count_bytes(session->plan);
@@ -127,8 +230,10 @@ static banyan_status send_version(struct subscriber *subscriber, struct session 
         return banyan_reshard_execute(session->plan, publication->kept, NULL, session->service,
                                       session->joined, NULL, NULL);
     }
+    pthread_mutex_lock(&publication->lock);
     if (!turn->whole)
         mine = collect_maps(publication, state->base, &source.maps, &source.map_count);
+    pthread_mutex_unlock(&publication->lock);
     banyan_status status = control_agree(session->joined, mine);
     if (status == BANYAN_OK)
         status = fetch_send(session, &source, &publication->sent_bytes);
@@ -142,7 +247,6 @@ static banyan_status send_version(struct subscriber *subscriber, struct session 
 /* Take the turns of a session until it ends. */
 static banyan_status serve_turns(struct subscriber *subscriber, struct session *session)
 {
-    banyan_publication *publication = subscriber->publication;
     banyan_world *joined = session->joined;
     int first = banyan_world_listening_size(joined);
     for (;;) {
@@ -157,24 +261,21 @@ static banyan_status serve_turns(struct subscriber *subscriber, struct session *
         if (turn.kind != TURN_FETCH)
             continue;
         uint64_t began_ns = time_now_ns();
-        pthread_mutex_lock(&publication->lock);
-        publication->readers++;
-        pthread_mutex_unlock(&publication->lock);
+        subscriber->has_paused = false;
+        RETURN_IF_FAILED(enter_or_fail(subscriber, turn.version));
         banyan_status status = send_version(subscriber, session, &state, &turn);
         error_kept kept = error_keep(status);
-        pthread_mutex_lock(&publication->lock);
-        publication->readers--;
-        pthread_cond_broadcast(&publication->changed);
-        pthread_mutex_unlock(&publication->lock);
-        end_fetch(subscriber);
+        end_reading(subscriber);
+        end_fetch(subscriber, turn.version);
         RETURN_IF_FAILED(control_check(joined));
         /* The subscription has the error, too, and its next state says what it wants now. */
         if (status != BANYAN_OK)
             log_warn("subscription %" PRIu64 " does not take version %" PRIu64 ": %s",
                      subscriber->number, turn.version, kept.message);
         else
-            log_info("subscription %" PRIu64 " has version %" PRIu64 "%s, after %.3f s",
+            log_info("subscription %" PRIu64 " has version %" PRIu64 "%s%s, after %.3f s",
                      subscriber->number, turn.version, turn.whole ? ", whole" : "",
+                     subscriber->has_paused ? ", with pauses" : "",
                      (double)(time_now_ns() - began_ns) / 1e9);
     }
 }
@@ -191,8 +292,9 @@ static void *serve(void *argument)
     if (status == BANYAN_OK)
         status = serve_turns(subscriber, &session);
     error_kept kept = error_keep(status);
-    end_fetch(subscriber);
     pthread_mutex_lock(&publication->lock);
+    stop_fetching(subscriber);
+    subscriber->needs_above = NEEDS_NO_MAPS;
     subscriber->joined = NULL;
     publication->dropped += status != BANYAN_OK;
     pthread_mutex_unlock(&publication->lock);
@@ -242,7 +344,10 @@ static void begin_to_serve(banyan_publication *publication, banyan_world *joined
     if (status == BANYAN_OK && !array_reserve(&publication->subscribers, 1))
         status = BANYAN_ERR_NO_MEMORY;
     if (status == BANYAN_OK) {
-        *one = (struct subscriber){.publication = publication, .joined = joined, .number = number};
+        *one = (struct subscriber){.publication = publication,
+                                   .joined = joined,
+                                   .number = number,
+                                   .needs_above = NEEDS_NO_MAPS};
         status = thread_start(&one->thread, serve, one, false);
     }
     if (status == BANYAN_OK)

@@ -1,5 +1,7 @@
 #include "publish/session.h"
 
+#include <inttypes.h>
+
 #include "reshard/layout/box.h"
 #include "reshard/layout/layout.h"
 #include "world/control.h"
@@ -58,6 +60,22 @@ banyan_status session_open(struct session *session, const banyan_layout *source,
     RETURN_IF_FAILED(session_plan(session, source, destination));
     RETURN_IF_FAILED(control_agree(joined, check_transfers(session->plan)));
     return banyan_copy_service_open(joined, NULL, NULL, &session->service);
+}
+
+banyan_status session_fail_pause(uint64_t version)
+{
+    return error_set(BANYAN_ERR_ABORTED,
+                     "the publication ends before all elements of version %" PRIu64 " are fetched",
+                     version);
+}
+
+banyan_status session_pause(struct session *session)
+{
+    struct session_turn turn = {0};
+    do {
+        RETURN_IF_FAILED(banyan_world_broadcast(session->joined, &turn, sizeof turn, 0));
+    } while (turn.kind == TURN_WAIT);
+    return turn.kind == TURN_FETCH ? BANYAN_OK : session_fail_pause(turn.version);
 }
 
 void session_close(struct session *session)

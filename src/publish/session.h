@@ -6,6 +6,11 @@
  *     then again and again:
  *     state     from the subscription: what it has, and whether it takes another version
  *     turn      from the publication: wait, fetch a version, or end
+ *
+ * A fetch that takes long lets the trainer publish: it pauses between two of its waves, and goes on
+ * with the elements of the newer version. What it brings may then have elements of several
+ * versions, none of them older than the version at its beginning. So another fetch follows it, of
+ * the changes since that version, until one ends without a pause. Together they are one version.
  */
 #ifndef PUBLISH_SESSION_H
 #define PUBLISH_SESSION_H
@@ -35,15 +40,18 @@ struct session_report {
     uint64_t above;               /* versions up to this one are not wanted */
     uint32_t in_place, whole;     /* into the tensors, which hold nothing; all elements */
     uint32_t on_device;           /* tensors of some rank lie in a device's memory */
+    uint32_t goes_on;             /* it has what fetches with pauses brought, from `base` on */
+    uint32_t in_waves;            /* a fetch by a reshard, which cannot pause, did not end */
 };
 
+/* In a pause, TURN_FETCH means that the fetch goes on. */
 enum session_turn_kind { TURN_WAIT, TURN_FETCH, TURN_END };
 
 struct session_turn {
     uint32_t kind;  /* enum session_turn_kind */
     uint32_t whole; /* all elements, not the changes since the subscription's version */
     /* A version in place comes in waves, as others do, since a rank of either side has tensors in a
-     * device's memory, or all are compressed; otherwise by a reshard. */
+     * device's memory, or all are compressed, or it has to pause; otherwise by a reshard. */
     uint32_t in_waves;
     uint64_t version;
 };
@@ -65,5 +73,11 @@ struct session {
 banyan_status session_open(struct session *session, const banyan_layout *source,
                            const banyan_layout *destination);
 void session_close(struct session *session);
+
+/* At a rank of the subscription: wait until a fetch goes on. Collective. Errors: ABORTED (the
+ * publication ends), those of the world's waits. */
+banyan_status session_pause(struct session *session);
+/* The error of a pause in which the publication ends. */
+banyan_status session_fail_pause(uint64_t version);
 
 #endif

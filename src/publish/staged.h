@@ -17,12 +17,14 @@ struct staged_part {
     size_t first_end; /* of its blocks, in `ends` of the version */
 };
 
-/* A version. All ranks of an engine number those that they stage identically, from 1 on. */
+/* What one fetch has brought of a version. All ranks of an engine number the versions that they
+ * stage identically, from 1 on. */
 struct staged {
     struct staged *next;
     uint64_t number, version, publication;
     const struct publish_device *device; /* in whose memory the tensors lie */
     bool in_place;                       /* the tensors hold it already */
+    bool whole;                          /* all elements came */
     ARRAY(struct staged_part) parts;
     ARRAY(void *) memory; /* of the host, that the streams lie in */
     uint64_t bytes;       /* of streams that are kept */

@@ -40,6 +40,7 @@ struct banyan_subscription {
     uint64_t number, version, publication; /* of the current version; number 0: none */
     uint64_t before_number, before_version, before_publication; /* of that before `previous` */
     uint64_t next_number;
+    bool needs_waves;                  /* session_report.in_waves */
     uint64_t above, above_publication; /* versions up to this one of it are not wanted */
     banyan_subscription_status status;
     error_kept failed; /* the thread's last error */

@@ -17,7 +17,8 @@ enum {
     MARK_STEP,
     MARK_OTHERS,
     MARK_TRAINERS_OPEN,
-    MARK_OTHERS_OPEN
+    MARK_OTHERS_OPEN,
+    MARK_STANDING
 };
 
 #define FOLLOWING_MOST_ELEMS 5000
@@ -167,15 +168,16 @@ static inline struct following following_open(uint64_t seed, int trainers, int r
 
 /* A matrix, of which the trainer's two ranks hold rows and the engine's two ranks columns; an
  * engine that wants more than there is has a tensor of another name besides. */
-static inline struct following following_open_matrix(int rank, bool is_engine, const char *other)
+static inline struct following following_open_rows(int rank, bool is_engine, int64_t all_rows,
+                                                   int64_t all_columns, const char *other)
 {
-    enum { ROWS = 96, COLUMNS = 512 };
     struct following made = {0};
-    int64_t rows = is_engine ? ROWS : ROWS / 2, columns = is_engine ? COLUMNS / 2 : COLUMNS;
+    int64_t rows = is_engine ? all_rows : all_rows / 2;
+    int64_t columns = is_engine ? all_columns / 2 : all_columns;
     banyan_piece piece = {
         .name = "matrix",
         .ndim = 2,
-        .shape = {ROWS, COLUMNS},
+        .shape = {all_rows, all_columns},
         .dim_map = {0, 1},
         .box = {.ndim = 2,
                 .start = {is_engine ? 0 : rank * rows, is_engine ? rank * columns : 0},
@@ -193,6 +195,12 @@ static inline struct following following_open_matrix(int rank, bool is_engine, c
     CHECK_OK(banyan_layout_check(made.layout));
     following_alloc(&made, rank, is_engine);
     return made;
+}
+
+/* A small one. */
+static inline struct following following_open_matrix(int rank, bool is_engine, const char *other)
+{
+    return following_open_rows(rank, is_engine, 96, 512, other);
 }
 
 static inline void following_write(const struct following *mine, int version)

@@ -10,6 +10,8 @@ typedef struct publish_job {
     const char *compress; /* "auto", "off" or "always"; NULL: "auto" */
     bool watch, json;
     double settle_s;
+    int kept;          /* versions; 0: the default */
+    double patience_s; /* 0: the default */
     failure *failed;
 } publish_job;
 

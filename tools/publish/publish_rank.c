@@ -140,6 +140,8 @@ static banyan_status open_publication(struct publishing *all)
     const publish_job *job = all->job;
     banyan_publication_options options = BANYAN_PUBLICATION_OPTIONS_INIT;
     options.name = job->name;
+    options.kept_versions = (uint32_t)job->kept;
+    options.patience_ns = (uint64_t)(job->patience_s * 1e9);
     if (job->compress && strcmp(job->compress, "auto") != 0)
         options.compression =
             strcmp(job->compress, "off") == 0 ? BANYAN_COMPRESSION_OFF : BANYAN_COMPRESSION_ALWAYS;

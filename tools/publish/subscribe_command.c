@@ -99,7 +99,7 @@ int subscribe_command(int argc, char **argv)
          "end with an error if no version comes for so long", 0, 0},
         {"name", '\0', OPTION_TEXT, &job.name, "NAME", "name of the publication (none)", 0, 0},
         {"rate", '\0', OPTION_BYTES, &job.bytes_per_s, "BYTES",
-         "bytes that each rank of the publisher sends in a second", 0, 0},
+         "bytes that each rank of the publisher sends in a second, after the first version", 0, 0},
         {"verify", '\0', OPTION_FLAG, &job.verify, NULL,
          "compare a checksum of every changed box with the publisher's", 0, 0},
         {"model", '\0', OPTION_TEXT, &job.model, "FILE",

@@ -10,6 +10,7 @@ const delta_device_ops cuda_delta_ops = {
     .host_alloc = changes_host_alloc,
     .host_free = changes_host_free,
     .find = changes_find,
+    .merge = changes_merge_maps,
     .pack_open = changes_pack_open,
     .pack = changes_pack,
     .pack_close = changes_pack_close,

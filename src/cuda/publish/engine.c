@@ -117,6 +117,7 @@ static banyan_status open_kernels(changes_engine *engine)
 {
     engine->threads = CHANGES_THREADS_MAX;
     RETURN_IF_FAILED(open_kernel(engine, changes_find_kernel(), &engine->find));
+    RETURN_IF_FAILED(open_kernel(engine, changes_merge_kernel(), &engine->merge));
     RETURN_IF_FAILED(open_kernel(engine, changes_measure_kernel(), &engine->measure));
     engine->pack.warp_bytes = CHANGES_PACK_CACHE_BYTES;
     RETURN_IF_FAILED(open_kernel(engine, changes_pack_kernel(), &engine->pack));

@@ -19,7 +19,7 @@ typedef struct changes_kernel {
 typedef struct changes_engine {
     int device;
     unsigned threads; /* of a thread block */
-    changes_kernel find, measure, pack, gather, swap[CHANGES_KINDS];
+    changes_kernel find, merge, measure, pack, gather, swap[CHANGES_KINDS];
     CUstream background;
     /* Pinned memory for the sizes of blocks, which no fetch uses: pinning takes longer than
      * filling. */
@@ -57,6 +57,8 @@ banyan_status changes_host_alloc(void *engine, size_t bytes, void **memory);
 void changes_host_free(void *engine, void *memory);
 banyan_status changes_wait(void *engine, void *stream);
 banyan_status changes_find(void *engine, struct delta_compare *tensors, size_t count, void *stream);
+banyan_status changes_merge_maps(void *engine, uint64_t *into, const uint64_t *from,
+                                 uint64_t words);
 banyan_status changes_pack_open(void *engine, const delta_source *boxes, size_t count,
                                 void **packing, const uint64_t **block_bytes);
 banyan_status changes_pack(void *packing, const struct delta_piece *pieces, size_t count, void *to,

@@ -100,3 +100,19 @@ banyan_status changes_find(void *argument, struct delta_compare *tensors, size_t
     free(changed);
     return status;
 }
+
+static banyan_status merge_here(const changes_engine *engine, changes_merge_args *args)
+{
+    RETURN_IF_FAILED(changes_launch(engine, &engine->merge, engine->merge.blocks,
+                                    (args->words + CHANGES_WARP - 1) / CHANGES_WARP, args,
+                                    engine->background));
+    return DRIVER(engine->device, cuStreamSynchronize, engine->background);
+}
+
+banyan_status changes_merge_maps(void *argument, uint64_t *into, const uint64_t *from,
+                                 uint64_t words)
+{
+    const changes_engine *engine = argument;
+    changes_merge_args args = {into, from, words};
+    return DRIVER_WITHIN_UNCAPTURED(engine->device, merge_here(engine, &args));
+}

@@ -191,3 +191,16 @@ const void *changes_find_kernel(void)
 {
     return DEVICE_KERNEL(find_changes, changes_find_args);
 }
+
+static __global__ void __launch_bounds__(CHANGES_THREADS_MAX)
+    merge_maps(const __grid_constant__ changes_merge_args args)
+{
+    uint64_t all = (uint64_t)gridDim.x * blockDim.x;
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < args.words; i += all)
+        args.into[i] |= args.from[i];
+}
+
+const void *changes_merge_kernel(void)
+{
+    return DEVICE_KERNEL(merge_maps, changes_merge_args);
+}

@@ -46,6 +46,13 @@ typedef struct changes_find_args {
     uint64_t count, chunks;
 } changes_find_args;
 
+/* Set bits of a map. */
+typedef struct changes_merge_args {
+    uint64_t *into;
+    const uint64_t *from;
+    uint64_t words;
+} changes_merge_args;
+
 /* ---- write ---- */
 
 /* Shared memory of a warp. */
@@ -116,6 +123,7 @@ typedef struct changes_swap_args {
 extern "C" {
 #endif
 const void *changes_find_kernel(void);
+const void *changes_merge_kernel(void);
 const void *changes_measure_kernel(void);
 const void *changes_pack_kernel(void);
 const void *changes_gather_kernel(void);

@@ -214,3 +214,9 @@ uint64_t changes_find(const strided_view *live, void *kept, uint64_t *map)
 {
     return changes_find_some(live, kept, map, 0, live->elems);
 }
+
+void changes_merge(uint64_t *into, const uint64_t *from, uint64_t words)
+{
+    for (uint64_t i = 0; i < words; i++)
+        into[i] |= from[i];
+}

@@ -26,4 +26,7 @@ uint64_t changes_find(const strided_view *live, void *kept, uint64_t *map);
 uint64_t changes_find_some(const strided_view *live, void *kept, uint64_t *map, uint64_t first,
                            uint64_t count);
 
+/* Set the bits of `into` that `from` has. Both have `words` words. */
+void changes_merge(uint64_t *into, const uint64_t *from, uint64_t words);
+
 #endif

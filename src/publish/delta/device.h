@@ -48,6 +48,9 @@ typedef struct delta_device_ops {
      * written. In the foreground: the caller waits for it. INVALID while the stream is captured. */
     banyan_status (*find)(void *engine, struct delta_compare *tensors, size_t count, void *stream);
 
+    /* Set the bits of `into` that `from` has: `words` words of the device's memory each. */
+    banyan_status (*merge)(void *engine, uint64_t *into, const uint64_t *from, uint64_t words);
+
     /* Begin to write boxes: kept copies and maps lie where `find` accepts them. `*block_bytes`
      * receives the bytes of each block, box after box, and lives until pack_close; NULL if all
      * boxes are sent whole. In the background. */

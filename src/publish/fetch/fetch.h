@@ -16,8 +16,19 @@ struct fetch_source {
     const uint64_t *const *const *maps;
     size_t map_count;
     bool whole;
+    bool goes_on;         /* it follows fetches with pauses: checksums of all boxes are sent */
     uint64_t bytes_per_s; /* limit of this rank; 0: none */
+    /* True if the fetch has to pause. Called at rank 0 after each wave. */
+    bool (*has_to_pause)(void *context);
+    /* Let `kept` and the maps change, and return when they do not any more, on all ranks. The maps
+     * that this fetch has stay as they are. Collective over the joined world, with session_pause at
+     * the subscription. */
+    banyan_status (*pause)(void *context);
+    void *context;
 };
+
+/* What the ranks of the joined world agree on after a wave. */
+enum fetch_next { FETCH_ENDS, FETCH_HAS_MORE, FETCH_PAUSES };
 
 /* Send a version to a subscription. Adds to `*sent_bytes`. Collective over the joined world, with
  * fetch_receive at the other ranks; all return the same error. */
@@ -37,12 +48,17 @@ struct fetch_target {
     void *context;
     /* With its device. In place: each wave is exchanged with the elements, and nothing is kept. */
     struct staged *staged;
+    /* What fetches with pauses have brought before, on which this one builds. */
+    const struct staged_list *before;
 };
 
-/* Receive a version: all elements if `whole`, otherwise the changes. Errors: CORRUPT (what arrived
+/* Receive a version: all elements if `whole`, otherwise the changes. `*paused` tells whether the
+ * fetch has paused: then another one is needed, and nothing is verified. Otherwise all versions of
+ * `before` and this one are ready for the exchange. Errors: CORRUPT (what arrived
  * is damaged, or a box would not be the trainer's; the message names tensor, box and ranks).
  * INVALID (it needs more than max_bytes). NO_MEMORY. Those of the device, of the copy service and
  * of the world's waits. */
-banyan_status fetch_receive(struct session *session, const struct fetch_target *target, bool whole);
+banyan_status fetch_receive(struct session *session, const struct fetch_target *target, bool whole,
+                            bool *paused);
 
 #endif

@@ -35,7 +35,8 @@ static banyan_status end_transfer(const struct fetch_sending *sending, struct fe
 {
     const strided_view *box = &to->source.box;
     struct box_sum sum = {.task_id = transfer_of(sending, to)->task_id};
-    if (to->changed && sending->session->hello.verify) {
+    bool is_wanted = to->changed || sending->from->goes_on;
+    if (is_wanted && sending->session->hello.verify) {
         for (uint64_t block = 0; block < delta_blocks(box->elems); block += PART_BLOCKS) {
             size_t elems = part_elems(box, block);
             RETURN_IF_FAILED(publish_device_read(sending->from->device, box, block * DELTA_BLOCK,

@@ -151,17 +151,33 @@ static banyan_status receive_wave(struct fetch_receiving *receiving, banyan_stat
     return BANYAN_OK;
 }
 
-banyan_status fetch_receive(struct session *session, const struct fetch_target *target, bool whole)
+/* Verify all that the fetches have brought, and prepare the exchange. */
+static banyan_status receiving_finish(struct fetch_receiving *receiving)
+{
+    const struct fetch_target *into = receiving->into;
+    RETURN_IF_FAILED(receiving_verify(receiving));
+    for (struct staged *one = into->before->first; one; one = one->next)
+        RETURN_IF_FAILED(staged_finish(one, receiving->boxes.data, receiving->boxes.count));
+    return staged_finish(into->staged, receiving->boxes.data, receiving->boxes.count);
+}
+
+banyan_status fetch_receive(struct session *session, const struct fetch_target *target, bool whole,
+                            bool *paused)
 {
     struct fetch_receiving receiving = {.session = session, .into = target, .whole = whole};
     uint64_t began_ns = time_now_ns();
     banyan_status mine = receiving_open(&receiving), status = BANYAN_OK;
-    uint64_t more = 1;
-    while (status == BANYAN_OK && more) {
+    uint64_t more = FETCH_HAS_MORE;
+    *paused = false;
+    while (status == BANYAN_OK && more != FETCH_ENDS) {
         status = receive_wave(&receiving, &mine);
         error_kept kept = error_keep(mine);
         if (status == BANYAN_OK)
-            status = control_max(session->joined, 0, &more);
+            status = control_max(session->joined, FETCH_ENDS, &more);
+        if (status == BANYAN_OK && more == FETCH_PAUSES) {
+            *paused = true;
+            status = session_pause(session);
+        }
         if (status == BANYAN_OK)
             mine = error_again(&kept);
     }
@@ -169,10 +185,8 @@ banyan_status fetch_receive(struct session *session, const struct fetch_target *
         mine = end_check(&receiving.before);
     if (status == BANYAN_OK && mine == BANYAN_OK)
         mine = receiving_check_complete(&receiving);
-    if (status == BANYAN_OK && mine == BANYAN_OK)
-        mine = receiving_verify(&receiving);
-    if (status == BANYAN_OK && mine == BANYAN_OK)
-        mine = staged_finish(target->staged, receiving.boxes.data, receiving.boxes.count);
+    if (status == BANYAN_OK && mine == BANYAN_OK && !*paused)
+        mine = receiving_finish(&receiving);
     if (status == BANYAN_OK)
         status = control_agree(session->joined, mine);
     error_kept kept = error_keep(status);

@@ -198,14 +198,14 @@ banyan_status fetch_send(struct session *session, const struct fetch_source *sou
         .session = session, .from = source, .wave_bytes = WAVE_BYTES_FIRST};
     uint64_t began_ns = time_now_ns();
     banyan_status mine = sending_open(&sending), status = BANYAN_OK;
-    uint64_t more = 1;
+    uint64_t more = FETCH_HAS_MORE;
     compression_begin_fetch(&session->compression);
     prepare_wave(&sending);
     if (mine == BANYAN_OK)
         mine = sending_fill_wave(&sending);
     note_wave(&sending);
     sending.travels_since_ns = time_now_ns();
-    while (status == BANYAN_OK && more) {
+    while (status == BANYAN_OK && more != FETCH_ENDS) {
         uint64_t bytes;
         bool has_more = sending_has_more(&sending);
         error_kept kept = error_keep(mine);
@@ -222,7 +222,14 @@ banyan_status fetch_send(struct session *session, const struct fetch_source *sou
         count_for_rate(session, source->bytes_per_s, bytes);
         *sent_bytes += bytes;
         sending.sent_bytes += bytes;
-        status = control_max(session->joined, has_more, &more);
+        more = has_more ? FETCH_HAS_MORE : FETCH_ENDS;
+        if (source->has_to_pause(source->context))
+            more = FETCH_PAUSES;
+        status = control_max(session->joined, more, &more);
+        if (status == BANYAN_OK && more == FETCH_PAUSES) {
+            status = source->pause(source->context);
+            sending.travels_since_ns = time_now_ns();
+        }
         mine = error_again(&kept);
     }
     if (status == BANYAN_OK)

@@ -44,19 +44,35 @@ static void swap_window(const struct staged *staged, const strided_view *box, ui
     }
 }
 
+/* The same for all versions of a list, the last one first if `back`. */
+static void swap_windows(const struct staged *first, const strided_view *box, uint64_t block,
+                         const strided_view *copy, bool back)
+{
+    if (!first)
+        return;
+    if (back)
+        swap_windows(first->next, box, block, copy, true);
+    swap_window(first, box, block, copy);
+    if (!back)
+        swap_windows(first->next, box, block, copy, false);
+}
+
 /* Compute the checksum of a box as it will be. The parts are sorted. */
-static banyan_status sum_of(const struct staged *staged, const strided_view *box, void *memory,
+static banyan_status sum_of(const struct fetch_target *into, const strided_view *box, void *memory,
                             uint64_t *sum)
 {
+    const struct staged *staged = into->staged, *before = into->before->first;
     uint64_t hash = 0;
     for (uint64_t block = 0; block < delta_blocks(box->elems); block += PART_BLOCKS) {
         size_t elems = part_elems(box, block);
         strided_view dense = strided_view_dense(memory, box->elem_bytes, elems);
         RETURN_IF_FAILED(
             publish_device_read(staged->device, box, block * DELTA_BLOCK, elems, memory));
+        swap_windows(before, box, block, &dense, false);
         swap_window(staged, box, block, &dense);
         hash = hash_bytes(memory, elems * box->elem_bytes, hash);
         swap_window(staged, box, block, &dense);
+        swap_windows(before, box, block, &dense, true);
     }
     *sum = hash;
     return BANYAN_OK;
@@ -72,6 +88,8 @@ banyan_status receiving_verify(struct fetch_receiving *receiving)
     if (!memory)
         status = error_no_memory(PART_BLOCKS * delta_block_bytes_most(16), "a part to verify");
     array_sort(&staged->parts, compare_staged_parts);
+    for (struct staged *one = receiving->into->before->first; one; one = one->next)
+        array_sort(&one->parts, compare_staged_parts);
     for (size_t i = 0; i < receiving->sums.count && status == BANYAN_OK; i++) {
         const struct box_sum *sum = &receiving->sums.data[i];
         uint64_t number;
@@ -81,7 +99,7 @@ banyan_status receiving_verify(struct fetch_receiving *receiving)
         }
         const struct incoming *one = &receiving->incoming.data[number];
         uint64_t hash = 0;
-        status = sum_of(staged, &receiving->boxes.data[number], memory, &hash);
+        status = sum_of(receiving->into, &receiving->boxes.data[number], memory, &hash);
         if (status == BANYAN_OK && hash != sum->hash)
             status = receiving_fail_box(receiving, one, "it would differ from the trainer's");
     }

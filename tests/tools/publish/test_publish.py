@@ -70,7 +70,7 @@ class Publish(PublishCase):
         self.replace(tensors[100], self.source / "step_000100")
         for name in ("tmp-checkpoint-900", ".step_000901", "step_902.tmp", "best"):
             self.replace(tensors[7], self.source / name)
-        publisher = self.publish("--watch", "--settle", "0.2")
+        publisher = self.publish("--watch", "--settle", "0.2", "--kept", 1, "--patience", 60)
         subscriber = self.subscribe(publisher.address)
         self.assert_written(subscriber.next(), tensors[100], 100)
         self.replace(tensors[300], self.source / "checkpoint-300")
@@ -383,6 +383,7 @@ class Publish(PublishCase):
         self.assert_ends(self.start(BANYAN, "publish", "--in", self.folder / "none"), 2, "there is no")
         self.assert_ends(self.start(BANYAN, "subscribe", "--at", at), 2, "--out DIR is missing")
         self.assert_ends(self.start(BANYAN, "publish"), 2, "--in DIR is missing")
+        self.assert_ends(self.start(BANYAN, "publish", "--in", self.source, "--kept", 0), 2, "--kept")
         nobody = self.subscribe("127.0.0.1:1", "--timeout", "12")
         nobody.wait_for_error("nothing is published at 127.0.0.1:1 yet; waiting")
         self.assert_ends(nobody, 1, "no version came from 127.0.0.1:1 in 12 s")
