@@ -34,7 +34,7 @@ static banyan_status check_element(const banyan_comm *comm, const char *name, co
     return BANYAN_OK;
 }
 
-static bool is_integer(DLDataType dtype)
+static bool takes_integers(DLDataType dtype)
 {
     return dtype.code == kDLInt || dtype.code == kDLUInt;
 }
@@ -52,7 +52,7 @@ static banyan_status check_scaling(const banyan_comm *comm, const char *name, co
                          "reduced",
                          comm->rank, name, banyan_dtype_name(dtype), dtype.code, dtype.bits,
                          dtype.lanes);
-    if (!wanted->scaled || !is_integer(dtype))
+    if (!wanted->scaled || !takes_integers(dtype))
         return BANYAN_OK;
     double most = ldexp(1, dtype.code == kDLInt ? dtype.bits - 1 : dtype.bits);
     double least = dtype.code == kDLInt ? -most : 0;
@@ -179,10 +179,10 @@ static banyan_status scaled_run(banyan_comm *comm, const call *made, const buffe
     const void *source = given.copied ? given.copied : given.input;
     uint64_t elems = given.input_bytes / banyan_dtype_bytes(wanted.dtype);
     uint64_t results = given.output_bytes / banyan_dtype_bytes(wanted.dtype);
-    bool divides = wanted.op == BANYAN_AVG && is_integer(wanted.dtype);
+    bool divides = wanted.op == BANYAN_AVG && takes_integers(wanted.dtype);
     engine_scaling by = {.factor = wanted.scaled ? (float)given.factor : 1.0f / (float)comm->ranks,
                          .divides = divides};
-    by.whole = divides ? comm->ranks : is_integer(wanted.dtype) ? (int64_t)given.factor : 0;
+    by.whole = divides ? comm->ranks : takes_integers(wanted.dtype) ? (int64_t)given.factor : 0;
     wanted.op = BANYAN_SUM;
     wanted.scaled = false;
     if (comm->ranks == 1) {

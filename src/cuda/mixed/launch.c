@@ -1,7 +1,7 @@
 /* Launches of kernels, and the thread blocks that run at once. */
 #include "cuda/mixed/engine.h"
 
-static uint32_t room_of(const cuda_mixed *engine, mixed_kernel kernel, uint32_t threads)
+static uint32_t kernel_room(const cuda_mixed *engine, mixed_kernel kernel, uint32_t threads)
 {
     uint32_t each = engine->room[kernel] / threads;
     return (each > 0 ? each : 1) * engine->processors;
@@ -11,14 +11,14 @@ static uint32_t room_of(const cuda_mixed *engine, mixed_kernel kernel, uint32_t 
 uint32_t mixed_blocks_at_once(const cuda_mixed *engine, mixed_kernel kernel, uint32_t threads)
 {
     uint32_t engines = launch_engines(LAUNCH_MIXED, engine->device);
-    uint32_t blocks = room_of(engine, kernel, threads) / (engines > 1 ? engines : 1);
+    uint32_t blocks = kernel_room(engine, kernel, threads) / (engines > 1 ? engines : 1);
     return blocks > 0 ? blocks : 1;
 }
 
 launch_shape mixed_shape_of(const cuda_mixed *engine, mixed_kernel kernel, uint32_t blocks,
                             uint32_t threads)
 {
-    uint32_t room = room_of(engine, kernel, threads);
+    uint32_t room = kernel_room(engine, kernel, threads);
     return (launch_shape){.blocks = blocks,
                           .threads = threads,
                           .early = launch_is_early(LAUNCH_MIXED, engine->device, blocks, room)};
