@@ -1,5 +1,5 @@
-/* Converts elements during a move: casts units of them, and quantizes blocks of 32 values to elements
- * or to scales.
+/* Converts elements during a move: casts units of them, and quantizes blocks of 32 values to
+ * elements or to scales.
  *
  * If a block's values are contiguous, neighbouring lanes of a warp share it, 16 bytes each: then a
  * warp's accesses are contiguous, with many loads in flight. Otherwise one thread processes a
@@ -173,56 +173,95 @@ template <unsigned kind> static __device__ __forceinline__ void unpack(uint4 bit
     }
 }
 
-/* Return the maximum over a block's lanes. */
-template <int lanes> static __device__ __forceinline__ uint32_t block_max(uint32_t value)
+/* Return the larger one, or the larger ones of two pairs of 16 bits. */
+template <bool pairs> static __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b)
 {
-    int lane = (int)(threadIdx.x % COPY_WARP);
-    BANYAN_DEVICE_UNROLL
-    for (int apart = 1; apart < lanes; apart *= 2) {
-        uint32_t other = __shfl_sync(WHOLE_WARP, value, lane ^ apart);
-        value = other > value ? other : value;
-    }
-    return value;
+    if (!pairs)
+        return a > b ? a : b;
+#ifdef __CUDA_ARCH__
+    return __vmaxu2(a, b);
+#else
+    uint32_t low = (a & 0xffff) > (b & 0xffff) ? a : b;
+    uint32_t high = a >> 16 > b >> 16 ? a : b;
+    return (low & 0xffff) | (high & 0xffff0000u);
+#endif
 }
 
-/* Like scale_at; all lanes of the warp take part. */
+/* Return the magnitude of a value, or of two of 16 bits; if `skip_nan`, 0 for NaN. */
 template <unsigned kind>
-static __device__ __forceinline__ uint8_t shared_scale(const uint32_t *values, bool round_up,
-                                                       bool *is_easy)
+static __device__ __forceinline__ uint32_t magnitude_of(uint32_t word, bool skip_nan)
 {
-    const int count = sharing<kind>::values, lanes = sharing<kind>::lanes;
-    uint32_t amax = 0;
+    if (kind == COPY_FROM_F32) {
+        uint32_t magnitude = word & ~F32_SIGN;
+        return skip_nan && magnitude > F32_INFINITY ? 0 : magnitude;
+    }
+    const uint32_t infinity = kind == COPY_FROM_F16 ? 0x7c00 : 0x7f80;
+    uint32_t low = word & 0x7fff, high = word >> 16 & 0x7fff;
+    low = skip_nan && low > infinity ? 0 : low;
+    high = skip_nan && high > infinity ? 0 : high;
+    return skip_nan ? low | high << 16 : word & 0x7fff7fffu;
+}
+
+/* Return the largest magnitude of a block, as f32 bits: of the block whose number among `lanes` is
+ * the lane's number among those that share it. At each step, a lane keeps half of the blocks. */
+template <unsigned kind>
+static __device__ __forceinline__ uint32_t block_max(const uint4 *bits, bool skip_nan)
+{
+    const bool pairs = kind != COPY_FROM_F32;
+    const int lanes = sharing<kind>::lanes, lane = (int)(threadIdx.x % COPY_WARP);
+    uint32_t most[lanes];
     BANYAN_DEVICE_UNROLL
-    for (int i = 0; i < count; i++) {
-        uint32_t magnitude = values[i] & ~F32_SIGN;
-        amax = magnitude > amax ? magnitude : amax;
+    for (int i = 0; i < lanes; i++) {
+        uint32_t x = magnitude_of<kind>(bits[i].x, skip_nan);
+        uint32_t y = magnitude_of<kind>(bits[i].y, skip_nan);
+        uint32_t z = magnitude_of<kind>(bits[i].z, skip_nan);
+        uint32_t w = magnitude_of<kind>(bits[i].w, skip_nan);
+        most[i] = larger<pairs>(larger<pairs>(x, y), larger<pairs>(z, w));
     }
-    amax = block_max<lanes>(amax);
-    bool has_nan = amax > F32_INFINITY;
-    if (__any_sync(WHOLE_WARP, has_nan)) {
-        amax = 0;
+    BANYAN_DEVICE_UNROLL
+    for (int apart = lanes / 2; apart > 0; apart /= 2) {
+        bool upper = (lane & apart) != 0;
         BANYAN_DEVICE_UNROLL
-        for (int i = 0; i < count; i++) {
-            uint32_t magnitude = values[i] & ~F32_SIGN;
-            amax = magnitude <= F32_INFINITY && magnitude > amax ? magnitude : amax;
+        for (int i = 0; i < apart; i++) {
+            uint32_t given = upper ? most[i] : most[i + apart];
+            uint32_t kept = upper ? most[i + apart] : most[i];
+            most[i] = larger<pairs>(kept, __shfl_sync(WHOLE_WARP, given, lane ^ apart));
         }
-        amax = block_max<lanes>(amax);
     }
+    if (!pairs)
+        return most[0];
+    uint32_t half = larger<false>(most[0] & 0xffff, most[0] >> 16);
+    return widen(half, kind == COPY_FROM_F16);
+}
+
+/* Like scale_at, of the lane's own block; all lanes of the warp take part. A block of zeros is easy
+ * under any scale. */
+template <unsigned kind>
+static __device__ __forceinline__ uint8_t own_scale(const uint4 *bits, bool round_up, bool *is_easy)
+{
+    uint32_t amax = block_max<kind>(bits, false);
+    bool has_nan = amax > F32_INFINITY;
+    if (__any_sync(WHOLE_WARP, has_nan))
+        amax = block_max<kind>(bits, true);
     uint8_t scale = block_scale(round_up, amax);
-    *is_easy = !has_nan && scale_is_easy(scale);
+    *is_easy = !has_nan && (amax == 0 || scale_is_easy(scale));
     return scale;
 }
 
+/* Store the lane's part of an easy block at `to`. */
 template <unsigned kind>
-static __device__ __forceinline__ void store_shared(char *to, const uint32_t *values, uint8_t scale)
+static __device__ __forceinline__ void store_shared(char *to, unsigned part, uint4 bits,
+                                                    float factor)
 {
-    float factor = f32_of_bits(F32_POWER(E8M0_BIAS - scale));
+    uint32_t values[sharing<kind>::values];
+    unpack<kind>(bits, values);
     uint32_t first = easy_four(values, factor);
     if (kind == COPY_FROM_F32)
-        banyan_device_store<uint32_t>(to, first);
+        banyan_device_store<uint32_t>(to + 4 * part, first);
     else
         banyan_device_store<uint2>(
-            to, make_uint2(first, easy_four(values + sharing<kind>::values - 4, factor)));
+            to + 8 * part,
+            make_uint2(first, easy_four(values + sharing<kind>::values - 4, factor)));
 }
 
 #endif

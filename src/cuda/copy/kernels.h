@@ -6,9 +6,10 @@
 #include "cuda/driver.h"
 
 typedef struct copy_kernels {
-    CUfunction moves, converts; /* the second also converts elements */
-    uint32_t threads;           /* of a thread block, for both */
-    uint32_t room;              /* thread blocks of either that run at once */
+    CUfunction moves,
+        converts;     /* the second also converts elements, and moves runs at any address */
+    uint32_t threads; /* of a thread block, for both */
+    uint32_t room;    /* thread blocks of either that run at once */
 } copy_kernels;
 
 /* The device's context is entered. UNSUPPORTED where the device holds no thread block. */

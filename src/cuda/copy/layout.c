@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Loops of a move, plus its run as a loop, plus one for a split dimension. */
-#define DIMS_MAX (STRIDED_MAX_LOOPS + 2)
+#include "cuda/copy/blocks.h"
+#include "cuda/copy/box.h"
 
 /* Longer dimensions are split, so that positions in one fit 32 bits. */
 #define EXTENT_MAX ((uint64_t)1 << 30)
@@ -12,20 +12,6 @@
 /* A tile of a transpose is a square with this many columns. */
 #define TRANSPOSE_COLUMNS 32
 #define UNIT_BYTES_MAX 16
-
-/* Slowest dimension first, in units of `width` bytes. */
-typedef struct box {
-    char *to;
-    const char *from;
-    uint32_t width;
-    uint8_t cast;
-    int64_t to_step, from_step;
-    int count;
-    struct box_dim {
-        uint64_t extent;
-        int64_t to, from;
-    } dims[DIMS_MAX];
-} box;
 
 static banyan_status copy_layout_no_memory(size_t bytes)
 {
@@ -52,10 +38,10 @@ static void keep_tiles(copy_layout *layout, size_t lane, const copy_move *move)
     layout->moves[layout->move_count++] = *move;
     layout->lanes[lane].tiles += move->tiles;
     layout->tiles += move->tiles;
-    layout->converts |= move->cast != COPY_AS_IT_IS;
+    layout->converts |= move->cast != COPY_AS_IT_IS || move->run_bytes > 0;
 }
 
-static banyan_status add_dims(copy_layout *layout, const box *of)
+static banyan_status add_dims(copy_layout *layout, const copy_box *of)
 {
     for (int i = 0; i < of->count; i++) {
         banyan_status status = copy_layout_make_room((void **)&layout->dims, layout->dim_count,
@@ -68,13 +54,14 @@ static banyan_status add_dims(copy_layout *layout, const box *of)
             .inverse = ((UINT32_C(1) << COPY_INVERSE_SHIFT) + extent - 1) / extent,
             .to = of->dims[i].to,
             .from = of->dims[i].from,
+            .scale = of->dims[i].scale,
         };
     }
     return BANYAN_OK;
 }
 
 /* A tile contains as many of the fastest dimensions as fit, and a part of the next one. */
-static void cut_into_tiles(const box *of, copy_move *move)
+static void cut_into_tiles(const copy_box *of, copy_move *move)
 {
     uint64_t inner_units = 1, outer = 1;
     uint64_t units = of->cast & COPY_QUANTIZE ? COPY_TILE_BLOCKS : COPY_TILE_UNITS;
@@ -96,20 +83,22 @@ static void cut_into_tiles(const box *of, copy_move *move)
     move->tiles = outer * chunks;
 }
 
-static banyan_status copy_layout_add_box(copy_layout *layout, size_t lane, const box *of)
+static banyan_status copy_layout_add_box(copy_layout *layout, size_t lane, const copy_box *of)
 {
     banyan_status status = copy_layout_make_room((void **)&layout->moves, layout->move_count,
                                                  &layout->move_room, sizeof *layout->moves);
     copy_move move = {
         .to = of->to,
         .from = of->from,
+        .scales = of->scales,
+        .run_bytes = of->run_bytes,
         .first_dim = (uint32_t)layout->dim_count,
         .width = (uint16_t)of->width,
         .cast = of->cast,
         .to_step = of->to_step,
         .from_step = of->from_step,
     };
-    if (status == BANYAN_OK && layout->dim_count > UINT32_MAX - DIMS_MAX)
+    if (status == BANYAN_OK && layout->dim_count > UINT32_MAX - COPY_BOX_DIMS)
         status =
             banyan_error_set(BANYAN_ERR_UNSUPPORTED, "cuda: a schedule of more than %zu dimensions",
                              layout->dim_count);
@@ -123,21 +112,24 @@ static banyan_status copy_layout_add_box(copy_layout *layout, size_t lane, const
 }
 
 /* Split into two boxes: `extent` places of dimension `i`, and the rest. */
-static void copy_layout_split(const box *whole, int i, uint64_t extent, box *first, box *rest)
+static void copy_layout_split(const copy_box *whole, int i, uint64_t extent, copy_box *first,
+                              copy_box *rest)
 {
     *first = *rest = *whole;
     first->dims[i].extent = extent;
     rest->dims[i].extent -= extent;
     rest->to += (int64_t)extent * whole->dims[i].to;
     rest->from += (int64_t)extent * whole->dims[i].from;
+    if (whole->scales)
+        rest->scales += (int64_t)extent * whole->dims[i].scale;
 }
 
-static banyan_status add_within_extents(copy_layout *layout, size_t lane, const box *of)
+static banyan_status add_within_extents(copy_layout *layout, size_t lane, const copy_box *of)
 {
     for (int i = 0; i < of->count; i++) {
         if (of->dims[i].extent <= EXTENT_MAX)
             continue;
-        box first, rest;
+        copy_box first, rest;
         copy_layout_split(of, i, EXTENT_MAX, &first, &rest);
         banyan_status status = add_within_extents(layout, lane, &first);
         return status == BANYAN_OK ? add_within_extents(layout, lane, &rest) : status;
@@ -145,35 +137,30 @@ static banyan_status add_within_extents(copy_layout *layout, size_t lane, const 
     return copy_layout_add_box(layout, lane, of);
 }
 
-static uint64_t copy_layout_magnitude(int64_t stride)
-{
-    return stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
-}
-
 /* True if the two fastest dimensions are swapped in the source. */
-static bool is_transpose(const box *of)
+static bool is_transpose(const copy_box *of)
 {
-    const struct box_dim *inner = &of->dims[of->count - 1];
+    const struct copy_box_dim *inner = &of->dims[of->count - 1];
     return of->count > 1 && inner->extent > TRANSPOSE_COLUMNS && inner[-1].extent > 1 &&
-           copy_layout_magnitude(inner[-1].from) < copy_layout_magnitude(inner->from);
+           copy_box_magnitude(inner[-1].from) < copy_box_magnitude(inner->from);
 }
 
 /* Split the fastest dimension and move its slower part outwards, so that tiles are squares: then a
  * tile uses the whole of each cache line that it reads across. */
-static banyan_status add_transpose(copy_layout *layout, size_t lane, const box *of)
+static banyan_status add_transpose(copy_layout *layout, size_t lane, const copy_box *of)
 {
     int last = of->count - 1;
     uint64_t extent = of->dims[last].extent;
     uint64_t whole = extent / TRANSPOSE_COLUMNS * TRANSPOSE_COLUMNS;
-    box squares = *of;
+    copy_box squares = *of;
     if (whole < extent) {
-        box rest;
+        copy_box rest;
         copy_layout_split(of, last, whole, &squares, &rest);
         banyan_status status = add_within_extents(layout, lane, &rest);
         if (status != BANYAN_OK)
             return status;
     }
-    struct box_dim columns = squares.dims[last], blocks = columns;
+    struct copy_box_dim columns = squares.dims[last], blocks = columns;
     columns.extent = TRANSPOSE_COLUMNS;
     blocks.extent = whole / TRANSPOSE_COLUMNS;
     blocks.to *= TRANSPOSE_COLUMNS;
@@ -200,33 +187,54 @@ static uint32_t move_unit(const strided_move *move)
     return unit_of(places);
 }
 
+#define RUN_BYTES_MIN 64
+#define RUN_UNIT_MAX 2
+
+/* True for long runs that have no wide units: only these are worth putting words together. */
+static bool is_run(const copy_box *of)
+{
+    const struct copy_box_dim *run = &of->dims[of->count - 1];
+    return of->width <= RUN_UNIT_MAX && run->to == (int64_t)of->width && run->from == run->to &&
+           run->extent * of->width >= RUN_BYTES_MIN &&
+           run->extent * of->width / UNIT_BYTES_MAX < EXTENT_MAX;
+}
+
+/* Divide runs into the aligned words of their destinations. The words are counted from the one that
+ * has the run's first byte; the last may be unused. */
+static banyan_status add_runs(copy_layout *layout, size_t lane, const copy_box *of)
+{
+    copy_box runs = *of;
+    struct copy_box_dim *run = &runs.dims[runs.count - 1];
+    uint64_t places = (uintptr_t)of->to;
+    for (int i = 0; i < of->count - 1; i++)
+        places |= (uint64_t)of->dims[i].to;
+    runs.run_bytes = run->extent * of->width;
+    uint64_t most = runs.run_bytes + (places % UNIT_BYTES_MAX ? UNIT_BYTES_MAX - 1 : 0);
+    runs.width = UNIT_BYTES_MAX;
+    run->extent = (most + UNIT_BYTES_MAX - 1) / UNIT_BYTES_MAX;
+    run->to = run->from = UNIT_BYTES_MAX;
+    return add_within_extents(layout, lane, &runs);
+}
+
 static banyan_status copy_layout_add_move(copy_layout *layout, size_t lane,
                                           const strided_move *move)
 {
-    box made = {.to = move->to, .from = move->from, .width = move_unit(move)};
+    copy_box made = {.to = move->to, .from = move->from, .width = move_unit(move)};
     uint64_t run_units = move->run_bytes / made.width;
     for (int i = 0; i < move->count; i++)
         if (move->loops[i].extent > 1)
-            made.dims[made.count++] =
-                (struct box_dim){move->loops[i].extent, move->loops[i].to, move->loops[i].from};
+            made.dims[made.count++] = (struct copy_box_dim){
+                move->loops[i].extent, move->loops[i].to, move->loops[i].from, 0};
     if (run_units > 1 || made.count == 0)
         made.dims[made.count++] =
-            (struct box_dim){run_units, (int64_t)made.width, (int64_t)made.width};
+            (struct copy_box_dim){run_units, (int64_t)made.width, (int64_t)made.width, 0};
+    if (is_run(&made))
+        return add_runs(layout, lane, &made);
     return is_transpose(&made) ? add_transpose(layout, lane, &made)
                                : add_within_extents(layout, lane, &made);
 }
 
 #define CAST_ELEMENTS 4 /* elements of a unit, if they are contiguous */
-
-static uint8_t quantize_of(const direct_move *move)
-{
-    bool ocp = move->to_format == STRIDED_E4M3_OCP || move->to_format == STRIDED_SCALES_OCP;
-    uint32_t from = move->from_format == STRIDED_F32   ? COPY_FROM_F32
-                    : move->from_format == STRIDED_F16 ? COPY_FROM_F16
-                                                       : 0;
-    return (uint8_t)(COPY_QUANTIZE | from | (ocp ? 0 : COPY_ROUND_UP) |
-                     (strided_is_scales(move->to_format) ? COPY_TO_SCALES : 0));
-}
 
 static uint8_t cast_of(const direct_move *move)
 {
@@ -236,14 +244,14 @@ static uint8_t cast_of(const direct_move *move)
         [STRIDED_BF16] = {[STRIDED_F32] = COPY_BF16_TO_F32, [STRIDED_F16] = COPY_BF16_TO_F16},
     };
     if (strided_is_mxfp8(move->to_format))
-        return quantize_of(move);
+        return copy_blocks_cast(move);
     return casts[move->from_format][move->to_format];
 }
 
 /* True if four elements can be read and written at once everywhere in the box. */
-static bool is_wide(const box *of, int64_t to_bytes, int64_t from_bytes)
+static bool is_wide(const copy_box *of, int64_t to_bytes, int64_t from_bytes)
 {
-    const struct box_dim *run = &of->dims[of->count - 1];
+    const struct copy_box_dim *run = &of->dims[of->count - 1];
     uint64_t to = (uintptr_t)of->to, from = (uintptr_t)of->from;
     for (int i = 0; i < of->count - 1; i++) {
         to |= (uint64_t)of->dims[i].to;
@@ -254,25 +262,20 @@ static bool is_wide(const box *of, int64_t to_bytes, int64_t from_bytes)
            from % (uint64_t)(CAST_ELEMENTS * from_bytes) == 0;
 }
 
-/* Return the move's loops over elements, or blocks, of `bytes` bytes at the destination. A run of
- * several elements becomes a loop, with a distance of `bytes` on both sides: the planner forms no
- * other runs. */
-static box converting_box(const direct_move *of, uint64_t bytes)
+/* Return the move's loops over elements of `bytes` bytes at the destination. A run of several
+ * elements becomes a loop, with a distance of `bytes` on both sides: the planner forms no other
+ * runs. */
+static copy_box converting_box(const direct_move *of, uint64_t bytes)
 {
     const strided_move *move = &of->move;
-    box made = {.to = move->to,
-                .from = move->from,
-                .width = 1,
-                .cast = cast_of(of),
-                .to_step = of->to_step,
-                .from_step = of->from_step};
+    copy_box made = {.to = move->to, .from = move->from, .width = 1, .cast = cast_of(of)};
     for (int i = 0; i < move->count; i++)
         if (move->loops[i].extent > 1)
-            made.dims[made.count++] =
-                (struct box_dim){move->loops[i].extent, move->loops[i].to, move->loops[i].from};
+            made.dims[made.count++] = (struct copy_box_dim){
+                move->loops[i].extent, move->loops[i].to, move->loops[i].from, 0};
     if (move->run_bytes > bytes || made.count == 0)
         made.dims[made.count++] =
-            (struct box_dim){move->run_bytes / bytes, (int64_t)bytes, (int64_t)bytes};
+            (struct copy_box_dim){move->run_bytes / bytes, (int64_t)bytes, (int64_t)bytes, 0};
     return made;
 }
 
@@ -280,36 +283,15 @@ static banyan_status add_cast(copy_layout *layout, size_t lane, const direct_mov
 {
     int64_t to_bytes = (int64_t)strided_format_bytes(of->to_format);
     int64_t from_bytes = (int64_t)strided_format_bytes(of->from_format);
-    box made = converting_box(of, (uint64_t)to_bytes);
+    copy_box made = converting_box(of, (uint64_t)to_bytes);
     if (!is_wide(&made, to_bytes, from_bytes))
         return is_transpose(&made) ? add_transpose(layout, lane, &made)
                                    : add_within_extents(layout, lane, &made);
-    struct box_dim *inner = &made.dims[made.count - 1];
+    struct copy_box_dim *inner = &made.dims[made.count - 1];
     made.width = CAST_ELEMENTS;
     inner->extent /= CAST_ELEMENTS;
     inner->to *= CAST_ELEMENTS;
     inner->from *= CAST_ELEMENTS;
-    return add_within_extents(layout, lane, &made);
-}
-
-/* True if all blocks are contiguous enough for several threads to share them. */
-static bool copy_layout_is_shared(const box *of, bool to_scales)
-{
-    bool words = (of->cast & COPY_FROM_F32) != 0;
-    uint64_t to = (uintptr_t)of->to, from = (uintptr_t)of->from;
-    for (int i = 0; i < of->count; i++) {
-        to |= (uint64_t)of->dims[i].to;
-        from |= (uint64_t)of->dims[i].from;
-    }
-    bool writes = to_scales || (of->to_step == 1 && to % (words ? 4 : 8) == 0);
-    return writes && of->from_step == (words ? 4 : 2) && from % UNIT_BYTES_MAX == 0;
-}
-
-static banyan_status copy_layout_add_blocks(copy_layout *layout, size_t lane, const direct_move *of)
-{
-    bool to_scales = strided_is_scales(of->to_format);
-    box made = converting_box(of, to_scales ? 1 : STRIDED_BLOCK);
-    made.cast |= copy_layout_is_shared(&made, to_scales) ? COPY_SHARED : 0;
     return add_within_extents(layout, lane, &made);
 }
 
@@ -383,26 +365,48 @@ static banyan_status add_engine_runs(copy_layout *layout, size_t lane, const str
     return BANYAN_OK;
 }
 
+static banyan_status add_blocks(copy_layout *layout, size_t lane, const direct_move *of,
+                                const direct_move *scales)
+{
+    copy_box made;
+    if (scales)
+        copy_blocks_join(of, scales, &made);
+    else
+        made = copy_blocks_of(of);
+    return add_within_extents(layout, lane, &made);
+}
+
+static banyan_status copy_layout_add_any(copy_layout *layout, const gpu_copy_lane *lane,
+                                         size_t number, uint64_t engine_bytes, size_t i,
+                                         const copy_block_pair *pairs)
+{
+    const direct_move *list = lane->moves->list.data, *move = &list[i];
+    bool leaves = lane->my_entered != NULL;
+    if (move->walk)
+        return copy_layout_add_walk(layout, number, move);
+    if (strided_is_mxfp8(move->to_format)) {
+        bool is_pair = pairs[i].scales != SIZE_MAX;
+        return pairs[i].is_taken
+                   ? BANYAN_OK
+                   : add_blocks(layout, number, move, is_pair ? &list[pairs[i].scales] : NULL);
+    }
+    if (move->to_format != move->from_format)
+        return add_cast(layout, number, move);
+    if (leaves && engine_bytes > 0 && move->move.run_bytes >= engine_bytes)
+        return add_engine_runs(layout, number, &move->move, 0, move->move.to, move->move.from);
+    return copy_layout_add_move(layout, number, &move->move);
+}
+
 static banyan_status copy_layout_add_lane(copy_layout *layout, const gpu_copy_lane *lane,
                                           size_t number, uint64_t engine_bytes)
 {
+    copy_block_pair *pairs;
+    RETURN_IF_FAILED(copy_blocks_pair(lane->moves, &pairs));
     banyan_status status = BANYAN_OK;
-    bool leaves = lane->my_entered != NULL;
     layout->lanes[number].first_move = (uint32_t)layout->move_count;
-    for (size_t i = 0; i < lane->moves->list.count && status == BANYAN_OK; i++) {
-        const direct_move *move = &lane->moves->list.data[i];
-        if (move->walk)
-            status = copy_layout_add_walk(layout, number, move);
-        else if (strided_is_mxfp8(move->to_format))
-            status = copy_layout_add_blocks(layout, number, move);
-        else if (move->to_format != move->from_format)
-            status = add_cast(layout, number, move);
-        else if (leaves && engine_bytes > 0 && move->move.run_bytes >= engine_bytes)
-            status =
-                add_engine_runs(layout, number, &move->move, 0, move->move.to, move->move.from);
-        else
-            status = copy_layout_add_move(layout, number, &move->move);
-    }
+    for (size_t i = 0; i < lane->moves->list.count && status == BANYAN_OK; i++)
+        status = copy_layout_add_any(layout, lane, number, engine_bytes, i, pairs);
+    free(pairs);
     if (status == BANYAN_OK && layout->move_count > UINT32_MAX)
         status = banyan_error_set(BANYAN_ERR_UNSUPPORTED, "cuda: a schedule of %zu moves",
                                   layout->move_count);

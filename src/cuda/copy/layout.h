@@ -25,7 +25,7 @@ typedef struct copy_layout {
     size_t engine_count, engine_room;
     uint64_t engine_bytes;
     uint64_t tiles;
-    bool converts; /* some moves convert elements */
+    bool converts; /* some moves convert elements, or are runs at any address */
     struct copy_lane_part {
         uint32_t first_move;
         uint64_t tiles;

@@ -17,8 +17,8 @@
 /* One dimension of a box, in units. */
 typedef struct copy_dim {
     uint32_t extent;
-    uint32_t inverse; /* for extents up to COPY_TILE_UNITS: copy_divide */
-    int64_t to, from; /* strides in bytes */
+    uint32_t inverse;        /* for extents up to COPY_TILE_UNITS: copy_divide */
+    int64_t to, from, scale; /* strides in bytes */
 } copy_dim;
 
 /* x / extent = x * inverse >> COPY_INVERSE_SHIFT for all x < 2 * COPY_TILE_UNITS. */
@@ -39,6 +39,10 @@ typedef struct copy_move {
     uint8_t is_walk; /* if set, first_dim is the number of a copy_walk, and a chunk is a tile */
     uint8_t cast;    /* enum copy_cast, or a result of copy_quantize */
     int64_t to_step, from_step; /* distance of a block's values, if they are quantized */
+    char *scales;               /* for COPY_TO_BOTH */
+    /* If not 0: the fastest dimension is a run of so many bytes, at any address. Its units are the
+     * aligned words of the destination that have bytes of it. */
+    uint64_t run_bytes;
 } copy_move;
 
 /* The conversion of elements. */
@@ -53,15 +57,16 @@ typedef enum copy_cast {
     COPY_QUANTIZE = 0x80 /* combined with the bits below */
 } copy_cast;
 
-/* For blocks: the source type f32, f16 or bf16 (as COPY_FROM_…); scales or elements; the rounding
- * rule; whether several threads can share a block, with values in 16 bytes and elements in 4 or
- * 8. */
+/* For blocks: the source type f32, f16 or bf16 (as COPY_FROM_…); scales, elements or both; the
+ * rounding rule; whether several threads can share a block, with values in 16 bytes and elements in
+ * 4 or 8 (COPY_TO_BOTH only then). */
 #define COPY_BLOCK 32
 #define COPY_FROM_F32 0x01u
 #define COPY_FROM_F16 0x02u
 #define COPY_TO_SCALES 0x04u
 #define COPY_ROUND_UP 0x08u
 #define COPY_SHARED 0x10u
+#define COPY_TO_BOTH 0x20u
 
 #define COPY_WALK_DIMS 8
 
@@ -130,8 +135,8 @@ typedef struct copy_args {
 extern "C" {
 #endif
 
-/* For driver_kernel: one of two kernels; the second also converts elements. The kernel takes
- * copy_args, at most COPY_THREADS_MAX threads per block, and no shared memory. */
+/* For driver_kernel: one of two kernels; the second also converts elements, and moves runs. The
+ * kernel takes copy_args, at most COPY_THREADS_MAX threads per block, and no shared memory. */
 const void *copy_kernel_symbol(bool converts);
 
 #ifdef __cplusplus
