@@ -151,7 +151,8 @@ BANYAN_API banyan_status banyan_comm_sendrecv(banyan_comm *comm, const void *inp
  *   factor is INVALID.
  * - The scaled inputs lie in the output; those of reduce, and of a reduce-scatter that is not in
  *   place, in memory of the communicator, which keeps twice the longest of their inputs at most.
- *   On a GPU, scaling is a kernel before that of the sum.
+ *   On a GPU, scaling is a kernel before that of the sum. Order such calls of one communicator: two
+ *   of them must not run at the same time in different streams.
  * - A reduce-scatter in place scales its whole input there. */
 BANYAN_API banyan_status banyan_comm_allreduce_scaled(banyan_comm *comm, const void *input,
                                                       void *output, size_t count, DLDataType dtype,

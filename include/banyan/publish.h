@@ -20,8 +20,8 @@
  * Exactness. Elements are compared as bits. NaNs and signed zeros arrive as they are.
  *
  * Fetches that last. A fetch pauses while the trainer publishes, and goes on with the elements of
- * the newer version. Another one of the changes since its beginning follows, until one ends without
- * a pause; the version then counts as staged.
+ * the newer version. A second fetch then brings the changes since the first one began. More follow
+ * until one ends without a pause. The version then counts as staged.
  *
  * Memory. A publication keeps a copy of the tensors, and for each kept version a bit for each
  * element; more while a fetch pauses. A subscription keeps what it has fetched and not committed.
@@ -71,7 +71,8 @@ typedef struct banyan_publication_options {
     uint32_t kept_versions;
     /* The longest time for which banyan_publication_publish waits for subscriptions that fetch.
      * Those that fetch all elements pause at the end of a wave; those that fetch changes do so when
-     * half of the time is over. Those that do not are dropped; they may come back. 0: 5 s. */
+     * half of the time is over. Engines that do not pause in time are dropped; they may come
+     * back. 0: 5 s. */
     uint64_t patience_ns;
     /* Timeout of every wait in the worlds that are joined with engines; 0: the world's. An engine
      * that does not answer for so long is dropped. */
@@ -136,10 +137,10 @@ typedef struct banyan_publish_report {
  * banyan_publication_open got, as `version`, which is larger than the one before. Return when the
  * tensors may be overwritten. Subscriptions fetch the version afterwards, from the publication's
  * copy. Those that wait for changes get this version, even if the next call comes soon: it waits
- * for them, up to half of the patience. `report` may be NULL. Collective. Errors: INVALID (the
- * version is not larger, or not equal on all ranks; the tensors are not the layout's; a rank's
- * stream is captured; the message names rank or tensor), NO_MEMORY, those of the world's waits, and
- * the error that has ended the publication's threads. With `published`, also those of
+ * for them for half of the patience. Then they pause. `report` may be NULL. Collective. Errors:
+ * INVALID (the version is not larger, or not equal on all ranks; the tensors are not the layout's;
+ * a rank's stream is captured; the message names rank or tensor), NO_MEMORY, those of the world's
+ * waits, and the error that has ended the publication's threads. With `published`, also those of
  * banyan_reshard_execute. */
 BANYAN_API banyan_status banyan_publication_publish(banyan_publication *publication,
                                                     const banyan_tensors *tensors, uint64_t version,
@@ -149,7 +150,7 @@ BANYAN_API banyan_status banyan_publication_publish(banyan_publication *publicat
 typedef struct banyan_publication_status {
     uint64_t version;     /* the current one; 0: none yet */
     uint32_t subscribers; /* that are connected */
-    uint32_t fetching;    /* that fetch a version now */
+    uint32_t fetching;    /* that fetch a version now, and do not pause */
     uint64_t joined;      /* connections that were opened so far */
     uint64_t dropped;     /* of them ended by an error, such as the death of an engine */
     uint64_t sent_bytes;  /* by this rank so far, as they travel */
@@ -252,7 +253,7 @@ typedef struct banyan_subscription_status {
     uint64_t received_bytes; /* by this rank so far, as they travel */
     uint64_t whole_fetches;  /* versions that came whole */
     uint64_t delta_fetches;  /* versions that came as changes */
-    uint64_t paused_fetches; /* of both: those in which the trainer has published others */
+    uint64_t paused_fetches; /* of both: versions that came by several fetches, with pauses */
     uint64_t fetch_ns;       /* that the last of them took */
 } banyan_subscription_status;
 

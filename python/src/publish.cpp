@@ -322,7 +322,7 @@ static void bind_subscription(nb::module_ &m)
         .def_prop_ro("delta_fetches", [](Subscription &s) { return status_of(s).delta_fetches; },
                      "Number of versions that came as changes.")
         .def_prop_ro("paused_fetches", [](Subscription &s) { return status_of(s).paused_fetches; },
-                     "Number of both in whose fetch the trainer has published others.");
+                     "Number of both that came by several fetches, with pauses.");
     def_close(subscription,
               "End the subscription. The tensors keep the version that they have. Collective.");
 }

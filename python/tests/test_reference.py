@@ -109,7 +109,8 @@ class ReferenceTest(unittest.TestCase):
             self.assertRegex(
                 text,
                 r"all_reduce\(\s*self,\s*input: TensorLike,\s*output: TensorLike \| None = None,\s*"
-                r"\*,\s*op: ReduceOp = 'sum',\s*stream: StreamLike = None\) -> Any:\s+Reduce",
+                r"\*,\s*op: ReduceOp = 'sum',\s*factor: float \| None = None,\s*"
+                r"stream: StreamLike = None\) -> Any:\s+Reduce",
             )
             self.assertRegex(text, r"class\s+TensorLike:\s+A tensor: an object with DLPack")
             language = (Path(folder) / "banyan/language.html").read_text()

@@ -55,14 +55,15 @@ static void free_replaced(banyan_subscription *subscription)
     staged_list_free(&replaced);
 }
 
-/* What a thread fetches. */
+/* A session, and the version that it fetches. */
 struct following_session {
     struct session session;
     bool whole; /* all elements are wanted, since changes did not fit */
     /* What fetches with pauses have brought, oldest first: nothing counts before one ends without.
      * The last one's version is what the next one builds on. */
     struct staged_list pending;
-    uint64_t fetch_ns; /* of these fetches */
+    uint64_t fetch_ns;    /* of these fetches */
+    uint64_t base_number; /* of the version that the first of them builds on */
 };
 
 /* Fill in what this engine has: rank 0's counts. */
@@ -157,13 +158,13 @@ static banyan_status prepare_commit(banyan_subscription *subscription,
 }
 
 /* Let the versions that one fetch or several have brought wait for a commit. */
-static void keep_version_fetched(banyan_subscription *subscription,
-                                 struct following_session *following, uint64_t base_number)
+static void stage_version(banyan_subscription *subscription, struct following_session *following)
 {
     struct staged_list *version = &following->pending;
     pthread_mutex_lock(&subscription->lock);
     /* A rollback in the meantime has taken back what the version builds on. */
-    if (subscription_last_number(subscription) == base_number) {
+    if (subscription_last_number(subscription) == following->base_number) {
+        subscription->needs_waves = false;
         subscription->next_number = version->last->number;
         subscription->status.whole_fetches += version->first->whole;
         subscription->status.delta_fetches += !version->first->whole;
@@ -224,8 +225,10 @@ static banyan_status receive_version(banyan_subscription *subscription,
                               .device = &subscription->device};
     uint64_t began_ns = time_now_ns();
     status = receive_into(subscription, following, turn, staged, &paused);
-    if (!following->pending.first)
+    if (!following->pending.first) {
         following->fetch_ns = 0;
+        following->base_number = state->base_number;
+    }
     following->fetch_ns += time_now_ns() - began_ns;
     error_kept kept = error_keep(status);
     pthread_mutex_lock(&subscription->lock);
@@ -237,9 +240,10 @@ static banyan_status receive_version(banyan_subscription *subscription,
     pthread_mutex_unlock(&subscription->lock);
     staged_append(&following->pending, staged);
     if (status == BANYAN_OK && !paused) {
-        kept = error_keep(prepare_commit(subscription, &following->pending, state->base_number));
+        kept =
+            error_keep(prepare_commit(subscription, &following->pending, following->base_number));
         if (kept.status == BANYAN_OK)
-            keep_version_fetched(subscription, following, state->base_number);
+            stage_version(subscription, following);
     }
     pthread_mutex_lock(&subscription->lock);
     pthread_cond_broadcast(&subscription->changed);

@@ -527,6 +527,7 @@ banyan_status banyan_publication_publish(banyan_publication *publication,
         if (status != BANYAN_OK) {
             pthread_mutex_lock(&publication->lock);
             publication->failed = error_keep(status);
+            pthread_cond_broadcast(&publication->changed);
             pthread_mutex_unlock(&publication->lock);
         }
     }

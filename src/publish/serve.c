@@ -139,6 +139,12 @@ static bool has_to_pause(void *context)
     return is_asked;
 }
 
+/* With the lock held: no version follows. */
+static bool publication_is_over(const banyan_publication *publication)
+{
+    return publication->closing || publication->failed.status != BANYAN_OK;
+}
+
 /* At rank 0: decide whether the fetch goes on, in at most one beat. */
 static struct session_turn choose_to_go_on(struct subscriber *subscriber)
 {
@@ -146,15 +152,16 @@ static struct session_turn choose_to_go_on(struct subscriber *subscriber)
     struct session_turn turn = {.kind = TURN_WAIT};
     uint64_t until_ns = deadline_after(SESSION_BEAT_NS);
     pthread_mutex_lock(&publication->lock);
-    while (!publication->open && !publication->closing && deadline_left_ns(until_ns) > 0)
+    while (!publication->open && !publication_is_over(publication) &&
+           deadline_left_ns(until_ns) > 0)
         background_wait(&publication->changed, &publication->lock, until_ns);
     turn.version = publication->version;
-    if (publication->open) {
+    if (publication_is_over(publication)) {
+        turn.kind = TURN_END;
+    } else if (publication->open) {
         turn.kind = TURN_FETCH;
         subscriber->fetching = true;
         publication->fetching++;
-    } else if (publication->closing) {
-        turn.kind = TURN_END;
     }
     pthread_mutex_unlock(&publication->lock);
     return turn;
@@ -273,9 +280,9 @@ static banyan_status serve_turns(struct subscriber *subscriber, struct session *
             log_warn("subscription %" PRIu64 " does not take version %" PRIu64 ": %s",
                      subscriber->number, turn.version, kept.message);
         else
-            log_info("subscription %" PRIu64 " has version %" PRIu64 "%s%s, after %.3f s",
-                     subscriber->number, turn.version, turn.whole ? ", whole" : "",
-                     subscriber->has_paused ? ", with pauses" : "",
+            log_info("subscription %" PRIu64 " has %sversion %" PRIu64 "%s, after %.3f s",
+                     subscriber->number, subscriber->has_paused ? "fetched, with pauses, " : "",
+                     turn.version, turn.whole ? ", whole" : "",
                      (double)(time_now_ns() - began_ns) / 1e9);
     }
 }

@@ -65,7 +65,8 @@ banyan_status session_open(struct session *session, const banyan_layout *source,
 banyan_status session_fail_pause(uint64_t version)
 {
     return error_set(BANYAN_ERR_ABORTED,
-                     "the publication ends before all elements of version %" PRIu64 " are fetched",
+                     "the publication has failed or ends before all elements of version %" PRIu64
+                     " are fetched",
                      version);
 }
 

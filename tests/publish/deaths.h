@@ -28,7 +28,8 @@ static void publish_until_the_end(banyan_world *world, struct apart *shared)
     struct following mine = following_open(shared->seed, KILLED_TRAINERS, rank, false);
     banyan_publication *publication = NULL;
     banyan_publication_options options = BANYAN_PUBLICATION_OPTIONS_INIT;
-    options.patience_ns = 2 * NS_PER_S;
+    /* With little patience fetches pause, and some are dropped. */
+    options.patience_ns = shared->seed % 2 ? 2 * NS_PER_S : 40 * NS_PER_MS;
     options.stream = mine.stream;
     options.keep_on_host = following_keeps_on_host;
     atomic_fetch_add(&shared->marks[MARK_TRAINERS_OPEN], 1);

@@ -108,7 +108,7 @@ enum {
     LATER_ROWS = 256,
     LATER_COLUMNS = 2048,
     LATER_PAUSES = 4,
-    LATER_BYTES_PER_S = 400000 /* 1.3 s for all elements */
+    LATER_BYTES_PER_S = 250000 /* 2 s for all elements */
 };
 
 /* Publish `count` versions after `version`, each when rank 0 has sent `step` bytes more. */
@@ -137,7 +137,7 @@ static void publish_in_a_later_fetch(banyan_world *world, struct apart *shared)
     banyan_publication_options options = BANYAN_PUBLICATION_OPTIONS_INIT;
     following_compression = BANYAN_COMPRESSION_OFF;
     options.kept_versions = 1;
-    options.patience_ns = 200 * NS_PER_MS;
+    options.patience_ns = 3 * NS_PER_S;
     banyan_publication *publication = publish_open(world, shared, &mine, &options);
     for (; version <= 5; version++) {
         publish_version(publication, &mine, version);
@@ -145,7 +145,7 @@ static void publish_in_a_later_fetch(banyan_world *world, struct apart *shared)
             apart_wait(&shared->marks[MARK_COMMITTED], version);
     }
     atomic_fetch_add(&shared->marks[MARK_PUBLISHED], 1);
-    /* The last one is published while changes travel. */
+    /* The last one may come while changes travel. */
     uint64_t whole = (uint64_t)LATER_ROWS * LATER_COLUMNS; /* bytes of a trainer's rank */
     publish_while_it_sends(world, publication, &mine, 5, LATER_PAUSES,
                            (whole + 40000) / LATER_PAUSES);
@@ -199,15 +199,16 @@ static void a_later_fetch_pauses_for_newer_versions(void **state)
 
 /* ---- rollbacks ---- */
 
-/* The fetch of version 3 builds on version 2, and takes about a second. */
+/* The fetch of version 3 builds on version 2, and takes some seconds. Half of the seeds publish
+ * version 4 meanwhile, for which it pauses. */
 static void roll_back_during_a_fetch(banyan_world *world, struct apart *shared)
 {
-    int rank = banyan_world_rank(world);
+    int rank = banyan_world_rank(world), last = shared->seed % 2 ? 4 : 3;
     struct following mine = following_open_rows(rank, true, LATER_ROWS, LATER_COLUMNS, NULL);
     banyan_subscription_options options = BANYAN_SUBSCRIPTION_OPTIONS_INIT;
     uint64_t version = 0;
     options.keep_previous = true;
-    options.bytes_per_s = LATER_BYTES_PER_S / 10;
+    options.bytes_per_s = LATER_BYTES_PER_S / 20;
     banyan_subscription *subscription = subscribe(world, shared, &mine, &options);
     for (int step = 1; step <= 2; step++) {
         CHECK_OK(banyan_world_barrier(world));
@@ -218,11 +219,14 @@ static void roll_back_during_a_fetch(banyan_world *world, struct apart *shared)
     atomic_store(&shared->marks[MARK_STEP], 3);
     apart_wait(&shared->marks[MARK_PUBLISHED], 3);
     usleep(200000);
+    CHECK_OK(banyan_world_barrier(world));
+    atomic_store(&shared->marks[MARK_STEP], last);
+    apart_wait(&shared->marks[MARK_PUBLISHED], last);
     CHECK(banyan_subscription_staged(subscription) == 2, "the fetch has ended already");
     CHECK_OK(banyan_subscription_rollback(subscription, &version));
     CHECK(version == 1);
     following_check(&mine, 1);
-    CHECK(take_above(subscription, &mine, 1) == 3);
+    CHECK(take_above(subscription, &mine, 1) == last);
     CHECK(banyan_subscription_get_status(subscription).whole_fetches == 1);
     end_engine(shared, subscription, &mine);
 }
@@ -232,7 +236,9 @@ static void publish_for_a_rollback(banyan_world *world, struct apart *shared)
     int rank = banyan_world_rank(world);
     struct following mine = following_open_rows(rank, false, LATER_ROWS, LATER_COLUMNS, NULL);
     following_compression = BANYAN_COMPRESSION_OFF;
-    banyan_publication *publication = publish_open(world, shared, &mine, NULL);
+    banyan_publication_options options = BANYAN_PUBLICATION_OPTIONS_INIT;
+    options.patience_ns = 400 * NS_PER_MS;
+    banyan_publication *publication = publish_open(world, shared, &mine, &options);
     publish_steps(world, shared, publication, &mine);
     banyan_publication_close(publication);
     following_close(&mine);

@@ -16,7 +16,7 @@ static void publish_during_a_reshard(banyan_world *world, struct apart *shared)
     struct following mine = following_open_pausing(banyan_world_rank(world), false);
     banyan_publication_options options = BANYAN_PUBLICATION_OPTIONS_INIT;
     following_compression = BANYAN_COMPRESSION_OFF;
-    options.patience_ns = 500 * NS_PER_MS;
+    options.patience_ns = 3 * NS_PER_S;
     banyan_publication *publication = publish_open(world, shared, &mine, &options);
     apart_wait(&shared->marks[MARK_STEP], 1);
     publish_version(publication, &mine, 1);

@@ -6,6 +6,7 @@
 #include "publish/delta/stream.h"
 #include "publish/session.h"
 #include "publish/staged.h"
+#include "world/control.h"
 
 /* Source of a fetch at a rank of the publication. */
 struct fetch_source {
@@ -28,7 +29,18 @@ struct fetch_source {
 };
 
 /* What the ranks of the joined world agree on after a wave. */
-enum fetch_next { FETCH_ENDS, FETCH_HAS_MORE, FETCH_PAUSES };
+struct fetch_next {
+    uint64_t has_more; /* not 0: some rank has another wave */
+    uint64_t pauses;   /* not 0: before it, the fetch pauses */
+};
+
+static inline banyan_status fetch_agree(const struct session *session, struct fetch_next *next)
+{
+    uint64_t words[] = {next->has_more, next->pauses};
+    RETURN_IF_FAILED(control_max_each(session->joined, words, 2));
+    *next = (struct fetch_next){words[0], words[0] && words[1]};
+    return BANYAN_OK;
+}
 
 /* Send a version to a subscription. Adds to `*sent_bytes`. Collective over the joined world, with
  * fetch_receive at the other ranks; all return the same error. */

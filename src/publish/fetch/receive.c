@@ -167,14 +167,15 @@ banyan_status fetch_receive(struct session *session, const struct fetch_target *
     struct fetch_receiving receiving = {.session = session, .into = target, .whole = whole};
     uint64_t began_ns = time_now_ns();
     banyan_status mine = receiving_open(&receiving), status = BANYAN_OK;
-    uint64_t more = FETCH_HAS_MORE;
+    struct fetch_next next = {.has_more = true};
     *paused = false;
-    while (status == BANYAN_OK && more != FETCH_ENDS) {
+    while (status == BANYAN_OK && next.has_more) {
         status = receive_wave(&receiving, &mine);
         error_kept kept = error_keep(mine);
+        next = (struct fetch_next){0};
         if (status == BANYAN_OK)
-            status = control_max(session->joined, FETCH_ENDS, &more);
-        if (status == BANYAN_OK && more == FETCH_PAUSES) {
+            status = fetch_agree(session, &next);
+        if (status == BANYAN_OK && next.pauses) {
             *paused = true;
             status = session_pause(session);
         }

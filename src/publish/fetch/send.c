@@ -198,14 +198,14 @@ banyan_status fetch_send(struct session *session, const struct fetch_source *sou
         .session = session, .from = source, .wave_bytes = WAVE_BYTES_FIRST};
     uint64_t began_ns = time_now_ns();
     banyan_status mine = sending_open(&sending), status = BANYAN_OK;
-    uint64_t more = FETCH_HAS_MORE;
+    struct fetch_next next = {.has_more = true};
     compression_begin_fetch(&session->compression);
     prepare_wave(&sending);
     if (mine == BANYAN_OK)
         mine = sending_fill_wave(&sending);
     note_wave(&sending);
     sending.travels_since_ns = time_now_ns();
-    while (status == BANYAN_OK && more != FETCH_ENDS) {
+    while (status == BANYAN_OK && next.has_more) {
         uint64_t bytes;
         bool has_more = sending_has_more(&sending);
         error_kept kept = error_keep(mine);
@@ -222,11 +222,9 @@ banyan_status fetch_send(struct session *session, const struct fetch_source *sou
         count_for_rate(session, source->bytes_per_s, bytes);
         *sent_bytes += bytes;
         sending.sent_bytes += bytes;
-        more = has_more ? FETCH_HAS_MORE : FETCH_ENDS;
-        if (source->has_to_pause(source->context))
-            more = FETCH_PAUSES;
-        status = control_max(session->joined, more, &more);
-        if (status == BANYAN_OK && more == FETCH_PAUSES) {
+        next = (struct fetch_next){has_more, source->has_to_pause(source->context)};
+        status = fetch_agree(session, &next);
+        if (status == BANYAN_OK && next.pauses) {
             status = source->pause(source->context);
             sending.travels_since_ns = time_now_ns();
         }

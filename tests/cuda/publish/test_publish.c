@@ -2,12 +2,11 @@
  * those in host memory. */
 #include "publish/deaths.h"
 #include "publish/errors.h"
-#include "publish/pauses.h"
 #include "publish/versions.h"
 
 static int run_versions(const char *name, bool trainers_on_gpu, bool engines_on_gpu)
 {
-    const struct CMUnitTest tests[] = {VERSIONS_TESTS PAUSES_TESTS};
+    const struct CMUnitTest tests[] = {VERSIONS_TESTS};
     following_trainers_on_gpu = trainers_on_gpu;
     following_engines_on_gpu = engines_on_gpu;
     printf("%s\n", name);
