@@ -59,8 +59,8 @@ static void free_replaced(banyan_subscription *subscription)
 struct following_session {
     struct session session;
     bool whole; /* all elements are wanted, since changes did not fit */
-    /* What fetches with pauses have brought, oldest first: nothing counts before one ends without.
-     * The last one's version is what the next one builds on. */
+    /* The fetches of the version so far, oldest first. None counts before one ends without a pause.
+     * The next one builds on the version of the last. */
     struct staged_list pending;
     uint64_t fetch_ns;    /* of these fetches */
     uint64_t base_number; /* of the version that the first of them builds on */

@@ -382,13 +382,13 @@ static banyan_status update(banyan_publication *publication, const banyan_tensor
     return status;
 }
 
-/* What happens to the maps when a version is published. */
+/* A decision about the maps when a version is published. */
 struct keeping {
     uint32_t drops;  /* of the oldest */
     uint32_t merges; /* those of the new version with the newest */
 };
 
-/* Decide it, at rank 0: fetches that have paused need some of them. */
+/* Make it, at rank 0: fetches that have paused need some of them. */
 static struct keeping choose_keeping(banyan_publication *publication)
 {
     struct keeping keeping = {0};

@@ -17,8 +17,8 @@ struct staged_part {
     size_t first_end; /* of its blocks, in `ends` of the version */
 };
 
-/* What one fetch has brought of a version. All ranks of an engine number the versions that they
- * stage identically, from 1 on. */
+/* The part of a version that one fetch has brought. All ranks of an engine number the versions that
+ * they stage identically, from 1 on. */
 struct staged {
     struct staged *next;
     uint64_t number, version, publication;

@@ -28,7 +28,7 @@ struct fetch_source {
     void *context;
 };
 
-/* What the ranks of the joined world agree on after a wave. */
+/* The ranks of the joined world agree on this after each wave. */
 struct fetch_next {
     uint64_t has_more; /* not 0: some rank has another wave */
     uint64_t pauses;   /* not 0: before it, the fetch pauses */
@@ -60,16 +60,15 @@ struct fetch_target {
     void *context;
     /* With its device. In place: each wave is exchanged with the elements, and nothing is kept. */
     struct staged *staged;
-    /* What fetches with pauses have brought before, on which this one builds. */
+    /* The elements that earlier fetches of this version have brought; this one builds on them. */
     const struct staged_list *before;
 };
 
 /* Receive a version: all elements if `whole`, otherwise the changes. `*paused` tells whether the
- * fetch has paused: then another one is needed, and nothing is verified. Otherwise all versions of
- * `before` and this one are ready for the exchange. Errors: CORRUPT (what arrived
- * is damaged, or a box would not be the trainer's; the message names tensor, box and ranks).
- * INVALID (it needs more than max_bytes). NO_MEMORY. Those of the device, of the copy service and
- * of the world's waits. */
+ * fetch has paused: then another one is needed, and nothing is verified. Otherwise `before` and
+ * this fetch are ready for the exchange. Errors: CORRUPT (what arrived is damaged, or a box would
+ * not be the trainer's; the message names tensor, box and ranks). INVALID (it needs more than
+ * max_bytes). NO_MEMORY. Those of the device, of the copy service and of the world's waits. */
 banyan_status fetch_receive(struct session *session, const struct fetch_target *target, bool whole,
                             bool *paused);
 

@@ -44,7 +44,7 @@ static void swap_window(const struct staged *staged, const strided_view *box, ui
     }
 }
 
-/* The same for all versions of a list, the last one first if `back`. */
+/* Call swap_window for each fetch of a list, for the last one first if `back`. */
 static void swap_windows(const struct staged *first, const strided_view *box, uint64_t block,
                          const strided_view *copy, bool back)
 {
